@@ -1,0 +1,56 @@
+#include "tera/tensor/arena.h"
+
+#include <cstring>
+
+#include "tera/base/error.h"
+
+namespace tera {
+namespace {
+
+// Measuring arenas count addresses from here, so that none of them is null. Nothing is ever read there.
+constexpr std::size_t imaginary_base = std::size_t{1} << 20;
+
+}  // namespace
+
+Arena Arena::measuring() { return {}; }
+
+Arena::Arena(std::span<std::byte> slab, std::string_view name) : slab_(slab), name_(name) {}
+
+Tensor Arena::take(const Shape& shape, DType dtype, std::string_view tag) {
+  const auto elements = static_cast<std::size_t>(count(shape));
+  std::size_t bytes = 0;
+  require(!__builtin_mul_overflow(elements, size_of(dtype), &bytes), "'{}' {} is larger than memory", tag, to_string(shape));
+  const std::size_t begin = used_;
+  const std::size_t end = begin + align_up(bytes, alignment);
+  if (is_measuring()) {
+    record(tag, begin, end);
+  } else if (end > slab_.size()) {
+    fail("'{}' {}{} does not fit the planned '{}': {} of {} bytes are in use", tag, name_of(dtype), to_string(shape), name_,
+         begin, slab_.size());
+  }
+  used_ = end;
+  peak_ = used_ > peak_ ? used_ : peak_;
+  void* data = is_measuring() ? reinterpret_cast<void*>(imaginary_base + begin) : slab_.data() + begin;  // NOLINT
+  return make_tensor(data, shape, dtype);
+}
+
+void Arena::record(std::string_view tag, std::size_t begin, std::size_t end) {
+  taken_.push_back({begin, end - begin, std::string(tag)});
+  const std::size_t live = live_by_tag_[taken_.back().tag] += end - begin;
+  std::size_t& peak = peak_by_tag_[taken_.back().tag];
+  peak = live > peak ? live : peak;
+}
+
+void Arena::rewind(std::size_t mark) {
+  require(mark <= used_, "'{}' rewound forward, from {} to {}", name_, used_, mark);
+  while (!taken_.empty() && taken_.back().begin >= mark) {
+    live_by_tag_[taken_.back().tag] -= taken_.back().bytes;
+    taken_.pop_back();
+  }
+#ifndef NDEBUG
+  if (!is_measuring()) std::memset(slab_.data() + mark, 0xCB, used_ - mark);
+#endif
+  used_ = mark;
+}
+
+}  // namespace tera

@@ -1,0 +1,70 @@
+#pragma once
+// Planned memory. An arena hands out tensors from one slab, front to back. An arena without a slab hands out addresses
+// only, and records how far they went: that is the whole planner. Play the step once on measuring arenas, allocate
+// peak() bytes, play it again on real ones.
+//
+//   take  take        mark   take   rewind(mark)
+//   [ a ][ b ]         |    [ c ]    |              peak = a + b + c
+//
+// In debug builds rewound memory is filled with a pattern, so a view that outlived its memory fails loudly.
+
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tera/tensor/tensor.h"
+
+namespace tera {
+
+class Arena {
+ public:
+  static constexpr std::size_t alignment = 256;
+
+  static Arena measuring();
+  explicit Arena(std::span<std::byte> slab, std::string_view name = {});
+
+  // The tag says what the memory is for; it shows in plans and in the error when the slab is too small.
+  Tensor take(const Shape& shape, DType dtype, std::string_view tag);
+
+  std::size_t mark() const { return used_; }
+  void rewind(std::size_t mark);
+  std::size_t peak() const { return peak_; }
+  bool is_measuring() const { return slab_.empty(); }
+
+  // While measuring: the most bytes each tag held at one time. Tags are kept for reports only.
+  const std::map<std::string, std::size_t, std::less<>>& peak_by_tag() const { return peak_by_tag_; }
+
+ private:
+  Arena() = default;
+  void record(std::string_view tag, std::size_t begin, std::size_t end);
+
+  struct Taken {
+    std::size_t begin, bytes;
+    std::string tag;
+  };
+  std::span<std::byte> slab_;
+  std::string name_;
+  std::size_t used_ = 0, peak_ = 0;
+  std::vector<Taken> taken_;  // measuring only
+  std::map<std::string, std::size_t, std::less<>> live_by_tag_, peak_by_tag_;
+};
+
+// Rewinds an arena to where it stood, at the end of a scope.
+class ScratchScope {
+ public:
+  explicit ScratchScope(Arena& arena) : arena_(arena), mark_(arena.mark()) {}
+  ~ScratchScope() { arena_.rewind(mark_); }
+  ScratchScope(const ScratchScope&) = delete;
+  ScratchScope& operator=(const ScratchScope&) = delete;
+
+ private:
+  Arena& arena_;
+  std::size_t mark_;
+};
+
+constexpr std::size_t align_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+
+}  // namespace tera

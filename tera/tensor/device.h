@@ -1,0 +1,17 @@
+#pragma once
+// Where memory comes from. Allocation happens only while a plan is bound, never in a step.
+
+#include <cstddef>
+#include <span>
+
+namespace tera {
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  // Zeroed, aligned to at least Arena::alignment, owned by the device and freed with it.
+  virtual std::span<std::byte> allocate(std::size_t bytes) = 0;
+  virtual std::size_t available() const = 0;  // bytes that can still be had; a plan that does not fit is refused
+};
+
+}  // namespace tera
