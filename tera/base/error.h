@@ -34,7 +34,8 @@ struct LocatedFormat {
 [[noreturn]] void throw_error(fmt::string_view format, fmt::format_args args, std::source_location where);
 [[noreturn]] void throw_user_error(fmt::string_view format, fmt::format_args args);
 
-// For what must hold unless this program has a fault.
+// For what must hold unless this program has a fault. Arguments are evaluated even when it holds: where one is costly (a
+// string), write `if (!holds) fail(...)`.
 template <class... Args>
 void require(bool holds, LocatedFormat<std::type_identity_t<Args>...> format, const Args&... args) {
   if (!holds) [[unlikely]]

@@ -19,7 +19,7 @@ Arena::Arena(std::span<std::byte> slab, std::string_view name) : slab_(slab), na
 Tensor Arena::take(const Shape& shape, DType dtype, std::string_view tag) {
   const auto elements = static_cast<std::size_t>(count(shape));
   std::size_t bytes = 0;
-  require(!__builtin_mul_overflow(elements, size_of(dtype), &bytes), "'{}' {} is larger than memory", tag, to_string(shape));
+  if (__builtin_mul_overflow(elements, size_of(dtype), &bytes)) fail("'{}' {} is larger than memory", tag, to_string(shape));
   const std::size_t begin = used_;
   const std::size_t end = begin + align_up(bytes, alignment);
   if (is_measuring()) {

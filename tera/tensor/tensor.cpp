@@ -10,8 +10,8 @@ std::int64_t count(const Shape& shape) {
   if (shape.rank == 0) return 0;
   std::int64_t n = 1;
   for (int i = 0; i < shape.rank; ++i)
-    require(shape[i] >= 0 && !__builtin_mul_overflow(n, shape[i], &n), "shape {} has too many elements or a negative dim",
-            to_string(shape));
+    if (shape[i] < 0 || __builtin_mul_overflow(n, shape[i], &n))
+      fail("shape {} has too many elements or a negative dim", to_string(shape));
   return n;
 }
 

@@ -1,0 +1,23 @@
+#pragma once
+#include <vector>
+
+#include "tera/tensor/device.h"
+
+namespace tera::cpu {
+
+// Memory straight from the system, zeroed, on huge pages where the system gives them.
+class CpuDevice final : public Device {
+ public:
+  CpuDevice() = default;
+  ~CpuDevice() override;
+  CpuDevice(const CpuDevice&) = delete;
+  CpuDevice& operator=(const CpuDevice&) = delete;
+
+  std::span<std::byte> allocate(std::size_t bytes) override;
+  std::size_t available() const override;
+
+ private:
+  std::vector<std::span<std::byte>> slabs_;
+};
+
+}  // namespace tera::cpu

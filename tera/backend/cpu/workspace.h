@@ -1,0 +1,22 @@
+#pragma once
+#include "tera/ops/workspace.h"
+
+namespace tera::cpu {
+
+// The formulas themselves stand beside the code that uses the memory: gemm.cpp, norm.cpp, attention.cpp, reduce.cpp.
+class CpuWorkspaceRules final : public WorkspaceRules {
+ public:
+  explicit CpuWorkspaceRules(int threads) : threads_(threads) {}
+  std::size_t gemm(const GemmArgs& args) const override;
+  std::size_t column_sum(const ColumnSumArgs& args) const override;
+  std::size_t norm_back(const NormBackArgs& args) const override;
+  std::size_t attention(const AttentionArgs& args) const override;
+  std::size_t attention_back(const AttentionBackArgs& args) const override;
+  std::size_t sum(const SumArgs& args) const override;
+  std::size_t sum_squares(const SumSquaresArgs& args) const override;
+
+ private:
+  int threads_;
+};
+
+}  // namespace tera::cpu

@@ -1,0 +1,333 @@
+// The checks of every argument struct: one place, used by all backends and by the plan.
+
+#include "tera/base/error.h"
+#include "tera/ops/check.h"
+#include "tera/ops/ops.h"
+
+namespace tera {
+namespace {
+
+using check::dense, check::dense_rows, check::dtype, check::float_dtype, check::same_shape, check::that;
+
+void float_like(std::string_view op, std::string_view name, const Tensor& tensor, const Tensor& like) {
+  dtype(op, name, tensor, like.dtype);
+  same_shape(op, name, tensor, like.shape);
+}
+
+// The shape of one value per normalised vector: x without its last dim.
+Shape without_last(Shape shape) {
+  shape.dim[static_cast<std::size_t>(--shape.rank)] = 0;
+  return shape;
+}
+
+}  // namespace
+
+void GemmArgs::check() const {
+  constexpr auto op = "gemm";
+  float_dtype(op, "a", a);
+  dtype(op, "b", b, a.dtype);
+  float_dtype(op, "out", out);
+  that(a.shape.rank == 2 && b.shape.rank == 2 && out.shape.rank == 2, op, "a, b and out have two dims");
+  for (const auto& [name, tensor] : {std::pair{"a", &a}, {"b", &b}, {"out", &out}}) dense_rows(op, name, *tensor);
+  that(out.dtype == a.dtype || out.dtype == DType::f32, op, "out has the dtype of a, or f32");
+  same_shape(op, "a", a, trans_a ? shape(k(), m()) : shape(m(), k()));
+  same_shape(op, "b", b, trans_b ? shape(n(), k()) : shape(k(), n()));
+  that(!accumulate || (!bias && !residual), op, "accumulate excludes bias and residual");
+  if (bias) {
+    same_shape(op, "bias", bias, shape(n()));
+    dense(op, "bias", bias);
+    that(bias.dtype == a.dtype || bias.dtype == out.dtype, op, "bias has the dtype of a or out");
+  }
+  if (residual) {
+    same_shape(op, "residual", residual, out.shape);
+    dense_rows(op, "residual", residual);
+    that(residual.dtype == a.dtype || residual.dtype == out.dtype, op, "residual has the dtype of a or out");
+  }
+}
+
+void ColumnSumArgs::check() const {
+  constexpr auto op = "column_sum";
+  float_dtype(op, "x", x);
+  that(x.shape.rank == 2, op, "x has two dims");
+  dense_rows(op, "x", x);
+  dtype(op, "out", out, DType::f32);
+  same_shape(op, "out", out, shape(x.dim(1)));
+  dense(op, "out", out);
+}
+
+void NormArgs::check() const {
+  constexpr auto op = "norm";
+  float_dtype(op, "x", x);
+  that(x.shape.rank == 2 || x.shape.rank == 3, op, "x has two or three dims");
+  dense_rows(op, "x", x);
+  float_like(op, "y", y, x);
+  dense_rows(op, "y", y);
+  dtype(op, "weight", weight, x.dtype);
+  same_shape(op, "weight", weight, shape(x.shape.last()));
+  dtype(op, "rstd", rstd, DType::f32);
+  same_shape(op, "rstd", rstd, without_last(x.shape));
+  const bool layer = kind == NormKind::layer_norm;
+  that(layer == static_cast<bool>(mean) && layer == static_cast<bool>(bias), op, "layer_norm, and only it, has mean and bias");
+  if (layer) {
+    dtype(op, "mean", mean, DType::f32);
+    same_shape(op, "mean", mean, rstd.shape);
+    dtype(op, "bias", bias, x.dtype);
+    same_shape(op, "bias", bias, weight.shape);
+  }
+  that(eps > 0, op, "eps is positive");
+}
+
+void NormBackArgs::check() const {
+  constexpr auto op = "norm_back";
+  float_dtype(op, "x", x);
+  that(x.shape.rank == 2 || x.shape.rank == 3, op, "x has two or three dims");
+  for (const auto& [name, tensor] : {std::pair{"dy", &dy}, {"dx", &dx}}) float_like(op, name, *tensor, x);
+  for (const auto& [name, tensor] : {std::pair{"x", &x}, {"dy", &dy}, {"dx", &dx}}) dense_rows(op, name, *tensor);
+  dtype(op, "weight", weight, x.dtype);
+  same_shape(op, "weight", weight, shape(x.shape.last()));
+  dtype(op, "rstd", rstd, DType::f32);
+  same_shape(op, "rstd", rstd, without_last(x.shape));
+  that((kind == NormKind::layer_norm) == static_cast<bool>(mean), op, "layer_norm, and only it, has a mean");
+  if (mean) same_shape(op, "mean", mean, rstd.shape);
+  if (residual) {
+    float_like(op, "residual", residual, x);
+    dense_rows(op, "residual", residual);
+  }
+  for (const auto& [name, tensor] : {std::pair{"dweight", &dweight}, {"dbias", &dbias}}) {
+    if (!*tensor) continue;
+    dtype(op, name, *tensor, DType::f32);
+    same_shape(op, name, *tensor, weight.shape);
+  }
+  that(!dbias || kind == NormKind::layer_norm, op, "only layer_norm has a bias");
+}
+
+void RopeArgs::check() const {
+  constexpr auto op = "rope";
+  float_dtype(op, "x", x);
+  that(x.shape.rank == 3, op, "x has three dims");
+  dense_rows(op, "x", x);
+  dtype(op, "positions", positions, DType::i32);
+  same_shape(op, "positions", positions, shape(x.dim(0)));
+  dtype(op, "cos", cos, DType::f32);
+  dtype(op, "sin", sin, DType::f32);
+  that(cos.shape.rank == 2, op, "cos has two dims");
+  same_shape(op, "sin", sin, cos.shape);
+  that(cos.dense() && sin.dense(), op, "cos and sin are dense");
+  that(2 * cos.dim(1) <= x.dim(2), op, "no more channels rotate than a head has");
+}
+
+namespace {
+
+void check_attention_inputs(std::string_view op, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lse) {
+  float_dtype(op, "q", q);
+  that(q.shape.rank == 3 && k.shape.rank == 3, op, "q, k and v have three dims");
+  dtype(op, "k", k, q.dtype);
+  float_like(op, "v", v, k);
+  for (const auto& [name, tensor] : {std::pair{"q", &q}, {"k", &k}, {"v", &v}}) dense_rows(op, name, *tensor);
+  that(q.dim(2) == k.dim(2), op, "q and k have heads of one size");
+  that(k.dim(1) > 0 && q.dim(1) % k.dim(1) == 0, op, "kv heads divide query heads");
+  dtype(op, "lse", lse, DType::f32);
+  same_shape(op, "lse", lse, shape(q.dim(1), q.dim(0)));
+  dense(op, "lse", lse);
+}
+
+void check_attention_shape(std::string_view op, const AttentionShape& s, const Tensor& q, const Tensor& k) {
+  that(static_cast<bool>(s.q_offsets) == static_cast<bool>(s.k_offsets), op, "q_offsets and k_offsets are given together");
+  if (s.q_offsets) {
+    dtype(op, "q_offsets", s.q_offsets, DType::i32);
+    dtype(op, "k_offsets", s.k_offsets, DType::i32);
+    that(s.q_offsets.shape.rank == 1 && s.q_offsets.dim(0) >= 2, op, "offsets have one dim of at least two");
+    same_shape(op, "k_offsets", s.k_offsets, s.q_offsets.shape);
+  } else {
+    that(s.batch > 0 && q.dim(0) % s.batch == 0 && k.dim(0) % s.batch == 0, op, "batch divides the rows of q and k");
+  }
+  that(s.scale > 0, op, "scale is positive");
+  that(s.window >= 0 && (s.window == 0 || s.mask == Mask::causal), op, "a window needs the causal mask");
+  that(s.dropout >= 0 && s.dropout < 1, op, "dropout is in [0,1)");
+  if (s.dropout > 0) {
+    dtype(op, "q_rows", s.q_rows, DType::i64);
+    dtype(op, "k_rows", s.k_rows, DType::i64);
+    same_shape(op, "q_rows", s.q_rows, shape(q.dim(0)));
+    same_shape(op, "k_rows", s.k_rows, shape(k.dim(0)));
+  }
+}
+
+}  // namespace
+
+void AttentionArgs::check() const {
+  constexpr auto op = "attention";
+  check_attention_inputs(op, q, k, v, lse);
+  float_like(op, "out", out, q);
+  dense_rows(op, "out", out);
+  check_attention_shape(op, shape, q, k);
+}
+
+void AttentionBackArgs::check() const {
+  constexpr auto op = "attention_back";
+  check_attention_inputs(op, q, k, v, lse);
+  for (const auto& [name, tensor] : {std::pair{"out", &out}, {"dout", &dout}, {"dq", &dq}}) float_like(op, name, *tensor, q);
+  for (const auto& [name, tensor] : {std::pair{"dk", &dk}, {"dv", &dv}}) float_like(op, name, *tensor, k);
+  for (const auto& [name, tensor] : {std::pair{"out", &out}, {"dout", &dout}, {"dq", &dq}, {"dk", &dk}, {"dv", &dv}})
+    dense_rows(op, name, *tensor);
+  check_attention_shape(op, shape, q, k);
+}
+
+void ActivationArgs::check() const {
+  constexpr auto op = "activation";
+  float_dtype(op, "x", x);
+  dtype(op, "y", y, x.dtype);
+  that(x.shape.rank == 2, op, "x has two dims");
+  that(!is_gated(kind) || x.dim(1) % 2 == 0, op, "a gated activation takes an even number of columns");
+  same_shape(op, "y", y, shape(x.dim(0), is_gated(kind) ? x.dim(1) / 2 : x.dim(1)));
+  dense(op, "x", x);
+  dense(op, "y", y);
+}
+
+void ActivationBackArgs::check() const {
+  ActivationArgs{.kind = kind, .x = x, .y = dy}.check();
+  float_like("activation_back", "dx", dx, x);
+  dense("activation_back", "dx", dx);
+}
+
+void DropoutArgs::check() const {
+  constexpr auto op = "dropout";
+  float_dtype(op, "x", x);
+  that(x.shape.rank == 2, op, "x has two dims");
+  float_like(op, "y", y, x);
+  dense(op, "x", x);
+  dense(op, "y", y);
+  if (residual) {
+    float_like(op, "residual", residual, x);
+    dense(op, "residual", residual);
+  }
+  dtype(op, "rows", rows, DType::i64);
+  same_shape(op, "rows", rows, shape(x.dim(0)));
+  that(rate >= 0 && rate < 1, op, "rate is in [0,1)");
+}
+
+void EmbeddingArgs::check() const {
+  constexpr auto op = "embedding";
+  dtype(op, "tokens", tokens, DType::i32);
+  that(tokens.shape.rank == 1, op, "tokens has one dim");
+  float_dtype(op, "table", table);
+  that(table.shape.rank == 2, op, "table has two dims");
+  dtype(op, "y", y, table.dtype);
+  same_shape(op, "y", y, shape(tokens.dim(0), table.dim(1)));
+  dense(op, "table", table);
+  dense(op, "y", y);
+  that(static_cast<bool>(positions) == static_cast<bool>(position_table), op, "positions and their table are given together");
+  if (!positions) return;
+  dtype(op, "positions", positions, DType::i32);
+  same_shape(op, "positions", positions, tokens.shape);
+  dtype(op, "position_table", position_table, table.dtype);
+  that(position_table.shape.rank == 2 && position_table.dim(1) == table.dim(1), op, "position_table is [P,H]");
+  dense(op, "position_table", position_table);
+}
+
+void EmbeddingBackArgs::check() const {
+  constexpr auto op = "embedding_back";
+  dtype(op, "ids", ids, DType::i32);
+  float_dtype(op, "dy", dy);
+  dtype(op, "dtable", dtable, DType::f32);
+  that(ids.shape.rank == 1 && dtable.shape.rank == 2, op, "ids has one dim, dtable two");
+  same_shape(op, "dy", dy, shape(ids.dim(0), dtable.dim(1)));
+  dense(op, "dy", dy);
+  dense(op, "dtable", dtable);
+}
+
+void CrossEntropyArgs::check() const {
+  constexpr auto op = "cross_entropy";
+  float_dtype(op, "logits", logits);
+  that(logits.shape.rank == 2, op, "logits has two dims");
+  dense(op, "logits", logits);
+  dtype(op, "targets", targets, DType::i32);
+  same_shape(op, "targets", targets, shape(logits.dim(0)));
+  dtype(op, "token_loss", token_loss, DType::f32);
+  same_shape(op, "token_loss", token_loss, targets.shape);
+  that(vocab > 0 && vocab <= logits.dim(1), op, "vocab is in 1..V");
+  if (loss_only) return;
+  dtype(op, "scale", scale, DType::f32);
+  same_shape(op, "scale", scale, shape(1));
+}
+
+void SumArgs::check() const {
+  dtype("sum", "x", x, DType::f32);
+  dense("sum", "x", x);
+  dtype("sum", "out", out, DType::f64);
+  same_shape("sum", "out", out, shape(1));
+}
+
+void SumSquaresArgs::check() const {
+  dtype("sum_squares", "x", x, DType::f32);
+  dense("sum_squares", "x", x);
+  dtype("sum_squares", "out", out, DType::f64);
+  same_shape("sum_squares", "out", out, shape(1));
+}
+
+void ClipArgs::check() const {
+  constexpr auto op = "clip";
+  dtype(op, "sums", sums, DType::f64);
+  that(sums.shape.rank == 1, op, "sums has one dim");
+  dense(op, "sums", sums);
+  for (const auto& [name, tensor] : {std::pair{"norm", &norm}, {"factor", &factor}}) {
+    dtype(op, name, *tensor, DType::f32);
+    same_shape(op, name, *tensor, shape(1));
+  }
+  that(max_norm >= 0, op, "max_norm is not negative");
+}
+
+namespace {
+
+void check_update(std::string_view op, const Tensor& weight, const Tensor& copy, const Tensor& scalars) {
+  dtype(op, "weight", weight, DType::f32);
+  dense(op, "weight", weight);
+  if (copy) {
+    float_dtype(op, "copy", copy);
+    same_shape(op, "copy", copy, weight.shape);
+    dense(op, "copy", copy);
+  }
+  dtype(op, "scalars", scalars, DType::f32);
+  same_shape(op, "scalars", scalars, shape(static_cast<int>(StepScalar::count)));
+}
+
+}  // namespace
+
+void AdamArgs::check() const {
+  check_update("adam", weight, copy, scalars);
+  for (const auto& [name, tensor] : {std::pair{"grad", &grad}, {"m", &m}, {"v", &v}}) {
+    float_like("adam", name, *tensor, weight);
+    dense("adam", name, *tensor);
+  }
+}
+
+void SgdArgs::check() const {
+  check_update("sgd", weight, copy, scalars);
+  float_like("sgd", "grad", grad, weight);
+  dense("sgd", "grad", grad);
+  that(momentum == 0 || momentum_buffer, "sgd", "momentum needs a buffer");
+  if (momentum_buffer) float_like("sgd", "momentum_buffer", momentum_buffer, weight);
+}
+
+void CopyArgs::check() const {
+  constexpr auto op = "copy";
+  check::present(op, "src", src);
+  same_shape(op, "dst", dst, src.shape);
+  that(src.dtype == dst.dtype || (is_float(src.dtype) && is_float(dst.dtype)), op, "only float dtypes are converted");
+  that(src.shape.rank >= 1 && src.stride.last() == 1 && dst.stride.last() == 1, op, "the last dim is dense");
+}
+
+void FillArgs::check() const { dense("fill", "out", out); }
+
+void Ops::from_host(std::span<const std::byte> host, const Tensor& tensor) {
+  dense("from_host", "tensor", tensor);
+  if (host.size() != tensor.bytes()) fail("from_host: {} bytes for {}", host.size(), to_string(tensor));
+  do_from_host(host, tensor);
+}
+
+void Ops::to_host(const Tensor& tensor, std::span<std::byte> host) {
+  dense("to_host", "tensor", tensor);
+  if (host.size() != tensor.bytes()) fail("to_host: {} bytes for {}", host.size(), to_string(tensor));
+  do_to_host(tensor, host);
+}
+
+}  // namespace tera

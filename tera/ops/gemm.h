@@ -1,0 +1,28 @@
+#pragma once
+#include "tera/tensor/tensor.h"
+
+namespace tera {
+
+// out = op(a) op(b) (+ bias) (+ residual), or out += op(a) op(b). Sums are fp32 whatever the storage.
+// a [M,K] (trans_a: stored [K,M]), b [K,N] (trans_b: stored [N,K]), out [M,N]; rows may be strided.
+// a and b share one dtype; out is that or f32; bias [N] and residual [M,N] have the dtype of out or of a.
+struct GemmArgs {
+  Tensor a, b, out;
+  Tensor bias;      // [N], optional
+  Tensor residual;  // [M,N], optional; may be out itself
+  bool trans_a = false, trans_b = false;
+  bool accumulate = false;  // excludes bias and residual
+
+  std::int64_t m() const { return out.dim(0); }
+  std::int64_t n() const { return out.dim(1); }
+  std::int64_t k() const { return a.dim(trans_a ? 0 : 1); }
+  void check() const;
+};
+
+// out += sum of the rows of x: the gradient of a bias. x [M,N], rows may be strided; out f32 [N].
+struct ColumnSumArgs {
+  Tensor x, out;
+  void check() const;
+};
+
+}  // namespace tera
