@@ -23,7 +23,8 @@ Tensor Arena::take(const Shape& shape, DType dtype, std::string_view tag) {
   const std::size_t begin = used_;
   const std::size_t end = begin + align_up(bytes, alignment);
   if (is_measuring()) {
-    record(tag, begin, end);
+    taken_.push_back({begin, end - begin, std::string(tag)});
+    live_[taken_.back().tag] += end - begin;
   } else if (end > slab_.size()) {
     fail("'{}' {}{} does not fit the planned '{}': {} of {} bytes are in use", tag, name_of(dtype), to_string(shape), name_,
          begin, slab_.size());
@@ -34,17 +35,11 @@ Tensor Arena::take(const Shape& shape, DType dtype, std::string_view tag) {
   return make_tensor(data, shape, dtype);
 }
 
-void Arena::record(std::string_view tag, std::size_t begin, std::size_t end) {
-  taken_.push_back({begin, end - begin, std::string(tag)});
-  const std::size_t live = live_by_tag_[taken_.back().tag] += end - begin;
-  std::size_t& peak = peak_by_tag_[taken_.back().tag];
-  peak = live > peak ? live : peak;
-}
-
 void Arena::rewind(std::size_t mark) {
   require(mark <= used_, "'{}' rewound forward, from {} to {}", name_, used_, mark);
+  if (is_measuring() && mark < used_ && used_ == peak_) at_peak_ = live_;  // between rewinds memory only grows
   while (!taken_.empty() && taken_.back().begin >= mark) {
-    live_by_tag_[taken_.back().tag] -= taken_.back().bytes;
+    live_[taken_.back().tag] -= taken_.back().bytes;
     taken_.pop_back();
   }
 #ifndef NDEBUG

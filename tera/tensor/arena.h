@@ -34,13 +34,12 @@ class Arena {
   std::size_t peak() const { return peak_; }
   bool is_measuring() const { return slab_.empty(); }
 
-  // While measuring: the most bytes each tag held at one time. Tags are kept for reports only.
-  const std::map<std::string, std::size_t, std::less<>>& peak_by_tag() const { return peak_by_tag_; }
+  // While measuring: the bytes of each tag at the moment of the peak; they add up to peak().
+  using BytesByTag = std::map<std::string, std::size_t, std::less<>>;
+  const BytesByTag& at_peak() const { return used_ == peak_ ? live_ : at_peak_; }
 
  private:
   Arena() = default;
-  void record(std::string_view tag, std::size_t begin, std::size_t end);
-
   struct Taken {
     std::size_t begin, bytes;
     std::string tag;
@@ -48,8 +47,8 @@ class Arena {
   std::span<std::byte> slab_;
   std::string name_;
   std::size_t used_ = 0, peak_ = 0;
-  std::vector<Taken> taken_;  // measuring only
-  std::map<std::string, std::size_t, std::less<>> live_by_tag_, peak_by_tag_;
+  std::vector<Taken> taken_;   // measuring only, as are the next two
+  BytesByTag live_, at_peak_;
 };
 
 // Rewinds an arena to where it stood, at the end of a scope.

@@ -6,7 +6,8 @@
 //   f_to_w    take --------------------- give back
 //   b_to_w                 take -------- give back
 //
-// Three slabs, because a schedule that delays W must not keep what only B needs.
+// Three slabs, because a schedule that delays W must not keep what only B needs. A fourth, replay, is empty between
+// actions: recompute runs its inner forward there.
 
 #include <string_view>
 
@@ -18,15 +19,17 @@ enum class Life : std::uint8_t { f_to_b, f_to_w, b_to_w };
 
 class Stash {
  public:
-  Stash(Arena& f_to_b, Arena& f_to_w, Arena& b_to_w) : f_to_b_(&f_to_b), f_to_w_(&f_to_w), b_to_w_(&b_to_w) {}
+  Stash(Arena& f_to_b, Arena& f_to_w, Arena& b_to_w, Arena& replay)
+      : f_to_b_(&f_to_b), f_to_w_(&f_to_w), b_to_w_(&b_to_w), replay_(&replay) {}
 
   Tensor take(Life life, const Shape& shape, DType dtype, std::string_view tag) {
     return arena(life).take(shape, dtype, tag);
   }
   Arena& arena(Life life) { return life == Life::f_to_b ? *f_to_b_ : life == Life::f_to_w ? *f_to_w_ : *b_to_w_; }
+  Arena& replay() { return *replay_; }
 
  private:
-  Arena *f_to_b_, *f_to_w_, *b_to_w_;
+  Arena *f_to_b_, *f_to_w_, *b_to_w_, *replay_;
 };
 
 }  // namespace tera

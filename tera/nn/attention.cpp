@@ -1,0 +1,145 @@
+#include "tera/nn/attention.h"
+
+#include <cmath>
+
+#include "tera/base/error.h"
+#include "tera/nn/dropout.h"
+
+namespace tera {
+
+Attention::Attention(ParamStore& params, const AttentionSpec& spec)
+    : spec_(spec),
+      norm_(params, spec.norm),
+      qkv_(params, spec.qkv),
+      out_(params, spec.out),
+      attention_key_(rng_stream(spec.seed, spec.name + ".attention_dropout")),
+      hidden_key_(rng_stream(spec.seed, spec.name + ".hidden_dropout")) {
+  if (spec.rope) rope_.emplace(params, *spec.rope);
+  if (spec.q_norm) {
+    q_norm_.emplace(params, *spec.q_norm);
+    k_norm_.emplace(params, *spec.k_norm);
+  }
+}
+
+Attention::Heads Attention::heads_of(const Tensor& qkv) const {
+  const std::int64_t n = spec_.heads, g = spec_.kv_heads, d = spec_.head_dim;
+  const auto view = [&](std::int64_t first, std::int64_t heads) {
+    return qkv.slice(1, first * d, (first + heads) * d).split_last(heads, d);
+  };
+  return {view(0, n), view(n, g), view(n + g, g), view(0, n + g)};
+}
+
+// q and k as attention sees them; v is never changed.
+Attention::Heads Attention::turned_heads(const AttentionSaved& saved) const {
+  Heads heads = heads_of(saved.qkv);
+  if (!q_norm_) return heads;
+  heads.qk = saved.qk.split_last(spec_.heads + spec_.kv_heads, spec_.head_dim);
+  heads.q = heads.qk.slice(1, 0, spec_.heads);
+  heads.k = heads.qk.slice(1, spec_.heads, spec_.heads + spec_.kv_heads);
+  return heads;
+}
+
+AttentionShape Attention::shape_of(const Run& run) const {
+  AttentionShape shape{.batch = run.mb.batch,
+                       .q_offsets = run.mb.offsets,
+                       .k_offsets = run.mb.offsets,
+                       .mask = spec_.mask,
+                       .window = spec_.window,
+                       .scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim))};
+  if (run.mb.training && spec_.attention_dropout > 0) {
+    shape.dropout = spec_.attention_dropout;
+    shape.key = attention_key_;
+    shape.q_rows = shape.k_rows = run.mb.rows;
+  }
+  return shape;
+}
+
+void Attention::take_saved(Run& run, AttentionSaved& s, const Tensor& x) const {
+  const std::int64_t tokens = x.dim(0), q_width = spec_.heads * spec_.head_dim, kv_width = spec_.kv_heads * spec_.head_dim;
+  s.stats = norm_.take_stats(run, x, "attention.norm_stats");
+  s.normed = spec_.recompute_norm ? run.scratch.take(x.shape, x.dtype, "attention.normed")
+                                  : run.stash.take(Life::f_to_w, x.shape, x.dtype, "attention.normed");
+  s.qkv = run.stash.take(Life::f_to_b, shape(tokens, q_width + 2 * kv_width), x.dtype, "attention.qkv");
+  s.out = run.stash.take(Life::f_to_w, shape(tokens, q_width), x.dtype, "attention.out");
+  s.lse = run.stash.take(Life::f_to_b, shape(spec_.heads, tokens), DType::f32, "attention.lse");
+  if (!q_norm_) return;
+  const Heads heads = heads_of(s.qkv);
+  s.qk = run.stash.take(Life::f_to_b, shape(tokens, q_width + kv_width), x.dtype, "attention.qk");
+  s.q_stats = q_norm_->take_stats(run, heads.q, "attention.qk_norm_stats");
+  s.k_stats = k_norm_->take_stats(run, heads.k, "attention.qk_norm_stats");
+}
+
+void Attention::norm_and_turn(Run& run, AttentionSaved& s) const {
+  const Heads turned = turned_heads(s);
+  if (q_norm_) {
+    const Heads projected = heads_of(s.qkv);
+    q_norm_->forward(run, projected.q, turned.q, s.q_stats);
+    k_norm_->forward(run, projected.k, turned.k, s.k_stats);
+  }
+  if (rope_) rope_->forward(run, turned.qk);
+}
+
+void Attention::attend(Run& run, AttentionSaved& s) const {
+  const Heads heads = turned_heads(s);
+  run.ops.attention({.q = heads.q, .k = heads.k, .v = heads.v, .out = s.out.split_last(spec_.heads, spec_.head_dim),
+                     .lse = s.lse, .shape = shape_of(run)});
+}
+
+// Generation: this call's keys and values join those of earlier calls, and its queries see them all.
+void Attention::attend_cached(Run& run, AttentionSaved& s) const {
+  require(run.mb.batch == 1 && !run.mb.offsets, "a KV cache holds one sequence, not {}", run.mb.batch);
+  const Heads heads = turned_heads(s);
+  const KvCache::Layer& cache = run.mb.cache->layers[static_cast<std::size_t>(spec_.layer)];
+  const std::int64_t past = run.mb.cache->past, end = past + heads.k.dim(0);
+  run.ops.copy({.src = heads.k, .dst = cache.k.rows(past, end)});
+  run.ops.copy({.src = heads.v, .dst = cache.v.rows(past, end)});
+  run.ops.attention({.q = heads.q, .k = cache.k.rows(0, end), .v = cache.v.rows(0, end),
+                     .out = s.out.split_last(spec_.heads, spec_.head_dim), .lse = s.lse, .shape = shape_of(run)});
+}
+
+void Attention::f(Run& run, AttentionSaved& s, const Tensor& x, const Tensor& y) {
+  take_saved(run, s, x);
+  norm_.forward(run, x, s.normed, s.stats);
+  qkv_.forward(run, s.normed, s.qkv);
+  norm_and_turn(run, s);
+  if (run.mb.cache) {
+    attend_cached(run, s);
+  } else {
+    attend(run, s);
+  }
+  forward_with_dropout(run, out_, s.out, y, /*residual=*/x, {spec_.hidden_dropout, hidden_key_});
+}
+
+void Attention::b(Run& run, AttentionSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  s.dqkv = run.stash.take(Life::b_to_w, s.qkv.shape, s.qkv.dtype, "attention.dqkv");
+  s.dout = gradient_before_dropout(run, dy, {spec_.hidden_dropout, hidden_key_}, "attention.ddropout");
+  const Tensor dattended = run.scratch.take(s.out.shape, s.out.dtype, "attention.dout");
+  out_.backward_input(run, s.dout, dattended);
+
+  const Heads heads = turned_heads(s), grads = heads_of(s.dqkv);
+  run.ops.attention_back({.q = heads.q, .k = heads.k, .v = heads.v,
+                          .out = s.out.split_last(spec_.heads, spec_.head_dim),
+                          .dout = dattended.split_last(spec_.heads, spec_.head_dim), .lse = s.lse,
+                          .dq = grads.q, .dk = grads.k, .dv = grads.v, .shape = shape_of(run)});
+  if (rope_) rope_->backward(run, grads.qk);
+  if (q_norm_) {
+    const Heads projected = heads_of(s.qkv);
+    q_norm_->backward(run, grads.q, projected.q, s.q_stats, {}, grads.q);
+    k_norm_->backward(run, grads.k, projected.k, s.k_stats, {}, grads.k);
+  }
+
+  const Tensor dnormed = run.scratch.take(x.shape, x.dtype, "attention.dnormed");
+  qkv_.backward_input(run, s.dqkv, dnormed);
+  if (spec_.recompute_norm) {
+    s.normed = run.stash.take(Life::b_to_w, x.shape, x.dtype, "attention.normed");
+    norm_.forward(run, x, s.normed, s.stats);
+  }
+  norm_.backward(run, dnormed, x, s.stats, /*residual=*/dy, dx);
+}
+
+void Attention::w(Run& run, AttentionSaved& s, const Tensor& /*dy*/) {
+  out_.backward_weight(run, s.out, s.dout);
+  qkv_.backward_weight(run, s.normed, s.dqkv);
+}
+
+}  // namespace tera

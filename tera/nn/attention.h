@@ -1,0 +1,67 @@
+#pragma once
+// y = x + o(attention(rope(qkv(norm(x))))).
+
+#include <optional>
+
+#include "tera/nn/block.h"
+#include "tera/nn/linear.h"
+#include "tera/nn/norm.h"
+#include "tera/nn/rope.h"
+
+namespace tera {
+
+struct AttentionSpec {
+  std::string name;            // for parameters without a name of their own and for random streams
+  NormSpec norm;
+  LinearSpec qkv, out;         // rows of qkv: [Q | K | V]
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::optional<RopeSpec> rope;
+  std::optional<NormSpec> q_norm, k_norm;  // over each head, before rope; both or neither
+  Mask mask = Mask::causal;
+  std::int64_t window = 0;
+  float attention_dropout = 0, hidden_dropout = 0;
+  std::uint64_t seed = 0;      // of dropout
+  int layer = 0;               // index in the KV cache
+  bool recompute_norm = false;
+};
+
+struct AttentionSaved final : Saved {
+  NormStats stats, q_stats, k_stats;
+  Tensor normed;  // [T,H]
+  Tensor qkv;     // [T,(N+2G)D]: as projected; q and k turned in place unless they are normed
+  Tensor qk;      // [T,(N+G)D]: normed and turned; only with q_norm
+  Tensor out;     // [T,ND]
+  Tensor lse;     // [N,T]
+  Tensor dqkv;    // [T,(N+2G)D]
+  Tensor dout;    // [T,H]: gradient of the projection's output; dy itself without dropout
+};
+
+class Attention final : public BlockOf<AttentionSaved> {
+ public:
+  Attention(ParamStore& params, const AttentionSpec& spec);
+
+ private:
+  struct Heads {
+    Tensor q, k, v;  // [T,N,D] [T,G,D] [T,G,D]
+    Tensor qk;       // [T,N+G,D]: q and k side by side
+  };
+  Heads heads_of(const Tensor& qkv) const;
+  Heads turned_heads(const AttentionSaved& saved) const;
+  AttentionShape shape_of(const Run& run) const;
+  void take_saved(Run& run, AttentionSaved& saved, const Tensor& x) const;
+  void norm_and_turn(Run& run, AttentionSaved& saved) const;
+  void attend(Run& run, AttentionSaved& saved) const;
+  void attend_cached(Run& run, AttentionSaved& saved) const;
+  void f(Run& run, AttentionSaved& saved, const Tensor& x, const Tensor& y) override;
+  void b(Run& run, AttentionSaved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) override;
+  void w(Run& run, AttentionSaved& saved, const Tensor& dy) override;
+
+  AttentionSpec spec_;
+  Norm norm_;
+  Linear qkv_, out_;
+  std::optional<Rope> rope_;
+  std::optional<Norm> q_norm_, k_norm_;
+  RngKey attention_key_, hidden_key_;
+};
+
+}  // namespace tera

@@ -1,0 +1,42 @@
+#pragma once
+// The first block: y = table[tokens] (+ positions[position]), with dropout. It has no x.
+
+#include "tera/nn/block.h"
+#include "tera/nn/params.h"
+
+namespace tera {
+
+struct EmbeddingSpec {
+  std::string name;           // files hold name.weight
+  std::int64_t vocab = 0;     // rows that mean something; padded_vocab rows are held
+  std::int64_t padded_vocab = 0, hidden = 0;
+  std::string position_name;  // learned positions; empty: none
+  std::int64_t max_positions = 0;
+  float init_std = 0, dropout = 0;
+  bool init_padding = false;
+  std::uint64_t seed = 0;
+};
+
+struct EmbeddingSaved final : Saved {};
+
+class Embedding final : public BlockOf<EmbeddingSaved> {
+ public:
+  Embedding(ParamStore& params, const EmbeddingSpec& spec);
+  Param& table() { return *table_; }  // for a tied head
+
+ private:
+  void f(Run& run, EmbeddingSaved& saved, const Tensor& x, const Tensor& y) override;
+  void b(Run& run, EmbeddingSaved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) override;
+  void w(Run& run, EmbeddingSaved& saved, const Tensor& dy) override;
+
+  Param* table_;                // [padded V,H]
+  Param* positions_ = nullptr;  // [P,H]
+  float dropout_;
+  RngKey key_;
+};
+
+// The parameter of a table over the vocabulary; the output head has one too.
+ParamSpec vocabulary_table(const std::string& name, std::int64_t vocab, std::int64_t padded_vocab, std::int64_t hidden,
+                           const Init& init);
+
+}  // namespace tera

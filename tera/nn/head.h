@@ -1,0 +1,45 @@
+#pragma once
+// The last block: norm, logits, loss. It has no y: it writes each token's loss into the microbatch.
+//
+// Logits are made in chunks of rows, and while a chunk is there its loss, its gradient and the two products of that
+// gradient are made too; so [T,V] never exists, and F does what elsewhere is W. B only passes through the norm.
+
+#include "tera/nn/block.h"
+#include "tera/nn/norm.h"
+#include "tera/nn/params.h"
+
+namespace tera {
+
+struct HeadSpec {
+  NormSpec norm;
+  std::string name;          // files hold name.weight; not used when tied
+  std::int64_t vocab = 0, padded_vocab = 0, hidden = 0;
+  bool pad_vocab_in_softmax = false;
+  float init_std = 0;
+};
+
+struct HeadSaved final : Saved {
+  NormStats stats;
+  Tensor dnormed;  // [T,H]
+};
+
+class Head final : public BlockOf<HeadSaved> {
+ public:
+  Head(ParamStore& params, const HeadSpec& spec, Param* tied);  // tied: the embedding's table, or null
+
+  // Rows of logits that are made at a time.
+  static std::int64_t chunk_rows(std::int64_t tokens, std::int64_t padded_vocab);
+
+ private:
+  void chunk(Run& run, HeadSaved& saved, const Tensor& normed, std::int64_t begin, std::int64_t end);
+  void write_logits(Run& run, const Tensor& normed);
+  void f(Run& run, HeadSaved& saved, const Tensor& x, const Tensor& y) override;
+  void b(Run& run, HeadSaved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) override;
+  void w(Run& run, HeadSaved& saved, const Tensor& dy) override;
+
+  Norm norm_;
+  Param* weight_;            // [padded V,H]
+  std::int64_t softmax_width_;  // columns of the softmax
+};
+
+}  // namespace tera

@@ -1,0 +1,89 @@
+#include "tera/nn/rope.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace tera {
+namespace {
+
+// Llama 3.1: long waves are slowed by the factor, short ones kept, those between blended.
+double llama3_frequency(const RopeSpec& spec, double frequency) {
+  const double waves = static_cast<double>(spec.scaling.original_max_position_embeddings) * frequency / (2 * std::numbers::pi);
+  if (waves > spec.scaling.high_freq_factor) return frequency;
+  if (waves < spec.scaling.low_freq_factor) return frequency / spec.scaling.factor;
+  const double blend = (waves - spec.scaling.low_freq_factor) / (spec.scaling.high_freq_factor - spec.scaling.low_freq_factor);
+  return (1 - blend) * frequency / spec.scaling.factor + blend * frequency;
+}
+
+// YaRN: between two pairs, those that turn beta_fast and beta_slow times in the original context, a ramp from kept to
+// slowed.
+double yarn_frequency(const RopeSpec& spec, double frequency, std::int64_t pair) {
+  const auto dim = static_cast<double>(spec.rotary_dim);
+  const auto pair_of_turns = [&](double turns) {
+    return dim * std::log(static_cast<double>(spec.scaling.original_max_position_embeddings) / (2 * std::numbers::pi * turns)) /
+           (2 * std::log(spec.base));
+  };
+  double low = pair_of_turns(spec.scaling.beta_fast), high = pair_of_turns(spec.scaling.beta_slow);
+  if (spec.scaling.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dim - 1);
+  if (low == high) high += 0.001;
+  const double ramp = std::clamp((static_cast<double>(pair) - low) / (high - low), 0.0, 1.0);
+  return ramp * frequency / spec.scaling.factor + (1 - ramp) * frequency;
+}
+
+}  // namespace
+
+std::vector<double> rope_frequencies(const RopeSpec& spec) {
+  std::vector<double> frequencies;
+  for (std::int64_t pair = 0; pair < spec.rotary_dim / 2; ++pair) {
+    const double plain = std::pow(spec.base, -2.0 * static_cast<double>(pair) / static_cast<double>(spec.rotary_dim));
+    switch (spec.scaling.type) {
+      case RopeScalingKind::none: frequencies.push_back(plain); break;
+      case RopeScalingKind::linear: frequencies.push_back(plain / spec.scaling.factor); break;
+      case RopeScalingKind::llama3: frequencies.push_back(llama3_frequency(spec, plain)); break;
+      case RopeScalingKind::yarn: frequencies.push_back(yarn_frequency(spec, plain, pair)); break;
+    }
+  }
+  return frequencies;
+}
+
+double rope_magnitude(const RopeSpec& spec) {
+  if (spec.scaling.type != RopeScalingKind::yarn) return 1;
+  if (spec.scaling.attention_factor != 0) return spec.scaling.attention_factor;
+  const auto grow = [&](double scale) { return spec.scaling.factor <= 1 ? 1 : 0.1 * scale * std::log(spec.scaling.factor) + 1; };
+  return spec.scaling.mscale != 0 && spec.scaling.mscale_all_dim != 0 ? grow(spec.scaling.mscale) / grow(spec.scaling.mscale_all_dim) : grow(1);
+}
+
+Rope::Rope(ParamStore& params, const RopeSpec& spec) : interleaved_(spec.interleaved) {
+  const Shape table = shape(spec.max_positions, spec.rotary_dim / 2);
+  const auto add = [&](const char* name, double (*turn)(double)) {
+    return &params.add_constant({.name = name, .shape = table, .fill = [spec, turn](std::span<float> out) {
+      const auto frequencies = rope_frequencies(spec);
+      const double magnitude = rope_magnitude(spec);
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        const auto position = static_cast<double>(i / frequencies.size());
+        // Angles in fp32, as every published model was trained.
+        const float angle = static_cast<float>(position) * static_cast<float>(frequencies[i % frequencies.size()]);
+        out[i] = static_cast<float>(turn(angle) * magnitude);
+      }
+    }, .value = {}});
+  };
+  cos_ = add("rope cos", [](double angle) { return std::cos(angle); });
+  sin_ = add("rope sin", [](double angle) { return std::sin(angle); });
+}
+
+void Rope::forward(Run& run, const Tensor& x) const { turn(run, x, false); }
+
+void Rope::backward(Run& run, const Tensor& dx) const { turn(run, dx, true); }
+
+void Rope::turn(Run& run, const Tensor& x, bool inverse) const {
+  run.ops.rope({.x = x, .positions = run.mb.positions, .cos = cos_->value, .sin = sin_->value, .interleaved = interleaved_,
+                .inverse = inverse});
+}
+
+}  // namespace tera

@@ -1,0 +1,36 @@
+#pragma once
+// Rotary positions: tables of angles, and the leaf that turns q and k by them.
+
+#include "tera/config/model.h"
+#include "tera/nn/params.h"
+#include "tera/nn/run.h"
+
+namespace tera {
+
+struct RopeSpec {
+  std::int64_t max_positions = 0;
+  std::int64_t rotary_dim = 0;  // channels that turn, even
+  double base = 10000;
+  bool interleaved = false;
+  RopeScaling scaling;
+};
+
+// Frequency of each of the rotary_dim/2 pairs, scaling applied.
+std::vector<double> rope_frequencies(const RopeSpec& spec);
+// What cos and sin are multiplied by; 1 unless yarn.
+double rope_magnitude(const RopeSpec& spec);
+
+class Rope {
+ public:
+  Rope(ParamStore& params, const RopeSpec& spec);
+  void forward(Run& run, const Tensor& x) const;   // x [T,N,D] in place
+  void backward(Run& run, const Tensor& dx) const;
+
+ private:
+  void turn(Run& run, const Tensor& x, bool inverse) const;
+
+  Constant *cos_, *sin_;  // f32 [P,R/2]
+  bool interleaved_;
+};
+
+}  // namespace tera

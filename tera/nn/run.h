@@ -1,0 +1,40 @@
+#pragma once
+#include <span>
+
+#include "tera/ops/ops.h"
+#include "tera/tensor/stash.h"
+
+namespace tera {
+
+// Keys and values of tokens already seen, for generation: one sequence, one entry per layer.
+struct KvCache {
+  struct Layer {
+    Tensor k, v;  // [capacity,G,D]
+  };
+  std::span<Layer> layers;
+  std::int64_t past = 0;  // rows filled
+};
+
+// What one microbatch brings along. T rows: `batch` sequences of equal length, one after the other, unless offsets cut
+// them into documents.
+struct MicroBatch {
+  Tensor tokens, targets, positions;  // i32 [T]; targets: negative where not counted, none when there is no loss
+  Tensor rows;                        // i64 [T]: global ids of the rows, for random draws
+  Tensor offsets;                     // i32 [documents+1], optional
+  std::int64_t batch = 1;
+  Tensor token_loss;                  // f32 [T], written by the head
+  Tensor loss_scale;                  // f32 [1]: what a token's loss counts in the gradient
+  Tensor logits;                      // f32 [rows,V], optional: the head writes the logits of the last rows there
+  bool training = true;               // dropout and gradients
+  KvCache* cache = nullptr;           // generation only
+};
+
+// What a call of a block works with; references only, cheap to rebuild.
+struct Run {
+  Ops& ops;
+  Stash& stash;
+  Arena& scratch;
+  const MicroBatch& mb;
+};
+
+}  // namespace tera
