@@ -29,10 +29,9 @@ struct EnumNames<DeviceChoice> {
 };
 template <>
 struct EnumNames<CpuIsa> {
-  static constexpr std::array values{std::pair{CpuIsa::automatic, std::string_view("auto")},
-                                     std::pair{CpuIsa::baseline, std::string_view("baseline")},
-                                     std::pair{CpuIsa::avx2, std::string_view("avx2")},
-                                     std::pair{CpuIsa::avx512, std::string_view("avx512")}};
+  static constexpr std::array values{
+      std::pair{CpuIsa::automatic, std::string_view("auto")}, std::pair{CpuIsa::baseline, std::string_view("baseline")},
+      std::pair{CpuIsa::avx2, std::string_view("avx2")}, std::pair{CpuIsa::avx512, std::string_view("avx512")}};
 };
 
 }  // namespace tera

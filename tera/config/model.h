@@ -1,6 +1,6 @@
 #pragma once
-// The model as the user writes it. Members have the names of the YAML keys; zero means "derive it" where the help of the
-// key says so (tera/config/model.cpp), and resolve() does the deriving without writing back.
+// The model as the user writes it. Members have the names of the YAML keys; zero means "derive it" where the help of
+// the key says so (tera/config/model.cpp), and resolve() does the deriving without writing back.
 
 #include <cstdint>
 #include <optional>
