@@ -1,0 +1,51 @@
+#include "tera/config/arch_defaults.h"
+
+namespace tera {
+namespace {
+
+// LayerNorm, learned positions, biases everywhere and a tied head are what ModelConfig starts from.
+void apply_gpt(ModelConfig& model) {
+  model.activation = Activation::gelu_tanh;
+  model.hidden_dropout = 0.1;
+  model.attention_dropout = 0.1;
+}
+
+void apply_llama(ModelConfig& model) {
+  model.normalization = NormKind::rms_norm;
+  model.activation = Activation::swiglu;
+  model.position_embedding_type = PositionKind::rope;
+  model.add_bias_linear = false;
+  model.untie_embeddings_and_output_weights = true;
+}
+
+void apply_mistral(ModelConfig& model) {
+  apply_llama(model);
+  model.window_size = 4096;
+}
+
+void apply_qwen2(ModelConfig& model) {
+  apply_llama(model);
+  model.layernorm_epsilon = 1e-6;
+  model.add_qkv_bias = true;
+}
+
+void apply_qwen3(ModelConfig& model) {
+  apply_llama(model);
+  model.layernorm_epsilon = 1e-6;
+  model.qk_layernorm = true;
+  model.kv_channels = 128;
+}
+
+}  // namespace
+
+void apply_arch_defaults(Arch arch, ModelConfig& model) {
+  switch (arch) {
+    case Arch::gpt: return apply_gpt(model);
+    case Arch::llama: return apply_llama(model);
+    case Arch::mistral: return apply_mistral(model);
+    case Arch::qwen2: return apply_qwen2(model);
+    case Arch::qwen3: return apply_qwen3(model);
+  }
+}
+
+}  // namespace tera

@@ -1,0 +1,27 @@
+#pragma once
+// A RunConfig from its sources, the later ones winning: built-in defaults, defaults of model.arch, the files named by
+// `extends`, the file itself, overrides from the command line.
+
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+
+#include "tera/config/run_config.h"
+
+namespace tera {
+
+// Full key -> where its value was set: "configs/quickstart.yaml:12", "command line", "default of model.arch=llama". A
+// key that is not listed has its built-in default.
+using Origins = std::map<std::string, std::string, std::less<>>;
+
+struct LoadedConfig {
+  RunConfig config;
+  Origins origins;
+};
+
+// `overrides` are "section.key=value", the value in YAML. Everything wrong in the files and overrides is reported in
+// one UserError; whether the values make sense together is for resolve() to say.
+LoadedConfig load_config(const std::string& path, std::span<const std::string> overrides = {});
+
+}  // namespace tera

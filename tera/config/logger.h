@@ -1,0 +1,18 @@
+#pragma once
+// What the run tells while it works.
+
+#include <cstdint>
+#include <span>
+
+namespace tera {
+
+struct Field;
+
+struct LoggerConfig {
+  std::int64_t log_interval = 1;
+
+  static std::span<const Field> fields();
+  bool operator==(const LoggerConfig&) const = default;
+};
+
+}  // namespace tera

@@ -1,0 +1,109 @@
+#pragma once
+// The model as the user writes it. Members have the names of the YAML keys; zero means "derive it" where the help of
+// the key says so (tera/config/model.cpp), and resolve() does the deriving without writing back.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tera/base/kinds.h"
+
+namespace tera {
+
+struct Field;
+
+enum class Arch : std::uint8_t { gpt, llama, mistral, qwen2, qwen3 };
+enum class PositionKind : std::uint8_t { learned_absolute, rope, none };
+enum class RopeScalingKind : std::uint8_t { none, linear, llama3, yarn };
+enum class RecomputeGranularity : std::uint8_t { none, selective, full };
+enum class RecomputeModule : std::uint8_t { layernorm, activation };
+
+struct RopeScaling {
+  RopeScalingKind type = RopeScalingKind::none;
+  double factor = 1;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  std::int64_t original_max_position_embeddings = 0;
+  double beta_fast = 32;
+  double beta_slow = 1;
+  double mscale = 0;
+  double mscale_all_dim = 0;
+  double attention_factor = 0;
+  bool truncate = true;
+
+  static std::span<const Field> fields();
+  bool operator==(const RopeScaling&) const = default;
+};
+
+struct ModelConfig {
+  std::optional<Arch> arch;  // no default: a run says what it trains
+  std::int64_t num_layers = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t ffn_hidden_size = 0;
+  std::int64_t num_attention_heads = 0;
+  std::int64_t num_query_groups = 0;
+  std::int64_t kv_channels = 0;
+  std::int64_t vocab_size = 0;
+  std::int64_t make_vocab_size_divisible_by = 128;
+  std::int64_t max_position_embeddings = 0;
+  NormKind normalization = NormKind::layer_norm;
+  double layernorm_epsilon = 1e-5;
+  Activation activation = Activation::gelu;
+  PositionKind position_embedding_type = PositionKind::learned_absolute;
+  double rotary_base = 10000;
+  double rotary_percent = 1;
+  bool rotary_interleaved = false;
+  RopeScaling rope_scaling;
+  bool add_bias_linear = true;
+  bool add_qkv_bias = false;
+  bool qk_layernorm = false;
+  std::int64_t window_size = 0;
+  std::int64_t max_window_layers = 0;
+  bool untie_embeddings_and_output_weights = false;
+  double init_method_std = 0.02;
+  double hidden_dropout = 0;
+  double attention_dropout = 0;
+  bool pad_vocab_in_softmax = false;
+  RecomputeGranularity recompute_granularity = RecomputeGranularity::none;
+  std::vector<std::string> recompute_modules;
+  std::vector<std::string> freeze;
+
+  static std::span<const Field> fields();
+  bool operator==(const ModelConfig&) const = default;
+};
+
+template <>
+struct EnumNames<Arch> {
+  static constexpr std::array values{
+      std::pair{Arch::gpt, std::string_view("gpt")}, std::pair{Arch::llama, std::string_view("llama")},
+      std::pair{Arch::mistral, std::string_view("mistral")}, std::pair{Arch::qwen2, std::string_view("qwen2")},
+      std::pair{Arch::qwen3, std::string_view("qwen3")}};
+};
+template <>
+struct EnumNames<PositionKind> {
+  static constexpr std::array values{std::pair{PositionKind::learned_absolute, std::string_view("learned_absolute")},
+                                     std::pair{PositionKind::rope, std::string_view("rope")},
+                                     std::pair{PositionKind::none, std::string_view("none")}};
+};
+template <>
+struct EnumNames<RopeScalingKind> {
+  static constexpr std::array values{std::pair{RopeScalingKind::none, std::string_view("none")},
+                                     std::pair{RopeScalingKind::linear, std::string_view("linear")},
+                                     std::pair{RopeScalingKind::llama3, std::string_view("llama3")},
+                                     std::pair{RopeScalingKind::yarn, std::string_view("yarn")}};
+};
+template <>
+struct EnumNames<RecomputeGranularity> {
+  static constexpr std::array values{std::pair{RecomputeGranularity::none, std::string_view("none")},
+                                     std::pair{RecomputeGranularity::selective, std::string_view("selective")},
+                                     std::pair{RecomputeGranularity::full, std::string_view("full")}};
+};
+template <>
+struct EnumNames<RecomputeModule> {
+  static constexpr std::array values{std::pair{RecomputeModule::layernorm, std::string_view("layernorm")},
+                                     std::pair{RecomputeModule::activation, std::string_view("activation")}};
+};
+
+}  // namespace tera

@@ -1,0 +1,36 @@
+#pragma once
+// The optimizer's rule and its constants; the defaults are Megatron's.
+
+#include <cstdint>
+#include <span>
+
+#include "tera/base/enum_names.h"
+
+namespace tera {
+
+struct Field;
+
+enum class OptimizerKind : std::uint8_t { adam, sgd };
+
+struct OptimizerConfig {
+  OptimizerKind optimizer = OptimizerKind::adam;
+  double lr = 0;
+  double min_lr = 0;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_eps = 1e-8;
+  double sgd_momentum = 0.9;
+  double weight_decay = 0.01;
+  double clip_grad = 1;
+
+  static std::span<const Field> fields();
+  bool operator==(const OptimizerConfig&) const = default;
+};
+
+template <>
+struct EnumNames<OptimizerKind> {
+  static constexpr std::array values{std::pair{OptimizerKind::adam, std::string_view("adam")},
+                                     std::pair{OptimizerKind::sgd, std::string_view("sgd")}};
+};
+
+}  // namespace tera

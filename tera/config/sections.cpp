@@ -1,0 +1,148 @@
+// The tables of all sections but the model's.
+
+#include "tera/config/field.h"
+#include "tera/config/run_config.h"
+
+namespace tera {
+namespace {
+
+constexpr double max_index = (1LL << 31) - 1;  // rows of a batch are counted in 32 bits
+
+}  // namespace
+
+std::span<const Field> DistConfig::fields() {
+  using C = DistConfig;
+  static constexpr std::array table{
+      field<&C::device>("device", "where to compute; auto: the best there is")
+          .refuse("cuda", "this program is built without the CUDA backend"),
+      field<&C::threads>("threads", "CPU threads per rank; 0: all cores").at_least(0).at_most(1024),
+      field<&C::cpu_isa>("cpu_isa", "CPU instructions to use; auto: the widest this machine has"),
+  };
+  return table;
+}
+
+std::span<const Field> TrainConfig::fields() {
+  using C = TrainConfig;
+  static constexpr std::array table{
+      field<&C::train_iters>("train_iters", "optimizer steps; this or train_samples").at_least(0),
+      field<&C::train_samples>("train_samples", "sequences to train on, instead of train_iters").at_least(0),
+      field<&C::micro_batch_size>("micro_batch_size", "sequences in one forward pass").at_least(1).at_most(max_index),
+      field<&C::global_batch_size>("global_batch_size", "sequences per optimizer step; 0: micro_batch_size")
+          .at_least(0)
+          .at_most(max_index),
+      field<&C::seq_length>("seq_length", "tokens per sequence").at_least(1).at_most(max_index),
+      field<&C::seed>("seed", "of initial weights, dropout and the order of samples").at_least(0),
+      field<&C::eval_interval>("eval_interval", "steps between evaluations; 0: never").at_least(0),
+      field<&C::eval_iters>("eval_iters", "global batches per evaluation").at_least(0),
+      field<&C::loss_reduction>(
+          "loss_reduction",
+          "global: mean over the tokens of the global batch; microbatch: mean of the microbatches' "
+          "means, as in Megatron-LM"),
+      field<&C::exit_duration_in_mins>("exit_duration_in_mins", "end cleanly after this many minutes; 0: never")
+          .at_least(0),
+  };
+  return table;
+}
+
+std::span<const Field> OptimizerConfig::fields() {
+  using C = OptimizerConfig;
+  static constexpr std::array table{
+      field<&C::optimizer>("optimizer", "adam is AdamW: weight decay apart from the gradient"),
+      field<&C::lr>("lr", "peak learning rate; required to train").at_least(0),
+      field<&C::min_lr>("min_lr", "floor of the decay").at_least(0),
+      field<&C::adam_beta1>("adam_beta1", "decay of the first moment").at_least(0).below(1),
+      field<&C::adam_beta2>("adam_beta2", "decay of the second moment").at_least(0).below(1),
+      field<&C::adam_eps>("adam_eps", "added to the root of the second moment").above(0),
+      field<&C::sgd_momentum>("sgd_momentum", "momentum of sgd").at_least(0).below(1),
+      field<&C::weight_decay>("weight_decay", "on matrices; never on biases and other 1-D parameters").at_least(0),
+      field<&C::clip_grad>("clip_grad", "largest norm of the gradient; 0: no clipping").at_least(0),
+  };
+  return table;
+}
+
+std::span<const Field> SchedulerConfig::fields() {
+  using C = SchedulerConfig;
+  static constexpr std::array table{
+      field<&C::lr_decay_style>("lr_decay_style", "shape of the decay from lr to min_lr"),
+      field<&C::lr_warmup_iters>("lr_warmup_iters", "steps of linear warm-up").at_least(0),
+      field<&C::lr_warmup_init>("lr_warmup_init", "learning rate at the start of the warm-up").at_least(0),
+      field<&C::lr_decay_iters>("lr_decay_iters", "steps until min_lr, warm-up included; 0: the whole run").at_least(0),
+      field<&C::lr_wsd_decay_iters>("lr_wsd_decay_iters", "WSD: length of the final decay in steps").at_least(0),
+      field<&C::lr_wsd_decay_style>("lr_wsd_decay_style", "WSD: shape of the final decay"),
+  };
+  return table;
+}
+
+std::span<const Field> MixedPrecisionConfig::fields() {
+  using C = MixedPrecisionConfig;
+  static constexpr std::array table{
+      field<&C::precision>("precision", "storage of weights and activations; sums are fp32")
+          .refuse("fp16", "it needs loss scaling, which this program does not have yet"),
+  };
+  return table;
+}
+
+std::span<const Field> DatasetConfig::fields() {
+  using C = DatasetConfig;
+  static constexpr std::array table{
+      field<&C::kind>("kind", "mock: made from the seed; text: UTF-8 text files"),
+      field<&C::data_path>("data_path", "text: a file, folder or pattern, or a list of them"),
+      field<&C::split>("split", "weights of the training, validation and test parts"),
+  };
+  return table;
+}
+
+std::span<const Field> TokenizerConfig::fields() {
+  using C = TokenizerConfig;
+  static constexpr std::array table{
+      field<&C::tokenizer_type>("tokenizer_type",
+                                "ByteTokenizer: ids are UTF-8 bytes, vocabulary 512; NullTokenizer: text is numbers, "
+                                "vocabulary model.vocab_size"),
+  };
+  return table;
+}
+
+std::span<const Field> CheckpointConfig::fields() {
+  using C = CheckpointConfig;
+  static constexpr std::array table{
+      field<&C::save>("save", "folder for the trained weights; empty: none are written"),
+  };
+  return table;
+}
+
+std::span<const Field> LoggerConfig::fields() {
+  using C = LoggerConfig;
+  static constexpr std::array table{
+      field<&C::log_interval>("log_interval", "steps between lines on the console").at_least(1),
+  };
+  return table;
+}
+
+std::span<const Field> RunSection::fields() {
+  using C = RunSection;
+  static constexpr std::array table{
+      field<&C::name>("name", "name of the run; empty: the config file's name"),
+      field<&C::dir>("dir", "folder for everything the run writes; empty: runs/<name>"),
+  };
+  return table;
+}
+
+std::span<const Field> RunConfig::fields() {
+  using C = RunConfig;
+  static constexpr std::array table{
+      field<&C::model>("model", "The model's family and shape."),
+      field<&C::dist>("dist", "Where the run computes."),
+      field<&C::train>("train", "How long, how much at a time, how often to evaluate."),
+      field<&C::optimizer>("optimizer", "The optimizer's rule and constants."),
+      field<&C::scheduler>("scheduler", "The learning rate over the run."),
+      field<&C::mixed_precision>("mixed_precision", "Storage types."),
+      field<&C::dataset>("dataset", "What the run reads."),
+      field<&C::tokenizer>("tokenizer", "How text becomes token ids."),
+      field<&C::checkpoint>("checkpoint", "Where the trained weights go."),
+      field<&C::logger>("logger", "What the run tells while it works."),
+      field<&C::run>("run", "The run's name and folder."),
+  };
+  return table;
+}
+
+}  // namespace tera

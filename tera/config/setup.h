@@ -1,0 +1,92 @@
+#pragma once
+// What follows from a RunConfig: every size filled in, every rule checked. Made by resolve(), never changed afterwards.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tera/config/run_config.h"
+
+namespace tera {
+
+struct RopeShape {
+  double base = 10000;
+  std::int64_t rotary_dim = 0;  // leading channels of each head that turn; the rest pass through
+  bool interleaved = false;
+  RopeScaling scaling;
+  bool operator==(const RopeShape&) const = default;
+};
+
+struct RecomputeShape {
+  bool full = false;
+  bool layernorm = false;
+  bool activation = false;
+  bool operator==(const RecomputeShape&) const = default;
+};
+
+struct ModelShape {
+  Arch arch = Arch::llama;
+  std::int64_t num_layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t ffn = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t vocab = 0;
+  std::int64_t padded_vocab = 0;
+  std::int64_t max_positions = 0;
+  std::vector<std::int64_t> window;  // [L]: keys a query sees with its own, 0 for all
+  NormKind norm = NormKind::rms_norm;
+  float norm_eps = 1e-5f;
+  Activation activation = Activation::swiglu;
+  PositionKind positions = PositionKind::rope;
+  RopeShape rope;
+  bool linear_bias = false;  // every linear layer
+  bool qkv_bias = false;     // q, k and v; true whenever linear_bias is
+  bool qk_norm = false;
+  bool tied_embeddings = false;
+  bool pad_vocab_in_softmax = false;
+  float init_std = 0.02f;
+  float hidden_dropout = 0;
+  float attention_dropout = 0;
+  RecomputeShape recompute;
+  std::vector<std::string> freeze;  // glob patterns over parameter names
+  bool operator==(const ModelShape&) const = default;
+};
+
+struct BatchShape {
+  std::int64_t micro_batch = 1;
+  std::int64_t global_batch = 1;
+  std::int64_t num_microbatches = 1;
+  std::int64_t seq_length = 0;
+  std::int64_t train_iters = 0;
+  bool operator==(const BatchShape&) const = default;
+};
+
+// In iterations; the horizon is filled in.
+struct ScheduleShape {
+  std::int64_t warmup_iters = 0;
+  std::int64_t decay_iters = 0;
+  std::int64_t wsd_decay_iters = 0;
+  bool operator==(const ScheduleShape&) const = default;
+};
+
+// Parts per whole of the training, validation and test data; they add up to 1.
+struct SplitShape {
+  double train = 1;
+  double valid = 0;
+  double test = 0;
+  bool operator==(const SplitShape&) const = default;
+};
+
+struct Setup {
+  RunConfig config;  // as written
+  ModelShape model;
+  BatchShape batch;
+  ScheduleShape schedule;
+  SplitShape split;
+  std::string run_dir;
+  bool operator==(const Setup&) const = default;
+};
+
+}  // namespace tera

@@ -1,0 +1,38 @@
+#pragma once
+// How long, how much at a time, how often to evaluate.
+
+#include <cstdint>
+#include <span>
+
+#include "tera/base/enum_names.h"
+
+namespace tera {
+
+struct Field;
+
+// global: the sum of token losses over the tokens of the global batch; microbatch: the mean of the microbatches' means.
+enum class LossReduction : std::uint8_t { global, microbatch };
+
+struct TrainConfig {
+  std::int64_t train_iters = 0;
+  std::int64_t train_samples = 0;
+  std::int64_t micro_batch_size = 1;
+  std::int64_t global_batch_size = 0;
+  std::int64_t seq_length = 1024;
+  std::int64_t seed = 1234;
+  std::int64_t eval_interval = 1000;
+  std::int64_t eval_iters = 100;
+  LossReduction loss_reduction = LossReduction::global;
+  double exit_duration_in_mins = 0;
+
+  static std::span<const Field> fields();
+  bool operator==(const TrainConfig&) const = default;
+};
+
+template <>
+struct EnumNames<LossReduction> {
+  static constexpr std::array values{std::pair{LossReduction::global, std::string_view("global")},
+                                     std::pair{LossReduction::microbatch, std::string_view("microbatch")}};
+};
+
+}  // namespace tera

@@ -1,0 +1,220 @@
+#include "tera/config/value.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <system_error>
+
+namespace tera {
+namespace {
+
+template <class T>
+T& as(void* value) {
+  return *static_cast<T*>(value);
+}
+template <class T>
+const T& as(const void* value) {
+  return *static_cast<const T*>(value);
+}
+
+bool is_plain(const YamlNode& node) { return node.kind == YamlNode::Kind::scalar && !node.quoted; }
+
+std::string read_boolean(const YamlNode& node, bool& value) {
+  const std::string& text = node.text;
+  const bool yes = text == "true" || text == "True" || text == "TRUE";
+  const bool no = text == "false" || text == "False" || text == "FALSE";
+  if (!is_plain(node) || !(yes || no)) return fmt::format("{} is not true or false", describe_node(node));
+  value = yes;
+  return {};
+}
+
+std::string_view without_plus(std::string_view text) { return text.starts_with('+') ? text.substr(1) : text; }
+
+// The whole of `text`, or an error code.
+template <class T>
+std::errc parse_number(std::string_view text, T& value) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{}) return error;
+  return stop == end ? std::errc{} : std::errc::invalid_argument;
+}
+
+std::string read_whole(const YamlNode& node, std::int64_t& value) {
+  if (!is_plain(node)) return fmt::format("{} is not a whole number", describe_node(node));
+  const std::string_view text = without_plus(node.text);
+  std::int64_t parsed = 0;
+  const std::errc error = parse_number(text, parsed);
+  if (error == std::errc::result_out_of_range) return fmt::format("{} does not fit in 64 bits", describe_node(node));
+  if (error != std::errc{}) {
+    double number = 0;
+    if (parse_number(text, number) == std::errc{} && std::abs(number) < 1e15 && number == std::trunc(number))
+      return fmt::format("{} is not a whole number; write {}", describe_node(node), static_cast<std::int64_t>(number));
+    return fmt::format("{} is not a whole number", describe_node(node));
+  }
+  value = parsed;
+  return {};
+}
+
+std::string read_number(const YamlNode& node, double& value) {
+  if (!is_plain(node)) return fmt::format("{} is not a number", describe_node(node));
+  std::string_view text = without_plus(node.text);
+  const bool hexadecimal = text.find_first_of("xX") != std::string_view::npos;
+  double parsed = 0;
+  const std::errc error = hexadecimal ? std::errc::invalid_argument : parse_number(text, parsed);
+  if (error == std::errc::result_out_of_range)
+    return fmt::format("{} is out of the range of a double", describe_node(node));
+  const bool special = text.find("nan") != std::string_view::npos || text.find("inf") != std::string_view::npos ||
+                       text.find("NaN") != std::string_view::npos;
+  if (special || (error == std::errc{} && !std::isfinite(parsed)))
+    return fmt::format("{} is not a finite number", describe_node(node));
+  if (error != std::errc{}) return fmt::format("{} is not a number", describe_node(node));
+  value = parsed;
+  return {};
+}
+
+std::string read_text(const YamlNode& node, std::string& value) {
+  if (node.kind != YamlNode::Kind::scalar && node.kind != YamlNode::Kind::null)
+    return fmt::format("{} is not text", describe_node(node));
+  value = node.kind == YamlNode::Kind::null ? std::string() : node.text;
+  return {};
+}
+
+std::string read_text_list(const YamlNode& node, std::vector<std::string>& value) {
+  if (node.kind == YamlNode::Kind::map) return "a map is not a text or a list of texts";
+  std::vector<std::string> texts;
+  if (node.kind == YamlNode::Kind::scalar) texts.push_back(node.text);
+  for (const YamlNode& item : node.items) {
+    if (item.kind != YamlNode::Kind::scalar)
+      return fmt::format("{} in line {} of the list is not text", describe_node(item), item.line);
+    texts.push_back(item.text);
+  }
+  value = std::move(texts);
+  return {};
+}
+
+std::string join_names(std::span<const std::string_view> names) {
+  std::string out;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) out += i + 1 == names.size() ? " or " : ", ";
+    out += names[i];
+  }
+  return out;
+}
+
+std::string read_choice(const Field& field, const YamlNode& node, void* value) {
+  const auto& names = field.choice->names;
+  const auto found = std::find(names.begin(), names.end(), node.text);
+  if (node.kind == YamlNode::Kind::scalar && found != names.end()) {
+    field.choice->set(value, static_cast<int>(found - names.begin()));
+    return {};
+  }
+  const bool refused = node.kind == YamlNode::Kind::scalar && !field.refused.empty() && node.text == field.refused;
+  if (refused) return fmt::format("'{}': {}; choose {}", field.refused, field.refused_because, join_names(names));
+  return fmt::format("{} is not {}", describe_node(node), join_names(names));
+}
+
+// Plain where no reader could take it for anything else, else in double quotes.
+std::string quote(const std::string& text) {
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '/'; };
+  const auto inner = [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '.' || c == '-'; };
+  const bool reserved = text == "null" || text == "true" || text == "false";
+  if (!text.empty() && letter(text[0]) && std::all_of(text.begin(), text.end(), inner) && !reserved) return text;
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string write_text_list(const std::vector<std::string>& texts) {
+  std::string out = "[";
+  for (const std::string& text : texts) out += (out.size() > 1 ? ", " : "") + quote(text);
+  return out + "]";
+}
+
+double as_double(const Field& field, const void* value) {
+  return field.kind == FieldKind::whole ? static_cast<double>(as<std::int64_t>(value)) : as<double>(value);
+}
+
+std::string format_limit(double limit) {
+  const bool whole = std::abs(limit) < 1e15 && limit == std::trunc(limit);
+  return whole ? fmt::format("{}", static_cast<std::int64_t>(limit)) : fmt::format("{}", limit);
+}
+
+std::string describe_limits(const Limits& limits) {
+  std::string out;
+  if (std::isfinite(limits.low)) out += (limits.low_open ? "above " : "at least ") + format_limit(limits.low);
+  if (std::isfinite(limits.low) && std::isfinite(limits.high)) out += " and ";
+  if (std::isfinite(limits.high)) out += (limits.high_open ? "below " : "at most ") + format_limit(limits.high);
+  return out;
+}
+
+}  // namespace
+
+std::string read_value(const Field& field, const YamlNode& node, void* value) {
+  if (node.kind == YamlNode::Kind::null && field.kind != FieldKind::text && field.kind != FieldKind::text_list)
+    return fmt::format("no value is given; write {}", describe_type(field));
+  switch (field.kind) {
+    case FieldKind::boolean: return read_boolean(node, as<bool>(value));
+    case FieldKind::whole: return read_whole(node, as<std::int64_t>(value));
+    case FieldKind::number: return read_number(node, as<double>(value));
+    case FieldKind::text: return read_text(node, as<std::string>(value));
+    case FieldKind::text_list: return read_text_list(node, as<std::vector<std::string>>(value));
+    case FieldKind::choice: return read_choice(field, node, value);
+    case FieldKind::section: break;
+  }
+  return "a section is not a value";
+}
+
+std::string write_value(const Field& field, const void* value) {
+  switch (field.kind) {
+    case FieldKind::boolean: return as<bool>(value) ? "true" : "false";
+    case FieldKind::whole: return fmt::format("{}", as<std::int64_t>(value));
+    case FieldKind::number: return fmt::format("{}", as<double>(value));
+    case FieldKind::text: return quote(as<std::string>(value));
+    case FieldKind::text_list: return write_text_list(as<std::vector<std::string>>(value));
+    case FieldKind::choice: {
+      const int index = field.choice->get(value);
+      return index < 0 ? "null" : std::string(field.choice->names[static_cast<std::size_t>(index)]);
+    }
+    case FieldKind::section: break;
+  }
+  return {};
+}
+
+std::string describe_type(const Field& field) {
+  std::string limits = describe_limits(field.limits);
+  if (!limits.empty()) limits.insert(0, ", ");
+  switch (field.kind) {
+    case FieldKind::boolean: return "true or false";
+    case FieldKind::whole: return "whole number" + limits;
+    case FieldKind::number: return "number" + limits;
+    case FieldKind::text: return "text";
+    case FieldKind::text_list: return "text or list of texts";
+    case FieldKind::choice: return join_names(field.choice->names);
+    case FieldKind::section: break;
+  }
+  return "section";
+}
+
+std::string check_limits(const Field& field, const void* value) {
+  if (field.kind != FieldKind::whole && field.kind != FieldKind::number) return {};
+  const double number = as_double(field, value);
+  const Limits& limits = field.limits;
+  const bool low_holds = limits.low_open ? number > limits.low : number >= limits.low;
+  const bool high_holds = limits.high_open ? number < limits.high : number <= limits.high;
+  if (low_holds && high_holds && std::isfinite(number)) return {};
+  if (!std::isfinite(number)) return "must be a finite number";
+  return "must be " + describe_limits(limits);
+}
+
+}  // namespace tera

@@ -1,0 +1,23 @@
+#pragma once
+// One value of a field table: from YAML, to YAML, in words.
+
+#include <string>
+
+#include "tera/config/field.h"
+#include "tera/config/yaml.h"
+
+namespace tera {
+
+// Returns an empty string, or what is wrong; the value is then as before.
+std::string read_value(const Field& field, const YamlNode& node, void* value);
+
+// As YAML on one line; reading it back gives the same value to the last bit.
+std::string write_value(const Field& field, const void* value);
+
+// "whole number, at least 1"; "gpt, llama or qwen2".
+std::string describe_type(const Field& field);
+
+// Returns an empty string, or the limit that the number breaks: "must be at least 1".
+std::string check_limits(const Field& field, const void* value);
+
+}  // namespace tera

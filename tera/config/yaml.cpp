@@ -1,0 +1,225 @@
+#include "tera/config/yaml.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <sstream>
+#include <system_error>
+
+#include "tera/base/error.h"
+
+namespace tera {
+namespace {
+
+int line_of(const YAML::Mark& mark) { return mark.line + 1; }
+
+// Builds the tree from the parser's events. The parser recurses once per level and reports the level first, so throwing
+// from here at max_yaml_depth bounds its stack.
+class TreeBuilder final : public YAML::EventHandler {
+ public:
+  explicit TreeBuilder(const std::string& source) : source_(source) {}
+
+  YamlNode take() { return std::move(root_); }
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    require_user(++documents_ == 1, "{}:{}: a second document starts here; a config is one document", source_,
+                 line_of(mark));
+  }
+  void OnDocumentEnd() override {}
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    refuse_anchor(mark, anchor);
+    add({.kind = YamlNode::Kind::null, .line = line_of(mark)}, mark);
+  }
+
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { fail_anchor(mark); }
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    refuse_anchor(mark, anchor);
+    refuse_tag(mark, tag);
+    const bool quoted = tag == "!";
+    const bool null = !quoted && (value.empty() || value == "~" || value == "null");
+    YamlNode node{
+        .kind = null ? YamlNode::Kind::null : YamlNode::Kind::scalar, .line = line_of(mark), .quoted = quoted};
+    node.text = value;
+    add(std::move(node), mark);
+  }
+
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    open(YamlNode::Kind::list, mark, tag, anchor);
+  }
+  void OnSequenceEnd() override { close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    open(YamlNode::Kind::map, mark, tag, anchor);
+  }
+  void OnMapEnd() override { close(); }
+
+ private:
+  struct Level {
+    YamlNode node;
+    std::string key{};  // of a map: the key waiting for its value
+    bool has_key = false;
+  };
+
+  [[noreturn]] void fail_anchor(const YAML::Mark& mark) const {
+    fail_user("{}:{}: anchors and aliases (& and *) are not supported; share settings with 'extends'", source_,
+              line_of(mark));
+  }
+  void refuse_anchor(const YAML::Mark& mark, YAML::anchor_t anchor) const {
+    if (anchor != YAML::NullAnchor) fail_anchor(mark);
+  }
+  // "?" marks a plain node and "!" a quoted one; anything else was written by hand.
+  void refuse_tag(const YAML::Mark& mark, const std::string& tag) const {
+    require_user(tag.empty() || tag == "?" || tag == "!", "{}:{}: tags such as '{}' are not supported", source_,
+                 line_of(mark), tag);
+  }
+
+  void open(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
+    refuse_anchor(mark, anchor);
+    refuse_tag(mark, tag);
+    require_user(levels_.size() < max_yaml_depth, "{}:{}: nested deeper than {} levels", source_, line_of(mark),
+                 max_yaml_depth);
+    require_user(levels_.empty() || levels_.back().node.kind != YamlNode::Kind::map || levels_.back().has_key,
+                 "{}:{}: a key must be a plain word, not a list or map", source_, line_of(mark));
+    levels_.push_back({.node = {.kind = kind, .line = line_of(mark)}});
+  }
+
+  void close() {
+    YamlNode node = std::move(levels_.back().node);
+    levels_.pop_back();
+    add_value(std::move(node));
+  }
+
+  void add(YamlNode node, const YAML::Mark& mark) {
+    if (!levels_.empty() && levels_.back().node.kind == YamlNode::Kind::map && !levels_.back().has_key) {
+      take_key(node, mark);
+    } else {
+      add_value(std::move(node));
+    }
+  }
+
+  void take_key(const YamlNode& node, const YAML::Mark& mark) {
+    Level& level = levels_.back();
+    require_user(node.kind == YamlNode::Kind::scalar, "{}:{}: a key is missing before ':'", source_, line_of(mark));
+    if (const YamlNode* earlier = level.node.find(node.text))
+      fail_user("{}:{}: '{}' is given twice; first in line {}", source_, line_of(mark), node.text, earlier->line);
+    require_user(level.node.entries.size() < max_yaml_keys, "{}:{}: more than {} keys in one map", source_,
+                 line_of(mark), max_yaml_keys);
+    level.key = node.text;
+    level.has_key = true;
+  }
+
+  void add_value(YamlNode node) {
+    if (levels_.empty()) {
+      root_ = std::move(node);
+      return;
+    }
+    Level& level = levels_.back();
+    if (level.node.kind == YamlNode::Kind::list) {
+      level.node.items.push_back(std::move(node));
+    } else {
+      level.node.entries.emplace_back(std::move(level.key), std::move(node));
+      level.has_key = false;
+    }
+  }
+
+  const std::string& source_;
+  std::vector<Level> levels_;
+  YamlNode root_;
+  int documents_ = 0;
+};
+
+// Length of the UTF-8 sequence at the start of `text`, 0 if there is none. Overlong forms, surrogates and code points
+// past U+10FFFF are no UTF-8.
+std::size_t utf8_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<std::uint8_t>(text[i]) : 0u; };
+  const auto follows = [&](std::size_t i) { return (byte(i) & 0xc0u) == 0x80u; };
+  const unsigned lead = byte(0);
+  if (lead < 0x80u) return 1;
+  if (lead >= 0xc2u && lead <= 0xdfu) return follows(1) ? 2 : 0;
+  if (lead >= 0xe0u && lead <= 0xefu) {
+    const bool second_fits = (lead != 0xe0u || byte(1) >= 0xa0u) && (lead != 0xedu || byte(1) <= 0x9fu);
+    return follows(1) && follows(2) && second_fits ? 3 : 0;
+  }
+  if (lead >= 0xf0u && lead <= 0xf4u) {
+    const bool second_fits = (lead != 0xf0u || byte(1) >= 0x90u) && (lead != 0xf4u || byte(1) <= 0x8fu);
+    return follows(1) && follows(2) && follows(3) && second_fits ? 4 : 0;
+  }
+  return 0;
+}
+
+void check_text(std::string_view text, const std::string& source) {
+  require_user(text.size() <= max_yaml_bytes, "{}: longer than {} bytes, which no config is", source, max_yaml_bytes);
+  int line = 1;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = utf8_length(text.substr(at));
+    const auto byte = static_cast<std::uint8_t>(text[at]);
+    require_user(length > 0, "{}:{}: not UTF-8 text (byte 0x{:02x})", source, line, byte);
+    const bool control = (byte < 0x20 && byte != '\n' && byte != '\r' && byte != '\t') || byte == 0x7f;
+    require_user(!control, "{}:{}: control character 0x{:02x} in the text", source, line, byte);
+    if (byte == '\n') ++line;
+    at += length;
+  }
+}
+
+}  // namespace
+
+const YamlNode* YamlNode::find(std::string_view key) const {
+  for (const auto& [name, node] : entries)
+    if (name == key) return &node;
+  return nullptr;
+}
+
+YamlNode parse_yaml(std::string_view text, const std::string& source) {
+  check_text(text, source);
+  std::istringstream stream{std::string(text)};
+  TreeBuilder builder(source);
+  try {
+    YAML::Parser parser(stream);
+    while (parser.HandleNextDocument(builder)) {
+    }
+  } catch (const YAML::Exception& error) {
+    fail_user("{}:{}: not valid YAML: {}", source, line_of(error.mark), error.msg);
+  }
+  return builder.take();
+}
+
+YamlNode read_yaml_file(const std::string& path) {
+  std::error_code ignored;
+  require_user(!std::filesystem::is_directory(path, ignored), "{}: a folder, not a YAML file", path);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
+  require_user(file != nullptr, "{}: {}", path, std::strerror(errno));
+  std::string text(max_yaml_bytes + 1, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
+  require_user(std::ferror(file.get()) == 0, "{}: cannot be read: {}", path, std::strerror(errno));
+  YamlNode node = parse_yaml(text, path);
+  require_user(node.kind != YamlNode::Kind::null, "{}: empty; a config has at least 'model: {{arch: ...}}'", path);
+  return node;
+}
+
+std::string describe_node(const YamlNode& node) {
+  constexpr std::size_t shown = 60;
+  switch (node.kind) {
+    case YamlNode::Kind::null: return "nothing";
+    case YamlNode::Kind::list: return "a list";
+    case YamlNode::Kind::map: return "a map";
+    case YamlNode::Kind::scalar: break;
+  }
+  if (node.text.size() <= shown) return fmt::format("'{}'", node.text);
+  std::size_t cut = shown;
+  while (cut > 0 && (static_cast<std::uint8_t>(node.text[cut]) & 0xc0u) == 0x80u) --cut;
+  return fmt::format("'{}...'", node.text.substr(0, cut));
+}
+
+}  // namespace tera
