@@ -61,15 +61,15 @@ double rope_magnitude(const RopeSpec& spec) {
 
 Rope::Rope(ParamStore& params, const RopeSpec& spec) : interleaved_(spec.interleaved) {
   const Shape table = shape(spec.max_positions, spec.rotary_dim / 2);
-  const auto add = [&](const char* name, double (*turn)(double)) {
-    return &params.add_constant({.name = name, .shape = table, .fill = [spec, turn](std::span<float> out) {
+  const auto add = [&](const char* name, double (*wave)(double)) {
+    return &params.add_constant({.name = name, .shape = table, .fill = [spec, wave](std::span<float> out) {
       const auto frequencies = rope_frequencies(spec);
       const double magnitude = rope_magnitude(spec);
       for (std::size_t i = 0; i < out.size(); ++i) {
         const auto position = static_cast<double>(i / frequencies.size());
         // Angles in fp32, as every published model was trained.
         const float angle = static_cast<float>(position) * static_cast<float>(frequencies[i % frequencies.size()]);
-        out[i] = static_cast<float>(turn(angle) * magnitude);
+        out[i] = static_cast<float>(wave(angle) * magnitude);
       }
     }, .value = {}});
   };

@@ -1,0 +1,143 @@
+#include "tera/models/spec.h"
+
+#include <cmath>
+
+#include "tera/base/error.h"
+#include "tera/models/family.h"
+
+namespace tera {
+namespace {
+
+FamilyNames names_of(Arch arch) {
+  switch (arch) {
+    case Arch::gpt: return gpt_names();
+    case Arch::llama:
+    case Arch::mistral:
+    case Arch::qwen2:
+    case Arch::qwen3: return llama_names();
+  }
+  fail("architecture {} has no names", name_of(arch));
+}
+
+// Builds the specs of one model, with the names of its family.
+class SpecMaker {
+ public:
+  SpecMaker(const ModelShape& model, std::uint64_t seed) : model_(model), names_(names_of(model.arch)), seed_(seed) {}
+
+  ModelSpec make() const {
+    ModelSpec spec{.embedding = embedding(), .layers = {}, .head = head(), .tied = model_.tied_embeddings};
+    for (std::int64_t i = 0; i < model_.num_layers; ++i)
+      spec.layers.push_back({.mixer = attention(i), .ffn = mlp(i), .recompute = model_.recompute.full});
+    return spec;
+  }
+
+ private:
+  std::string in_layer(std::int64_t layer, const std::string& name) const {
+    return names_.layer + std::to_string(layer) + "." + name;
+  }
+  NormSpec norm(std::string name, std::int64_t size) const {
+    return {.name = std::move(name), .size = size, .kind = model_.norm, .eps = model_.norm_eps};
+  }
+  // Projections back into the residual stream start smaller, so that its variance does not grow with depth.
+  float output_std() const { return model_.init_std / std::sqrt(2.0f * static_cast<float>(model_.num_layers)); }
+
+  EmbeddingSpec embedding() const {
+    return {.name = names_.embedding,
+            .vocab = model_.vocab,
+            .padded_vocab = model_.padded_vocab,
+            .hidden = model_.hidden,
+            .position_name = model_.positions == PositionKind::learned_absolute ? names_.positions : "",
+            .max_positions = model_.max_positions,
+            .init_std = model_.init_std,
+            .dropout = model_.hidden_dropout,
+            .init_padding = model_.pad_vocab_in_softmax,
+            .seed = seed_};
+  }
+
+  HeadSpec head() const {
+    return {.norm = norm(names_.final_norm, model_.hidden),
+            .name = names_.head,
+            .vocab = model_.vocab,
+            .padded_vocab = model_.padded_vocab,
+            .hidden = model_.hidden,
+            .pad_vocab_in_softmax = model_.pad_vocab_in_softmax,
+            .init_std = model_.init_std};
+  }
+
+  LinearSpec linear(std::int64_t layer, const std::string& name, std::int64_t in, std::int64_t out, float std) const {
+    const std::string full = in_layer(layer, name);
+    return {.name = full, .in = in, .out = {{full, out}}, .bias = model_.linear_bias, .init_std = std,
+            .transposed = names_.transposed};
+  }
+
+  LinearSpec qkv(std::int64_t layer) const {
+    const std::int64_t q = model_.heads * model_.head_dim, kv = model_.kv_heads * model_.head_dim;
+    LinearSpec spec = linear(layer, names_.qkv[0], model_.hidden, q + 2 * kv, model_.init_std);
+    spec.bias = model_.qkv_bias;
+    if (names_.qkv.size() == 3) {
+      spec.name = in_layer(layer, "self_attn.qkv_proj");
+      spec.out = {{in_layer(layer, names_.qkv[0]), q}, {in_layer(layer, names_.qkv[1]), kv}, {in_layer(layer, names_.qkv[2]), kv}};
+    }
+    return spec;
+  }
+
+  LinearSpec up(std::int64_t layer) const {
+    if (!is_gated(model_.activation)) return linear(layer, names_.up, model_.hidden, model_.ffn, model_.init_std);
+    LinearSpec spec = linear(layer, "mlp.gate_up_proj", model_.hidden, 2 * model_.ffn, model_.init_std);
+    spec.out = {{in_layer(layer, names_.gated_up[0]), model_.ffn}, {in_layer(layer, names_.gated_up[1]), model_.ffn}};
+    return spec;
+  }
+
+  std::optional<RopeSpec> rope() const {
+    if (model_.positions != PositionKind::rope) return std::nullopt;
+    return RopeSpec{.max_positions = model_.max_positions,
+                    .rotary_dim = model_.rope.rotary_dim,
+                    .base = model_.rope.base,
+                    .interleaved = model_.rope.interleaved,
+                    .scaling = model_.rope.scaling};
+  }
+
+  AttentionSpec attention(std::int64_t i) const {
+    AttentionSpec spec{.name = in_layer(i, "attention"),
+                       .norm = norm(in_layer(i, names_.attention_norm), model_.hidden),
+                       .qkv = qkv(i),
+                       .out = linear(i, names_.out, model_.heads * model_.head_dim, model_.hidden, output_std()),
+                       .heads = model_.heads,
+                       .kv_heads = model_.kv_heads,
+                       .head_dim = model_.head_dim,
+                       .rope = rope(),
+                       .window = model_.window[static_cast<std::size_t>(i)],
+                       .attention_dropout = model_.attention_dropout,
+                       .hidden_dropout = model_.hidden_dropout,
+                       .seed = seed_,
+                       .layer = static_cast<int>(i),
+                       .recompute_norm = model_.recompute.layernorm};
+    if (model_.qk_norm) {
+      spec.q_norm = norm(in_layer(i, names_.q_norm), model_.head_dim);
+      spec.k_norm = norm(in_layer(i, names_.k_norm), model_.head_dim);
+    }
+    return spec;
+  }
+
+  MlpSpec mlp(std::int64_t i) const {
+    return {.name = in_layer(i, "mlp"),
+            .norm = norm(in_layer(i, names_.mlp_norm), model_.hidden),
+            .up = up(i),
+            .down = linear(i, names_.down, model_.ffn, model_.hidden, output_std()),
+            .activation = model_.activation,
+            .hidden_dropout = model_.hidden_dropout,
+            .seed = seed_,
+            .recompute_norm = model_.recompute.layernorm,
+            .recompute_activation = model_.recompute.activation};
+  }
+
+  const ModelShape& model_;
+  FamilyNames names_;
+  std::uint64_t seed_;
+};
+
+}  // namespace
+
+ModelSpec make_spec(const ModelShape& model, std::uint64_t seed) { return SpecMaker(model, seed).make(); }
+
+}  // namespace tera

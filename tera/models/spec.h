@@ -1,0 +1,31 @@
+#pragma once
+// A model is a list of specs: embedding, layers, head. A family file (gpt.cpp, llama.cpp) turns the resolved shape into such
+// a list; build.h turns any list into blocks.
+
+#include <vector>
+
+#include "tera/config/setup.h"
+#include "tera/nn/attention.h"
+#include "tera/nn/embedding.h"
+#include "tera/nn/head.h"
+#include "tera/nn/mlp.h"
+
+namespace tera {
+
+struct LayerSpec {
+  AttentionSpec mixer;
+  MlpSpec ffn;
+  bool recompute = false;
+};
+
+struct ModelSpec {
+  EmbeddingSpec embedding;
+  std::vector<LayerSpec> layers;
+  HeadSpec head;
+  bool tied = false;
+};
+
+// seed: of dropout.
+ModelSpec make_spec(const ModelShape& model, std::uint64_t seed);
+
+}  // namespace tera

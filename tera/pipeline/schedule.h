@@ -1,0 +1,30 @@
+#pragma once
+// A schedule is data: what a rank does, in order. One engine plays it.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tera {
+
+enum class Act : std::uint8_t { F, B, W, BW };  // BW: both, block by block
+struct Action {
+  Act act;
+  std::int32_t microbatch;
+  bool operator==(const Action&) const = default;
+};
+using Schedule = std::vector<Action>;
+
+// One stage: each microbatch forward, then backward, so that one set of activations is enough.
+Schedule one_stage(int microbatches);
+
+// How many microbatches hold memory of each lifetime at one time.
+struct Pools {
+  int f_to_b = 0, f_to_w = 0, b_to_w = 0;
+  bool operator==(const Pools&) const = default;
+};
+
+// Plays the schedule without work and throws unless each microbatch goes F, B, W (or F, BW) exactly once.
+Pools check(std::span<const Action> schedule, int microbatches);
+
+}  // namespace tera
