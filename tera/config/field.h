@@ -40,6 +40,7 @@ struct Field {
   const ChoiceAccess* choice = nullptr;           // of kind choice
   std::span<const Field> (*section)() = nullptr;  // of kind section
   Limits limits{};                                // of kinds whole and number
+  bool required = false;                          // the default means that it was not given
   std::string_view refused{}, refused_because{};  // a value other programs know and this one does not
 
   const void* address_in(const void* in) const { return address(const_cast<void*>(in)); }
@@ -48,6 +49,12 @@ struct Field {
   constexpr Field above(double low) const { return with({low, limits.high, true, limits.high_open}); }
   constexpr Field at_most(double high) const { return with({limits.low, high, limits.low_open, false}); }
   constexpr Field below(double high) const { return with({limits.low, high, limits.low_open, true}); }
+  constexpr Field within(double low, double high) const { return with({low, high, false, false}); }
+  constexpr Field must_be_given() const {
+    Field field = *this;
+    field.required = true;
+    return field;
+  }
   constexpr Field refuse(std::string_view value, std::string_view because) const {
     Field field = *this;
     field.refused = value;

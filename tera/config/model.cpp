@@ -23,8 +23,7 @@ std::span<const Field> RopeScaling::fields() {
           .above(0),
       field<&C::original_max_position_embeddings>("original_max_position_embeddings",
                                                   "llama3, yarn: context before scaling; 0: max_position_embeddings")
-          .at_least(0)
-          .at_most(max_index),
+          .within(0, max_index),
       field<&C::beta_fast>("beta_fast", "yarn: turns over the original context above which a channel stays").above(0),
       field<&C::beta_slow>("beta_slow", "yarn: turns over the original context below which a channel is divided")
           .above(0),
@@ -41,34 +40,27 @@ std::span<const Field> RopeScaling::fields() {
 std::span<const Field> ModelConfig::fields() {
   using C = ModelConfig;
   static constexpr std::array table{
-      field<&C::arch>("arch", "model family; sets the defaults of this section; required"),
-      field<&C::num_layers>("num_layers", "transformer layers; required").at_least(0).at_most(max_layers),
-      field<&C::hidden_size>("hidden_size", "width of the residual stream; required").at_least(0).at_most(max_width),
+      field<&C::arch>("arch", "model family; sets the defaults of this section").must_be_given(),
+      field<&C::num_layers>("num_layers", "transformer layers").within(1, max_layers).must_be_given(),
+      field<&C::hidden_size>("hidden_size", "width of the residual stream").within(1, max_width).must_be_given(),
       field<&C::ffn_hidden_size>(
           "ffn_hidden_size",
           "width of the feed-forward part; 0: 4 x hidden_size, or 8/3 x hidden_size down to a multiple "
           "of 64 with a gated activation")
-          .at_least(0)
-          .at_most(max_width),
-      field<&C::num_attention_heads>("num_attention_heads", "query heads; required").at_least(0).at_most(max_width),
+          .within(0, max_width),
+      field<&C::num_attention_heads>("num_attention_heads", "query heads").within(1, max_width).must_be_given(),
       field<&C::num_query_groups>("num_query_groups", "key and value heads; 0: num_attention_heads")
-          .at_least(0)
-          .at_most(max_width),
+          .within(0, max_width),
       field<&C::kv_channels>("kv_channels", "size of a head; 0: hidden_size / num_attention_heads")
-          .at_least(0)
-          .at_most(max_width),
-      field<&C::vocab_size>("vocab_size", "token ids the model knows; 0: the tokenizer's")
-          .at_least(0)
-          .at_most(max_index),
+          .within(0, max_width),
+      field<&C::vocab_size>("vocab_size", "token ids the model knows; 0: the tokenizer's").within(0, max_index),
       field<&C::make_vocab_size_divisible_by>("make_vocab_size_divisible_by",
                                               "embedding rows are padded to a multiple of this")
-          .at_least(1)
-          .at_most(max_width),
+          .within(1, max_width),
       field<&C::max_position_embeddings>("max_position_embeddings", "longest sequence; 0: train.seq_length")
-          .at_least(0)
-          .at_most(max_index),
+          .within(0, max_index),
       field<&C::normalization>("normalization", "kind of norm"),
-      field<&C::layernorm_epsilon>("layernorm_epsilon", "added to the variance or mean square").above(0).below(1),
+      field<&C::layernorm_epsilon>("layernorm_epsilon", "added to the variance or mean square").within(1e-12, 1),
       field<&C::activation>("activation", "feed-forward activation; swiglu and the geglu kinds are gated"),
       field<&C::position_embedding_type>("position_embedding_type", "how the model knows positions"),
       field<&C::rotary_base>("rotary_base", "RoPE base").above(1),
@@ -79,16 +71,14 @@ std::span<const Field> ModelConfig::fields() {
       field<&C::add_qkv_bias>("add_qkv_bias", "biases on the q, k and v projections"),
       field<&C::qk_layernorm>("qk_layernorm", "norm over each head of q and k before RoPE"),
       field<&C::window_size>("window_size", "a query sees this many keys, its own included; 0: all before it")
-          .at_least(0)
-          .at_most(max_index),
+          .within(0, max_index),
       field<&C::max_window_layers>("max_window_layers", "layers below this number see everything despite window_size")
-          .at_least(0)
-          .at_most(max_layers),
+          .within(0, max_layers),
       field<&C::untie_embeddings_and_output_weights>("untie_embeddings_and_output_weights",
                                                      "the output head has weights of its own"),
-      field<&C::init_method_std>("init_method_std", "standard deviation of initial weights").at_least(0),
-      field<&C::hidden_dropout>("hidden_dropout", "dropout on embeddings and block outputs").at_least(0).below(1),
-      field<&C::attention_dropout>("attention_dropout", "dropout on attention probabilities").at_least(0).below(1),
+      field<&C::init_method_std>("init_method_std", "standard deviation of initial weights").within(0, 100),
+      field<&C::hidden_dropout>("hidden_dropout", "dropout on embeddings and block outputs").within(0, 0.99),
+      field<&C::attention_dropout>("attention_dropout", "dropout on attention probabilities").within(0, 0.99),
       field<&C::pad_vocab_in_softmax>("pad_vocab_in_softmax",
                                       "padding rows take part in the softmax, as in Megatron-LM"),
       field<&C::recompute_granularity>("recompute_granularity",

@@ -15,7 +15,7 @@ std::span<const Field> DistConfig::fields() {
   static constexpr std::array table{
       field<&C::device>("device", "where to compute; auto: the best there is")
           .refuse("cuda", "this program is built without the CUDA backend"),
-      field<&C::threads>("threads", "CPU threads per rank; 0: all cores").at_least(0).at_most(1024),
+      field<&C::threads>("threads", "CPU threads per rank; 0: all cores").within(0, 1024),
       field<&C::cpu_isa>("cpu_isa", "CPU instructions to use; auto: the widest this machine has"),
   };
   return table;
@@ -26,11 +26,10 @@ std::span<const Field> TrainConfig::fields() {
   static constexpr std::array table{
       field<&C::train_iters>("train_iters", "optimizer steps; this or train_samples").at_least(0),
       field<&C::train_samples>("train_samples", "sequences to train on, instead of train_iters").at_least(0),
-      field<&C::micro_batch_size>("micro_batch_size", "sequences in one forward pass").at_least(1).at_most(max_index),
+      field<&C::micro_batch_size>("micro_batch_size", "sequences in one forward pass").within(1, max_index),
       field<&C::global_batch_size>("global_batch_size", "sequences per optimizer step; 0: micro_batch_size")
-          .at_least(0)
-          .at_most(max_index),
-      field<&C::seq_length>("seq_length", "tokens per sequence").at_least(1).at_most(max_index),
+          .within(0, max_index),
+      field<&C::seq_length>("seq_length", "tokens per sequence").within(1, max_index),
       field<&C::seed>("seed", "of initial weights, dropout and the order of samples").at_least(0),
       field<&C::eval_interval>("eval_interval", "steps between evaluations; 0: never").at_least(0),
       field<&C::eval_iters>("eval_iters", "global batches per evaluation").at_least(0),

@@ -1,0 +1,39 @@
+#pragma once
+// Broken rules, told with the key, its value and where the value was set.
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+#include "tera/config/load.h"
+#include "tera/config/problems.h"
+
+namespace tera {
+
+class Report {
+ public:
+  Report(const RunConfig& config, const Origins* origins) : config_(config), origins_(origins) {}
+
+  // "model.hidden_size=100 (tiny.yaml:4): must be ..."
+  template <class... Args>
+  void broken(std::string_view key, fmt::format_string<Args...> rule, Args&&... args) {
+    problems_.add("{}: {}", with_value(key), fmt::format(rule, std::forward<Args>(args)...));
+  }
+  template <class... Args>
+  void missing(std::string_view key, fmt::format_string<Args...> what, Args&&... args) {
+    problems_.add("{} is not given; {}", key, fmt::format(what, std::forward<Args>(args)...));
+  }
+
+  // "model.hidden_size=100 (tiny.yaml:4)", for rules that speak of two keys.
+  std::string with_value(std::string_view key) const;
+
+  void throw_if_any() const { problems_.throw_if_any(); }
+
+ private:
+  const RunConfig& config_;
+  const Origins* origins_;
+  Problems problems_;
+};
+
+}  // namespace tera

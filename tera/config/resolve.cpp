@@ -1,0 +1,158 @@
+#include "tera/config/resolve.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <set>
+#include <string>
+#include <system_error>
+
+#include "tera/config/catalog.h"
+#include "tera/config/report.h"
+#include "tera/config/resolve_model.h"
+#include "tera/config/value.h"
+
+namespace tera {
+namespace {
+
+// Every number against its own limits. Returns the sections in which all of them hold: rules between keys are checked
+// only there, so that they can count on sane values.
+std::set<std::string> check_values(const RunConfig& config, Report& report) {
+  std::set<std::string> sane;
+  for (const Field& section : RunConfig::fields()) sane.emplace(section.name);
+  for_each_value(config, [&](const std::string& key, const Field& field, const void* value) {
+    const std::string written = write_value(field, value);
+    if (field.required && (written == "0" || written == "null")) {
+      report.missing(key, "it is {}", describe_type(field));
+    } else if (const std::string wrong = check_limits(field, value); !wrong.empty()) {
+      report.broken(key, "{}", wrong);
+      sane.erase(key.substr(0, key.find('.')));
+    }
+  });
+  return sane;
+}
+
+// Rows of one forward pass are counted in 32 bits, tokens of the run in 64.
+void check_token_counts(const BatchShape& batch, Report& report) {
+  const double rows = static_cast<double>(batch.micro_batch) * static_cast<double>(batch.seq_length);
+  if (rows > 0x7fffffff)
+    report.broken("train.micro_batch_size",
+                  "times seq_length, which is {}, gives more than {} tokens in a forward pass", batch.seq_length,
+                  0x7fffffff);
+  const double total = static_cast<double>(batch.train_iters) * static_cast<double>(batch.global_batch) *
+                       static_cast<double>(batch.seq_length);
+  if (total > 0x1p62) report.broken("train.train_iters", "gives {:.2g} tokens in all, more than can be counted", total);
+}
+
+BatchShape resolve_batch(const TrainConfig& train, Purpose purpose, Report& report) {
+  BatchShape batch{.micro_batch = train.micro_batch_size,
+                   .global_batch = train.global_batch_size == 0 ? train.micro_batch_size : train.global_batch_size,
+                   .num_microbatches = 1,
+                   .seq_length = train.seq_length,
+                   .train_iters = train.train_iters};
+  if (train.train_iters > 0 && train.train_samples > 0)
+    report.broken("train.train_samples", "give either this or train_iters, which is {}", train.train_iters);
+  if (train.train_iters == 0 && train.train_samples == 0 && purpose == Purpose::train)
+    report.missing("train.train_iters", "say how long to train, with it or with train_samples");
+  batch.num_microbatches = batch.global_batch / batch.micro_batch;
+  if (batch.global_batch % batch.micro_batch != 0) {
+    const std::int64_t below = batch.num_microbatches * batch.micro_batch, above = below + batch.micro_batch;
+    report.broken("train.global_batch_size", "must be a multiple of micro_batch_size, which is {}; nearest: {}",
+                  batch.micro_batch, below == 0 ? fmt::format("{}", above) : fmt::format("{} or {}", below, above));
+  }
+  if (train.train_samples > 0) {
+    batch.train_iters = train.train_samples / batch.global_batch;
+    if (batch.train_iters == 0)
+      report.broken("train.train_samples", "less than one global batch, which is {}", batch.global_batch);
+  }
+  check_token_counts(batch, report);
+  return batch;
+}
+
+ScheduleShape resolve_schedule(const RunConfig& config, const BatchShape& batch, Purpose purpose, Report& report) {
+  const SchedulerConfig& scheduler = config.scheduler;
+  const OptimizerConfig& optimizer = config.optimizer;
+  ScheduleShape schedule{.warmup_iters = scheduler.lr_warmup_iters,
+                         .decay_iters = scheduler.lr_decay_iters == 0 ? batch.train_iters : scheduler.lr_decay_iters,
+                         .wsd_decay_iters = scheduler.lr_wsd_decay_iters};
+  if (optimizer.lr == 0) {
+    if (purpose == Purpose::train) report.missing("optimizer.lr", "it is the peak learning rate, such as 3e-4");
+  } else {
+    if (optimizer.min_lr > optimizer.lr) report.broken("optimizer.min_lr", "above lr, which is {}", optimizer.lr);
+    if (scheduler.lr_warmup_init > optimizer.lr)
+      report.broken("scheduler.lr_warmup_init", "above optimizer.lr, which is {}", optimizer.lr);
+  }
+  if (schedule.decay_iters <= 0) return schedule;
+  const char* const horizon = scheduler.lr_decay_iters == 0 ? "the length of the run" : "lr_decay_iters";
+  if (schedule.warmup_iters >= schedule.decay_iters)
+    report.broken("scheduler.lr_warmup_iters", "must be below {}, which is {}", horizon, schedule.decay_iters);
+  if (scheduler.lr_decay_style != LrDecayStyle::wsd) return schedule;
+  if (schedule.wsd_decay_iters == 0)
+    report.missing("scheduler.lr_wsd_decay_iters", "lr_decay_style=WSD needs the length of its final decay");
+  const std::int64_t after_warmup = schedule.decay_iters - schedule.warmup_iters;
+  if (schedule.wsd_decay_iters > after_warmup && after_warmup > 0)
+    report.broken("scheduler.lr_wsd_decay_iters", "longer than what is left of {} after the warm-up, which is {}",
+                  horizon, schedule.decay_iters - schedule.warmup_iters);
+  return schedule;
+}
+
+// "969,30,1" to parts of the whole; parts left out at the end are zero.
+SplitShape resolve_split(const std::string& text, Report& report) {
+  std::array<double, 3> weights{};
+  std::size_t count = 0;
+  double sum = 0;
+  bool valid = !text.empty();
+  for (std::size_t start = 0; valid && start <= text.size(); ++count) {
+    const std::size_t comma = std::min(text.find(',', start), text.size());
+    double weight = 0;
+    const auto [stop, error] = std::from_chars(text.data() + start, text.data() + comma, weight);
+    valid = count < weights.size() && error == std::errc{} && stop == text.data() + comma && weight >= 0 &&
+            std::isfinite(weight);
+    if (valid) sum += weights[count] = weight;
+    start = comma + 1;
+  }
+  if (!valid || !(sum > 0) || !std::isfinite(sum)) {
+    report.broken("dataset.split", "must be up to three weights such as 969,30,1, not all zero");
+    return {};
+  }
+  return {.train = weights[0] / sum, .valid = weights[1] / sum, .test = weights[2] / sum};
+}
+
+void check_data_path(const DatasetConfig& dataset, Purpose purpose, Report& report) {
+  if (dataset.kind == DatasetKind::mock && !dataset.data_path.empty())
+    report.broken("dataset.data_path", "dataset.kind=mock reads nothing; for text files set dataset.kind=text");
+  if (dataset.kind == DatasetKind::text && dataset.data_path.empty() && purpose == Purpose::train)
+    report.missing("dataset.data_path", "dataset.kind=text needs a file, a folder, a pattern or a list of them");
+  for (const std::string& path : dataset.data_path)
+    if (path.empty()) report.broken("dataset.data_path", "an empty path");
+}
+
+std::string resolve_run_dir(const RunSection& run, Report& report) {
+  if (!run.dir.empty()) return run.dir;
+  const std::string name = run.name.empty() ? "run" : run.name;
+  if (name.find('/') != std::string::npos || name == "." || name == "..")
+    report.broken("run.name", "must be a plain name, since the run writes to runs/<name>; or give run.dir");
+  return "runs/" + name;
+}
+
+}  // namespace
+
+Setup resolve(const RunConfig& config, Purpose purpose, const Origins* origins) {
+  Report report(config, origins);
+  const std::set<std::string> sane = check_values(config, report);
+  const bool train_sane = sane.contains("train");
+  Setup setup;
+  setup.config = config;
+  if (train_sane && sane.contains("model")) setup.model = resolve_model(config, report);
+  if (train_sane) setup.batch = resolve_batch(config.train, purpose, report);
+  if (train_sane && sane.contains("optimizer") && sane.contains("scheduler"))
+    setup.schedule = resolve_schedule(config, setup.batch, purpose, report);
+  setup.split = resolve_split(config.dataset.split, report);
+  check_data_path(config.dataset, purpose, report);
+  setup.run_dir = resolve_run_dir(config.run, report);
+  report.throw_if_any();
+  return setup;
+}
+
+}  // namespace tera

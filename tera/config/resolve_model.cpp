@@ -1,0 +1,179 @@
+#include "tera/config/resolve_model.h"
+
+#include <algorithm>
+
+namespace tera {
+namespace {
+
+constexpr std::int64_t byte_tokenizer_vocab = 512;
+
+// "3 or 4": the divisors of `whole` nearest to `part` on either side.
+std::string nearest_divisors(std::int64_t whole, std::int64_t part) {
+  std::int64_t below = part, above = part;
+  while (below > 1 && whole % below != 0) --below;
+  while (above < whole && whole % above != 0) ++above;
+  if (above >= whole) above = whole;
+  return below == above ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
+}
+
+// Every number is within its own limits here, or zero where it was not given, which has been reported.
+class ModelResolver {
+ public:
+  ModelResolver(const RunConfig& config, Report& report) : config_(config), model_(config.model), report_(report) {}
+
+  ModelShape resolve() {
+    copy_plain_values();
+    resolve_heads();
+    resolve_ffn();
+    resolve_vocab();
+    resolve_positions();
+    resolve_windows();
+    resolve_recompute();
+    check_freeze();
+    check_size();
+    return std::move(shape_);
+  }
+
+ private:
+  void copy_plain_values() {
+    shape_.arch = model_.arch.value_or(Arch::llama);
+    shape_.num_layers = model_.num_layers;
+    shape_.hidden = model_.hidden_size;
+    shape_.norm = model_.normalization;
+    shape_.norm_eps = static_cast<float>(model_.layernorm_epsilon);
+    shape_.activation = model_.activation;
+    shape_.linear_bias = model_.add_bias_linear;
+    shape_.qkv_bias = model_.add_bias_linear || model_.add_qkv_bias;
+    shape_.qk_norm = model_.qk_layernorm;
+    shape_.tied_embeddings = !model_.untie_embeddings_and_output_weights;
+    shape_.pad_vocab_in_softmax = model_.pad_vocab_in_softmax;
+    shape_.init_std = static_cast<float>(model_.init_method_std);
+    shape_.hidden_dropout = static_cast<float>(model_.hidden_dropout);
+    shape_.attention_dropout = static_cast<float>(model_.attention_dropout);
+    shape_.freeze = model_.freeze;
+  }
+
+  void resolve_heads() {
+    const std::int64_t heads = shape_.heads = model_.num_attention_heads;
+    const std::int64_t groups = shape_.kv_heads = model_.num_query_groups == 0 ? heads : model_.num_query_groups;
+    if (heads > 0 && groups > 0 && heads % groups != 0)
+      report_.broken("model.num_query_groups", "must divide num_attention_heads, which is {}; nearest: {}", heads,
+                     nearest_divisors(heads, groups));
+    shape_.head_dim = model_.kv_channels;
+    if (model_.kv_channels != 0 || heads <= 0 || model_.hidden_size <= 0) return;
+    shape_.head_dim = model_.hidden_size / heads;
+    if (model_.hidden_size % heads != 0)
+      report_.broken("model.num_attention_heads",
+                     "must divide hidden_size, which is {}, unless kv_channels is given; nearest: {}",
+                     model_.hidden_size, nearest_divisors(model_.hidden_size, heads));
+  }
+
+  void resolve_ffn() {
+    shape_.ffn = model_.ffn_hidden_size;
+    if (model_.ffn_hidden_size != 0 || model_.hidden_size <= 0) return;
+    shape_.ffn = is_gated(model_.activation) ? model_.hidden_size * 8 / 3 / 64 * 64 : model_.hidden_size * 4;
+    if (shape_.ffn == 0) report_.missing("model.ffn_hidden_size", "hidden_size is too small to derive it");
+  }
+
+  void resolve_vocab() {
+    const bool bytes = config_.tokenizer.tokenizer_type == TokenizerKind::byte;
+    shape_.vocab = model_.vocab_size;
+    if (model_.vocab_size == 0 && bytes) shape_.vocab = byte_tokenizer_vocab;
+    if (model_.vocab_size == 0 && !bytes)
+      report_.missing("model.vocab_size", "tokenizer.tokenizer_type=NullTokenizer does not know it");
+    // Mock data are drawn from the model's own vocabulary; no tokenizer is involved.
+    const bool too_small = shape_.vocab > 0 && shape_.vocab < byte_tokenizer_vocab;
+    if (bytes && too_small && config_.dataset.kind == DatasetKind::text)
+      report_.broken("model.vocab_size", "smaller than ByteTokenizer's vocabulary, which is {}", byte_tokenizer_vocab);
+    const std::int64_t multiple = model_.make_vocab_size_divisible_by;
+    if (multiple > 0 && shape_.vocab > 0) shape_.padded_vocab = (shape_.vocab + multiple - 1) / multiple * multiple;
+  }
+
+  void resolve_positions() {
+    const std::int64_t sequence = config_.train.seq_length;
+    shape_.positions = model_.position_embedding_type;
+    shape_.max_positions = model_.max_position_embeddings == 0 ? sequence : model_.max_position_embeddings;
+    if (shape_.max_positions > 0 && sequence > shape_.max_positions)
+      report_.broken("train.seq_length", "longer than model.max_position_embeddings, which is {}",
+                     shape_.max_positions);
+    if (shape_.positions == PositionKind::rope) {
+      resolve_rope();
+    } else if (model_.rope_scaling.type != RopeScalingKind::none) {
+      report_.broken("model.rope_scaling.type", "needs position_embedding_type=rope");
+    }
+  }
+
+  void resolve_rope() {
+    shape_.rope = {
+        .base = model_.rotary_base,
+        .rotary_dim = static_cast<std::int64_t>(static_cast<double>(shape_.head_dim) * model_.rotary_percent),
+        .interleaved = model_.rotary_interleaved,
+        .scaling = model_.rope_scaling};
+    const bool whole_head = model_.rotary_percent == 1;
+    if (shape_.head_dim > 0 && (shape_.rope.rotary_dim % 2 != 0 || shape_.rope.rotary_dim == 0))
+      report_.broken(whole_head ? "model.kv_channels" : "model.rotary_percent",
+                     "RoPE turns pairs of channels, but {} of each head's {} would turn; make it even",
+                     shape_.rope.rotary_dim, shape_.head_dim);
+    RopeScaling& scaling = shape_.rope.scaling;
+    if (scaling.type == RopeScalingKind::none && scaling.factor != 1)
+      report_.broken("model.rope_scaling.factor", "needs rope_scaling.type: linear, llama3 or yarn");
+    if (scaling.original_max_position_embeddings == 0) scaling.original_max_position_embeddings = shape_.max_positions;
+    if (scaling.type == RopeScalingKind::llama3 && scaling.high_freq_factor <= scaling.low_freq_factor)
+      report_.broken("model.rope_scaling.high_freq_factor", "must be above low_freq_factor, which is {}",
+                     scaling.low_freq_factor);
+    if (scaling.type == RopeScalingKind::yarn && scaling.beta_fast <= scaling.beta_slow)
+      report_.broken("model.rope_scaling.beta_fast", "must be above beta_slow, which is {}", scaling.beta_slow);
+  }
+
+  void resolve_windows() {
+    shape_.window.assign(static_cast<std::size_t>(shape_.num_layers), model_.window_size);
+    const std::int64_t full = std::min(model_.max_window_layers, shape_.num_layers);
+    for (std::int64_t layer = 0; layer < full; ++layer) shape_.window[static_cast<std::size_t>(layer)] = 0;
+  }
+
+  void resolve_recompute() {
+    const bool selective = model_.recompute_granularity == RecomputeGranularity::selective;
+    shape_.recompute.full = model_.recompute_granularity == RecomputeGranularity::full;
+    if (selective && model_.recompute_modules.empty())
+      report_.missing("model.recompute_modules", "recompute_granularity=selective needs a list of {}",
+                      list_names<RecomputeModule>());
+    if (!selective && !model_.recompute_modules.empty())
+      report_.broken("model.recompute_modules", "needs recompute_granularity=selective");
+    for (const std::string& name : model_.recompute_modules) {
+      const auto module = parse_enum<RecomputeModule>(name);
+      if (!module) report_.broken("model.recompute_modules", "'{}' is not {}", name, list_names<RecomputeModule>());
+      if (module == RecomputeModule::layernorm) shape_.recompute.layernorm = true;
+      if (module == RecomputeModule::activation) shape_.recompute.activation = true;
+    }
+  }
+
+  void check_freeze() {
+    for (const std::string& pattern : model_.freeze)
+      if (pattern.empty()) report_.broken("model.freeze", "an empty pattern matches nothing; '*' matches everything");
+  }
+
+  // Sizes are bounded one by one; their product is not.
+  void check_size() {
+    constexpr double most = 0x1p60;
+    const auto as_double = [](std::int64_t x) { return static_cast<double>(x); };
+    const double attention = 2.0 * (as_double(shape_.heads) + as_double(shape_.kv_heads)) * as_double(shape_.head_dim);
+    const double per_layer = as_double(shape_.hidden) * (attention + 3.0 * as_double(shape_.ffn));
+    const double parameters =
+        as_double(shape_.num_layers) * per_layer + 2.0 * as_double(shape_.padded_vocab) * as_double(shape_.hidden);
+    if (parameters > most)
+      report_.broken("model.hidden_size",
+                     "together with the other sizes gives about {:.2g} parameters, more than can be counted",
+                     parameters);
+  }
+
+  const RunConfig& config_;
+  const ModelConfig& model_;
+  Report& report_;
+  ModelShape shape_;
+};
+
+}  // namespace
+
+ModelShape resolve_model(const RunConfig& config, Report& report) { return ModelResolver(config, report).resolve(); }
+
+}  // namespace tera
