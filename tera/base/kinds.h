@@ -10,6 +10,8 @@ namespace tera {
 enum class NormKind : std::uint8_t { layer_norm, rms_norm };
 enum class Activation : std::uint8_t { gelu, gelu_tanh, squared_relu, silu, swiglu, geglu, geglu_tanh };
 enum class Mask : std::uint8_t { causal, full };
+enum class LrDecayStyle : std::uint8_t { constant, linear, cosine, inverse_square_root, wsd };
+enum class WsdDecayStyle : std::uint8_t { exponential, linear, cosine, minus_sqrt };
 
 // Gated kinds take [T,2F], the gate's F columns first, and give act(gate) * up.
 constexpr bool is_gated(Activation kind) {
@@ -34,6 +36,22 @@ template <>
 struct EnumNames<Mask> {
   static constexpr std::array values{std::pair{Mask::causal, std::string_view("causal")},
                                      std::pair{Mask::full, std::string_view("full")}};
+};
+template <>
+struct EnumNames<LrDecayStyle> {
+  static constexpr std::array values{
+      std::pair{LrDecayStyle::constant, std::string_view("constant")},
+      std::pair{LrDecayStyle::linear, std::string_view("linear")},
+      std::pair{LrDecayStyle::cosine, std::string_view("cosine")},
+      std::pair{LrDecayStyle::inverse_square_root, std::string_view("inverse-square-root")},
+      std::pair{LrDecayStyle::wsd, std::string_view("WSD")}};
+};
+template <>
+struct EnumNames<WsdDecayStyle> {
+  static constexpr std::array values{std::pair{WsdDecayStyle::exponential, std::string_view("exponential")},
+                                     std::pair{WsdDecayStyle::linear, std::string_view("linear")},
+                                     std::pair{WsdDecayStyle::cosine, std::string_view("cosine")},
+                                     std::pair{WsdDecayStyle::minus_sqrt, std::string_view("minus_sqrt")}};
 };
 
 }  // namespace tera
