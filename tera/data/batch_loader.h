@@ -36,6 +36,7 @@ class BatchLoader {
   std::int64_t counted_targets(std::int64_t consumed);
 
  private:
+  std::int32_t target_at(std::size_t place) const;
   void fill_row(std::int64_t sample, const BatchSpans& row);
 
   const Dataset& dataset_;

@@ -18,6 +18,8 @@ class Dataset {
   // The ids of sample `index`: one more than a sequence has, inputs being all but the last and targets all but the
   // first. Negative where there is no token.
   virtual void sample(std::int64_t index, std::span<std::int32_t> tokens) const = 0;
+  // Whether samples may hold such negative ids.
+  virtual bool has_gaps() const { return false; }
 };
 
 // Made-up text, a pure function of (seed, index): ids follow a rough Zipf law, and every other one is decided by its

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tera/base/enum_names.h"
 #include "tera/data/dataset.h"
 #include "tera/data/permutation.h"
 #include "tera/data/tokenizer.h"
@@ -17,6 +18,13 @@
 namespace tera {
 
 enum class DataSplit : std::uint8_t { train, valid, test };
+
+template <>
+struct EnumNames<DataSplit> {
+  static constexpr std::array values{std::pair{DataSplit::train, std::string_view("train")},
+                                     std::pair{DataSplit::valid, std::string_view("valid")},
+                                     std::pair{DataSplit::test, std::string_view("test")}};
+};
 
 // "969,30,1" as three shares of one; missing ones are zero. UserError on anything else.
 std::array<double, 3> parse_split(std::string_view text);

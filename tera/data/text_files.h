@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace tera {
@@ -15,8 +14,5 @@ std::vector<std::filesystem::path> find_text_files(std::span<const std::string> 
 
 // The file's text; an empty file and one that is not UTF-8 are errors, the latter with line and byte.
 std::string read_text_file(const std::filesystem::path& path);
-
-// The number of bytes before the first that is no UTF-8; text.size() if all is well.
-std::size_t valid_utf8_prefix(std::string_view text);
 
 }  // namespace tera
