@@ -1,0 +1,1 @@
+#include "tera/base/log.h"

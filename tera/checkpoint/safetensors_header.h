@@ -1,0 +1,25 @@
+#pragma once
+// The JSON header of a safetensors file: its grammar, apart from what the numbers in it mean.
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tera/checkpoint/safetensors.h"
+
+namespace tera {
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsEntry> entries;  // in the header's order
+  std::map<std::string, std::string> metadata;
+};
+
+// UserError naming `path` unless the text is one object of tensors, each with exactly dtype, shape and data_offsets,
+// and at most one `__metadata__` of strings. Names that occur twice are refused.
+SafetensorsHeader parse_safetensors_header(std::string_view json, const std::filesystem::path& path);
+
+std::string format_safetensors_header(const SafetensorsHeader& header);
+
+}  // namespace tera

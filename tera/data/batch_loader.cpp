@@ -1,0 +1,78 @@
+#include "tera/data/batch_loader.h"
+
+#include <algorithm>
+
+#include "tera/base/error.h"
+
+namespace tera {
+namespace {
+
+std::int64_t count_microbatches(const BatchOptions& options) {
+  const std::int64_t together = options.micro_batch_size * options.data_ranks;
+  require(options.seq_length > 0 && options.micro_batch_size > 0 && options.data_ranks > 0 && options.data_rank >= 0 &&
+              options.data_rank < options.data_ranks && options.global_batch_size > 0 &&
+              options.global_batch_size % together == 0,
+          "a global batch of {} does not divide into microbatches of {} over {} ranks", options.global_batch_size,
+          options.micro_batch_size, options.data_ranks);
+  return options.global_batch_size / together;
+}
+
+}  // namespace
+
+BatchLoader::BatchLoader(const Dataset& dataset, const BatchOptions& options)
+    : dataset_(dataset),
+      options_(options),
+      microbatches_(count_microbatches(options)),
+      ids_(static_cast<std::size_t>(options.seq_length + 1)) {}
+
+// The target of one place: none after the end of the data, for padding, and (if asked) for what follows a document.
+std::int32_t BatchLoader::target_at(std::size_t place) const {
+  const std::int32_t token = ids_[place], next = ids_[place + 1];
+  const bool masked = token < 0 || next < 0 || (options_.pad >= 0 && next == options_.pad) ||
+                      (options_.eod_mask_loss && token == options_.eod);
+  return masked ? -1 : next;
+}
+
+void BatchLoader::fill_row(std::int64_t sample, const BatchSpans& row) {
+  dataset_.sample(sample, ids_);
+  std::int32_t position = 0;
+  for (std::size_t place = 0; place + 1 < ids_.size(); ++place) {
+    const std::int32_t token = ids_[place];
+    row.tokens[place] = std::max(token, 0);
+    row.targets[place] = target_at(place);
+    row.positions[place] = position++;
+    row.row_ids[place] = sample * options_.seq_length + static_cast<std::int64_t>(place);
+    if (options_.reset_position_ids && token == options_.eod) position = 0;
+  }
+}
+
+void BatchLoader::fill(std::int64_t consumed, std::int64_t microbatch, const BatchSpans& out) {
+  const auto length = static_cast<std::size_t>(options_.seq_length);
+  const std::size_t rows = static_cast<std::size_t>(options_.micro_batch_size) * length;
+  require(consumed >= 0 && microbatch >= 0 && microbatch < microbatches_, "microbatch {} is not one of {}", microbatch,
+          microbatches_);
+  require(out.tokens.size() == rows && out.targets.size() == rows && out.positions.size() == rows &&
+              out.row_ids.size() == rows,
+          "a microbatch has {} rows, the spans given for tokens {}, targets {}, positions {}, row ids {}", rows,
+          out.tokens.size(), out.targets.size(), out.positions.size(), out.row_ids.size());
+  const std::int64_t first =
+      consumed + (microbatch * options_.data_ranks + options_.data_rank) * options_.micro_batch_size;
+  for (std::int64_t i = 0; i < options_.micro_batch_size; ++i) {
+    const std::size_t begin = static_cast<std::size_t>(i) * length;
+    fill_row(first + i, {out.tokens.subspan(begin, length), out.targets.subspan(begin, length),
+                         out.positions.subspan(begin, length), out.row_ids.subspan(begin, length)});
+  }
+}
+
+std::int64_t BatchLoader::counted_targets(std::int64_t consumed) {
+  if (!dataset_.has_gaps() && options_.pad < 0 && !options_.eod_mask_loss)
+    return options_.global_batch_size * options_.seq_length;
+  std::int64_t counted = 0;
+  for (std::int64_t i = 0; i < options_.global_batch_size; ++i) {
+    dataset_.sample(consumed + i, ids_);
+    for (std::size_t place = 0; place + 1 < ids_.size(); ++place) counted += target_at(place) >= 0 ? 1 : 0;
+  }
+  return counted;
+}
+
+}  // namespace tera

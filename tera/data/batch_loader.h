@@ -1,0 +1,48 @@
+#pragma once
+// Turns samples into the rows of a microbatch. Which samples follows from one integer, the samples consumed so far, so
+// a run resumes at any step and every layout sees the same global batch.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tera/data/dataset.h"
+
+namespace tera {
+
+// One microbatch, T = micro_batch_size * seq_length rows, sequence after sequence.
+struct BatchSpans {
+  std::span<std::int32_t> tokens;     // [T]
+  std::span<std::int32_t> targets;    // [T] the next token, negative where it does not count
+  std::span<std::int32_t> positions;  // [T] within the sequence
+  std::span<std::int64_t> row_ids;    // [T] sample index * seq_length + place: keys dropout, unique in a run
+};
+
+struct BatchOptions {
+  std::int64_t seq_length = 0, micro_batch_size = 0, global_batch_size = 0;  // batch sizes in samples
+  std::int64_t data_rank = 0, data_ranks = 1;                                // this rank among the data-parallel ones
+  std::int32_t eod = -1, pad = -1;                                           // negative: none
+  bool eod_mask_loss = false;       // no loss where the input is eod
+  bool reset_position_ids = false;  // positions start over after eod
+};
+
+class BatchLoader {
+ public:
+  BatchLoader(const Dataset& dataset, const BatchOptions& options);  // the dataset must outlive the loader
+  std::int64_t microbatches() const { return microbatches_; }        // of this rank, per global batch
+  // Microbatch i of the global batch that starts at sample `consumed`.
+  void fill(std::int64_t consumed, std::int64_t microbatch, const BatchSpans& out);
+  // Unmasked targets of that whole global batch, over all ranks: what the loss is divided by.
+  std::int64_t counted_targets(std::int64_t consumed);
+
+ private:
+  std::int32_t target_at(std::size_t place) const;
+  void fill_row(std::int64_t sample, const BatchSpans& row);
+
+  const Dataset& dataset_;
+  BatchOptions options_;
+  std::int64_t microbatches_;
+  std::vector<std::int32_t> ids_;  // [S+1] the sample being read
+};
+
+}  // namespace tera

@@ -1,0 +1,106 @@
+#include "tera/data/text_dataset.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "tera/base/error.h"
+#include "tera/data/text_files.h"
+
+namespace tera {
+
+std::array<double, 3> parse_split(std::string_view text) {
+  std::array<double, 3> shares{};
+  std::size_t n = 0;
+  bool good = true;
+  for (std::string_view rest = text; good; ++n) {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    double value = -1;
+    if (n < 3) {
+      const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), value, std::chars_format::fixed);
+      good = error == std::errc() && end == item.data() + item.size() && std::isfinite(value) && value >= 0;
+      shares[n] = value;
+    } else {
+      good = false;
+    }
+    if (item.size() == rest.size()) break;
+    rest.remove_prefix(item.size() + 1);
+  }
+  const double sum = shares[0] + shares[1] + shares[2];
+  require_user(good && sum > 0 && std::isfinite(sum),
+               "dataset.split is '{:.80}'; up to three shares for train, valid and test are wanted, like 969,30,1", text);
+  for (double& share : shares) share /= sum;
+  return shares;
+}
+
+namespace {
+
+// What a document's ids must satisfy before a model may see them.
+void check_ids(std::span<const std::int32_t> ids, std::int64_t vocab_size, const std::string& source) {
+  if (ids.empty()) return;
+  const std::int32_t largest = std::ranges::max(ids);
+  require_user(largest < vocab_size, "{} gives the token id {}, but model.vocab_size is {}: ids must be below it",
+               source, largest, vocab_size);
+}
+
+}  // namespace
+
+TextCorpus::TextCorpus(const Options& options, const Tokenizer& tokenizer) {
+  const std::array<double, 3> shares = parse_split(options.split);
+  const std::int32_t eod = tokenizer.eod();
+  check_ids(std::span(&eod, 1), options.vocab_size, "the tokenizer's end of document");
+  for (const auto& path : find_text_files(options.paths)) {
+    const std::string text = read_text_file(path);
+    const std::size_t before = tokens_.size();
+    try {
+      tokenizer.encode(text, tokens_);
+    } catch (const UserError& error) {
+      fail_user("{}: {}", path.string(), error.what());
+    }
+    check_ids(std::span(tokens_).subspan(before), options.vocab_size, path.string());
+    require_user(tokens_.size() > before, "{} holds no text", path.string());
+    tokens_.push_back(eod);
+    ++documents_;
+  }
+  double bound = 0;
+  for (std::size_t i = 0; i < 3; ++i) {
+    bound += shares[i];
+    bounds_[i + 1] = std::min<std::int64_t>(tokens(), std::llrint(bound * static_cast<double>(tokens())));
+  }
+}
+
+std::span<const std::int32_t> TextCorpus::part(DataSplit split) const {
+  const auto i = static_cast<std::size_t>(split);
+  return std::span(tokens_).subspan(static_cast<std::size_t>(bounds_[i]),
+                                    static_cast<std::size_t>(bounds_[i + 1] - bounds_[i]));
+}
+
+namespace {
+
+std::int64_t windows(std::span<const std::int32_t> tokens, const TextDataset::Options& options) {
+  const auto n = static_cast<std::int64_t>(tokens.size());
+  require(options.seq_length > 0, "a sequence of {} tokens cannot be read", options.seq_length);
+  require_user(n > options.seq_length,
+               "the {} split of the text has {} tokens, fewer than train.seq_length + 1 = {}: give more text "
+               "(dataset.data_path) or another dataset.split",
+               name_of(options.split), n, options.seq_length + 1);
+  return (n - 1) / options.seq_length;
+}
+
+}  // namespace
+
+TextDataset::TextDataset(std::shared_ptr<const TextCorpus> corpus, const Options& options)
+    : corpus_(std::move(corpus)),
+      tokens_(corpus_->part(options.split)),
+      seq_length_(options.seq_length),
+      samples_(windows(tokens_, options)),
+      order_(rng_stream(options.seed, name_of(options.split)), samples_) {}
+
+void TextDataset::sample(std::int64_t index, std::span<std::int32_t> tokens) const {
+  require(index >= 0 && std::ssize(tokens) == seq_length_ + 1, "sample {} has {} ids, {} were asked for", index,
+          seq_length_ + 1, tokens.size());
+  const std::int64_t window = order_.at(index % samples_, index / samples_);
+  std::ranges::copy(tokens_.subspan(static_cast<std::size_t>(window * seq_length_), tokens.size()), tokens.begin());
+}
+
+}  // namespace tera

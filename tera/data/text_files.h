@@ -1,0 +1,18 @@
+#pragma once
+// Text on disk: which files a list of paths means, and their contents, checked.
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tera {
+
+// Each path is a file, a folder (all files below it, sorted, names that start with a dot left out) or a pattern with
+// * ? [] (its matches, sorted). One that finds nothing is an error.
+std::vector<std::filesystem::path> find_text_files(std::span<const std::string> paths);
+
+// The file's text; an empty file and one that is not UTF-8 are errors, the latter with line and byte.
+std::string read_text_file(const std::filesystem::path& path);
+
+}  // namespace tera

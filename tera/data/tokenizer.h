@@ -1,0 +1,49 @@
+#pragma once
+// Text to token ids and back.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+
+namespace tera {
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  virtual void encode(std::string_view text, std::vector<std::int32_t>& ids) const = 0;  // appends
+  virtual std::string decode(std::span<const std::int32_t> ids) const = 0;               // always valid UTF-8
+  virtual std::int64_t vocab_size() const = 0;
+  virtual std::int32_t eod() const = 0;  // ends a document
+  virtual std::int32_t pad() const = 0;  // negative where there is none
+};
+
+// Ids are the bytes of UTF-8 text. Bytes 0 and 1, which text has no use for, are end of document and padding; text that
+// holds them is refused. The vocabulary is 512, a round size for models; ids from 256 up mean nothing and decode to
+// U+FFFD, as do bytes that are no UTF-8. End of document and padding decode to nothing.
+class ByteTokenizer final : public Tokenizer {
+ public:
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  std::int64_t vocab_size() const override { return 512; }
+  std::int32_t eod() const override { return 0; }
+  std::int32_t pad() const override { return 1; }
+};
+
+// Text is ids written as decimal numbers between spaces. The last id ends a document; there is no padding.
+class NullTokenizer final : public Tokenizer {
+ public:
+  explicit NullTokenizer(std::int64_t vocab_size);
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  std::int64_t vocab_size() const override { return vocab_size_; }
+  std::int32_t eod() const override { return static_cast<std::int32_t>(vocab_size_ - 1); }
+  std::int32_t pad() const override { return -1; }
+
+ private:
+  std::int64_t vocab_size_;
+};
+
+}  // namespace tera

@@ -1,0 +1,49 @@
+#pragma once
+// What a run measures, and where the numbers go. A new destination is one MetricsSink.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "tera/base/file.h"
+
+namespace tera {
+
+struct StepMetrics {
+  std::int64_t step = 0;  // from 1
+  double loss = 0, grad_norm = 0, lr = 0;
+  std::int64_t tokens = 0;  // so far
+  double step_ms = 0, tokens_per_s = 0, tflops_per_device = 0;
+  std::optional<double> mfu;         // a fraction; none where the device's peak is not known
+  std::optional<double> loss_scale;  // fp16 only
+  bool skipped = false;
+};
+
+struct EvalMetrics {
+  std::int64_t step = 0;  // steps trained so far
+  double eval_loss = 0;
+  std::int64_t tokens = 0;  // trained on so far
+};
+
+// Called by one thread; must not allocate in step().
+class MetricsSink {
+ public:
+  virtual ~MetricsSink() = default;
+  virtual void step(const StepMetrics& metrics) = 0;
+  virtual void eval(const EvalMetrics& metrics) = 0;
+  virtual void finish() {}  // after the last step
+};
+
+// metrics.jsonl: one object per line, written through at once. Floats have the fewest digits that read back to the same
+// bits; JSON has no NaN or infinity, so these are the strings "nan", "inf" and "-inf". mfu is null where not known.
+class JsonlSink final : public MetricsSink {
+ public:
+  JsonlSink(const std::filesystem::path& path, AppendFile::Start start) : file_(path, start) {}
+  void step(const StepMetrics& metrics) override;
+  void eval(const EvalMetrics& metrics) override;
+
+ private:
+  AppendFile file_;
+};
+
+}  // namespace tera

@@ -1,0 +1,183 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "tera/base/error.h"
+#include "tera/data/batch_loader.h"
+#include "tera/data/permutation.h"
+#include "tests/support/expect_error.h"
+
+namespace tera::test {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+TEST(Permutation, IsABijectionForEverySize) {
+  for (const std::int64_t n : {1, 2, 3, 4, 5, 7, 16, 17, 63, 64, 65, 1000}) {
+    const Permutation order(rng_stream(1, "x"), n);
+    for (const std::int64_t pass : {0, 1, 77}) {
+      std::vector<std::int64_t> image;
+      for (std::int64_t i = 0; i < n; ++i) image.push_back(order.at(i, pass));
+      std::ranges::sort(image);
+      for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(image[static_cast<std::size_t>(i)], i) << n;
+    }
+  }
+  EXPECT_THROW(Permutation(RngKey{1}, 0), Error);
+  EXPECT_THROW(Permutation(RngKey{1}, 5).at(5, 0), Error);
+}
+
+// Over many passes each of 6 things must come first about equally often, and each ordered pair of neighbours too.
+TEST(Permutation, FavoursNoOrder) {
+  const Permutation order(rng_stream(3, "order"), 6);
+  constexpr int passes = 6000;
+  std::array<int, 6> first{};
+  std::array<std::array<int, 6>, 6> pair{};
+  for (int pass = 0; pass < passes; ++pass) {
+    const auto a = static_cast<std::size_t>(order.at(0, pass)), b = static_cast<std::size_t>(order.at(1, pass));
+    ++first[a];
+    ++pair[a][b];
+  }
+  double chi_first = 0, chi_pair = 0;
+  for (std::size_t a = 0; a < 6; ++a) {
+    chi_first += (first[a] - 1000.0) * (first[a] - 1000.0) / 1000.0;
+    for (std::size_t b = 0; b < 6; ++b)
+      if (a != b) chi_pair += (pair[a][b] - 200.0) * (pair[a][b] - 200.0) / 200.0;
+  }
+  EXPECT_LT(chi_first, 20.5);  // 5 degrees of freedom, p = 0.001
+  EXPECT_LT(chi_pair, 58.3);   // 29 degrees of freedom, p = 0.001
+}
+
+TEST(MockDataset, IsAPureFunctionOfSeedAndIndex) {
+  const MockDataset data(1000, 7), again(1000, 7), other(1000, 8);
+  Ids a(65), b(65), c(65), d(65);
+  again.sample(12, b);  // another order of reading
+  data.sample(3, a), data.sample(12, c), other.sample(12, d);
+  EXPECT_EQ(b, c);
+  EXPECT_NE(a, c);
+  EXPECT_NE(c, d);
+  Ids start(10);
+  data.sample(12, start);  // a shorter sequence is the beginning of a longer one
+  EXPECT_TRUE(std::equal(start.begin(), start.end(), c.begin()));
+  EXPECT_THROW(MockDataset(0, 1), UserError);
+}
+
+TEST(MockDataset, HasSomethingToLearnAndUsesTheWholeVocabulary) {
+  const std::int64_t vocab = 50;
+  const MockDataset data(vocab, 1);
+  std::map<std::int32_t, int> counts;
+  std::map<std::pair<std::int32_t, std::int32_t>, int> pairs;
+  Ids ids(101);
+  for (std::int64_t i = 0; i < 200; ++i) {
+    data.sample(i, ids);
+    for (std::size_t t = 0; t < 100; ++t) ++counts[ids[t]], ++pairs[{ids[t], ids[t + 1]}];
+  }
+  EXPECT_EQ(counts.begin()->first, 0);
+  EXPECT_EQ(counts.rbegin()->first, vocab - 1);
+  EXPECT_EQ(counts.size(), static_cast<std::size_t>(vocab));
+  for (const auto& [id, n] : counts) {  // about half of an id's successors are one and the same
+    int best = 0;
+    for (std::int32_t next = 0; next < vocab; ++next)
+      if (const auto it = pairs.find({id, next}); it != pairs.end()) best = std::max(best, it->second);
+    if (n < 100) continue;
+    EXPECT_NEAR(static_cast<double>(best) / n, 0.6, 0.2) << "after " << id;
+  }
+  Ids tiny(9, -1);
+  MockDataset(1, 1).sample(0, tiny);
+  EXPECT_EQ(tiny, Ids(9, 0));
+}
+
+// Sample i is 100 i, 100 i + 1, ...: what a batch holds can be read off.
+class CountingDataset : public Dataset {
+ public:
+  std::int64_t samples() const override { return 1000; }
+  void sample(std::int64_t index, std::span<std::int32_t> tokens) const override {
+    for (std::size_t t = 0; t < tokens.size(); ++t) tokens[t] = static_cast<std::int32_t>(100 * index) + static_cast<std::int32_t>(t);
+  }
+};
+
+class FixedDataset : public Dataset {
+ public:
+  explicit FixedDataset(Ids ids) : ids_(std::move(ids)) {}
+  std::int64_t samples() const override { return 1; }
+  void sample(std::int64_t, std::span<std::int32_t> tokens) const override { std::ranges::copy(ids_, tokens.begin()); }
+  bool has_gaps() const override { return true; }
+
+ private:
+  Ids ids_;
+};
+
+struct Batch {
+  explicit Batch(std::size_t rows) : tokens(rows), targets(rows), positions(rows), row_ids(rows) {}
+  BatchSpans spans() { return {tokens, targets, positions, row_ids}; }
+  Ids tokens, targets, positions;
+  std::vector<std::int64_t> row_ids;
+};
+
+TEST(BatchLoader, LaysOutRowsByConsumedSamples) {
+  const CountingDataset data;
+  BatchLoader loader(data, {.seq_length = 3, .micro_batch_size = 2, .global_batch_size = 4});
+  EXPECT_EQ(loader.microbatches(), 2);
+  Batch batch(6);
+  loader.fill(8, 1, batch.spans());
+  EXPECT_EQ(batch.tokens, (Ids{1000, 1001, 1002, 1100, 1101, 1102}));
+  EXPECT_EQ(batch.targets, (Ids{1001, 1002, 1003, 1101, 1102, 1103}));
+  EXPECT_EQ(batch.positions, (Ids{0, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(batch.row_ids, (std::vector<std::int64_t>{30, 31, 32, 33, 34, 35}));
+  EXPECT_EQ(loader.counted_targets(8), 12);
+}
+
+TEST(BatchLoader, RanksShareTheGlobalBatchWithoutOverlap) {
+  const CountingDataset data;
+  Ids seen;
+  for (std::int64_t rank = 0; rank < 3; ++rank) {
+    BatchLoader loader(data, {.seq_length = 1, .micro_batch_size = 2, .global_batch_size = 12, .data_rank = rank, .data_ranks = 3});
+    ASSERT_EQ(loader.microbatches(), 2);
+    for (std::int64_t i = 0; i < 2; ++i) {
+      Batch batch(2);
+      loader.fill(24, i, batch.spans());
+      EXPECT_EQ(batch.tokens[0], 100 * (24 + i * 6 + rank * 2));
+      seen.insert(seen.end(), batch.tokens.begin(), batch.tokens.end());
+    }
+  }
+  std::ranges::sort(seen);
+  for (std::size_t i = 0; i < 12; ++i) EXPECT_EQ(seen[i], static_cast<std::int32_t>(2400 + 100 * i));
+}
+
+TEST(BatchLoader, MasksWhatDoesNotCount) {
+  const FixedDataset data({5, 9, 6, 1, 1, 7, -1});  // 9 is eod, 1 is padding, -1 the end of the data
+  BatchOptions options{.seq_length = 6, .micro_batch_size = 1, .global_batch_size = 2, .eod = 9, .pad = 1};
+  Batch batch(6);
+  BatchLoader plain(data, options);
+  plain.fill(0, 0, batch.spans());
+  EXPECT_EQ(batch.tokens, (Ids{5, 9, 6, 1, 1, 7}));
+  EXPECT_EQ(batch.targets, (Ids{9, 6, -1, -1, 7, -1}));
+  EXPECT_EQ(plain.counted_targets(0), 6);
+
+  options.eod_mask_loss = options.reset_position_ids = true;
+  BatchLoader masked(data, options);
+  masked.fill(0, 1, batch.spans());
+  EXPECT_EQ(batch.targets, (Ids{9, -1, -1, -1, 7, -1}));
+  EXPECT_EQ(batch.positions, (Ids{0, 1, 0, 1, 2, 3}));
+  EXPECT_EQ(masked.counted_targets(0), 4);
+
+  const FixedDataset ended({5, -1, -1, -1, -1, -1, -1});
+  BatchLoader rest(ended, options);
+  rest.fill(0, 0, batch.spans());
+  EXPECT_EQ(batch.tokens, (Ids{5, 0, 0, 0, 0, 0}));  // an embedding can look them up
+  EXPECT_EQ(batch.targets, Ids(6, -1));
+  EXPECT_EQ(rest.counted_targets(0), 0);
+}
+
+TEST(BatchLoader, RefusesWhatDoesNotFit) {
+  const CountingDataset data;
+  EXPECT_THROW(BatchLoader(data, {.seq_length = 3, .micro_batch_size = 2, .global_batch_size = 5}), Error);
+  BatchLoader loader(data, {.seq_length = 3, .micro_batch_size = 2, .global_batch_size = 4});
+  Batch small(5), right(6);
+  EXPECT_THROW(loader.fill(0, 0, small.spans()), Error);
+  EXPECT_THROW(loader.fill(0, 2, right.spans()), Error);
+  EXPECT_THROW(loader.fill(-1, 0, right.spans()), Error);
+}
+
+}  // namespace
+}  // namespace tera::test

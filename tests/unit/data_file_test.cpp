@@ -1,0 +1,112 @@
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "tera/base/error.h"
+#include "tera/base/file.h"
+#include "tera/base/signals.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+// While it lives, no file of this process can grow past `bytes`: how a disk fills up, without filling one.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    handler_ = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int) = nullptr;
+};
+
+TEST(File, ReadsWholeWithinTheCap) {
+  const TempFolder folder;
+  const auto path = folder.write("a.txt", "12345");
+  EXPECT_EQ(read_whole_file(path, 5), "12345");
+  const std::string message = message_of<UserError>([&] { read_whole_file(path, 4); });
+  EXPECT_TRUE(contains(message, "a.txt has 5 bytes") && contains(message, "at most 4")) << message;
+}
+
+TEST(File, NamesWhatCannotBeRead) {
+  const TempFolder folder;
+  EXPECT_TRUE(contains(message_of<UserError>([&] { read_whole_file(folder / "none", 9); }), "No such file"));
+  EXPECT_TRUE(contains(message_of<UserError>([&] { read_whole_file(folder.path(), 9); }), "a folder"));
+  EXPECT_TRUE(contains(message_of<UserError>([&] { read_whole_file("/dev/zero", 9); }), "special"));
+}
+
+TEST(File, AtomicWriteReplacesWhole) {
+  const TempFolder folder;
+  const auto path = folder.write("a.txt", "old and longer");
+  write_file_atomically(path, "new");
+  EXPECT_EQ(slurp(path), "new");
+  EXPECT_EQ(folder.files(), 1u);
+}
+
+TEST(File, AtomicWriteLeavesNothingWhenAbandonedOrImpossible) {
+  const TempFolder folder;
+  const auto path = folder.write("a.txt", "old");
+  {
+    AtomicFile file(path);
+    file.write_at(0, std::as_bytes(std::span("half", 4)));
+    EXPECT_EQ(folder.files(), 2u);
+  }
+  EXPECT_EQ(folder.files(), 1u);
+  EXPECT_EQ(slurp(path), "old");
+  {
+    const FileSizeLimit full(100);
+    EXPECT_TRUE(contains(message_of<UserError>([&] { write_file_atomically(path, std::string(101, 'x')); }), "a.txt"));
+  }
+  EXPECT_EQ(folder.files(), 1u);
+  EXPECT_EQ(slurp(path), "old");
+  EXPECT_TRUE(contains(message_of<UserError>([&] { AtomicFile file(folder / "no/such/folder/x"); }), "no/such/folder"));
+}
+
+TEST(File, AppendTakesBackALineThatDoesNotFit) {
+  const TempFolder folder;
+  const auto path = folder / "log";
+  AppendFile file(path, AppendFile::Start::empty);
+  file.append("one\n");
+  {
+    const FileSizeLimit full(6);
+    EXPECT_TRUE(contains(message_of<UserError>([&] { file.append("three\n"); }), "log"));
+  }
+  EXPECT_EQ(slurp(path), "one\n");
+  file.append("two\n");
+  AppendFile(path, AppendFile::Start::keep).append("three\n");
+  EXPECT_EQ(slurp(path), "one\ntwo\nthree\n");
+  AppendFile(path, AppendFile::Start::empty);
+  EXPECT_EQ(slurp(path), "");
+}
+
+TEST(File, FullDeviceIsAUserError) {
+  AppendFile file("/dev/full", AppendFile::Start::keep);
+  const std::string message = message_of<UserError>([&] { file.append("x"); });
+  EXPECT_TRUE(contains(message, "/dev/full") && contains(message, "No space")) << message;
+}
+
+TEST(StopRequest, CollectsTheFirstSignalAndLetsTheNextThrough) {
+  StopRequest stop;
+  EXPECT_FALSE(stop.asked());
+  ::kill(::getpid(), SIGINT);
+  EXPECT_TRUE(stop.asked());
+  EXPECT_TRUE(stop.asked());
+  sigset_t blocked;
+  pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  EXPECT_FALSE(sigismember(&blocked, SIGINT));
+}
+
+}  // namespace
+}  // namespace tera::test
