@@ -41,13 +41,16 @@ std::array<std::uint32_t, 4> philox(RngKey key, std::uint64_t counter_low, std::
   return c;
 }
 
-float normal_at(RngKey key, std::uint64_t index) {
-  // Box-Muller; one Philox block yields the four draws 4i .. 4i+3.
-  const auto bits = philox(key, index / 4, 0);
-  const std::size_t pair = index % 4 / 2 * 2;
-  const double radius = std::sqrt(-2.0 * std::log(open_uniform(bits[pair])));
-  const double angle = 2.0 * std::numbers::pi * open_uniform(bits[pair + 1]);
-  return static_cast<float>(radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle)));
+std::array<float, 4> normals_at(RngKey key, std::uint64_t block) {
+  const auto bits = philox(key, block, 0);
+  std::array<float, 4> out{};
+  for (std::size_t i = 0; i < 4; i += 2) {  // Box-Muller
+    const double radius = std::sqrt(-2.0 * std::log(open_uniform(bits[i])));
+    const double angle = 2.0 * std::numbers::pi * open_uniform(bits[i + 1]);
+    out[i] = static_cast<float>(radius * std::cos(angle));
+    out[i + 1] = static_cast<float>(radius * std::sin(angle));
+  }
+  return out;
 }
 
 }  // namespace tera

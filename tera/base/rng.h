@@ -22,7 +22,7 @@ std::array<std::uint32_t, 4> philox(RngKey key, std::uint64_t counter_low, std::
 // Uniform in [0, 1), 24 bits.
 constexpr float uniform_from_bits(std::uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24f; }
 
-// Draw number `index` of the standard normal stream under `key`.
-float normal_at(RngKey key, std::uint64_t index);
+// Draws 4*block .. 4*block+3 of the standard normal stream under `key`.
+std::array<float, 4> normals_at(RngKey key, std::uint64_t block);
 
 }  // namespace tera

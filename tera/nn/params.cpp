@@ -1,6 +1,7 @@
 #include "tera/nn/params.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "tera/base/error.h"
 #include "tera/base/glob.h"
@@ -18,6 +19,17 @@ Tensor flat_range(const Tensor& flat, std::int64_t begin, const Shape& shape) {
   return flat.rows(begin, begin + count(shape)).view(shape);
 }
 
+// Host work over many elements before a run, on all cores; borders are multiples of four.
+void in_parallel(std::size_t elements, const std::function<void(std::size_t, std::size_t)>& work) {
+  constexpr std::size_t least = 1 << 16;  // fewer are not worth a thread
+  const std::size_t workers = std::clamp<std::size_t>(elements / least, 1, std::max(1u, std::thread::hardware_concurrency()));
+  const std::size_t share = (elements / workers + 3) / 4 * 4 + 4;
+  std::vector<std::jthread> threads;
+  for (std::size_t begin = share; begin < elements; begin += share)
+    threads.emplace_back([&, begin] { work(begin, std::min(begin + share, elements)); });
+  work(0, std::min(share, elements));
+}
+
 // Draws rows of a parameter that belong to a part, in f32.
 void draw(const Init& init, std::uint64_t seed, const std::string& name, std::span<float> out) {
   switch (init.kind) {
@@ -26,7 +38,12 @@ void draw(const Init& init, std::uint64_t seed, const std::string& name, std::sp
     case Init::Kind::normal: break;
   }
   const RngKey key = rng_stream(seed, name);
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = init.std * normal_at(key, i);
+  in_parallel(out.size(), [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; i += 4) {
+      const auto normals = normals_at(key, i / 4);
+      for (std::size_t j = 0; j < 4 && i + j < end; ++j) out[i + j] = init.std * normals[j];
+    }
+  });
 }
 
 void upload(Ops& ops, std::span<const float> values, const Tensor& to) {

@@ -1,0 +1,63 @@
+#include "tera/train/memory_plan.h"
+
+#include <fmt/format.h>
+
+#include "tera/base/error.h"
+
+namespace tera {
+
+void MemoryPlan::add(std::string name, const Arena& measured) {
+  items_.push_back({std::move(name), measured.peak(), 1, measured.at_peak()});
+}
+
+void MemoryPlan::add_bytes(std::string name, std::size_t bytes) {
+  items_.push_back({std::move(name), align_up(bytes, Arena::alignment), 1, {}});
+}
+
+const MemoryItem& MemoryPlan::item(std::string_view name) const {
+  for (const auto& item : items_)
+    if (item.name == name) return item;
+  fail("the memory plan has no '{}'", name);
+}
+
+std::size_t MemoryPlan::total() const {
+  std::size_t bytes = 0;
+  for (const auto& item : items_) bytes += item.bytes * item.copies;
+  return bytes;
+}
+
+PlannedMemory::PlannedMemory(Device& device, MemoryPlan plan) : plan_(std::move(plan)) {
+  const std::size_t total = plan_.total(), available = device.available();
+  require_user(total <= available,
+               "the plan needs {}, this machine has {} left; a smaller train.micro_batch_size or seq_length, or "
+               "model.recompute_granularity=full, needs less",
+               format_bytes(total), format_bytes(available));
+  slab_ = device.allocate(total);
+}
+
+std::span<std::byte> PlannedMemory::bytes(std::string_view name, std::size_t copy) const {
+  std::size_t begin = 0;
+  for (const auto& item : plan_.items()) {
+    if (item.name == name) {
+      require(copy < item.copies, "'{}' was planned {} times", name, item.copies);
+      return slab_.subspan(begin + copy * item.bytes, item.bytes);
+    }
+    begin += item.bytes * item.copies;
+  }
+  fail("the memory plan has no '{}'", name);
+}
+
+Arena PlannedMemory::arena(std::string_view name, std::size_t copy) const { return Arena(bytes(name, copy), name); }
+
+std::string format_bytes(std::size_t bytes) {
+  constexpr std::array units{"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < units.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, units[unit]);
+}
+
+}  // namespace tera

@@ -1,0 +1,61 @@
+#pragma once
+// The bytes of a rank, by what they are for, before anything is allocated; then one allocation, cut up as planned.
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tera/tensor/arena.h"
+#include "tera/tensor/device.h"
+
+namespace tera {
+
+struct MemoryItem {
+  std::string name;
+  std::size_t bytes = 0;   // of one copy
+  std::size_t copies = 1;  // microbatches in flight
+  Arena::BytesByTag tags;  // of one copy, at its peak; they add up to bytes
+};
+
+class MemoryPlan {
+ public:
+  void add(std::string name, const Arena& measured);
+  // Several arenas of one kind; each gets the room of the largest.
+  template <class Arenas>
+  void add_pool(std::string name, const Arenas& measured) {
+    const Arena* largest = nullptr;
+    for (const Arena& arena : measured)
+      if (!largest || arena.peak() > largest->peak()) largest = &arena;
+    if (!largest) return;
+    add(std::move(name), *largest);
+    items_.back().copies = measured.size();
+  }
+  void add_bytes(std::string name, std::size_t bytes);
+
+  std::span<const MemoryItem> items() const { return items_; }
+  const MemoryItem& item(std::string_view name) const;  // throws if there is none
+  std::size_t total() const;
+
+ private:
+  std::vector<MemoryItem> items_;
+};
+
+// A plan's memory on a device.
+class PlannedMemory {
+ public:
+  PlannedMemory() = default;
+  PlannedMemory(Device& device, MemoryPlan plan);  // UserError when it does not fit
+
+  const MemoryPlan& plan() const { return plan_; }
+  Arena arena(std::string_view name, std::size_t copy = 0) const;
+  std::span<std::byte> bytes(std::string_view name, std::size_t copy = 0) const;
+
+ private:
+  MemoryPlan plan_;
+  std::span<std::byte> slab_;
+};
+
+std::string format_bytes(std::size_t bytes);  // "1.50 GiB"
+
+}  // namespace tera

@@ -1,0 +1,170 @@
+#include "tera/train/training_step.h"
+
+#include "tera/backend/plan/plan_ops.h"
+#include "tera/base/error.h"
+
+namespace tera {
+namespace {
+
+struct NoSink final : GradSink {
+  void block_ready(int) override {}
+};
+
+DType compute_dtype(Precision precision) { return precision == Precision::bf16 ? DType::bf16 : DType::f32; }
+
+StageMemory bind_stage(const PlannedMemory& memory, const Pools& pools) {
+  StageMemory stage;
+  const auto fill = [&](std::deque<Arena>& arenas, std::string_view name, int copies) {
+    for (int i = 0; i < copies; ++i) arenas.push_back(memory.arena(name, static_cast<std::size_t>(i)));
+  };
+  fill(stage.f_to_b, "activations, F to B", pools.f_to_b);
+  fill(stage.f_to_w, "activations, F to W", pools.f_to_w);
+  fill(stage.b_to_w, "activations, B to W", pools.b_to_w);
+  stage.replay = std::make_unique<Arena>(memory.arena("recompute"));
+  stage.scratch = std::make_unique<Arena>(memory.arena("scratch"));
+  return stage;
+}
+
+}  // namespace
+
+TrainingStep::TrainingStep(const Setup& setup)
+    : setup_(setup),
+      compute_(compute_dtype(setup.config.mixed_precision.precision)),
+      params_(compute_, setup.model.freeze),
+      blocks_(build_blocks(make_spec(setup.model, static_cast<std::uint64_t>(setup.config.train.seed)), params_)),
+      optimizer_(setup.config.optimizer, params_),
+      schedule_(one_stage(static_cast<int>(setup.batch.num_microbatches))),
+      pools_(check(schedule_, static_cast<int>(setup.batch.num_microbatches))) {
+  params_.lay_out();
+}
+
+void TrainingStep::bind_inputs(Arena& arena) {
+  const Shape rows = shape(setup_.batch.micro_batch * setup_.batch.seq_length);
+  inputs_.clear();
+  batch_.clear();
+  for (std::int64_t i = 0; i < setup_.batch.num_microbatches; ++i) {
+    inputs_.push_back({.tokens = arena.take(rows, DType::i32, "tokens"),
+                       .targets = arena.take(rows, DType::i32, "targets"),
+                       .positions = arena.take(rows, DType::i32, "positions"),
+                       .rows = arena.take(rows, DType::i64, "row ids"),
+                       .token_loss = arena.take(rows, DType::f32, "token losses"),
+                       .loss_scale = arena.take(shape(1), DType::f32, "loss scale")});
+    batch_.push_back(microbatch(inputs_.back(), /*training=*/true));
+  }
+  loss_sum_ = arena.take(shape(1), DType::f64, "loss sum");
+}
+
+MicroBatch TrainingStep::microbatch(const Inputs& inputs, bool training) const {
+  return {.tokens = inputs.tokens,
+          .targets = inputs.targets,
+          .positions = inputs.positions,
+          .rows = inputs.rows,
+          .batch = setup_.batch.micro_batch,
+          .token_loss = inputs.token_loss,
+          .loss_scale = inputs.loss_scale,
+          .training = training};
+}
+
+MemoryPlan TrainingStep::plan(const WorkspaceRules& rules) {
+  Arena weights = Arena::measuring(), constants = Arena::measuring(), masters = Arena::measuring();
+  Arena grads = Arena::measuring(), optimizer = Arena::measuring(), inputs = Arena::measuring();
+  params_.bind({weights, constants, &masters, &grads});
+  optimizer_.bind(optimizer);
+  bind_inputs(inputs);
+
+  PlanOps ops(rules);
+  StageMemory stage = StageMemory::measuring(pools_);
+  Pipeline pipeline(ops, blocks_, setup_.model.hidden, compute_, stage);
+  play(ops, pipeline);
+  planned_flops_ = ops.flops();
+  optimizer_.step(ops, 0, 1);
+  play_evaluation(ops, pipeline);
+
+  MemoryPlan plan;
+  plan.add("weights", weights);
+  plan.add("constants", constants);
+  plan.add("master weights", masters);
+  plan.add("gradients", grads);
+  plan.add("optimizer", optimizer);
+  plan.add("inputs", inputs);
+  plan.add_pool("activations, F to B", stage.f_to_b);
+  plan.add_pool("activations, F to W", stage.f_to_w);
+  plan.add_pool("activations, B to W", stage.b_to_w);
+  plan.add("recompute", *stage.replay);
+  plan.add("scratch", *stage.scratch);
+  plan.add_bytes("workspace", ops.workspace_peak());
+  return plan;
+}
+
+void TrainingStep::bind(Backend& backend) {
+  memory_ = PlannedMemory(*backend.device, plan(*backend.rules));
+  Arena weights = memory_.arena("weights"), constants = memory_.arena("constants");
+  Arena masters = memory_.arena("master weights"), grads = memory_.arena("gradients");
+  Arena optimizer = memory_.arena("optimizer"), inputs = memory_.arena("inputs");
+  params_.bind({weights, constants, &masters, &grads});
+  optimizer_.bind(optimizer);
+  bind_inputs(inputs);
+  ops_ = backend.ops.get();
+  ops_->bind_workspace(memory_.bytes("workspace"));
+  stage_ = bind_stage(memory_, pools_);
+  pipeline_ = std::make_unique<Pipeline>(*ops_, blocks_, setup_.model.hidden, compute_, stage_);
+  params_.initialize(*ops_, static_cast<std::uint64_t>(setup_.config.train.seed));
+}
+
+void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale) {
+  const Inputs& inputs = inputs_.at(static_cast<std::size_t>(index));
+  ops_->from_host(std::as_bytes(host.tokens), inputs.tokens);
+  ops_->from_host(std::as_bytes(host.targets), inputs.targets);
+  ops_->from_host(std::as_bytes(host.positions), inputs.positions);
+  ops_->from_host(std::as_bytes(host.row_ids), inputs.rows);
+  ops_->from_host(std::as_bytes(std::span(&scale, 1)), inputs.loss_scale);
+}
+
+void TrainingStep::play(Ops& ops, Pipeline& pipeline) {
+  NoSink sink;
+  pipeline.step(schedule_, batch_, sink);
+  sum_losses(ops);
+}
+
+void TrainingStep::sum_losses(Ops& ops) {
+  for (std::size_t i = 0; i < inputs_.size(); ++i)
+    ops.sum({.x = inputs_[i].token_loss, .out = loss_sum_, .accumulate = i > 0});
+}
+
+void TrainingStep::play_evaluation(Ops& ops, Pipeline& pipeline) {
+  pipeline.forward(microbatch(inputs_[0], /*training=*/false));
+  ops.sum({.x = inputs_[0].token_loss, .out = loss_sum_});
+}
+
+void TrainingStep::forward_backward() { play(*ops_, *pipeline_); }
+
+void TrainingStep::update(double lr) { optimizer_.step(*ops_, lr, ++updates_); }
+
+double TrainingStep::evaluate() {
+  play_evaluation(*ops_, *pipeline_);
+  return loss_sum();
+}
+
+double TrainingStep::loss_sum() {
+  double value = 0;
+  ops_->to_host(loss_sum_, std::as_writable_bytes(std::span(&value, 1)));
+  return value;
+}
+
+double TrainingStep::grad_norm() {
+  float value = 0;
+  ops_->to_host(optimizer_.grad_norm(), std::as_writable_bytes(std::span(&value, 1)));
+  return value;
+}
+
+double model_flops_per_token(const ModelShape& model, std::int64_t seq_length) {
+  const auto heads = static_cast<double>(model.heads * model.head_dim), kv = static_cast<double>(model.kv_heads * model.head_dim);
+  const auto hidden = static_cast<double>(model.hidden), ffn = static_cast<double>(model.ffn);
+  const auto layers = static_cast<double>(model.num_layers);
+  const double mlp = hidden * ffn * (is_gated(model.activation) ? 3 : 2);
+  const double per_layer = hidden * (heads + 2 * kv) + heads * hidden + mlp;
+  const double matmul = layers * per_layer + hidden * static_cast<double>(model.vocab);
+  return 6 * matmul + 6 * layers * static_cast<double>(seq_length) * heads;
+}
+
+}  // namespace tera

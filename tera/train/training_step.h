@@ -1,0 +1,83 @@
+#pragma once
+// One training step of one rank: a model, its memory, the engine and the optimizer, put together. Use it as it is, or take
+// its parts and write a loop of your own (docs/library.md).
+//
+//   TrainingStep step(setup);
+//   step.bind(backend);                  // rehearses, allocates once, draws the initial weights
+//   step.load(i, batch, scale) ...       // every microbatch
+//   step.forward_backward();
+//   step.update(lr);
+
+#include "tera/config/setup.h"
+#include "tera/data/batch_loader.h"
+#include "tera/models/build.h"
+#include "tera/optim/optimizer.h"
+#include "tera/pipeline/pipeline.h"
+#include "tera/train/backend.h"
+#include "tera/train/memory_plan.h"
+
+namespace tera {
+
+class TrainingStep {
+ public:
+  explicit TrainingStep(const Setup& setup);
+
+  // The step, rehearsed without memory: exact for everything that bind() allocates.
+  MemoryPlan plan(const WorkspaceRules& rules);
+  // Multiply-adds of matrix products and attention in one step, counted in the rehearsal.
+  double planned_flops() const { return planned_flops_; }
+
+  void bind(Backend& backend);
+
+  // Copies a microbatch to the device. scale: what a token's loss counts in the gradient.
+  void load(std::int64_t microbatch, const BatchSpans& host, float scale);
+  // Gradients of all loaded microbatches accumulate.
+  void forward_backward();
+  // Clips, updates, clears the gradients.
+  void update(double lr);
+  // Sum of the token losses of a microbatch loaded into slot 0, without gradients.
+  double evaluate();
+
+  // For the log, after the step: sum of token losses over all microbatches, and the norm of the gradient.
+  double loss_sum();
+  double grad_norm();
+
+  ParamStore& params() { return params_; }
+  const MemoryPlan& memory() const { return memory_.plan(); }
+  Ops& ops() { return *ops_; }
+  std::int64_t updates() const { return updates_; }
+
+ private:
+  struct Inputs {  // of one microbatch
+    Tensor tokens, targets, positions, rows, token_loss, loss_scale;
+  };
+  void bind_inputs(Arena& arena);
+  MicroBatch microbatch(const Inputs& inputs, bool training) const;
+  void play(Ops& ops, Pipeline& pipeline);
+  void sum_losses(Ops& ops);
+  void play_evaluation(Ops& ops, Pipeline& pipeline);
+
+  Setup setup_;
+  DType compute_;
+  ParamStore params_;
+  Blocks blocks_;
+  Optimizer optimizer_;
+  Schedule schedule_;
+  Pools pools_;
+
+  std::vector<Inputs> inputs_;
+  std::vector<MicroBatch> batch_;
+  Tensor loss_sum_;  // f64 [1]
+  PlannedMemory memory_;
+  StageMemory stage_;
+  std::unique_ptr<Pipeline> pipeline_;
+  Ops* ops_ = nullptr;
+  std::int64_t updates_ = 0;
+  double planned_flops_ = 0;
+};
+
+// Model FLOPs per token, forward and backward: 6 per parameter of a matrix product (output head in, input embedding out)
+// and 6 * L * S * heads * head_dim for causal attention.
+double model_flops_per_token(const ModelShape& model, std::int64_t seq_length);
+
+}  // namespace tera
