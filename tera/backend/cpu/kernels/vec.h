@@ -110,9 +110,9 @@ template <class T>
   return most;
 }
 
-// e^x within 2 ulp; 0 below -87.3 (so for -inf), infinity above 88.7.
+// e^x within 2 ulp; 0 below -87.3 (so for -inf), infinity above 88.7, NaN for NaN.
 [[maybe_unused]] inline Vec vexp(Vec x) {
-  const Vec clamped = vmin(vmax(x, splat(-87.3f)), splat(88.72f));
+  const Vec clamped = vmin(splat(88.72f), vmax(splat(-87.3f), x));  // in this order vmin and vmax hand NaN on
   // n = round(x / ln 2) by the adder: 1.5 * 2^23 pushes the fraction out of the mantissa.
   const Vec shifted = clamped * 1.44269504f + 12582912.0f;
   const Vec n = shifted - 12582912.0f;

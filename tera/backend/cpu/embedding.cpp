@@ -1,0 +1,49 @@
+#include "tera/backend/cpu/kernels/embedding.h"
+
+#include "tera/backend/cpu/blocks.h"
+#include "tera/backend/cpu/cpu_ops.h"
+#include "tera/base/error.h"
+
+namespace tera::cpu {
+namespace {
+
+const EmbeddingKernels& kernels(Isa isa) {
+  return pick(isa, []<Isa i>() -> const EmbeddingKernels& { return embedding_kernels<i>(); });
+}
+
+// Ids come from data; one outside the table would read or write foreign memory.
+const std::int32_t* checked_ids(const Tensor& ids, std::int64_t table_rows, std::string_view op) {
+  const auto* id = ids.as<std::int32_t>();
+  for (std::int64_t t = 0; t < ids.dim(0); ++t)
+    require(id[t] >= 0 && id[t] < table_rows, "{}: id {} of row {} is outside a table of {} rows", op, id[t], t, table_rows);
+  return id;
+}
+
+}  // namespace
+
+void CpuOps::do_embedding(const EmbeddingArgs& args) {
+  const bool with_positions = static_cast<bool>(args.positions);
+  const EmbeddingForward forward{
+      .tokens = checked_ids(args.tokens, args.table.dim(0), "embedding"),
+      .positions = with_positions ? checked_ids(args.positions, args.position_table.dim(0), "embedding") : nullptr,
+      .table = args.table.data,
+      .position_table = args.position_table.data,
+      .y = args.y.data,
+      .width = args.y.dim(1)};
+  const auto kernel = kernels(isa_).forward[static_cast<int>(args.y.dtype)];
+  run_blocks(pool_, row_blocks(args.y.dim(0), forward.width),
+             [&](std::int64_t begin, std::int64_t end) { kernel(forward, begin, end); });
+}
+
+void CpuOps::do_embedding_back(const EmbeddingBackArgs& args) {
+  const EmbeddingBackward backward{.ids = checked_ids(args.ids, args.dtable.dim(0), "embedding_back"),
+                                   .dy = args.dy.data,
+                                   .dtable = args.dtable.as<float>(),
+                                   .rows = args.dy.dim(0),
+                                   .width = args.dy.dim(1)};
+  const auto kernel = kernels(isa_).backward[static_cast<int>(args.dy.dtype)];
+  run_blocks(pool_, {.items = backward.width, .size = 64},
+             [&](std::int64_t begin, std::int64_t end) { kernel(backward, begin, end); });
+}
+
+}  // namespace tera::cpu

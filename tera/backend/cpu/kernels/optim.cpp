@@ -1,0 +1,55 @@
+#include "tera/backend/cpu/kernels/optim.h"
+
+#include "tera/backend/cpu/kernels/math.h"
+#include "tera/backend/cpu/kernels/rows.h"
+
+namespace tera::cpu {
+namespace {
+
+template <class Copy>
+void adam(const AdamStep& step, std::int64_t begin, std::int64_t end) {
+  const AdamStep s = step;  // a local copy, so that stores to the tensors cannot change it
+  over_row(end - begin, [&, begin](auto offset, auto n) {
+    const std::int64_t i = begin + offset;
+    const Vec g = load(s.grad + i, n) * s.grad_factor;
+    const Vec m = s.beta1 * load(s.m + i, n) + (1.0f - s.beta1) * g;
+    const Vec v = s.beta2 * load(s.v + i, n) + (1.0f - s.beta2) * g * g;
+    Vec weight = load(s.weight + i, n);
+    const Vec direction = (m / s.correction1) / (vsqrt(v / s.correction2) + s.eps);
+    weight -= s.lr * (direction + s.weight_decay * weight);
+    store(s.m + i, m, n);
+    store(s.v + i, v, n);
+    store(s.weight + i, weight, n);
+    if (s.copy) store(static_cast<Copy*>(s.copy) + i, weight, n);
+    if (s.clear_grad) store(s.grad + i, zero(), n);
+  });
+}
+
+template <class Copy>
+void sgd(const SgdStep& step, std::int64_t begin, std::int64_t end) {
+  const SgdStep s = step;
+  over_row(end - begin, [&, begin](auto offset, auto n) {
+    const std::int64_t i = begin + offset;
+    Vec weight = load(s.weight + i, n);
+    Vec direction = load(s.grad + i, n) * s.grad_factor + s.weight_decay * weight;
+    if (s.momentum_buffer) {
+      direction += s.momentum * load(s.momentum_buffer + i, n);
+      store(s.momentum_buffer + i, direction, n);
+    }
+    weight -= s.lr * direction;
+    store(s.weight + i, weight, n);
+    if (s.copy) store(static_cast<Copy*>(s.copy) + i, weight, n);
+    if (s.clear_grad) store(s.grad + i, zero(), n);
+  });
+}
+
+constexpr OptimKernels table = {.adam = {adam<float>, adam<Bf16>, adam<Fp16>}, .sgd = {sgd<float>, sgd<Bf16>, sgd<Fp16>}};
+
+}  // namespace
+
+template <>
+const OptimKernels& optim_kernels<TERA_ISA>() {
+  return table;
+}
+
+}  // namespace tera::cpu

@@ -1,0 +1,32 @@
+#pragma once
+#include <cstdint>
+
+#include "tera/backend/cpu/kernels/isa.h"
+
+namespace tera::cpu {
+
+struct AdamStep {
+  float *weight, *grad, *m, *v;
+  void* copy;  // may be null
+  float lr, correction1, correction2, grad_factor;
+  float beta1, beta2, eps, weight_decay;
+  bool clear_grad;
+};
+struct SgdStep {
+  float *weight, *grad, *momentum_buffer;  // the buffer may be null
+  void* copy;                              // may be null
+  float lr, grad_factor;
+  float momentum, weight_decay;
+  bool clear_grad;
+};
+
+// Indexed by the dtype of the copy: f32 (or none), bf16, f16.
+struct OptimKernels {
+  void (*adam[3])(const AdamStep& step, std::int64_t begin, std::int64_t end);
+  void (*sgd[3])(const SgdStep& step, std::int64_t begin, std::int64_t end);
+};
+
+template <Isa isa>
+const OptimKernels& optim_kernels();
+
+}  // namespace tera::cpu

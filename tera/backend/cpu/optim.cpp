@@ -1,0 +1,64 @@
+#include "tera/backend/cpu/kernels/optim.h"
+
+#include <cmath>
+
+#include "tera/backend/cpu/blocks.h"
+#include "tera/backend/cpu/cpu_ops.h"
+
+namespace tera::cpu {
+namespace {
+
+const OptimKernels& kernels(Isa isa) {
+  return pick(isa, []<Isa i>() -> const OptimKernels& { return optim_kernels<i>(); });
+}
+
+float scalar(const Tensor& scalars, StepScalar which) { return scalars.as<float>()[static_cast<int>(which)]; }
+
+}  // namespace
+
+void CpuOps::do_clip(const ClipArgs& args) {
+  double total = 0;
+  for (std::int64_t p = 0; p < args.sums.dim(0); ++p) total += args.sums.as<double>()[p];
+  const double norm = std::sqrt(total);
+  const double ratio = args.max_norm / (norm + 1e-6);
+  *args.norm.as<float>() = static_cast<float>(norm);
+  // Written so that a NaN norm gives a NaN factor: a broken step must not look like an unclipped one.
+  *args.factor.as<float>() = args.max_norm == 0 || ratio >= 1 ? 1.0f : static_cast<float>(ratio);
+}
+
+void CpuOps::do_adam(const AdamArgs& args) {
+  const AdamStep step{.weight = args.weight.as<float>(),
+                      .grad = args.grad.as<float>(),
+                      .m = args.m.as<float>(),
+                      .v = args.v.as<float>(),
+                      .copy = args.copy.data,
+                      .lr = scalar(args.scalars, StepScalar::lr),
+                      .correction1 = scalar(args.scalars, StepScalar::correction1),
+                      .correction2 = scalar(args.scalars, StepScalar::correction2),
+                      .grad_factor = scalar(args.scalars, StepScalar::grad_factor),
+                      .beta1 = args.beta1,
+                      .beta2 = args.beta2,
+                      .eps = args.eps,
+                      .weight_decay = args.weight_decay,
+                      .clear_grad = args.clear_grad};
+  const auto kernel = kernels(isa_).adam[args.copy ? static_cast<int>(args.copy.dtype) : 0];
+  run_blocks(pool_, element_blocks(count(args.weight.shape)),
+             [&](std::int64_t begin, std::int64_t end) { kernel(step, begin, end); });
+}
+
+void CpuOps::do_sgd(const SgdArgs& args) {
+  const SgdStep step{.weight = args.weight.as<float>(),
+                     .grad = args.grad.as<float>(),
+                     .momentum_buffer = args.momentum_buffer ? args.momentum_buffer.as<float>() : nullptr,
+                     .copy = args.copy.data,
+                     .lr = scalar(args.scalars, StepScalar::lr),
+                     .grad_factor = scalar(args.scalars, StepScalar::grad_factor),
+                     .momentum = args.momentum,
+                     .weight_decay = args.weight_decay,
+                     .clear_grad = args.clear_grad};
+  const auto kernel = kernels(isa_).sgd[args.copy ? static_cast<int>(args.copy.dtype) : 0];
+  run_blocks(pool_, element_blocks(count(args.weight.shape)),
+             [&](std::int64_t begin, std::int64_t end) { kernel(step, begin, end); });
+}
+
+}  // namespace tera::cpu

@@ -1,0 +1,66 @@
+#include "tera/backend/plan/plan_ops.h"
+
+#include <algorithm>
+
+namespace tera {
+namespace {
+
+// Keys seen by the queries that stand in front of key x, when a query at x sees min(x, window) of them: the integral.
+double seen_before(double x, double window) {
+  if (x <= 0) return 0;
+  return x <= window ? x * x / 2 : window * window / 2 + window * (x - window);
+}
+
+// Pairs of query and key that meet, in all sequences, as an area: half a square for a causal one.
+double attention_pairs(const AttentionShape& shape, const Tensor& q, const Tensor& k) {
+  const auto batch = static_cast<double>(shape.q_offsets ? 1 : shape.batch);
+  const double queries = static_cast<double>(q.dim(0)) / batch, keys = static_cast<double>(k.dim(0)) / batch;
+  if (shape.mask == Mask::full) return batch * queries * keys;
+  const double window = shape.window > 0 ? std::min(static_cast<double>(shape.window), keys) : keys;
+  return batch * (seen_before(keys, window) - seen_before(keys - queries, window));
+}
+
+// Two products, q k^T and p v, of two flops a pair and channel.
+double attention_flops(const AttentionShape& shape, const Tensor& q, const Tensor& k) {
+  return 4 * attention_pairs(shape, q, k) * static_cast<double>(q.dim(1) * q.dim(2));
+}
+
+}  // namespace
+
+void PlanOps::note(std::size_t workspace, double flops) {
+  workspace_peak_ = std::max(workspace_peak_, workspace);
+  flops_ += flops;
+  ++calls_;
+}
+
+void PlanOps::do_gemm(const GemmArgs& args) {
+  note(rules_.gemm(args), 2.0 * static_cast<double>(args.m()) * static_cast<double>(args.n()) * static_cast<double>(args.k()));
+}
+void PlanOps::do_attention(const AttentionArgs& args) {
+  note(rules_.attention(args), attention_flops(args.shape, args.q, args.k));
+}
+void PlanOps::do_attention_back(const AttentionBackArgs& args) {
+  note(rules_.attention_back(args), 2 * attention_flops(args.shape, args.q, args.k));
+}
+void PlanOps::do_column_sum(const ColumnSumArgs& args) { note(rules_.column_sum(args), 0); }
+void PlanOps::do_norm_back(const NormBackArgs& args) { note(rules_.norm_back(args), 0); }
+void PlanOps::do_sum(const SumArgs& args) { note(rules_.sum(args), 0); }
+void PlanOps::do_sum_squares(const SumSquaresArgs& args) { note(rules_.sum_squares(args), 0); }
+
+void PlanOps::do_norm(const NormArgs&) { note(0, 0); }
+void PlanOps::do_rope(const RopeArgs&) { note(0, 0); }
+void PlanOps::do_activation(const ActivationArgs&) { note(0, 0); }
+void PlanOps::do_activation_back(const ActivationBackArgs&) { note(0, 0); }
+void PlanOps::do_dropout(const DropoutArgs&) { note(0, 0); }
+void PlanOps::do_embedding(const EmbeddingArgs&) { note(0, 0); }
+void PlanOps::do_embedding_back(const EmbeddingBackArgs&) { note(0, 0); }
+void PlanOps::do_cross_entropy(const CrossEntropyArgs&) { note(0, 0); }
+void PlanOps::do_clip(const ClipArgs&) { note(0, 0); }
+void PlanOps::do_adam(const AdamArgs&) { note(0, 0); }
+void PlanOps::do_sgd(const SgdArgs&) { note(0, 0); }
+void PlanOps::do_copy(const CopyArgs&) { note(0, 0); }
+void PlanOps::do_fill(const FillArgs&) { note(0, 0); }
+void PlanOps::do_from_host(std::span<const std::byte>, const Tensor&) { note(0, 0); }
+void PlanOps::do_to_host(const Tensor&, std::span<std::byte>) { note(0, 0); }
+
+}  // namespace tera

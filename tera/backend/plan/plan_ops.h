@@ -1,0 +1,58 @@
+#pragma once
+// Ops that do nothing but add up what real ones would need: the step is rehearsed on these before memory is allocated.
+// Arguments are checked as everywhere; no tensor's memory is touched.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tera/ops/ops.h"
+#include "tera/ops/workspace.h"
+
+namespace tera {
+
+class PlanOps final : public Ops {
+ public:
+  explicit PlanOps(const WorkspaceRules& rules) : rules_(rules) {}
+
+  std::size_t workspace_peak() const { return workspace_peak_; }  // the most that any call so far needs
+  std::int64_t calls() const { return calls_; }
+  // Of matrix products and attention, a multiply-add being two. Attention counts what its mask and window let through
+  // (half of a causal square); its backward is two forwards, whatever a kernel computes again. Packed documents are
+  // counted as one, because their borders are in memory.
+  double flops() const { return flops_; }
+
+  void bind_workspace(std::span<std::byte>) override {}
+
+ private:
+  void do_gemm(const GemmArgs& args) override;
+  void do_column_sum(const ColumnSumArgs& args) override;
+  void do_norm(const NormArgs& args) override;
+  void do_norm_back(const NormBackArgs& args) override;
+  void do_rope(const RopeArgs& args) override;
+  void do_attention(const AttentionArgs& args) override;
+  void do_attention_back(const AttentionBackArgs& args) override;
+  void do_activation(const ActivationArgs& args) override;
+  void do_activation_back(const ActivationBackArgs& args) override;
+  void do_dropout(const DropoutArgs& args) override;
+  void do_embedding(const EmbeddingArgs& args) override;
+  void do_embedding_back(const EmbeddingBackArgs& args) override;
+  void do_cross_entropy(const CrossEntropyArgs& args) override;
+  void do_sum(const SumArgs& args) override;
+  void do_sum_squares(const SumSquaresArgs& args) override;
+  void do_clip(const ClipArgs& args) override;
+  void do_adam(const AdamArgs& args) override;
+  void do_sgd(const SgdArgs& args) override;
+  void do_copy(const CopyArgs& args) override;
+  void do_fill(const FillArgs& args) override;
+  void do_from_host(std::span<const std::byte> host, const Tensor& tensor) override;
+  void do_to_host(const Tensor& tensor, std::span<std::byte> host) override;
+
+  void note(std::size_t workspace, double flops);
+
+  const WorkspaceRules& rules_;
+  std::size_t workspace_peak_ = 0;
+  std::int64_t calls_ = 0;
+  double flops_ = 0;
+};
+
+}  // namespace tera
