@@ -1,0 +1,143 @@
+#include "tera/train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "tera/base/error.h"
+#include "tera/base/signals.h"
+
+namespace tera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double milliseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+LrSchedule make_schedule(const Setup& setup) {
+  const auto& scheduler = setup.config.scheduler;
+  const std::int64_t samples = setup.batch.global_batch;
+  return {.style = scheduler.lr_decay_style,
+          .wsd_style = scheduler.lr_wsd_decay_style,
+          .init_lr = scheduler.lr_warmup_init,
+          .max_lr = setup.config.optimizer.lr,
+          .min_lr = setup.config.optimizer.min_lr,
+          .warmup_samples = setup.schedule.warmup_iters * samples,
+          .decay_samples = setup.schedule.decay_iters * samples,
+          .wsd_decay_samples = setup.schedule.wsd_decay_iters * samples};
+}
+
+BatchOptions batch_options(const Setup& setup) {
+  return {.seq_length = setup.batch.seq_length,
+          .micro_batch_size = setup.batch.micro_batch,
+          .global_batch_size = setup.batch.global_batch};
+}
+
+// A microbatch with no target left to count must not divide by zero.
+float inverse(std::int64_t count) { return 1.0f / static_cast<float>(std::max<std::int64_t>(count, 1)); }
+
+}  // namespace
+
+Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log)
+    : setup_(setup),
+      data_(std::move(data)),
+      log_(log),
+      step_(setup),
+      train_loader_(*data_.train, batch_options(setup)),
+      schedule_(make_schedule(setup)) {
+  schedule_.check();
+  if (data_.valid) valid_loader_ = std::make_unique<BatchLoader>(*data_.valid, batch_options(setup));
+  const auto rows = static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length);
+  for (auto* ids : {&tokens_, &targets_, &positions_}) ids->resize(rows);
+  row_ids_.resize(rows);
+  staging_ = {.tokens = tokens_, .targets = targets_, .positions = positions_, .row_ids = row_ids_};
+  step_.bind(backend);
+}
+
+void Trainer::run(StopRequest& stop) {
+  const auto begin = Clock::now();
+  const double limit_ms = setup_.config.train.exit_duration_in_mins * 60e3;
+  while (done_ < setup_.batch.train_iters) {
+    const StepMetrics metrics = train_step();
+    for (auto& sink : sinks_) sink->step(metrics);
+    check_finite(metrics);
+    if (evaluation_is_due()) evaluate();
+    if (stop.asked()) {
+      log_.info("stopped on request after step {} of {}", done_, setup_.batch.train_iters);
+      break;
+    }
+    if (limit_ms > 0 && milliseconds_since(begin) >= limit_ms) {
+      log_.info("train.exit_duration_in_mins is over: stopped after step {} of {}", done_, setup_.batch.train_iters);
+      break;
+    }
+  }
+  for (auto& sink : sinks_) sink->finish();
+}
+
+// The loss is divided by the counted targets of the whole global batch, so it does not depend on how the batch is cut;
+// loss_reduction=microbatch divides by each microbatch's own, as Megatron-LM does.
+void Trainer::load_batch() {
+  counted_ = train_loader_.counted_targets(consumed_);
+  const bool global = setup_.config.train.loss_reduction == LossReduction::global;
+  for (std::int64_t i = 0; i < setup_.batch.num_microbatches; ++i) {
+    train_loader_.fill(consumed_, i, staging_);
+    const auto own = std::count_if(targets_.begin(), targets_.end(), [](std::int32_t target) { return target >= 0; });
+    step_.load(i, staging_, global ? inverse(counted_) : inverse(own * setup_.batch.num_microbatches));
+  }
+}
+
+StepMetrics Trainer::train_step() {
+  const auto begin = Clock::now();
+  load_batch();
+  step_.forward_backward();
+  const double lr = learning_rate(schedule_, consumed_);
+  step_.update(lr);
+  const double loss = step_.loss_sum() / static_cast<double>(std::max<std::int64_t>(counted_, 1));
+  ++done_;
+  consumed_ += setup_.batch.global_batch;
+
+  StepMetrics metrics;
+  metrics.step = done_;
+  metrics.loss = loss;
+  metrics.grad_norm = step_.grad_norm();
+  metrics.lr = lr;
+  metrics.tokens = consumed_ * setup_.batch.seq_length;
+  metrics.step_ms = milliseconds_since(begin);
+  metrics.tokens_per_s = static_cast<double>(setup_.batch.global_batch * setup_.batch.seq_length) / metrics.step_ms * 1e3;
+  metrics.tflops_per_device = metrics.tokens_per_s * model_flops_per_token(setup_.model, setup_.batch.seq_length) / 1e12;
+  return metrics;
+}
+
+void Trainer::check_finite(const StepMetrics& metrics) const {
+  require_user(std::isfinite(metrics.loss) && std::isfinite(metrics.grad_norm),
+               "step {}: loss {} and gradient norm {} are not finite; a lower optimizer.lr, a longer "
+               "scheduler.lr_warmup_iters or a smaller optimizer.clip_grad may help",
+               metrics.step, metrics.loss, metrics.grad_norm);
+}
+
+bool Trainer::evaluation_is_due() const {
+  return valid_loader_ && (done_ % setup_.config.train.eval_interval == 0 || done_ == setup_.batch.train_iters);
+}
+
+// Always the same first eval_iters global batches of the validation data, so that values compare.
+void Trainer::evaluate() {
+  double sum = 0;
+  std::int64_t counted = 0;
+  for (std::int64_t i = 0; i < setup_.config.train.eval_iters; ++i) {
+    const std::int64_t first = i * setup_.batch.global_batch;
+    counted += valid_loader_->counted_targets(first);
+    for (std::int64_t j = 0; j < setup_.batch.num_microbatches; ++j) {
+      valid_loader_->fill(first, j, staging_);
+      step_.load(0, staging_, 0);
+      sum += step_.evaluate();
+    }
+  }
+  const EvalMetrics metrics{.step = done_,
+                            .eval_loss = sum / static_cast<double>(std::max<std::int64_t>(counted, 1)),
+                            .tokens = consumed_ * setup_.batch.seq_length};
+  for (auto& sink : sinks_) sink->eval(metrics);
+}
+
+}  // namespace tera

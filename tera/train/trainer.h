@@ -1,0 +1,58 @@
+#pragma once
+// The training loop: fetch a batch, run the step, update, log, evaluate, save. Nothing else owns time.
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "tera/base/log.h"
+#include "tera/optim/lr_schedule.h"
+#include "tera/train/data_source.h"
+#include "tera/train/metrics.h"
+#include "tera/train/training_step.h"
+
+namespace tera {
+
+class StopRequest;
+
+class Trainer {
+ public:
+  Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log);
+
+  void add_sink(std::unique_ptr<MetricsSink> sink) { sinks_.push_back(std::move(sink)); }
+
+  // Trains until train_iters, the time limit, or a request to stop; each after a whole step.
+  void run(StopRequest& stop);
+
+  TrainingStep& step() { return step_; }
+
+ private:
+  void load_batch();
+  StepMetrics train_step();
+  void evaluate();
+  bool evaluation_is_due() const;
+  void check_finite(const StepMetrics& metrics) const;
+
+  Setup setup_;
+  DataSource data_;
+  Log& log_;
+  TrainingStep step_;
+  BatchLoader train_loader_;
+  std::unique_ptr<BatchLoader> valid_loader_;
+  LrSchedule schedule_;
+  std::vector<std::unique_ptr<MetricsSink>> sinks_;
+
+  // Staging for one microbatch.
+  std::vector<std::int32_t> tokens_, targets_, positions_;
+  std::vector<std::int64_t> row_ids_;
+  BatchSpans staging_;
+
+  std::int64_t done_ = 0;      // steps
+  std::int64_t consumed_ = 0;  // samples
+  std::int64_t counted_ = 0;   // targets of the batch at hand that count
+};
+
+// `tera train`: everything a run does and writes under its folder.
+void train(const Setup& setup);
+
+}  // namespace tera
