@@ -138,10 +138,10 @@ void AppendFile::append(std::string_view text) {
   fail_with_reason("write", path_, reason);
 }
 
-void write_all(int fd, std::string_view text, const std::filesystem::path& path) {
+void write_all(int fd, std::string_view text, std::string_view name) {
   std::size_t written = 0;
   const int reason = write_fully(fd, text.data(), text.size(), -1, written);
-  if (reason != 0) fail_with_reason("write", path, reason);
+  if (reason != 0) fail_with_reason("write to", name, reason);
 }
 
 }  // namespace tera

@@ -62,7 +62,7 @@ class AppendFile {
   FileDescriptor file_;
 };
 
-// All bytes, through interruptions and short writes; `path` is for the message.
-void write_all(int fd, std::string_view text, const std::filesystem::path& path);
+// All bytes, through interruptions and short writes; `name` is for the message.
+void write_all(int fd, std::string_view text, std::string_view name);
 
 }  // namespace tera

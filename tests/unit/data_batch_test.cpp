@@ -30,7 +30,7 @@ TEST(Permutation, IsABijectionForEverySize) {
 // Over many passes each of 6 things must come first about equally often, and each ordered pair of neighbours too.
 TEST(Permutation, FavoursNoOrder) {
   const Permutation order(rng_stream(3, "order"), 6);
-  constexpr int passes = 6000;
+  constexpr int passes = 60000;
   std::array<int, 6> first{};
   std::array<std::array<int, 6>, 6> pair{};
   for (int pass = 0; pass < passes; ++pass) {
@@ -40,9 +40,9 @@ TEST(Permutation, FavoursNoOrder) {
   }
   double chi_first = 0, chi_pair = 0;
   for (std::size_t a = 0; a < 6; ++a) {
-    chi_first += (first[a] - 1000.0) * (first[a] - 1000.0) / 1000.0;
+    chi_first += (first[a] - 10000.0) * (first[a] - 10000.0) / 10000.0;
     for (std::size_t b = 0; b < 6; ++b)
-      if (a != b) chi_pair += (pair[a][b] - 200.0) * (pair[a][b] - 200.0) / 200.0;
+      if (a != b) chi_pair += (pair[a][b] - 2000.0) * (pair[a][b] - 2000.0) / 2000.0;
   }
   EXPECT_LT(chi_first, 20.5);  // 5 degrees of freedom, p = 0.001
   EXPECT_LT(chi_pair, 58.3);   // 29 degrees of freedom, p = 0.001

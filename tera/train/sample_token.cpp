@@ -1,0 +1,1 @@
+#include "tera/train/sample_token.h"
