@@ -1,7 +1,8 @@
 # tera_flags carries what every target of ours is compiled with; it is never exported.
 add_library(tera_flags INTERFACE)
-target_compile_options(tera_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
-                                            -Woverloaded-virtual -Wno-missing-field-initializers -Werror -ffp-contract=off)
+target_compile_options(tera_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wno-sign-conversion;-Wnon-virtual-dtor;-Woverloaded-virtual;-Wno-missing-field-initializers;-Werror;-ffp-contract=off>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall;-Xcompiler=-Wextra;-Werror=all-warnings>)
 
 if(TERA_SANITIZE STREQUAL "address")
   set(tera_sanitize_flags -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
@@ -11,6 +12,6 @@ elseif(TERA_SANITIZE)
   message(FATAL_ERROR "TERA_SANITIZE is '${TERA_SANITIZE}'; it may be empty, address or thread")
 endif()
 if(TERA_SANITIZE)
-  add_compile_options(${tera_sanitize_flags})
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${tera_sanitize_flags}>")
   add_link_options(${tera_sanitize_flags})
 endif()
