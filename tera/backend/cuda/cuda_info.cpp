@@ -29,10 +29,12 @@ GpuInfo query_gpu(int device) {
 
 }  // namespace
 
+std::string toolkit_version() { return version_text(CUDART_VERSION); }
+
 CudaInfo query_cuda() {
   CudaInfo info;
   info.built_in = true;
-  info.toolkit = version_text(CUDART_VERSION);
+  info.toolkit = toolkit_version();
   int driver = 0;
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0) info.driver = version_text(driver);
   int count = 0;

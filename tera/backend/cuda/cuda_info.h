@@ -23,5 +23,6 @@ struct CudaInfo {
 };
 
 CudaInfo query_cuda();
+std::string toolkit_version();  // empty when built without CUDA; asks no driver
 
 }  // namespace tera::cuda

@@ -3,6 +3,8 @@
 
 namespace tera::cuda {
 
+std::string toolkit_version() { return {}; }
+
 CudaInfo query_cuda() {
   CudaInfo info;
   info.problem = "not built in";
