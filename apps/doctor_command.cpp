@@ -43,13 +43,14 @@ std::string instruction_sets() {
   std::string others;
   for (const auto& [isa, name] : EnumNames<cpu::Isa>::values)
     if (isa != cpu::best_isa() && cpu::supports(isa)) others += fmt::format(", {}", name);
-  return fmt::format("{} in use{}{}", name_of(cpu::best_isa()), others.empty() ? "" : "; also possible: ",
-                     others.empty() ? "" : others.substr(2));
+  return fmt::format("{} in use{}{}", name_of(cpu::best_isa()),
+                     others.empty() ? "" : "; also possible: ", others.empty() ? "" : others.substr(2));
 }
 
 std::string huge_page_advice(const std::string& mode) {
   if (mode == "always" || mode == "madvise") return mode + " (used for planned memory)";
-  if (mode == "never") return "never (steps are slower; as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled)";
+  if (mode == "never")
+    return "never (steps are slower; as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled)";
   return "unknown";
 }
 
@@ -66,21 +67,25 @@ Section machine_section() {
 
 Section cuda_section() {
   const cuda::CudaInfo info = cuda::query_cuda();
-  if (!info.built_in) return {"CUDA", {{"status", "not built in (no toolkit was found at build time, or TERA_CUDA=OFF)"}}};
-  Section section{"CUDA", {{"toolkit", info.toolkit}, {"driver", info.driver.empty() ? "none" : "serves CUDA " + info.driver}}};
+  if (!info.built_in)
+    return {"CUDA", {{"status", "not built in (no toolkit was found at build time, or TERA_CUDA=OFF)"}}};
+  Section section{"CUDA",
+                  {{"toolkit", info.toolkit}, {"driver", info.driver.empty() ? "none" : "serves CUDA " + info.driver}}};
   if (info.gpus.empty()) section.rows.push_back({"gpus", info.problem.empty() ? "none" : "none: " + info.problem});
   for (std::size_t i = 0; i < info.gpus.size(); ++i) {
     const cuda::GpuInfo& gpu = info.gpus[i];
-    section.rows.push_back({fmt::format("gpu {}", i),
-                            fmt::format("{}, compute {}.{}, {}, {}", gpu.name, gpu.major, gpu.minor, gib(gpu.memory_bytes),
-                                        gpu.problem.empty() ? "kernels run" : "unusable: " + gpu.problem)});
+    section.rows.push_back(
+        {fmt::format("gpu {}", i),
+         fmt::format("{}, compute {}.{}, {}, {}", gpu.name, gpu.major, gpu.minor, gib(gpu.memory_bytes),
+                     gpu.problem.empty() ? "kernels run" : "unusable: " + gpu.problem)});
   }
   return section;
 }
 
 Section mpi_section() {
   const mpi::MpiInfo info = mpi::query_mpi();
-  return {"MPI", {{"library", info.built_in ? info.library : "not built in (none was found at build time, or TERA_MPI=OFF)"}}};
+  return {"MPI",
+          {{"library", info.built_in ? info.library : "not built in (none was found at build time, or TERA_MPI=OFF)"}}};
 }
 
 void print(const std::vector<Section>& sections) {
