@@ -20,7 +20,7 @@ function(tera_build_info target)
             "-Dcompiler=${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}" -Dbuild_type=${CMAKE_BUILD_TYPE}
             -Dsanitize=${TERA_SANITIZE} -Dprocessor=${CMAKE_SYSTEM_PROCESSOR}
             -P ${PROJECT_SOURCE_DIR}/cmake/TeraVersion.cmake
-    VERBATIM)
+    COMMENT "Noting version and commit" VERBATIM)
   add_dependencies(${target} tera_build_info)
   target_sources(${target} PRIVATE ${output})
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
