@@ -1,6 +1,134 @@
-#include <cstdio>
+// The program: finds the subcommand, runs it, and turns what it throws into a message and an exit status.
 
-int main() {
-  std::puts("tera");
-  return 0;
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "apps/build_info.h"
+#include "apps/commands.h"
+#include "apps/nearest_name.h"
+#include "tera/backend/cuda/cuda_info.h"
+#include "tera/backend/mpi/mpi_info.h"
+#include "tera/base/error.h"
+
+namespace tera {
+namespace {
+
+enum ExitStatus { done = 0, our_fault = 1, users_mistake = 2 };
+
+void add_commands(CLI::App& app) { add_doctor_command(app); }
+
+std::string version_text() {
+  const BuildInfo build = build_info();
+  const auto cuda = cuda::toolkit_version();
+  const auto mpi = mpi::query_mpi();
+  std::string text = fmt::format("tera {}", build.version);
+  if (!build.commit.empty()) text += fmt::format(" ({})", build.commit);
+  text += fmt::format("\nbuilt by {} for {}, {}", build.compiler, build.processor, build.build_type);
+  if (!build.sanitize.empty()) text += fmt::format(", {} sanitizer", build.sanitize);
+  text += fmt::format("\nbackends: cpu{}{}\n", cuda.empty() ? "" : fmt::format(", cuda {}", cuda),
+                      mpi.built_in ? fmt::format(", {}", mpi.library) : "");
+  return text;
+}
+
+// A descriptor that the caller closed would be given to the next file we open, and messages would land in it. Standard
+// output becomes one that cannot be written, so that the loss is noticed at the end.
+void keep_standard_descriptors() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(descriptor, F_GETFD) != -1 || errno != EBADF) continue;
+    const int opened = open("/dev/null", descriptor == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+    if (opened != -1 && opened != descriptor) {
+      dup2(opened, descriptor);
+      close(opened);
+    }
+  }
+}
+
+void report(std::string_view message) {
+  const std::string line = fmt::format("tera: {}\n", message);
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(command->get_name());
+  return names;
+}
+
+// What CLI11 would say about an unknown subcommand does not name the ones there are.
+void check_command_name(const CLI::App& app, const std::string& word) {
+  const std::vector<std::string> names = command_names(app);
+  if (word.empty() || word.front() == '-' || std::find(names.begin(), names.end(), word) != names.end()) return;
+  const std::string nearest = nearest_name(word, names);
+  fail_user("there is no command '{}'; {}commands are: {}", word,
+            nearest.empty() ? "" : fmt::format("did you mean '{}'? The ", nearest), fmt::join(names, ", "));
+}
+
+// Help goes to standard output and is not a mistake; everything else CLI11 throws is one.
+int finish_parsing(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+    const bool version = dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr;
+    const std::string text = version ? version_text() : app.help();
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    return done;
+  }
+  report(fmt::format("{} (--help shows what is valid)", error.what()));
+  return users_mistake;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Trains large language models: one native program.", "tera");
+  app.set_version_flag("--version", "");  // the text is made when it is asked for
+  add_commands(app);
+  try {
+    if (argc > 1) check_command_name(app, argv[1]);
+    app.parse(argc, argv);
+    require_user(!app.get_subcommands().empty(), "a command is needed; they are: {} (--help tells more)",
+                 fmt::join(command_names(app), ", "));
+    return done;
+  } catch (const CLI::ParseError& error) {
+    return finish_parsing(app, error);
+  }
+}
+
+int run_and_report(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const UserError& error) {
+    report(error.what());
+    return users_mistake;
+  } catch (const std::exception& error) {
+    if (std::ferror(stdout)) return users_mistake;  // a failed write; main says so
+    report(fmt::format("{}\nThis is a fault of tera, not of what you gave it; please report it.", error.what()));
+    return our_fault;
+  }
+}
+
+}  // namespace
+}  // namespace tera
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe then fails the write, which is reported below
+  tera::keep_standard_descriptors();
+  const int status = tera::run_and_report(argc, argv);
+  if (std::fflush(stdout) != 0) {
+    tera::report(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
+    return tera::users_mistake;
+  }
+  if (std::ferror(stdout)) {
+    tera::report("cannot write to standard output: an earlier write failed");
+    return tera::users_mistake;
+  }
+  return status;
 }

@@ -1,10 +1,14 @@
 # tera_flags carries what every target of ours is compiled with; it is never exported.
 add_library(tera_flags INTERFACE)
-target_compile_options(tera_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
-                                            -Woverloaded-virtual -Wno-missing-field-initializers -Werror)
+set(tera_cxx_flags -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor -Woverloaded-virtual -Werror
+                   -Wno-missing-field-initializers  # argument structs have defaults
+                   -Wno-restrict)  # g++ 12 sees overlap in "text" + std::string where there is none
+set(tera_cuda_flags -Xcompiler=-Wall,-Wextra -Werror=all-warnings)
+target_compile_options(tera_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${tera_cxx_flags}>"
+                                            "$<$<COMPILE_LANGUAGE:CUDA>:${tera_cuda_flags}>")
 
 # Directory-wide, so that it comes before what a target asks for: kernels do want fused multiply-adds.
-add_compile_options(-ffp-contract=off)
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>")
 
 if(TERA_SANITIZE STREQUAL "address")
   set(tera_sanitize_flags -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
@@ -14,6 +18,6 @@ elseif(TERA_SANITIZE)
   message(FATAL_ERROR "TERA_SANITIZE is '${TERA_SANITIZE}'; it may be empty, address or thread")
 endif()
 if(TERA_SANITIZE)
-  add_compile_options(${tera_sanitize_flags})
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${tera_sanitize_flags}>")
   add_link_options(${tera_sanitize_flags})
 endif()

@@ -1,0 +1,65 @@
+# One-word entries to everything; each does its own set-up. The build itself is CMake's: see docs/build.md.
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PREFIX ?= /usr/local
+CTEST_ARGS ?=
+BUILD := build/release
+CPP_FILES = $(shell scripts/list-sources)
+TEST = ctest --output-on-failure --no-tests=error -j $(JOBS) -L cpu $(CTEST_ARGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help bootstrap quickstart build test debug asan tsan lint format tidy bench-cpu install clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+bootstrap:
+	@scripts/bootstrap
+
+quickstart: bootstrap  ## from a bare machine to a trained small Llama, its loss curve and a sample
+	@cmake --preset release
+	@cmake --build $(BUILD) -j $(JOBS) --target tera_app
+	@scripts/quickstart $(BUILD)/bin/tera
+
+build: bootstrap  ## the program, the library and the tests, optimised
+	@cmake --preset release
+	@cmake --build $(BUILD) -j $(JOBS)
+
+test: build  ## from a bare machine to a passed test suite
+	@$(MAKE) --no-print-directory run-lint
+	@$(TEST) --test-dir $(BUILD)
+
+debug asan tsan: bootstrap
+	@cmake --preset $@
+	@cmake --build build/$@ -j $(JOBS)
+	@$(TEST) --test-dir build/$@
+debug:  ## build without optimisation, poisoned arenas; test
+asan:  ## build with AddressSanitizer and UndefinedBehaviorSanitizer; test
+tsan:  ## build with ThreadSanitizer; test
+
+.PHONY: run-lint
+run-lint:
+	@$(BUILD)/bin/tera_lint .
+	@scripts/check-format
+
+lint: bootstrap  ## include order, house rules and formatting
+	@cmake --preset release
+	@cmake --build $(BUILD) -j $(JOBS) --target tera_lint
+	@$(MAKE) --no-print-directory run-lint
+
+format:  ## rewrite the sources as .clang-format says
+	@scripts/bootstrap --dev
+	@clang-format-14 -i $(CPP_FILES)
+
+tidy:  ## clang-tidy over everything (slow)
+	@scripts/bootstrap --dev
+	@cmake --preset release
+	@printf '%s\n' $(filter %.cpp,$(CPP_FILES)) | xargs -P $(JOBS) -n 4 clang-tidy-14 -p $(BUILD) --quiet
+
+bench-cpu: build  ## time a training step against PyTorch on this machine's CPU
+	@bench/cpu_vs_torch
+
+install: build  ## into PREFIX (default /usr/local)
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean:  ## remove everything that was built
+	@rm -rf build

@@ -1,0 +1,11 @@
+#pragma once
+// One function per subcommand, each in apps/<name>_command.cpp: it adds the subcommand with its options to the program
+// and sets what to do as its callback. See README.md for the pattern.
+
+#include <CLI/CLI.hpp>
+
+namespace tera {
+
+void add_doctor_command(CLI::App& app);
+
+}  // namespace tera

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tera {
+
+// The name that takes the fewest single-letter edits to reach, or nothing when none is near enough to be meant.
+std::string nearest_name(std::string_view word, std::span<const std::string> names);
+
+}  // namespace tera

@@ -1,0 +1,49 @@
+#include "tera/backend/cuda/cuda_info.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include "tera/backend/cuda/kernels/probe.cuh"
+
+namespace tera::cuda {
+namespace {
+
+// CUDA writes 13.0 as 13000.
+std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+GpuInfo query_gpu(int device) {
+  GpuInfo info;
+  cudaDeviceProp properties{};
+  if (const cudaError_t status = cudaGetDeviceProperties(&properties, device); status != cudaSuccess) {
+    info.problem = cudaGetErrorString(status);
+    return info;
+  }
+  info.name = properties.name;
+  info.major = properties.major;
+  info.minor = properties.minor;
+  info.memory_bytes = properties.totalGlobalMem;
+  if (const cudaError_t status = kernels::probe(device); status != cudaSuccess)
+    info.problem = cudaGetErrorString(status);
+  return info;
+}
+
+}  // namespace
+
+std::string toolkit_version() { return version_text(CUDART_VERSION); }
+
+CudaInfo query_cuda() {
+  CudaInfo info;
+  info.built_in = true;
+  info.toolkit = toolkit_version();
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0) info.driver = version_text(driver);
+  int count = 0;
+  if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
+    info.problem = info.driver.empty() ? "no NVIDIA driver on this machine" : cudaGetErrorString(status);
+    return info;
+  }
+  for (int device = 0; device < count; ++device) info.gpus.push_back(query_gpu(device));
+  return info;
+}
+
+}  // namespace tera::cuda

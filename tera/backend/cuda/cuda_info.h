@@ -1,0 +1,28 @@
+#pragma once
+// What CUDA this program was built with and which GPUs it can use. Without CUDA, no_cuda.cpp answers.
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace tera::cuda {
+
+struct GpuInfo {
+  std::string name;
+  int major = 0, minor = 0;  // compute capability
+  std::size_t memory_bytes = 0;
+  std::string problem;  // empty when a kernel of ours ran there and gave the right result
+};
+
+struct CudaInfo {
+  bool built_in = false;
+  std::string toolkit;  // version this program was built with, "13.0"
+  std::string driver;   // newest CUDA version the installed driver serves; empty without a driver
+  std::string problem;  // why there are no GPUs to use; empty when there are
+  std::vector<GpuInfo> gpus;
+};
+
+CudaInfo query_cuda();
+std::string toolkit_version();  // empty when built without CUDA; asks no driver
+
+}  // namespace tera::cuda

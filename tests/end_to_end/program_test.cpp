@@ -1,0 +1,75 @@
+// The program as users meet it: exit status and message of every way to start it wrongly, and what it says of itself.
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <string>
+
+namespace tera {
+namespace {
+
+struct Outcome {
+  int status = -1;
+  std::string output;  // standard output and error together
+};
+
+// Runs `tera ARGUMENTS` in a shell, so that tests can redirect as users do.
+Outcome run(const std::string& arguments) {
+  Outcome outcome;
+  FILE* pipe = popen(("{ \"" TERA_PROGRAM "\" " + arguments + "; } 2>&1").c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 4096> buffer{};
+  for (std::size_t n = 0; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+    outcome.output.append(buffer.data(), n);
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);
+  return outcome;
+}
+
+void expect(const std::string& arguments, int status, const std::string& words) {
+  const Outcome outcome = run(arguments);
+  EXPECT_EQ(outcome.status, status) << arguments << "\n" << outcome.output;
+  EXPECT_NE(outcome.output.find(words), std::string::npos) << arguments << "\n" << outcome.output;
+}
+
+TEST(Program, TellsItsVersion) {
+  expect("--version", 0, "tera " TERA_VERSION);
+  expect("--version", 0, "backends: cpu");
+}
+
+TEST(Program, DoctorDescribesTheMachine) {
+  for (const char* words : {"compiler", "instruction set", "memory", "huge pages", "CUDA", "MPI"})
+    expect("doctor", 0, words);
+}
+
+TEST(Program, HelpIsNoMistake) {
+  expect("--help", 0, "doctor");
+  expect("doctor --help", 0, "Usage: tera doctor");
+}
+
+TEST(Program, WrongArgumentsAreTheUsersMistake) {
+  expect("", 2, "tera: a command is needed");
+  expect("docter", 2, "did you mean 'doctor'?");
+  expect("xyzzyxyzzy", 2, "there is no command 'xyzzyxyzzy'; commands are: ");
+  expect("--versoin", 2, "--versoin");
+  expect("doctor --no-such-option", 2, "--no-such-option");
+  expect("doctor too many", 2, "too");
+}
+
+TEST(Program, OutputThatCannotBeWrittenIsNotSuccess) {
+  expect("doctor > /dev/full", 2, "cannot write to standard output: No space left on device");
+  expect("--help > /dev/full", 2, "cannot write to standard output: No space left on device");
+  expect("doctor >&-", 2, "cannot write to standard output");
+}
+
+TEST(Program, ReaderThatWentAwayIsNotSuccess) {
+  // The pipe's reader ends at once, and the program starts later; unless it takes care, a signal would kill it
+  // silently.
+  const Outcome outcome = run("--version; { sleep 0.2; \"" TERA_PROGRAM "\" doctor; echo \"status $?\" >&2; } | true");
+  EXPECT_NE(outcome.output.find("status 2"), std::string::npos) << outcome.output;
+}
+
+}  // namespace
+}  // namespace tera
