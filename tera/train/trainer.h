@@ -25,6 +25,7 @@ class Trainer {
   void run(StopRequest& stop);
 
   TrainingStep& step() { return step_; }
+  std::int64_t steps() const { return done_; }
 
  private:
   void load_batch();

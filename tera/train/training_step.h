@@ -43,6 +43,7 @@ class TrainingStep {
   double grad_norm();
 
   ParamStore& params() { return params_; }
+  std::int64_t count_parameters() const { return params_.count_elements(); }
   const MemoryPlan& memory() const { return memory_.plan(); }
   Ops& ops() { return *ops_; }
   std::int64_t updates() const { return updates_; }

@@ -1,0 +1,83 @@
+// `tera train`: what a run reads, shows and leaves behind.
+
+#include <fmt/format.h>
+
+#include "tera/base/error.h"
+#include "tera/base/signals.h"
+#include "tera/checkpoint/checkpoint.h"
+#include "tera/config/describe.h"
+#include "tera/train/console.h"
+#include "tera/train/loss_plot.h"
+#include "tera/train/plan_table.h"
+#include "tera/train/trainer.h"
+
+namespace tera {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path prepare_folder(const Setup& setup) {
+  const fs::path folder = setup.run_dir;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  require_user(!error, "run.dir={}: {}", folder.string(), error.message());
+  return folder;
+}
+
+// What an earlier run left under this name is kept, as metrics.jsonl.1 and so on.
+void keep_earlier(const fs::path& file) {
+  if (!fs::exists(file)) return;
+  for (int i = 1;; ++i) {
+    const fs::path kept = fmt::format("{}.{}", file.string(), i);
+    if (fs::exists(kept)) continue;
+    fs::rename(file, kept);
+    return;
+  }
+}
+
+void draw_losses(const fs::path& folder, const Setup& setup, Log& log) {
+  LossCurves curves = read_loss_curves(folder / "metrics.jsonl");
+  if (curves.train.size() < 2) return;
+  curves.title = setup.config.run.name;
+  write_file_atomically(folder / "loss.svg", loss_svg(curves));
+  log.info("{}", loss_text(curves, {.columns = std::min(log.columns(), 100), .color = log.terminal()}));
+  log.info("loss curve: {}", (folder / "loss.svg").string());
+}
+
+}  // namespace
+
+void train(const Setup& setup) {
+  StopRequest stop;  // before any thread is started
+  Log log;
+  Backend backend = make_backend(setup.config.dist);
+  DataSource data = make_data_source(setup);
+  const std::string summary = data.summary;
+  Trainer trainer(setup, backend, std::move(data), log);
+
+  const fs::path folder = prepare_folder(setup);
+  for (const char* name : {"log.txt", "metrics.jsonl"}) keep_earlier(folder / name);
+  log.open_file(folder / "log.txt");
+  write_file_atomically(folder / "config.resolved.yaml", resolved_yaml(setup));
+
+  log.info("{} {}: {} layers, hidden {}, {:.2f} M parameters", setup.config.run.name, name_of(setup.model.arch),
+           setup.model.num_layers, setup.model.hidden, static_cast<double>(trainer.step().params().count_elements()) / 1e6);
+  log.info("device: {}; data: {}", backend.name, summary);
+  log.info("batch: {} x {} tokens in {} microbatch{}; memory: {} as planned", setup.batch.global_batch, setup.batch.seq_length,
+           setup.batch.num_microbatches, setup.batch.num_microbatches == 1 ? "" : "es",
+           format_bytes(trainer.step().memory().total()));
+
+  trainer.add_sink(std::make_unique<JsonlSink>(folder / "metrics.jsonl", AppendFile::Start::empty));
+  trainer.add_sink(std::make_unique<ConsoleSink>(
+      log, ConsoleSink::Options{.total_steps = setup.batch.train_iters, .log_interval = setup.config.logger.log_interval}));
+  trainer.run(stop);
+
+  if (!setup.config.checkpoint.save.empty()) {
+    const auto saved = save_checkpoint(setup.config.checkpoint.save,
+                                       {.step = trainer.steps(), .config_yaml = resolved_yaml(setup)},
+                                       trainer.step().params(), *backend.ops);
+    log.info("saved {}", saved.string());
+  }
+  draw_losses(folder, setup, log);
+}
+
+}  // namespace tera
