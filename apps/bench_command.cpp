@@ -1,0 +1,28 @@
+#include <cstdio>
+#include <memory>
+
+#include "apps/commands.h"
+#include "apps/run_options.h"
+#include "tera/train/bench.h"
+
+namespace tera {
+namespace {
+
+struct StepOptions : RunOptions {
+  BenchOptions bench;
+};
+
+}  // namespace
+
+void add_bench_command(CLI::App& app) {
+  auto options = std::make_shared<StepOptions>();
+  CLI::App* bench = app.add_subcommand("bench", "measure speed")->require_subcommand(1);
+  CLI::App* command = bench->add_subcommand("step", "timed training steps on mock data");
+  options->add_to(*command);
+  command->add_option("--steps", options->bench.steps, "steps that count")->capture_default_str();
+  command->add_option("--warmup", options->bench.warmup, "steps before those")->capture_default_str();
+  command->add_flag("--json", options->bench.json, "as one line of JSON");
+  command->callback([options] { std::fputs(bench_step(options->load(Purpose::inspect), options->bench).c_str(), stdout); });
+}
+
+}  // namespace tera

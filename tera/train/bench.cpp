@@ -1,0 +1,83 @@
+#include "tera/train/bench.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "tera/base/error.h"
+#include "tera/base/log.h"
+#include "tera/base/signals.h"
+#include "tera/train/trainer.h"
+
+namespace tera {
+namespace {
+
+// Keeps step times and losses instead of writing them anywhere.
+struct Recorder final : MetricsSink {
+  void step(const StepMetrics& metrics) override {
+    times.push_back(metrics.step_ms);
+    losses.push_back(metrics.loss);
+  }
+  void eval(const EvalMetrics&) override {}
+  std::vector<double> times, losses;
+};
+
+std::size_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+}  // namespace
+
+std::string bench_step(const Setup& given, const BenchOptions& options) {
+  require_user(options.steps >= 1 && options.warmup >= 0, "--steps {} and --warmup {} must be at least 1 and 0", options.steps,
+               options.warmup);
+  Setup setup = given;
+  setup.config.dataset.kind = DatasetKind::mock;
+  setup.config.train.eval_iters = 0;
+  setup.batch.train_iters = options.steps + options.warmup;
+  if (setup.schedule.decay_iters == 0) setup.schedule.decay_iters = setup.batch.train_iters;
+
+  StopRequest stop;
+  Log quiet({.console = -1});
+  Backend backend = make_backend(setup.config.dist);
+  Trainer trainer(setup, backend, make_data_source(setup), quiet);
+  auto recorder = std::make_unique<Recorder>();
+  Recorder& record = *recorder;
+  trainer.add_sink(std::move(recorder));
+  trainer.run(stop);
+  require_user(trainer.steps() == setup.batch.train_iters, "stopped after {} steps", trainer.steps());
+
+  const std::vector<double> times(record.times.begin() + options.warmup, record.times.end());
+  const double step_ms = median(times);
+  const auto tokens = static_cast<double>(setup.batch.global_batch * setup.batch.seq_length);
+  const double tokens_per_s = tokens / step_ms * 1e3;
+  const double tflops = tokens_per_s * model_flops_per_token(setup.model, setup.batch.seq_length) / 1e12;
+  if (!options.json)
+    return fmt::format("{}: {}\nstep {:.2f} ms (best {:.2f}), {:.1f} tokens/s, {:.4f} TFLOP/s, planned {}, peak resident {}\n",
+                       setup.config.run.name, backend.name, step_ms, *std::min_element(times.begin(), times.end()), tokens_per_s,
+                       tflops, format_bytes(trainer.step().memory().total()), format_bytes(peak_resident_bytes()));
+  const nlohmann::json json{{"device", backend.name},
+                            {"step_ms", step_ms},
+                            {"step_ms_all", times},
+                            {"tokens_per_s", tokens_per_s},
+                            {"tflops", tflops},
+                            {"mfu", nullptr},
+                            {"planned_bytes", trainer.step().memory().total()},
+                            {"peak_bytes", peak_resident_bytes()},
+                            {"losses", record.losses}};
+  return json.dump() + "\n";
+}
+
+}  // namespace tera
