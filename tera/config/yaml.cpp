@@ -5,16 +5,11 @@
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
 
-#include <cerrno>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <memory>
 #include <sstream>
-#include <system_error>
 
 #include "tera/base/error.h"
+#include "tera/base/file.h"
 
 namespace tera {
 namespace {
@@ -196,14 +191,7 @@ YamlNode parse_yaml(std::string_view text, const std::string& source) {
 }
 
 YamlNode read_yaml_file(const std::string& path) {
-  std::error_code ignored;
-  require_user(!std::filesystem::is_directory(path, ignored), "{}: a folder, not a YAML file", path);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
-  require_user(file != nullptr, "{}: {}", path, std::strerror(errno));
-  std::string text(max_yaml_bytes + 1, '\0');
-  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
-  require_user(std::ferror(file.get()) == 0, "{}: cannot be read: {}", path, std::strerror(errno));
-  YamlNode node = parse_yaml(text, path);
+  YamlNode node = parse_yaml(read_whole_file(path, max_yaml_bytes), path);
   require_user(node.kind != YamlNode::Kind::null, "{}: empty; a config has at least 'model: {{arch: ...}}'", path);
   return node;
 }
