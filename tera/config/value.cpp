@@ -155,6 +155,8 @@ std::string format_limit(double limit) {
 }
 
 std::string describe_limits(const Limits& limits) {
+  const bool range = std::isfinite(limits.low) && std::isfinite(limits.high) && !limits.low_open && !limits.high_open;
+  if (range) return fmt::format("from {} to {}", format_limit(limits.low), format_limit(limits.high));
   std::string out;
   if (std::isfinite(limits.low)) out += (limits.low_open ? "above " : "at least ") + format_limit(limits.low);
   if (std::isfinite(limits.low) && std::isfinite(limits.high)) out += " and ";

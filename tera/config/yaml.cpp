@@ -14,6 +14,10 @@
 namespace tera {
 namespace {
 
+// A comment put behind the text. The parser lets an open quote run to the end, so a value that holds this was not
+// closed.
+constexpr std::string_view end_mark = "# end of text";
+
 int line_of(const YAML::Mark& mark) { return mark.line + 1; }
 
 // Builds the tree from the parser's events. The parser recurses once per level and reports the level first, so throwing
@@ -41,6 +45,8 @@ class TreeBuilder final : public YAML::EventHandler {
                 const std::string& value) override {
     refuse_anchor(mark, anchor);
     refuse_tag(mark, tag);
+    require_user(value.find(end_mark) == std::string::npos, "{}:{}: a quote is opened here and never closed", source_,
+                 line_of(mark));
     const bool quoted = tag == "!";
     const bool null = !quoted && (value.empty() || value == "~" || value == "null");
     YamlNode node{
@@ -86,7 +92,7 @@ class TreeBuilder final : public YAML::EventHandler {
     require_user(levels_.size() < max_yaml_depth, "{}:{}: nested deeper than {} levels", source_, line_of(mark),
                  max_yaml_depth);
     require_user(levels_.empty() || levels_.back().node.kind != YamlNode::Kind::map || levels_.back().has_key,
-                 "{}:{}: a key must be a plain word, not a list or map", source_, line_of(mark));
+                 "{}:{}: a list or map stands where a key should be; is a bracket left open?", source_, line_of(mark));
     levels_.push_back({.node = {.kind = kind, .line = line_of(mark)}});
   }
 
@@ -178,7 +184,7 @@ const YamlNode* YamlNode::find(std::string_view key) const {
 
 YamlNode parse_yaml(std::string_view text, const std::string& source) {
   check_text(text, source);
-  std::istringstream stream{std::string(text)};
+  std::istringstream stream{fmt::format("{}\n{}\n", text, end_mark)};
   TreeBuilder builder(source);
   try {
     YAML::Parser parser(stream);

@@ -1,5 +1,6 @@
 // Where values come from, who wins, and what is said about keys and types that are wrong.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -39,8 +40,8 @@ class ConfigLoad : public ::testing::Test {
 TEST_F(ConfigLoad, LaterSourcesWin) {
   folder_.write("base.yaml", "model: {arch: gpt, num_layers: 1, hidden_size: 8, vocab_size: 9}\ntrain: {seed: 1}\n");
   folder_.write("sub/mid.yaml", "extends: ../base.yaml\nmodel:\n  num_layers: 2\n  hidden_size: 16\n");
-  const LoadedConfig loaded = load("extends: sub/mid.yaml\nmodel:\n  arch: qwen2\n  hidden_size: 32\n",
-                                   {"train.seed=5", "train.seed=6"});
+  const LoadedConfig loaded =
+      load("extends: sub/mid.yaml\nmodel:\n  arch: qwen2\n  hidden_size: 32\n", {"train.seed=5", "train.seed=6"});
   const ModelConfig& model = loaded.config.model;
   EXPECT_EQ(model.arch, Arch::qwen2);
   EXPECT_EQ(model.vocab_size, 9);
@@ -80,12 +81,10 @@ TEST_F(ConfigLoad, RefusesBadExtends) {
   expect_refused("extends: nowhere.yaml", "nowhere.yaml");
   expect_refused("extends: {a: 1}", "'extends' takes a file or a list of files");
   expect_refused("extends: [[a.yaml]]", "'extends' takes a file or a list of files");
-  for (int i = 0; i < 10; ++i)
-    folder_.write("c" + std::to_string(i) + ".yaml", "extends: c" + std::to_string(i + 1) + ".yaml\n");
+  for (int i = 0; i < 10; ++i) folder_.write(fmt::format("c{}.yaml", i), fmt::format("extends: c{}.yaml\n", i + 1));
   expect_refused("extends: c0.yaml", "more than 8 files extend one another");
   for (int i = 0; i < 6; ++i) {
-    const std::string next = "d" + std::to_string(i + 1) + ".yaml";
-    folder_.write("d" + std::to_string(i) + ".yaml", "extends: [" + next + "," + next + "," + next + "]\n");
+    folder_.write(fmt::format("d{}.yaml", i), fmt::format("extends: [d{0}.yaml, d{0}.yaml, d{0}.yaml]\n", i + 1));
   }
   folder_.write("d6.yaml", "train: {seed: 1}\n");
   expect_refused("extends: d0.yaml", "more than 64 files");
@@ -94,7 +93,8 @@ TEST_F(ConfigLoad, RefusesBadExtends) {
 TEST_F(ConfigLoad, ReadsEveryType) {
   const LoadedConfig loaded = load(
       "model:\n  arch: llama\n  rope_scaling: {type: yarn, factor: +4, truncate: False}\n  freeze: ['*.bias', 7]\n"
-      "  layernorm_epsilon: 1.5e-6\n  qk_layernorm: true\ndataset: {data_path: a b.txt}\ncheckpoint: {save: '007'}\nlogger:\n");
+      "  layernorm_epsilon: 1.5e-6\n  qk_layernorm: true\ndataset: {data_path: a b.txt}\ncheckpoint: {save: "
+      "'007'}\nlogger:\n");
   const ModelConfig& model = loaded.config.model;
   EXPECT_EQ(model.rope_scaling.type, RopeScalingKind::yarn);
   EXPECT_EQ(model.rope_scaling.factor, 4);
@@ -107,11 +107,10 @@ TEST_F(ConfigLoad, ReadsEveryType) {
 }
 
 TEST_F(ConfigLoad, OverridesAreYaml) {
-  const RunConfig config =
-      load("model: {arch: llama}\ncheckpoint: {save: x}",
-           {"model.rope_scaling={type: linear, factor: 2}", "model.freeze=[a, b]", "checkpoint.save=", "dataset.split=1,2,3",
-            "run.name=a=b"})
-          .config;
+  const RunConfig config = load("model: {arch: llama}\ncheckpoint: {save: x}",
+                                {"model.rope_scaling={type: linear, factor: 2}", "model.freeze=[a, b]",
+                                 "checkpoint.save=", "dataset.split=1,2,3", "run.name=a=b"})
+                               .config;
   EXPECT_EQ(config.model.rope_scaling.factor, 2);
   EXPECT_EQ(config.model.freeze.size(), 2u);
   EXPECT_EQ(config.checkpoint.save, "");
@@ -156,7 +155,8 @@ TEST_F(ConfigLoad, RefusesWrongTypes) {
 TEST_F(ConfigLoad, RefusesBadOverrides) {
   for (const char* text : {"", "=", "train.seed", "seed=1", ".seed=1", "train.=1", "train..seed=1"})
     expect_bad_value(text, "is not an override; write section.key=value");
-  expect_bad_value("train.seed=[", "not valid YAML");
+  expect_bad_value("train.seed=[", "is a bracket left open?");
+  expect_bad_value("train.seed=[1]]", "not valid YAML");
   expect_bad_value("train.seed=\xff", "not UTF-8");
   expect_bad_value("train.seed.x=1", "train.seed: a map is not a whole number");
   std::string deep;
@@ -185,14 +185,14 @@ TEST_F(ConfigLoad, ReportsEverythingAtOnce) {
   const std::string message =
       refusal("model:\n  arch: llama\n  num_layer: 3\ntrain: {seed: x}\n", {"optimizer.lr=nan", "dist.thread=1"});
   EXPECT_TRUE(contains(message, "4 problems"));
-  for (const char* words : {"run.yaml:3: unknown key model.num_layer", "run.yaml:4: train.seed", "override 'optimizer.lr=nan'",
-                            "override 'dist.thread=1'"})
+  for (const char* words : {"run.yaml:3: unknown key model.num_layer", "run.yaml:4: train.seed",
+                            "override 'optimizer.lr=nan'", "override 'dist.thread=1'"})
     EXPECT_TRUE(contains(message, words)) << message;
 }
 
 TEST_F(ConfigLoad, ManyProblemsStayReadable) {
   std::string text = "model:\n";
-  for (int i = 0; i < 900; ++i) text += "  nothing_like_it_" + std::to_string(i) + ": 1\n";
+  for (int i = 0; i < 900; ++i) text += fmt::format("  nothing_like_it_{}: 1\n", i);
   const std::string message = refusal(text);
   EXPECT_TRUE(contains(message, "and 850 more")) << message.substr(0, 300);
 }
