@@ -29,6 +29,9 @@ Comments derived_values(const Setup& setup) {
   note("model.kv_channels", model.kv_channels == 0, setup.model.head_dim);
   note("model.vocab_size", model.vocab_size == 0, setup.model.vocab);
   note("model.max_position_embeddings", model.max_position_embeddings == 0, setup.model.max_positions);
+  note("model.rope_scaling.original_max_position_embeddings",
+       model.rope_scaling.type != RopeScalingKind::none && model.rope_scaling.original_max_position_embeddings == 0,
+       setup.model.rope.scaling.original_max_position_embeddings);
   note("train.global_batch_size", train.global_batch_size == 0, setup.batch.global_batch);
   note("train.train_iters", train.train_iters == 0, setup.batch.train_iters);
   note("scheduler.lr_decay_iters", setup.config.scheduler.lr_decay_iters == 0, setup.schedule.decay_iters);
@@ -50,6 +53,7 @@ void append_section(std::string& out, std::span<const Field> fields, const void*
     if (lines.back().first.size() < 60) width = std::max(width, lines.back().first.size());
   }
   for (const auto& [line, field] : lines) {
+    if (prefix.empty() && !out.empty()) out += '\n';
     const std::string key = prefix + std::string(field->name);
     const auto comment = comments.find(key);
     out += comment == comments.end() ? line : fmt::format("{:{}}  # {}", line, width, comment->second);

@@ -24,7 +24,7 @@ std::set<std::string> check_values(const RunConfig& config, Report& report) {
   for_each_value(config, [&](const std::string& key, const Field& field, const void* value) {
     const std::string written = write_value(field, value);
     if (field.required && (written == "0" || written == "null")) {
-      report.missing(key, "it is {}", describe_type(field));
+      report.missing(key, "expected: {}", describe_type(field));
     } else if (const std::string wrong = check_limits(field, value); !wrong.empty()) {
       report.broken(key, "{}", wrong);
       sane.erase(key.substr(0, key.find('.')));

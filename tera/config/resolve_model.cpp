@@ -61,11 +61,13 @@ class ModelResolver {
                      nearest_divisors(heads, groups));
     shape_.head_dim = model_.kv_channels;
     if (model_.kv_channels != 0 || heads <= 0 || model_.hidden_size <= 0) return;
-    shape_.head_dim = model_.hidden_size / heads;
-    if (model_.hidden_size % heads != 0)
+    if (model_.hidden_size % heads == 0) {
+      shape_.head_dim = model_.hidden_size / heads;
+    } else {
       report_.broken("model.num_attention_heads",
                      "must divide hidden_size, which is {}, unless kv_channels is given; nearest: {}",
                      model_.hidden_size, nearest_divisors(model_.hidden_size, heads));
+    }
   }
 
   void resolve_ffn() {

@@ -19,13 +19,19 @@ const T& as(const void* value) {
   return *static_cast<const T*>(value);
 }
 
+// "'abc' is not a number".
+std::string not_a(const YamlNode& node, std::string_view what) {
+  const bool quotes_hurt = node.kind == YamlNode::Kind::scalar && node.quoted;
+  return fmt::format("{} is not {}{}", describe_node(node), what, quotes_hurt ? "; leave out the quotes" : "");
+}
+
 bool is_plain(const YamlNode& node) { return node.kind == YamlNode::Kind::scalar && !node.quoted; }
 
 std::string read_boolean(const YamlNode& node, bool& value) {
   const std::string& text = node.text;
   const bool yes = text == "true" || text == "True" || text == "TRUE";
   const bool no = text == "false" || text == "False" || text == "FALSE";
-  if (!is_plain(node) || !(yes || no)) return fmt::format("{} is not true or false", describe_node(node));
+  if (!is_plain(node) || !(yes || no)) return not_a(node, "true or false");
   value = yes;
   return {};
 }
@@ -42,7 +48,7 @@ std::errc parse_number(std::string_view text, T& value) {
 }
 
 std::string read_whole(const YamlNode& node, std::int64_t& value) {
-  if (!is_plain(node)) return fmt::format("{} is not a whole number", describe_node(node));
+  if (!is_plain(node)) return not_a(node, "a whole number");
   const std::string_view text = without_plus(node.text);
   std::int64_t parsed = 0;
   const std::errc error = parse_number(text, parsed);
@@ -51,14 +57,14 @@ std::string read_whole(const YamlNode& node, std::int64_t& value) {
     double number = 0;
     if (parse_number(text, number) == std::errc{} && std::abs(number) < 1e15 && number == std::trunc(number))
       return fmt::format("{} is not a whole number; write {}", describe_node(node), static_cast<std::int64_t>(number));
-    return fmt::format("{} is not a whole number", describe_node(node));
+    return not_a(node, "a whole number");
   }
   value = parsed;
   return {};
 }
 
 std::string read_number(const YamlNode& node, double& value) {
-  if (!is_plain(node)) return fmt::format("{} is not a number", describe_node(node));
+  if (!is_plain(node)) return not_a(node, "a number");
   std::string_view text = without_plus(node.text);
   const bool hexadecimal = text.find_first_of("xX") != std::string_view::npos;
   double parsed = 0;
@@ -67,16 +73,14 @@ std::string read_number(const YamlNode& node, double& value) {
     return fmt::format("{} is out of the range of a double", describe_node(node));
   const bool special = text.find("nan") != std::string_view::npos || text.find("inf") != std::string_view::npos ||
                        text.find("NaN") != std::string_view::npos;
-  if (special || (error == std::errc{} && !std::isfinite(parsed)))
-    return fmt::format("{} is not a finite number", describe_node(node));
-  if (error != std::errc{}) return fmt::format("{} is not a number", describe_node(node));
+  if (special || (error == std::errc{} && !std::isfinite(parsed))) return not_a(node, "a finite number");
+  if (error != std::errc{}) return not_a(node, "a number");
   value = parsed;
   return {};
 }
 
 std::string read_text(const YamlNode& node, std::string& value) {
-  if (node.kind != YamlNode::Kind::scalar && node.kind != YamlNode::Kind::null)
-    return fmt::format("{} is not text", describe_node(node));
+  if (node.kind != YamlNode::Kind::scalar && node.kind != YamlNode::Kind::null) return not_a(node, "text");
   value = node.kind == YamlNode::Kind::null ? std::string() : node.text;
   return {};
 }
@@ -151,6 +155,8 @@ std::string format_limit(double limit) {
 }
 
 std::string describe_limits(const Limits& limits) {
+  const bool range = std::isfinite(limits.low) && std::isfinite(limits.high) && !limits.low_open && !limits.high_open;
+  if (range) return fmt::format("from {} to {}", format_limit(limits.low), format_limit(limits.high));
   std::string out;
   if (std::isfinite(limits.low)) out += (limits.low_open ? "above " : "at least ") + format_limit(limits.low);
   if (std::isfinite(limits.low) && std::isfinite(limits.high)) out += " and ";

@@ -5,19 +5,18 @@
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
 
-#include <cerrno>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <memory>
 #include <sstream>
-#include <system_error>
 
 #include "tera/base/error.h"
+#include "tera/base/file.h"
 
 namespace tera {
 namespace {
+
+// A comment put behind the text. The parser lets an open quote run to the end, so a value that holds this was not
+// closed.
+constexpr std::string_view end_mark = "# end of text";
 
 int line_of(const YAML::Mark& mark) { return mark.line + 1; }
 
@@ -46,6 +45,8 @@ class TreeBuilder final : public YAML::EventHandler {
                 const std::string& value) override {
     refuse_anchor(mark, anchor);
     refuse_tag(mark, tag);
+    require_user(value.find(end_mark) == std::string::npos, "{}:{}: a quote is opened here and never closed", source_,
+                 line_of(mark));
     const bool quoted = tag == "!";
     const bool null = !quoted && (value.empty() || value == "~" || value == "null");
     YamlNode node{
@@ -91,7 +92,7 @@ class TreeBuilder final : public YAML::EventHandler {
     require_user(levels_.size() < max_yaml_depth, "{}:{}: nested deeper than {} levels", source_, line_of(mark),
                  max_yaml_depth);
     require_user(levels_.empty() || levels_.back().node.kind != YamlNode::Kind::map || levels_.back().has_key,
-                 "{}:{}: a key must be a plain word, not a list or map", source_, line_of(mark));
+                 "{}:{}: a list or map stands where a key should be; is a bracket left open?", source_, line_of(mark));
     levels_.push_back({.node = {.kind = kind, .line = line_of(mark)}});
   }
 
@@ -183,7 +184,7 @@ const YamlNode* YamlNode::find(std::string_view key) const {
 
 YamlNode parse_yaml(std::string_view text, const std::string& source) {
   check_text(text, source);
-  std::istringstream stream{std::string(text)};
+  std::istringstream stream{fmt::format("{}\n{}\n", text, end_mark)};
   TreeBuilder builder(source);
   try {
     YAML::Parser parser(stream);
@@ -196,14 +197,7 @@ YamlNode parse_yaml(std::string_view text, const std::string& source) {
 }
 
 YamlNode read_yaml_file(const std::string& path) {
-  std::error_code ignored;
-  require_user(!std::filesystem::is_directory(path, ignored), "{}: a folder, not a YAML file", path);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
-  require_user(file != nullptr, "{}: {}", path, std::strerror(errno));
-  std::string text(max_yaml_bytes + 1, '\0');
-  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
-  require_user(std::ferror(file.get()) == 0, "{}: cannot be read: {}", path, std::strerror(errno));
-  YamlNode node = parse_yaml(text, path);
+  YamlNode node = parse_yaml(read_whole_file(path, max_yaml_bytes), path);
   require_user(node.kind != YamlNode::Kind::null, "{}: empty; a config has at least 'model: {{arch: ...}}'", path);
   return node;
 }

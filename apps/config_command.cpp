@@ -1,0 +1,51 @@
+// tera config: every value of a configuration with where it came from; or all about one key.
+
+#include "apps/config_command.h"
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tera/base/error.h"
+#include "tera/config/describe.h"
+#include "tera/config/resolve.h"
+
+namespace tera {
+namespace {
+
+struct ConfigOptions {
+  std::string file;
+  std::vector<std::string> overrides;
+  std::string explain;
+  bool markdown = false;
+};
+
+std::string config_text(const ConfigOptions& options) {
+  if (options.markdown) return config_markdown();
+  if (options.file.empty()) {
+    require_user(!options.explain.empty(), "tera config needs a YAML file, or --explain KEY");
+    return explain_key(options.explain, nullptr);
+  }
+  const LoadedConfig loaded = load_config(options.file, options.overrides);
+  if (!options.explain.empty()) return explain_key(options.explain, &loaded);
+  return annotated_yaml(resolve(loaded.config, Purpose::inspect, &loaded.origins), loaded.origins);
+}
+
+}  // namespace
+
+void add_config_command(CLI::App& app) {
+  auto options = std::make_shared<ConfigOptions>();
+  CLI::App* command = app.add_subcommand("config", "show a configuration, each value with where it came from");
+  command->add_option("config", options->file, "YAML file")->type_name("CONFIG.yaml");
+  command->add_option("overrides", options->overrides, "values that win over the file's")
+      ->type_name("section.key=value");
+  command->add_option("--explain", options->explain, "tell about one key or section")->type_name("KEY");
+  command->add_flag("--markdown", options->markdown)->group("");  // writes docs/config.md
+  command->callback([options] {
+    const std::string text = config_text(*options);
+    std::fwrite(text.data(), 1, text.size(), stdout);
+  });
+}
+
+}  // namespace tera

@@ -1,0 +1,181 @@
+// Tables, structs and documents must tell the same story.
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <fstream>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <string>
+
+#include "tera/base/error.h"
+#include "tera/config/catalog.h"
+#include "tera/config/describe.h"
+#include "tera/config/resolve.h"
+#include "tera/config/value.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+template <class T>
+inline constexpr bool is_optional = false;
+template <class T>
+inline constexpr bool is_optional<std::optional<T>> = true;
+
+// Converts to any member; an optional takes its value's type instead, or the conversion would be ambiguous.
+struct Anything {
+  template <class T>
+  requires(!is_optional<T>) operator T() const;  // NOLINT(google-explicit-constructor)
+};
+
+template <class T, class... Members>
+constexpr std::size_t count_members() {
+  if constexpr (requires { T{Members{}..., Anything{}}; }) {
+    return count_members<T, Members..., Anything>();
+  } else {
+    return sizeof...(Members);
+  }
+}
+
+template <class Section>
+void expect_every_member_listed() {
+  EXPECT_GT(count_members<Section>(), 0u);
+  EXPECT_EQ(Section::fields().size(), count_members<Section>()) << Section::fields()[0].name;
+}
+
+TEST(ConfigTables, ListEveryMember) {
+  expect_every_member_listed<RunConfig>();
+  expect_every_member_listed<ModelConfig>();
+  expect_every_member_listed<RopeScaling>();
+  expect_every_member_listed<DistConfig>();
+  expect_every_member_listed<TrainConfig>();
+  expect_every_member_listed<OptimizerConfig>();
+  expect_every_member_listed<SchedulerConfig>();
+  expect_every_member_listed<MixedPrecisionConfig>();
+  expect_every_member_listed<DatasetConfig>();
+  expect_every_member_listed<TokenizerConfig>();
+  expect_every_member_listed<CheckpointConfig>();
+  expect_every_member_listed<LoggerConfig>();
+  expect_every_member_listed<RunSection>();
+}
+
+TEST(ConfigTables, EveryKeyIsFoundAndExplained) {
+  for (const std::string& key : all_keys()) {
+    ASSERT_NE(find_field(key), nullptr) << key;
+    EXPECT_FALSE(find_field(key)->help.empty()) << key;
+    EXPECT_TRUE(contains(explain_key(key, nullptr), find_field(key)->help)) << key;
+  }
+  EXPECT_EQ(find_field("model.nothing"), nullptr);
+  EXPECT_EQ(find_field("train.seed.more"), nullptr);
+  EXPECT_EQ(find_field(""), nullptr);
+}
+
+// Defaults must satisfy the limits that the tables state.
+TEST(ConfigTables, DefaultsAreWithinLimits) {
+  for_each_value(RunConfig{}, [](const std::string& key, const Field& field, const void* value) {
+    EXPECT_TRUE(field.required || check_limits(field, value).empty()) << key;
+  });
+}
+
+void randomise(const Field& field, void* value, std::mt19937_64& random) {
+  const std::string odd_texts[] = {"",
+                                   "null",
+                                   "~",
+                                   "true",
+                                   "1",
+                                   "a: b",
+                                   "#x",
+                                   "say \"hi\" \\ 'x'",
+                                   "tab\tnew\nline",
+                                   "\xe2\x82\xac",
+                                   " space ",
+                                   "-",
+                                   "a,b",
+                                   "{x}",
+                                   "*",
+                                   "&a",
+                                   "plain/path.txt",
+                                   "\x7f"};
+  const auto text = [&] { return odd_texts[random() % std::size(odd_texts)]; };
+  switch (field.kind) {
+    case FieldKind::boolean: *static_cast<bool*>(value) = random() % 2 == 0; break;
+    case FieldKind::whole: *static_cast<std::int64_t*>(value) = static_cast<std::int64_t>(random()); break;
+    case FieldKind::number:
+      do *static_cast<double*>(value) = std::bit_cast<double>(random());
+      while (!std::isfinite(*static_cast<double*>(value)) || std::abs(*static_cast<double*>(value)) < 1e-300);
+      break;
+    case FieldKind::text: *static_cast<std::string*>(value) = text(); break;
+    case FieldKind::text_list: *static_cast<std::vector<std::string>*>(value) = {text(), text()}; break;
+    case FieldKind::choice: field.choice->set(value, static_cast<int>(random() % field.choice->names.size())); break;
+    case FieldKind::section: break;
+  }
+}
+
+TEST(ConfigYaml, AnyValueIsReadBackBitForBit) {
+  std::mt19937_64 random(3);
+  const TempFolder folder;
+  for (int round = 0; round < 100; ++round) {
+    tera::Setup setup;
+    for_each_value(setup.config, [&](const std::string&, const Field& field, const void* value) {
+      randomise(field, const_cast<void*>(value), random);
+    });
+    if (setup.config.run.name.empty()) setup.config.run.name.push_back('x');
+    const auto file = folder.write("any.yaml", resolved_yaml(setup));
+    ASSERT_EQ(load_config(file.string()).config, setup.config) << resolved_yaml(setup);
+  }
+}
+
+TEST(ConfigYaml, ResolvedFileGivesTheSameSetup) {
+  const TempFolder folder;
+  for (const char* name :
+       {"quickstart.yaml", "tests/tiny_gpt.yaml", "tests/tiny_qwen2.yaml", "models/llama3.1-8b.yaml"}) {
+    const LoadedConfig loaded = load_config(std::string(TERA_SOURCE_DIR "/configs/") + name, {});
+    const tera::Setup setup = resolve(loaded.config, Purpose::inspect);
+    const auto plain = folder.write("config.resolved.yaml", resolved_yaml(setup));
+    EXPECT_EQ(resolve(load_config(plain.string()).config, Purpose::inspect), setup) << name;
+    const auto annotated = folder.write("annotated.yaml", annotated_yaml(setup, loaded.origins));
+    EXPECT_EQ(resolve(load_config(annotated.string()).config, Purpose::inspect), setup) << name;
+  }
+}
+
+TEST(ConfigYaml, SaysWhatIsDerivedAndFromWhere) {
+  const LoadedConfig loaded =
+      load_config(TERA_SOURCE_DIR "/configs/tests/tiny.yaml", std::vector<std::string>{"train.seed=7"});
+  const std::string text = annotated_yaml(resolve(loaded.config), loaded.origins);
+  for (const char* words : {"seed: 7", "# command line", "tiny.yaml:4", "kv_channels: 0", "# default; becomes 8",
+                            "default of model.arch=llama", "# default; becomes runs/tiny"})
+    EXPECT_TRUE(contains(text, words)) << words << "\n" << text;
+}
+
+TEST(ConfigExplain, TellsAllAboutAKey) {
+  const LoadedConfig loaded = load_config(TERA_SOURCE_DIR "/configs/tests/tiny.yaml");
+  const std::string text = explain_key("model.activation", &loaded);
+  for (const char* words : {"gelu, gelu_tanh", "default:  gelu", "gpt: gelu_tanh", "value:    swiglu",
+                            "from:     default of model.arch=llama"})
+    EXPECT_TRUE(contains(text, words)) << text;
+  EXPECT_TRUE(contains(explain_key("dist.device", nullptr), "without the CUDA backend"));
+  EXPECT_TRUE(contains(explain_key("model.rope_scaling", nullptr), "beta_fast"));
+  EXPECT_TRUE(contains(message_of<UserError>([] { explain_key("model.numlayers", nullptr); }),
+                       "did you mean model.num_layers?"));
+}
+
+TEST(ConfigDocs, HelpHoldsEveryKey) {
+  const std::string help = config_help();
+  for_each_value(RunConfig{}, [&](const std::string& key, const Field& field, const void*) {
+    EXPECT_TRUE(contains(help, key + "\n") && contains(help, field.help)) << key;
+  });
+}
+
+TEST(ConfigDocs, CommittedPageIsTheGeneratedOne) {
+  std::ifstream file(TERA_SOURCE_DIR "/docs/config.md");
+  std::stringstream committed;
+  committed << file.rdbuf();
+  EXPECT_EQ(committed.str(), config_markdown()) << "run: tera config --markdown > docs/config.md";
+}
+
+}  // namespace
+}  // namespace tera::test

@@ -1,0 +1,201 @@
+// Where values come from, who wins, and what is said about keys and types that are wrong.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "tera/base/error.h"
+#include "tera/config/catalog.h"
+#include "tera/config/load.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+class ConfigLoad : public ::testing::Test {
+ protected:
+  LoadedConfig load(std::string_view text, const Overrides& overrides = {}) {
+    return load_config(folder_.write("run.yaml", text).string(), overrides);
+  }
+  std::string refusal(std::string_view text, const Overrides& overrides = {}) {
+    return message_of<UserError>([&] { load(text, overrides); });
+  }
+  void expect_refused(std::string_view text, std::string_view words, const Overrides& overrides = {}) {
+    const std::string message = refusal(text, overrides);
+    EXPECT_TRUE(contains(message, words)) << message;
+  }
+  void expect_bad_value(const std::string& key_and_value, std::string_view words) {
+    expect_refused("model: {arch: llama}", words, {key_and_value});
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(ConfigLoad, LaterSourcesWin) {
+  folder_.write("base.yaml", "model: {arch: gpt, num_layers: 1, hidden_size: 8, vocab_size: 9}\ntrain: {seed: 1}\n");
+  folder_.write("sub/mid.yaml", "extends: ../base.yaml\nmodel:\n  num_layers: 2\n  hidden_size: 16\n");
+  const LoadedConfig loaded =
+      load("extends: sub/mid.yaml\nmodel:\n  arch: qwen2\n  hidden_size: 32\n", {"train.seed=5", "train.seed=6"});
+  const ModelConfig& model = loaded.config.model;
+  EXPECT_EQ(model.arch, Arch::qwen2);
+  EXPECT_EQ(model.vocab_size, 9);
+  EXPECT_EQ(model.num_layers, 2);
+  EXPECT_EQ(model.hidden_size, 32);
+  EXPECT_EQ(loaded.config.train.seed, 6);
+  EXPECT_TRUE(model.add_qkv_bias) << "defaults of the winning family, not of the one it replaces";
+  EXPECT_EQ(model.hidden_dropout, 0);
+
+  EXPECT_TRUE(loaded.origins.at("model.vocab_size").ends_with("base.yaml:1"));
+  EXPECT_TRUE(loaded.origins.at("model.num_layers").ends_with("sub/mid.yaml:3"));
+  EXPECT_TRUE(loaded.origins.at("model.hidden_size").ends_with("run.yaml:4"));
+  EXPECT_EQ(loaded.origins.at("train.seed"), "command line");
+  EXPECT_EQ(loaded.origins.at("model.add_qkv_bias"), "default of model.arch=qwen2");
+  EXPECT_FALSE(loaded.origins.contains("train.seq_length"));
+}
+
+TEST_F(ConfigLoad, FileWinsOverFamilyDefaults) {
+  const LoadedConfig loaded = load("model: {window_size: 0, arch: mistral}");
+  EXPECT_EQ(loaded.config.model.window_size, 0);
+  EXPECT_EQ(load("model: {arch: mistral}").config.model.window_size, 4096);
+}
+
+TEST_F(ConfigLoad, ExtendsAListInOrder) {
+  folder_.write("a.yaml", "train: {seed: 1, seq_length: 8}");
+  folder_.write("b.yaml", "train: {seed: 2}");
+  const TrainConfig train = load("extends: [a.yaml, b.yaml]\nmodel: {arch: gpt}").config.train;
+  EXPECT_EQ(train.seed, 2);
+  EXPECT_EQ(train.seq_length, 8);
+}
+
+TEST_F(ConfigLoad, RefusesBadExtends) {
+  folder_.write("a.yaml", "extends: b.yaml\n");
+  folder_.write("b.yaml", "extends: ./a.yaml\n");
+  expect_refused("extends: a.yaml", "extends itself");
+  expect_refused("extends: run.yaml", "extends itself");
+  expect_refused("extends: nowhere.yaml", "nowhere.yaml");
+  expect_refused("extends: {a: 1}", "'extends' takes a file or a list of files");
+  expect_refused("extends: [[a.yaml]]", "'extends' takes a file or a list of files");
+  for (int i = 0; i < 10; ++i) folder_.write(fmt::format("c{}.yaml", i), fmt::format("extends: c{}.yaml\n", i + 1));
+  expect_refused("extends: c0.yaml", "more than 8 files extend one another");
+  for (int i = 0; i < 6; ++i) {
+    folder_.write(fmt::format("d{}.yaml", i), fmt::format("extends: [d{0}.yaml, d{0}.yaml, d{0}.yaml]\n", i + 1));
+  }
+  folder_.write("d6.yaml", "train: {seed: 1}\n");
+  expect_refused("extends: d0.yaml", "more than 64 files");
+}
+
+TEST_F(ConfigLoad, ReadsEveryType) {
+  const LoadedConfig loaded = load(
+      "model:\n  arch: llama\n  rope_scaling: {type: yarn, factor: +4, truncate: False}\n  freeze: ['*.bias', 7]\n"
+      "  layernorm_epsilon: 1.5e-6\n  qk_layernorm: true\ndataset: {data_path: a b.txt}\ncheckpoint: {save: "
+      "'007'}\nlogger:\n");
+  const ModelConfig& model = loaded.config.model;
+  EXPECT_EQ(model.rope_scaling.type, RopeScalingKind::yarn);
+  EXPECT_EQ(model.rope_scaling.factor, 4);
+  EXPECT_FALSE(model.rope_scaling.truncate);
+  EXPECT_EQ(model.freeze, (std::vector<std::string>{"*.bias", "7"}));
+  EXPECT_EQ(model.layernorm_epsilon, 1.5e-6);
+  EXPECT_TRUE(model.qk_layernorm);
+  EXPECT_EQ(loaded.config.dataset.data_path, std::vector<std::string>{"a b.txt"});
+  EXPECT_EQ(loaded.config.checkpoint.save, "007");
+}
+
+TEST_F(ConfigLoad, OverridesAreYaml) {
+  const RunConfig config = load("model: {arch: llama}\ncheckpoint: {save: x}",
+                                {"model.rope_scaling={type: linear, factor: 2}", "model.freeze=[a, b]",
+                                 "checkpoint.save=", "dataset.split=1,2,3", "run.name=a=b"})
+                               .config;
+  EXPECT_EQ(config.model.rope_scaling.factor, 2);
+  EXPECT_EQ(config.model.freeze.size(), 2u);
+  EXPECT_EQ(config.checkpoint.save, "");
+  EXPECT_EQ(config.dataset.split, "1,2,3");
+  EXPECT_EQ(config.run.name, "a=b");
+}
+
+TEST_F(ConfigLoad, RunIsNamedAfterItsFile) {
+  const LoadedConfig loaded = load("model: {arch: llama}");
+  EXPECT_EQ(loaded.config.run.name, "run");
+  EXPECT_EQ(loaded.origins.at("run.name"), "name of the config file");
+}
+
+TEST_F(ConfigLoad, RefusesWrongTypes) {
+  expect_bad_value("model.num_layers=three", "'three' is not a whole number");
+  expect_bad_value("model.num_layers=2.5", "'2.5' is not a whole number");
+  expect_bad_value("model.num_layers=1e3", "write 1000");
+  expect_bad_value("model.num_layers=\"4\"", "leave out the quotes");
+  expect_bad_value("model.num_layers=[4]", "a list is not a whole number");
+  expect_bad_value("model.num_layers={a: 1}", "a map is not a whole number");
+  expect_bad_value("model.num_layers=", "no value is given");
+  expect_bad_value("model.num_layers=99999999999999999999", "does not fit in 64 bits");
+  expect_bad_value("model.num_layers=0x10", "is not a whole number");
+  expect_bad_value("optimizer.lr=.nan", "is not a finite number");
+  expect_bad_value("optimizer.lr=nan", "is not a finite number");
+  expect_bad_value("optimizer.lr=-.inf", "is not a finite number");
+  expect_bad_value("optimizer.lr=infinity", "is not a finite number");
+  expect_bad_value("optimizer.lr=1e999", "out of the range");
+  expect_bad_value("optimizer.lr=1e-999", "out of the range");
+  expect_bad_value("optimizer.lr=1,5", "is not a number");
+  expect_bad_value("model.qk_layernorm=1", "is not true or false");
+  expect_bad_value("model.qk_layernorm=yes", "is not true or false");
+  expect_bad_value("model.arch=gtp", "'gtp' is not gpt, llama");
+  expect_bad_value("model.freeze=[[a]]", "is not text");
+  expect_bad_value("checkpoint.save=[a]", "a list is not text");
+  expect_bad_value("model=3", "is not an override");
+  expect_bad_value("model.rope_scaling=3", "model.rope_scaling is a section");
+  expect_bad_value("dist.device=cuda", "built without the CUDA backend; choose auto or cpu");
+  expect_bad_value("mixed_precision.precision=fp16", "loss scaling");
+}
+
+TEST_F(ConfigLoad, RefusesBadOverrides) {
+  for (const char* text : {"", "=", "train.seed", "seed=1", ".seed=1", "train.=1", "train..seed=1"})
+    expect_bad_value(text, "is not an override; write section.key=value");
+  expect_bad_value("train.seed=[", "is a bracket left open?");
+  expect_bad_value("train.seed=[1]]", "not valid YAML");
+  expect_bad_value("train.seed=\xff", "not UTF-8");
+  expect_bad_value("train.seed.x=1", "train.seed: a map is not a whole number");
+  std::string deep;
+  for (int i = 0; i < 100000; ++i) deep += "a.";
+  expect_bad_value(deep + "b=1", "no key is that deep");
+}
+
+TEST_F(ConfigLoad, SuggestsTheNearestKey) {
+  expect_refused("model:\n  num_layer: 3\n", "run.yaml:2: unknown key model.num_layer; did you mean model.num_layers?");
+  expect_refused("train: {lr: 3}", "did you mean optimizer.lr?");
+  expect_refused("modle: {arch: gpt}", "did you mean model?");
+  expect_refused("dist: {bananas: 3}", "dist has device, threads, cpu_isa");
+  expect_refused("model.num_layers: 3", "dots belong to the command line");
+  expect_refused("a: 1", "unknown key a; a config has model, dist");
+  expect_refused("[1, 2]", "a config is a map of sections");
+  expect_refused("hello", "a config is a map of sections");
+  expect_refused("model: 3", "model is a section");
+  EXPECT_EQ(nearest_key("model.hidden_sizes"), "model.hidden_size");
+  EXPECT_EQ(nearest_key("train.sede"), "train.seed");
+  EXPECT_EQ(nearest_key("factor"), "model.rope_scaling.factor");
+  EXPECT_EQ(nearest_key("xylophone"), "");
+  EXPECT_EQ(nearest_key(std::string(100000, 'x')), "");
+}
+
+TEST_F(ConfigLoad, ReportsEverythingAtOnce) {
+  const std::string message =
+      refusal("model:\n  arch: llama\n  num_layer: 3\ntrain: {seed: x}\n", {"optimizer.lr=nan", "dist.thread=1"});
+  EXPECT_TRUE(contains(message, "4 problems"));
+  for (const char* words : {"run.yaml:3: unknown key model.num_layer", "run.yaml:4: train.seed",
+                            "override 'optimizer.lr=nan'", "override 'dist.thread=1'"})
+    EXPECT_TRUE(contains(message, words)) << message;
+}
+
+TEST_F(ConfigLoad, ManyProblemsStayReadable) {
+  std::string text = "model:\n";
+  for (int i = 0; i < 900; ++i) text += fmt::format("  nothing_like_it_{}: 1\n", i);
+  const std::string message = refusal(text);
+  EXPECT_TRUE(contains(message, "and 850 more")) << message.substr(0, 300);
+}
+
+}  // namespace
+}  // namespace tera::test

@@ -1,0 +1,299 @@
+// What follows from a configuration, and every rule it can break.
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "tera/base/error.h"
+#include "tera/config/arch_defaults.h"
+#include "tera/config/resolve.h"
+#include "tests/support/expect_error.h"
+
+namespace tera::test {
+namespace {
+
+RunConfig small(Arch arch = Arch::llama) {
+  RunConfig config;
+  config.model.arch = arch;
+  apply_arch_defaults(arch, config.model);
+  config.model.num_layers = 4;
+  config.model.hidden_size = 96;
+  config.model.num_attention_heads = 6;
+  config.model.kv_channels = 0;
+  config.train.train_iters = 100;
+  config.train.seq_length = 32;
+  config.optimizer.lr = 1e-3;
+  return config;
+}
+
+// Changes one thing in a good configuration; the message must name the key and hold the words.
+template <class Change>
+void expect_broken(std::string_view key, std::string_view words, Change&& change) {
+  RunConfig config = small();
+  change(config);
+  const std::string message = message_of<UserError>([&] { resolve(config); });
+  EXPECT_TRUE(contains(message, key) && contains(message, words)) << message;
+  EXPECT_FALSE(contains(message, "\n")) << "one mistake, one line: " << message;
+}
+
+TEST(Resolve, DerivesSizes) {
+  RunConfig config = small();
+  config.train.micro_batch_size = 3;
+  const tera::Setup setup = resolve(config);
+  EXPECT_EQ(setup.model.ffn, 256 / 64 * 64);  // 8 x 96 / 3 = 256
+  EXPECT_EQ(setup.model.kv_heads, 6);
+  EXPECT_EQ(setup.model.head_dim, 16);
+  EXPECT_EQ(setup.model.vocab, 512);
+  EXPECT_EQ(setup.model.padded_vocab, 512);
+  EXPECT_EQ(setup.model.max_positions, 32);
+  EXPECT_EQ(setup.model.rope.rotary_dim, 16);
+  EXPECT_EQ(setup.model.window, (std::vector<std::int64_t>{0, 0, 0, 0}));
+  EXPECT_FALSE(setup.model.tied_embeddings);
+  EXPECT_EQ(setup.batch.global_batch, 3);
+  EXPECT_EQ(setup.batch.num_microbatches, 1);
+  EXPECT_EQ(setup.schedule.decay_iters, 100);
+  EXPECT_EQ(setup.run_dir, "runs/run");
+  EXPECT_EQ(setup.config, config) << "what the user wrote stays as written";
+}
+
+TEST(Resolve, DerivesFeedForwardWidths) {
+  RunConfig config = small(Arch::gpt);
+  EXPECT_EQ(resolve(config).model.ffn, 384);
+  config = small();
+  config.model.hidden_size = 4096;
+  config.model.num_attention_heads = 32;
+  EXPECT_EQ(resolve(config).model.ffn, 10880);  // 10922 down to a multiple of 64
+}
+
+TEST(Resolve, PadsTheVocabulary) {
+  RunConfig config = small();
+  config.model.vocab_size = 50257;
+  EXPECT_EQ(resolve(config).model.padded_vocab, 50304);
+  config.model.make_vocab_size_divisible_by = 1;
+  EXPECT_EQ(resolve(config).model.padded_vocab, 50257);
+}
+
+TEST(Resolve, GivesWindowsToTheUpperLayers) {
+  RunConfig config = small(Arch::qwen2);
+  config.model.window_size = 7;
+  config.model.max_window_layers = 3;
+  EXPECT_EQ(resolve(config).model.window, (std::vector<std::int64_t>{0, 0, 0, 7}));
+  config.model.max_window_layers = 70;
+  EXPECT_EQ(resolve(config).model.window, (std::vector<std::int64_t>{0, 0, 0, 0}));
+}
+
+TEST(Resolve, FamiliesDiffer) {
+  const ModelShape gpt = resolve(small(Arch::gpt)).model;
+  EXPECT_TRUE(gpt.linear_bias && gpt.qkv_bias && gpt.tied_embeddings);
+  EXPECT_EQ(gpt.norm, NormKind::layer_norm);
+  EXPECT_EQ(gpt.positions, PositionKind::learned_absolute);
+  EXPECT_FLOAT_EQ(gpt.hidden_dropout, 0.1f);
+  const ModelShape qwen2 = resolve(small(Arch::qwen2)).model;
+  EXPECT_TRUE(!qwen2.linear_bias && qwen2.qkv_bias && !qwen2.qk_norm);
+  EXPECT_FLOAT_EQ(qwen2.norm_eps, 1e-6f);
+  EXPECT_TRUE(resolve(small(Arch::qwen3)).model.qk_norm);
+  EXPECT_EQ(resolve(small(Arch::mistral)).model.window[0], 4096);
+}
+
+TEST(Resolve, CountsIterationsFromSamples) {
+  RunConfig config = small();
+  config.train.train_iters = 0;
+  config.train.train_samples = 103;
+  config.train.global_batch_size = 10;
+  EXPECT_EQ(resolve(config).batch.train_iters, 10);
+  EXPECT_EQ(resolve(config).batch.num_microbatches, 10);
+}
+
+TEST(Resolve, SplitsData) {
+  RunConfig config = small();
+  const SplitShape usual = resolve(config).split;
+  EXPECT_DOUBLE_EQ(usual.train, 0.969);
+  EXPECT_DOUBLE_EQ(usual.valid, 0.03);
+  EXPECT_DOUBLE_EQ(usual.test, 0.001);
+  config.dataset.split = "3,1";
+  EXPECT_DOUBLE_EQ(resolve(config).split.valid, 0.25);
+  for (const char* bad : {"", "0,0,0", "1,2,3,4", "1,,2", "a", "-1,2", "nan", "1,2,", "inf,1"})
+    expect_broken("dataset.split", "up to three weights", [&](RunConfig& c) { c.dataset.split = bad; });
+}
+
+TEST(Resolve, SelectsRecomputation) {
+  RunConfig config = small();
+  config.model.recompute_granularity = RecomputeGranularity::full;
+  EXPECT_EQ(resolve(config).model.recompute, (RecomputeShape{.full = true}));
+  config.model.recompute_granularity = RecomputeGranularity::selective;
+  config.model.recompute_modules = {"activation"};
+  EXPECT_EQ(resolve(config).model.recompute, (RecomputeShape{.activation = true}));
+}
+
+TEST(Resolve, InspectionLeavesTheRunOpen) {
+  RunConfig config = small();
+  config.train.train_iters = 0;
+  config.optimizer.lr = 0;
+  config.dataset.kind = DatasetKind::text;
+  EXPECT_EQ(resolve(config, Purpose::inspect).batch.train_iters, 0);
+  const std::string message = message_of<UserError>([&] { resolve(config); });
+  EXPECT_TRUE(contains(message, "3 problems") && contains(message, "train.train_iters is not given") &&
+              contains(message, "optimizer.lr is not given") && contains(message, "dataset.data_path is not given"))
+      << message;
+}
+
+TEST(ResolveModelRules, Heads) {
+  expect_broken("model.num_attention_heads=5",
+                "divide hidden_size, which is 96, unless kv_channels is given; nearest: 4 or 6",
+                [](RunConfig& c) { c.model.num_attention_heads = 5; });
+  expect_broken("model.num_query_groups=4", "nearest: 3 or 6", [](RunConfig& c) { c.model.num_query_groups = 4; });
+  expect_broken("model.num_query_groups=12", "nearest: 6", [](RunConfig& c) { c.model.num_query_groups = 12; });
+  expect_broken("model.kv_channels=15", "pairs of channels", [](RunConfig& c) { c.model.kv_channels = 15; });
+  expect_broken("model.rotary_percent=0.2", "3 of each head's 16", [](RunConfig& c) { c.model.rotary_percent = 0.2; });
+  RunConfig config = small();
+  config.model.num_attention_heads = 5;
+  config.model.kv_channels = 32;
+  EXPECT_EQ(resolve(config).model.head_dim, 32);
+  config.model.rotary_percent = 0.5;
+  EXPECT_EQ(resolve(config).model.rope.rotary_dim, 16);
+}
+
+TEST(ResolveModelRules, MissingAndImpossibleSizes) {
+  expect_broken("model.arch is not given", "gpt, llama", [](RunConfig& c) { c.model.arch.reset(); });
+  expect_broken("model.num_layers is not given", "whole number", [](RunConfig& c) { c.model.num_layers = 0; });
+  expect_broken("model.num_layers=-1", "from 1 to 100000", [](RunConfig& c) { c.model.num_layers = -1; });
+  expect_broken("model.hidden_size=9223372036854775807", "from 1 to 16777216",
+                [](RunConfig& c) { c.model.hidden_size = std::numeric_limits<std::int64_t>::max(); });
+  expect_broken("model.vocab_size", "to 2147483647", [](RunConfig& c) { c.model.vocab_size = std::int64_t{1} << 31; });
+  expect_broken("model.hidden_size=16777216", "more than can be counted", [](RunConfig& c) {
+    c.model.hidden_size = c.model.ffn_hidden_size = 1 << 24;
+    c.model.num_attention_heads = 1 << 10;
+    c.model.num_layers = 100000;
+  });
+  expect_broken("model.ffn_hidden_size is not given", "too small", [](RunConfig& c) {
+    c.model.hidden_size = 12;
+    c.model.num_attention_heads = 2;
+  });
+}
+
+TEST(ResolveModelRules, Vocabulary) {
+  expect_broken("model.vocab_size=100", "smaller than ByteTokenizer's vocabulary, which is 512", [](RunConfig& c) {
+    c.model.vocab_size = 100;
+    c.dataset.kind = DatasetKind::text;
+    c.dataset.data_path = {"a.txt"};
+  });
+  expect_broken("model.vocab_size is not given", "NullTokenizer",
+                [](RunConfig& c) { c.tokenizer.tokenizer_type = TokenizerKind::null; });
+}
+
+TEST(ResolveModelRules, Numbers) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  expect_broken("model.layernorm_epsilon", "finite", [&](RunConfig& c) { c.model.layernorm_epsilon = nan; });
+  expect_broken("model.layernorm_epsilon", "from 1e-12 to 1", [](RunConfig& c) { c.model.layernorm_epsilon = 0; });
+  expect_broken("model.hidden_dropout", "from 0 to 0.99", [](RunConfig& c) { c.model.hidden_dropout = 1; });
+  expect_broken("model.attention_dropout", "from 0 to 0.99", [](RunConfig& c) { c.model.attention_dropout = -0.1; });
+  expect_broken("model.rotary_base", "above 1", [](RunConfig& c) { c.model.rotary_base = 1; });
+  expect_broken("model.init_method_std", "from 0 to 100", [](RunConfig& c) { c.model.init_method_std = -1; });
+}
+
+TEST(ResolveModelRules, Positions) {
+  expect_broken("train.seq_length=32", "longer than model.max_position_embeddings, which is 16",
+                [](RunConfig& c) { c.model.max_position_embeddings = 16; });
+  expect_broken("model.rope_scaling.type=yarn", "position_embedding_type=rope", [](RunConfig& c) {
+    c.model.rope_scaling.type = RopeScalingKind::yarn;
+    c.model.position_embedding_type = PositionKind::none;
+  });
+  expect_broken("model.rope_scaling.factor=2", "needs rope_scaling.type",
+                [](RunConfig& c) { c.model.rope_scaling.factor = 2; });
+  expect_broken("model.rope_scaling.high_freq_factor", "above low_freq_factor", [](RunConfig& c) {
+    c.model.rope_scaling = {.type = RopeScalingKind::llama3, .factor = 8, .low_freq_factor = 4, .high_freq_factor = 4};
+  });
+  expect_broken("model.rope_scaling.beta_fast", "above beta_slow", [](RunConfig& c) {
+    c.model.rope_scaling.type = RopeScalingKind::yarn;
+    c.model.rope_scaling.beta_fast = 1;
+  });
+  RunConfig config = small();
+  config.model.rope_scaling.type = RopeScalingKind::yarn;
+  EXPECT_EQ(resolve(config).model.rope.scaling.original_max_position_embeddings, 32);
+}
+
+TEST(ResolveModelRules, RecomputationAndFreezing) {
+  expect_broken("model.recompute_modules is not given", "layernorm or activation",
+                [](RunConfig& c) { c.model.recompute_granularity = RecomputeGranularity::selective; });
+  expect_broken("model.recompute_modules", "needs recompute_granularity=selective",
+                [](RunConfig& c) { c.model.recompute_modules = {"layernorm"}; });
+  expect_broken("model.recompute_modules", "'mlp' is not layernorm or activation", [](RunConfig& c) {
+    c.model.recompute_granularity = RecomputeGranularity::selective;
+    c.model.recompute_modules = {"mlp"};
+  });
+  expect_broken("model.freeze", "empty pattern", [](RunConfig& c) { c.model.freeze = {""}; });
+}
+
+TEST(ResolveRunRules, Batch) {
+  expect_broken("train.global_batch_size=10", "multiple of micro_batch_size, which is 4; nearest: 8 or 12",
+                [](RunConfig& c) {
+                  c.train.micro_batch_size = 4;
+                  c.train.global_batch_size = 10;
+                });
+  expect_broken("train.global_batch_size=2", "nearest: 4", [](RunConfig& c) {
+    c.train.micro_batch_size = 4;
+    c.train.global_batch_size = 2;
+  });
+  expect_broken("train.train_samples", "either this or train_iters", [](RunConfig& c) { c.train.train_samples = 9; });
+  expect_broken("train.train_samples=3", "less than one global batch", [](RunConfig& c) {
+    c.train.train_iters = 0;
+    c.train.train_samples = 3;
+    c.train.global_batch_size = 4;
+  });
+  expect_broken("train.micro_batch_size", "tokens in a forward pass",
+                [](RunConfig& c) { c.train.micro_batch_size = 1 << 30; });
+  expect_broken("train.train_iters", "more than can be counted",
+                [](RunConfig& c) { c.train.train_iters = std::numeric_limits<std::int64_t>::max() / 2; });
+  expect_broken("train.seq_length=0", "from 1 to", [](RunConfig& c) { c.train.seq_length = 0; });
+}
+
+TEST(ResolveRunRules, Schedule) {
+  expect_broken("scheduler.lr_warmup_iters=100", "below the length of the run, which is 100",
+                [](RunConfig& c) { c.scheduler.lr_warmup_iters = 100; });
+  expect_broken("scheduler.lr_warmup_iters=60", "below lr_decay_iters, which is 50", [](RunConfig& c) {
+    c.scheduler.lr_warmup_iters = 60;
+    c.scheduler.lr_decay_iters = 50;
+  });
+  expect_broken("optimizer.min_lr", "above lr", [](RunConfig& c) { c.optimizer.min_lr = 1; });
+  expect_broken("scheduler.lr_warmup_init", "above optimizer.lr", [](RunConfig& c) { c.scheduler.lr_warmup_init = 1; });
+  expect_broken("scheduler.lr_wsd_decay_iters is not given", "WSD",
+                [](RunConfig& c) { c.scheduler.lr_decay_style = LrDecayStyle::wsd; });
+  expect_broken("scheduler.lr_wsd_decay_iters=95", "which is 90", [](RunConfig& c) {
+    c.scheduler.lr_decay_style = LrDecayStyle::wsd;
+    c.scheduler.lr_warmup_iters = 10;
+    c.scheduler.lr_wsd_decay_iters = 95;
+  });
+  expect_broken("optimizer.adam_beta2", "below 1", [](RunConfig& c) { c.optimizer.adam_beta2 = 1; });
+  expect_broken("optimizer.lr", "at least 0", [](RunConfig& c) { c.optimizer.lr = -1; });
+}
+
+TEST(ResolveRunRules, DataAndFolders) {
+  expect_broken("dataset.data_path", "dataset.kind=mock reads nothing",
+                [](RunConfig& c) { c.dataset.data_path = {"a"}; });
+  expect_broken("dataset.data_path", "empty path", [](RunConfig& c) {
+    c.dataset.kind = DatasetKind::text;
+    c.dataset.data_path = {"a", ""};
+  });
+  expect_broken("run.name", "plain name", [](RunConfig& c) { c.run.name = "../x"; });
+  RunConfig config = small();
+  config.run = {.name = "../x", .dir = "/somewhere"};
+  EXPECT_EQ(resolve(config).run_dir, "/somewhere");
+}
+
+TEST(Resolve, ReportsEverythingAtOnceWithOrigins) {
+  RunConfig config = small();
+  config.model.num_attention_heads = 5;
+  config.train.global_batch_size = 10;
+  config.train.micro_batch_size = 4;
+  config.optimizer.clip_grad = -1;
+  const Origins origins{{"model.num_attention_heads", "a.yaml:7"}, {"optimizer.clip_grad", "command line"}};
+  const std::string message = message_of<UserError>([&] { resolve(config, Purpose::train, &origins); });
+  for (const char* words :
+       {"3 problems", "model.num_attention_heads=5 (a.yaml:7): must divide",
+        "train.global_batch_size=10 (default): must be", "optimizer.clip_grad=-1 (command line): must be"})
+    EXPECT_TRUE(contains(message, words)) << message;
+}
+
+}  // namespace
+}  // namespace tera::test
