@@ -54,6 +54,18 @@ std::vector<LossPoint> to_points(const PointsByStep& by_step) {
   return points;
 }
 
+// The mean of up to `reach` points on either side, as many on the right as there are on the left.
+std::vector<LossPoint> box_average(const std::vector<LossPoint>& points, std::size_t reach) {
+  std::vector<double> sums{0};  // of the first i points
+  for (const LossPoint& point : points) sums.push_back(sums.back() + point.loss);
+  std::vector<LossPoint> out;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const std::size_t side = std::min(reach, i), end = std::min(i + side + 1, points.size());
+    out.push_back({points[i].step, (sums[end] - sums[i - side]) / static_cast<double>(end - (i - side))});
+  }
+  return out;
+}
+
 }  // namespace
 
 LossCurves read_loss_curves(const std::filesystem::path& metrics_file) {
@@ -83,7 +95,7 @@ Ticks round_ticks(double low, double high, int wanted, bool whole) {
   double step = 10 * power;
   int extra = -1;  // decimals beyond those of the power
   for (const double digit : {5.0, 2.5, 2.0, 1.0}) {
-    if (digit * power < rough || (whole && digit == 2.5 && power == 1.0)) continue;
+    if (digit * power < rough * (1 - 1e-9) || (whole && digit == 2.5 && power == 1.0)) continue;
     step = digit * power;
     extra = digit == 2.5 ? 1 : 0;
   }
@@ -125,20 +137,8 @@ PlotRange range_of(const LossCurves& curves) {
 }
 
 std::vector<LossPoint> smooth(const std::vector<LossPoint>& points) {
-  const auto n = static_cast<std::int64_t>(points.size());
-  const std::int64_t reach = n / 40;
-  std::vector<LossPoint> out;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const std::int64_t begin = i - std::min(reach, i), end = std::min(n, i + std::min(reach, i) + 1);
-    double sum = 0, weights = 0;
-    for (std::int64_t j = begin; j < end; ++j) {
-      const auto weight = static_cast<double>(std::min(reach, i) + 1 - std::abs(i - j));  // a tent: no steps in the line
-      sum += weight * points[static_cast<std::size_t>(j)].loss;
-      weights += weight;
-    }
-    out.push_back({points[static_cast<std::size_t>(i)].step, sum / weights});
-  }
-  return out;
+  const std::size_t reach = points.size() / 80;
+  return box_average(box_average(points, reach), reach);  // twice a box is a tent: no kinks where points enter or leave
 }
 
 }  // namespace tera

@@ -115,7 +115,7 @@ class SvgPlot {
 
   // One path; where more points than pixels lie side by side, the lowest and the highest of each pixel stand for all.
   void draw_line(std::string_view kind, const std::vector<LossPoint>& points) {
-    if (points.size() < 2) return;
+    if (points.empty()) return;
     add(R"(<path class="{}" d=")", kind);
     char command = 'M';
     const auto put = [&](const LossPoint& point) {
@@ -132,6 +132,7 @@ class SvgPlot {
       put(*low);
       if (high != low) put(*high);
     }
+    if (points.size() == 1) out_ += "h0.01";  // its round cap shows as a dot
     out_ += "\"/>\n";
   }
 
@@ -149,8 +150,8 @@ class SvgPlot {
     double at = right_;
     if (!curves_.eval.empty()) {
       add(R"(<text x="{:.1f}" y="32" text-anchor="end">evaluation</text>)", at);
-      add(R"(<circle class="point" cx="{:.1f}" cy="28" r="4"/>)", at - 70);
-      at -= 96;
+      add(R"(<circle class="point" cx="{:.1f}" cy="28" r="4"/>)", at - 74);
+      at -= 100;
     }
     if (!curves_.train.empty()) {
       add(R"(<text x="{:.1f}" y="32" text-anchor="end">training</text>)", at);

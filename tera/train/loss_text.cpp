@@ -54,7 +54,7 @@ class TextPlot {
     out_ = fmt::format("{:>{}}  {}", "loss", label_columns, color("1", curves_.title.empty() ? "Training loss" : curves_.title));
     if (!curves_.eval.empty()) out_ += fmt::format("   {} evaluation", color("33", eval_mark));
     out_ += '\n';
-    const Ticks ticks = round_ticks(range_.loss_low, range_.loss_high, std::max(2, rows() / 3), false);
+    const Ticks ticks = round_ticks(range_.loss_low, range_.loss_high, std::max(2, rows() / 2), false);
     for (int row = 0; row < rows(); ++row) draw_row(row, ticks);
     draw_step_axis();
     return std::move(out_);
@@ -121,23 +121,26 @@ class TextPlot {
   }
 
   void draw_step_axis() {
-    const Ticks ticks = round_ticks(range_.step_low, range_.step_high, std::max(1, columns() / 12), true);
-    std::vector<std::string_view> axis(static_cast<std::size_t>(columns()), "─");
-    std::string labels(static_cast<std::size_t>(label_columns + 2 + columns()) + 1, ' ');
-    std::size_t free_from = 0;  // labels must not touch
-    for (int i = 0; i < ticks.count; ++i) {
-      const int at = x(ticks.at(i), columns());
-      const std::string label = ticks.label(i);
-      const auto begin = static_cast<std::size_t>(label_columns + 2 + at) - std::min<std::size_t>(label.size() / 2, 6);
-      axis[static_cast<std::size_t>(at)] = "┬";
-      if (begin < free_from || begin + label.size() > labels.size()) continue;
-      labels.replace(begin, label.size(), label);
-      free_from = begin + label.size() + 2;
+    const Ticks ticks = round_ticks(range_.step_low, range_.step_high, std::max(2, columns() / 12), true);
+    std::string axis = fmt::format("{:>{}} └", "", label_columns), labels = fmt::format("{:>{}}", "step", label_columns);
+    for (int column = 0; column < columns(); ++column) {
+      const int tick = tick_at(ticks, column);
+      axis += tick < 0 ? "─" : "┬";
+      if (tick < 0) continue;
+      const std::string label = ticks.label(tick);
+      const int right_end = std::min(column + static_cast<int>(label.size()) / 2, columns() - 1);  // none hangs over
+      const int begin = label_columns + 2 + right_end + 1 - static_cast<int>(label.size());
+      if (begin < std::ssize(labels) + 2) continue;  // nor touches the one before
+      labels.resize(static_cast<std::size_t>(begin), ' ');
+      labels += label;
     }
-    std::string line = fmt::format("{:>{}} └", "", label_columns);
-    for (const std::string_view part : axis) line += part;
-    labels.erase(labels.find_last_not_of(' ') + 1);
-    out_ += color("90", line) + "\n" + color("90", labels) + " step\n";
+    out_ += color("90", axis) + "\n" + color("90", labels) + "\n";
+  }
+
+  int tick_at(const Ticks& ticks, int column) const {
+    for (int i = 0; i < ticks.count; ++i)
+      if (x(ticks.at(i), columns()) == column) return i;
+    return -1;
   }
 
   const LossCurves& curves_;

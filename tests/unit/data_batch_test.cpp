@@ -6,6 +6,7 @@
 #include "tera/base/error.h"
 #include "tera/data/batch_loader.h"
 #include "tera/data/permutation.h"
+#include "tests/support/count_news.h"
 #include "tests/support/expect_error.h"
 
 namespace tera::test {
@@ -167,6 +168,17 @@ TEST(BatchLoader, MasksWhatDoesNotCount) {
   EXPECT_EQ(batch.tokens, (Ids{5, 0, 0, 0, 0, 0}));  // an embedding can look them up
   EXPECT_EQ(batch.targets, Ids(6, -1));
   EXPECT_EQ(rest.counted_targets(0), 0);
+}
+
+TEST(BatchLoader, FillingAllocatesNothing) {
+  const MockDataset data(512, 1);
+  BatchLoader loader(data, {.seq_length = 16, .micro_batch_size = 2, .global_batch_size = 4, .eod = 3, .eod_mask_loss = true});
+  Batch batch(32);
+  EXPECT_EQ(news_during([&] {
+              for (std::int64_t i = 0; i < 2; ++i) loader.fill(40, i, batch.spans());
+              loader.counted_targets(40);
+            }),
+            0);
 }
 
 TEST(BatchLoader, RefusesWhatDoesNotFit) {

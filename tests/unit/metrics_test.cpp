@@ -1,0 +1,183 @@
+#include "tera/train/metrics.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tera/base/error.h"
+#include "tera/base/log.h"
+#include "tera/train/console.h"
+#include "tests/support/count_news.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+using nlohmann::json;
+
+// A console whose output can be looked at.
+struct ConsoleFile {
+  explicit ConsoleFile(const TempFolder& folder)
+      : path(folder / "console"), file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600)) {}
+  std::string text() const { return slurp(path); }
+  std::filesystem::path path;
+  FileDescriptor file;
+};
+
+StepMetrics sample_step(std::int64_t step) {
+  return {.step = step, .loss = 5.545177459716797, .grad_norm = 1.25, .lr = 3e-4, .tokens = step * 2048, .step_ms = 51.5,
+          .tokens_per_s = 39766.99, .tflops_per_device = 0.0834, .mfu = {}, .loss_scale = {}, .skipped = false};
+}
+
+TEST(JsonlSink, WritesTheContractsFieldsInOrder) {
+  const TempFolder folder;
+  JsonlSink sink(folder / "m.jsonl", AppendFile::Start::empty);
+  sink.step(sample_step(1));
+  EXPECT_EQ(slurp(folder / "m.jsonl"),
+            R"({"step":1,"loss":5.545177459716797,"grad_norm":1.25,"lr":0.0003,"tokens":2048,"step_ms":51.5,)"
+            R"("tokens_per_s":39766.99,"tflops_per_device":0.0834,"mfu":null,"skipped":false})"
+            "\n");
+  StepMetrics fp16 = sample_step(2);
+  fp16.mfu = 0.5;
+  fp16.loss_scale = 65536;
+  fp16.skipped = true;
+  sink.step(fp16);
+  sink.eval({.step = 2, .eval_loss = 4, .tokens = 4096});
+  const std::string all = slurp(folder / "m.jsonl");
+  EXPECT_TRUE(contains(all, R"("mfu":0.5,"loss_scale":65536.0,"skipped":true})")) << all;
+  EXPECT_TRUE(all.ends_with("{\"step\":2,\"eval_loss\":4.0,\"tokens\":4096}\n")) << all;
+}
+
+TEST(JsonlSink, LossReadsBackBitwiseAndIsAlwaysJson) {
+  const TempFolder folder;
+  const auto path = folder / "m.jsonl";
+  for (const double loss : {0.1, 1.0 / 3, 5e-324, 1.7976931348623157e308, -0.0, 1e22, 123456789.0, 0.1f * 3.0}) {
+    JsonlSink sink(path, AppendFile::Start::empty);
+    StepMetrics m = sample_step(1);
+    m.loss = loss;
+    sink.step(m);
+    EXPECT_EQ(std::bit_cast<std::uint64_t>(json::parse(slurp(path))["loss"].get<double>()), std::bit_cast<std::uint64_t>(loss));
+  }
+  const double infinity = std::numeric_limits<double>::infinity();
+  JsonlSink sink(path, AppendFile::Start::empty);
+  StepMetrics m = sample_step(std::numeric_limits<std::int64_t>::max());
+  m.loss = std::nan(""), m.grad_norm = infinity, m.lr = -infinity, m.mfu = -1.2345678901234567e-300;
+  m.loss_scale = m.tokens_per_s = m.step_ms = m.tflops_per_device = -1.2345678901234567e-300;
+  sink.step(m);
+  const json line = json::parse(slurp(path));
+  EXPECT_EQ(line["loss"], "nan");
+  EXPECT_EQ(line["grad_norm"], "inf");
+  EXPECT_EQ(line["lr"], "-inf");
+}
+
+TEST(JsonlSink, FullDiskIsAUserError) {
+  JsonlSink sink("/dev/full", AppendFile::Start::keep);
+  EXPECT_TRUE(contains(message_of<UserError>([&] { sink.step(sample_step(1)); }), "/dev/full"));
+}
+
+TEST(Log, PlainLinesGoToConsoleAndFile) {
+  const TempFolder folder;
+  const ConsoleFile console(folder);
+  Log log({.console = console.file.get(), .terminal = {}, .columns = 0});
+  EXPECT_FALSE(log.terminal());  // a file is none
+  log.info("before {}", 1);
+  log.open_file(folder / "log.txt");
+  log.status("50 %");
+  log.warn("careful: {}", "x");
+  log.error("broken");
+  log.file_only("quiet");
+  log.clear_status();
+  log.info("{}", std::string(5000, 'y'));
+  EXPECT_EQ(console.text(), "before 1\nwarning: careful: x\nerror: broken\n" + std::string(5000, 'y') + "\n");
+  EXPECT_EQ(slurp(folder / "log.txt"), "warning: careful: x\nerror: broken\nquiet\n" + std::string(5000, 'y') + "\n");
+}
+
+TEST(Log, StatusLineStaysBelowLinesAndFitsTheTerminal) {
+  const TempFolder folder;
+  const ConsoleFile console(folder);
+  {
+    Log log({.console = console.file.get(), .terminal = true, .columns = 10});
+    log.open_file(folder / "log.txt");
+    log.status("\x1b[36mäöü456789012");
+    log.info("line");
+    log.clear_status();
+    log.info("last");
+    log.status("x");
+  }
+  const std::string status = "\r\x1b[K\x1b[36mäöü456789\x1b[0m";
+  EXPECT_EQ(console.text(), status + "\r\x1b[Kline\n" + status + "\r\x1b[K" + "last\n" + "\r\x1b[Kx\x1b[0m\r\x1b[K");
+  EXPECT_EQ(slurp(folder / "log.txt"), "line\nlast\n");
+}
+
+TEST(Log, WhatCannotBeWrittenIsAUserError) {
+  const TempFolder folder;
+  const FileDescriptor full(::open("/dev/full", O_WRONLY));
+  Log to_full({.console = full.get(), .terminal = {}, .columns = 0});
+  EXPECT_TRUE(contains(message_of<UserError>([&] { to_full.info("x"); }), "the console"));
+  Log log({.console = -1, .terminal = {}, .columns = 0});
+  log.info("no console is fine");
+  log.open_file("/dev/full", AppendFile::Start::keep);
+  EXPECT_TRUE(contains(message_of<UserError>([&] { log.info("x"); }), "/dev/full"));
+  EXPECT_TRUE(contains(message_of<UserError>([&] { log.open_file(folder / "none/log.txt"); }), "none/log.txt"));
+}
+
+TEST(ConsoleSink, PlainLinesRespectTheInterval) {
+  const TempFolder folder;
+  const ConsoleFile console(folder);
+  Log log({.console = console.file.get(), .terminal = {}, .columns = 0});
+  ConsoleSink sink(log, {.total_steps = 25, .log_interval = 10});
+  for (std::int64_t step = 1; step <= 25; ++step) sink.step(sample_step(step));
+  sink.eval({.step = 25, .eval_loss = std::log(2.0), .tokens = 0});
+  const auto line = [](int step) {
+    return fmt::format("step {:2}/25 | loss 5.5452 | grad norm 1.250 | lr 3.00e-04 | 51.5 ms | 39.8k tokens/s | 83.4 GFLOP/s\n", step);
+  };
+  EXPECT_EQ(console.text(), line(1) + line(10) + line(20) + line(25) + "eval at step 25 | loss 0.6931 | perplexity 2\n");
+}
+
+TEST(ConsoleSink, BarShowsProgressSpeedAndTimeLeft) {
+  const TempFolder folder;
+  const ConsoleFile console(folder);
+  Log log({.console = console.file.get(), .terminal = true, .columns = 200});
+  ConsoleSink sink(log, {.total_steps = 20000, .log_interval = 20000});
+  StepMetrics m = sample_step(10000);
+  m.step_ms = 730.5, m.tflops_per_device = 412.3, m.mfu = 0.4169, m.tokens_per_s = 1234567;
+  sink.step(m);
+  const std::string text = console.text();
+  std::string half;
+  for (int i = 0; i < 12; ++i) half += "█";
+  half += "\x1b[90m";
+  for (int i = 0; i < 12; ++i) half += "·";
+  EXPECT_TRUE(contains(text, half)) << text;
+  EXPECT_TRUE(contains(text, "10000/20000")) << text;
+  EXPECT_TRUE(contains(text, "1.23M tokens/s | 412.3 TFLOP/s | MFU 41.7 % | ETA 02:01:45")) << text;
+  sink.finish();
+  EXPECT_TRUE(console.text().ends_with("\r\x1b[K"));
+}
+
+TEST(Metrics, AStepAllocatesNothing) {
+  const TempFolder folder;
+  const ConsoleFile console(folder);
+  Log log({.console = console.file.get(), .terminal = true, .columns = 120});
+  log.open_file(folder / "log.txt");
+  JsonlSink jsonl(folder / "m.jsonl", AppendFile::Start::empty);
+  ConsoleSink bar(log, {.total_steps = 100, .log_interval = 1});
+  ASSERT_GT(news_during([] { std::string(100, 'x').swap(*std::make_unique<std::string>()); }), 0);  // it does count
+  EXPECT_EQ(news_during([&] {
+              for (std::int64_t step = 1; step <= 100; ++step) {
+                jsonl.step(sample_step(step));
+                bar.step(sample_step(step));
+                bar.eval({.step = step, .eval_loss = 3, .tokens = 0});
+              }
+            }),
+            0);
+}
+
+}  // namespace
+}  // namespace tera::test
