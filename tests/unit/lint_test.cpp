@@ -89,11 +89,15 @@ TEST_F(LintTest, BackendSeesOnlyWhatItImplements) {
 
 TEST_F(LintTest, OnlySetupSeesBackends) {
   write("tera/train/setup.cpp", "#include \"tera/backend/cpu/cpu_ops.h\"\n");
+  write("tera/train/training_step.cpp", "#include \"tera/backend/plan/plan_ops.h\"\n");
   write("apps/doctor_command.cpp", "#include \"tera/backend/cpu/cpu_isa.h\"\n");
   write("tests/ops/gemm_test.cpp", "#include \"tera/backend/cpu/cpu_ops.h\"\n");
   expect_clean();
   write("tera/train/trainer.cpp", "\n#include \"tera/backend/cpu/cpu_ops.h\"\n");
   expect_one("tera/train/trainer.cpp:2", "only tera/train/setup.cpp sees backends");
+  fs::remove(root_ / "tera/train/trainer.cpp");
+  write("tera/nn/block.cpp", "#include \"tera/backend/plan/plan_ops.h\"\n");
+  expect_one("tera/nn/block.cpp:1", "only tera/train/setup.cpp sees backends");
 }
 
 TEST_F(LintTest, KernelsIncludeNoCodeFromElsewhere) {
