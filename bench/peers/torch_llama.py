@@ -112,6 +112,11 @@ def parse_arguments():
     return c
 
 
+def resident_bytes():
+    """The largest resident size so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def train(c, m):
     """Runs the steps; returns the seconds and the loss of each."""
     run = m if c.no_compile else torch.compile(m)
@@ -139,6 +144,7 @@ def train(c, m):
 
 def main():
     c = parse_arguments()
+    idle = resident_bytes()
     if c.threads:
         torch.set_num_threads(c.threads)
     torch.manual_seed(1)
@@ -160,7 +166,7 @@ def main():
         "step_ms": round(step * 1e3, 2), "step_ms_all": [round(t * 1e3, 2) for t in times], "warmup": c.warmup,
         "tokens_per_s": round(tokens / step, 1), "tflops": round(flops / step / 1e12, 4), "mfu": round(flops / step / c.peak, 4),
         "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if on_gpu else None,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_rss_bytes": resident_bytes(), "idle_rss_bytes": idle, "parameters": sum(q.numel() for q in m.parameters()),
         "losses": [round(x, 4) for x in losses[:5] + losses[-1:]]}))
 
 
