@@ -52,7 +52,8 @@ class Block(nn.Module):
     def forward(self, x, cos, sin):
         c, (b, s, _) = self.c, x.shape
         q, k, v = self.qkv(self.n1(x)).view(b, s, -1, self.hd).transpose(1, 2).split((c.heads, c.kv, c.kv), 1)
-        y = F.scaled_dot_product_attention(rope(q, cos, sin), rope(k, cos, sin), v, is_causal=True, enable_gqa=c.kv != c.heads)
+        q, k = rope(q, cos, sin), rope(k, cos, sin)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=c.kv != c.heads)
         x = x + self.o(y.transpose(1, 2).reshape(b, s, -1))
         g, u = self.gu(self.n2(x)).chunk(2, -1)
         return x + self.down(F.silu(g) * u)
@@ -70,7 +71,8 @@ class Llama(nn.Module):
             self.head.weight = self.emb.weight
         for n, p in self.named_parameters():
             if p.dim() == 2:
-                nn.init.normal_(p, std=0.02 / (math.sqrt(2 * c.layers) if n.endswith(("o.weight", "down.weight")) else 1))
+                shrink = math.sqrt(2 * c.layers) if n.endswith(("o.weight", "down.weight")) else 1
+                nn.init.normal_(p, std=0.02 / shrink)
 
     def forward(self, ids, labels):
         hd, s = self.c.hidden // self.c.heads, ids.shape[1]
@@ -164,9 +166,11 @@ def main():
         "peer": "torch " + torch.__version__, "preset": c.preset, "layers": c.layers, "seq": c.seq, "mbs": c.mbs,
         "accum": c.accum, "dtype": c.dtype, "compile": not c.no_compile, "threads": torch.get_num_threads(),
         "step_ms": round(step * 1e3, 2), "step_ms_all": [round(t * 1e3, 2) for t in times], "warmup": c.warmup,
-        "tokens_per_s": round(tokens / step, 1), "tflops": round(flops / step / 1e12, 4), "mfu": round(flops / step / c.peak, 4),
+        "tokens_per_s": round(tokens / step, 1), "tflops": round(flops / step / 1e12, 4),
+        "mfu": round(flops / step / c.peak, 4),
         "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if on_gpu else None,
-        "peak_rss_bytes": resident_bytes(), "idle_rss_bytes": idle, "parameters": sum(q.numel() for q in m.parameters()),
+        "peak_rss_bytes": resident_bytes(), "idle_rss_bytes": idle,
+        "parameters": sum(q.numel() for q in m.parameters()),
         "losses": [round(x, 4) for x in losses[:5] + losses[-1:]]}))
 
 

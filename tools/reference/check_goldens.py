@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Checks the golden files with a second, separate implementation.
 
-It reads only NAME.yaml (this project's config keys) and NAME.safetensors, computes the model in fp64 with its own forward
-pass and autograd, and compares logits, loss and every gradient. So it also proves that the YAML says what the file
-holds. Then it changes one key at a time and demands that the result moves: a golden that cannot tell is no test.
+It reads only NAME.yaml (this project's config keys) and NAME.safetensors, computes the model in fp64 with its own
+forward pass and autograd, and compares logits, loss and every gradient. So it also proves that the YAML says what the
+file holds. Then it changes one key at a time and demands that the result moves: a golden that cannot tell is no test.
 """
 import argparse
 import copy
@@ -26,7 +26,8 @@ WRONG = {            # case -> changes that must be seen
     "llama_linear": [{"rope_scaling": None}],
     "llama_yarn": [{"rope_scaling": None}, {"rope_scaling.beta_fast": 32.0}, {"rope_scaling.beta_slow": 1.5},
                    {"rope_scaling.attention_factor": 1.0}],
-    "llama_yarn_mscale": [{"rope_scaling.truncate": True}, {"rope_scaling.mscale": 0.0}, {"rope_scaling.mscale_all_dim": 0.5}],
+    "llama_yarn_mscale": [{"rope_scaling.truncate": True}, {"rope_scaling.mscale": 0.0},
+                          {"rope_scaling.mscale_all_dim": 0.5}],
     "mistral": [{"window_size": 0}, {"window_size": 6}, {"window_size": 8}],
     "qwen2": [{"add_qkv_bias": False}],
     "qwen2_window": [{"window_size": 0}, {"max_window_layers": 0}, {"max_window_layers": 2}],
@@ -162,7 +163,8 @@ def gpt(model, w, tokens):
         else:
             inner = 0.5 * inner * (1 + torch.erf(inner / math.sqrt(2)))
         x = x + linear(inner, "mlp.c_proj")
-    return layer_norm(x, w["transformer.ln_f.weight"], w["transformer.ln_f.bias"], epsilon) @ w["transformer.wte.weight"].T
+    normed = layer_norm(x, w["transformer.ln_f.weight"], w["transformer.ln_f.bias"], epsilon)
+    return normed @ w["transformer.wte.weight"].T
 
 
 def compute(model, tensors):
@@ -208,7 +210,8 @@ def check(folder, name):
     assert set(got) == expected, f"{name}: {set(got) ^ expected}"
     smallest = min(float(tensors[key].abs().max()) for key in expected)
     worst, where = distance(got, tensors)
-    print(f"{name:18} worst {worst:.1e} ({where}), loss {float(got['loss']):.4f}, smallest max |gradient| {smallest:.1e}")
+    size = f"loss {float(got['loss']):.4f}, smallest max |gradient| {smallest:.1e}"
+    print(f"{name:18} worst {worst:.1e} ({where}), {size}")
     assert worst < TOLERANCE, f"{name}: {where} differs by {worst}"
     for change in WRONG[name]:
         moved, where = distance(compute(changed(model, change), tensors), tensors)

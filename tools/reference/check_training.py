@@ -69,7 +69,7 @@ def main():
     tensors, _, config = golden_file.read(parser.parse_args().data, "train200")
     torch.set_num_threads(1)
     worst_loss, worst_norm = replay(tensors, config)
-    print(f"train200: worst relative difference of a step's loss {worst_loss:.1e}, of its gradient norm {worst_norm:.1e}")
+    print(f"train200: worst relative difference of a loss {worst_loss:.1e}, of a gradient norm {worst_norm:.1e}")
     assert worst_loss < TOLERANCE and worst_norm < 10 * TOLERANCE
 
 

@@ -41,14 +41,15 @@ def qwen3(**changes):
 
 
 def gpt2():
-    config = GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_inner=96, n_positions=40, resid_pdrop=0.0,
-                        embd_pdrop=0.0, attn_pdrop=0.0, activation_function="gelu_new", tie_word_embeddings=True,
-                        bos_token_id=None, eos_token_id=None)
+    config = GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_inner=96, n_positions=40,
+                        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, activation_function="gelu_new",
+                        tie_word_embeddings=True, bos_token_id=None, eos_token_id=None)
     return GPT2LMHeadModel, config
 
 
-# With base 500 and 8 pairs the wavelengths are 6.3, 13.7, 29.7, 64.6, ...: two below 60/4, one between, the rest above 60.
-LLAMA3 = rope("llama3", 500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=60)
+# With base 500 and 8 pairs the wavelengths are 6.3, 13.7, 29.7, 64.6, ...: two below 60/4, one between, the rest above.
+LLAMA3 = rope("llama3", 500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=60)
 # The ramp runs from pair 1 to pair 4 of 8, so all three parts of it are there.
 YARN = rope("yarn", 1000.0, factor=4.0, beta_fast=4.0, beta_slow=0.5, original_max_position_embeddings=64)
 YARN_MSCALE = YARN | dict(mscale=0.8, mscale_all_dim=0.3, truncate=False)
@@ -57,15 +58,16 @@ CASES = {
     "gpt2": gpt2,
     "llama2": llama,
     "llama3": lambda: llama(num_key_value_heads=2, head_dim=16, rope_parameters=LLAMA3, max_position_embeddings=480),
-    "llama_linear": lambda: llama(num_key_value_heads=2, tie_word_embeddings=True, rope_parameters=rope("linear", factor=4.0)),
+    "llama_linear": lambda: llama(num_key_value_heads=2, tie_word_embeddings=True,
+                                  rope_parameters=rope("linear", factor=4.0)),
     "llama_yarn": lambda: llama(num_key_value_heads=2, head_dim=16, tie_word_embeddings=True, rope_parameters=YARN,
                                 max_position_embeddings=256),
-    "llama_yarn_mscale": lambda: llama(num_key_value_heads=2, head_dim=16, tie_word_embeddings=True, rope_parameters=YARN_MSCALE,
-                                       max_position_embeddings=256, num_hidden_layers=1),
+    "llama_yarn_mscale": lambda: llama(num_key_value_heads=2, head_dim=16, tie_word_embeddings=True,
+                                       rope_parameters=YARN_MSCALE, max_position_embeddings=256, num_hidden_layers=1),
     "mistral": lambda: mistral(num_key_value_heads=2, head_dim=12, sliding_window=7, rope_parameters=rope()),
     "qwen2": lambda: qwen2(tie_word_embeddings=True),
-    "qwen2_window": lambda: qwen2(tie_word_embeddings=False, use_sliding_window=True, sliding_window=9, max_window_layers=1,
-                                  num_hidden_layers=3, intermediate_size=36),
+    "qwen2_window": lambda: qwen2(tie_word_embeddings=False, use_sliding_window=True, sliding_window=9,
+                                  max_window_layers=1, num_hidden_layers=3, intermediate_size=36),
     "qwen3": lambda: qwen3(num_key_value_heads=1, head_dim=16, rope_parameters=rope()),
 }
 PADDED = {"gpt2", "llama3", "qwen2", "mistral"}  # 61 rows become 64: padding must change nothing
@@ -114,7 +116,8 @@ def dump(folder, name, seed):
     model_section = golden_file.model_config(config)
     model_section["make_vocab_size_divisible_by"] = 8 if name in PADDED else 1
     train = {"seq_length": SEQUENCE, "micro_batch_size": BATCH, "global_batch_size": BATCH, "train_iters": 1}
-    sections = {"model": model_section, "train": train, "optimizer": {"lr": 3e-4}, "tokenizer": {"tokenizer_type": "NullTokenizer"}}
+    sections = {"model": model_section, "train": train, "optimizer": {"lr": 3e-4},
+                "tokenizer": {"tokenizer_type": "NullTokenizer"}}
     golden_file.write(folder, name, tensors, sections,
                       {"script": "dump_hf.py", "seed": seed, "attention": "eager", "dtype": "float32"})
 

@@ -5,9 +5,10 @@ train200.safetensors holds the initial weights, `tokens` [200,GB,S+1] (inputs ar
 first), and per step `losses` (mean over the tokens of the global batch, before the update), `grad_norms` (before
 clipping) and `lrs` (used by that step's update), F64 [200] each. train200.yaml is the run in this project's keys.
 
-The learning rate follows Megatron-LM: its scheduler starts at 0 steps and advances after each update, so update k (counted
-from 1) uses schedule(k - 1). schedule(n) is lr * n / 20 for n <= 20, then min_lr + (lr - min_lr) * (1 + cos(pi * r)) / 2
-with r = (n - 20) / (200 - 20). The first update therefore changes nothing.
+The learning rate follows Megatron-LM: its scheduler starts at 0 steps and advances after each update, so update k
+(counted from 1) uses schedule(k - 1). schedule(n) is lr * n / 20 for n <= 20, then
+min_lr + (lr - min_lr) * (1 + cos(pi * r)) / 2 with r = (n - 20) / (200 - 20). The first update therefore changes
+nothing.
 """
 import argparse
 import math
@@ -32,10 +33,10 @@ def schedule(steps):
 
 
 def make_model(generator):
-    config = LlamaConfig(vocab_size=VOCABULARY, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-                         num_key_value_heads=2, max_position_embeddings=SEQUENCE, rms_norm_eps=1e-5, attention_dropout=0.0,
-                         tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-                         use_cache=False, bos_token_id=None, eos_token_id=None)
+    config = LlamaConfig(vocab_size=VOCABULARY, hidden_size=48, intermediate_size=96, num_hidden_layers=2,
+                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=SEQUENCE,
+                         rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, tie_word_embeddings=False,
+                         rms_norm_eps=1e-5, attention_dropout=0.0, use_cache=False, bos_token_id=None, eos_token_id=None)
     config._attn_implementation = "eager"
     model = LlamaForCausalLM(config).float().train()
     with torch.no_grad():
@@ -83,7 +84,8 @@ def run_config(hf):
     model = golden_file.model_config(hf) | {"make_vocab_size_divisible_by": 1}
     return {
         "model": model,
-        "train": {"train_iters": STEPS, "seq_length": SEQUENCE, "micro_batch_size": MICRO_BATCH, "global_batch_size": GLOBAL_BATCH},
+        "train": {"train_iters": STEPS, "seq_length": SEQUENCE, "micro_batch_size": MICRO_BATCH,
+                  "global_batch_size": GLOBAL_BATCH},
         "optimizer": {"optimizer": "adam", "lr": LR, "min_lr": MIN_LR, "adam_beta1": BETAS[0], "adam_beta2": BETAS[1],
                       "adam_eps": EPSILON, "weight_decay": WEIGHT_DECAY, "clip_grad": CLIP},
         "scheduler": {"lr_decay_style": "cosine", "lr_warmup_iters": WARMUP, "lr_decay_iters": STEPS},
@@ -106,11 +108,13 @@ def main():
     history = [train_step(model, optimizer, tokens[step], lrs[step]) for step in range(STEPS)]
     losses, norms = zip(*history)
     series = {"losses": losses, "grad_norms": norms, "lrs": lrs}
-    tensors = weights | {"tokens": tokens.int()} | {key: torch.tensor(value, dtype=torch.float64) for key, value in series.items()}
+    tensors = weights | {"tokens": tokens.int()}
+    tensors |= {key: torch.tensor(value, dtype=torch.float64) for key, value in series.items()}
     golden_file.write(arguments.output, "train200", tensors, run_config(hf),
                       {"script": "dump_training.py", "attention": "eager", "dtype": "float32", "lr_rule": RULE})
     clipped = sum(norm > CLIP for norm in norms)
-    print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}; gradient norm {min(norms):.3f} to {max(norms):.3f}, clipped in {clipped} steps")
+    print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}; gradient norm {min(norms):.3f} to {max(norms):.3f}, "
+          f"clipped in {clipped} steps")
 
 
 if __name__ == "__main__":

@@ -26,9 +26,11 @@ def save_safetensors(path, tensors, metadata):
     """The library writes its header in an order that changes from run to run; a committed file should not."""
     names = {torch.float32: "F32", torch.float64: "F64", torch.int32: "I32"}
     header, pieces, offset = {"__metadata__": dict(sorted(metadata.items()))}, [], 0
-    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):  # keeps F64 aligned
+    # Wide elements first keeps all of them aligned.
+    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
         piece = tensor.detach().contiguous().numpy().tobytes()
-        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, offset + len(piece)]}
+        span = [offset, offset + len(piece)]
+        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": span}
         pieces.append(piece)
         offset += len(piece)
     text = json.dumps(header, separators=(",", ":")).encode()
