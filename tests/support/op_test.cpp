@@ -1,0 +1,175 @@
+#include "tests/support/op_test.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tera/backend/cpu/cpu_ops.h"
+#include "tera/backend/cpu/workspace.h"
+#include "tera/backend/plan/plan_ops.h"
+#include "tera/base/error.h"
+#include "tests/support/close.h"
+#include "tests/support/guarded.h"
+
+namespace tera::test {
+namespace {
+
+double read(const std::byte* p, DType dtype) {
+  const auto get = [p]<class T>(T value) {
+    std::memcpy(&value, p, sizeof value);
+    return value;
+  };
+  switch (dtype) {
+    case DType::f32: return static_cast<double>(get(float{}));
+    case DType::bf16: return static_cast<double>(to_float(get(BFloat16{})));
+    case DType::f16: return static_cast<double>(to_float(get(Float16{})));
+    case DType::f64: return get(double{});
+    case DType::i32: return static_cast<double>(get(std::int32_t{}));
+    case DType::i64: return static_cast<double>(get(std::int64_t{}));
+    case DType::u8: return static_cast<double>(get(std::uint8_t{}));
+  }
+  return 0;
+}
+
+void write(std::byte* p, DType dtype, double value) {
+  const auto put = [p](auto typed) { std::memcpy(p, &typed, sizeof typed); };
+  switch (dtype) {
+    case DType::f32: return put(static_cast<float>(value));
+    case DType::bf16: return put(to_bf16(static_cast<float>(value)));
+    case DType::f16: return put(to_f16(static_cast<float>(value)));
+    case DType::f64: return put(value);
+    case DType::i32: return put(static_cast<std::int32_t>(value));
+    case DType::i64: return put(static_cast<std::int64_t>(value));
+    case DType::u8: return put(static_cast<std::uint8_t>(value));
+  }
+}
+
+bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+}  // namespace
+
+double OpCase::stored(DType dtype, double value) {
+  std::byte bytes[8];
+  write(bytes, dtype, value);
+  return read(bytes, dtype);
+}
+
+Handle OpCase::input(const std::string& name, const Shape& shape, DType dtype, Values values, Extra extra) {
+  for (double& value : values) value = stored(dtype, value);
+  slots_.push_back({name, shape, dtype, std::move(values), extra, false});
+  return {slots_.size() - 1};
+}
+
+Handle OpCase::input(const std::string& name, const Shape& shape, DType dtype, Values values) {
+  return input(name, shape, dtype, std::move(values), {});
+}
+
+Handle OpCase::output(const std::string& name, const Shape& shape, DType dtype, Extra extra, Values values) {
+  if (values.empty()) values.assign(static_cast<std::size_t>(count(shape)), 77);
+  const Handle handle = input(name, shape, dtype, std::move(values), extra);
+  slots_.back().is_output = true;
+  return handle;
+}
+
+OpCase::Bytes OpCase::run(int isa, int threads) const {
+  std::vector<Guarded> memory;
+  std::vector<Tensor> tensors;
+  for (const Slot& slot : slots_) {
+    memory.emplace_back(slot.shape, slot.dtype, slot.extra.row_gap);
+    for (std::size_t i = 0; i < slot.values.size(); ++i)
+      write(memory.back().at(static_cast<std::int64_t>(i)), slot.dtype, slot.values[i]);
+    tensors.push_back(memory.back().tensor());
+  }
+  Bytes before;
+  for (const Guarded& m : memory) before.push_back(m.bytes());
+  const Bound bound(tensors);
+
+  const cpu::CpuWorkspaceRules rules(threads);
+  PlanOps plan(rules);
+  call_(plan, bound);
+  EXPECT_GE(plan.calls(), 1);
+  for (std::size_t s = 0; s < memory.size(); ++s) EXPECT_EQ(memory[s].bytes(), before[s]) << "the plan touched memory";
+
+  const auto planned = static_cast<std::int64_t>(plan.workspace_peak());
+  const Guarded workspace(shape(planned), DType::u8);
+  cpu::CpuOps ops(threads, static_cast<cpu::Isa>(isa));
+  ops.bind_workspace({static_cast<std::byte*>(workspace.tensor().data), plan.workspace_peak()});
+  call_(ops, bound);
+
+  EXPECT_TRUE(workspace.intact()) << "written outside the planned workspace";
+  Bytes outputs(slots_.size());
+  for (std::size_t s = 0; s < slots_.size(); ++s) {
+    if (!slots_[s].is_output) {
+      EXPECT_EQ(memory[s].bytes(), before[s]) << "input " << slots_[s].name << " changed";
+      continue;
+    }
+    EXPECT_TRUE(memory[s].intact()) << "written outside " << slots_[s].name;
+    for (std::int64_t i = 0; i < count(slots_[s].shape); ++i)
+      outputs[s].insert(outputs[s].end(), memory[s].at(i), memory[s].at(i) + size_of(slots_[s].dtype));
+  }
+  return outputs;
+}
+
+void OpCase::compare(const Bytes& outputs, const Reference& reference) const {
+  for (std::size_t s = 0; s < slots_.size(); ++s) {
+    const Slot& slot = slots_[s];
+    if (!slot.is_output) continue;
+    const auto& expected = reference.expected({s});
+    ASSERT_EQ(expected.size(), slot.values.size()) << slot.name << " has no expected values";
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const double got = read(outputs[s].data() + i * size_of(slot.dtype), slot.dtype);
+      const auto& [value, magnitude] = expected[i];
+      if (same(got, value)) continue;
+      const double bound = slot.extra.terms == 0      ? 0
+                           : slot.extra.rounded_inside ? tolerance(slot.extra.inside, slot.extra.terms, magnitude)
+                                                       : tolerance(slot.dtype, slot.extra.terms, magnitude, value);
+      const double off = std::abs(got - value);
+      ASSERT_TRUE(off <= bound) << slot.name << "[" << i << "] is " << got << ", expected " << value << ", off by " << off
+                                << ", allowed " << bound;
+    }
+  }
+}
+
+void OpCase::play() const {
+  std::vector<Values> values;
+  for (const Slot& slot : slots_) values.push_back(slot.values);
+  Reference expected(values);
+  reference_(expected);
+  for (const auto& [isa, isa_name] : EnumNames<cpu::Isa>::values) {
+    if (!cpu::supports(isa)) continue;
+    SCOPED_TRACE(fmt::format("{} on {}", name_, isa_name));
+    const Bytes outputs = run(static_cast<int>(isa), 1);
+    compare(outputs, expected);
+    EXPECT_EQ(outputs, run(static_cast<int>(isa), 3)) << "three threads give other bits than one";
+    if (testing::Test::HasFailure()) return;  // one report is enough
+  }
+}
+
+Values finite_differences(const std::function<double(const Values&)>& f, const Values& x) {
+  Values gradient(x.size()), moved = x;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double h = 1e-3 * (1 + std::abs(x[i]));
+    const auto at = [&](double steps) {
+      moved[i] = x[i] + steps * h;
+      return f(moved);
+    };
+    gradient[i] = (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * h);
+    moved[i] = x[i];
+  }
+  return gradient;
+}
+
+void expect_rejected(const std::function<void(Ops&)>& call, const std::vector<std::string>& words) {
+  const cpu::CpuWorkspaceRules rules(1);
+  PlanOps plan(rules);
+  try {
+    call(plan);
+    ADD_FAILURE() << "accepted, expected a complaint about " << fmt::format("{}", fmt::join(words, ", "));
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    for (const std::string& word : words) EXPECT_NE(message.find(word), std::string::npos) << message;
+  }
+}
+
+}  // namespace tera::test
