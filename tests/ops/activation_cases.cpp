@@ -1,0 +1,169 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "tests/support/op_test.h"
+
+namespace tera::test {
+namespace {
+
+double gelu(double x) { return 0.5 * x * std::erfc(-x / std::numbers::sqrt2); }
+double gelu_tanh(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+double silu(double x) { return x / (1 + std::exp(-x)); }
+double squared_relu(double x) { return x > 0 ? x * x : 0; }
+
+double act(Activation kind, double x) {
+  switch (kind) {
+    case Activation::gelu:
+    case Activation::geglu: return gelu(x);
+    case Activation::gelu_tanh:
+    case Activation::geglu_tanh: return gelu_tanh(x);
+    case Activation::squared_relu: return squared_relu(x);
+    case Activation::silu:
+    case Activation::swiglu: return silu(x);
+  }
+  return 0;
+}
+
+double slope_at(Activation kind, double x) {
+  if (kind == Activation::squared_relu) return x > 0 ? 2 * x : 0;  // differences would step over its kink
+  return finite_differences([&](const Values& at) { return act(kind, at[0]); }, {x})[0];
+}
+
+struct ActivationCase {
+  Activation kind;
+  DType dtype;
+  std::int64_t rows, width;  // of y
+  double scale = 2;
+};
+
+std::vector<ActivationCase> activation_cases() {
+  std::vector<ActivationCase> cases;
+  for (const auto& [kind, name] : EnumNames<Activation>::values) {
+    for (DType dtype : float_dtypes) {
+      cases.push_back({kind, dtype, 1, 1});
+      cases.push_back({kind, dtype, 3, 37});
+      cases.push_back({kind, dtype, 2, 64, 20});  // far into both tails
+    }
+    cases.push_back({kind, DType::f32, 300, 131});  // several tasks
+  }
+  return cases;
+}
+
+std::string name_of_case(const char* op, const ActivationCase& c) {
+  return fmt::format("{} {} {} [{},{}] scale {}", op, name_of(c.kind), name_of(c.dtype), c.rows, c.width, c.scale);
+}
+
+Shape x_shape(const ActivationCase& c) { return shape(c.rows, is_gated(c.kind) ? 2 * c.width : c.width); }
+
+// Where in x the gate (or the only input) and the up value of output i are.
+struct Place {
+  std::size_t gate, up;
+};
+Place place(const ActivationCase& c, std::size_t i) {
+  const auto width = static_cast<std::size_t>(c.width);
+  if (!is_gated(c.kind)) return {i, i};
+  const std::size_t gate = i / width * 2 * width + i % width;
+  return {gate, gate + width};
+}
+
+OpCase forward_case(const ActivationCase& c) {
+  OpCase op(name_of_case("activation", c));
+  const Handle x = op.input("x", x_shape(c), c.dtype, normal_values(x_shape(c), 1, c.scale));
+  const Handle y = op.output("y", shape(c.rows, c.width), c.dtype, {.terms = 4});
+  op.call([=](Ops& ops, const Bound& at) { ops.activation({.kind = c.kind, .x = at[x], .y = at[y]}); });
+  op.reference([=](Reference& r) {
+    for (std::size_t i = 0; i < r[y].size(); ++i) {
+      const auto [gate, up] = place(c, i);
+      const double factor = is_gated(c.kind) ? r[x][up] : 1, value = act(c.kind, r[x][gate]) * factor;
+      // In the tail of gelu its error is absolute, relative to x.
+      r.expect(y, i, value, std::abs(value) + std::abs(r[x][gate] * factor));
+    }
+  });
+  return op;
+}
+
+OpCase backward_case(const ActivationCase& c, bool in_place) {
+  OpCase op(name_of_case("activation_back", c) + (in_place ? " in place" : ""));
+  const Values x_values = normal_values(x_shape(c), 1, c.scale);
+  const Handle dy = op.input("dy", shape(c.rows, c.width), c.dtype, normal_values(shape(c.rows, c.width), 2));
+  const Handle x = in_place ? op.output("x", x_shape(c), c.dtype, {.terms = 8}, x_values)
+                            : op.input("x", x_shape(c), c.dtype, x_values);
+  const Handle dx = in_place ? x : op.output("dx", x_shape(c), c.dtype, {.terms = 8});
+  op.call([=](Ops& ops, const Bound& at) {
+    ops.activation_back({.kind = c.kind, .dy = at[dy], .x = at[x], .dx = at[dx]});
+  });
+  op.reference([=](Reference& r) {
+    for (std::size_t i = 0; i < r[dy].size(); ++i) {
+      const auto [gate, up] = place(c, i);
+      const double v = r[x][gate], factor = is_gated(c.kind) ? r[x][up] : 1;
+      const double slope = slope_at(c.kind, v);
+      r.expect(dx, gate, r[dy][i] * factor * slope, std::abs(r[dy][i] * factor) * (1 + std::abs(v) + std::abs(slope)));
+      if (is_gated(c.kind)) {
+        const double value = r[dy][i] * act(c.kind, v);
+        r.expect(dx, up, value, std::abs(r[dy][i]) * (1 + std::abs(v)));
+      }
+    }
+  });
+  return op;
+}
+
+TEST(ActivationOp, Forward) {
+  for (const ActivationCase& c : activation_cases()) forward_case(c).play();
+}
+
+TEST(ActivationOp, Backward) {
+  for (const ActivationCase& c : activation_cases())
+    for (bool in_place : {false, true}) backward_case(c, in_place).play();
+}
+
+TEST(ActivationOp, ExtremeInputs) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const auto& [kind, name] : EnumNames<Activation>::values) {
+    if (is_gated(kind)) continue;
+    OpCase op(fmt::format("activation {} at extremes", name));
+    const Values points{-1e30, -200, -90, -0.0, 90, 200, 1e19, infinity, std::nan("")};
+    const auto n = static_cast<std::int64_t>(points.size());
+    const Handle x = op.input("x", shape(1, n), DType::f32, points);
+    const Handle y = op.output("y", shape(1, n), DType::f32, {.terms = 4});
+    const Handle dx = op.output("dx", shape(1, n - 2), DType::f32, {.terms = 4});
+    const Handle dy = op.input("dy", shape(1, n - 2), DType::f32, Values(points.size() - 2, 1.0));
+    const auto linear_above = [kind = kind](double v) { return kind == Activation::squared_relu ? v * v : v; };
+    op.call([=, kind = kind](Ops& ops, const Bound& at) {
+      ops.activation({.kind = kind, .x = at[x], .y = at[y]});
+      ops.activation_back({.kind = kind, .dy = at[dy], .x = at[x].slice(1, 0, n - 2), .dx = at[dx]});
+    });
+    op.reference([=, kind = kind](Reference& r) {
+      for (std::size_t i = 0; i < points.size(); ++i) {
+        const double v = r[x][i], value = std::isnan(v) ? v : v > 0 ? linear_above(v) : 0;
+        r.expect(y, i, value, std::abs(value) + 1e-30);
+        if (i >= points.size() - 2) continue;
+        const double slope = v == 0 && kind != Activation::squared_relu ? 0.5
+                             : v <= 0                                   ? 0
+                             : kind == Activation::squared_relu        ? 2 * v
+                                                                       : 1;
+        r.expect(dx, i, slope, slope + 1e-30);
+      }
+    });
+    op.play();
+  }
+}
+
+TEST(ActivationOp, RejectsWrongTensors) {
+  float memory[64] = {};
+  const Tensor x = make_tensor(memory, shape(2, 6), DType::f32), y = make_tensor(memory, shape(2, 3), DType::f32);
+  expect_rejected([&](Ops& ops) { ops.activation({.kind = Activation::gelu, .x = x, .y = y}); },
+                  {"activation: y is f32[2,3]", "[2,6]"});
+  expect_rejected([&](Ops& ops) { ops.activation({.kind = Activation::swiglu, .x = y, .y = y}); }, {"activation", "even"});
+  expect_rejected([&](Ops& ops) { ops.activation({.kind = Activation::gelu, .x = x.slice(1, 0, 3), .y = y}); },
+                  {"activation: x is f32[2,3] (strided)", "dense"});
+  expect_rejected([&](Ops& ops) { ops.activation_back({.kind = Activation::swiglu, .dy = y, .x = x, .dx = y}); },
+                  {"activation_back: dx is f32[2,3]", "[2,6]"});
+}
+
+}  // namespace
+}  // namespace tera::test

@@ -1,0 +1,91 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tera/backend/cpu/cpu_ops.h"
+#include "tera/base/error.h"
+#include "tests/support/op_test.h"
+
+namespace tera::test {
+namespace {
+
+OpCase forward_case(DType dtype, std::int64_t tokens, std::int64_t width, bool with_positions) {
+  constexpr std::int64_t vocab = 11, places = 7;
+  OpCase op(fmt::format("embedding {} [{},{}] positions {}", name_of(dtype), tokens, width, with_positions));
+  const Handle ids = op.input("tokens", shape(tokens), DType::i32, integer_values(shape(tokens), 1, vocab));
+  const Handle table = op.input("table", shape(vocab, width), dtype, normal_values(shape(vocab, width), 2));
+  const Handle positions = op.input("positions", shape(tokens), DType::i32, integer_values(shape(tokens), 3, places));
+  const Handle position_table = op.input("position_table", shape(places, width), dtype, normal_values(shape(places, width), 4));
+  const Handle y = op.output("y", shape(tokens, width), dtype, {.terms = with_positions ? 1 : 0});
+  op.call([=](Ops& ops, const Bound& at) {
+    EmbeddingArgs args{.tokens = at[ids], .table = at[table], .y = at[y]};
+    if (with_positions) args.positions = at[positions], args.position_table = at[position_table];
+    ops.embedding(args);
+  });
+  op.reference([=](Reference& r) {
+    const auto w = static_cast<std::size_t>(width);
+    for (std::size_t i = 0; i < r[y].size(); ++i) {
+      const double token = r[table][static_cast<std::size_t>(r[ids][i / w]) * w + i % w];
+      const double place = r[position_table][static_cast<std::size_t>(r[positions][i / w]) * w + i % w];
+      r.expect(y, i, with_positions ? token + place : token, std::abs(token) + std::abs(place));
+    }
+  });
+  return op;
+}
+
+OpCase backward_case(DType dtype, std::int64_t tokens, std::int64_t width) {
+  constexpr std::int64_t vocab = 5;  // every row is hit several times
+  OpCase op(fmt::format("embedding_back {} [{},{}]", name_of(dtype), tokens, width));
+  const Handle ids = op.input("ids", shape(tokens), DType::i32, integer_values(shape(tokens), 1, vocab));
+  const Handle dy = op.input("dy", shape(tokens, width), dtype, normal_values(shape(tokens, width), 2));
+  const Handle dtable =
+      op.output("dtable", shape(vocab, width), DType::f32, {.terms = 0}, normal_values(shape(vocab, width), 3));
+  op.call([=](Ops& ops, const Bound& at) {
+    ops.embedding_back({.ids = at[ids], .dy = at[dy], .dtable = at[dtable]});
+  });
+  op.reference([=](Reference& r) {
+    // In fp32 and in the order of t: this op promises its order, so its bits.
+    std::vector<float> sum(r[dtable].begin(), r[dtable].end());
+    const auto w = static_cast<std::size_t>(width);
+    for (std::size_t i = 0; i < r[dy].size(); ++i)
+      sum[static_cast<std::size_t>(r[ids][i / w]) * w + i % w] += static_cast<float>(r[dy][i]);
+    for (std::size_t i = 0; i < sum.size(); ++i) r.expect(dtable, i, static_cast<double>(sum[i]), 0);
+  });
+  return op;
+}
+
+TEST(EmbeddingOp, Forward) {
+  for (DType dtype : float_dtypes)
+    for (std::int64_t width : {1, 16, 133})
+      for (bool with_positions : {false, true}) forward_case(dtype, 9, width, with_positions).play();
+  forward_case(DType::f32, 300, 133, true).play();  // several tasks
+}
+
+TEST(EmbeddingOp, Backward) {
+  for (DType dtype : float_dtypes)
+    for (std::int64_t width : {1, 16, 133, 200}) backward_case(dtype, 23, width).play();
+}
+
+TEST(EmbeddingOp, RefusesForeignIds) {
+  float memory[64] = {};
+  std::int32_t token = 4;
+  const Tensor ids = make_tensor(&token, shape(1), DType::i32), table = make_tensor(memory, shape(4, 2), DType::f32);
+  cpu::CpuOps ops(1, cpu::best_isa());
+  for (std::int32_t bad : {4, -1, 1 << 30}) {
+    token = bad;
+    EXPECT_THROW(ops.embedding({.tokens = ids, .table = table, .y = table.rows(0, 1)}), Error);
+    EXPECT_THROW(ops.embedding_back({.ids = ids, .dy = table.rows(0, 1), .dtable = table}), Error);
+  }
+}
+
+TEST(EmbeddingOp, RejectsWrongTensors) {
+  float memory[64] = {};
+  const Tensor table = make_tensor(memory, shape(4, 2), DType::f32), ids = make_tensor(memory, shape(3), DType::i32);
+  const Tensor y = make_tensor(memory, shape(3, 2), DType::f32);
+  expect_rejected([&](Ops& ops) { ops.embedding({.tokens = y, .table = table, .y = y}); }, {"embedding: tokens is f32[3,2]", "i32"});
+  expect_rejected([&](Ops& ops) { ops.embedding({.tokens = ids, .table = table, .y = table}); }, {"embedding: y is f32[4,2]", "[3,2]"});
+  expect_rejected([&](Ops& ops) { ops.embedding({.tokens = ids, .table = table, .y = y, .positions = ids}); }, {"embedding", "together"});
+  expect_rejected([&](Ops& ops) { ops.embedding_back({.ids = ids, .dy = table, .dtable = table}); }, {"embedding_back: dy is f32[4,2]"});
+}
+
+}  // namespace
+}  // namespace tera::test

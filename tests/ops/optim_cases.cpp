@@ -1,0 +1,160 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/op_test.h"
+
+namespace tera::test {
+namespace {
+
+constexpr double lr = 0.01, correction1 = 0.19, correction2 = 0.02, grad_factor = 0.5;
+
+struct StepCase {
+  std::int64_t n;
+  DType copy = DType::f32;
+  bool with_copy = false, clear_grad = false, momentum = false;
+};
+
+std::string name_of_case(const char* op, const StepCase& c) {
+  return fmt::format("{} [{}] copy {} {} clear {} momentum {}", op, c.n, c.with_copy, name_of(c.copy), c.clear_grad, c.momentum);
+}
+
+std::vector<StepCase> step_cases() {
+  std::vector<StepCase> cases{{.n = 1}, {.n = 37}, {.n = 40000, .clear_grad = true, .momentum = true}};
+  for (DType dtype : float_dtypes)
+    for (bool clear : {false, true}) cases.push_back({.n = 133, .copy = dtype, .with_copy = true, .clear_grad = clear, .momentum = clear});
+  return cases;
+}
+
+// What both optimizers share. Handles of the tensors that a step changes.
+struct StepTensors {
+  Handle weight, grad, copy, scalars;
+};
+StepTensors add_tensors(OpCase& op, const StepCase& c) {
+  const Shape s = shape(c.n);
+  return {.weight = op.output("weight", s, DType::f32, {.terms = 4}, normal_values(s, 1)),
+          .grad = op.output("grad", s, DType::f32, {.terms = 0}, normal_values(s, 2)),
+          .copy = op.output("copy", s, c.copy, {.terms = 4}),
+          .scalars = op.input("scalars", shape(4), DType::f32, {lr, correction1, correction2, grad_factor})};
+}
+void expect_weight(Reference& r, const StepTensors& t, const StepCase& c, std::size_t i, double weight, double size) {
+  r.expect(t.weight, i, weight, size);
+  r.expect(t.copy, i, c.with_copy ? weight : r[t.copy][i], size);
+  r.expect(t.grad, i, c.clear_grad ? 0 : r[t.grad][i], 0);
+}
+
+OpCase adam_case(const StepCase& c) {
+  OpCase op(name_of_case("adam", c));
+  const float beta1 = 0.9f, beta2 = 0.99f, eps = 1e-3f, decay = 0.1f;
+  const StepTensors t = add_tensors(op, c);
+  Values v_values = normal_values(shape(c.n), 4, 0.1);
+  for (double& v : v_values) v *= v;
+  const Handle m = op.output("m", shape(c.n), DType::f32, {.terms = 2}, normal_values(shape(c.n), 3));
+  const Handle v = op.output("v", shape(c.n), DType::f32, {.terms = 2}, v_values);
+  op.call([=](Ops& ops, const Bound& at) {
+    ops.adam({.weight = at[t.weight],
+              .grad = at[t.grad],
+              .m = at[m],
+              .v = at[v],
+              .copy = c.with_copy ? at[t.copy] : Tensor{},
+              .scalars = at[t.scalars],
+              .beta1 = beta1,
+              .beta2 = beta2,
+              .eps = eps,
+              .weight_decay = decay,
+              .clear_grad = c.clear_grad});
+  });
+  op.reference([=](Reference& r) {
+    const double b1 = static_cast<double>(beta1), b2 = static_cast<double>(beta2);
+    const Values& s = r[t.scalars];
+    for (std::size_t i = 0; i < r[t.weight].size(); ++i) {
+      const double g = r[t.grad][i] * s[3], w = r[t.weight][i];
+      const double new_m = b1 * r[m][i] + (1 - b1) * g, new_v = b2 * r[v][i] + (1 - b2) * g * g;
+      const double denominator = std::sqrt(new_v / s[2]) + static_cast<double>(eps);
+      r.expect(m, i, new_m, std::abs(r[m][i]) + std::abs(g));
+      r.expect(v, i, new_v, new_v);
+      const double step = new_m / s[1] / denominator, shrink = static_cast<double>(decay) * w;
+      const double size = std::abs(w) + s[0] * (std::abs(r[m][i]) + std::abs(g)) / s[1] / denominator;
+      expect_weight(r, t, c, i, w - s[0] * (step + shrink), size);
+    }
+  });
+  return op;
+}
+
+OpCase sgd_case(const StepCase& c) {
+  OpCase op(name_of_case("sgd", c));
+  const float momentum = c.momentum ? 0.8f : 0.0f, decay = 0.1f;
+  const StepTensors t = add_tensors(op, c);
+  const Handle buffer = op.output("momentum_buffer", shape(c.n), DType::f32, {.terms = 3}, normal_values(shape(c.n), 3));
+  op.call([=](Ops& ops, const Bound& at) {
+    ops.sgd({.weight = at[t.weight],
+             .grad = at[t.grad],
+             .momentum_buffer = c.momentum ? at[buffer] : Tensor{},
+             .copy = c.with_copy ? at[t.copy] : Tensor{},
+             .scalars = at[t.scalars],
+             .momentum = momentum,
+             .weight_decay = decay,
+             .clear_grad = c.clear_grad});
+  });
+  op.reference([=](Reference& r) {
+    for (std::size_t i = 0; i < r[t.weight].size(); ++i) {
+      const double w = r[t.weight][i], kept = static_cast<double>(momentum) * r[buffer][i];
+      const double direction = kept + r[t.scalars][3] * r[t.grad][i] + static_cast<double>(decay) * w;
+      const double size = std::abs(kept) + std::abs(r[t.grad][i]) + std::abs(w);
+      r.expect(buffer, i, c.momentum ? direction : r[buffer][i], size);
+      expect_weight(r, t, c, i, w - r[t.scalars][0] * direction, size);
+    }
+  });
+  return op;
+}
+
+OpCase clip_case(const Values& sums, float max_norm) {
+  OpCase op(fmt::format("clip {} sums to {}", sums.size(), max_norm));
+  const Handle in = op.input("sums", shape(sums.size()), DType::f64, sums);
+  const Handle norm = op.output("norm", shape(1), DType::f32, {}), factor = op.output("factor", shape(1), DType::f32, {});
+  op.call([=](Ops& ops, const Bound& at) {
+    ops.clip({.sums = at[in], .norm = at[norm], .factor = at[factor], .max_norm = max_norm});
+  });
+  op.reference([=](Reference& r) {
+    double total = 0;
+    for (double s : r[in]) total += s;
+    const double length = std::sqrt(total), most = static_cast<double>(max_norm);
+    const double ratio = most == 0 ? 1 : std::isnan(length) ? length : std::min(1.0, most / (length + 1e-6));
+    r.expect(norm, 0, length, length);
+    r.expect(factor, 0, ratio, ratio);
+  });
+  return op;
+}
+
+TEST(OptimOp, Adam) {
+  for (const StepCase& c : step_cases()) adam_case(c).play();
+}
+
+TEST(OptimOp, Sgd) {
+  for (const StepCase& c : step_cases()) sgd_case(c).play();
+}
+
+TEST(OptimOp, Clip) {
+  clip_case({4, 5, 16}, 1).play();     // norm 5
+  clip_case({0.25}, 1).play();         // below: untouched
+  clip_case({4, 5, 16}, 0).play();     // no clipping
+  clip_case({0, 0}, 1).play();
+  clip_case({1, std::nan("")}, 1).play();  // a broken gradient stays visible
+}
+
+TEST(OptimOp, RejectsWrongTensors) {
+  double memory[64] = {};
+  const Tensor w = make_tensor(memory, shape(8), DType::f32), scalars = make_tensor(memory, shape(4), DType::f32);
+  const Tensor sums = make_tensor(memory, shape(3), DType::f64), one = make_tensor(memory, shape(1), DType::f32);
+  expect_rejected([&](Ops& ops) { ops.adam({.weight = w, .grad = w, .m = w, .v = scalars, .scalars = scalars}); }, {"adam: v is f32[4]"});
+  expect_rejected([&](Ops& ops) { ops.adam({.weight = w, .grad = w, .m = w, .v = w, .scalars = w}); }, {"adam: scalars is f32[8]"});
+  expect_rejected([&](Ops& ops) { ops.adam({.weight = sums, .grad = w, .m = w, .v = w, .scalars = scalars}); }, {"adam: weight is f64[3]"});
+  expect_rejected([&](Ops& ops) { ops.sgd({.weight = w, .grad = w, .scalars = scalars, .momentum = 0.9f}); }, {"sgd", "buffer"});
+  expect_rejected([&](Ops& ops) { ops.sgd({.weight = w, .grad = scalars, .scalars = scalars}); }, {"sgd: grad is f32[4]"});
+  expect_rejected([&](Ops& ops) { ops.clip({.sums = w, .norm = one, .factor = one}); }, {"clip: sums is f32[8]"});
+  expect_rejected([&](Ops& ops) { ops.clip({.sums = sums, .norm = one, .factor = one, .max_norm = -1}); }, {"clip", "max_norm"});
+}
+
+}  // namespace
+}  // namespace tera::test

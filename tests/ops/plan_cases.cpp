@@ -1,0 +1,66 @@
+// What PlanOps counts. That it accepts what the CPU accepts, and reserves enough, is part of every op's cases.
+
+#include <gtest/gtest.h>
+
+#include "tera/backend/plan/plan_ops.h"
+#include "tera/tensor/arena.h"
+
+namespace tera::test {
+namespace {
+
+struct FixedRules final : WorkspaceRules {
+  std::size_t gemm(const GemmArgs& args) const override { return static_cast<std::size_t>(args.m()) * 100; }
+};
+
+AttentionArgs attention(Arena& arena, std::int64_t queries, std::int64_t keys, AttentionShape s) {
+  s.scale = 1;
+  return {.q = arena.take(shape(queries, 4, 8), DType::f32, "q"),
+          .k = arena.take(shape(keys, 2, 8), DType::f32, "k"),
+          .v = arena.take(shape(keys, 2, 8), DType::f32, "v"),
+          .out = arena.take(shape(queries, 4, 8), DType::f32, "out"),
+          .lse = arena.take(shape(4, queries), DType::f32, "lse"),
+          .shape = s};
+}
+
+double attention_flops(std::int64_t queries, std::int64_t keys, AttentionShape s) {
+  Arena arena = Arena::measuring();
+  const FixedRules rules;
+  PlanOps plan(rules);
+  plan.attention(attention(arena, queries, keys, s));
+  return plan.flops();
+}
+
+TEST(PlanOps, CountsProductsAndTheLargestWorkspace) {
+  Arena arena = Arena::measuring();  // addresses only: reading one would crash
+  const FixedRules rules;
+  PlanOps plan(rules);
+  for (std::int64_t m : {3, 7, 2})
+    plan.gemm({.a = arena.take(shape(m, 5), DType::f32, "a"),
+               .b = arena.take(shape(5, 4), DType::f32, "b"),
+               .out = arena.take(shape(m, 4), DType::f32, "out")});
+  EXPECT_EQ(plan.workspace_peak(), 700u);
+  EXPECT_EQ(plan.calls(), 3);
+  EXPECT_EQ(plan.flops(), 2.0 * (3 + 7 + 2) * 5 * 4);
+}
+
+TEST(PlanOps, CountsWhatAttentionSees) {
+  constexpr double per_pair = 4 * 4 * 8;  // four flops, heads, channels
+  EXPECT_EQ(attention_flops(64, 64, {.batch = 4, .mask = Mask::full}), per_pair * 4 * 16 * 16);
+  EXPECT_EQ(attention_flops(64, 64, {.batch = 4}), per_pair * 4 * 16 * 16 / 2);
+  EXPECT_EQ(attention_flops(8, 32, {}), per_pair * (32 * 32 - 24 * 24) / 2);            // the last 8 of 32
+  EXPECT_EQ(attention_flops(32, 32, {.window = 8}), per_pair * (8 * 8 / 2.0 + 8 * 24));  // a band
+  EXPECT_EQ(attention_flops(32, 32, {.window = 99}), per_pair * 32 * 32 / 2);
+  EXPECT_EQ(attention_flops(8, 32, {.window = 4}), per_pair * 4 * 8);
+}
+
+TEST(PlanOps, CountsBackwardAsTwoForwards) {
+  Arena arena = Arena::measuring();
+  const FixedRules rules;
+  PlanOps plan(rules);
+  const AttentionArgs f = attention(arena, 32, 32, {});
+  plan.attention_back({.q = f.q, .k = f.k, .v = f.v, .out = f.out, .dout = f.out, .lse = f.lse, .dq = f.q, .dk = f.k, .dv = f.v, .shape = f.shape});
+  EXPECT_EQ(plan.flops(), 2 * attention_flops(32, 32, {}));
+}
+
+}  // namespace
+}  // namespace tera::test
