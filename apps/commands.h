@@ -6,6 +6,11 @@
 
 namespace tera {
 
+void add_train_command(CLI::App& app);
+void add_plan_command(CLI::App& app);
+void add_generate_command(CLI::App& app);
+void add_config_command(CLI::App& app);
+void add_bench_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 
 }  // namespace tera

@@ -26,7 +26,14 @@ namespace {
 
 enum ExitStatus { done = 0, our_fault = 1, users_mistake = 2 };
 
-void add_commands(CLI::App& app) { add_doctor_command(app); }
+void add_commands(CLI::App& app) {
+  add_train_command(app);
+  add_plan_command(app);
+  add_generate_command(app);
+  add_config_command(app);
+  add_bench_command(app);
+  add_doctor_command(app);
+}
 
 std::string version_text() {
   const BuildInfo build = build_info();

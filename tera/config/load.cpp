@@ -172,6 +172,16 @@ void start_from_arch(Arch arch, LoadedConfig& loaded) {
   }
 }
 
+LoadedConfig read_layers(const std::vector<Layer>& layers) {
+  LoadedConfig loaded;
+  Problems problems;
+  if (const std::optional<Arch> arch = find_arch(layers)) start_from_arch(*arch, loaded);
+  Reader reader(loaded, problems);
+  for (const Layer& layer : layers) reader.read(layer);
+  problems.throw_if_any();
+  return loaded;
+}
+
 }  // namespace
 
 LoadedConfig load_config(const std::string& path, std::span<const std::string> overrides) {
@@ -179,19 +189,19 @@ LoadedConfig load_config(const std::string& path, std::span<const std::string> o
   std::vector<std::string> chain;
   gather_file(path, chain, layers);
   for (const std::string& assignment : overrides) layers.push_back(parse_override(assignment));
-
-  LoadedConfig loaded;
-  Problems problems;
-  if (const std::optional<Arch> arch = find_arch(layers)) start_from_arch(*arch, loaded);
-  Reader reader(loaded, problems);
-  for (const Layer& layer : layers) reader.read(layer);
-  problems.throw_if_any();
-
+  LoadedConfig loaded = read_layers(layers);
   if (loaded.config.run.name.empty()) {
     loaded.config.run.name = fs::path(path).stem().string();
     loaded.origins["run.name"] = "name of the config file";
   }
   return loaded;
+}
+
+LoadedConfig load_config_text(std::string_view yaml, const std::string& source) {
+  YamlNode root = parse_yaml(yaml, source);
+  require_user(root.kind == YamlNode::Kind::map && root.find("extends") == nullptr, "{}: the config is no map of sections alone",
+               source);
+  return read_layers({{.root = std::move(root), .file = source, .assignment = {}}});
 }
 
 }  // namespace tera

@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "tera/config/run_config.h"
 
@@ -23,5 +24,8 @@ struct LoadedConfig {
 // `overrides` are "section.key=value", the value in YAML. Everything wrong in the files and overrides is reported in
 // one UserError; whether the values make sense together is for resolve() to say.
 LoadedConfig load_config(const std::string& path, std::span<const std::string> overrides = {});
+
+// From text that stands alone, as a checkpoint keeps it; `source` names it in messages.
+LoadedConfig load_config_text(std::string_view yaml, const std::string& source);
 
 }  // namespace tera

@@ -41,12 +41,13 @@ double median(std::vector<double> values) {
 }  // namespace
 
 std::string bench_step(const Setup& given, const BenchOptions& options) {
-  require_user(options.steps >= 1 && options.warmup >= 0, "--steps {} and --warmup {} must be at least 1 and 0", options.steps,
-               options.warmup);
   Setup setup = given;
+  if (options.steps > 0) setup.batch.train_iters = options.steps;
+  if (setup.batch.train_iters == 0) setup.batch.train_iters = 10;
+  require_user(options.warmup >= 0 && options.warmup < setup.batch.train_iters,
+               "--warmup {} leaves none of {} steps to be timed", options.warmup, setup.batch.train_iters);
   setup.config.dataset.kind = DatasetKind::mock;
   setup.config.train.eval_iters = 0;
-  setup.batch.train_iters = options.steps + options.warmup;
   if (setup.schedule.decay_iters == 0) setup.schedule.decay_iters = setup.batch.train_iters;
 
   StopRequest stop;
@@ -70,12 +71,13 @@ std::string bench_step(const Setup& given, const BenchOptions& options) {
                        tflops, format_bytes(trainer.step().memory().total()), format_bytes(peak_resident_bytes()));
   const nlohmann::json json{{"device", backend.name},
                             {"step_ms", step_ms},
-                            {"step_ms_all", times},
+                            {"step_ms_all", record.times},
                             {"tokens_per_s", tokens_per_s},
                             {"tflops", tflops},
                             {"mfu", nullptr},
                             {"planned_bytes", trainer.step().memory().total()},
-                            {"peak_bytes", peak_resident_bytes()},
+                            {"peak_rss_bytes", peak_resident_bytes()},
+                            {"parameters", trainer.step().count_parameters()},
                             {"losses", record.losses}};
   return json.dump() + "\n";
 }

@@ -6,8 +6,8 @@
 namespace tera {
 
 struct BenchOptions {
-  int steps = 10;
-  int warmup = 3;  // steps before those that count
+  std::int64_t steps = 0;   // in all; 0: train.train_iters, or 10
+  std::int64_t warmup = 2;  // the first of them, which do not count
   bool json = false;
 };
 
