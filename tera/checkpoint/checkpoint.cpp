@@ -44,8 +44,7 @@ void write_weights(const fs::path& path, const ParamStore& params, Ops& ops) {
   SafetensorsWriter writer(path, list_tensors(params));
   for (const Param* param : params.by_name()) {
     for (const auto& part : param->spec.parts) {
-      std::vector<float> values(static_cast<std::size_t>(count(part.global)));
-      read_part(ops, *param, part, values);
+      std::vector<float> values = read_part(ops, param->master ? param->master : param->value, part);
       if (part.transposed) values = transpose(values, part.global[0], part.global[1]);
       writer.write(part.name, std::as_bytes(std::span(values)));
     }
@@ -115,21 +114,28 @@ Checkpoint::Checkpoint(const fs::path& path) : folder_(resolve_folder(path)) {
 
 void Checkpoint::load_weights(ParamStore& params, Ops& ops) const {
   const SafetensorsFile file(folder_ / weights_file);
+  tera::load_weights(file, params, ops);
   std::set<std::string> expected;
+  for (const Param* param : params.by_name())
+    for (const auto& part : param->spec.parts) expected.insert(part.name);
+  for (const auto& entry : file.entries())
+    require_user(expected.contains(entry.name), "{}: '{}' is not a tensor of this model", file.path().string(), entry.name);
+}
+
+std::vector<float> to_model_layout(std::vector<float> values, const Part& part) {
+  return part.transposed ? transpose(values, part.global[1], part.global[0]) : std::move(values);
+}
+
+void load_weights(const SafetensorsFile& file, ParamStore& params, Ops& ops) {
   for (const Param* param : params.by_name()) {
     for (const auto& part : param->spec.parts) {
-      expected.insert(part.name);
       const StoredTensor stored = file.get(part.name);
       if (stored.shape != stored_shape(part))
         fail_user("{}: '{}' is {}, the model needs {}", file.path().string(), part.name, to_string(stored.shape),
                   to_string(stored_shape(part)));
-      std::vector<float> values = file.read_floats(part.name);
-      if (part.transposed) values = transpose(values, part.global[1], part.global[0]);
-      write_part(ops, *param, part, values);
+      write_part(ops, *param, part, to_model_layout(file.read_floats(part.name), part));
     }
   }
-  for (const auto& entry : file.entries())
-    require_user(expected.contains(entry.name), "{}: '{}' is not a tensor of this model", file.path().string(), entry.name);
 }
 
 }  // namespace tera

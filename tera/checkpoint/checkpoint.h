@@ -10,11 +10,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace tera {
 
 class Ops;
 class ParamStore;
+class SafetensorsFile;
+struct Part;
 
 struct CheckpointSource {
   std::int64_t step = 0;
@@ -41,5 +44,11 @@ class Checkpoint {
   std::filesystem::path folder_;
   CheckpointSource source_;
 };
+
+// Every parameter from a file that has them under their outside names; other tensors in it are ignored.
+void load_weights(const SafetensorsFile& file, ParamStore& params, Ops& ops);
+
+// A tensor as files hold it, turned into the [out,in] order of the parameter.
+std::vector<float> to_model_layout(std::vector<float> values, const Part& part);
 
 }  // namespace tera

@@ -173,10 +173,11 @@ void write_part(Ops& ops, const Param& param, const Part& part, std::span<const 
   if (param.master && param.master.data != param.value.data) upload(ops, values, param.master.rows(part.local_row, end));
 }
 
-void read_part(Ops& ops, const Param& param, const Part& part, std::span<float> values) {
-  const Tensor from = (param.master ? param.master : param.value).rows(part.local_row, part.local_row + part.global[0]);
+std::vector<float> read_part(Ops& ops, const Tensor& whole, const Part& part) {
+  const Tensor from = whole.rows(part.local_row, part.local_row + part.global[0]);
   std::vector<std::byte> raw(from.bytes());
   ops.to_host(from, raw);
+  std::vector<float> values(static_cast<std::size_t>(count(part.global)));
   for (std::size_t i = 0; i < values.size(); ++i) {
     switch (from.dtype) {
       case DType::f32: values[i] = reinterpret_cast<const float*>(raw.data())[i]; break;
@@ -185,6 +186,7 @@ void read_part(Ops& ops, const Param& param, const Part& part, std::span<float> 
       default: fail("parameters are not stored as {}", name_of(from.dtype));
     }
   }
+  return values;
 }
 
 }  // namespace tera

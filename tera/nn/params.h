@@ -118,7 +118,7 @@ class ParamStore {
 
 // Writes one part's values, given in [out,in] order, into the rows of the parameter where it lives.
 void write_part(Ops& ops, const Param& param, const Part& part, std::span<const float> values);
-// Reads them back; from the master copy when there is one.
-void read_part(Ops& ops, const Param& param, const Part& part, std::span<float> values);
+// Reads a part's rows out of a parameter's value, master copy or gradient.
+std::vector<float> read_part(Ops& ops, const Tensor& from, const Part& part);
 
 }  // namespace tera

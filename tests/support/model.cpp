@@ -1,0 +1,180 @@
+#include "tests/support/model.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tera/backend/cpu/workspace.h"
+#include "tera/backend/plan/plan_ops.h"
+#include "tera/base/error.h"
+
+namespace tera::test {
+namespace {
+
+struct NoSink final : GradSink {
+  void block_ready(int) override {}
+};
+
+int microbatches_of(const Schedule& schedule) {
+  int most = 0;
+  for (const auto& action : schedule) most = std::max(most, action.microbatch + 1);
+  return most;
+}
+
+template <class T>
+void upload(Ops& ops, const std::vector<T>& values, const Tensor& to) {
+  ops.from_host(std::as_bytes(std::span(values)), to);
+}
+
+template <class T>
+std::vector<T> download(Ops& ops, const Tensor& from) {
+  std::vector<T> values(static_cast<std::size_t>(count(from.shape)));
+  ops.to_host(from, std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+}  // namespace
+
+Batch random_batch(std::int64_t batch, std::int64_t seq, std::int64_t vocab, std::uint64_t seed) {
+  Batch out{.tokens = {}, .targets = {}, .batch = batch};
+  for (std::int64_t i = 0; i < batch * seq; ++i) {
+    const auto bits = philox({seed}, static_cast<std::uint64_t>(i), 0);
+    out.tokens.push_back(static_cast<std::int32_t>(bits[0] % vocab));
+    out.targets.push_back(bits[2] % 8 == 0 ? -1 : static_cast<std::int32_t>(bits[1] % vocab));
+  }
+  return out;
+}
+
+Model::Model(const ModelShape& shape, const Options& options)
+    : shape_(shape),
+      options_(options),
+      ops_(options.threads, options.isa),
+      params_(options.compute, shape.freeze),
+      blocks_(build_blocks(make_spec(shape, 7), params_)) {
+  params_.lay_out();
+  const Pools pools = check(options_.schedule, microbatches_of(options_.schedule));
+
+  Arena weights = Arena::measuring(), constants = Arena::measuring(), grads = Arena::measuring(), inputs = Arena::measuring();
+  bind(weights, constants, grads, inputs);
+  const cpu::CpuWorkspaceRules rules(options_.threads);
+  PlanOps plan_ops(rules);
+  measured_ = StageMemory::measuring(pools);
+  Pipeline rehearsal(plan_ops, blocks_, shape_.hidden, options_.compute, measured_);
+  play(plan_ops, rehearsal);
+
+  const auto real = [&](const Arena& measured) { return Arena(device_.allocate(measured.peak()), "test"); };
+  Arena real_weights = real(weights), real_constants = real(constants), real_grads = real(grads), real_inputs = real(inputs);
+  bind(real_weights, real_constants, real_grads, real_inputs);
+  const auto fill = [&](std::deque<Arena>& to, const std::deque<Arena>& from) {
+    for (const auto& arena : from) to.push_back(real(arena));
+  };
+  fill(stage_.f_to_b, measured_.f_to_b);
+  fill(stage_.f_to_w, measured_.f_to_w);
+  fill(stage_.b_to_w, measured_.b_to_w);
+  stage_.replay = std::make_unique<Arena>(real(*measured_.replay));
+  stage_.scratch = std::make_unique<Arena>(real(*measured_.scratch));
+  ops_.bind_workspace(device_.allocate(plan_ops.workspace_peak()));
+  pipeline_ = std::make_unique<Pipeline>(ops_, blocks_, shape_.hidden, options_.compute, stage_);
+  params_.initialize(ops_, 11);
+}
+
+void Model::bind(Arena& weights, Arena& constants, Arena& grads, Arena& inputs) {
+  const std::int64_t rows = options_.batch * options_.seq;
+  params_.bind({weights, constants, &weights, &grads});
+  batch_.clear();
+  for (int i = 0; i < microbatches_of(options_.schedule); ++i)
+    batch_.push_back({.tokens = inputs.take(shape(rows), DType::i32, "tokens"),
+                      .targets = inputs.take(shape(rows), DType::i32, "targets"),
+                      .positions = inputs.take(shape(rows), DType::i32, "positions"),
+                      .rows = inputs.take(shape(rows), DType::i64, "rows"),
+                      .batch = options_.batch,
+                      .token_loss = inputs.take(shape(rows), DType::f32, "token_loss"),
+                      .loss_scale = inputs.take(shape(1), DType::f32, "loss_scale")});
+  logits_ = inputs.take(shape(rows, shape_.padded_vocab), DType::f32, "logits");
+}
+
+void Model::play(Ops& ops, Pipeline& pipeline) {
+  NoSink sink;
+  pipeline.step(options_.schedule, batch_, sink);
+  MicroBatch forward = batch_[0];
+  forward.training = false;
+  forward.logits = logits_;
+  pipeline.forward(forward);
+  (void)ops;
+}
+
+double Model::train(const std::vector<Batch>& batches) {
+  require(batches.size() == batch_.size(), "{} batches for {} microbatches", batches.size(), batch_.size());
+  std::int64_t counted = 0;
+  for (const auto& batch : batches)
+    counted += std::count_if(batch.targets.begin(), batch.targets.end(), [](std::int32_t target) { return target >= 0; });
+  const auto rows = static_cast<std::size_t>(options_.batch * options_.seq);
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    std::vector<std::int32_t> positions(rows);
+    std::vector<std::int64_t> ids(rows);
+    for (std::size_t row = 0; row < rows; ++row) {
+      positions[row] = static_cast<std::int32_t>(row % static_cast<std::size_t>(options_.seq));
+      ids[row] = static_cast<std::int64_t>(i * rows + row);
+    }
+    upload(ops_, batches[i].tokens, batch_[i].tokens);
+    upload(ops_, batches[i].targets, batch_[i].targets);
+    upload(ops_, positions, batch_[i].positions);
+    upload(ops_, ids, batch_[i].rows);
+    upload(ops_, std::vector{1.0f / static_cast<float>(counted)}, batch_[i].loss_scale);
+  }
+  for (const auto& group : params_.groups()) ops_.fill({.out = group.grad, .value = 0});
+  NoSink sink;
+  pipeline_->step(options_.schedule, batch_, sink);
+  double sum = 0;
+  for (const auto& mb : batch_)
+    for (const float loss : download<float>(ops_, mb.token_loss)) sum += loss;
+  return sum / static_cast<double>(counted);
+}
+
+std::vector<float> Model::logits(const Batch& batch) {
+  std::vector<std::int32_t> positions(batch.tokens.size());
+  for (std::size_t row = 0; row < positions.size(); ++row)
+    positions[row] = static_cast<std::int32_t>(row % static_cast<std::size_t>(options_.seq));
+  upload(ops_, batch.tokens, batch_[0].tokens);
+  upload(ops_, positions, batch_[0].positions);
+  MicroBatch forward = batch_[0];
+  forward.targets = {};
+  forward.training = false;
+  forward.logits = logits_;
+  pipeline_->forward(forward);
+  return download<float>(ops_, logits_);
+}
+
+std::vector<float> Model::gradient(const std::string& name) {
+  for (const Param* param : params_.by_name())
+    for (const auto& part : param->spec.parts)
+      if (part.name == name) return read_part(ops_, param->grad, part);
+  fail("no parameter has a part '{}'", name);
+}
+
+std::vector<float> Model::all_gradients() {
+  std::vector<float> all;
+  for (const auto& group : params_.groups()) {
+    const auto part = download<float>(ops_, group.grad);
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
+bool Model::peaks_as_planned() const {
+  const auto equal = [](const std::deque<Arena>& a, const std::deque<Arena>& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Arena& x, const Arena& y) { return x.peak() == y.peak(); });
+  };
+  return equal(measured_.f_to_b, stage_.f_to_b) && equal(measured_.f_to_w, stage_.f_to_w) &&
+         equal(measured_.b_to_w, stage_.b_to_w) && measured_.replay->peak() == stage_.replay->peak() &&
+         measured_.scratch->peak() == stage_.scratch->peak();
+}
+
+bool Model::stashes_are_empty() const {
+  const auto empty = [](const std::deque<Arena>& arenas) {
+    return std::all_of(arenas.begin(), arenas.end(), [](const Arena& arena) { return arena.mark() == 0; });
+  };
+  return empty(stage_.f_to_b) && empty(stage_.f_to_w) && empty(stage_.b_to_w) && stage_.replay->mark() == 0 &&
+         stage_.scratch->mark() == 0;
+}
+
+}  // namespace tera::test

@@ -1,0 +1,64 @@
+#pragma once
+// A whole model on the CPU backend, for tests that look inside: any schedule, logits, every gradient.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tera/backend/cpu/cpu_device.h"
+#include "tera/backend/cpu/cpu_ops.h"
+#include "tera/config/setup.h"
+#include "tera/models/build.h"
+#include "tera/pipeline/pipeline.h"
+#include "tera/train/memory_plan.h"
+
+namespace tera::test {
+
+struct Batch {  // of one microbatch, T = batch * seq rows
+  std::vector<std::int32_t> tokens, targets;
+  std::int64_t batch = 1;
+};
+
+Batch random_batch(std::int64_t batch, std::int64_t seq, std::int64_t vocab, std::uint64_t seed);
+
+class Model {
+ public:
+  struct Options {
+    int threads = 1;
+    cpu::Isa isa = cpu::best_isa();
+    DType compute = DType::f32;
+    Schedule schedule = one_stage(1);  // as many microbatches as it names
+    std::int64_t batch = 1, seq = 0;   // of every microbatch
+  };
+  Model(const ModelShape& shape, const Options& options);
+
+  ParamStore& params() { return params_; }
+  Ops& ops() { return ops_; }
+
+  // Plays the schedule; gradients accumulate into zeros. Returns the mean of the counted token losses.
+  double train(const std::vector<Batch>& batches);
+  std::vector<float> logits(const Batch& batch);          // [T,padded V]
+  std::vector<float> gradient(const std::string& part);   // by outside name, [out,in]
+  std::vector<float> all_gradients();
+
+  // Bytes that the real run took at its peak, by the names of the plan, against what was planned.
+  bool peaks_as_planned() const;
+  bool stashes_are_empty() const;
+
+ private:
+  void bind(Arena& weights, Arena& constants, Arena& grads, Arena& inputs);
+  void play(Ops& ops, Pipeline& pipeline);
+
+  ModelShape shape_;
+  Options options_;
+  cpu::CpuDevice device_;
+  cpu::CpuOps ops_;
+  ParamStore params_;
+  Blocks blocks_;
+  std::vector<MicroBatch> batch_;
+  Tensor logits_;
+  StageMemory measured_, stage_;
+  std::unique_ptr<Pipeline> pipeline_;
+};
+
+}  // namespace tera::test
