@@ -1,12 +1,11 @@
 // tera config: every value of a configuration with where it came from; or all about one key.
 
-#include "apps/config_command.h"
-
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "apps/commands.h"
 #include "tera/base/error.h"
 #include "tera/config/describe.h"
 #include "tera/config/resolve.h"
