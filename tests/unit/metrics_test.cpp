@@ -77,7 +77,8 @@ TEST(JsonlSink, LossReadsBackBitwiseAndIsAlwaysJson) {
   }
   const double infinity = std::numeric_limits<double>::infinity();
   JsonlSink sink(path, AppendFile::Start::empty);
-  StepMetrics m = sample_step(std::numeric_limits<std::int64_t>::max());
+  StepMetrics m = sample_step(1);
+  m.step = m.tokens = std::numeric_limits<std::int64_t>::max();
   m.loss = std::nan(""), m.grad_norm = infinity, m.lr = -infinity, m.mfu = -1.2345678901234567e-300;
   m.loss_scale = m.tokens_per_s = m.step_ms = m.tflops_per_device = -1.2345678901234567e-300;
   sink.step(m);
