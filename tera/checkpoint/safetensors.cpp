@@ -112,9 +112,8 @@ void SafetensorsFile::parse_header(std::string_view header, std::uint64_t data_b
   metadata_ = std::move(parsed.metadata);
   entries_ = std::move(parsed.entries);
 
-  std::ranges::sort(entries_, [](const auto& a, const auto& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
+  std::ranges::sort(entries_,
+                    [](const auto& a, const auto& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   std::uint64_t expected = 0;  // tensors follow each other without gap or overlap, to the end of the file
   for (const SafetensorsEntry& entry : entries_) {
     const StoredType* type = find_type(entry.dtype_name);
@@ -177,11 +176,12 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, const std::vect
   header.metadata["format"] = "pt";
   std::uint64_t offset = 0;
   for (const SafetensorsSpec* spec : order) {
-    require(spec->shape.rank > 0 && spec->name != "__metadata__", "tensor '{}' has no dims or a reserved name", spec->name);
+    require(spec->shape.rank > 0 && spec->name != "__metadata__", "tensor '{}' has no dims or a reserved name",
+            spec->name);
     const auto dims = spec->shape.dim.begin();
     const std::uint64_t bytes = static_cast<std::uint64_t>(count(spec->shape)) * size_of(spec->dtype);
-    header.entries.push_back({spec->name, std::string(stored_name(spec->dtype)), {dims, dims + spec->shape.rank}, offset,
-                              offset + bytes});
+    header.entries.push_back(
+        {spec->name, std::string(stored_name(spec->dtype)), {dims, dims + spec->shape.rank}, offset, offset + bytes});
     offset += bytes;
   }
   std::string text = format_safetensors_header(header);

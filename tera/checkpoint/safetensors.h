@@ -20,8 +20,8 @@ namespace tera {
 // What the header says of one tensor. Any dtype and rank the format knows may be listed; get() refuses what we lack.
 struct SafetensorsEntry {
   std::string name;
-  std::string dtype_name;           // as written in the file: "F32", "F8_E4M3"
-  std::vector<std::int64_t> shape;  // no dims for a scalar
+  std::string dtype_name;            // as written in the file: "F32", "F8_E4M3"
+  std::vector<std::int64_t> shape;   // no dims for a scalar
   std::uint64_t begin = 0, end = 0;  // bytes within the data
 };
 

@@ -105,7 +105,8 @@ class HeaderParser final : public nlohmann::json_sax<json> {
     return false;
   }
   bool refuse(std::string_view what) {
-    return stop(fmt::format("{} where it does not belong{}", what, name_.empty() ? "" : fmt::format(" ('{:.200}')", name_)));
+    return stop(
+        fmt::format("{} where it does not belong{}", what, name_.empty() ? "" : fmt::format(" ('{:.200}')", name_)));
   }
 
   Place place_ = Place::start;

@@ -22,8 +22,8 @@ struct BatchOptions {
   std::int64_t seq_length = 0, micro_batch_size = 0, global_batch_size = 0;  // batch sizes in samples
   std::int64_t data_rank = 0, data_ranks = 1;                                // this rank among the data-parallel ones
   std::int32_t eod = -1, pad = -1;                                           // negative: none
-  bool eod_mask_loss = false;       // no loss where the input is eod
-  bool reset_position_ids = false;  // positions start over after eod
+  bool eod_mask_loss = false;                                                // no loss where the input is eod
+  bool reset_position_ids = false;                                           // positions start over after eod
 };
 
 class BatchLoader {

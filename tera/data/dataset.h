@@ -23,10 +23,11 @@ class Dataset {
 };
 
 // Made-up text, a pure function of (seed, index): ids follow a rough Zipf law, and every other one is decided by its
-// predecessor, so that a model has something to learn.
+// predecessor, so that a model has something to learn. Parts of one seed have the same rules and different samples:
+// evaluate on another part, not on another seed.
 class MockDataset final : public Dataset {
  public:
-  MockDataset(std::int64_t vocab_size, std::uint64_t seed);
+  MockDataset(std::int64_t vocab_size, std::uint64_t seed, std::uint64_t part = 0);
   std::int64_t samples() const override { return std::numeric_limits<std::int64_t>::max(); }
   void sample(std::int64_t index, std::span<std::int32_t> tokens) const override;
 
@@ -35,6 +36,7 @@ class MockDataset final : public Dataset {
 
   std::uint32_t vocab_size_;
   std::uint32_t octaves_;  // ids in [2^k - 1, 2^(k+1) - 1) are octave k
+  std::uint64_t part_;
   RngKey draws_, followers_;
 };
 

@@ -6,9 +6,10 @@
 
 namespace tera {
 
-MockDataset::MockDataset(std::int64_t vocab_size, std::uint64_t seed)
+MockDataset::MockDataset(std::int64_t vocab_size, std::uint64_t seed, std::uint64_t part)
     : vocab_size_(static_cast<std::uint32_t>(vocab_size)),
       octaves_(static_cast<std::uint32_t>(std::bit_width(vocab_size_))),
+      part_(part),
       draws_(rng_stream(seed, "mock data")),
       followers_(rng_stream(seed, "mock data followers")) {
   require_user(vocab_size > 0 && vocab_size <= std::numeric_limits<std::int32_t>::max(),
@@ -28,7 +29,7 @@ void MockDataset::sample(std::int64_t index, std::span<std::int32_t> tokens) con
   require(index >= 0, "sample {} does not exist", index);
   std::int32_t previous = 0;
   for (std::size_t place = 0; place < tokens.size(); ++place) {
-    const auto draw = philox(draws_, static_cast<std::uint64_t>(index), place);
+    const auto draw = philox(draws_, static_cast<std::uint64_t>(index), part_ << 32 | place);
     const bool fresh = place == 0 || draw[0] % 2 == 0;
     const auto bits = fresh ? draw : philox(followers_, static_cast<std::uint64_t>(previous), 0);
     tokens[place] = previous = skewed_id(bits[1], bits[2]);

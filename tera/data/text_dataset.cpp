@@ -17,7 +17,8 @@ std::array<double, 3> parse_split(std::string_view text) {
     const std::string_view item = rest.substr(0, rest.find(','));
     double value = -1;
     if (n < 3) {
-      const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), value, std::chars_format::fixed);
+      const auto [end, error] =
+          std::from_chars(item.data(), item.data() + item.size(), value, std::chars_format::fixed);
       good = error == std::errc() && end == item.data() + item.size() && std::isfinite(value) && value >= 0;
       shares[n] = value;
     } else {
@@ -28,7 +29,8 @@ std::array<double, 3> parse_split(std::string_view text) {
   }
   const double sum = shares[0] + shares[1] + shares[2];
   require_user(good && sum > 0 && std::isfinite(sum),
-               "dataset.split is '{:.80}'; up to three shares for train, valid and test are wanted, like 969,30,1", text);
+               "dataset.split is '{:.80}'; up to three shares for train, valid and test are wanted, like 969,30,1",
+               text);
   for (double& share : shares) share /= sum;
   return shares;
 }

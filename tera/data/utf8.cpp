@@ -8,7 +8,7 @@ namespace tera {
 namespace {
 
 struct Lead {
-  std::size_t bytes;                    // of the whole character, 0 if no character starts so
+  std::size_t bytes;                      // of the whole character, 0 if no character starts so
   unsigned char second_low, second_high;  // the second byte's range, which rules out overlong forms and surrogates
 };
 
@@ -16,8 +16,12 @@ constexpr Lead lead_of(unsigned char c) {
   if (c < 0x80) return {1, 0, 0};
   if (c < 0xc2) return {0, 0, 0};
   if (c < 0xe0) return {2, 0x80, 0xbf};
-  if (c < 0xf0) return {3, static_cast<unsigned char>(c == 0xe0 ? 0xa0 : 0x80), static_cast<unsigned char>(c == 0xed ? 0x9f : 0xbf)};
-  if (c < 0xf5) return {4, static_cast<unsigned char>(c == 0xf0 ? 0x90 : 0x80), static_cast<unsigned char>(c == 0xf4 ? 0x8f : 0xbf)};
+  if (c < 0xf0)
+    return {3, static_cast<unsigned char>(c == 0xe0 ? 0xa0 : 0x80),
+            static_cast<unsigned char>(c == 0xed ? 0x9f : 0xbf)};
+  if (c < 0xf5)
+    return {4, static_cast<unsigned char>(c == 0xf0 ? 0x90 : 0x80),
+            static_cast<unsigned char>(c == 0xf4 ? 0x8f : 0xbf)};
   return {0, 0, 0};
 }
 

@@ -32,15 +32,17 @@ double wsd_share(const LrSchedule& s, std::int64_t samples) {
 
 void LrSchedule::check() const {
   const auto rate = [](double value) { return std::isfinite(value) && value >= 0; };
-  require_user(rate(max_lr) && rate(min_lr) && rate(init_lr),
-               "learning rates must be numbers from 0 up: optimizer.lr is {}, optimizer.min_lr {}, scheduler.lr_warmup_init {}",
-               max_lr, min_lr, init_lr);
+  require_user(
+      rate(max_lr) && rate(min_lr) && rate(init_lr),
+      "learning rates must be numbers from 0 up: optimizer.lr is {}, optimizer.min_lr {}, scheduler.lr_warmup_init {}",
+      max_lr, min_lr, init_lr);
   require_user(min_lr <= max_lr && init_lr <= max_lr,
-               "optimizer.lr ({}) must be at least optimizer.min_lr ({}) and scheduler.lr_warmup_init ({})", max_lr, min_lr,
-               init_lr);
-  require_user(warmup_samples >= 0 && warmup_samples < decay_samples,
-               "scheduler.lr_warmup_iters ({} samples) must be from 0 up and less than scheduler.lr_decay_iters ({} samples)",
-               warmup_samples, decay_samples);
+               "optimizer.lr ({}) must be at least optimizer.min_lr ({}) and scheduler.lr_warmup_init ({})", max_lr,
+               min_lr, init_lr);
+  require_user(
+      warmup_samples >= 0 && warmup_samples < decay_samples,
+      "scheduler.lr_warmup_iters ({} samples) must be from 0 up and less than scheduler.lr_decay_iters ({} samples)",
+      warmup_samples, decay_samples);
   if (style == LrDecayStyle::wsd)
     require_user(wsd_decay_samples > 0 && wsd_decay_samples <= decay_samples,
                  "scheduler.lr_wsd_decay_iters ({} samples) must be from 1 to scheduler.lr_decay_iters ({} samples)",

@@ -10,7 +10,7 @@ namespace tera {
 struct LrSchedule {
   LrDecayStyle style = LrDecayStyle::linear;
   WsdDecayStyle wsd_style = WsdDecayStyle::exponential;
-  double init_lr = 0;                  // at sample 0, when there is a warm-up
+  double init_lr = 0;  // at sample 0, when there is a warm-up
   double max_lr = 0, min_lr = 0;
   std::int64_t warmup_samples = 0;
   std::int64_t decay_samples = 0;      // where min_lr is reached, warm-up included

@@ -113,8 +113,8 @@ LossCurves finite_points(const LossCurves& curves) {
   const auto finite = [](const LossPoint& point) { return std::isfinite(point.loss); };
   std::ranges::copy_if(curves.train, std::back_inserter(out.train), finite);
   std::ranges::copy_if(curves.eval, std::back_inserter(out.eval), finite);
-  require_user(!out.train.empty() || !out.eval.empty(), "there is no loss to draw{}{}", curves.title.empty() ? "" : ": ",
-               curves.title);
+  require_user(!out.train.empty() || !out.eval.empty(), "there is no loss to draw{}{}",
+               curves.title.empty() ? "" : ": ", curves.title);
   return out;
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 // Colours as classes, so that a reader's dark theme can change them; a viewer that knows no themes shows the light one.
 constexpr std::string_view style = R"(<style>
-  text { font-family: system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; font-size: 12px; fill: #57606a; }
+  text { font-family: system-ui, "Segoe UI", Helvetica, Arial, sans-serif; font-size: 12px; fill: #57606a; }
   .card { fill: #ffffff; stroke: #d8dee4; }
   .title { font-size: 15px; font-weight: 600; fill: #1f2328; }
   .grid { stroke: #eaeef2; }
@@ -61,8 +61,8 @@ class SvgPlot {
   }
 
   std::string draw() {
-    add(R"(<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img">)", size_.width,
-        size_.height);
+    add(R"(<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img">)",
+        size_.width, size_.height);
     add("\n<title>{}</title>\n", title());
     out_ += style;
     add(R"(<rect class="card" x="0.5" y="0.5" width="{}" height="{}" rx="8"/>)", size_.width - 1, size_.height - 1);
@@ -141,7 +141,8 @@ class SvgPlot {
     draw_line("loss", smoothed_);
     draw_line("eval", curves_.eval);
     for (const LossPoint& point : curves_.eval) {
-      add(R"(<circle class="point" cx="{:.1f}" cy="{:.2f}" r="4"/>)", x(static_cast<double>(point.step)), y(point.loss));
+      add(R"(<circle class="point" cx="{:.1f}" cy="{:.2f}" r="4"/>)", x(static_cast<double>(point.step)),
+          y(point.loss));
       out_ += '\n';
     }
   }
@@ -162,16 +163,19 @@ class SvgPlot {
 
   // The values the curves end with, beside their ends and apart from each other.
   void draw_last_values() {
-    double train_at = smoothed_.empty() ? 0 : y(smoothed_.back().loss), eval_at = curves_.eval.empty() ? 0 : y(curves_.eval.back().loss);
+    double train_at = smoothed_.empty() ? 0 : y(smoothed_.back().loss),
+           eval_at = curves_.eval.empty() ? 0 : y(curves_.eval.back().loss);
     if (!smoothed_.empty() && !curves_.eval.empty() && std::abs(train_at - eval_at) < 14) {
       const double middle = (train_at + eval_at) / 2, side = train_at <= eval_at ? -7 : 7;
       train_at = middle + side;
       eval_at = middle - side;
     }
     if (!smoothed_.empty())
-      add("<text class=\"end end-loss\" x=\"{:.1f}\" y=\"{:.1f}\">{:.3f}</text>\n", right_ + 9, train_at + 4, smoothed_.back().loss);
+      add("<text class=\"end end-loss\" x=\"{:.1f}\" y=\"{:.1f}\">{:.3f}</text>\n", right_ + 9, train_at + 4,
+          smoothed_.back().loss);
     if (!curves_.eval.empty())
-      add("<text class=\"end end-eval\" x=\"{:.1f}\" y=\"{:.1f}\">{:.3f}</text>\n", right_ + 9, eval_at + 4, curves_.eval.back().loss);
+      add("<text class=\"end end-eval\" x=\"{:.1f}\" y=\"{:.1f}\">{:.3f}</text>\n", right_ + 9, eval_at + 4,
+          curves_.eval.back().loss);
   }
 
   const LossCurves& curves_;

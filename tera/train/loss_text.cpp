@@ -28,7 +28,8 @@ class BrailleCanvas {
     cell(x / 2, y / 4) |= bits[static_cast<std::size_t>(y % 4)][static_cast<std::size_t>(x % 2)];
   }
   std::uint8_t& cell(int column, int row) {
-    return cells_[static_cast<std::size_t>(row) * static_cast<std::size_t>(columns_) + static_cast<std::size_t>(column)];
+    return cells_[static_cast<std::size_t>(row) * static_cast<std::size_t>(columns_) +
+                  static_cast<std::size_t>(column)];
   }
 
  private:
@@ -51,7 +52,8 @@ class TextPlot {
 
   std::string draw() {
     draw_line();
-    out_ = fmt::format("{:>{}}  {}", "loss", label_columns, color("1", curves_.title.empty() ? "Training loss" : curves_.title));
+    out_ = fmt::format("{:>{}}  {}", "loss", label_columns,
+                       color("1", curves_.title.empty() ? "Training loss" : curves_.title));
     if (!curves_.eval.empty()) out_ += fmt::format("   {} evaluation", color("33", eval_mark));
     out_ += '\n';
     const Ticks ticks = round_ticks(range_.loss_low, range_.loss_high, std::max(2, rows() / 2), false);
@@ -74,7 +76,8 @@ class TextPlot {
     return static_cast<int>(std::lround((step - range_.step_low) / (range_.step_high - range_.step_low) * (cells - 1)));
   }
   int y(double loss, int cells) const {
-    return static_cast<int>(std::lround((range_.loss_high - loss) / (range_.loss_high - range_.loss_low) * (cells - 1)));
+    return static_cast<int>(
+        std::lround((range_.loss_high - loss) / (range_.loss_high - range_.loss_low) * (cells - 1)));
   }
 
   // From point to point, every column of dots once and every gap between columns closed.
@@ -82,11 +85,11 @@ class TextPlot {
     for (std::size_t i = 0; i < smoothed_.size(); ++i) {
       const LossPoint& from = smoothed_[i == 0 ? 0 : i - 1];
       const LossPoint& to = smoothed_[i];
-      const int x0 = x(static_cast<double>(from.step), canvas_.width()), x1 = x(static_cast<double>(to.step), canvas_.width());
+      const int x0 = x(static_cast<double>(from.step), canvas_.width()),
+                x1 = x(static_cast<double>(to.step), canvas_.width());
       const int y0 = y(from.loss, canvas_.height()), y1 = y(to.loss, canvas_.height());
       const int length = std::max({std::abs(x1 - x0), std::abs(y1 - y0), 1});
-      for (int k = 0; k <= length; ++k)
-        canvas_.dot(x0 + (x1 - x0) * k / length, y0 + (y1 - y0) * k / length);
+      for (int k = 0; k <= length; ++k) canvas_.dot(x0 + (x1 - x0) * k / length, y0 + (y1 - y0) * k / length);
     }
   }
 
@@ -122,7 +125,8 @@ class TextPlot {
 
   void draw_step_axis() {
     const Ticks ticks = round_ticks(range_.step_low, range_.step_high, std::max(2, columns() / 12), true);
-    std::string axis = fmt::format("{:>{}} └", "", label_columns), labels = fmt::format("{:>{}}", "step", label_columns);
+    std::string axis = fmt::format("{:>{}} └", "", label_columns),
+                labels = fmt::format("{:>{}}", "step", label_columns);
     for (int column = 0; column < columns(); ++column) {
       const int tick = tick_at(ticks, column);
       axis += tick < 0 ? "─" : "┬";

@@ -36,7 +36,8 @@ double weigh(std::span<TokenChance> chances, double largest, double temperature)
 std::span<TokenChance> nucleus(std::span<TokenChance> sorted, double p, double& sum) {
   double reached = 0;
   std::size_t kept = 0;
-  while (kept < sorted.size() && (kept == 0 || reached < p * sum)) reached += static_cast<double>(sorted[kept++].weight);
+  while (kept < sorted.size() && (kept == 0 || reached < p * sum))
+    reached += static_cast<double>(sorted[kept++].weight);
   sum = reached;
   return sorted.first(kept);
 }

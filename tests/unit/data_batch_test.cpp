@@ -83,6 +83,16 @@ TEST(MockDataset, HasSomethingToLearnAndUsesTheWholeVocabulary) {
     if (n < 100) continue;
     EXPECT_NEAR(static_cast<double>(best) / n, 0.6, 0.2) << "after " << id;
   }
+  // Another part has other samples that follow the same rules.
+  const MockDataset valid(vocab, 1, 1);
+  Ids other(101);
+  valid.sample(0, other);
+  data.sample(0, ids);
+  EXPECT_NE(ids, other);
+  int followed = 0;
+  for (std::size_t t = 0; t < 100; ++t) followed += pairs[{other[t], other[t + 1]}] > 0.4 * counts[other[t]] ? 1 : 0;
+  EXPECT_NEAR(followed, 55, 20);
+
   Ids tiny(9, -1);
   MockDataset(1, 1).sample(0, tiny);
   EXPECT_EQ(tiny, Ids(9, 0));
@@ -93,7 +103,8 @@ class CountingDataset : public Dataset {
  public:
   std::int64_t samples() const override { return 1000; }
   void sample(std::int64_t index, std::span<std::int32_t> tokens) const override {
-    for (std::size_t t = 0; t < tokens.size(); ++t) tokens[t] = static_cast<std::int32_t>(100 * index) + static_cast<std::int32_t>(t);
+    for (std::size_t t = 0; t < tokens.size(); ++t)
+      tokens[t] = static_cast<std::int32_t>(100 * index) + static_cast<std::int32_t>(t);
   }
 };
 
@@ -132,7 +143,8 @@ TEST(BatchLoader, RanksShareTheGlobalBatchWithoutOverlap) {
   const CountingDataset data;
   Ids seen;
   for (std::int64_t rank = 0; rank < 3; ++rank) {
-    BatchLoader loader(data, {.seq_length = 1, .micro_batch_size = 2, .global_batch_size = 12, .data_rank = rank, .data_ranks = 3});
+    BatchLoader loader(
+        data, {.seq_length = 1, .micro_batch_size = 2, .global_batch_size = 12, .data_rank = rank, .data_ranks = 3});
     ASSERT_EQ(loader.microbatches(), 2);
     for (std::int64_t i = 0; i < 2; ++i) {
       Batch batch(2);
@@ -172,7 +184,8 @@ TEST(BatchLoader, MasksWhatDoesNotCount) {
 
 TEST(BatchLoader, FillingAllocatesNothing) {
   const MockDataset data(512, 1);
-  BatchLoader loader(data, {.seq_length = 16, .micro_batch_size = 2, .global_batch_size = 4, .eod = 3, .eod_mask_loss = true});
+  BatchLoader loader(
+      data, {.seq_length = 16, .micro_batch_size = 2, .global_batch_size = 4, .eod = 3, .eod_mask_loss = true});
   Batch batch(32);
   EXPECT_EQ(news_during([&] {
               for (std::int64_t i = 0; i < 2; ++i) loader.fill(40, i, batch.spans());

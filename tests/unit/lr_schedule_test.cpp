@@ -52,16 +52,16 @@ TEST(LrSchedule, Linear) {
 
 TEST(LrSchedule, Cosine) {
   const LrSchedule s = schedule(LrDecayStyle::cosine);
-  expect_rate(s, 550, .0505);                       // cos(pi/2) = 0
-  expect_rate(s, 400, .001 + .099 * .75);           // cos(pi/3) = 1/2
-  expect_rate(s, 700, .001 + .099 * .25);           // cos(2 pi/3) = -1/2
+  expect_rate(s, 550, .0505);              // cos(pi/2) = 0
+  expect_rate(s, 400, .001 + .099 * .75);  // cos(pi/3) = 1/2
+  expect_rate(s, 700, .001 + .099 * .25);  // cos(2 pi/3) = -1/2
   expect_rate(s, 1000, .001);
   expect_rate(s, 2000, .001);
 }
 
 TEST(LrSchedule, InverseSquareRoot) {
   LrSchedule s = schedule(LrDecayStyle::inverse_square_root);
-  expect_rate(s, 400, .05);    // sqrt(100/400)
+  expect_rate(s, 400, .05);  // sqrt(100/400)
   expect_rate(s, 900, .1 / 3);
   expect_rate(s, 1001, .001);  // past the decay
   s.min_lr = .04;

@@ -32,8 +32,17 @@ struct ConsoleFile {
 };
 
 StepMetrics sample_step(std::int64_t step) {
-  return {.step = step, .loss = 5.545177459716797, .grad_norm = 1.25, .lr = 3e-4, .tokens = step * 2048, .step_ms = 51.5,
-          .tokens_per_s = 39766.99, .tflops_per_device = 0.0834, .mfu = {}, .loss_scale = {}, .skipped = false};
+  return {.step = step,
+          .loss = 5.545177459716797,
+          .grad_norm = 1.25,
+          .lr = 3e-4,
+          .tokens = step * 2048,
+          .step_ms = 51.5,
+          .tokens_per_s = 39766.99,
+          .tflops_per_device = 0.0834,
+          .mfu = {},
+          .loss_scale = {},
+          .skipped = false};
 }
 
 TEST(JsonlSink, WritesTheContractsFieldsInOrder) {
@@ -63,11 +72,13 @@ TEST(JsonlSink, LossReadsBackBitwiseAndIsAlwaysJson) {
     StepMetrics m = sample_step(1);
     m.loss = loss;
     sink.step(m);
-    EXPECT_EQ(std::bit_cast<std::uint64_t>(json::parse(slurp(path))["loss"].get<double>()), std::bit_cast<std::uint64_t>(loss));
+    EXPECT_EQ(std::bit_cast<std::uint64_t>(json::parse(slurp(path))["loss"].get<double>()),
+              std::bit_cast<std::uint64_t>(loss));
   }
   const double infinity = std::numeric_limits<double>::infinity();
   JsonlSink sink(path, AppendFile::Start::empty);
-  StepMetrics m = sample_step(std::numeric_limits<std::int64_t>::max());
+  StepMetrics m = sample_step(1);
+  m.step = m.tokens = std::numeric_limits<std::int64_t>::max();
   m.loss = std::nan(""), m.grad_norm = infinity, m.lr = -infinity, m.mfu = -1.2345678901234567e-300;
   m.loss_scale = m.tokens_per_s = m.step_ms = m.tflops_per_device = -1.2345678901234567e-300;
   sink.step(m);
@@ -136,9 +147,11 @@ TEST(ConsoleSink, PlainLinesRespectTheInterval) {
   for (std::int64_t step = 1; step <= 25; ++step) sink.step(sample_step(step));
   sink.eval({.step = 25, .eval_loss = std::log(2.0), .tokens = 0});
   const auto line = [](int step) {
-    return fmt::format("step {:2}/25 | loss 5.5452 | grad norm 1.250 | lr 3.00e-04 | 51.5 ms | 39.8k tokens/s | 83.4 GFLOP/s\n", step);
+    return fmt::format(
+        "step {:2}/25 | loss 5.5452 | grad norm 1.250 | lr 3.00e-04 | 51.5 ms | 39.8k tokens/s | 83.4 GFLOP/s\n", step);
   };
-  EXPECT_EQ(console.text(), line(1) + line(10) + line(20) + line(25) + "eval at step 25 | loss 0.6931 | perplexity 2\n");
+  EXPECT_EQ(console.text(),
+            line(1) + line(10) + line(20) + line(25) + "eval at step 25 | loss 0.6931 | perplexity 2\n");
 }
 
 TEST(ConsoleSink, BarShowsProgressSpeedAndTimeLeft) {

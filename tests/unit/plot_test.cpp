@@ -31,7 +31,8 @@ int count_of(std::string_view text, std::string_view part) {
 
 // Cells a terminal would use: every byte that does not continue a UTF-8 character.
 int cells(std::string_view line) {
-  return static_cast<int>(std::ranges::count_if(line, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  return static_cast<int>(
+      std::ranges::count_if(line, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
 TEST(LossPlot, ReadsMetricsFiles) {
@@ -50,7 +51,8 @@ TEST(LossPlot, ReadsMetricsFiles) {
 
 TEST(LossPlot, BadLinesAreNamed) {
   const TempFolder folder;
-  for (const char* bad : {"", "x", "[]", "{}", "{\"step\":1}", "{\"step\":1.5,\"loss\":1}", "{\"step\":1,\"loss\":\"x\"}", "{\"step\":1,"}) {
+  for (const char* bad : {"", "x", "[]", "{}", "{\"step\":1}", "{\"step\":1.5,\"loss\":1}",
+                          "{\"step\":1,\"loss\":\"x\"}", "{\"step\":1,"}) {
     const auto path = folder.write("m.jsonl", std::string("{\"step\":1,\"loss\":5.5}\n") + bad + "\n");
     const std::string message = message_of<UserError>([&] { read_loss_curves(path); });
     EXPECT_TRUE(contains(message, "m.jsonl line 2")) << bad << ": " << message;
@@ -121,8 +123,11 @@ TEST(LossPlot, ManyPointsStaySmall) {
 
 TEST(LossPlot, OddInputsAreDrawnOrRefused) {
   const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
-  const LossCurves cases[] = {{"", {{1, 2.0}}, {}}, {"", {}, {{1, 2.0}}}, {"", {{1, 0.0}, {2, 0.0}}, {}},
-                              {"", {{1, nan}, {2, 3.0}, {3, infinity}}, {}}, {"", {{1, 1e-12}, {2, 1e12}}, {}}};
+  const LossCurves cases[] = {{"", {{1, 2.0}}, {}},
+                              {"", {}, {{1, 2.0}}},
+                              {"", {{1, 0.0}, {2, 0.0}}, {}},
+                              {"", {{1, nan}, {2, 3.0}, {3, infinity}}, {}},
+                              {"", {{1, 1e-12}, {2, 1e12}}, {}}};
   for (const LossCurves& curves : cases) {
     const std::string svg = loss_svg(curves), text = loss_text(curves, {80, 16, false});
     EXPECT_FALSE(contains(svg, "nan") || contains(svg, "inf"));

@@ -49,10 +49,10 @@ TEST(Safetensors, ReadsAFileWrittenByHand) {
 
 TEST(Safetensors, RefusesForeignDtypesAndRanksByNameOnAccessOnly) {
   const TempFolder folder;
-  const auto path = folder.write(
-      "a.safetensors", file_bytes(R"({"x":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]},)"
-                                  R"("y":{"dtype":"U8","shape":[1,1,1,1,1,1],"data_offsets":[1,2]}})",
-                                  "zz"));
+  const auto path =
+      folder.write("a.safetensors", file_bytes(R"({"x":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]},)"
+                                               R"("y":{"dtype":"U8","shape":[1,1,1,1,1,1],"data_offsets":[1,2]}})",
+                                               "zz"));
   const SafetensorsFile file(path);
   EXPECT_TRUE(contains(message_of<UserError>([&] { file.get("x"); }), "F8_E4M3"));
   EXPECT_TRUE(contains(message_of<UserError>([&] { file.get("y"); }), "6 dims"));
@@ -63,11 +63,17 @@ struct BadFile {
 };
 
 const BadFile bad_files[] = {
-    BadFile{"[]", "", "does not start with {"}, BadFile{" {}", "", "does not start with {"},
-    BadFile{"{ ", "", "not JSON"}, BadFile{"{}x", "", "not JSON"}, BadFile{"{\"\xff\":1}", "", "not JSON"},
-    BadFile{R"({"a":1})", "", "the number 1"}, BadFile{R"({"a":[]})", "", "a list"},
-    BadFile{R"({"a":null})", "", "a null"}, BadFile{R"({"a":true})", "", "a boolean"},
-    BadFile{R"({"a":"x"})", "", "a string"}, BadFile{R"({"a":{}})", "", "lacks"},
+    BadFile{"[]", "", "does not start with {"},
+    BadFile{" {}", "", "does not start with {"},
+    BadFile{"{ ", "", "not JSON"},
+    BadFile{"{}x", "", "not JSON"},
+    BadFile{"{\"\xff\":1}", "", "not JSON"},
+    BadFile{R"({"a":1})", "", "the number 1"},
+    BadFile{R"({"a":[]})", "", "a list"},
+    BadFile{R"({"a":null})", "", "a null"},
+    BadFile{R"({"a":true})", "", "a boolean"},
+    BadFile{R"({"a":"x"})", "", "a string"},
+    BadFile{R"({"a":{}})", "", "lacks"},
     BadFile{R"({"__metadata__":{"a":1}})", "", "the number 1"},
     BadFile{R"({"__metadata__":{"a":{}}})", "", "an object"},
     BadFile{R"({"__metadata__":{"a":"1","a":"2"}})", "", "twice"},
@@ -86,10 +92,12 @@ const BadFile bad_files[] = {
     BadFile{R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "", "0 bytes are there"},
     BadFile{R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "zz", "2 bytes are there"},
     BadFile{R"({"a":{"dtype":"F64","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", "", "more than any file"},
-    BadFile{R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
-            "zz", "'a' occurs twice"},
-    BadFile{R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
-            "zzz", "should start at 2"}};
+    BadFile{
+        R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+        "zz", "'a' occurs twice"},
+    BadFile{
+        R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+        "zzz", "should start at 2"}};
 
 TEST(Safetensors, RefusesBadHeadersWithFileAndReason) {
   const TempFolder folder;

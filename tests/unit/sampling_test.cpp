@@ -107,7 +107,7 @@ TEST(SampleToken, MaskedTokensNeverComeAndBrokenLogitsAreNamed) {
 
 TEST(SampleToken, AllocatesNothing) {
   std::vector<float> logits(5000);
-  for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = normal_at(RngKey{5}, i);
+  for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = uniform_from_bits(philox(RngKey{5}, i, 0)[0]);
   std::vector<TokenChance> scratch(logits.size());
   const SamplingOptions options{.temperature = 0.8f, .top_k = 2000, .top_p = .9f};
   EXPECT_EQ(news_during([&] { sample_token(logits, options, RngKey{1}, 0, scratch); }), 0);
@@ -115,7 +115,8 @@ TEST(SampleToken, AllocatesNothing) {
 
 TEST(SampleToken, BadOptionsAreTheUsersMistake) {
   EXPECT_NO_THROW(SamplingOptions{}.check());
-  EXPECT_TRUE(contains(message_of<UserError>([] { SamplingOptions{.temperature = -1}.check(); }), "--temperature is -1"));
+  EXPECT_TRUE(
+      contains(message_of<UserError>([] { SamplingOptions{.temperature = -1}.check(); }), "--temperature is -1"));
   EXPECT_TRUE(contains(message_of<UserError>([] { SamplingOptions{.temperature = std::nanf("")}.check(); }), "nan"));
   EXPECT_TRUE(contains(message_of<UserError>([] { SamplingOptions{.top_k = -1}.check(); }), "--top-k is -1"));
   EXPECT_TRUE(contains(message_of<UserError>([] { SamplingOptions{.top_p = 0}.check(); }), "--top-p is 0"));
