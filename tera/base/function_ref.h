@@ -13,6 +13,7 @@ class FunctionRef;
 template <class R, class... Args>
 class FunctionRef<R(Args...)> {
  public:
+  // clang-format off
   template <class F>
     requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef> && std::is_invocable_r_v<R, F&, Args...>)
   FunctionRef(F&& callable)  // NOLINT(google-explicit-constructor): meant to bind lambdas at the call
@@ -20,6 +21,7 @@ class FunctionRef<R(Args...)> {
         call_([](void* object, Args... args) -> R {
           return (*static_cast<std::remove_reference_t<F>*>(object))(std::forward<Args>(args)...);
         }) {}
+  // clang-format on
 
   R operator()(Args... args) const { return call_(object_, std::forward<Args>(args)...); }
 

@@ -74,6 +74,8 @@ constexpr Float16 to_f16(float x) {
   return {static_cast<std::uint16_t>(sign | ((rounded - 0x38000000u) >> 13))};
 }
 
+// One line each.
+// clang-format off
 template <class T>
 constexpr T from_float(float x);
 template <>
@@ -92,5 +94,6 @@ template <> constexpr DType dtype_of<double>() { return DType::f64; }
 template <> constexpr DType dtype_of<std::int32_t>() { return DType::i32; }
 template <> constexpr DType dtype_of<std::int64_t>() { return DType::i64; }
 template <> constexpr DType dtype_of<std::uint8_t>() { return DType::u8; }
+// clang-format on
 
 }  // namespace tera

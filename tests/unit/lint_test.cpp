@@ -7,9 +7,9 @@
 
 #include <filesystem>
 #include <fstream>
-#include <map>
-
-#include "tera/base/error.h"
+#include <stdexcept>
+#include <string>
+#include <vector>
 
 namespace tera::lint {
 namespace {
@@ -182,7 +182,7 @@ TEST_F(LintTest, ReportsSizesLongestFirst) {
   EXPECT_EQ(sizes[1].lines, 2u);
 }
 
-TEST_F(LintTest, RefusesWhatIsNotTheRepository) { EXPECT_THROW(check_repository(root_ / "tera"), UserError); }
+TEST_F(LintTest, RefusesWhatIsNotTheRepository) { EXPECT_THROW(check_repository(root_ / "tera"), std::runtime_error); }
 
 }  // namespace
 }  // namespace tera::lint

@@ -20,9 +20,9 @@ constexpr std::array<Name, 4> below_backends{"base", "tensor", "ops", "comm"};
 // instructions, could be the copy that the linker keeps for the whole program.
 constexpr Name kernel_folder = "tera/backend/cpu/kernels/";
 // (type_traits has no functions to leak.)
-constexpr std::array<Name, 9> kernel_headers{
-    "tera/base/kinds.h", "tera/tensor/dtype.h", "cstdint",     "cstddef",   "cmath",
-    "cstring",           "type_traits",         "immintrin.h", "arm_neon.h"};
+constexpr std::array<Name, 11> kernel_headers{
+    "tera/base/kinds.h", "tera/tensor/dtype.h", "cstdint",     "cstddef",   "cmath", "cstring", "math.h",
+    "string.h",          "type_traits",         "immintrin.h", "arm_neon.h"};
 
 bool contains(std::span<const Name> names, Name name) {
   return std::find(names.begin(), names.end(), name) != names.end();

@@ -5,8 +5,7 @@
 #include <functional>
 #include <iterator>
 #include <set>
-
-#include "tera/base/error.h"
+#include <stdexcept>
 
 namespace tera::lint {
 namespace {
@@ -15,7 +14,7 @@ namespace fs = std::filesystem;
 
 std::string read_all(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
-  require_user(file.good(), "cannot read '{}'", path.string());
+  if (!file) throw std::runtime_error("cannot read '" + path.string() + "'");
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
@@ -58,7 +57,8 @@ void check_readmes(const fs::path& root, const std::vector<FileSize>& sources, s
 }  // namespace
 
 Report check_repository(const fs::path& root) {
-  require_user(fs::is_directory(root / "tera"), "'{}' has no folder 'tera': not the repository", root.string());
+  if (!fs::is_directory(root / "tera"))
+    throw std::runtime_error("'" + root.string() + "' has no folder 'tera': not the repository");
   Report report;
   for (const std::string& path : list_files(root)) {
     const SourceFile file = read_source(path, read_all(root / path));
