@@ -1,0 +1,142 @@
+#pragma once
+// Building blocks of matrix products: a tile of sums held in registers, and the packing that feeds it. Include only from
+// kernels/*.cpp; everything is in an anonymous namespace on purpose, see isa.h.
+//
+// A tile is up to tile_rows x tile_columns sums. Its left operand is read one element at a time and spread over a vector,
+// so it may lie by rows or by columns; its right operand is read in vectors, so each of its rows is contiguous. Every sum
+// adds its products in the order of k, whatever the size of the tile around it.
+
+#include "tera/backend/cpu/kernels/vec.h"
+
+namespace tera::cpu {
+namespace {
+
+// As many sums as there are registers, less what the operands need.
+#if defined(__AVX512F__)
+constexpr int tile_rows = 12;
+#elif defined(__aarch64__)
+constexpr int tile_rows = 12;
+#else
+constexpr int tile_rows = 6;
+#endif
+constexpr int tile_vectors = 2;
+constexpr int tile_columns = tile_vectors * lanes;
+
+enum class Layout { rows, columns };  // element (i, k) of the left operand is a[i*stride + k], or a[k*stride + i]
+
+template <int rows, int vectors>
+struct Tile {
+  Vec sum[rows][vectors];
+};
+
+// a b for a [rows,depth] laid out as `layout` says with stride a_stride, and b [depth, vectors*lanes], rows b_stride apart.
+template <Layout layout, int rows, int vectors>
+[[maybe_unused, gnu::always_inline]] inline Tile<rows, vectors> tile_product(std::ptrdiff_t depth, const float* a,
+                                                                             std::ptrdiff_t a_stride, const float* b,
+                                                                             std::ptrdiff_t b_stride) {
+  Tile<rows, vectors> tile{};
+  for (std::ptrdiff_t k = 0; k < depth; ++k) {
+    Vec right[vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) right[v] = load(b + v * lanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i) {
+      const Vec left = splat(layout == Layout::rows ? a[i * a_stride] : a[i]);
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) tile.sum[i][v] += left * right[v];
+    }
+    a += layout == Layout::rows ? 1 : a_stride;
+    b += b_stride;
+  }
+  return tile;
+}
+
+// c = tile, or c += tile.
+template <int rows, int vectors>
+[[maybe_unused, gnu::always_inline]] inline void tile_store(const Tile<rows, vectors>& tile, float* c,
+                                                            std::ptrdiff_t c_stride, bool add) {
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) {
+      float* to = c + i * c_stride + v * lanes;
+      store(to, add ? load(to) + tile.sum[i][v] : tile.sum[i][v]);
+    }
+}
+
+// Calls f.template operator()<height>(first row) for heights that add up to `rows`: as many full tiles as fit, then the
+// halves of the rest, so that no work is done for rows that are not there.
+template <int height = tile_rows, class F>
+[[maybe_unused]] inline void for_each_height(std::ptrdiff_t rows, F f, std::ptrdiff_t first = 0) {
+  for (; first + height <= rows; first += height) f.template operator()<height>(first);
+  if constexpr (height > 1) {
+    constexpr int next = height > 8 ? 8 : height > 4 ? 4 : height / 2;
+    if (first < rows) for_each_height<next>(rows, f, first);
+  }
+}
+
+// Turns a square of lanes x lanes floats, one row per vector, by exchanging ever larger halves.
+template <int width = 1>
+[[maybe_unused, gnu::always_inline]] inline void transpose(Vec (&row)[lanes]) {
+  if constexpr (width < lanes) {
+    IntVec low{}, high{};
+    for (int i = 0; i < lanes; ++i) {
+      low[i] = (i & width) ? lanes + i - width : i;
+      high[i] = (i & width) ? lanes + i : i + width;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i)
+      if ((i & width) == 0) {
+        const Vec upper = row[i], lower = row[i + width];
+        row[i] = __builtin_shuffle(upper, lower, low);
+        row[i + width] = __builtin_shuffle(upper, lower, high);
+      }
+    transpose<width * 2>(row);
+  }
+}
+
+// Right operands are packed in slivers of tile_columns columns, [depth, tile_columns] each, zeros behind the last column.
+// This packs one sliver from rows: b [depth, columns], rows `stride` apart.
+template <class T>
+[[maybe_unused]] inline void pack_sliver(const T* b, std::ptrdiff_t stride, std::ptrdiff_t depth,
+                                         std::ptrdiff_t columns, float* to) {
+  for (std::ptrdiff_t k = 0; k < depth; ++k, b += stride, to += tile_columns)
+    for (int v = 0; v < tile_columns; v += lanes) {
+      const std::ptrdiff_t left = columns - v;
+      store(to + v, left >= lanes ? load(b + v) : left > 0 ? load_part(b + v, left) : zero());
+    }
+}
+
+// The same from columns: b is stored transposed, [columns, depth], rows `stride` apart.
+template <class T>
+[[maybe_unused]] inline void pack_sliver_transposed(const T* b, std::ptrdiff_t stride, std::ptrdiff_t depth,
+                                                    std::ptrdiff_t columns, float* to) {
+  for (int v = 0; v < tile_columns; v += lanes)
+    for (std::ptrdiff_t k = 0; k < depth; k += lanes) {
+      const std::ptrdiff_t length = depth - k < lanes ? depth - k : lanes;
+      Vec square[lanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < lanes; ++i) {
+        const T* from = b + (v + i) * stride + k;
+        square[i] = v + i >= columns ? zero() : length == lanes ? load(from) : load_part(from, length);
+      }
+      transpose(square);
+#pragma GCC unroll 16
+      for (int i = 0; i < lanes; ++i)
+        if (i < length) store(to + (k + i) * tile_columns + v, square[i]);
+    }
+}
+
+// Copies [rows, columns] to dense floats, rows `to_stride` apart.
+template <class T>
+[[maybe_unused]] inline void pack_rows(const T* from, std::ptrdiff_t stride, std::ptrdiff_t rows, std::ptrdiff_t columns,
+                                       float* to, std::ptrdiff_t to_stride) {
+  for (std::ptrdiff_t i = 0; i < rows; ++i, from += stride, to += to_stride) {
+    std::ptrdiff_t j = 0;
+    for (; j + lanes <= columns; j += lanes) store(to + j, load(from + j));
+    if (j < columns) store_part(to + j, load_part(from + j, columns - j), columns - j);
+  }
+}
+
+}  // namespace
+}  // namespace tera::cpu

@@ -1,0 +1,32 @@
+#pragma once
+// One rule for how far a result may lie from the fp64 reference.
+
+#include <cmath>
+#include <cstdint>
+
+#include "tera/tensor/dtype.h"
+
+namespace tera::test {
+
+// Half the distance between neighbours near 1: what rounding to this type costs, relatively.
+inline double unit_roundoff(DType dtype) {
+  switch (dtype) {
+    case DType::bf16: return 0x1p-8;
+    case DType::f16: return 0x1p-11;
+    case DType::f64: return 0x1p-53;
+    default: return 0x1p-24;
+  }
+}
+
+// The bound for a value that is a sum of reduction_length terms, each rounded to fp32, and is then rounded to `storage`.
+// `magnitude` is the sum of the terms' absolute values (or an upper bound of it). Rounding errors of a sum behave like a
+// random walk, so they grow with the square root of its length; 4 is the margin over that. Values below the smallest
+// normal fp16 lose up to half of its subnormal step.
+inline double tolerance(DType storage, std::int64_t reduction_length, double magnitude) {
+  const double steps = 4.0 * std::sqrt(static_cast<double>(reduction_length) + 4.0);
+  const double sums = steps * unit_roundoff(DType::f32) * magnitude;
+  const double rounding = storage == DType::f32 ? 0.0 : 1.01 * unit_roundoff(storage) * magnitude;
+  return sums + rounding + (storage == DType::f16 ? 0x1p-25 : 1e-37);
+}
+
+}  // namespace tera::test
