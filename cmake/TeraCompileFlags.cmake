@@ -1,7 +1,10 @@
 # tera_flags carries what every target of ours is compiled with; it is never exported.
 add_library(tera_flags INTERFACE)
 target_compile_options(tera_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
-                                            -Woverloaded-virtual -Wno-missing-field-initializers -Werror -ffp-contract=off)
+                                            -Woverloaded-virtual -Wno-missing-field-initializers -Werror)
+
+# Directory-wide, so that it comes before what a target asks for: kernels do want fused multiply-adds.
+add_compile_options(-ffp-contract=off)
 
 if(TERA_SANITIZE STREQUAL "address")
   set(tera_sanitize_flags -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)

@@ -19,14 +19,18 @@ inline double unit_roundoff(DType dtype) {
 }
 
 // The bound for a value that is a sum of reduction_length terms, each rounded to fp32, and is then rounded to `storage`.
-// `magnitude` is the sum of the terms' absolute values (or an upper bound of it). Rounding errors of a sum behave like a
-// random walk, so they grow with the square root of its length; 4 is the margin over that. Values below the smallest
-// normal fp16 lose up to half of its subnormal step.
-inline double tolerance(DType storage, std::int64_t reduction_length, double magnitude) {
+// `magnitude` is the sum of the terms' absolute values (or an upper bound of it), `value` the result itself where it is
+// known: with cancellation it is much smaller. Rounding errors of a sum behave like a random walk, so they grow with the
+// square root of its length; 4 is the margin over that. Values below the smallest normal fp16 lose up to half of its
+// subnormal step.
+inline double tolerance(DType storage, std::int64_t reduction_length, double magnitude, double value) {
   const double steps = 4.0 * std::sqrt(static_cast<double>(reduction_length) + 4.0);
   const double sums = steps * unit_roundoff(DType::f32) * magnitude;
-  const double rounding = storage == DType::f32 ? 0.0 : 1.01 * unit_roundoff(storage) * magnitude;
+  const double rounding = storage == DType::f32 ? 0.0 : 1.01 * unit_roundoff(storage) * (std::abs(value) + sums);
   return sums + rounding + (storage == DType::f16 ? 0x1p-25 : 1e-37);
+}
+inline double tolerance(DType storage, std::int64_t reduction_length, double magnitude) {
+  return tolerance(storage, reduction_length, magnitude, magnitude);
 }
 
 }  // namespace tera::test

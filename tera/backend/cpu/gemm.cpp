@@ -1,0 +1,175 @@
+// Matrix products: the output is cut into chunks that fit the workspace, each chunk's part of b is packed by all threads
+// together, then tasks of a fixed number of rows multiply it. Borders depend on the shape only.
+
+#include <algorithm>
+
+#include "tera/backend/cpu/cpu_ops.h"
+#include "tera/backend/cpu/kernels/gemm.h"
+#include "tera/backend/cpu/workspace.h"
+#include "tera/base/error.h"
+#include "tera/tensor/arena.h"
+
+namespace tera::cpu {
+namespace {
+
+using Index = std::int64_t;
+
+constexpr Index chunk_rows = 3072, chunk_columns = 1024, chunk_depth_blocks = 8;
+constexpr Index wanted_tasks = 32;  // enough to keep some ten threads evenly busy
+
+constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
+constexpr Index round_up(Index a, Index b) { return ceil_div(a, b) * b; }
+
+// The size of parts when `total` is cut into as few parts as `most` allows, all about equal, in multiples of `step`.
+constexpr Index even_part(Index total, Index most, Index step) {
+  return total == 0 ? step : round_up(ceil_div(total, ceil_div(total, most)), step);
+}
+
+struct Range {
+  Index begin = 0, size = 0;
+};
+constexpr Range part(Index index, Index size, Index total) {
+  const Index begin = index * size;
+  return {begin, std::min(size, total - begin)};
+}
+
+// How a product is cut. A chunk is what one packed part of b serves, a block is one task's share of it.
+struct Cut {
+  Index m, n, k;
+  Index rows, columns, depth;                       // of a chunk
+  Index block_rows, block_columns, block_depth;
+  bool sums_apart;                                  // 16-bit output over several blocks of depth: sums wait in fp32
+
+  explicit Cut(const GemmArgs& args) : m(args.m()), n(args.n()), k(args.k()) {
+    rows = even_part(m, chunk_rows, gemm_block_rows);
+    columns = even_part(n, chunk_columns, gemm_column_step);
+    block_depth = even_part(k, gemm_block_depth, 8);
+    depth = even_part(k, chunk_depth_blocks * gemm_block_depth, block_depth);
+    block_rows = gemm_block_rows;
+    const Index row_tasks = ceil_div(std::min(rows, m), block_rows);
+    block_columns = even_part(columns, std::max(gemm_column_step, columns * row_tasks / wanted_tasks), gemm_column_step);
+    sums_apart = args.out.dtype != DType::f32 && k > block_depth;
+  }
+
+  std::size_t packed_bytes() const { return sizeof(float) * static_cast<std::size_t>(columns * depth); }
+  std::size_t sums_bytes() const { return sums_apart ? sizeof(float) * static_cast<std::size_t>(rows * columns) : 0; }
+};
+
+constexpr std::size_t scratch_bytes = align_up(sizeof(float) * gemm_scratch_floats, 4096);
+
+GemmStorage storage_of(DType dtype) {
+  return dtype == DType::f32 ? GemmStorage::f32 : dtype == DType::bf16 ? GemmStorage::bf16 : GemmStorage::f16;
+}
+
+// The part of a tensor that begins at (row, column). A bias has one row.
+GemmMatrix matrix(const Tensor& tensor, Index row, Index column) {
+  if (!tensor) return {};
+  const Index stride = tensor.shape.rank == 2 ? tensor.stride[0] : 0;
+  const Index bytes = (row * stride + column) * static_cast<Index>(size_of(tensor.dtype));
+  return {static_cast<const std::byte*>(tensor.data) + bytes, stride, storage_of(tensor.dtype)};
+}
+
+class Product {
+ public:
+  Product(const GemmArgs& args, const GemmKernels& kernels, std::span<std::byte> workspace)
+      : args_(args), cut_(args), kernels_(kernels) {
+    packed_ = reinterpret_cast<float*>(workspace.data());
+    sums_ = reinterpret_cast<float*>(workspace.data() + cut_.packed_bytes());
+    scratch_ = workspace.data() + cut_.packed_bytes() + cut_.sums_bytes();
+  }
+
+  void run(ThreadPool& pool) {
+    for (row_ = 0; row_ < cut_.m; row_ += cut_.rows)
+      for (column_ = 0; column_ < cut_.n; column_ += cut_.columns) {
+        depth_ = 0;
+        do run_chunk(pool);
+        while ((depth_ += cut_.depth) < cut_.k);
+      }
+  }
+
+ private:
+  void run_chunk(ThreadPool& pool) {
+    const Index columns = std::min(cut_.columns, cut_.n - column_), rows = std::min(cut_.rows, cut_.m - row_);
+    const Index depth = std::min(cut_.depth, cut_.k - depth_);
+    const Index groups = ceil_div(columns, gemm_column_step);
+    pool.parallel_for(groups * ceil_div(depth, cut_.block_depth), [&](Index task, int) {
+      pack(part(task % groups, gemm_column_step, columns), part(task / groups, cut_.block_depth, depth));
+    });
+    const Index column_tasks = ceil_div(columns, cut_.block_columns);
+    pool.parallel_for(column_tasks * ceil_div(rows, cut_.block_rows), [&](Index task, int worker) {
+      multiply(part(task / column_tasks, cut_.block_rows, rows), part(task % column_tasks, cut_.block_columns, columns),
+               depth, worker);
+    });
+  }
+
+  // Packed b: blocks of depth one after the other, each [slivers, depth of the block, tile columns].
+  float* packed(Index column, Range depth) const { return packed_ + depth.begin * cut_.columns + column * depth.size; }
+
+  void pack(Range columns, Range depth) const {
+    const Index k = depth_ + depth.begin, n = column_ + columns.begin;
+    kernels_.pack({.b = args_.trans_b ? matrix(args_.b, n, k) : matrix(args_.b, k, n),
+                   .transposed = args_.trans_b,
+                   .depth = depth.size,
+                   .columns = columns.size,
+                   .packed = packed(columns.begin, depth)});
+  }
+
+  void multiply(Range rows, Range columns, Index chunk_depth, int worker) const {
+    const Index m = row_ + rows.begin, n = column_ + columns.begin;
+    GemmBlockArgs block;
+    block.transposed = args_.trans_a;
+    block.rows = rows.size;
+    block.columns = columns.size;
+    block.scratch = reinterpret_cast<float*>(scratch_ + static_cast<std::size_t>(worker) * scratch_bytes);
+    if (cut_.sums_apart) {
+      block.sums = sums_ + rows.begin * cut_.columns + columns.begin;
+      block.sums_stride = cut_.columns;
+    } else if (args_.out.dtype == DType::f32) {
+      block.sums = args_.out.as<float>() + m * args_.out.stride[0] + n;
+      block.sums_stride = args_.out.stride[0];
+    }
+    Index at = 0;
+    do {
+      const Range depth = {at, std::min(cut_.block_depth, chunk_depth - at)};
+      const Index k = depth_ + at;
+      const bool first = k == 0, last = k + depth.size == cut_.k;
+      block.a = args_.trans_a ? matrix(args_.a, k, m) : matrix(args_.a, m, k);
+      block.b = packed(columns.begin, depth);
+      block.depth = depth.size;
+      block.add = !first || (args_.accumulate && args_.out.dtype == DType::f32);
+      block.bias = first ? matrix(args_.bias, 0, n) : GemmMatrix{};
+      block.residual = first ? residual(m, n) : GemmMatrix{};
+      block.out = last && args_.out.dtype != DType::f32 ? matrix(args_.out, m, n) : GemmMatrix{};
+      kernels_.block(block);
+      at += depth.size;
+    } while (at < chunk_depth);
+  }
+
+  // Adding to a 16-bit output is the same as having it for a residual.
+  GemmMatrix residual(Index m, Index n) const {
+    const bool add_out = args_.accumulate && args_.out.dtype != DType::f32;
+    return matrix(add_out ? args_.out : args_.residual, m, n);
+  }
+
+  const GemmArgs& args_;
+  const Cut cut_;
+  const GemmKernels& kernels_;
+  float* packed_;         // [depth, columns] of a chunk
+  float* sums_;           // [rows, columns] of a chunk
+  std::byte* scratch_;    // per thread
+  Index row_ = 0, column_ = 0, depth_ = 0;  // where the chunk begins
+};
+
+}  // namespace
+
+std::size_t CpuWorkspaceRules::gemm(const GemmArgs& args) const {
+  const Cut cut(args);
+  return cut.packed_bytes() + cut.sums_bytes() + static_cast<std::size_t>(threads_) * scratch_bytes;
+}
+
+void CpuOps::do_gemm(const GemmArgs& args) {
+  const auto& kernels = pick(isa_, []<Isa isa>() -> const GemmKernels& { return gemm_kernels<isa>(); });
+  Product(args, kernels, workspace(CpuWorkspaceRules(pool_.size()).gemm(args))).run(pool_);
+}
+
+}  // namespace tera::cpu
