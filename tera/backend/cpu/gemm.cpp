@@ -14,8 +14,10 @@ namespace {
 
 using Index = std::int64_t;
 
-constexpr Index chunk_rows = 3072, chunk_columns = 1024, chunk_depth_blocks = 8;
-constexpr Index wanted_tasks = 32;  // enough to keep some ten threads evenly busy
+constexpr Index chunk_rows = 2048, chunk_columns = 1024, chunk_depth_blocks = 6;
+// Enough tasks to keep some ten threads evenly busy; fewer where a has to be packed, since every task along a row of tasks
+// packs it again.
+constexpr Index wanted_tasks = 32, wanted_packing_tasks = 16;
 
 constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
 constexpr Index round_up(Index a, Index b) { return ceil_div(a, b) * b; }
@@ -47,7 +49,8 @@ struct Cut {
     depth = even_part(k, chunk_depth_blocks * gemm_block_depth, block_depth);
     block_rows = gemm_block_rows;
     const Index row_tasks = ceil_div(std::min(rows, m), block_rows);
-    block_columns = even_part(columns, std::max(gemm_column_step, columns * row_tasks / wanted_tasks), gemm_column_step);
+    const Index wanted = args.trans_a || args.a.dtype != DType::f32 ? wanted_packing_tasks : wanted_tasks;
+    block_columns = even_part(columns, std::max(gemm_column_step, columns * row_tasks / wanted), gemm_column_step);
     sums_apart = args.out.dtype != DType::f32 && k > block_depth;
   }
 
@@ -160,15 +163,36 @@ class Product {
   Index row_ = 0, column_ = 0, depth_ = 0;  // where the chunk begins
 };
 
+// Few rows, as when text is generated: reading b is what takes the time, so it is not packed.
+bool is_thin(const GemmArgs& args) {
+  return args.m() <= gemm_thin_rows && !args.trans_a && args.trans_b && args.m() * args.n() > 0;
+}
+
+void thin_product(const GemmArgs& args, const GemmKernels& kernels, ThreadPool& pool) {
+  pool.parallel_for(ceil_div(args.n(), gemm_column_step), [&](Index task, int) {
+    const Range columns = part(task, gemm_column_step, args.n());
+    kernels.thin({.a = matrix(args.a, 0, 0),
+                  .b = matrix(args.b, columns.begin, 0),
+                  .rows = args.m(),
+                  .columns = columns.size,
+                  .depth = args.k(),
+                  .bias = matrix(args.bias, 0, columns.begin),
+                  .residual = matrix(args.accumulate ? args.out : args.residual, 0, columns.begin),
+                  .out = matrix(args.out, 0, columns.begin)});
+  });
+}
+
 }  // namespace
 
 std::size_t CpuWorkspaceRules::gemm(const GemmArgs& args) const {
+  if (is_thin(args)) return 0;
   const Cut cut(args);
   return cut.packed_bytes() + cut.sums_bytes() + static_cast<std::size_t>(threads_) * scratch_bytes;
 }
 
 void CpuOps::do_gemm(const GemmArgs& args) {
   const auto& kernels = pick(isa_, []<Isa isa>() -> const GemmKernels& { return gemm_kernels<isa>(); });
+  if (is_thin(args)) return thin_product(args, kernels, pool_);
   Product(args, kernels, workspace(CpuWorkspaceRules(pool_.size()).gemm(args))).run(pool_);
 }
 

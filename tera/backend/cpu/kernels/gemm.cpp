@@ -49,16 +49,24 @@ void write_row(const float* row, const GemmMatrix& to, std::ptrdiff_t i, std::pt
   });
 }
 
-// The end of a tile that is not plain: at the right border, or with something to add or to convert. `tile` is
-// [rows, tile_columns] at row i, column j of the block, n columns of it count.
-void finish(const GemmBlockArgs& args, float* tile, std::ptrdiff_t i, std::ptrdiff_t rows, std::ptrdiff_t j,
-            std::ptrdiff_t n) {
-  const GemmMatrix sums{args.sums, args.sums_stride, GemmStorage::f32};
-  for (std::ptrdiff_t r = 0; r < rows; ++r, tile += tile_columns) {
-    if (args.add) add_row(tile, sums, i + r, j, n);
-    if (args.bias.data) add_row(tile, args.bias, 0, j, n);
-    if (args.residual.data) add_row(tile, args.residual, i + r, j, n);
-    write_row(tile, args.out.data ? args.out : sums, i + r, j, n);
+// Where a tile lies in the output of a call.
+struct Place {
+  std::ptrdiff_t row, rows, column, columns;
+};
+
+// What becomes of sums that cannot simply be stored: out = sums + all of these that are given.
+struct Finish {
+  GemmMatrix partial, bias, residual, out;
+};
+
+// tile is [place.rows, tile_columns]; it serves as scratch.
+void finish(const Finish& how, float* tile, const Place& place) {
+  for (std::ptrdiff_t r = 0; r < place.rows; ++r, tile += tile_columns) {
+    const std::ptrdiff_t i = place.row + r, j = place.column, n = place.columns;
+    if (how.partial.data) add_row(tile, how.partial, i, j, n);
+    if (how.bias.data) add_row(tile, how.bias, 0, j, n);
+    if (how.residual.data) add_row(tile, how.residual, i, j, n);
+    write_row(tile, how.out, i, j, n);
   }
 }
 
@@ -66,13 +74,16 @@ void finish(const GemmBlockArgs& args, float* tile, std::ptrdiff_t i, std::ptrdi
 template <Layout layout, int rows, int vectors>
 [[gnu::noinline]] void tile_at(const GemmBlockArgs& args, const float* a, std::ptrdiff_t a_stride, std::ptrdiff_t i,
                                std::ptrdiff_t j) {
+  if (args.sums) tile_prefetch<rows, vectors>(args.sums + i * args.sums_stride + j, args.sums_stride);
   const auto tile = tile_product<layout, rows, vectors>(args.depth, a, a_stride, args.b + j * args.depth, tile_columns);
   const std::ptrdiff_t n = args.columns - j < tile_columns ? args.columns - j : tile_columns;
   const bool plain = n == vectors * lanes && !args.bias.data && !args.residual.data && !args.out.data;
   if (plain) return tile_store(tile, args.sums + i * args.sums_stride + j, args.sums_stride, args.add);
   alignas(64) float buffer[rows * tile_columns];
   tile_store(tile, buffer, tile_columns, false);
-  finish(args, buffer, i, rows, j, n);
+  const GemmMatrix sums{args.sums, args.sums_stride, GemmStorage::f32};
+  finish({args.add ? sums : GemmMatrix{}, args.bias, args.residual, args.out.data ? args.out : sums}, buffer,
+         {i, rows, j, n});
 }
 
 template <Layout layout>
@@ -87,19 +98,63 @@ void multiply(const GemmBlockArgs& args, const float* a, std::ptrdiff_t a_stride
     });
 }
 
+// Rows at multiples of this many floats fall on the same few sets of the first-level cache and push each other out.
+constexpr std::ptrdiff_t crowded_stride = 1024;
+
 void block(const GemmBlockArgs& args) {
   with_storage(args.a.storage, [&]<class T>() {
     if (args.transposed) {
-      for_each_height(args.rows, [&]<int height>(std::ptrdiff_t i) {
-        pack_rows(at<T>(args.a, 0, i), args.a.stride, args.depth, height, args.scratch + i * args.depth, height);
-      });
+      pack_columns(at<T>(args.a, 0, 0), args.a.stride, args.depth, args.rows, args.scratch);
       return multiply<Layout::columns>(args, args.scratch, 0);
     }
-    if (sizeof(T) == sizeof(float)) return multiply<Layout::rows>(args, at<float>(args.a, 0, 0), args.a.stride);
-    // A little longer than the depth, so that rows do not fall on the same cache sets.
-    const std::ptrdiff_t stride = gemm_block_depth + 16;
+    if (sizeof(T) == sizeof(float) && args.a.stride % crowded_stride != 0)
+      return multiply<Layout::rows>(args, at<float>(args.a, 0, 0), args.a.stride);
+    constexpr std::ptrdiff_t stride = gemm_block_depth + 16;
     pack_rows(at<T>(args.a, 0, 0), args.a.stride, args.rows, args.depth, args.scratch, stride);
     multiply<Layout::rows>(args, args.scratch, stride);
+  });
+}
+
+// sums[r][c] = row r of a times row c of b, sums [rows, tile_columns].
+template <class T, int rows, int columns>
+[[gnu::noinline]] void dots(const T* a, std::ptrdiff_t a_stride, const T* b, std::ptrdiff_t b_stride, std::ptrdiff_t depth,
+                            float* sums) {
+  Tile<rows, columns> tile{};
+  const auto step = [&](auto read, std::ptrdiff_t k) {
+    Vec right[columns];
+#pragma GCC unroll 4
+    for (int c = 0; c < columns; ++c) right[c] = read(b + c * b_stride + k);
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r) {
+      const Vec left = read(a + r * a_stride + k);
+#pragma GCC unroll 4
+      for (int c = 0; c < columns; ++c) tile.sum[r][c] += left * right[c];
+    }
+  };
+  std::ptrdiff_t k = 0;
+  for (; k + lanes <= depth; k += lanes) step([](const T* p) { return load(p); }, k);
+  if (k < depth) step([&](const T* p) { return load_part(p, depth - k); }, k);
+  for (int r = 0; r < rows; ++r)
+    for (int c = 0; c < columns; ++c) sums[r * tile_columns + c] = sum_lanes(tile.sum[r][c]);
+}
+
+void thin(const GemmThinArgs& args) {
+  constexpr int step = 4;  // rows of a, and of b, whose products are summed side by side
+  with_storage(args.a.storage, [&]<class T>() {
+    for (std::ptrdiff_t j = 0; j < args.columns; j += tile_columns) {
+      const std::ptrdiff_t n = args.columns - j < tile_columns ? args.columns - j : tile_columns;
+      alignas(64) float tile[gemm_thin_rows * tile_columns];
+      const auto all_rows = [&]<int columns>(std::ptrdiff_t c) {
+        for_each_height<step>(args.rows, [&]<int height>(std::ptrdiff_t i) {
+          dots<T, height, columns>(at<T>(args.a, i, 0), args.a.stride, at<T>(args.b, j + c, 0), args.b.stride, args.depth,
+                                   tile + i * tile_columns + c);
+        });
+      };
+      std::ptrdiff_t c = 0;
+      for (; c + step <= n; c += step) all_rows.template operator()<step>(c);
+      for (; c < n; ++c) all_rows.template operator()<1>(c);
+      finish({{}, args.bias, args.residual, args.out}, tile, {0, args.rows, j, n});
+    }
   });
 }
 
@@ -107,7 +162,7 @@ void block(const GemmBlockArgs& args) {
 
 template <>
 const GemmKernels& gemm_kernels<TERA_ISA>() {
-  static constexpr GemmKernels kernels{tile_rows, tile_columns, pack, block};
+  static constexpr GemmKernels kernels{tile_rows, tile_columns, pack, block, thin};
   return kernels;
 }
 

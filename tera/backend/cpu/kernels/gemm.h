@@ -40,25 +40,28 @@ struct GemmBlockArgs {
   float* scratch = nullptr;  // gemm_scratch_floats, for a packed
 };
 
-// A few rows times a large matrix, which is read once and in place. Same meaning as GemmBlockArgs, the whole depth at once.
+// A few rows times a matrix stored transposed, which is read once and in place: out = a b (+ bias + residual), the whole
+// depth at once.
 struct GemmThinArgs {
-  GemmMatrix a;  // [rows, depth], f32, at most gemm_thin_rows rows
-  GemmMatrix b;  // [depth, columns], or [columns, depth] where transposed
-  bool transposed = false;
+  GemmMatrix a;  // [rows, depth], at most gemm_thin_rows rows
+  GemmMatrix b;  // [columns, depth]
   std::ptrdiff_t rows = 0, columns = 0, depth = 0;
-  GemmMatrix bias, residual, out;
+  GemmMatrix bias, residual;  // [columns], [rows, columns]; optional
+  GemmMatrix out;             // [rows, columns]; written through
 };
 
 struct GemmKernels {
   std::ptrdiff_t tile_rows, tile_columns;
   void (*pack)(const GemmPackArgs&);
   void (*block)(const GemmBlockArgs&);
+  void (*thin)(const GemmThinArgs&);
 };
 
 // Sizes that all instruction sets share, so that plans do not depend on the machine. A task is at most gemm_block_rows
 // rows of the output; a sliver's depth is at most gemm_block_depth, so that it stays in the first-level cache.
 inline constexpr std::ptrdiff_t gemm_block_rows = 96;
-inline constexpr std::ptrdiff_t gemm_block_depth = 256;
+inline constexpr std::ptrdiff_t gemm_block_depth = 384;
+inline constexpr std::ptrdiff_t gemm_thin_rows = 16;
 inline constexpr std::ptrdiff_t gemm_column_step = 64;  // a multiple of every tile's columns
 inline constexpr std::ptrdiff_t gemm_scratch_floats = gemm_block_rows * (gemm_block_depth + 16);
 

@@ -22,6 +22,9 @@ constexpr int tile_rows = 6;
 constexpr int tile_vectors = 2;
 constexpr int tile_columns = tile_vectors * lanes;
 
+constexpr int cache_line = 16;  // floats
+constexpr int rows_ahead = 8;   // packing reads short pieces of far rows, which the hardware does not foresee
+
 enum class Layout { rows, columns };  // element (i, k) of the left operand is a[i*stride + k], or a[k*stride + i]
 
 template <int rows, int vectors>
@@ -64,6 +67,14 @@ template <int rows, int vectors>
     }
 }
 
+// Asks for the lines of c early, so that they are there when the sums are: a product over a short depth would otherwise
+// wait for memory at the end of every tile.
+template <int rows, int vectors>
+[[maybe_unused, gnu::always_inline]] inline void tile_prefetch(const float* c, std::ptrdiff_t c_stride) {
+  for (int i = 0; i < rows; ++i)
+    for (int j = 0; j < vectors * lanes; j += cache_line) __builtin_prefetch(c + i * c_stride + j, 1);
+}
+
 // Calls f.template operator()<height>(first row) for heights that add up to `rows`: as many full tiles as fit, then the
 // halves of the rest, so that no work is done for rows that are not there.
 template <int height = tile_rows, class F>
@@ -100,11 +111,13 @@ template <int width = 1>
 template <class T>
 [[maybe_unused]] inline void pack_sliver(const T* b, std::ptrdiff_t stride, std::ptrdiff_t depth,
                                          std::ptrdiff_t columns, float* to) {
-  for (std::ptrdiff_t k = 0; k < depth; ++k, b += stride, to += tile_columns)
+  for (std::ptrdiff_t k = 0; k < depth; ++k, b += stride, to += tile_columns) {
+    for (std::ptrdiff_t i = 0; i < columns; i += cache_line) __builtin_prefetch(b + rows_ahead * stride + i);
     for (int v = 0; v < tile_columns; v += lanes) {
       const std::ptrdiff_t left = columns - v;
       store(to + v, left >= lanes ? load(b + v) : left > 0 ? load_part(b + v, left) : zero());
     }
+  }
 }
 
 // The same from columns: b is stored transposed, [columns, depth], rows `stride` apart.
@@ -127,7 +140,7 @@ template <class T>
     }
 }
 
-// Copies [rows, columns] to dense floats, rows `to_stride` apart.
+// Left operands need packing only to change their storage or their place in memory. By rows: a plain copy.
 template <class T>
 [[maybe_unused]] inline void pack_rows(const T* from, std::ptrdiff_t stride, std::ptrdiff_t rows, std::ptrdiff_t columns,
                                        float* to, std::ptrdiff_t to_stride) {
@@ -136,6 +149,32 @@ template <class T>
     for (; j + lanes <= columns; j += lanes) store(to + j, load(from + j));
     if (j < columns) store_part(to + j, load_part(from + j, columns - j), columns - j);
   }
+}
+
+// By columns: a [depth, rows] becomes slivers [depth, height] for the heights of for_each_height. Sliver after sliver
+// would read the same lines twice, so all full ones are written side by side.
+template <class T>
+[[maybe_unused]] inline void pack_columns(const T* a, std::ptrdiff_t stride, std::ptrdiff_t depth, std::ptrdiff_t rows,
+                                          float* to) {
+  constexpr int width = (tile_rows + lanes - 1) / lanes * lanes;
+  // Whole vectors go beyond the sliver; what they spoil is written right after. Not so in the last row.
+  const std::ptrdiff_t whole = rows / tile_rows * tile_rows - (rows % tile_rows < width - tile_rows ? tile_rows : 0);
+  for (std::ptrdiff_t k = 0; k + 1 < depth; ++k) {
+    for (std::ptrdiff_t i = 0; i < rows; i += cache_line) __builtin_prefetch(a + (k + rows_ahead) * stride + i);
+    for (std::ptrdiff_t i = 0; i < whole; i += tile_rows)
+#pragma GCC unroll 4
+      for (int v = 0; v < width; v += lanes) store(to + i * depth + k * tile_rows + v, load(a + k * stride + i + v));
+  }
+  for_each_height(rows, [&]<int height>(std::ptrdiff_t i) {
+    for (std::ptrdiff_t k = i < whole && depth > 0 ? depth - 1 : 0; k < depth; ++k)
+      for (int r = 0; r < height; r += lanes) {
+        constexpr int last = height % lanes;
+        float* sliver = to + i * depth + k * height + r;
+        const T* from = a + k * stride + i + r;
+        if (r + lanes <= height) store(sliver, load(from));
+        else store_part(sliver, load_part(from, last), last);
+      }
+  });
 }
 
 }  // namespace
