@@ -1,0 +1,247 @@
+// Attention backward, for a square of queries and keys. Probabilities are computed again from the given lse; with them
+//   dv += p^T dout,  ds = p (dout v^T - delta),  dk += ds^T q,  dq += ds k,  delta = sum of dout * out over D.
+// Scores are in units of log 2: q is packed times scale * log2(e), which dk then takes back.
+
+#include "tera/backend/cpu/kernels/attention_dropout.h"
+#include "tera/backend/cpu/kernels/attention_mask.h"
+#include "tera/backend/cpu/kernels/attention_tile.h"
+
+namespace tera::cpu {
+namespace {
+
+// What a task keeps in its scratch. Rows are counted from the task's first query or key.
+struct State {
+  Floats q, dout, dq;     // [task rows, D], of one head
+  Floats k, dk, dv;       // [task rows, D]
+  float* k_transposed;    // by blocks of keys: [D, block] each
+  float* v_transposed;    // the same
+  Floats p, ds;           // [block, block]: scores, then probabilities; their gradients
+  float* lse;             // [task rows], in units of log 2; +inf for a query that sees no key
+  float* delta;           // [task rows]
+  std::ptrdiff_t width;   // D in whole vectors
+  Floats block(float* of, std::ptrdiff_t first_key) const { return {of + first_key * width, attention_block}; }
+};
+
+State make_state(const AttentionBackward& task) {
+  const std::ptrdiff_t rows = attention_task_rows(task.head_size), width = whole_vectors(task.head_size);
+  Scratch scratch(task.scratch);
+  State state{};
+  state.width = width;
+  state.q = scratch.take_rows(rows, width);
+  state.dout = scratch.take_rows(rows, width);
+  state.dq = scratch.take_rows(rows, width);
+  state.k = scratch.take_rows(rows, width);
+  state.dk = scratch.take_rows(rows, width);
+  state.dv = scratch.take_rows(rows, width);
+  state.k_transposed = scratch.take(rows * width);
+  state.v_transposed = scratch.take(rows * width);
+  state.p = scratch.take_rows(attention_block, attention_block);
+  state.ds = scratch.take_rows(attention_block, attention_block);
+  state.lse = scratch.take(rows);
+  state.delta = scratch.take(rows);
+  return state;
+}
+
+void clear(Floats rows, std::ptrdiff_t count) {
+  for (std::ptrdiff_t i = 0; i < count * rows.stride; i += lanes) store(rows.data + i, zero());
+}
+
+template <class T>
+void pack_keys(const AttentionBackward& task, const State& state) {
+  const std::ptrdiff_t rows = task.k_end - task.k_begin;
+  pack(source<T>(task.k, task.k_begin), task.k.stride, rows, task.head_size, 1.0f, state.k);
+  for (std::ptrdiff_t j = 0; j < rows; j += attention_block) {
+    const std::ptrdiff_t count = rows - j < attention_block ? rows - j : attention_block, key = task.k_begin + j;
+    pack_transposed(source<T>(task.k, key), task.k.stride, count, task.head_size, state.block(state.k_transposed, j));
+    pack_transposed(source<T>(task.v, key), task.v.stride, count, task.head_size, state.block(state.v_transposed, j));
+  }
+  clear(state.dk, rows);
+  clear(state.dv, rows);
+}
+
+template <class T>
+float dot(const T* a, const T* b, std::ptrdiff_t n) {
+  Vec sum = zero();
+  std::ptrdiff_t j = 0;
+  for (; j + lanes <= n; j += lanes) sum += load(a + j) * load(b + j);
+  if (j < n) sum += load_part(a + j, n - j) * load_part(b + j, n - j);
+  return sum_lanes(sum);
+}
+
+// `head` counts within the group.
+template <class T>
+void pack_queries(const AttentionBackward& task, const State& state, std::ptrdiff_t head) {
+  const std::ptrdiff_t rows = task.q_end - task.q_begin, offset = head * task.head_size;
+  const T* q = source<T>(task.q, task.q_begin) + offset;
+  const T* out = source<T>(task.out, task.q_begin) + offset;
+  const T* dout = source<T>(task.dout, task.q_begin) + offset;
+  const float* lse = task.lse + head * task.lse_step + task.q_begin;
+  pack(q, task.q.stride, rows, task.head_size, task.scale * log2_e, state.q);
+  pack(dout, task.dout.stride, rows, task.head_size, 1.0f, state.dout);
+  for (std::ptrdiff_t i = 0; i < rows; ++i) {
+    state.lse[i] = lse[i] == -infinity ? infinity : lse[i] * log2_e;
+    state.delta[i] = dot(out + i * task.out.stride, dout + i * task.dout.stride, task.head_size);
+  }
+  clear(state.dq, rows);
+}
+
+// One block of scores: queries and keys within the sequence, and the first of each within the task.
+struct Block {
+  AttentionRange queries, keys;
+  std::ptrdiff_t query_row, key_row;
+};
+
+// Scores and dout v^T of `height` queries from the block's row `first` on, for the keys they see, in whole vectors.
+template <int height>
+AttentionRange score(const AttentionBackward& task, const State& state, const Block& block, std::ptrdiff_t first) {
+  const std::ptrdiff_t query = block.queries.begin + first;
+  const AttentionRange seen = intersect(visible_keys(task.mask, query, query + height), block.keys);
+  if (seen.empty()) return {0, 0};
+  const std::ptrdiff_t from = (seen.begin - block.keys.begin) / lanes * lanes;
+  const std::ptrdiff_t to = whole_vectors(seen.end - block.keys.begin), row = block.query_row + first;
+  Floats keys = state.block(state.k_transposed, block.key_row), values = state.block(state.v_transposed, block.key_row);
+  keys.data += from;
+  values.data += from;
+  multiply<Layout::rows, height>(task.head_size, to - from, {state.q.row(row), state.q.stride}, keys,
+                                 {state.p.row(first) + from, state.p.stride}, /*add=*/false);
+  multiply<Layout::rows, height>(task.head_size, to - from, {state.dout.row(row), state.dout.stride}, values,
+                                 {state.ds.row(first) + from, state.ds.stride}, /*add=*/false);
+  return {from, to};
+}
+
+// A row of scores becomes probabilities, dout v^T becomes ds; columns outside `computed` become zeros.
+void differentiate(const State& state, std::ptrdiff_t row, float* p, float* ds, AttentionRange computed) {
+  const float lse = state.lse[row], delta = state.delta[row];
+  for (std::ptrdiff_t j = computed.begin; j < computed.end; j += lanes) {
+    const Vec probability = exp2_fast(load(p + j) - lse);
+    store(p + j, probability);
+    store(ds + j, probability * (load(ds + j) - delta));
+  }
+}
+
+// The same with dropout: what was dropped passes no gradient, and dv sees what was kept.
+void differentiate_kept(const State& state, std::ptrdiff_t row, float* p, float* ds, AttentionRange computed,
+                        const float* keep) {
+  const float lse = state.lse[row], delta = state.delta[row];
+  for (std::ptrdiff_t j = computed.begin; j < computed.end; j += lanes) {
+    const Vec probability = exp2_fast(load(p + j) - lse), kept = load(keep + j);
+    store(p + j, probability * kept);
+    store(ds + j, probability * (kept * load(ds + j) - delta));
+  }
+}
+
+void finish_row(const AttentionBackward& task, const State& state, const Block& block, std::int64_t head,
+                std::ptrdiff_t i, AttentionRange computed) {
+  const std::ptrdiff_t query = block.queries.begin + i, keys = block.keys.end - block.keys.begin;
+  float* p = state.p.row(i);
+  float* ds = state.ds.row(i);
+  AttentionRange own = intersect(visible_keys(task.mask, query, query + 1), block.keys);
+  if (own.empty()) own = {block.keys.begin, block.keys.begin};
+  fill_columns(p, computed.begin, own.begin - block.keys.begin, -infinity);
+  fill_columns(p, own.end - block.keys.begin, computed.end, -infinity);
+  if (task.dropout.rate > 0) {
+    float keep[attention_block] = {};
+    draw_kept(task.dropout, head, query, block.keys.begin, keys, keep);
+    differentiate_kept(state, block.query_row + i, p, ds, computed, keep);
+  } else {
+    differentiate(state, block.query_row + i, p, ds, computed);
+  }
+  const std::ptrdiff_t width = whole_vectors(keys);
+  fill_columns(p, 0, computed.begin, 0.0f);
+  fill_columns(p, computed.end, width, 0.0f);
+  fill_columns(ds, 0, computed.begin, 0.0f);
+  fill_columns(ds, computed.end, width, 0.0f);
+}
+
+// `height` keys from the block's row `first` on: dv += p^T dout, dk += ds^T q, over the queries that see them.
+template <int height>
+void add_to_keys(const AttentionBackward& task, const State& state, const Block& block, std::ptrdiff_t first) {
+  const std::ptrdiff_t key = block.keys.begin + first, row = block.key_row + first;
+  const AttentionRange seeing = intersect(seeing_queries(task.mask, key, key + height), block.queries);
+  if (seeing.empty()) return;
+  const std::ptrdiff_t from = seeing.begin - block.queries.begin, depth = seeing.end - seeing.begin;
+  const std::ptrdiff_t query_row = block.query_row + from;
+  multiply<Layout::columns, height>(depth, state.width, {state.p.row(from) + first, state.p.stride},
+                                    {state.dout.row(query_row), state.dout.stride}, {state.dv.row(row), state.dv.stride},
+                                    /*add=*/true);
+  multiply<Layout::columns, height>(depth, state.width, {state.ds.row(from) + first, state.ds.stride},
+                                    {state.q.row(query_row), state.q.stride}, {state.dk.row(row), state.dk.stride},
+                                    /*add=*/true);
+}
+
+// `height` queries from the block's row `first` on: dq += ds k, over the keys they see.
+template <int height>
+void add_to_queries(const AttentionBackward& task, const State& state, const Block& block, std::ptrdiff_t first) {
+  const std::ptrdiff_t query = block.queries.begin + first, row = block.query_row + first;
+  const AttentionRange seen = intersect(visible_keys(task.mask, query, query + height), block.keys);
+  if (seen.empty()) return;
+  const std::ptrdiff_t from = seen.begin - block.keys.begin;
+  multiply<Layout::rows, height>(seen.end - seen.begin, state.width, {state.ds.row(first) + from, state.ds.stride},
+                                 {state.k.row(block.key_row + from), state.k.stride}, {state.dq.row(row), state.dq.stride},
+                                 /*add=*/true);
+}
+
+void differentiate_block(const AttentionBackward& task, const State& state, const Block& block, std::int64_t head) {
+  if (!visible(task.mask, block.queries, block.keys)) return;
+  const std::ptrdiff_t queries = block.queries.end - block.queries.begin, keys = block.keys.end - block.keys.begin;
+  for_each_height(queries, [&]<int height>(std::ptrdiff_t first) {
+    const AttentionRange computed = score<height>(task, state, block, first);
+    for (int i = 0; i < height; ++i) finish_row(task, state, block, head, first + i, computed);
+  });
+  for_each_height(keys, [&]<int height>(std::ptrdiff_t first) { add_to_keys<height>(task, state, block, first); });
+  for_each_height(queries, [&]<int height>(std::ptrdiff_t first) { add_to_queries<height>(task, state, block, first); });
+}
+
+template <class T>
+void flush(const AttentionGradient& gradient, Floats partial, AttentionRange rows, std::ptrdiff_t columns, float scale) {
+  for (std::ptrdiff_t i = rows.begin; i < rows.end; ++i) {
+    const float* from = partial.row(i - rows.begin);
+    float* sum = gradient.sum + i * gradient.sum_stride;
+    T* out = static_cast<T*>(gradient.out.data) + i * gradient.out.stride;
+    for (std::ptrdiff_t j = 0; j < columns; j += lanes) {
+      const std::ptrdiff_t n = columns - j;
+      Vec total = load(from + j) * scale;
+      if (!gradient.first) total += n >= lanes ? load(sum + j) : load_part(sum + j, n);
+      if (gradient.last && n >= lanes) store(out + j, total);
+      if (gradient.last && n < lanes) store_part(out + j, total, n);
+      if (!gradient.last && n >= lanes) store(sum + j, total);
+      if (!gradient.last && n < lanes) store_part(sum + j, total, n);
+    }
+  }
+}
+
+template <class T>
+AttentionGradient of_head(AttentionGradient gradient, std::ptrdiff_t offset) {
+  gradient.out.data = static_cast<T*>(gradient.out.data) + offset;
+  if (gradient.sum != nullptr) gradient.sum += offset;
+  return gradient;
+}
+
+template <class T>
+void backward(const AttentionBackward& task) {
+  const State state = make_state(task);
+  const AttentionRange all_queries{task.q_begin, task.q_end}, all_keys{task.k_begin, task.k_end};
+  pack_keys<T>(task, state);
+  for (std::int64_t head = 0; head < task.heads; ++head) {
+    pack_queries<T>(task, state, head);
+    for (std::ptrdiff_t k = task.k_begin; k < task.k_end; k += attention_block)
+      for (std::ptrdiff_t q = task.q_begin; q < task.q_end; q += attention_block) {
+        const Block block{intersect({q, q + attention_block}, all_queries), intersect({k, k + attention_block}, all_keys),
+                          q - task.q_begin, k - task.k_begin};
+        differentiate_block(task, state, block, task.head + head);
+      }
+    flush<T>(of_head<T>(task.dq, head * task.head_size), state.dq, all_queries, task.head_size, task.scale);
+  }
+  flush<T>(task.dk, state.dk, all_keys, task.head_size, ln_2);
+  flush<T>(task.dv, state.dv, all_keys, task.head_size, 1.0f);
+}
+
+}  // namespace
+
+template <>
+const AttentionBackKernels& attention_back_kernels<TERA_ISA>() {
+  static constexpr AttentionBackKernels kernels{{backward<float>, backward<Bf16>, backward<Fp16>}};
+  return kernels;
+}
+
+}  // namespace tera::cpu

@@ -1,0 +1,138 @@
+// Attention forward: blocks of keys pass by, and each query keeps the maximum of its scores, the sum of their exponentials
+// and the weighted sum of values (online softmax). Scores are in units of log 2: q is packed times scale * log2(e).
+
+#include <math.h>
+
+#include "tera/backend/cpu/kernels/attention_dropout.h"
+#include "tera/backend/cpu/kernels/attention_mask.h"
+#include "tera/backend/cpu/kernels/attention_tile.h"
+
+namespace tera::cpu {
+namespace {
+
+// What a task keeps in its scratch.
+struct State {
+  Floats q, out;          // [task rows, D]
+  Floats k_transposed;    // [D, block]
+  Floats v;               // [block, D]
+  Floats scores;          // [tile rows, block]; then probabilities
+  float* most = nullptr;  // [task rows]: maximum so far
+  Floats sums;            // [task rows, lanes]: sum of exponentials so far, by lane
+};
+
+State make_state(const AttentionForward& task) {
+  const std::ptrdiff_t rows = attention_task_rows(task.head_size), width = whole_vectors(task.head_size);
+  Scratch scratch(task.scratch);
+  State state;
+  state.q = scratch.take_rows(rows, width);
+  state.out = scratch.take_rows(rows, width);
+  state.k_transposed = scratch.take_rows(width, attention_block);
+  state.v = scratch.take_rows(attention_block, width);
+  state.scores = scratch.take_rows(attention_block, attention_block);
+  state.most = scratch.take(rows);
+  state.sums = scratch.take_rows(rows, lanes);
+  for (std::ptrdiff_t i = 0; i < task.end - task.begin; ++i) {
+    state.most[i] = -infinity;
+    store(state.sums.row(i), zero());
+    for (std::ptrdiff_t j = 0; j < width; j += lanes) store(state.out.row(i) + j, zero());
+  }
+  return state;
+}
+
+// Turns a row of scores, columns [from, to) in whole vectors, into probabilities against the maximum so far, and brings
+// what was summed up before to that maximum.
+void softmax_row(const State& state, std::ptrdiff_t row, float* scores, std::ptrdiff_t from, std::ptrdiff_t to) {
+  Vec highest = splat(state.most[row]);
+  for (std::ptrdiff_t j = from; j < to; j += lanes) highest = vmax(highest, load(scores + j));
+  highest = spread_max(highest);
+  const float before = state.most[row], after = highest[0];
+  // While nothing has been seen, exponents are taken against 0: all come out as 0, not as NaN.
+  const Vec base = after == -infinity ? zero() : highest;
+  Vec sum = load(state.sums.row(row));
+  if (after != before) {
+    const Vec shrink = exp2_fast(splat(before) - base);
+    sum *= shrink;
+    float* out = state.out.row(row);
+    for (std::ptrdiff_t j = 0; j < state.out.stride; j += lanes) store(out + j, load(out + j) * shrink);
+    state.most[row] = after;
+  }
+  for (std::ptrdiff_t j = from; j < to; j += lanes) {
+    const Vec p = exp2_fast(load(scores + j) - base);
+    sum += p;
+    store(scores + j, p);
+  }
+  store(state.sums.row(row), sum);
+}
+
+void drop_row(const AttentionForward& task, std::ptrdiff_t query, std::ptrdiff_t first_key, AttentionRange columns,
+              float* probabilities) {
+  float keep[attention_block];
+  draw_kept(task.dropout, task.head, query, first_key + columns.begin, columns.end - columns.begin, keep);
+  for (std::ptrdiff_t j = columns.begin; j < columns.end; ++j) probabilities[j] *= keep[j - columns.begin];
+}
+
+// `height` queries from `first` on (counted within the task) against the packed block of keys.
+template <int height>
+void attend(const AttentionForward& task, const State& state, std::ptrdiff_t first, AttentionRange block) {
+  const std::ptrdiff_t query = task.begin + first;
+  const AttentionRange seen = intersect(visible_keys(task.mask, query, query + height), block);
+  if (seen.empty()) return;
+  const std::ptrdiff_t begin = seen.begin - block.begin, end = seen.end - block.begin;
+  const std::ptrdiff_t from = begin / lanes * lanes, to = whole_vectors(end);
+  const Floats keys{state.k_transposed.data + from, state.k_transposed.stride};
+  multiply<Layout::rows, height>(task.head_size, to - from, {state.q.row(first), state.q.stride}, keys,
+                                 {state.scores.data + from, state.scores.stride}, /*add=*/false);
+  for (int i = 0; i < height; ++i) {
+    float* scores = state.scores.row(i);
+    AttentionRange own = intersect(visible_keys(task.mask, query + i, query + i + 1), block);
+    if (own.empty()) own = {block.begin + from, block.begin + from};
+    fill_columns(scores, from, own.begin - block.begin, -infinity);
+    fill_columns(scores, own.end - block.begin, to, -infinity);
+    softmax_row(state, first + i, scores, from, to);
+    if (task.dropout.rate > 0) drop_row(task, query + i, block.begin, {begin, end}, scores);
+  }
+  multiply<Layout::rows, height>(end - begin, state.out.stride, {state.scores.data + begin, state.scores.stride},
+                                 {state.v.row(begin), state.v.stride}, {state.out.row(first), state.out.stride},
+                                 /*add=*/true);
+}
+
+template <class T>
+void finish(const AttentionForward& task, const State& state) {
+  for (std::ptrdiff_t i = 0; i < task.end - task.begin; ++i) {
+    const float sum = sum_lanes(load(state.sums.row(i)));
+    const bool blind = sum == 0.0f;
+    const float inverse = blind ? 0.0f : 1.0f / sum;
+    task.lse[task.begin + i] = blind ? -infinity : (state.most[i] + log2f(sum)) * ln_2;
+    const float* from = state.out.row(i);
+    T* to = static_cast<T*>(task.out.data) + (task.begin + i) * task.out.stride;
+    std::ptrdiff_t j = 0;
+    for (; j + lanes <= task.head_size; j += lanes) store(to + j, load(from + j) * inverse);
+    if (j < task.head_size) store_part(to + j, load(from + j) * inverse, task.head_size - j);
+  }
+}
+
+template <class T>
+void forward(const AttentionForward& task) {
+  const State state = make_state(task);
+  const std::ptrdiff_t rows = task.end - task.begin;
+  pack(source<T>(task.q, task.begin), task.q.stride, rows, task.head_size, task.scale * log2_e, state.q);
+  const AttentionRange keys = visible_keys(task.mask, task.begin, task.end);
+  for (std::ptrdiff_t k = keys.begin / attention_block * attention_block; k < keys.end; k += attention_block) {
+    const AttentionRange block = intersect({k, k + attention_block}, {0, task.mask.keys});
+    const std::ptrdiff_t count = block.end - block.begin;
+    pack_transposed(source<T>(task.k, k), task.k.stride, count, task.head_size, state.k_transposed);
+    pack(source<T>(task.v, k), task.v.stride, count, task.head_size, 1.0f, state.v);
+    for_each_height(rows, [&]<int height>(std::ptrdiff_t first) { attend<height>(task, state, first, block); });
+  }
+  finish<T>(task, state);
+}
+
+}  // namespace
+
+template <>
+const AttentionKernels& attention_kernels<TERA_ISA>() {
+  static constexpr AttentionKernels kernels{{forward<float>, forward<Bf16>, forward<Fp16>}};
+  return kernels;
+}
+
+}  // namespace tera::cpu

@@ -1,0 +1,40 @@
+#pragma once
+// Which keys a query sees. Both ends of that range grow with the query, so blocks of queries and blocks of keys see ranges
+// too, and what lies outside is skipped. In an anonymous namespace: see isa.h.
+
+#include "tera/backend/cpu/kernels/attention.h"
+
+namespace tera::cpu {
+namespace {
+
+struct AttentionRange {
+  std::ptrdiff_t begin = 0, end = 0;
+  bool empty() const { return begin >= end; }
+};
+
+[[maybe_unused]] inline AttentionRange intersect(AttentionRange a, AttentionRange b) {
+  return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
+}
+
+// Keys that some of the queries [begin, end) see, begin < end. Causal: the last query sees the last key.
+[[maybe_unused]] inline AttentionRange visible_keys(const AttentionMask& mask, std::ptrdiff_t begin, std::ptrdiff_t end) {
+  if (!mask.causal) return {0, mask.keys};
+  const std::ptrdiff_t shift = mask.keys - mask.queries;
+  const std::ptrdiff_t first = mask.window > 0 ? begin + 1 + shift - mask.window : 0;
+  return {first > 0 ? first : 0, end + shift};
+}
+
+// Queries that see some of the keys [begin, end), begin < end.
+[[maybe_unused]] inline AttentionRange seeing_queries(const AttentionMask& mask, std::ptrdiff_t begin, std::ptrdiff_t end) {
+  if (!mask.causal) return {0, mask.queries};
+  const std::ptrdiff_t shift = mask.keys - mask.queries;
+  const AttentionRange all{0, mask.queries};
+  return intersect(all, {begin - shift, mask.window > 0 ? end + mask.window - 1 - shift : mask.queries});
+}
+
+[[maybe_unused]] inline bool visible(const AttentionMask& mask, AttentionRange queries, AttentionRange keys) {
+  return !queries.empty() && !keys.empty() && !intersect(visible_keys(mask, queries.begin, queries.end), keys).empty();
+}
+
+}  // namespace
+}  // namespace tera::cpu
