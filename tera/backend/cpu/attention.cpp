@@ -1,6 +1,6 @@
-// Cuts attention into tasks of fixed borders. Forward: one task per query head and run of queries. Backward: one task per
-// kv head and square of queries and keys; squares that add to the same rows of dq, dk or dv run in different rounds, one
-// after the other, so sums have one order and need no locks, and each score is computed once.
+// Cuts attention into tasks of fixed borders. Forward: one task per query head and run of queries. Backward: one task
+// per kv head and square of queries and keys; squares that add to the same rows of dq, dk or dv run in different
+// rounds, one after the other, so sums have one order and need no locks, and each score is computed once.
 
 #include <algorithm>
 
@@ -23,7 +23,9 @@ std::int64_t sequence_count(const AttentionShape& shape) {
   return shape.q_offsets ? shape.q_offsets.dim(0) - 1 : shape.batch;
 }
 
-std::int64_t chunks(std::int64_t rows, std::int64_t rows_per_chunk) { return (rows + rows_per_chunk - 1) / rows_per_chunk; }
+std::int64_t chunks(std::int64_t rows, std::int64_t rows_per_chunk) {
+  return (rows + rows_per_chunk - 1) / rows_per_chunk;
+}
 
 struct Sequence {
   std::int64_t q_begin = 0, k_begin = 0, queries = 0, keys = 0;
@@ -82,8 +84,8 @@ class Sequences {
   const std::int64_t* table_ = nullptr;
 };
 
-// The workspace: the table of sequences, scratch of each thread, and for backward sums of the gradients in fp32 where the
-// storage is narrower.
+// The workspace: the table of sequences, scratch of each thread, and for backward sums of the gradients in fp32 where
+// the storage is narrower.
 struct Layout {
   std::size_t table = 0, scratch = 0, sums = 0;  // bytes of the table, of one thread's scratch, of the sums
   std::size_t bytes(int threads) const { return table + scratch * static_cast<std::size_t>(threads) + sums; }
@@ -134,7 +136,9 @@ AttentionTask make_task(const AttentionShape& shape, const Sequence& sequence, s
 
 }  // namespace
 
-std::size_t CpuWorkspaceRules::attention(const AttentionArgs& args) const { return forward_layout(args).bytes(threads_); }
+std::size_t CpuWorkspaceRules::attention(const AttentionArgs& args) const {
+  return forward_layout(args).bytes(threads_);
+}
 
 std::size_t CpuWorkspaceRules::attention_back(const AttentionBackArgs& args) const {
   return backward_layout(args).bytes(threads_);
@@ -172,18 +176,22 @@ void CpuOps::do_attention(const AttentionArgs& args) {
 
 namespace {
 
-// The squares of one sequence: `rounds` runs of queries against as many of keys (the last may be empty). In round r, run
-// j of keys meets run (j + r) mod rounds of queries, so that no two squares of a round share rows.
+// The squares of one sequence: `rounds` runs of queries against as many of keys (the last may be empty). In round r,
+// run j of keys meets run (j + r) mod rounds of queries, so that no two squares of a round share rows.
 class Squares {
  public:
   Squares(const AttentionMask& mask, std::int64_t rows)
       : mask_(mask), rows_(rows), rounds_(chunks(std::max(mask.queries, mask.keys), rows)) {}
 
-  AttentionRange queries(std::int64_t run) const { return intersect({run * rows_, (run + 1) * rows_}, {0, mask_.queries}); }
+  AttentionRange queries(std::int64_t run) const {
+    return intersect({run * rows_, (run + 1) * rows_}, {0, mask_.queries});
+  }
   AttentionRange keys(std::int64_t run) const { return intersect({run * rows_, (run + 1) * rows_}, {0, mask_.keys}); }
   std::int64_t rounds() const { return rounds_; }
   std::int64_t query_run(std::int64_t key_run, std::int64_t round) const { return (key_run + round) % rounds_; }
-  std::int64_t key_run(std::int64_t query_run, std::int64_t round) const { return (query_run + rounds_ - round) % rounds_; }
+  std::int64_t key_run(std::int64_t query_run, std::int64_t round) const {
+    return (query_run + rounds_ - round) % rounds_;
+  }
 
   bool keys_meet(std::int64_t run, std::int64_t round) const {
     return visible(mask_, queries(query_run(run, round)), keys(run));
@@ -276,6 +284,8 @@ void CpuOps::do_attention_back(const AttentionBackArgs& args) {
     AttentionBackward task{make_task(args.shape, sequence, D, own)};
     const Squares squares(task.mask, rows);
     if (round >= squares.rounds()) return;
+    task.head = head;
+    task.heads = group;
     task.dq = gradients.dq(sequence.q_begin, head);
     task.dk = gradients.dk(sequence.k_begin, kv_head);
     task.dv = gradients.dv(sequence.k_begin, kv_head);
@@ -297,8 +307,6 @@ void CpuOps::do_attention_back(const AttentionBackArgs& args) {
     task.dout = head_rows(args.dout, sequence.q_begin, head);
     task.lse = args.lse.as<float>() + head * args.q.dim(0) + sequence.q_begin;
     task.lse_step = args.q.dim(0);
-    task.head = head;
-    task.heads = group;
     task.q_begin = squares.queries(query_run).begin;
     task.q_end = squares.queries(query_run).end;
     task.k_begin = squares.keys(key_run).begin;

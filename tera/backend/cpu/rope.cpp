@@ -27,8 +27,9 @@ void check_positions(const RopeArgs& args) {
 
 void CpuOps::do_rope(const RopeArgs& args) {
   check_positions(args);
-  const auto rotate =
-      pick(isa_, []<Isa isa>() -> const RopeKernels& { return rope_kernels<isa>(); }).rotate[storage_index(args.x.dtype)];
+  const auto rotate = pick(isa_, []<Isa isa>() -> const RopeKernels& {
+                        return rope_kernels<isa>();
+                      }).rotate[storage_index(args.x.dtype)];
   const std::int64_t rows = args.x.dim(0);
   const std::size_t row_bytes = static_cast<std::size_t>(args.x.stride[0]) * size_of(args.x.dtype);
   pool_.parallel_for((rows + rows_per_task - 1) / rows_per_task, [&](std::int64_t task, int) {

@@ -26,8 +26,8 @@ struct AttentionMask {
 };
 
 // Each (query, key, head) has a draw of its own: word (key id mod 4) of the Philox block at counter low = query id,
-// high = key id / 4 + head * 2^48. So draws do not depend on tiles or threads, and are distinct while there are fewer than
-// 2^50 rows and 2^16 heads. A probability is kept where uniform(draw) >= rate, and then scaled by 1 / (1 - rate).
+// high = key id / 4 + head * 2^48. So draws do not depend on tiles or threads, and are distinct while there are fewer
+// than 2^50 rows and 2^16 heads. A probability is kept where uniform(draw) >= rate, and then scaled by 1 / (1 - rate).
 struct AttentionDropout {
   float rate = 0;
   std::uint64_t key = 0;
@@ -62,8 +62,8 @@ struct AttentionGradient {
 };
 
 // Gradients of queries [q_begin, q_end) against keys [k_begin, k_end), at most attention_task_rows of each, for all
-// query heads of one kv head. Rows and gradients are at the sequence's first row and the group's first head; the group's
-// heads follow each other by head_size, and by lse_step in lse.
+// query heads of one kv head. Rows and gradients are at the sequence's first row and the group's first head; the
+// group's heads follow each other by head_size, and by lse_step in lse.
 struct AttentionBackward : AttentionTask {
   AttentionRows q, k, v, out, dout;
   const float* lse = nullptr;

@@ -11,14 +11,14 @@ namespace {
 
 // What a task keeps in its scratch. Rows are counted from the task's first query or key.
 struct State {
-  Floats q, dout, dq;     // [task rows, D], of one head
-  Floats k, dk, dv;       // [task rows, D]
-  float* k_transposed;    // by blocks of keys: [D, block] each
-  float* v_transposed;    // the same
-  Floats p, ds;           // [block, block]: scores, then probabilities; their gradients
-  float* lse;             // [task rows], in units of log 2; +inf for a query that sees no key
-  float* delta;           // [task rows]
-  std::ptrdiff_t width;   // D in whole vectors
+  Floats q, dout, dq;    // [task rows, D], of one head
+  Floats k, dk, dv;      // [task rows, D]
+  float* k_transposed;   // by blocks of keys: [D, block] each
+  float* v_transposed;   // the same
+  Floats p, ds;          // [block, block]: scores, then probabilities; their gradients
+  float* lse;            // [task rows], in units of log 2; +inf for a query that sees no key
+  float* delta;          // [task rows]
+  std::ptrdiff_t width;  // D in whole vectors
   Floats block(float* of, std::ptrdiff_t first_key) const { return {of + first_key * width, attention_block}; }
 };
 
@@ -162,7 +162,8 @@ void add_to_keys(const AttentionBackward& task, const State& state, const Block&
   const std::ptrdiff_t from = seeing.begin - block.queries.begin, depth = seeing.end - seeing.begin;
   const std::ptrdiff_t query_row = block.query_row + from;
   multiply<Layout::columns, height>(depth, state.width, {state.p.row(from) + first, state.p.stride},
-                                    {state.dout.row(query_row), state.dout.stride}, {state.dv.row(row), state.dv.stride},
+                                    {state.dout.row(query_row), state.dout.stride},
+                                    {state.dv.row(row), state.dv.stride},
                                     /*add=*/true);
   multiply<Layout::columns, height>(depth, state.width, {state.ds.row(from) + first, state.ds.stride},
                                     {state.q.row(query_row), state.q.stride}, {state.dk.row(row), state.dk.stride},
@@ -177,7 +178,8 @@ void add_to_queries(const AttentionBackward& task, const State& state, const Blo
   if (seen.empty()) return;
   const std::ptrdiff_t from = seen.begin - block.keys.begin;
   multiply<Layout::rows, height>(seen.end - seen.begin, state.width, {state.ds.row(first) + from, state.ds.stride},
-                                 {state.k.row(block.key_row + from), state.k.stride}, {state.dq.row(row), state.dq.stride},
+                                 {state.k.row(block.key_row + from), state.k.stride},
+                                 {state.dq.row(row), state.dq.stride},
                                  /*add=*/true);
 }
 
@@ -189,11 +191,13 @@ void differentiate_block(const AttentionBackward& task, const State& state, cons
     for (int i = 0; i < height; ++i) finish_row(task, state, block, head, first + i, computed);
   });
   for_each_height(keys, [&]<int height>(std::ptrdiff_t first) { add_to_keys<height>(task, state, block, first); });
-  for_each_height(queries, [&]<int height>(std::ptrdiff_t first) { add_to_queries<height>(task, state, block, first); });
+  for_each_height(queries,
+                  [&]<int height>(std::ptrdiff_t first) { add_to_queries<height>(task, state, block, first); });
 }
 
 template <class T>
-void flush(const AttentionGradient& gradient, Floats partial, AttentionRange rows, std::ptrdiff_t columns, float scale) {
+void flush(const AttentionGradient& gradient, Floats partial, AttentionRange rows, std::ptrdiff_t columns,
+           float scale) {
   for (std::ptrdiff_t i = rows.begin; i < rows.end; ++i) {
     const float* from = partial.row(i - rows.begin);
     float* sum = gradient.sum + i * gradient.sum_stride;
@@ -226,8 +230,8 @@ void backward(const AttentionBackward& task) {
     pack_queries<T>(task, state, head);
     for (std::ptrdiff_t k = task.k_begin; k < task.k_end; k += attention_block)
       for (std::ptrdiff_t q = task.q_begin; q < task.q_end; q += attention_block) {
-        const Block block{intersect({q, q + attention_block}, all_queries), intersect({k, k + attention_block}, all_keys),
-                          q - task.q_begin, k - task.k_begin};
+        const Block block{intersect({q, q + attention_block}, all_queries),
+                          intersect({k, k + attention_block}, all_keys), q - task.q_begin, k - task.k_begin};
         differentiate_block(task, state, block, task.head + head);
       }
     flush<T>(of_head<T>(task.dq, head * task.head_size), state.dq, all_queries, task.head_size, task.scale);

@@ -1,5 +1,6 @@
-// Attention forward: blocks of keys pass by, and each query keeps the maximum of its scores, the sum of their exponentials
-// and the weighted sum of values (online softmax). Scores are in units of log 2: q is packed times scale * log2(e).
+// Attention forward: blocks of keys pass by, and each query keeps the maximum of its scores, the sum of their
+// exponentials and the weighted sum of values (online softmax). Scores are in units of log 2: q is packed times scale *
+// log2(e).
 
 #include <math.h>
 

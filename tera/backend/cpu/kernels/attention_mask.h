@@ -1,6 +1,6 @@
 #pragma once
-// Which keys a query sees. Both ends of that range grow with the query, so blocks of queries and blocks of keys see ranges
-// too, and what lies outside is skipped. In an anonymous namespace: see isa.h.
+// Which keys a query sees. Both ends of that range grow with the query, so blocks of queries and blocks of keys see
+// ranges too, and what lies outside is skipped. In an anonymous namespace: see isa.h.
 
 #include "tera/backend/cpu/kernels/attention.h"
 
@@ -17,7 +17,8 @@ struct AttentionRange {
 }
 
 // Keys that some of the queries [begin, end) see, begin < end. Causal: the last query sees the last key.
-[[maybe_unused]] inline AttentionRange visible_keys(const AttentionMask& mask, std::ptrdiff_t begin, std::ptrdiff_t end) {
+[[maybe_unused]] inline AttentionRange visible_keys(const AttentionMask& mask, std::ptrdiff_t begin,
+                                                    std::ptrdiff_t end) {
   if (!mask.causal) return {0, mask.keys};
   const std::ptrdiff_t shift = mask.keys - mask.queries;
   const std::ptrdiff_t first = mask.window > 0 ? begin + 1 + shift - mask.window : 0;
@@ -25,7 +26,8 @@ struct AttentionRange {
 }
 
 // Queries that see some of the keys [begin, end), begin < end.
-[[maybe_unused]] inline AttentionRange seeing_queries(const AttentionMask& mask, std::ptrdiff_t begin, std::ptrdiff_t end) {
+[[maybe_unused]] inline AttentionRange seeing_queries(const AttentionMask& mask, std::ptrdiff_t begin,
+                                                      std::ptrdiff_t end) {
   if (!mask.causal) return {0, mask.queries};
   const std::ptrdiff_t shift = mask.keys - mask.queries;
   const AttentionRange all{0, mask.queries};

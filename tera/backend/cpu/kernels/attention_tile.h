@@ -20,8 +20,8 @@ struct Floats {
 
 // c = a b, or c += a b; a [rows, depth] as `layout` says, b [depth, columns], columns a multiple of lanes.
 template <Layout layout, int rows>
-[[maybe_unused, gnu::always_inline]] inline void multiply(std::ptrdiff_t depth, std::ptrdiff_t columns, Floats a, Floats b,
-                                                          Floats c, bool add) {
+[[maybe_unused, gnu::always_inline]] inline void multiply(std::ptrdiff_t depth, std::ptrdiff_t columns, Floats a,
+                                                          Floats b, Floats c, bool add) {
   std::ptrdiff_t j = 0;
   for (; j + tile_columns <= columns; j += tile_columns)
     tile_store(tile_product<layout, rows, tile_vectors>(depth, a.data, a.stride, b.data + j, b.stride), c.data + j,

@@ -11,8 +11,10 @@ Vec load_some(const T* p, std::ptrdiff_t n) {
 }
 template <class T>
 void store_some(T* p, Vec v, std::ptrdiff_t n) {
-  if (n >= lanes) store(p, v);
-  else store_part(p, v, n);
+  if (n >= lanes)
+    store(p, v);
+  else
+    store_part(p, v, n);
 }
 
 // Pairs (i, i+pairs) of one head.

@@ -1,0 +1,275 @@
+// Attention against its definition in double: masks, lengths, head sizes, groups, documents, dropout and storage types.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+
+#include "tests/ops/attention_reference.h"
+#include "tests/support/op_test.h"
+
+namespace tera::test {
+namespace {
+
+struct AttentionCase {
+  std::int64_t queries = 0, keys = 0;  // of each sequence
+  std::int64_t N = 1, G = 1, D = 8;
+  Mask mask = Mask::causal;
+  std::int64_t window = 0, batch = 1;
+  std::vector<std::int32_t> q_offsets = {}, k_offsets = {};  // instead of queries, keys, batch
+  float dropout = 0;
+  DType dtype = DType::f32;
+  std::int64_t gap = 0;  // free elements behind each row
+  double spread = 1;     // of q and k: large makes sharp probabilities
+  std::string name() const {
+    return fmt::format("{} queries, {} keys, N={} G={} D={} {} window={} batch={} documents={} dropout={} {} gap={}",
+                       queries, keys, N, G, D, name_of(mask), window, batch, q_offsets.size(), dropout, name_of(dtype),
+                       gap);
+  }
+};
+
+std::vector<AttentionCase> shape_cases() {
+  using enum Mask;
+  return {
+      {.queries = 1, .keys = 1},
+      {.queries = 2, .keys = 3, .D = 1},
+      {.queries = 7, .keys = 7, .N = 2, .G = 1, .D = 5},
+      {.queries = 33, .keys = 33, .N = 4, .G = 2, .D = 32, .gap = 3},
+      {.queries = 64, .keys = 64, .N = 2, .G = 2, .D = 64, .batch = 3, .gap = 128},
+      {.queries = 65, .keys = 65, .N = 3, .G = 1, .D = 33, .mask = full},
+      {.queries = 100, .keys = 100, .N = 2, .G = 1, .D = 80},
+      {.queries = 130, .keys = 130, .N = 2, .G = 1, .D = 96, .gap = 32},
+      {.queries = 129, .keys = 200, .N = 2, .G = 2, .D = 128},
+      {.queries = 200, .keys = 129, .N = 2, .G = 1, .D = 128, .mask = full},
+      {.queries = 257, .keys = 257, .N = 2, .G = 1, .D = 64},
+      {.queries = 300, .keys = 300, .N = 1, .G = 1, .D = 16, .batch = 2},
+      {.queries = 513, .keys = 513, .N = 2, .G = 2, .D = 7},
+      {.queries = 600, .keys = 600, .N = 4, .G = 2, .D = 8, .mask = full},
+      {.queries = 30, .keys = 90, .N = 2, .G = 2, .D = 16},
+      {.queries = 90, .keys = 30, .N = 2, .G = 1, .D = 16},             // the first 60 queries see no key
+      {.queries = 700, .keys = 300, .N = 2, .G = 1, .D = 8, .gap = 5},  // so do whole tasks
+      {.queries = 300, .keys = 700, .N = 1, .G = 1, .D = 8},
+      {.queries = 1, .keys = 500, .N = 4, .G = 2, .D = 64},
+      {.queries = 40, .keys = 40, .N = 1, .G = 1, .D = 64, .spread = 8},
+      {.queries = 40, .keys = 40, .N = 1, .G = 1, .D = 64, .mask = full, .spread = 40},
+  };
+}
+
+std::vector<AttentionCase> window_cases() {
+  using enum Mask;
+  return {
+      {.queries = 50, .keys = 50, .N = 2, .G = 2, .D = 16, .mask = causal, .window = 1},
+      {.queries = 50, .keys = 50, .N = 2, .G = 1, .D = 16, .mask = causal, .window = 3},
+      {.queries = 300, .keys = 300, .N = 1, .G = 1, .D = 16, .mask = causal, .window = 64},
+      {.queries = 600, .keys = 600, .N = 1, .G = 1, .D = 8, .mask = causal, .window = 70},
+      {.queries = 600, .keys = 600, .N = 2, .G = 1, .D = 8, .mask = causal, .window = 300},
+      {.queries = 100, .keys = 300, .N = 1, .G = 1, .D = 16, .mask = causal, .window = 20},
+      {.queries = 300, .keys = 100, .N = 1, .G = 1, .D = 16, .mask = causal, .window = 30},
+      {.queries = 40, .keys = 40, .N = 1, .G = 1, .D = 16, .mask = causal, .window = 1000},
+      {.queries = 260, .keys = 900, .N = 1, .G = 1, .D = 8, .mask = causal, .window = 128},
+  };
+}
+
+std::vector<AttentionCase> document_cases() {
+  using enum Mask;
+  const std::vector<std::int32_t> one = {0, 70}, some = {0, 5, 5, 40, 41, 105, 106}, few = {0, 3, 10, 10, 90, 100, 130};
+  const std::vector<std::int32_t> long_ones = {0, 300, 310, 700};
+  return {
+      {.N = 2, .G = 1, .D = 16, .q_offsets = one, .k_offsets = one},
+      {.N = 2, .G = 2, .D = 16, .q_offsets = some, .k_offsets = some, .gap = 7},
+      {.N = 2, .G = 1, .D = 16, .mask = full, .q_offsets = some, .k_offsets = few},  // a document without keys, one
+                                                                                     // without queries
+      {.N = 2, .G = 1, .D = 16, .mask = causal, .q_offsets = few, .k_offsets = some},
+      {.N = 1, .G = 1, .D = 16, .mask = causal, .window = 9, .q_offsets = some, .k_offsets = some},
+      {.N = 2, .G = 1, .D = 8, .mask = causal, .q_offsets = long_ones, .k_offsets = long_ones},
+  };
+}
+
+std::vector<AttentionCase> dropout_cases() {
+  using enum Mask;
+  return {
+      {.queries = 70, .keys = 70, .N = 4, .G = 2, .D = 16, .dropout = 0.1f},
+      {.queries = 300, .keys = 300, .N = 2, .G = 1, .D = 8, .dropout = 0.5f},
+      {.queries = 90, .keys = 40, .N = 2, .G = 2, .D = 33, .mask = full, .dropout = 0.3f},
+      {.queries = 100, .keys = 100, .N = 1, .G = 1, .D = 8, .mask = causal, .window = 17, .dropout = 0.25f},
+  };
+}
+
+// Every case in the 16-bit types too, where sums of several rounds are kept apart from the output.
+std::vector<AttentionCase> in_every_dtype(std::vector<AttentionCase> cases) {
+  const std::size_t count = cases.size();
+  for (DType dtype : {DType::bf16, DType::f16})
+    for (std::size_t i = 0; i < count; ++i) {
+      cases.push_back(cases[i]);
+      cases.back().dtype = dtype;
+    }
+  return cases;
+}
+
+AttentionProblem problem_of(const AttentionCase& c) {
+  AttentionProblem p{.N = c.N, .G = c.G, .D = c.D, .mask = c.mask, .window = c.window};
+  p.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.D)));
+  p.dropout = c.dropout;
+  p.key = {0x123456789abcdefULL};
+  for (std::int64_t i = 0; i < c.batch && c.q_offsets.empty(); ++i)
+    p.sequences.push_back({i * c.queries, (i + 1) * c.queries, i * c.keys, (i + 1) * c.keys});
+  for (std::size_t i = 0; i + 1 < c.q_offsets.size(); ++i)
+    p.sequences.push_back({c.q_offsets[i], c.q_offsets[i + 1], c.k_offsets[i], c.k_offsets[i + 1]});
+  // Ids that do not start at a multiple of four, with a jump among them.
+  for (std::int64_t i = 0; i < p.q_rows(); ++i) p.q_ids.push_back(1'000'003 + i);
+  for (std::int64_t i = 0; i < p.k_rows(); ++i)
+    p.k_ids.push_back((std::int64_t{1} << 33) + 2 + i + (i > 37 ? 1001 : 0));
+  return p;
+}
+
+Values numbers(const auto& integers) { return Values(integers.begin(), integers.end()); }
+
+// Adds the tensors of AttentionShape to a case.
+struct ShapeHandles {
+  Handle q_offsets, k_offsets, q_ids, k_ids;
+  ShapeHandles(OpCase& op, const AttentionCase& c, const AttentionProblem& p) {
+    const auto ints = [](const auto& values) { return shape(static_cast<std::int64_t>(values.size())); };
+    if (!c.q_offsets.empty()) q_offsets = op.input("q_offsets", ints(c.q_offsets), DType::i32, numbers(c.q_offsets));
+    if (!c.q_offsets.empty()) k_offsets = op.input("k_offsets", ints(c.k_offsets), DType::i32, numbers(c.k_offsets));
+    q_ids = op.input("q_rows", ints(p.q_ids), DType::i64, numbers(p.q_ids));
+    k_ids = op.input("k_rows", ints(p.k_ids), DType::i64, numbers(p.k_ids));
+  }
+  AttentionShape at(const Bound& bound, const AttentionCase& c, const AttentionProblem& p) const {
+    AttentionShape s{.batch = c.batch, .mask = c.mask, .window = c.window, .scale = static_cast<float>(p.scale)};
+    s.dropout = c.dropout;
+    s.key = p.key;
+    if (!c.q_offsets.empty()) s.q_offsets = bound[q_offsets];
+    if (!c.q_offsets.empty()) s.k_offsets = bound[k_offsets];
+    if (c.dropout > 0) s.q_rows = bound[q_ids];
+    if (c.dropout > 0) s.k_rows = bound[k_ids];
+    return s;
+  }
+};
+
+void expect_all(Reference& r, Handle handle, const Measured& measured) {
+  for (std::size_t i = 0; i < measured.value.size(); ++i) r.expect(handle, i, measured.value[i], measured.magnitude[i]);
+}
+
+// Outputs of [0, ..] sequences aside, terms: D products per score, then as many terms as rows.
+std::int64_t terms_of(const AttentionProblem& p) { return p.D + std::max(p.q_rows(), p.k_rows()); }
+
+void play_forward(const AttentionCase& c) {
+  const AttentionProblem p = problem_of(c);
+  OpCase op("forward: " + c.name());
+  const Shape q_shape = shape(p.q_rows(), c.N, c.D), k_shape = shape(p.k_rows(), c.G, c.D);
+  const Handle q = op.input("q", q_shape, c.dtype, normal_values(q_shape, 1, c.spread), {.row_gap = c.gap});
+  const Handle k = op.input("k", k_shape, c.dtype, normal_values(k_shape, 2, c.spread), {.row_gap = 2 * c.gap});
+  const Handle v = op.input("v", k_shape, c.dtype, normal_values(k_shape, 3), {.row_gap = 3 * c.gap});
+  const ShapeHandles handles(op, c, p);
+  const Handle out = op.output("out", q_shape, c.dtype, {.row_gap = c.gap, .terms = terms_of(p)});
+  const Handle lse = op.output("lse", shape(c.N, p.q_rows()), DType::f32, {.terms = terms_of(p)});
+  op.call([&](Ops& ops, const Bound& at) {
+    ops.attention({.q = at[q], .k = at[k], .v = at[v], .out = at[out], .lse = at[lse], .shape = handles.at(at, c, p)});
+  });
+  op.reference([&](Reference& r) {
+    const AttentionResult result = attention_reference(p, r[q], r[k], r[v]);
+    expect_all(r, out, result.out);
+    expect_all(r, lse, result.lse);
+  });
+  op.play();
+}
+
+void play_backward(const AttentionCase& c) {
+  const AttentionProblem p = problem_of(c);
+  OpCase op("backward: " + c.name());
+  const Shape q_shape = shape(p.q_rows(), c.N, c.D), k_shape = shape(p.k_rows(), c.G, c.D);
+  const Shape lse_shape = shape(c.N, p.q_rows());
+  const auto stored = [&](Values values) {
+    for (double& value : values) value = OpCase::stored(c.dtype, value);
+    return values;
+  };
+  const Values q0 = stored(normal_values(q_shape, 1, c.spread)), k0 = stored(normal_values(k_shape, 2, c.spread));
+  const Values v0 = stored(normal_values(k_shape, 3));
+  const AttentionResult forward = attention_reference(p, q0, k0, v0);
+  const Handle q = op.input("q", q_shape, c.dtype, q0, {.row_gap = c.gap});
+  const Handle k = op.input("k", k_shape, c.dtype, k0, {.row_gap = 2 * c.gap});
+  const Handle v = op.input("v", k_shape, c.dtype, v0, {.row_gap = c.gap});
+  const Handle out = op.input("out", q_shape, c.dtype, forward.out.value, {.row_gap = 3 * c.gap});
+  const Handle dout = op.input("dout", q_shape, c.dtype, normal_values(q_shape, 4), {.row_gap = c.gap});
+  const Handle lse = op.input("lse", lse_shape, DType::f32, forward.lse.value);
+  const ShapeHandles handles(op, c, p);
+  const Handle dq = op.output("dq", q_shape, c.dtype, {.row_gap = c.gap, .terms = terms_of(p)});
+  const Handle dk = op.output("dk", k_shape, c.dtype, {.row_gap = c.gap, .terms = terms_of(p)});
+  const Handle dv = op.output("dv", k_shape, c.dtype, {.row_gap = 2 * c.gap, .terms = terms_of(p)});
+  op.call([&](Ops& ops, const Bound& at) {
+    ops.attention_back({.q = at[q],
+                        .k = at[k],
+                        .v = at[v],
+                        .out = at[out],
+                        .dout = at[dout],
+                        .lse = at[lse],
+                        .dq = at[dq],
+                        .dk = at[dk],
+                        .dv = at[dv],
+                        .shape = handles.at(at, c, p)});
+  });
+  op.reference([&](Reference& r) {
+    const auto result = attention_back_reference(p, {r[q], r[k], r[v], r[out], r[dout], r[lse]});
+    expect_all(r, dq, result.dq);
+    expect_all(r, dk, result.dk);
+    expect_all(r, dv, result.dv);
+  });
+  op.play();
+}
+
+TEST(Attention, ForwardFollowsTheDefinition) {
+  for (const auto& c : in_every_dtype(shape_cases())) play_forward(c);
+}
+TEST(Attention, ForwardWithWindows) {
+  for (const auto& c : window_cases()) play_forward(c);
+}
+TEST(Attention, ForwardWithDocuments) {
+  for (const auto& c : in_every_dtype(document_cases())) play_forward(c);
+}
+TEST(Attention, ForwardWithDropout) {
+  for (const auto& c : in_every_dtype(dropout_cases())) play_forward(c);
+}
+TEST(Attention, BackwardFollowsTheDefinition) {
+  for (const auto& c : in_every_dtype(shape_cases())) play_backward(c);
+}
+TEST(Attention, BackwardWithWindows) {
+  for (const auto& c : in_every_dtype(window_cases())) play_backward(c);
+}
+TEST(Attention, BackwardWithDocuments) {
+  for (const auto& c : in_every_dtype(document_cases())) play_backward(c);
+}
+TEST(Attention, BackwardWithDropout) {
+  for (const auto& c : in_every_dtype(dropout_cases())) play_backward(c);
+}
+
+// The backward reference itself, against differences of the forward one.
+TEST(Attention, ReferenceGradientsAreDifferencesOfTheForward) {
+  for (const auto& c : std::vector<AttentionCase>{
+           {.queries = 5, .keys = 7, .N = 2, .G = 1, .D = 3},
+           {.queries = 7, .keys = 4, .N = 2, .G = 2, .D = 3},
+           {.queries = 6, .keys = 6, .N = 2, .G = 1, .D = 2, .mask = Mask::full, .dropout = 0.3f},
+           {.D = 2, .window = 2, .q_offsets = {0, 3, 8}, .k_offsets = {0, 4, 9}}}) {
+    const AttentionProblem p = problem_of(c);
+    const Shape q_shape = shape(p.q_rows(), c.N, c.D), k_shape = shape(p.k_rows(), c.G, c.D);
+    const Values q = normal_values(q_shape, 1), k = normal_values(k_shape, 2), v = normal_values(k_shape, 3);
+    const Values dout = normal_values(q_shape, 4);
+    const auto loss = [&](const Values& q1, const Values& k1, const Values& v1) {
+      const AttentionResult result = attention_reference(p, q1, k1, v1);
+      double sum = 0;
+      for (std::size_t i = 0; i < dout.size(); ++i) sum += dout[i] * result.out.value[i];
+      return sum;
+    };
+    const AttentionResult forward = attention_reference(p, q, k, v);
+    const auto gradients = attention_back_reference(p, {q, k, v, forward.out.value, dout, forward.lse.value});
+    const auto near = [](const Values& a, const Values& b) {
+      for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-8);
+    };
+    near(gradients.dq.value, finite_differences([&](const Values& x) { return loss(x, k, v); }, q));
+    near(gradients.dk.value, finite_differences([&](const Values& x) { return loss(q, x, v); }, k));
+    near(gradients.dv.value, finite_differences([&](const Values& x) { return loss(q, k, x); }, v));
+  }
+}
+
+}  // namespace
+}  // namespace tera::test
