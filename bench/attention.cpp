@@ -1,5 +1,6 @@
-// Speed of attention on the shapes of training: `attention_bench [threads] [isa] [filter]`. For each shape the best of
-// several runs, in GFLOP/s of unmasked work (forward 2 products, backward 5), beside a large matrix product.
+// Speed of attention on the shapes of training: `attention_bench [threads] [isa] [filter] [runs]`. For each shape
+// the best of several runs, in GFLOP/s of unmasked work (forward 2 products, backward 5), beside a large matrix
+// product.
 
 #include <fmt/core.h>
 #include <time.h>
@@ -25,9 +26,13 @@ struct Case {
 };
 
 const std::vector<Case> cases = {
-    {"small", 8, 256, 4, 4, 64},        {"base", 1, 1024, 12, 12, 64},     {"long", 1, 4096, 4, 4, 64},
-    {"grouped", 1, 1024, 16, 4, 128},   {"bf16", 1, 1024, 12, 12, 64, DType::bf16},
-    {"dropout", 1, 1024, 12, 12, 64, DType::f32, 0.1f}, {"wide 80", 1, 1024, 12, 12, 80},
+    {"small", 8, 256, 4, 4, 64},
+    {"base", 1, 1024, 12, 12, 64},
+    {"long", 1, 4096, 4, 4, 64},
+    {"grouped", 1, 1024, 16, 4, 128},
+    {"bf16", 1, 1024, 12, 12, 64, DType::bf16},
+    {"dropout", 1, 1024, 12, 12, 64, DType::f32, 0.1f},
+    {"wide 80", 1, 1024, 12, 12, 80},
 };
 
 // On one thread, time of this thread only, so that other work on the machine counts less.
@@ -39,7 +44,7 @@ double now(int threads) {
 
 class Bench {
  public:
-  Bench(int threads, cpu::Isa isa) : threads_(threads), ops_(threads, isa) {
+  Bench(int threads, cpu::Isa isa, int runs) : threads_(threads), runs_(runs), ops_(threads, isa) {
     workspace_ = device_.allocate(std::size_t{256} << 20);
     ops_.bind_workspace(workspace_);
   }
@@ -51,7 +56,9 @@ class Bench {
     const Tensor lse = tensor(shape(c.N, T), DType::f32), rows = tensor(shape(T), DType::i64);
     AttentionShape s{.batch = c.batch, .scale = 1 / std::sqrt(static_cast<float>(c.D)), .dropout = c.dropout};
     if (c.dropout > 0) s.q_rows = s.k_rows = rows;
-    const auto part = [&](const Tensor& of, std::int64_t begin, std::int64_t n) { return of.slice(1, begin, begin + n); };
+    const auto part = [&](const Tensor& of, std::int64_t begin, std::int64_t n) {
+      return of.slice(1, begin, begin + n);
+    };
     const Tensor q = part(qkv, 0, c.N), k = part(qkv, c.N, c.G), v = part(qkv, c.N + c.G, c.G);
     const AttentionArgs forward{q, k, v, out, lse, s};
     const AttentionBackArgs backward{
@@ -67,7 +74,8 @@ class Bench {
   void gemm() {
     const Tensor a = tensor(shape(1024, 1024), DType::f32), b = tensor(shape(1024, 1024), DType::f32);
     const Tensor c = tensor(shape(1024, 1024), DType::f32);
-    const double time = best([&] { ops_.gemm({.a = a, .b = b, .out = c, .bias = {}, .residual = {}, .trans_b = true}); });
+    const double time =
+        best([&] { ops_.gemm({.a = a, .b = b, .out = c, .bias = {}, .residual = {}, .trans_b = true}); });
     fmt::print("gemm 1024  {:6.1f} GFLOP/s\n", 2 * 1.024 * 1.024 * 1.024 / time);
   }
 
@@ -75,7 +83,7 @@ class Bench {
   template <class F>
   double best(F run) const {
     double least = 1e30;
-    for (int i = 0; i < 12; ++i) {
+    for (int i = 0; i < runs_; ++i) {
       const double start = now(threads_);
       run();
       least = std::min(least, now(threads_) - start);
@@ -94,7 +102,7 @@ class Bench {
     return made;
   }
 
-  int threads_;
+  int threads_, runs_;
   cpu::CpuDevice device_;
   cpu::CpuOps ops_;
   std::span<std::byte> workspace_;
@@ -107,9 +115,9 @@ int main(int argc, char** argv) {
   const std::string isa_name = argc > 2 ? argv[2] : std::string(name_of(cpu::best_isa()));
   const std::string filter = argc > 3 ? argv[3] : "";
   const auto isa = isa_name == "avx2" ? cpu::Isa::avx2 : isa_name == "avx512" ? cpu::Isa::avx512 : cpu::Isa::baseline;
-  Bench bench(threads, isa);
+  Bench bench(threads, isa, argc > 4 ? std::atoi(argv[4]) : 12);
   fmt::print("{} threads, {}\n", threads, isa_name);
-  bench.gemm();
+  if (filter.empty()) bench.gemm();
   for (const auto& c : cases)
     if (c.name.find(filter) != std::string::npos) bench.attention(c);
 }
