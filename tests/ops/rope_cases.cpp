@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "tera/backend/cpu/cpu_ops.h"
+#include "tera/base/error.h"
 #include "tests/support/op_test.h"
 
 namespace tera::test {
@@ -65,6 +67,19 @@ TEST(Rope, RotatesPairs) {
     for (DType dtype : float_dtypes)
       for (bool interleaved : {false, true})
         for (bool inverse : {false, true}) play_rope(c, dtype, interleaved, inverse);
+}
+
+TEST(Rope, PositionsOutsideTheTablesAreRefused) {
+  float x[4] = {}, table[6] = {};
+  for (std::int32_t position : {-1, 3}) {
+    cpu::CpuOps ops(1, cpu::best_isa());
+    const Tensor angles = make_tensor(table, shape(3, 2), DType::f32);
+    EXPECT_THROW(ops.rope({.x = make_tensor(x, shape(1, 1, 4), DType::f32),
+                           .positions = make_tensor(&position, shape(1), DType::i32),
+                           .cos = angles,
+                           .sin = angles}),
+                 Error);
+  }
 }
 
 }  // namespace

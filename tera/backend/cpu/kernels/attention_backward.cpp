@@ -46,17 +46,16 @@ void clear(Floats rows, std::ptrdiff_t count) {
   for (std::ptrdiff_t i = 0; i < count * rows.stride; i += lanes) store(rows.data + i, zero());
 }
 
+std::ptrdiff_t size_of(AttentionRange range) { return range.end - range.begin; }
+
 template <class T>
-void pack_keys(const AttentionBackward& task, const State& state) {
-  const std::ptrdiff_t rows = task.k_end - task.k_begin;
-  pack(source<T>(task.k, task.k_begin), task.k.stride, rows, task.head_size, 1.0f, state.k);
-  for (std::ptrdiff_t j = 0; j < rows; j += attention_block) {
-    const std::ptrdiff_t count = rows - j < attention_block ? rows - j : attention_block, key = task.k_begin + j;
-    pack_transposed(source<T>(task.k, key), task.k.stride, count, task.head_size, state.block(state.k_transposed, j));
-    pack_transposed(source<T>(task.v, key), task.v.stride, count, task.head_size, state.block(state.v_transposed, j));
-  }
-  clear(state.dk, rows);
-  clear(state.dv, rows);
+void pack_keys(const AttentionBackward& task, const State& state, AttentionRange keys) {
+  const std::ptrdiff_t row = keys.begin - task.k_begin, count = size_of(keys);
+  const T* k = source<T>(task.k, keys.begin);
+  const T* v = source<T>(task.v, keys.begin);
+  pack(k, task.k.stride, count, task.head_size, 1.0f, {state.k.row(row), state.k.stride});
+  pack_transposed(k, task.k.stride, count, task.head_size, state.block(state.k_transposed, row));
+  pack_transposed(v, task.v.stride, count, task.head_size, state.block(state.v_transposed, row));
 }
 
 template <class T>
@@ -70,19 +69,18 @@ float dot(const T* a, const T* b, std::ptrdiff_t n) {
 
 // `head` counts within the group.
 template <class T>
-void pack_queries(const AttentionBackward& task, const State& state, std::ptrdiff_t head) {
-  const std::ptrdiff_t rows = task.q_end - task.q_begin, offset = head * task.head_size;
-  const T* q = source<T>(task.q, task.q_begin) + offset;
-  const T* out = source<T>(task.out, task.q_begin) + offset;
-  const T* dout = source<T>(task.dout, task.q_begin) + offset;
-  const float* lse = task.lse + head * task.lse_step + task.q_begin;
-  pack(q, task.q.stride, rows, task.head_size, task.scale * log2_e, state.q);
-  pack(dout, task.dout.stride, rows, task.head_size, 1.0f, state.dout);
-  for (std::ptrdiff_t i = 0; i < rows; ++i) {
-    state.lse[i] = lse[i] == -infinity ? infinity : lse[i] * log2_e;
-    state.delta[i] = dot(out + i * task.out.stride, dout + i * task.dout.stride, task.head_size);
+void pack_queries(const AttentionBackward& task, const State& state, AttentionRange queries, std::ptrdiff_t head) {
+  const std::ptrdiff_t row = queries.begin - task.q_begin, count = size_of(queries), offset = head * task.head_size;
+  const T* q = source<T>(task.q, queries.begin) + offset;
+  const T* out = source<T>(task.out, queries.begin) + offset;
+  const T* dout = source<T>(task.dout, queries.begin) + offset;
+  const float* lse = task.lse + head * task.lse_step + queries.begin;
+  pack(q, task.q.stride, count, task.head_size, task.scale * log2_e, {state.q.row(row), state.q.stride});
+  pack(dout, task.dout.stride, count, task.head_size, 1.0f, {state.dout.row(row), state.dout.stride});
+  for (std::ptrdiff_t i = 0; i < count; ++i) {
+    state.lse[row + i] = lse[i] == -infinity ? infinity : lse[i] * log2_e;
+    state.delta[row + i] = dot(out + i * task.out.stride, dout + i * task.dout.stride, task.head_size);
   }
-  clear(state.dq, rows);
 }
 
 // One block of scores: queries and keys within the sequence, and the first of each within the task.
@@ -183,15 +181,19 @@ void add_to_queries(const AttentionBackward& task, const State& state, const Blo
                                  /*add=*/true);
 }
 
-void differentiate_block(const AttentionBackward& task, const State& state, const Block& block, std::int64_t head) {
+void differentiate_block(const AttentionBackward& task, const State& state, const Block& block, std::int64_t head,
+                         Prefetch& next) {
   if (!visible(task.mask, block.queries, block.keys)) return;
-  const std::ptrdiff_t queries = block.queries.end - block.queries.begin, keys = block.keys.end - block.keys.begin;
-  for_each_height(queries, [&]<int height>(std::ptrdiff_t first) {
+  for_each_height(size_of(block.queries), [&]<int height>(std::ptrdiff_t first) {
+    next.step(height / 2);
     const AttentionRange computed = score<height>(task, state, block, first);
     for (int i = 0; i < height; ++i) finish_row(task, state, block, head, first + i, computed);
   });
-  for_each_height(keys, [&]<int height>(std::ptrdiff_t first) { add_to_keys<height>(task, state, block, first); });
-  for_each_height(queries,
+  for_each_height(size_of(block.keys), [&]<int height>(std::ptrdiff_t first) {
+    next.step(height / 2);
+    add_to_keys<height>(task, state, block, first);
+  });
+  for_each_height(size_of(block.queries),
                   [&]<int height>(std::ptrdiff_t first) { add_to_queries<height>(task, state, block, first); });
 }
 
@@ -214,30 +216,87 @@ void flush(const AttentionGradient& gradient, Floats partial, AttentionRange row
   }
 }
 
+// Walks over the blocks of a task, packing each block of rows when it is first met and flushing each when it is done.
 template <class T>
-AttentionGradient of_head(AttentionGradient gradient, std::ptrdiff_t offset) {
-  gradient.out.data = static_cast<T*>(gradient.out.data) + offset;
-  if (gradient.sum != nullptr) gradient.sum += offset;
-  return gradient;
-}
+class Walk {
+ public:
+  explicit Walk(const AttentionBackward& task) : task_(task), state_(make_state(task)) {
+    clear(state_.dk, task.k_end - task.k_begin);
+    clear(state_.dv, task.k_end - task.k_begin);
+  }
+
+  void run() {
+    for (head_ = 0; head_ < task_.heads; ++head_) {
+      clear(state_.dq, task_.q_end - task_.q_begin);
+      for (std::ptrdiff_t k = task_.k_begin; k < task_.k_end; k += attention_block) walk_keys(keys_from(k));
+    }
+  }
+
+ private:
+  AttentionRange keys_from(std::ptrdiff_t k) const {
+    return intersect({k, k + attention_block}, {task_.k_begin, task_.k_end});
+  }
+  AttentionRange queries_from(std::ptrdiff_t q) const {
+    return intersect({q, q + attention_block}, {task_.q_begin, task_.q_end});
+  }
+  bool last_head() const { return head_ == task_.heads - 1; }
+
+  void walk_keys(AttentionRange keys) {
+    if (head_ == 0) pack_keys<T>(task_, state_, keys);
+    for (std::ptrdiff_t q = task_.q_begin; q < task_.q_end; q += attention_block) {
+      const AttentionRange queries = queries_from(q);
+      if (keys.begin == task_.k_begin) pack_queries<T>(task_, state_, queries, head_);
+      const Block block{queries, keys, q - task_.q_begin, keys.begin - task_.k_begin};
+      Prefetch next = rows_ahead(block);
+      differentiate_block(task_, state_, block, task_.head + head_, next);
+      if (keys.end == task_.k_end)
+        flush<T>(dq(), rows_of(state_.dq, block.query_row), queries, task_.head_size, task_.scale);
+    }
+    if (!last_head()) return;
+    const std::ptrdiff_t row = keys.begin - task_.k_begin;
+    flush<T>(task_.dk, rows_of(state_.dk, row), keys, task_.head_size, ln_2);
+    flush<T>(task_.dv, rows_of(state_.dv, row), keys, task_.head_size, 1.0f);
+  }
+
+  static Floats rows_of(Floats floats, std::ptrdiff_t row) { return {floats.row(row), floats.stride}; }
+
+  AttentionGradient dq() const {
+    AttentionGradient gradient = task_.dq;
+    gradient.out.data = static_cast<T*>(gradient.out.data) + head_ * task_.head_size;
+    if (gradient.sum != nullptr) gradient.sum += head_ * task_.head_size;
+    return gradient;
+  }
+
+  // What is packed or flushed next, so that it is near by then.
+  Prefetch rows_ahead(const Block& block) const {
+    Prefetch next;
+    const auto add = [&](AttentionRows rows, AttentionRange range, std::ptrdiff_t offset) {
+      if (!range.empty()) next.add(source<T>(rows, range.begin) + offset, rows.stride, size_of(range), task_.head_size);
+    };
+    const std::ptrdiff_t offset = head_ * task_.head_size;
+    const AttentionRange queries = queries_from(block.queries.end), keys = keys_from(block.keys.end);
+    if (block.keys.begin == task_.k_begin) {
+      add(task_.q, queries, offset);
+      add(task_.out, queries, offset);
+      add(task_.dout, queries, offset);
+    }
+    if (keys.empty()) add(task_.dq.out, block.queries, offset);
+    if (block.queries.end != task_.q_end) return next;
+    if (head_ == 0) add(task_.k, keys, 0);
+    if (head_ == 0) add(task_.v, keys, 0);
+    if (last_head()) add(task_.dk.out, block.keys, 0);
+    if (last_head()) add(task_.dv.out, block.keys, 0);
+    return next;
+  }
+
+  const AttentionBackward& task_;
+  State state_;
+  std::int64_t head_ = 0;
+};
 
 template <class T>
 void backward(const AttentionBackward& task) {
-  const State state = make_state(task);
-  const AttentionRange all_queries{task.q_begin, task.q_end}, all_keys{task.k_begin, task.k_end};
-  pack_keys<T>(task, state);
-  for (std::int64_t head = 0; head < task.heads; ++head) {
-    pack_queries<T>(task, state, head);
-    for (std::ptrdiff_t k = task.k_begin; k < task.k_end; k += attention_block)
-      for (std::ptrdiff_t q = task.q_begin; q < task.q_end; q += attention_block) {
-        const Block block{intersect({q, q + attention_block}, all_queries),
-                          intersect({k, k + attention_block}, all_keys), q - task.q_begin, k - task.k_begin};
-        differentiate_block(task, state, block, task.head + head);
-      }
-    flush<T>(of_head<T>(task.dq, head * task.head_size), state.dq, all_queries, task.head_size, task.scale);
-  }
-  flush<T>(task.dk, state.dk, all_keys, task.head_size, ln_2);
-  flush<T>(task.dv, state.dv, all_keys, task.head_size, 1.0f);
+  Walk<T>(task).run();
 }
 
 }  // namespace

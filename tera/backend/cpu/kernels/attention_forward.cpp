@@ -112,18 +112,42 @@ void finish(const AttentionForward& task, const State& state) {
   }
 }
 
+// What the next block of keys will read; behind the last one, what finish() will write.
+template <class T>
+Prefetch next_rows(const AttentionForward& task, std::ptrdiff_t key, std::ptrdiff_t end) {
+  Prefetch next;
+  const std::ptrdiff_t rows = end - key < attention_block ? end - key : attention_block;
+  if (rows > 0) {
+    next.add(source<T>(task.k, key), task.k.stride, rows, task.head_size);
+    next.add(source<T>(task.v, key), task.v.stride, rows, task.head_size);
+  } else {
+    next.add(source<T>(task.out, task.begin), task.out.stride, task.end - task.begin, task.head_size);
+  }
+  return next;
+}
+
 template <class T>
 void forward(const AttentionForward& task) {
   const State state = make_state(task);
   const std::ptrdiff_t rows = task.end - task.begin;
-  pack(source<T>(task.q, task.begin), task.q.stride, rows, task.head_size, task.scale * log2_e, state.q);
   const AttentionRange keys = visible_keys(task.mask, task.begin, task.end);
-  for (std::ptrdiff_t k = keys.begin / attention_block * attention_block; k < keys.end; k += attention_block) {
+  const std::ptrdiff_t first_key = keys.begin / attention_block * attention_block;
+  next_rows<T>(task, first_key, keys.end).step(attention_block);
+  pack(source<T>(task.q, task.begin), task.q.stride, rows, task.head_size, task.scale * log2_e, state.q);
+  for (std::ptrdiff_t k = first_key; k < keys.end; k += attention_block) {
     const AttentionRange block = intersect({k, k + attention_block}, {0, task.mask.keys});
     const std::ptrdiff_t count = block.end - block.begin;
     pack_transposed(source<T>(task.k, k), task.k.stride, count, task.head_size, state.k_transposed);
     pack(source<T>(task.v, k), task.v.stride, count, task.head_size, 1.0f, state.v);
-    for_each_height(rows, [&]<int height>(std::ptrdiff_t first) { attend<height>(task, state, first, block); });
+    const AttentionRange seeing = intersect(seeing_queries(task.mask, block.begin, block.end), {task.begin, task.end});
+    Prefetch next = next_rows<T>(task, k + attention_block, keys.end);
+    for_each_height(
+        seeing.end - task.begin,
+        [&]<int height>(std::ptrdiff_t first) {
+          next.step(height);
+          attend<height>(task, state, first, block);
+        },
+        seeing.begin - task.begin);
   }
   finish<T>(task, state);
 }

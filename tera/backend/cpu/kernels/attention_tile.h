@@ -117,6 +117,32 @@ template <int width = lanes / 2>
   return v;
 }
 
+// Rows to be fetched into the second-level cache while products keep the core busy: rows of a head lie far apart, where
+// the hardware does not see them coming.
+class Prefetch {
+ public:
+  template <class T>
+  void add(const T* first, std::ptrdiff_t stride, std::ptrdiff_t rows, std::ptrdiff_t columns) {
+    constexpr auto size = static_cast<std::ptrdiff_t>(sizeof(T));
+    streams_[count_++] = {reinterpret_cast<const char*>(first), stride * size, columns * size, rows};
+  }
+  void step(std::ptrdiff_t rows) {
+    for (int i = 0; i < count_; ++i) {
+      Stream& stream = streams_[i];
+      for (std::ptrdiff_t n = 0; n < rows && stream.rows > 0; ++n, --stream.rows, stream.row += stream.stride)
+        for (std::ptrdiff_t byte = 0; byte < stream.bytes; byte += 64) __builtin_prefetch(stream.row + byte, 0, 2);
+    }
+  }
+
+ private:
+  struct Stream {
+    const char* row;
+    std::ptrdiff_t stride, bytes, rows;
+  };
+  Stream streams_[6];
+  int count_ = 0;
+};
+
 // Sets columns [from, to) of a row.
 [[maybe_unused]] inline void fill_columns(float* row, std::ptrdiff_t from, std::ptrdiff_t to, float value) {
   for (std::ptrdiff_t j = from; j < to; ++j) row[j] = value;
