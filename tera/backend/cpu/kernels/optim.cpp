@@ -43,7 +43,8 @@ void sgd(const SgdStep& step, std::int64_t begin, std::int64_t end) {
   });
 }
 
-constexpr OptimKernels table = {.adam = {adam<float>, adam<Bf16>, adam<Fp16>}, .sgd = {sgd<float>, sgd<Bf16>, sgd<Fp16>}};
+constexpr OptimKernels table = {.adam = {adam<float>, adam<Bf16>, adam<Fp16>},
+                                .sgd = {sgd<float>, sgd<Bf16>, sgd<Fp16>}};
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 #pragma once
-// Philox 4x32-10, the same numbers as tera/base/rng.h (see isa.h for why it is written twice), for many counters at once.
+// Philox 4x32-10, the same numbers as tera/base/rng.h (see isa.h for why it is written twice), for many counters at
+// once.
 
 #include <cstdint>
 
@@ -13,7 +14,8 @@ struct PhiloxWords {
   alignas(64) std::uint32_t word[4][philox_width];
 };
 
-[[maybe_unused]] inline void philox_blocks(std::uint64_t key, std::uint64_t row, std::uint64_t first, PhiloxWords& out) {
+[[maybe_unused]] inline void philox_blocks(std::uint64_t key, std::uint64_t row, std::uint64_t first,
+                                           PhiloxWords& out) {
   auto& c = out.word;
   for (int i = 0; i < philox_width; ++i) {
     const std::uint64_t block = first + static_cast<std::uint64_t>(i);

@@ -111,30 +111,29 @@ void dropout(const DropoutForward& args, std::int64_t begin, std::int64_t end) {
   }
 }
 
-constexpr PointwiseKernels table = {
-    .activation = {{activation<Gelu, false, float>, activation<Gelu, false, Bf16>, activation<Gelu, false, Fp16>},
-                   {activation<GeluTanh, false, float>, activation<GeluTanh, false, Bf16>, activation<GeluTanh, false, Fp16>},
-                   {activation<SquaredRelu, false, float>, activation<SquaredRelu, false, Bf16>,
-                    activation<SquaredRelu, false, Fp16>},
-                   {activation<Silu, false, float>, activation<Silu, false, Bf16>, activation<Silu, false, Fp16>},
-                   {activation<Silu, true, float>, activation<Silu, true, Bf16>, activation<Silu, true, Fp16>},
-                   {activation<Gelu, true, float>, activation<Gelu, true, Bf16>, activation<Gelu, true, Fp16>},
-                   {activation<GeluTanh, true, float>, activation<GeluTanh, true, Bf16>, activation<GeluTanh, true, Fp16>}},
-    .activation_back = {{activation_back<Gelu, false, float>, activation_back<Gelu, false, Bf16>,
-                         activation_back<Gelu, false, Fp16>},
-                        {activation_back<GeluTanh, false, float>, activation_back<GeluTanh, false, Bf16>,
-                         activation_back<GeluTanh, false, Fp16>},
-                        {activation_back<SquaredRelu, false, float>, activation_back<SquaredRelu, false, Bf16>,
-                         activation_back<SquaredRelu, false, Fp16>},
-                        {activation_back<Silu, false, float>, activation_back<Silu, false, Bf16>,
-                         activation_back<Silu, false, Fp16>},
-                        {activation_back<Silu, true, float>, activation_back<Silu, true, Bf16>,
-                         activation_back<Silu, true, Fp16>},
-                        {activation_back<Gelu, true, float>, activation_back<Gelu, true, Bf16>,
-                         activation_back<Gelu, true, Fp16>},
-                        {activation_back<GeluTanh, true, float>, activation_back<GeluTanh, true, Bf16>,
-                         activation_back<GeluTanh, true, Fp16>}},
-    .dropout = {dropout<float>, dropout<Bf16>, dropout<Fp16>}};
+constexpr PointwiseKernels table =
+    {.activation = {{activation<Gelu, false, float>, activation<Gelu, false, Bf16>, activation<Gelu, false, Fp16>},
+                    {activation<GeluTanh, false, float>, activation<GeluTanh, false, Bf16>,
+                     activation<GeluTanh, false, Fp16>},
+                    {activation<SquaredRelu, false, float>, activation<SquaredRelu, false, Bf16>,
+                     activation<SquaredRelu, false, Fp16>},
+                    {activation<Silu, false, float>, activation<Silu, false, Bf16>, activation<Silu, false, Fp16>},
+                    {activation<Silu, true, float>, activation<Silu, true, Bf16>, activation<Silu, true, Fp16>},
+                    {activation<Gelu, true, float>, activation<Gelu, true, Bf16>, activation<Gelu, true, Fp16>},
+                    {activation<GeluTanh, true, float>, activation<GeluTanh, true, Bf16>,
+                     activation<GeluTanh, true, Fp16>}},
+     .activation_back =
+         {{activation_back<Gelu, false, float>, activation_back<Gelu, false, Bf16>, activation_back<Gelu, false, Fp16>},
+          {activation_back<GeluTanh, false, float>, activation_back<GeluTanh, false, Bf16>,
+           activation_back<GeluTanh, false, Fp16>},
+          {activation_back<SquaredRelu, false, float>, activation_back<SquaredRelu, false, Bf16>,
+           activation_back<SquaredRelu, false, Fp16>},
+          {activation_back<Silu, false, float>, activation_back<Silu, false, Bf16>, activation_back<Silu, false, Fp16>},
+          {activation_back<Silu, true, float>, activation_back<Silu, true, Bf16>, activation_back<Silu, true, Fp16>},
+          {activation_back<Gelu, true, float>, activation_back<Gelu, true, Bf16>, activation_back<Gelu, true, Fp16>},
+          {activation_back<GeluTanh, true, float>, activation_back<GeluTanh, true, Bf16>,
+           activation_back<GeluTanh, true, Fp16>}},
+     .dropout = {dropout<float>, dropout<Bf16>, dropout<Fp16>}};
 
 }  // namespace
 
