@@ -84,11 +84,18 @@ void draw_factors(const DropoutForward& args, std::int64_t row, std::int64_t fir
   PhiloxWords drawn;
   philox_blocks(args.key, static_cast<std::uint64_t>(args.rows[row]), static_cast<std::uint64_t>(first / 4), drawn);
   const float kept = 1.0f / (1.0f - args.rate);
-  for (int block = 0; block < philox_width; ++block) {
-    for (int w = 0; w < 4; ++w) {
+  alignas(64) float by_word[4][philox_width];
+  for (int w = 0; w < 4; ++w) {
+    for (int block = 0; block < philox_width; ++block) {
       const float uniform = static_cast<float>(static_cast<std::int32_t>(drawn.word[w][block] >> 8)) * 0x1p-24f;
-      factor[4 * block + w] = uniform >= args.rate ? kept : 0.0f;
+      by_word[w][block] = uniform >= args.rate ? kept : 0.0f;
     }
+  }
+  for (int block = 0; block < philox_width; ++block) {  // a loop of its own, which compilers turn into shuffles
+    factor[4 * block + 0] = by_word[0][block];
+    factor[4 * block + 1] = by_word[1][block];
+    factor[4 * block + 2] = by_word[2][block];
+    factor[4 * block + 3] = by_word[3][block];
   }
 }
 
