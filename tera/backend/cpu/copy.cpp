@@ -64,7 +64,7 @@ void CpuOps::do_copy(const CopyArgs& args) {
     auto* dst =
         static_cast<std::byte*>(args.dst.data) + (offset_of(run, runs.outer, runs.dst_stride) + begin) * dst_size;
     if (same)
-      std::memcpy(dst, src, static_cast<std::size_t>((end - begin) * src_size));
+      kernels.move(src, dst, (end - begin) * src_size);
     else
       convert(src, dst, end - begin);
   };
