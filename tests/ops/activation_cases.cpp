@@ -144,8 +144,8 @@ TEST(ActivationOp, ExtremeInputs) {
         if (i >= points.size() - 2) continue;
         const double slope = v == 0 && kind != Activation::squared_relu ? 0.5
                              : v <= 0                                   ? 0
-                             : kind == Activation::squared_relu        ? 2 * v
-                                                                       : 1;
+                             : kind == Activation::squared_relu         ? 2 * v
+                                                                        : 1;
         r.expect(dx, i, slope, slope + 1e-30);
       }
     });
@@ -158,7 +158,8 @@ TEST(ActivationOp, RejectsWrongTensors) {
   const Tensor x = make_tensor(memory, shape(2, 6), DType::f32), y = make_tensor(memory, shape(2, 3), DType::f32);
   expect_rejected([&](Ops& ops) { ops.activation({.kind = Activation::gelu, .x = x, .y = y}); },
                   {"activation: y is f32[2,3]", "[2,6]"});
-  expect_rejected([&](Ops& ops) { ops.activation({.kind = Activation::swiglu, .x = y, .y = y}); }, {"activation", "even"});
+  expect_rejected([&](Ops& ops) { ops.activation({.kind = Activation::swiglu, .x = y, .y = y}); },
+                  {"activation", "even"});
   expect_rejected([&](Ops& ops) { ops.activation({.kind = Activation::gelu, .x = x.slice(1, 0, 3), .y = y}); },
                   {"activation: x is f32[2,3] (strided)", "dense"});
   expect_rejected([&](Ops& ops) { ops.activation_back({.kind = Activation::swiglu, .dy = y, .x = x, .dx = y}); },

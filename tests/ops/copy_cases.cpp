@@ -12,7 +12,8 @@ namespace {
 OpCase copy_case(const Shape& s, DType from, DType to, std::int64_t src_gap = 0, std::int64_t dst_gap = 0) {
   OpCase op(fmt::format("copy {} to {} {} gaps {} {}", name_of(from), name_of(to), to_string(s), src_gap, dst_gap));
   const bool integer = !is_float(from) && from != DType::f64;
-  const Handle src = op.input("src", s, from, integer ? integer_values(s, 1, 200) : normal_values(s, 1), {.row_gap = src_gap});
+  const Handle src =
+      op.input("src", s, from, integer ? integer_values(s, 1, 200) : normal_values(s, 1), {.row_gap = src_gap});
   const Handle dst = op.output("dst", s, to, {.row_gap = dst_gap, .terms = 0});
   op.call([=](Ops& ops, const Bound& at) { ops.copy({.src = at[src], .dst = at[dst]}); });
   op.reference([=](Reference& r) {
@@ -26,9 +27,7 @@ OpCase sliced_copy_case(DType from, DType to) {
   OpCase op(fmt::format("sliced copy {} to {}", name_of(from), name_of(to)));
   const Handle src = op.input("src", shape(3, 5, 7), from, normal_values(shape(3, 5, 7), 1));
   const Handle dst = op.output("dst", shape(3, 2, 9), to, {.terms = 0});
-  op.call([=](Ops& ops, const Bound& at) {
-    ops.copy({.src = at[src].slice(1, 2, 4), .dst = at[dst].slice(2, 1, 8)});
-  });
+  op.call([=](Ops& ops, const Bound& at) { ops.copy({.src = at[src].slice(1, 2, 4), .dst = at[dst].slice(2, 1, 8)}); });
   op.reference([=](Reference& r) {
     for (std::size_t i = 0; i < r[dst].size(); ++i) r.expect(dst, i, r[dst][i], 0);
     for (std::size_t a = 0; a < 3; ++a)
@@ -86,7 +85,8 @@ TEST(CopyOp, ConversionsAgreeWithTheHostOnEveryPattern) {
 TEST(CopyOp, RoundingAgreesWithTheHost) {
   std::vector<float> values;
   for (std::uint32_t exponent = 0; exponent < 256; ++exponent)  // around every tie of both formats
-    for (std::uint32_t low : {0u, 1u, 0xfffu, 0x1000u, 0x1001u, 0x2fffu, 0x3000u, 0x7fffu, 0x8000u, 0x8001u, 0x18000u, 0x7fffffu})
+    for (std::uint32_t low :
+         {0u, 1u, 0xfffu, 0x1000u, 0x1001u, 0x2fffu, 0x3000u, 0x7fffu, 0x8000u, 0x8001u, 0x18000u, 0x7fffffu})
       for (std::uint32_t sign : {0u, 0x80000000u}) values.push_back(std::bit_cast<float>(sign | exponent << 23 | low));
   const auto n = static_cast<std::int64_t>(values.size());
   std::vector<std::uint16_t> out(values.size());
@@ -94,9 +94,11 @@ TEST(CopyOp, RoundingAgreesWithTheHost) {
     if (!cpu::supports(isa)) continue;
     cpu::CpuOps ops(1, isa);
     for (DType dtype : {DType::bf16, DType::f16}) {
-      ops.copy({.src = make_tensor(values.data(), shape(n), DType::f32), .dst = make_tensor(out.data(), shape(n), dtype)});
+      ops.copy(
+          {.src = make_tensor(values.data(), shape(n), DType::f32), .dst = make_tensor(out.data(), shape(n), dtype)});
       for (std::size_t i = 0; i < values.size(); ++i)
-        ASSERT_EQ(out[i], dtype == DType::bf16 ? to_bf16(values[i]).bits : to_f16(values[i]).bits) << name << " " << values[i];
+        ASSERT_EQ(out[i], dtype == DType::bf16 ? to_bf16(values[i]).bits : to_f16(values[i]).bits)
+            << name << " " << values[i];
     }
   }
 }
@@ -116,8 +118,10 @@ TEST(CopyOp, HostAndBack) {
   ops.from_host(std::as_bytes(std::span(values)), tensor);
   ops.to_host(tensor, std::as_writable_bytes(std::span(back)));
   EXPECT_EQ(back, values);
-  expect_rejected([&](Ops& o) { o.from_host(std::as_bytes(std::span(values)).first(20), tensor); }, {"from_host: 20 bytes", "f32[2,3]"});
-  expect_rejected([&](Ops& o) { o.to_host(tensor.slice(1, 0, 2), std::as_writable_bytes(std::span(back))); }, {"to_host", "dense"});
+  expect_rejected([&](Ops& o) { o.from_host(std::as_bytes(std::span(values)).first(20), tensor); },
+                  {"from_host: 20 bytes", "f32[2,3]"});
+  expect_rejected([&](Ops& o) { o.to_host(tensor.slice(1, 0, 2), std::as_writable_bytes(std::span(back))); },
+                  {"to_host", "dense"});
 }
 
 TEST(CopyOp, RejectsWrongTensors) {

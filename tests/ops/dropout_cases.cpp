@@ -32,14 +32,20 @@ OpCase dropout_case(const DropoutCase& c) {
   const Handle y = c.in_place ? x : op.output("y", s, c.dtype, {.terms = 1});
   const Handle residual = op.input("residual", s, c.dtype, normal_values(s, 2));
   op.call([=](Ops& ops, const Bound& at) {
-    ops.dropout({.x = at[x], .y = at[y], .residual = c.residual ? at[residual] : Tensor{}, .rows = at[rows], .rate = c.rate, .key = key});
+    ops.dropout({.x = at[x],
+                 .y = at[y],
+                 .residual = c.residual ? at[residual] : Tensor{},
+                 .rows = at[rows],
+                 .rate = c.rate,
+                 .key = key});
   });
   op.reference([=](Reference& r) {
     for (std::size_t i = 0; i < r[x].size(); ++i) {
       const auto t = i / static_cast<std::size_t>(c.width);
       const auto column = static_cast<std::int64_t>(i) % c.width;
       const bool stays = kept(key, static_cast<std::int64_t>(r[rows][t]), column, c.rate);
-      const double value = stays ? r[x][i] / (1 - static_cast<double>(c.rate)) : 0, add = c.residual ? r[residual][i] : 0;
+      const double value = stays ? r[x][i] / (1 - static_cast<double>(c.rate)) : 0,
+                   add = c.residual ? r[residual][i] : 0;
       r.expect(y, i, value + add, std::abs(value) + std::abs(add));
     }
   });
@@ -67,8 +73,10 @@ TEST(DropoutOp, RejectsWrongTensors) {
   expect_rejected([&](Ops& ops) { ops.dropout({.x = x, .y = x, .rows = rows, .rate = 1}); }, {"dropout", "rate"});
   expect_rejected([&](Ops& ops) { ops.dropout({.x = x, .y = x, .rows = rows.rows(0, 1), .rate = 0}); },
                   {"dropout: rows is i64[1]"});
-  expect_rejected([&](Ops& ops) { ops.dropout({.x = x, .y = x.rows(0, 1), .rows = rows, .rate = 0}); }, {"dropout: y is f32[1,6]"});
-  expect_rejected([&](Ops& ops) { ops.dropout({.x = x, .y = x, .residual = rows, .rows = rows, .rate = 0}); }, {"dropout: residual is i64"});
+  expect_rejected([&](Ops& ops) { ops.dropout({.x = x, .y = x.rows(0, 1), .rows = rows, .rate = 0}); },
+                  {"dropout: y is f32[1,6]"});
+  expect_rejected([&](Ops& ops) { ops.dropout({.x = x, .y = x, .residual = rows, .rows = rows, .rate = 0}); },
+                  {"dropout: residual is i64"});
 }
 
 }  // namespace

@@ -14,7 +14,8 @@ OpCase forward_case(DType dtype, std::int64_t tokens, std::int64_t width, bool w
   const Handle ids = op.input("tokens", shape(tokens), DType::i32, integer_values(shape(tokens), 1, vocab));
   const Handle table = op.input("table", shape(vocab, width), dtype, normal_values(shape(vocab, width), 2));
   const Handle positions = op.input("positions", shape(tokens), DType::i32, integer_values(shape(tokens), 3, places));
-  const Handle position_table = op.input("position_table", shape(places, width), dtype, normal_values(shape(places, width), 4));
+  const Handle position_table =
+      op.input("position_table", shape(places, width), dtype, normal_values(shape(places, width), 4));
   const Handle y = op.output("y", shape(tokens, width), dtype, {.terms = with_positions ? 1 : 0});
   op.call([=](Ops& ops, const Bound& at) {
     EmbeddingArgs args{.tokens = at[ids], .table = at[table], .y = at[y]};
@@ -39,9 +40,7 @@ OpCase backward_case(DType dtype, std::int64_t tokens, std::int64_t width) {
   const Handle dy = op.input("dy", shape(tokens, width), dtype, normal_values(shape(tokens, width), 2));
   const Handle dtable =
       op.output("dtable", shape(vocab, width), DType::f32, {.terms = 0}, normal_values(shape(vocab, width), 3));
-  op.call([=](Ops& ops, const Bound& at) {
-    ops.embedding_back({.ids = at[ids], .dy = at[dy], .dtable = at[dtable]});
-  });
+  op.call([=](Ops& ops, const Bound& at) { ops.embedding_back({.ids = at[ids], .dy = at[dy], .dtable = at[dtable]}); });
   op.reference([=](Reference& r) {
     // In fp32 and in the order of t: this op promises its order, so its bits.
     std::vector<float> sum(r[dtable].begin(), r[dtable].end());
@@ -81,10 +80,14 @@ TEST(EmbeddingOp, RejectsWrongTensors) {
   float memory[64] = {};
   const Tensor table = make_tensor(memory, shape(4, 2), DType::f32), ids = make_tensor(memory, shape(3), DType::i32);
   const Tensor y = make_tensor(memory, shape(3, 2), DType::f32);
-  expect_rejected([&](Ops& ops) { ops.embedding({.tokens = y, .table = table, .y = y}); }, {"embedding: tokens is f32[3,2]", "i32"});
-  expect_rejected([&](Ops& ops) { ops.embedding({.tokens = ids, .table = table, .y = table}); }, {"embedding: y is f32[4,2]", "[3,2]"});
-  expect_rejected([&](Ops& ops) { ops.embedding({.tokens = ids, .table = table, .y = y, .positions = ids}); }, {"embedding", "together"});
-  expect_rejected([&](Ops& ops) { ops.embedding_back({.ids = ids, .dy = table, .dtable = table}); }, {"embedding_back: dy is f32[4,2]"});
+  expect_rejected([&](Ops& ops) { ops.embedding({.tokens = y, .table = table, .y = y}); },
+                  {"embedding: tokens is f32[3,2]", "i32"});
+  expect_rejected([&](Ops& ops) { ops.embedding({.tokens = ids, .table = table, .y = table}); },
+                  {"embedding: y is f32[4,2]", "[3,2]"});
+  expect_rejected([&](Ops& ops) { ops.embedding({.tokens = ids, .table = table, .y = y, .positions = ids}); },
+                  {"embedding", "together"});
+  expect_rejected([&](Ops& ops) { ops.embedding_back({.ids = ids, .dy = table, .dtable = table}); },
+                  {"embedding_back: dy is f32[4,2]"});
 }
 
 }  // namespace

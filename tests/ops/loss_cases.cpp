@@ -59,8 +59,10 @@ OpCase loss_case(const LossCase& c) {
         const double g = v < vocab && !c.loss_only ? gradient[v] : 0;
         // One fp32 rounding of 1 - p matters at the target alone.
         const double size = std::abs(g) + (v == target ? 1 : 1e-4);
-        if (c.loss_only) r.expect(logits, t * columns + v, r[logits][t * columns + v], 0);
-        else r.expect(logits, t * columns + v, g, size);
+        if (c.loss_only)
+          r.expect(logits, t * columns + v, r[logits][t * columns + v], 0);
+        else
+          r.expect(logits, t * columns + v, g, size);
       }
     }
   });

@@ -17,7 +17,8 @@ struct NormCase {
 };
 
 std::string name_of_case(const char* op, const NormCase& c) {
-  return fmt::format("{} {} {}{} gap {} mean {}", op, name_of(c.kind), name_of(c.dtype), to_string(c.shape), c.row_gap, c.mean);
+  return fmt::format("{} {} {}{} gap {} mean {}", op, name_of(c.kind), name_of(c.dtype), to_string(c.shape), c.row_gap,
+                     c.mean);
 }
 
 std::vector<NormCase> norm_cases() {
@@ -78,8 +79,10 @@ OpCase forward_case(const NormCase& c) {
     for (std::size_t row = 0; row < r[x].size() / w; ++row) {
       const Moments m = moments(c.kind, &r[x][row * w], w);
       r.expect(rstd, row, m.rstd, m.rstd * (1 + std::abs(m.mean) * m.rstd));
-      if (layer) r.expect(mean, row, m.mean, std::abs(c.mean) + 6);
-      else r.expect(mean, row, 77, 0);  // left alone
+      if (layer)
+        r.expect(mean, row, m.mean, std::abs(c.mean) + 6);
+      else
+        r.expect(mean, row, 77, 0);  // left alone
       for (std::size_t i = 0; i < w; ++i) {
         const double value = r[x][row * w + i], normed = (value - m.mean) * m.rstd, b = layer ? r[bias][i] : 0;
         const double size = (std::abs(value) + std::abs(m.mean)) * m.rstd * std::abs(r[weight][i]);
@@ -176,7 +179,8 @@ TEST(NormOp, Forward) {
 TEST(NormOp, Backward) {
   for (const NormCase& c : norm_cases()) {
     if (c.mean != 0 && c.kind == NormKind::rms_norm) continue;
-    for (Fused fused : {Fused::nothing, Fused::residual, Fused::in_place, Fused::no_weight}) backward_case(c, fused).play();
+    for (Fused fused : {Fused::nothing, Fused::residual, Fused::in_place, Fused::no_weight})
+      backward_case(c, fused).play();
   }
 }
 

@@ -17,13 +17,15 @@ struct StepCase {
 };
 
 std::string name_of_case(const char* op, const StepCase& c) {
-  return fmt::format("{} [{}] copy {} {} clear {} momentum {}", op, c.n, c.with_copy, name_of(c.copy), c.clear_grad, c.momentum);
+  return fmt::format("{} [{}] copy {} {} clear {} momentum {}", op, c.n, c.with_copy, name_of(c.copy), c.clear_grad,
+                     c.momentum);
 }
 
 std::vector<StepCase> step_cases() {
   std::vector<StepCase> cases{{.n = 1}, {.n = 37}, {.n = 40000, .clear_grad = true, .momentum = true}};
   for (DType dtype : float_dtypes)
-    for (bool clear : {false, true}) cases.push_back({.n = 133, .copy = dtype, .with_copy = true, .clear_grad = clear, .momentum = clear});
+    for (bool clear : {false, true})
+      cases.push_back({.n = 133, .copy = dtype, .with_copy = true, .clear_grad = clear, .momentum = clear});
   return cases;
 }
 
@@ -86,7 +88,8 @@ OpCase sgd_case(const StepCase& c) {
   OpCase op(name_of_case("sgd", c));
   const float momentum = c.momentum ? 0.8f : 0.0f, decay = 0.1f;
   const StepTensors t = add_tensors(op, c);
-  const Handle buffer = op.output("momentum_buffer", shape(c.n), DType::f32, {.terms = 3}, normal_values(shape(c.n), 3));
+  const Handle buffer =
+      op.output("momentum_buffer", shape(c.n), DType::f32, {.terms = 3}, normal_values(shape(c.n), 3));
   op.call([=](Ops& ops, const Bound& at) {
     ops.sgd({.weight = at[t.weight],
              .grad = at[t.grad],
@@ -112,7 +115,8 @@ OpCase sgd_case(const StepCase& c) {
 OpCase clip_case(const Values& sums, float max_norm) {
   OpCase op(fmt::format("clip {} sums to {}", sums.size(), max_norm));
   const Handle in = op.input("sums", shape(sums.size()), DType::f64, sums);
-  const Handle norm = op.output("norm", shape(1), DType::f32, {}), factor = op.output("factor", shape(1), DType::f32, {});
+  const Handle norm = op.output("norm", shape(1), DType::f32, {}),
+               factor = op.output("factor", shape(1), DType::f32, {});
   op.call([=](Ops& ops, const Bound& at) {
     ops.clip({.sums = at[in], .norm = at[norm], .factor = at[factor], .max_norm = max_norm});
   });
@@ -136,9 +140,9 @@ TEST(OptimOp, Sgd) {
 }
 
 TEST(OptimOp, Clip) {
-  clip_case({4, 5, 16}, 1).play();     // norm 5
-  clip_case({0.25}, 1).play();         // below: untouched
-  clip_case({4, 5, 16}, 0).play();     // no clipping
+  clip_case({4, 5, 16}, 1).play();  // norm 5
+  clip_case({0.25}, 1).play();      // below: untouched
+  clip_case({4, 5, 16}, 0).play();  // no clipping
   clip_case({0, 0}, 1).play();
   clip_case({1, std::nan("")}, 1).play();  // a broken gradient stays visible
 }
@@ -147,13 +151,19 @@ TEST(OptimOp, RejectsWrongTensors) {
   double memory[64] = {};
   const Tensor w = make_tensor(memory, shape(8), DType::f32), scalars = make_tensor(memory, shape(4), DType::f32);
   const Tensor sums = make_tensor(memory, shape(3), DType::f64), one = make_tensor(memory, shape(1), DType::f32);
-  expect_rejected([&](Ops& ops) { ops.adam({.weight = w, .grad = w, .m = w, .v = scalars, .scalars = scalars}); }, {"adam: v is f32[4]"});
-  expect_rejected([&](Ops& ops) { ops.adam({.weight = w, .grad = w, .m = w, .v = w, .scalars = w}); }, {"adam: scalars is f32[8]"});
-  expect_rejected([&](Ops& ops) { ops.adam({.weight = sums, .grad = w, .m = w, .v = w, .scalars = scalars}); }, {"adam: weight is f64[3]"});
-  expect_rejected([&](Ops& ops) { ops.sgd({.weight = w, .grad = w, .scalars = scalars, .momentum = 0.9f}); }, {"sgd", "buffer"});
-  expect_rejected([&](Ops& ops) { ops.sgd({.weight = w, .grad = scalars, .scalars = scalars}); }, {"sgd: grad is f32[4]"});
+  expect_rejected([&](Ops& ops) { ops.adam({.weight = w, .grad = w, .m = w, .v = scalars, .scalars = scalars}); },
+                  {"adam: v is f32[4]"});
+  expect_rejected([&](Ops& ops) { ops.adam({.weight = w, .grad = w, .m = w, .v = w, .scalars = w}); },
+                  {"adam: scalars is f32[8]"});
+  expect_rejected([&](Ops& ops) { ops.adam({.weight = sums, .grad = w, .m = w, .v = w, .scalars = scalars}); },
+                  {"adam: weight is f64[3]"});
+  expect_rejected([&](Ops& ops) { ops.sgd({.weight = w, .grad = w, .scalars = scalars, .momentum = 0.9f}); },
+                  {"sgd", "buffer"});
+  expect_rejected([&](Ops& ops) { ops.sgd({.weight = w, .grad = scalars, .scalars = scalars}); },
+                  {"sgd: grad is f32[4]"});
   expect_rejected([&](Ops& ops) { ops.clip({.sums = w, .norm = one, .factor = one}); }, {"clip: sums is f32[8]"});
-  expect_rejected([&](Ops& ops) { ops.clip({.sums = sums, .norm = one, .factor = one, .max_norm = -1}); }, {"clip", "max_norm"});
+  expect_rejected([&](Ops& ops) { ops.clip({.sums = sums, .norm = one, .factor = one, .max_norm = -1}); },
+                  {"clip", "max_norm"});
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ TEST(PlanOps, CountsWhatAttentionSees) {
   constexpr double per_pair = 4 * 4 * 8;  // four flops, heads, channels
   EXPECT_EQ(attention_flops(64, 64, {.batch = 4, .mask = Mask::full}), per_pair * 4 * 16 * 16);
   EXPECT_EQ(attention_flops(64, 64, {.batch = 4}), per_pair * 4 * 16 * 16 / 2);
-  EXPECT_EQ(attention_flops(8, 32, {}), per_pair * (32 * 32 - 24 * 24) / 2);            // the last 8 of 32
+  EXPECT_EQ(attention_flops(8, 32, {}), per_pair * (32 * 32 - 24 * 24) / 2);             // the last 8 of 32
   EXPECT_EQ(attention_flops(32, 32, {.window = 8}), per_pair * (8 * 8 / 2.0 + 8 * 24));  // a band
   EXPECT_EQ(attention_flops(32, 32, {.window = 99}), per_pair * 32 * 32 / 2);
   EXPECT_EQ(attention_flops(8, 32, {.window = 4}), per_pair * 4 * 8);
@@ -58,7 +58,16 @@ TEST(PlanOps, CountsBackwardAsTwoForwards) {
   const FixedRules rules;
   PlanOps plan(rules);
   const AttentionArgs f = attention(arena, 32, 32, {});
-  plan.attention_back({.q = f.q, .k = f.k, .v = f.v, .out = f.out, .dout = f.out, .lse = f.lse, .dq = f.q, .dk = f.k, .dv = f.v, .shape = f.shape});
+  plan.attention_back({.q = f.q,
+                       .k = f.k,
+                       .v = f.v,
+                       .out = f.out,
+                       .dout = f.out,
+                       .lse = f.lse,
+                       .dq = f.q,
+                       .dk = f.k,
+                       .dv = f.v,
+                       .shape = f.shape});
   EXPECT_EQ(plan.flops(), 2 * attention_flops(32, 32, {}));
 }
 

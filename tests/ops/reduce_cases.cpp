@@ -31,8 +31,10 @@ OpCase sum_case(std::int64_t n, bool squares, bool accumulate) {
   const Handle x = op.input("x", shape(n), DType::f32, normal_values(shape(n), 1));
   const Handle out = op.output("out", shape(1), DType::f64, {.rounded_inside = true, .inside = DType::f64}, {3.25});
   op.call([=](Ops& ops, const Bound& at) {
-    if (squares) ops.sum_squares({.x = at[x], .out = at[out]});
-    else ops.sum({.x = at[x], .out = at[out], .accumulate = accumulate});
+    if (squares)
+      ops.sum_squares({.x = at[x], .out = at[out]});
+    else
+      ops.sum({.x = at[x], .out = at[out], .accumulate = accumulate});
   });
   op.reference([=](Reference& r) {
     long double total = accumulate ? 3.25L : 0.0L, size = total;
@@ -40,14 +42,16 @@ OpCase sum_case(std::int64_t n, bool squares, bool accumulate) {
       total += squares ? static_cast<long double>(v) * v : static_cast<long double>(v);
       size += std::abs(squares ? v * v : v);
     }
-    r.expect(out, 0, static_cast<double>(total), static_cast<double>(size) * 1e-6);  // 1e-14 after tolerance's fp32 part
+    r.expect(out, 0, static_cast<double>(total),
+             static_cast<double>(size) * 1e-6);  // 1e-14 after tolerance's fp32 part
   });
   return op;
 }
 
 TEST(ReduceOp, ColumnSum) {
   for (DType dtype : float_dtypes) {
-    for (const auto& [rows, width] : {std::pair{1, 1}, {6, 5}, {33, 64}, {200, 19}}) column_sum_case(dtype, rows, width, 0).play();
+    for (const auto& [rows, width] : {std::pair{1, 1}, {6, 5}, {33, 64}, {200, 19}})
+      column_sum_case(dtype, rows, width, 0).play();
     column_sum_case(dtype, 70, 20, 13).play();
   }
   column_sum_case(DType::f32, 40, 700, 0).play();

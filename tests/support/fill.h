@@ -13,7 +13,8 @@ using Values = std::vector<double>;
 
 inline Values normal_values(const Shape& shape, std::uint64_t seed, double scale = 1, double mean = 0) {
   Values out(static_cast<std::size_t>(count(shape)));
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = mean + scale * static_cast<double>(normals_at({seed}, i / 4)[i % 4]);
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] = mean + scale * static_cast<double>(normals_at({seed}, i / 4)[i % 4]);
   return out;
 }
 

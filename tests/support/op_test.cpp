@@ -121,12 +121,12 @@ void OpCase::compare(const Bytes& outputs, const Reference& reference) const {
       const double got = read(outputs[s].data() + i * size_of(slot.dtype), slot.dtype);
       const auto& [value, magnitude] = expected[i];
       if (same(got, value)) continue;
-      const double bound = slot.extra.terms == 0      ? 0
+      const double bound = slot.extra.terms == 0       ? 0
                            : slot.extra.rounded_inside ? tolerance(slot.extra.inside, slot.extra.terms, magnitude)
                                                        : tolerance(slot.dtype, slot.extra.terms, magnitude, value);
       const double off = std::abs(got - value);
-      ASSERT_TRUE(off <= bound) << slot.name << "[" << i << "] is " << got << ", expected " << value << ", off by " << off
-                                << ", allowed " << bound;
+      ASSERT_TRUE(off <= bound) << slot.name << "[" << i << "] is " << got << ", expected " << value << ", off by "
+                                << off << ", allowed " << bound;
     }
   }
 }

@@ -59,11 +59,14 @@ void CpuOps::do_copy(const CopyArgs& args) {
   const auto convert =
       same ? nullptr : kernels.convert[static_cast<int>(args.src.dtype)][static_cast<int>(args.dst.dtype)];
   const auto copy_part = [&](std::int64_t run, std::int64_t begin, std::int64_t end) {
-    const auto* src = static_cast<const std::byte*>(args.src.data) +
-                      (offset_of(run, runs.outer, runs.src_stride) + begin) * src_size;
-    auto* dst = static_cast<std::byte*>(args.dst.data) + (offset_of(run, runs.outer, runs.dst_stride) + begin) * dst_size;
-    if (same) std::memcpy(dst, src, static_cast<std::size_t>((end - begin) * src_size));
-    else convert(src, dst, end - begin);
+    const auto* src =
+        static_cast<const std::byte*>(args.src.data) + (offset_of(run, runs.outer, runs.src_stride) + begin) * src_size;
+    auto* dst =
+        static_cast<std::byte*>(args.dst.data) + (offset_of(run, runs.outer, runs.dst_stride) + begin) * dst_size;
+    if (same)
+      kernels.move(src, dst, (end - begin) * src_size);
+    else
+      convert(src, dst, end - begin);
   };
   if (runs.count == 1) {
     run_blocks(pool_, element_blocks(runs.length),

@@ -15,7 +15,8 @@ const EmbeddingKernels& kernels(Isa isa) {
 const std::int32_t* checked_ids(const Tensor& ids, std::int64_t table_rows, std::string_view op) {
   const auto* id = ids.as<std::int32_t>();
   for (std::int64_t t = 0; t < ids.dim(0); ++t)
-    require(id[t] >= 0 && id[t] < table_rows, "{}: id {} of row {} is outside a table of {} rows", op, id[t], t, table_rows);
+    require(id[t] >= 0 && id[t] < table_rows, "{}: id {} of row {} is outside a table of {} rows", op, id[t], t,
+            table_rows);
   return id;
 }
 

@@ -20,8 +20,7 @@ void CpuOps::do_activation(const ActivationArgs& args) {
 }
 
 void CpuOps::do_activation_back(const ActivationBackArgs& args) {
-  const ActivationBackward backward{
-      .dy = args.dy.data, .x = args.x.data, .dx = args.dx.data, .width = args.dy.dim(1)};
+  const ActivationBackward backward{.dy = args.dy.data, .x = args.x.data, .dx = args.dx.data, .width = args.dy.dim(1)};
   const auto kernel = kernels(isa_).activation_back[static_cast<int>(args.kind)][static_cast<int>(args.x.dtype)];
   run_blocks(pool_, row_blocks(args.dy.dim(0), backward.width),
              [&](std::int64_t begin, std::int64_t end) { kernel(backward, begin, end); });

@@ -29,7 +29,8 @@ double sum_of_blocks(ThreadPool& pool, double (*kernel)(const float*, std::int64
 
 }  // namespace
 
-void add_partial_sums(ThreadPool& pool, Isa isa, const float* partial, std::int64_t rows, std::int64_t width, float* out) {
+void add_partial_sums(ThreadPool& pool, Isa isa, const float* partial, std::int64_t rows, std::int64_t width,
+                      float* out) {
   run_blocks(pool, {.items = width, .size = 256}, [&](std::int64_t begin, std::int64_t end) {
     kernels(isa).add_rows(partial + begin, width, rows, end - begin, out + begin);
   });

@@ -7,6 +7,7 @@
 namespace tera::cpu {
 
 // out += the sum of `rows` rows of partial [rows,width].
-void add_partial_sums(ThreadPool& pool, Isa isa, const float* partial, std::int64_t rows, std::int64_t width, float* out);
+void add_partial_sums(ThreadPool& pool, Isa isa, const float* partial, std::int64_t rows, std::int64_t width,
+                      float* out);
 
 }  // namespace tera::cpu

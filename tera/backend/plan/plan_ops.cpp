@@ -34,7 +34,8 @@ void PlanOps::note(std::size_t workspace, double flops) {
 }
 
 void PlanOps::do_gemm(const GemmArgs& args) {
-  note(rules_.gemm(args), 2.0 * static_cast<double>(args.m()) * static_cast<double>(args.n()) * static_cast<double>(args.k()));
+  note(rules_.gemm(args),
+       2.0 * static_cast<double>(args.m()) * static_cast<double>(args.n()) * static_cast<double>(args.k()));
 }
 void PlanOps::do_attention(const AttentionArgs& args) {
   note(rules_.attention(args), attention_flops(args.shape, args.q, args.k));

@@ -5,8 +5,9 @@
 
 namespace tera::cpu {
 
-// [from][to], each f32, bf16, f16.
+// convert: [from][to], each f32, bf16, f16; null where they are equal.
 struct CopyKernels {
+  void (*move)(const void* src, void* dst, std::int64_t bytes);
   void (*convert[3][3])(const void* src, void* dst, std::int64_t count);
 };
 

@@ -58,8 +58,10 @@ void cross_entropy(const CrossEntropyRows& args, std::int64_t begin, std::int64_
     T* x = static_cast<T*>(args.logits) + row * args.stride;
     const std::int32_t target = args.targets[row];
     const bool counted = target >= 0;
-    if (counted) cross_entropy_row<loss_only>(args, x, target, args.token_loss[row]);
-    else args.token_loss[row] = 0;
+    if (counted)
+      cross_entropy_row<loss_only>(args, x, target, args.token_loss[row]);
+    else
+      args.token_loss[row] = 0;
     if constexpr (!loss_only) {
       const std::int64_t used = counted ? args.vocab : 0;
       std::memset(static_cast<void*>(x + used), 0, static_cast<std::size_t>(args.stride - used) * sizeof(T));

@@ -1,5 +1,6 @@
 #pragma once
-// Vectorised functions on top of vexp. Errors are against the exact function, checked in tests/ops/activation_cases.cpp.
+// Vectorised functions on top of vexp. Errors are against the exact function, checked in
+// tests/ops/activation_cases.cpp.
 
 #include "tera/backend/cpu/kernels/vec.h"
 

@@ -98,25 +98,23 @@ void backward(const NormBackward& args, std::int64_t begin, std::int64_t end, fl
   if (dbias) std::memset(dbias, 0, bytes);
   const auto* residual = static_cast<const T*>(args.residual);
   for (std::int64_t v = begin; v < end; ++v) {
-    const BackwardRow<T> row{
-        .dy = vector_at(shape, static_cast<const T*>(args.dy), args.dy_stride, v),
-        .x = vector_at(shape, static_cast<const T*>(args.x), args.x_stride, v),
-        .weight = static_cast<const T*>(args.weight),
-        .residual = residual ? vector_at(shape, residual, args.residual_stride, v) : nullptr,
-        .dx = vector_at(shape, static_cast<T*>(args.dx), args.dx_stride, v),
-        .mean = layer ? args.mean[v] : 0.0f,
-        .rstd = args.rstd[v],
-        .width = shape.width};
+    const BackwardRow<T> row{.dy = vector_at(shape, static_cast<const T*>(args.dy), args.dy_stride, v),
+                             .x = vector_at(shape, static_cast<const T*>(args.x), args.x_stride, v),
+                             .weight = static_cast<const T*>(args.weight),
+                             .residual = residual ? vector_at(shape, residual, args.residual_stride, v) : nullptr,
+                             .dx = vector_at(shape, static_cast<T*>(args.dx), args.dx_stride, v),
+                             .mean = layer ? args.mean[v] : 0.0f,
+                             .rstd = args.rstd[v],
+                             .width = shape.width};
     add_weight_gradient(row, dweight, dbias);  // first: dx may be dy
     input_gradient<layer>(row);
   }
 }
 
-constexpr NormKernels table = {
-    .forward = {{forward<true, float>, forward<true, Bf16>, forward<true, Fp16>},
-                {forward<false, float>, forward<false, Bf16>, forward<false, Fp16>}},
-    .backward = {{backward<true, float>, backward<true, Bf16>, backward<true, Fp16>},
-                 {backward<false, float>, backward<false, Bf16>, backward<false, Fp16>}}};
+constexpr NormKernels table = {.forward = {{forward<true, float>, forward<true, Bf16>, forward<true, Fp16>},
+                                           {forward<false, float>, forward<false, Bf16>, forward<false, Fp16>}},
+                               .backward = {{backward<true, float>, backward<true, Bf16>, backward<true, Fp16>},
+                                            {backward<false, float>, backward<false, Bf16>, backward<false, Fp16>}}};
 
 }  // namespace
 

@@ -9,13 +9,14 @@ namespace {
 template <class Copy>
 void adam(const AdamStep& step, std::int64_t begin, std::int64_t end) {
   const AdamStep s = step;  // a local copy, so that stores to the tensors cannot change it
+  const float unbias1 = 1.0f / s.correction1, unbias2 = 1.0f / s.correction2;
   over_row(end - begin, [&, begin](auto offset, auto n) {
     const std::int64_t i = begin + offset;
     const Vec g = load(s.grad + i, n) * s.grad_factor;
     const Vec m = s.beta1 * load(s.m + i, n) + (1.0f - s.beta1) * g;
     const Vec v = s.beta2 * load(s.v + i, n) + (1.0f - s.beta2) * g * g;
     Vec weight = load(s.weight + i, n);
-    const Vec direction = (m / s.correction1) / (vsqrt(v / s.correction2) + s.eps);
+    const Vec direction = (m * unbias1) / (vsqrt(v * unbias2) + s.eps);
     weight -= s.lr * (direction + s.weight_decay * weight);
     store(s.m + i, m, n);
     store(s.v + i, v, n);
@@ -43,7 +44,8 @@ void sgd(const SgdStep& step, std::int64_t begin, std::int64_t end) {
   });
 }
 
-constexpr OptimKernels table = {.adam = {adam<float>, adam<Bf16>, adam<Fp16>}, .sgd = {sgd<float>, sgd<Bf16>, sgd<Fp16>}};
+constexpr OptimKernels table = {.adam = {adam<float>, adam<Bf16>, adam<Fp16>},
+                                .sgd = {sgd<float>, sgd<Bf16>, sgd<Fp16>}};
 
 }  // namespace
 

@@ -84,11 +84,18 @@ void draw_factors(const DropoutForward& args, std::int64_t row, std::int64_t fir
   PhiloxWords drawn;
   philox_blocks(args.key, static_cast<std::uint64_t>(args.rows[row]), static_cast<std::uint64_t>(first / 4), drawn);
   const float kept = 1.0f / (1.0f - args.rate);
-  for (int block = 0; block < philox_width; ++block) {
-    for (int w = 0; w < 4; ++w) {
+  alignas(64) float by_word[4][philox_width];
+  for (int w = 0; w < 4; ++w) {
+    for (int block = 0; block < philox_width; ++block) {
       const float uniform = static_cast<float>(static_cast<std::int32_t>(drawn.word[w][block] >> 8)) * 0x1p-24f;
-      factor[4 * block + w] = uniform >= args.rate ? kept : 0.0f;
+      by_word[w][block] = uniform >= args.rate ? kept : 0.0f;
     }
+  }
+  for (int block = 0; block < philox_width; ++block) {  // a loop of its own, which compilers turn into shuffles
+    factor[4 * block + 0] = by_word[0][block];
+    factor[4 * block + 1] = by_word[1][block];
+    factor[4 * block + 2] = by_word[2][block];
+    factor[4 * block + 3] = by_word[3][block];
   }
 }
 
@@ -111,30 +118,29 @@ void dropout(const DropoutForward& args, std::int64_t begin, std::int64_t end) {
   }
 }
 
-constexpr PointwiseKernels table = {
-    .activation = {{activation<Gelu, false, float>, activation<Gelu, false, Bf16>, activation<Gelu, false, Fp16>},
-                   {activation<GeluTanh, false, float>, activation<GeluTanh, false, Bf16>, activation<GeluTanh, false, Fp16>},
-                   {activation<SquaredRelu, false, float>, activation<SquaredRelu, false, Bf16>,
-                    activation<SquaredRelu, false, Fp16>},
-                   {activation<Silu, false, float>, activation<Silu, false, Bf16>, activation<Silu, false, Fp16>},
-                   {activation<Silu, true, float>, activation<Silu, true, Bf16>, activation<Silu, true, Fp16>},
-                   {activation<Gelu, true, float>, activation<Gelu, true, Bf16>, activation<Gelu, true, Fp16>},
-                   {activation<GeluTanh, true, float>, activation<GeluTanh, true, Bf16>, activation<GeluTanh, true, Fp16>}},
-    .activation_back = {{activation_back<Gelu, false, float>, activation_back<Gelu, false, Bf16>,
-                         activation_back<Gelu, false, Fp16>},
-                        {activation_back<GeluTanh, false, float>, activation_back<GeluTanh, false, Bf16>,
-                         activation_back<GeluTanh, false, Fp16>},
-                        {activation_back<SquaredRelu, false, float>, activation_back<SquaredRelu, false, Bf16>,
-                         activation_back<SquaredRelu, false, Fp16>},
-                        {activation_back<Silu, false, float>, activation_back<Silu, false, Bf16>,
-                         activation_back<Silu, false, Fp16>},
-                        {activation_back<Silu, true, float>, activation_back<Silu, true, Bf16>,
-                         activation_back<Silu, true, Fp16>},
-                        {activation_back<Gelu, true, float>, activation_back<Gelu, true, Bf16>,
-                         activation_back<Gelu, true, Fp16>},
-                        {activation_back<GeluTanh, true, float>, activation_back<GeluTanh, true, Bf16>,
-                         activation_back<GeluTanh, true, Fp16>}},
-    .dropout = {dropout<float>, dropout<Bf16>, dropout<Fp16>}};
+constexpr PointwiseKernels table =
+    {.activation = {{activation<Gelu, false, float>, activation<Gelu, false, Bf16>, activation<Gelu, false, Fp16>},
+                    {activation<GeluTanh, false, float>, activation<GeluTanh, false, Bf16>,
+                     activation<GeluTanh, false, Fp16>},
+                    {activation<SquaredRelu, false, float>, activation<SquaredRelu, false, Bf16>,
+                     activation<SquaredRelu, false, Fp16>},
+                    {activation<Silu, false, float>, activation<Silu, false, Bf16>, activation<Silu, false, Fp16>},
+                    {activation<Silu, true, float>, activation<Silu, true, Bf16>, activation<Silu, true, Fp16>},
+                    {activation<Gelu, true, float>, activation<Gelu, true, Bf16>, activation<Gelu, true, Fp16>},
+                    {activation<GeluTanh, true, float>, activation<GeluTanh, true, Bf16>,
+                     activation<GeluTanh, true, Fp16>}},
+     .activation_back =
+         {{activation_back<Gelu, false, float>, activation_back<Gelu, false, Bf16>, activation_back<Gelu, false, Fp16>},
+          {activation_back<GeluTanh, false, float>, activation_back<GeluTanh, false, Bf16>,
+           activation_back<GeluTanh, false, Fp16>},
+          {activation_back<SquaredRelu, false, float>, activation_back<SquaredRelu, false, Bf16>,
+           activation_back<SquaredRelu, false, Fp16>},
+          {activation_back<Silu, false, float>, activation_back<Silu, false, Bf16>, activation_back<Silu, false, Fp16>},
+          {activation_back<Silu, true, float>, activation_back<Silu, true, Bf16>, activation_back<Silu, true, Fp16>},
+          {activation_back<Gelu, true, float>, activation_back<Gelu, true, Bf16>, activation_back<Gelu, true, Fp16>},
+          {activation_back<GeluTanh, true, float>, activation_back<GeluTanh, true, Bf16>,
+           activation_back<GeluTanh, true, Fp16>}},
+     .dropout = {dropout<float>, dropout<Bf16>, dropout<Fp16>}};
 
 }  // namespace
 
