@@ -15,5 +15,10 @@ void* operator new(std::size_t bytes) {
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
+// Replaced too, so that under AddressSanitizer every delete meets a new of this file.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  ++news;
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
