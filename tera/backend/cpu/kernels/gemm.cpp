@@ -86,13 +86,19 @@ template <Layout layout, int rows, int vectors>
          {i, rows, j, n});
 }
 
+// How the left operand of a block lies: as the caller has it, or packed in slivers, [height, depth] each.
+struct Left {
+  const float* data;
+  std::ptrdiff_t stride;  // 0 for slivers
+};
+
 template <Layout layout>
-void multiply(const GemmBlockArgs& args, const float* a, std::ptrdiff_t a_stride) {
+void multiply(const GemmBlockArgs& args, const Left& a) {
   for (std::ptrdiff_t j = 0; j < args.columns; j += tile_columns)
     for_each_height(args.rows, [&]<int height>(std::ptrdiff_t i) {
-      // By columns, a is packed sliver after sliver: [height, depth] each, as wide as the tile that reads it.
-      const float* from = layout == Layout::rows ? a + i * a_stride : a + i * args.depth;
-      const std::ptrdiff_t stride = layout == Layout::rows ? a_stride : height;
+      const std::ptrdiff_t row_step = a.stride == 0 ? args.depth : layout == Layout::rows ? a.stride : 1;
+      const float* from = a.data + i * row_step;
+      const std::ptrdiff_t stride = a.stride == 0 ? height : a.stride;
       if (args.columns - j > lanes) tile_at<layout, height, tile_vectors>(args, from, stride, i, j);
       else tile_at<layout, height, 1>(args, from, stride, i, j);
     });
@@ -100,18 +106,26 @@ void multiply(const GemmBlockArgs& args, const float* a, std::ptrdiff_t a_stride
 
 // Rows at multiples of this many floats fall on the same few sets of the first-level cache and push each other out.
 constexpr std::ptrdiff_t crowded_stride = 1024;
+// By columns, every k is on a line of its own. That is fine in place if the tile uses most of that line.
+constexpr bool columns_in_place = tile_rows * 4 >= cache_line * 3;
+
+// Reads a where it is if that is as good as packed: packing costs a pass over it for every block of columns.
+template <class T>
+bool in_place(const GemmBlockArgs& args) {
+  if (sizeof(T) != sizeof(float)) return false;
+  return args.transposed ? columns_in_place : args.a.stride % crowded_stride != 0;
+}
 
 void block(const GemmBlockArgs& args) {
   with_storage(args.a.storage, [&]<class T>() {
-    if (args.transposed) {
-      pack_columns(at<T>(args.a, 0, 0), args.a.stride, args.depth, args.rows, args.scratch);
-      return multiply<Layout::columns>(args, args.scratch, 0);
+    const T* a = at<T>(args.a, 0, 0);
+    Left left{reinterpret_cast<const float*>(a), args.a.stride};
+    if (!in_place<T>(args)) {
+      left = {args.scratch, args.transposed ? 0 : gemm_block_depth + cache_line};
+      if (args.transposed) pack_columns(a, args.a.stride, args.depth, args.rows, args.scratch);
+      else pack_rows(a, args.a.stride, args.rows, args.depth, args.scratch, left.stride);
     }
-    if (sizeof(T) == sizeof(float) && args.a.stride % crowded_stride != 0)
-      return multiply<Layout::rows>(args, at<float>(args.a, 0, 0), args.a.stride);
-    constexpr std::ptrdiff_t stride = gemm_block_depth + 16;
-    pack_rows(at<T>(args.a, 0, 0), args.a.stride, args.rows, args.depth, args.scratch, stride);
-    multiply<Layout::rows>(args, args.scratch, stride);
+    return args.transposed ? multiply<Layout::columns>(args, left) : multiply<Layout::rows>(args, left);
   });
 }
 

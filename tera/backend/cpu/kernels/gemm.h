@@ -37,7 +37,7 @@ struct GemmBlockArgs {
   GemmMatrix bias;      // [columns], optional
   GemmMatrix residual;  // [rows, columns], optional
   GemmMatrix out;       // [rows, columns], optional; written through
-  float* scratch = nullptr;  // gemm_scratch_floats, for a packed
+  float* scratch = nullptr;  // gemm_scratch_floats, for a, where it has to be packed
 };
 
 // A few rows times a matrix stored transposed, which is read once and in place: out = a b (+ bias + residual), the whole
