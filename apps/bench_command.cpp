@@ -19,10 +19,13 @@ void add_bench_command(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "measure speed")->require_subcommand(1);
   CLI::App* command = bench->add_subcommand("step", "timed training steps on mock data");
   options->add_to(*command);
-  command->add_option("--steps", options->bench.steps, "steps in all; 0: train.train_iters, or 10")->capture_default_str();
-  command->add_option("--warmup", options->bench.warmup, "the first of them, which do not count")->capture_default_str();
+  command->add_option("--steps", options->bench.steps, "steps in all; 0: train.train_iters, or 10")
+      ->capture_default_str();
+  command->add_option("--warmup", options->bench.warmup, "the first of them, which do not count")
+      ->capture_default_str();
   command->add_flag("--json", options->bench.json, "as one line of JSON");
-  command->callback([options] { std::fputs(bench_step(options->load(Purpose::inspect), options->bench).c_str(), stdout); });
+  command->callback(
+      [options] { std::fputs(bench_step(options->load(Purpose::inspect), options->bench).c_str(), stdout); });
 }
 
 }  // namespace tera

@@ -23,12 +23,14 @@ struct Options {
 };
 
 Setup setup_of(const Checkpoint& checkpoint) {
-  const LoadedConfig loaded = load_config_text(checkpoint.config_yaml(), (checkpoint.folder() / "manifest.json").string());
+  const LoadedConfig loaded =
+      load_config_text(checkpoint.config_yaml(), (checkpoint.folder() / "manifest.json").string());
   return resolve(loaded.config, Purpose::inspect, &loaded.origins);
 }
 
 std::vector<std::int32_t> encode_prompt(const Options& options, const Tokenizer& tokenizer) {
-  const std::string text = options.prompt_file.empty() ? options.prompt : read_whole_file(options.prompt_file, max_prompt_bytes);
+  const std::string text =
+      options.prompt_file.empty() ? options.prompt : read_whole_file(options.prompt_file, max_prompt_bytes);
   std::vector<std::int32_t> tokens;
   tokenizer.encode(text, tokens);
   if (tokens.empty()) tokens.push_back(tokenizer.eod());  // nothing to go on: begin a document
@@ -37,17 +39,19 @@ std::vector<std::int32_t> encode_prompt(const Options& options, const Tokenizer&
 
 void print_sample(const Options& options) {
   options.generate.sampling.check();
-  require_user(options.generate.max_new_tokens >= 1, "--max-new-tokens {} is not at least 1", options.generate.max_new_tokens);
+  require_user(options.generate.max_new_tokens >= 1, "--max-new-tokens {} is not at least 1",
+               options.generate.max_new_tokens);
   const Checkpoint checkpoint(options.model);
   const Setup setup = setup_of(checkpoint);
   const auto tokenizer = make_tokenizer(setup);
   const std::vector<std::int32_t> prompt = encode_prompt(options, *tokenizer);
   const auto length = static_cast<std::int64_t>(prompt.size());
-  require_user(length < setup.model.max_positions, "the prompt's {} tokens leave no room in the model's {} positions", length,
-               setup.model.max_positions);
+  require_user(length < setup.model.max_positions, "the prompt's {} tokens leave no room in the model's {} positions",
+               length, setup.model.max_positions);
 
   Backend backend = make_backend({.threads = options.threads});
-  Generator generator(setup, backend, length, std::min(length + options.generate.max_new_tokens, setup.model.max_positions));
+  Generator generator(setup, backend, length,
+                      std::min(length + options.generate.max_new_tokens, setup.model.max_positions));
   checkpoint.load_weights(generator.params(), *backend.ops);
   GenerateOptions generate = options.generate;
   generate.stop = tokenizer->eod();
@@ -62,13 +66,22 @@ void add_generate_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   options->generate.sampling.temperature = 0;
   CLI::App* command = app.add_subcommand("generate", "text from a checkpoint; greedy unless a temperature is given");
-  command->add_option("--model", options->model, "a checkpoint, or a folder of checkpoints")->required()->type_name("DIR");
+  command->add_option("--model", options->model, "a checkpoint, or a folder of checkpoints")
+      ->required()
+      ->type_name("DIR");
   auto* prompt = command->add_option("--prompt", options->prompt, "text to continue")->type_name("TEXT");
-  command->add_option("--prompt-file", options->prompt_file, "file with the text to continue")->type_name("F")->excludes(prompt);
-  command->add_option("--max-new-tokens", options->generate.max_new_tokens, "how many tokens to add")->capture_default_str();
-  command->add_option("--temperature", options->generate.sampling.temperature, "0: always the most likely token")->capture_default_str();
-  command->add_option("--top-k", options->generate.sampling.top_k, "only the k most likely tokens; 0: all")->capture_default_str();
-  command->add_option("--top-p", options->generate.sampling.top_p, "only the likeliest tokens that reach this probability together")
+  command->add_option("--prompt-file", options->prompt_file, "file with the text to continue")
+      ->type_name("F")
+      ->excludes(prompt);
+  command->add_option("--max-new-tokens", options->generate.max_new_tokens, "how many tokens to add")
+      ->capture_default_str();
+  command->add_option("--temperature", options->generate.sampling.temperature, "0: always the most likely token")
+      ->capture_default_str();
+  command->add_option("--top-k", options->generate.sampling.top_k, "only the k most likely tokens; 0: all")
+      ->capture_default_str();
+  command
+      ->add_option("--top-p", options->generate.sampling.top_p,
+                   "only the likeliest tokens that reach this probability together")
       ->capture_default_str();
   command->add_option("--seed", options->generate.seed, "of the draws")->capture_default_str();
   command->add_option("--threads", options->threads, "CPU threads; 0: all cores")->capture_default_str();

@@ -14,7 +14,9 @@ template <class E>
 struct EnumNames;  // struct with: static constexpr std::array values{std::pair{E::a, std::string_view("a")}, ...};
 
 template <class E>
-concept NamedEnum = requires { EnumNames<E>::values; };
+concept NamedEnum = requires {
+  EnumNames<E>::values;
+};
 
 template <NamedEnum E>
 constexpr std::string_view name_of(E value) {

@@ -1,6 +1,6 @@
 #pragma once
-// Two kinds of failure. UserError: the config, file or argument given is wrong; tera prints the message and exits with 2.
-// Error: a broken promise between parts of this program; tera prints message and place and exits with 1.
+// Two kinds of failure. UserError: the config, file or argument given is wrong; tera prints the message and exits
+// with 2. Error: a broken promise between parts of this program; tera prints message and place and exits with 1.
 
 #include <fmt/core.h>
 
@@ -34,8 +34,8 @@ struct LocatedFormat {
 [[noreturn]] void throw_error(fmt::string_view format, fmt::format_args args, std::source_location where);
 [[noreturn]] void throw_user_error(fmt::string_view format, fmt::format_args args);
 
-// For what must hold unless this program has a fault. Arguments are evaluated even when it holds: where one is costly (a
-// string), write `if (!holds) fail(...)`.
+// For what must hold unless this program has a fault. Arguments are evaluated even when it holds: where one is costly
+// (a string), write `if (!holds) fail(...)`.
 template <class... Args>
 void require(bool holds, LocatedFormat<std::type_identity_t<Args>...> format, const Args&... args) {
   if (!holds) [[unlikely]]

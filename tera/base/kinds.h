@@ -25,12 +25,13 @@ struct EnumNames<NormKind> {
 };
 template <>
 struct EnumNames<Activation> {
-  static constexpr std::array values{
-      std::pair{Activation::gelu, std::string_view("gelu")}, std::pair{Activation::gelu_tanh, std::string_view("gelu_tanh")},
-      std::pair{Activation::squared_relu, std::string_view("squared_relu")},
-      std::pair{Activation::silu, std::string_view("silu")}, std::pair{Activation::swiglu, std::string_view("swiglu")},
-      std::pair{Activation::geglu, std::string_view("geglu")},
-      std::pair{Activation::geglu_tanh, std::string_view("geglu_tanh")}};
+  static constexpr std::array values{std::pair{Activation::gelu, std::string_view("gelu")},
+                                     std::pair{Activation::gelu_tanh, std::string_view("gelu_tanh")},
+                                     std::pair{Activation::squared_relu, std::string_view("squared_relu")},
+                                     std::pair{Activation::silu, std::string_view("silu")},
+                                     std::pair{Activation::swiglu, std::string_view("swiglu")},
+                                     std::pair{Activation::geglu, std::string_view("geglu")},
+                                     std::pair{Activation::geglu_tanh, std::string_view("geglu_tanh")}};
 };
 template <>
 struct EnumNames<Mask> {

@@ -20,9 +20,7 @@ constexpr int format_version = 1;
 constexpr std::size_t max_manifest_bytes = std::size_t{64} << 20;
 constexpr auto weights_file = "model.safetensors";
 
-Shape stored_shape(const Part& part) {
-  return part.transposed ? shape(part.global[1], part.global[0]) : part.global;
-}
+Shape stored_shape(const Part& part) { return part.transposed ? shape(part.global[1], part.global[0]) : part.global; }
 
 // From [rows,columns] to [columns,rows].
 std::vector<float> transpose(std::span<const float> in, std::int64_t rows, std::int64_t columns) {
@@ -59,20 +57,22 @@ Json manifest_of(const CheckpointSource& source, const ParamStore& params, std::
     const Json piece{{"file", weights_file}, {"begin", std::vector<std::int64_t>(dims.size(), 0)}, {"shape", dims}};
     tensors[tensor.name] = {{"dtype", name_of(tensor.dtype)}, {"shape", dims}, {"pieces", Json::array({piece})}};
   }
-  return {{"format", "teratron"}, {"version", format_version}, {"step", source.step}, {"config", source.config_yaml},
+  return {{"format", "teratron"},          {"version", format_version},
+          {"step", source.step},           {"config", source.config_yaml},
           {"tensors", std::move(tensors)}, {"files", {{weights_file, {{"bytes", bytes}}}}}};
 }
 
 fs::path resolve_folder(const fs::path& path) {
   require_user(fs::is_directory(path), "{}: there is no such folder", path.string());
   if (fs::exists(path / "manifest.json")) return path;
-  require_user(fs::exists(path / "latest"), "{}: neither a checkpoint (no manifest.json) nor a folder of checkpoints (no latest)",
-               path.string());
+  require_user(fs::exists(path / "latest"),
+               "{}: neither a checkpoint (no manifest.json) nor a folder of checkpoints (no latest)", path.string());
   std::string name = read_whole_file(path / "latest", 256);
   while (!name.empty() && (name.back() == '\n' || name.back() == ' ')) name.pop_back();
-  require_user(!name.empty() && name.find('/') == std::string::npos && name[0] != '.', "{}: 'latest' names no folder here: '{}'",
-               path.string(), name);
-  require_user(fs::exists(path / name / "manifest.json"), "{}: 'latest' names {}, which is not complete", path.string(), name);
+  require_user(!name.empty() && name.find('/') == std::string::npos && name[0] != '.',
+               "{}: 'latest' names no folder here: '{}'", path.string(), name);
+  require_user(fs::exists(path / name / "manifest.json"), "{}: 'latest' names {}, which is not complete", path.string(),
+               name);
   return path / name;
 }
 
@@ -102,10 +102,11 @@ fs::path save_checkpoint(const fs::path& root, const CheckpointSource& source, P
 Checkpoint::Checkpoint(const fs::path& path) : folder_(resolve_folder(path)) {
   const std::string where = (folder_ / "manifest.json").string();
   const Json manifest = Json::parse(read_whole_file(where, max_manifest_bytes), nullptr, /*allow_exceptions=*/false);
-  require_user(manifest.is_object() && manifest.value("format", "") == "teratron", "{}: not a manifest of a checkpoint", where);
+  require_user(manifest.is_object() && manifest.value("format", "") == "teratron", "{}: not a manifest of a checkpoint",
+               where);
   const auto& version = manifest.find("version");
-  require_user(version != manifest.end() && *version == format_version, "{}: version {}, this program reads version {}", where,
-               version == manifest.end() ? "none" : version->dump(), format_version);
+  require_user(version != manifest.end() && *version == format_version, "{}: version {}, this program reads version {}",
+               where, version == manifest.end() ? "none" : version->dump(), format_version);
   const auto step = manifest.find("step"), config = manifest.find("config");
   require_user(step != manifest.end() && step->is_number_unsigned() && config != manifest.end() && config->is_string(),
                "{}: 'step' or 'config' is missing", where);
@@ -119,7 +120,8 @@ void Checkpoint::load_weights(ParamStore& params, Ops& ops) const {
   for (const Param* param : params.by_name())
     for (const auto& part : param->spec.parts) expected.insert(part.name);
   for (const auto& entry : file.entries())
-    require_user(expected.contains(entry.name), "{}: '{}' is not a tensor of this model", file.path().string(), entry.name);
+    require_user(expected.contains(entry.name), "{}: '{}' is not a tensor of this model", file.path().string(),
+                 entry.name);
 }
 
 std::vector<float> to_model_layout(std::vector<float> values, const Part& part) {

@@ -5,7 +5,8 @@
 //   DIR/step_00000100/manifest.json   step, config, every tensor with dtype, shape and the file it is in
 //   DIR/step_00000100/model.safetensors
 //
-// A checkpoint is written beside, synced, then published by one rename. Tensors have their Hugging Face names and layouts.
+// A checkpoint is written beside, synced, then published by one rename. Tensors have their Hugging Face names and
+// layouts.
 
 #include <cstdint>
 #include <filesystem>
@@ -25,8 +26,8 @@ struct CheckpointSource {
 };
 
 // Returns the folder that was published.
-std::filesystem::path save_checkpoint(const std::filesystem::path& root, const CheckpointSource& source, ParamStore& params,
-                                      Ops& ops);
+std::filesystem::path save_checkpoint(const std::filesystem::path& root, const CheckpointSource& source,
+                                      ParamStore& params, Ops& ops);
 
 class Checkpoint {
  public:

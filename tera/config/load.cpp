@@ -199,8 +199,8 @@ LoadedConfig load_config(const std::string& path, std::span<const std::string> o
 
 LoadedConfig load_config_text(std::string_view yaml, const std::string& source) {
   YamlNode root = parse_yaml(yaml, source);
-  require_user(root.kind == YamlNode::Kind::map && root.find("extends") == nullptr, "{}: the config is no map of sections alone",
-               source);
+  require_user(root.kind == YamlNode::Kind::map && root.find("extends") == nullptr,
+               "{}: the config is no map of sections alone", source);
   return read_layers({{.root = std::move(root), .file = source, .assignment = {}}});
 }
 

@@ -1,5 +1,5 @@
-// GPT-2 and GPT-3: learned positions, LayerNorm, GELU, biases, tied embeddings. Files hold fused [Q | K | V] and weights
-// as [in,out].
+// GPT-2 and GPT-3: learned positions, LayerNorm, GELU, biases, tied embeddings. Files hold fused [Q | K | V] and
+// weights as [in,out].
 
 #include "tera/models/family.h"
 

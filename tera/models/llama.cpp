@@ -1,5 +1,5 @@
-// Llama 2 and 3, and the families that share its names: Mistral (sliding window), Qwen2 (biases on q, k, v), Qwen3 (norms on
-// the heads of q and k).
+// Llama 2 and 3, and the families that share its names: Mistral (sliding window), Qwen2 (biases on q, k, v), Qwen3
+// (norms on the heads of q and k).
 
 #include "tera/models/family.h"
 

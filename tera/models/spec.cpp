@@ -66,7 +66,11 @@ class SpecMaker {
 
   LinearSpec linear(std::int64_t layer, const std::string& name, std::int64_t in, std::int64_t out, float std) const {
     const std::string full = in_layer(layer, name);
-    return {.name = full, .in = in, .out = {{full, out}}, .bias = model_.linear_bias, .init_std = std,
+    return {.name = full,
+            .in = in,
+            .out = {{full, out}},
+            .bias = model_.linear_bias,
+            .init_std = std,
             .transposed = names_.transposed};
   }
 
@@ -76,7 +80,9 @@ class SpecMaker {
     spec.bias = model_.qkv_bias;
     if (names_.qkv.size() == 3) {
       spec.name = in_layer(layer, "self_attn.qkv_proj");
-      spec.out = {{in_layer(layer, names_.qkv[0]), q}, {in_layer(layer, names_.qkv[1]), kv}, {in_layer(layer, names_.qkv[2]), kv}};
+      spec.out = {{in_layer(layer, names_.qkv[0]), q},
+                  {in_layer(layer, names_.qkv[1]), kv},
+                  {in_layer(layer, names_.qkv[2]), kv}};
     }
     return spec;
   }

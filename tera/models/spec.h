@@ -1,6 +1,6 @@
 #pragma once
-// A model is a list of specs: embedding, layers, head. A family file (gpt.cpp, llama.cpp) turns the resolved shape into such
-// a list; build.h turns any list into blocks.
+// A model is a list of specs: embedding, layers, head. A family file (gpt.cpp, llama.cpp) turns the resolved shape into
+// such a list; build.h turns any list into blocks.
 
 #include <vector>
 

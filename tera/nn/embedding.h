@@ -7,8 +7,8 @@
 namespace tera {
 
 struct EmbeddingSpec {
-  std::string name;           // files hold name.weight
-  std::int64_t vocab = 0;     // rows that mean something; padded_vocab rows are held
+  std::string name;        // files hold name.weight
+  std::int64_t vocab = 0;  // rows that mean something; padded_vocab rows are held
   std::int64_t padded_vocab = 0, hidden = 0;
   std::string position_name;  // learned positions; empty: none
   std::int64_t max_positions = 0;

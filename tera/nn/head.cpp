@@ -15,7 +15,9 @@ constexpr std::int64_t chunk_elements = std::int64_t{1} << 24;
 Head::Head(ParamStore& params, const HeadSpec& spec, Param* tied)
     : norm_(params, spec.norm), softmax_width_(spec.pad_vocab_in_softmax ? spec.padded_vocab : spec.vocab) {
   const Init init{.kind = Init::Kind::normal, .std = spec.init_std, .padding = spec.pad_vocab_in_softmax};
-  weight_ = tied ? tied : &params.add(vocabulary_table(spec.name + ".weight", spec.vocab, spec.padded_vocab, spec.hidden, init));
+  weight_ =
+      tied ? tied
+           : &params.add(vocabulary_table(spec.name + ".weight", spec.vocab, spec.padded_vocab, spec.hidden, init));
 }
 
 std::int64_t Head::chunk_rows(std::int64_t tokens, std::int64_t padded_vocab) {
@@ -41,9 +43,12 @@ void Head::chunk(Run& run, HeadSaved& s, const Tensor& normed, std::int64_t begi
   const Tensor rows = normed.rows(begin, end);
   const Tensor logits = run.scratch.take(shape(end - begin, weight_->value.dim(0)), normed.dtype, "head.logits");
   run.ops.gemm({.a = rows, .b = weight_->value, .out = logits, .trans_b = true});
-  run.ops.cross_entropy({.logits = logits, .targets = run.mb.targets.rows(begin, end),
-                         .token_loss = run.mb.token_loss.rows(begin, end), .scale = run.mb.loss_scale,
-                         .vocab = softmax_width_, .loss_only = !run.mb.training});
+  run.ops.cross_entropy({.logits = logits,
+                         .targets = run.mb.targets.rows(begin, end),
+                         .token_loss = run.mb.token_loss.rows(begin, end),
+                         .scale = run.mb.loss_scale,
+                         .vocab = softmax_width_,
+                         .loss_only = !run.mb.training});
   if (!run.mb.training) return;
   run.ops.gemm({.a = logits, .b = weight_->value, .out = s.dnormed.rows(begin, end)});  // logits are their gradient now
   if (weight_->grad) run.ops.gemm({.a = logits, .b = rows, .out = weight_->grad, .trans_a = true, .accumulate = true});
@@ -51,7 +56,10 @@ void Head::chunk(Run& run, HeadSaved& s, const Tensor& normed, std::int64_t begi
 
 void Head::write_logits(Run& run, const Tensor& normed) {
   const std::int64_t last = normed.dim(0);
-  run.ops.gemm({.a = normed.rows(last - run.mb.logits.dim(0), last), .b = weight_->value, .out = run.mb.logits, .trans_b = true});
+  run.ops.gemm({.a = normed.rows(last - run.mb.logits.dim(0), last),
+                .b = weight_->value,
+                .out = run.mb.logits,
+                .trans_b = true});
 }
 
 void Head::b(Run& run, HeadSaved& s, const Tensor& x, const Tensor& /*dy*/, const Tensor& dx) {

@@ -12,7 +12,7 @@ namespace tera {
 
 struct HeadSpec {
   NormSpec norm;
-  std::string name;          // files hold name.weight; not used when tied
+  std::string name;  // files hold name.weight; not used when tied
   std::int64_t vocab = 0, padded_vocab = 0, hidden = 0;
   bool pad_vocab_in_softmax = false;
   float init_std = 0;
@@ -38,7 +38,7 @@ class Head final : public BlockOf<HeadSaved> {
   void w(Run& run, HeadSaved& saved, const Tensor& dy) override;
 
   Norm norm_;
-  Param* weight_;            // [padded V,H]
+  Param* weight_;               // [padded V,H]
   std::int64_t softmax_width_;  // columns of the softmax
 };
 

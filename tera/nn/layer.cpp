@@ -2,7 +2,8 @@
 
 namespace tera {
 
-Layer::Layer(std::unique_ptr<Block> mixer, std::unique_ptr<Block> ffn) : mixer_(std::move(mixer)), ffn_(std::move(ffn)) {}
+Layer::Layer(std::unique_ptr<Block> mixer, std::unique_ptr<Block> ffn)
+    : mixer_(std::move(mixer)), ffn_(std::move(ffn)) {}
 
 std::unique_ptr<Saved> Layer::make_saved() const {
   auto saved = std::make_unique<LayerSaved>();

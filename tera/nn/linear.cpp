@@ -25,11 +25,16 @@ Linear::Linear(ParamStore& params, const LinearSpec& spec) {
                          .parts = parts_of(spec, false),
                          .init = {.kind = Init::Kind::normal, .std = spec.init_std}});
   if (spec.bias)
-    bias_ = &params.add({.name = spec.name + ".bias", .shape = shape(out_), .parts = parts_of(spec, true), .decay = false});
+    bias_ =
+        &params.add({.name = spec.name + ".bias", .shape = shape(out_), .parts = parts_of(spec, true), .decay = false});
 }
 
 void Linear::forward(Run& run, const Tensor& x, const Tensor& y, const Tensor& residual) const {
-  run.ops.gemm({.a = x, .b = weight_->value, .out = y, .bias = bias_ ? bias_->value : Tensor{}, .residual = residual,
+  run.ops.gemm({.a = x,
+                .b = weight_->value,
+                .out = y,
+                .bias = bias_ ? bias_->value : Tensor{},
+                .residual = residual,
                 .trans_b = true});
 }
 

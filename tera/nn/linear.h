@@ -8,10 +8,10 @@ namespace tera {
 
 struct LinearSpec {
   struct Out {
-    std::string name;   // of the part, e.g. model.layers.0.self_attn.q_proj; files hold name.weight and name.bias
+    std::string name;  // of the part, e.g. model.layers.0.self_attn.q_proj; files hold name.weight and name.bias
     std::int64_t rows;
   };
-  std::string name;      // of the parameter; parts of a fused weight have names of their own
+  std::string name;  // of the parameter; parts of a fused weight have names of their own
   std::int64_t in = 0;
   std::vector<Out> out;  // fused in this order
   bool bias = false;
@@ -29,7 +29,7 @@ class Linear {
   void backward_weight(Run& run, const Tensor& x, const Tensor& dy) const;
 
  private:
-  Param* weight_;         // [out,in]
+  Param* weight_;          // [out,in]
   Param* bias_ = nullptr;  // [out]
   std::int64_t out_ = 0;
 };

@@ -18,7 +18,8 @@ void Mlp::f(Run& run, MlpSaved& s, const Tensor& x, const Tensor& y) {
   s.stats = norm_.take_stats(run, x, "mlp.norm_stats");
   s.normed = take(spec_.recompute_norm, x.shape, "mlp.normed");
   s.up = run.stash.take(Life::f_to_b, shape(x.dim(0), up_.out_features()), x.dtype, "mlp.up");
-  s.act = take(spec_.recompute_activation, shape(x.dim(0), up_.out_features() / (is_gated(spec_.activation) ? 2 : 1)), "mlp.act");
+  s.act = take(spec_.recompute_activation, shape(x.dim(0), up_.out_features() / (is_gated(spec_.activation) ? 2 : 1)),
+               "mlp.act");
   norm_.forward(run, x, s.normed, s.stats);
   up_.forward(run, s.normed, s.up);
   run.ops.activation({.kind = spec_.activation, .x = s.up, .y = s.act});

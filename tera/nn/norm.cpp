@@ -5,7 +5,10 @@ namespace tera {
 Norm::Norm(ParamStore& params, const NormSpec& spec) : kind_(spec.kind), eps_(spec.eps) {
   const Shape size = shape(spec.size);
   const auto add = [&](const std::string& name, Init::Kind init) {
-    return &params.add({.name = name, .shape = size, .parts = {{.name = name, .global = size}}, .init = {.kind = init},
+    return &params.add({.name = name,
+                        .shape = size,
+                        .parts = {{.name = name, .global = size}},
+                        .init = {.kind = init},
                         .decay = false});
   };
   weight_ = add(spec.name + ".weight", Init::Kind::ones);
@@ -21,14 +24,27 @@ NormStats Norm::take_stats(Run& run, const Tensor& x, std::string_view tag) cons
 }
 
 void Norm::forward(Run& run, const Tensor& x, const Tensor& y, const NormStats& stats) const {
-  run.ops.norm({.kind = kind_, .x = x, .weight = weight_->value, .y = y, .bias = bias_ ? bias_->value : Tensor{},
-                .mean = stats.mean, .rstd = stats.rstd, .eps = eps_});
+  run.ops.norm({.kind = kind_,
+                .x = x,
+                .weight = weight_->value,
+                .y = y,
+                .bias = bias_ ? bias_->value : Tensor{},
+                .mean = stats.mean,
+                .rstd = stats.rstd,
+                .eps = eps_});
 }
 
 void Norm::backward(Run& run, const Tensor& dy, const Tensor& x, const NormStats& stats, const Tensor& residual,
                     const Tensor& dx) const {
-  run.ops.norm_back({.kind = kind_, .dy = dy, .x = x, .weight = weight_->value, .rstd = stats.rstd, .mean = stats.mean,
-                     .residual = residual, .dx = dx, .dweight = weight_->grad,
+  run.ops.norm_back({.kind = kind_,
+                     .dy = dy,
+                     .x = x,
+                     .weight = weight_->value,
+                     .rstd = stats.rstd,
+                     .mean = stats.mean,
+                     .residual = residual,
+                     .dx = dx,
+                     .dweight = weight_->grad,
                      .dbias = bias_ ? bias_->grad : Tensor{}});
 }
 

@@ -22,7 +22,8 @@ Tensor flat_range(const Tensor& flat, std::int64_t begin, const Shape& shape) {
 // Host work over many elements before a run, on all cores; borders are multiples of four.
 void in_parallel(std::size_t elements, const std::function<void(std::size_t, std::size_t)>& work) {
   constexpr std::size_t least = 1 << 16;  // fewer are not worth a thread
-  const std::size_t workers = std::clamp<std::size_t>(elements / least, 1, std::max(1u, std::thread::hardware_concurrency()));
+  const std::size_t workers =
+      std::clamp<std::size_t>(elements / least, 1, std::max(1u, std::thread::hardware_concurrency()));
   const std::size_t share = (elements / workers + 3) / 4 * 4 + 4;
   std::vector<std::jthread> threads;
   for (std::size_t begin = share; begin < elements; begin += share)
@@ -61,13 +62,15 @@ void upload(Ops& ops, std::span<const float> values, const Tensor& to) {
 
 }  // namespace
 
-ParamStore::ParamStore(DType compute, std::vector<std::string> freeze) : compute_(compute), freeze_(std::move(freeze)) {}
+ParamStore::ParamStore(DType compute, std::vector<std::string> freeze)
+    : compute_(compute), freeze_(std::move(freeze)) {}
 
 Param& ParamStore::add(ParamSpec spec) {
   require(total_ == 0, "parameter '{}' was added after the layout was fixed", spec.name);
   for (const auto& pattern : freeze_)
-    if (matches_glob(pattern, spec.name) ||
-        std::any_of(spec.parts.begin(), spec.parts.end(), [&](const Part& part) { return matches_glob(pattern, part.name); }))
+    if (matches_glob(pattern, spec.name) || std::any_of(spec.parts.begin(), spec.parts.end(), [&](const Part& part) {
+          return matches_glob(pattern, part.name);
+        }))
       spec.trainable = false;
   return params_.emplace_back(Param{std::move(spec), {}, {}, {}, 0});
 }
@@ -94,9 +97,11 @@ void ParamStore::lay_out() {
 
   by_name_.clear();
   for (auto& param : params_) by_name_.push_back(&param);
-  std::sort(by_name_.begin(), by_name_.end(), [](const Param* a, const Param* b) { return a->spec.name < b->spec.name; });
+  std::sort(by_name_.begin(), by_name_.end(),
+            [](const Param* a, const Param* b) { return a->spec.name < b->spec.name; });
   for (std::size_t i = 1; i < by_name_.size(); ++i)
-    require(by_name_[i - 1]->spec.name != by_name_[i]->spec.name, "two parameters are named '{}'", by_name_[i]->spec.name);
+    require(by_name_[i - 1]->spec.name != by_name_[i]->spec.name, "two parameters are named '{}'",
+            by_name_[i]->spec.name);
 }
 
 void ParamStore::bind(const Memory& memory) {
@@ -170,7 +175,8 @@ void write_part(Ops& ops, const Param& param, const Part& part, std::span<const 
     fail("'{}' takes {} values, not {}", part.name, to_string(part.global), values.size());
   const std::int64_t end = part.local_row + part.global[0];
   upload(ops, values, param.value.rows(part.local_row, end));
-  if (param.master && param.master.data != param.value.data) upload(ops, values, param.master.rows(part.local_row, end));
+  if (param.master && param.master.data != param.value.data)
+    upload(ops, values, param.master.rows(part.local_row, end));
 }
 
 std::vector<float> read_part(Ops& ops, const Tensor& whole, const Part& part) {

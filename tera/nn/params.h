@@ -30,26 +30,26 @@ struct Init {
 
 // Which rows of a fused parameter are which tensor of the outside world.
 struct Part {
-  std::string name;          // as in Hugging Face, e.g. model.layers.0.mlp.gate_proj.weight
-  Shape global;              // [out,in] or [out]
+  std::string name;  // as in Hugging Face, e.g. model.layers.0.mlp.gate_proj.weight
+  Shape global;      // [out,in] or [out]
   std::int64_t local_row = 0;
-  bool transposed = false;   // files hold [in,out] (GPT-2)
+  bool transposed = false;  // files hold [in,out] (GPT-2)
 };
 
 struct ParamSpec {
   std::string name;
   Shape shape;
-  std::vector<Part> parts;   // in order of rows; rows behind the last part are padding
+  std::vector<Part> parts;  // in order of rows; rows behind the last part are padding
   Init init;
-  bool decay = true;         // weight decay applies
+  bool decay = true;  // weight decay applies
   bool trainable = true;
 };
 
 struct Param {
   ParamSpec spec;
-  Tensor value;   // what compute reads
-  Tensor master;  // f32; none when frozen
-  Tensor grad;    // f32, accumulates; none when frozen
+  Tensor value;             // what compute reads
+  Tensor master;            // f32; none when frozen
+  Tensor grad;              // f32, accumulates; none when frozen
   std::int64_t offset = 0;  // in the flat numbering
 };
 
@@ -70,7 +70,7 @@ class ParamStore {
   ParamStore(const ParamStore&) = delete;
   ParamStore& operator=(const ParamStore&) = delete;
 
-  Param& add(ParamSpec spec);           // the reference stays valid
+  Param& add(ParamSpec spec);  // the reference stays valid
   Constant& add_constant(Constant constant);
   DType compute() const { return compute_; }
 
@@ -92,8 +92,8 @@ class ParamStore {
   void fill_constants(Ops& ops);
 
   std::span<Param* const> by_name() const { return by_name_; }
-  Param& find(const std::string& name);                 // throws if there is none
-  std::int64_t count_elements() const;                  // of all parameters, padding included
+  Param& find(const std::string& name);  // throws if there is none
+  std::int64_t count_elements() const;   // of all parameters, padding included
 
   // Flat ranges of trained parameters, with and without decay.
   struct Group {

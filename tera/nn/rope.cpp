@@ -9,10 +9,12 @@ namespace {
 
 // Llama 3.1: long waves are slowed by the factor, short ones kept, those between blended.
 double llama3_frequency(const RopeSpec& spec, double frequency) {
-  const double waves = static_cast<double>(spec.scaling.original_max_position_embeddings) * frequency / (2 * std::numbers::pi);
+  const double waves =
+      static_cast<double>(spec.scaling.original_max_position_embeddings) * frequency / (2 * std::numbers::pi);
   if (waves > spec.scaling.high_freq_factor) return frequency;
   if (waves < spec.scaling.low_freq_factor) return frequency / spec.scaling.factor;
-  const double blend = (waves - spec.scaling.low_freq_factor) / (spec.scaling.high_freq_factor - spec.scaling.low_freq_factor);
+  const double blend =
+      (waves - spec.scaling.low_freq_factor) / (spec.scaling.high_freq_factor - spec.scaling.low_freq_factor);
   return (1 - blend) * frequency / spec.scaling.factor + blend * frequency;
 }
 
@@ -21,7 +23,9 @@ double llama3_frequency(const RopeSpec& spec, double frequency) {
 double yarn_frequency(const RopeSpec& spec, double frequency, std::int64_t pair) {
   const auto dim = static_cast<double>(spec.rotary_dim);
   const auto pair_of_turns = [&](double turns) {
-    return dim * std::log(static_cast<double>(spec.scaling.original_max_position_embeddings) / (2 * std::numbers::pi * turns)) /
+    return dim *
+           std::log(static_cast<double>(spec.scaling.original_max_position_embeddings) /
+                    (2 * std::numbers::pi * turns)) /
            (2 * std::log(spec.base));
   };
   double low = pair_of_turns(spec.scaling.beta_fast), high = pair_of_turns(spec.scaling.beta_slow);
@@ -55,23 +59,32 @@ std::vector<double> rope_frequencies(const RopeSpec& spec) {
 double rope_magnitude(const RopeSpec& spec) {
   if (spec.scaling.type != RopeScalingKind::yarn) return 1;
   if (spec.scaling.attention_factor != 0) return spec.scaling.attention_factor;
-  const auto grow = [&](double scale) { return spec.scaling.factor <= 1 ? 1 : 0.1 * scale * std::log(spec.scaling.factor) + 1; };
-  return spec.scaling.mscale != 0 && spec.scaling.mscale_all_dim != 0 ? grow(spec.scaling.mscale) / grow(spec.scaling.mscale_all_dim) : grow(1);
+  const auto grow = [&](double scale) {
+    return spec.scaling.factor <= 1 ? 1 : 0.1 * scale * std::log(spec.scaling.factor) + 1;
+  };
+  return spec.scaling.mscale != 0 && spec.scaling.mscale_all_dim != 0
+             ? grow(spec.scaling.mscale) / grow(spec.scaling.mscale_all_dim)
+             : grow(1);
 }
 
 Rope::Rope(ParamStore& params, const RopeSpec& spec) : interleaved_(spec.interleaved) {
   const Shape table = shape(spec.max_positions, spec.rotary_dim / 2);
   const auto add = [&](const char* name, double (*wave)(double)) {
-    return &params.add_constant({.name = name, .shape = table, .fill = [spec, wave](std::span<float> out) {
-      const auto frequencies = rope_frequencies(spec);
-      const double magnitude = rope_magnitude(spec);
-      for (std::size_t i = 0; i < out.size(); ++i) {
-        const auto position = static_cast<double>(i / frequencies.size());
-        // Angles in fp32, as every published model was trained.
-        const float angle = static_cast<float>(position) * static_cast<float>(frequencies[i % frequencies.size()]);
-        out[i] = static_cast<float>(wave(angle) * magnitude);
-      }
-    }, .value = {}});
+    return &params.add_constant({.name = name,
+                                 .shape = table,
+                                 .fill =
+                                     [spec, wave](std::span<float> out) {
+                                       const auto frequencies = rope_frequencies(spec);
+                                       const double magnitude = rope_magnitude(spec);
+                                       for (std::size_t i = 0; i < out.size(); ++i) {
+                                         const auto position = static_cast<double>(i / frequencies.size());
+                                         // Angles in fp32, as every published model was trained.
+                                         const float angle = static_cast<float>(position) *
+                                                             static_cast<float>(frequencies[i % frequencies.size()]);
+                                         out[i] = static_cast<float>(wave(angle) * magnitude);
+                                       }
+                                     },
+                                 .value = {}});
   };
   cos_ = add("rope cos", [](double angle) { return std::cos(angle); });
   sin_ = add("rope sin", [](double angle) { return std::sin(angle); });
@@ -82,7 +95,11 @@ void Rope::forward(Run& run, const Tensor& x) const { turn(run, x, false); }
 void Rope::backward(Run& run, const Tensor& dx) const { turn(run, dx, true); }
 
 void Rope::turn(Run& run, const Tensor& x, bool inverse) const {
-  run.ops.rope({.x = x, .positions = run.mb.positions, .cos = cos_->value, .sin = sin_->value, .interleaved = interleaved_,
+  run.ops.rope({.x = x,
+                .positions = run.mb.positions,
+                .cos = cos_->value,
+                .sin = sin_->value,
+                .interleaved = interleaved_,
                 .inverse = inverse});
 }
 

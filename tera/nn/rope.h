@@ -23,7 +23,7 @@ double rope_magnitude(const RopeSpec& spec);
 class Rope {
  public:
   Rope(ParamStore& params, const RopeSpec& spec);
-  void forward(Run& run, const Tensor& x) const;   // x [T,N,D] in place
+  void forward(Run& run, const Tensor& x) const;  // x [T,N,D] in place
   void backward(Run& run, const Tensor& dx) const;
 
  private:

@@ -67,7 +67,8 @@ void NormArgs::check() const {
   dtype(op, "rstd", rstd, DType::f32);
   same_shape(op, "rstd", rstd, without_last(x.shape));
   const bool layer = kind == NormKind::layer_norm;
-  that(layer == static_cast<bool>(mean) && layer == static_cast<bool>(bias), op, "layer_norm, and only it, has mean and bias");
+  that(layer == static_cast<bool>(mean) && layer == static_cast<bool>(bias), op,
+       "layer_norm, and only it, has mean and bias");
   if (layer) {
     dtype(op, "mean", mean, DType::f32);
     same_shape(op, "mean", mean, rstd.shape);
@@ -132,7 +133,8 @@ void check_attention_inputs(std::string_view op, const Tensor& q, const Tensor& 
 }
 
 void check_attention_shape(std::string_view op, const AttentionShape& s, const Tensor& q, const Tensor& k) {
-  that(static_cast<bool>(s.q_offsets) == static_cast<bool>(s.k_offsets), op, "q_offsets and k_offsets are given together");
+  that(static_cast<bool>(s.q_offsets) == static_cast<bool>(s.k_offsets), op,
+       "q_offsets and k_offsets are given together");
   if (s.q_offsets) {
     dtype(op, "q_offsets", s.q_offsets, DType::i32);
     dtype(op, "k_offsets", s.k_offsets, DType::i32);
@@ -165,7 +167,8 @@ void AttentionArgs::check() const {
 void AttentionBackArgs::check() const {
   constexpr auto op = "attention_back";
   check_attention_inputs(op, q, k, v, lse);
-  for (const auto& [name, tensor] : {std::pair{"out", &out}, {"dout", &dout}, {"dq", &dq}}) float_like(op, name, *tensor, q);
+  for (const auto& [name, tensor] : {std::pair{"out", &out}, {"dout", &dout}, {"dq", &dq}})
+    float_like(op, name, *tensor, q);
   for (const auto& [name, tensor] : {std::pair{"dk", &dk}, {"dv", &dv}}) float_like(op, name, *tensor, k);
   for (const auto& [name, tensor] : {std::pair{"out", &out}, {"dout", &dout}, {"dq", &dq}, {"dk", &dk}, {"dv", &dv}})
     dense_rows(op, name, *tensor);
@@ -215,7 +218,8 @@ void EmbeddingArgs::check() const {
   same_shape(op, "y", y, shape(tokens.dim(0), table.dim(1)));
   dense(op, "table", table);
   dense(op, "y", y);
-  that(static_cast<bool>(positions) == static_cast<bool>(position_table), op, "positions and their table are given together");
+  that(static_cast<bool>(positions) == static_cast<bool>(position_table), op,
+       "positions and their table are given together");
   if (!positions) return;
   dtype(op, "positions", positions, DType::i32);
   same_shape(op, "positions", positions, tokens.shape);

@@ -5,7 +5,8 @@
 namespace tera::check {
 namespace {
 
-[[noreturn]] void wrong_tensor(std::string_view op, std::string_view name, const Tensor& tensor, std::string_view expected) {
+[[noreturn]] void wrong_tensor(std::string_view op, std::string_view name, const Tensor& tensor,
+                               std::string_view expected) {
   fail("{}: {} is {}, expected {}", op, name, to_string(tensor), expected);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// All work on tensors goes through here. Call the plain function; a backend implements the private do_ one, and can rely
-// on the arguments having passed their check(). Backends: plan (checks and counts, touches no memory), cpu.
+// All work on tensors goes through here. Call the plain function; a backend implements the private do_ one, and can
+// rely on the arguments having passed their check(). Backends: plan (checks and counts, touches no memory), cpu.
 
 #include <cstddef>
 #include <span>

@@ -27,7 +27,7 @@ struct AdamArgs {
   Tensor copy;                // optional: the weight rounded to the dtype that compute uses
   Tensor scalars;             // f32 [StepScalar::count]
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0;
-  bool clear_grad = false;    // leave zeros for the next step
+  bool clear_grad = false;  // leave zeros for the next step
   void check() const;
 };
 

@@ -19,8 +19,8 @@ struct ActivationBackArgs {
   void check() const;
 };
 
-// y = residual + mask * x / (1 - rate). The mask is a pure function of (key, row id, column), so that backward (dropout of
-// dy without residual) and any split of rows draw the same one. x, y, residual [T,H] dense; y may be x.
+// y = residual + mask * x / (1 - rate). The mask is a pure function of (key, row id, column), so that backward (dropout
+// of dy without residual) and any split of rows draw the same one. x, y, residual [T,H] dense; y may be x.
 struct DropoutArgs {
   Tensor x, y;
   Tensor residual;  // optional

@@ -31,8 +31,11 @@ void Optimizer::step(Ops& ops, double lr, std::int64_t number) {
 }
 
 void Optimizer::write_scalars(Ops& ops, double lr, std::int64_t number) {
-  const auto correction = [&](double beta) { return static_cast<float>(1 - std::pow(beta, static_cast<double>(number))); };
-  const std::array<float, 3> values{static_cast<float>(lr), correction(config_.adam_beta1), correction(config_.adam_beta2)};
+  const auto correction = [&](double beta) {
+    return static_cast<float>(1 - std::pow(beta, static_cast<double>(number)));
+  };
+  const std::array<float, 3> values{static_cast<float>(lr), correction(config_.adam_beta1),
+                                    correction(config_.adam_beta2)};
   ops.from_host(std::as_bytes(std::span(values)), scalars_.rows(0, values.size()));
 }
 
@@ -45,7 +48,9 @@ void Optimizer::clip(Ops& ops) {
     ++i;
   }
   const auto factor = static_cast<std::int64_t>(StepScalar::grad_factor);
-  ops.clip({.sums = sums_, .norm = norm_, .factor = scalars_.rows(factor, factor + 1),
+  ops.clip({.sums = sums_,
+            .norm = norm_,
+            .factor = scalars_.rows(factor, factor + 1),
             .max_norm = static_cast<float>(config_.clip_grad)});
 }
 
@@ -53,13 +58,26 @@ void Optimizer::update(Ops& ops, const ParamStore::Group& group) {
   const float decay = group.decay ? static_cast<float>(config_.weight_decay) : 0;
   const Tensor m = m_ ? m_.rows(group.begin, group.end) : Tensor{};
   if (config_.optimizer == OptimizerKind::adam) {
-    ops.adam({.weight = group.master, .grad = group.grad, .m = m, .v = v_.rows(group.begin, group.end), .copy = group.copy,
-              .scalars = scalars_, .beta1 = static_cast<float>(config_.adam_beta1),
-              .beta2 = static_cast<float>(config_.adam_beta2), .eps = static_cast<float>(config_.adam_eps),
-              .weight_decay = decay, .clear_grad = true});
+    ops.adam({.weight = group.master,
+              .grad = group.grad,
+              .m = m,
+              .v = v_.rows(group.begin, group.end),
+              .copy = group.copy,
+              .scalars = scalars_,
+              .beta1 = static_cast<float>(config_.adam_beta1),
+              .beta2 = static_cast<float>(config_.adam_beta2),
+              .eps = static_cast<float>(config_.adam_eps),
+              .weight_decay = decay,
+              .clear_grad = true});
   } else {
-    ops.sgd({.weight = group.master, .grad = group.grad, .momentum_buffer = m, .copy = group.copy, .scalars = scalars_,
-             .momentum = static_cast<float>(config_.sgd_momentum), .weight_decay = decay, .clear_grad = true});
+    ops.sgd({.weight = group.master,
+             .grad = group.grad,
+             .momentum_buffer = m,
+             .copy = group.copy,
+             .scalars = scalars_,
+             .momentum = static_cast<float>(config_.sgd_momentum),
+             .weight_decay = decay,
+             .clear_grad = true});
   }
 }
 

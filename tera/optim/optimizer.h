@@ -28,10 +28,10 @@ class Optimizer {
 
   OptimizerConfig config_;
   ParamStore& params_;
-  Tensor m_, v_;     // f32 [trained elements]; sgd has only m_, its momentum
-  Tensor scalars_;   // f32 [StepScalar::count]
-  Tensor sums_;      // f64 [trained parameters], in name order
-  Tensor norm_;      // f32 [1]
+  Tensor m_, v_;    // f32 [trained elements]; sgd has only m_, its momentum
+  Tensor scalars_;  // f32 [StepScalar::count]
+  Tensor sums_;     // f64 [trained parameters], in name order
+  Tensor norm_;     // f32 [1]
 };
 
 }  // namespace tera

@@ -1,6 +1,6 @@
 #pragma once
-// Plays a schedule over a stage's blocks. It owns the three rules that blocks rely on: x until B, dy until W, scratch until
-// the end of the call.
+// Plays a schedule over a stage's blocks. It owns the three rules that blocks rely on: x until B, dy until W, scratch
+// until the end of the call.
 
 #include <deque>
 #include <memory>
@@ -29,7 +29,8 @@ struct StageMemory {
 class Pipeline {
  public:
   // Activations are [T,hidden] of this dtype at every block's border.
-  Pipeline(Ops& ops, std::span<const std::unique_ptr<Block>> blocks, std::int64_t hidden, DType dtype, StageMemory& memory);
+  Pipeline(Ops& ops, std::span<const std::unique_ptr<Block>> blocks, std::int64_t hidden, DType dtype,
+           StageMemory& memory);
 
   void step(std::span<const Action> schedule, std::span<const MicroBatch> batch, GradSink& grads);
   // Forward only, keeping nothing: evaluation, logits, generation.

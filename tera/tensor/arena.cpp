@@ -19,15 +19,16 @@ Arena::Arena(std::span<std::byte> slab, std::string_view name) : slab_(slab), na
 Tensor Arena::take(const Shape& shape, DType dtype, std::string_view tag) {
   const auto elements = static_cast<std::size_t>(count(shape));
   std::size_t bytes = 0;
-  if (__builtin_mul_overflow(elements, size_of(dtype), &bytes)) fail("'{}' {} is larger than memory", tag, to_string(shape));
+  if (__builtin_mul_overflow(elements, size_of(dtype), &bytes))
+    fail("'{}' {} is larger than memory", tag, to_string(shape));
   const std::size_t begin = used_;
   const std::size_t end = begin + align_up(bytes, alignment);
   if (is_measuring()) {
     taken_.push_back({begin, end - begin, std::string(tag)});
     live_[taken_.back().tag] += end - begin;
   } else if (end > slab_.size()) {
-    fail("'{}' {}{} does not fit the planned '{}': {} of {} bytes are in use", tag, name_of(dtype), to_string(shape), name_,
-         begin, slab_.size());
+    fail("'{}' {}{} does not fit the planned '{}': {} of {} bytes are in use", tag, name_of(dtype), to_string(shape),
+         name_, begin, slab_.size());
   }
   used_ = end;
   peak_ = used_ > peak_ ? used_ : peak_;

@@ -47,7 +47,7 @@ class Arena {
   std::span<std::byte> slab_;
   std::string name_;
   std::size_t used_ = 0, peak_ = 0;
-  std::vector<Taken> taken_;   // measuring only, as are the next two
+  std::vector<Taken> taken_;  // measuring only, as are the next two
   BytesByTag live_, at_peak_;
 };
 

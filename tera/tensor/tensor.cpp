@@ -31,8 +31,9 @@ std::string to_string(const Shape& shape) {
 }
 
 std::string to_string(const Tensor& tensor) {
-  return tensor ? fmt::format("{}{}{}", name_of(tensor.dtype), to_string(tensor.shape), tensor.dense() ? "" : " (strided)")
-                : std::string("none");
+  return tensor
+             ? fmt::format("{}{}{}", name_of(tensor.dtype), to_string(tensor.shape), tensor.dense() ? "" : " (strided)")
+             : std::string("none");
 }
 
 bool Tensor::dense() const {

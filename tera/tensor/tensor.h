@@ -29,10 +29,10 @@ struct Tensor {
     return static_cast<T*>(data);
   }
 
-  Tensor rows(std::int64_t begin, std::int64_t end) const;            // part of dim 0
-  Tensor slice(int d, std::int64_t begin, std::int64_t end) const;    // part of any dim; not dense unless d is 0
-  Tensor view(const Shape& as) const;                                 // same elements, another shape; dense only
-  Tensor split_last(std::int64_t outer, std::int64_t inner) const;    // [.., outer*inner] as [.., outer, inner]
+  Tensor rows(std::int64_t begin, std::int64_t end) const;          // part of dim 0
+  Tensor slice(int d, std::int64_t begin, std::int64_t end) const;  // part of any dim; not dense unless d is 0
+  Tensor view(const Shape& as) const;                               // same elements, another shape; dense only
+  Tensor split_last(std::int64_t outer, std::int64_t inner) const;  // [.., outer*inner] as [.., outer, inner]
 
  private:
   void check_type(DType wanted) const;

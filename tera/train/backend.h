@@ -11,7 +11,7 @@
 namespace tera {
 
 struct Backend {
-  std::string name;                       // "cpu: 2 threads, avx512"
+  std::string name;  // "cpu: 2 threads, avx512"
   std::unique_ptr<Device> device;
   std::unique_ptr<WorkspaceRules> rules;
   std::unique_ptr<Ops> ops;

@@ -66,9 +66,10 @@ std::string bench_step(const Setup& given, const BenchOptions& options) {
   const double tokens_per_s = tokens / step_ms * 1e3;
   const double tflops = tokens_per_s * model_flops_per_token(setup.model, setup.batch.seq_length) / 1e12;
   if (!options.json)
-    return fmt::format("{}: {}\nstep {:.2f} ms (best {:.2f}), {:.1f} tokens/s, {:.4f} TFLOP/s, planned {}, peak resident {}\n",
-                       setup.config.run.name, backend.name, step_ms, *std::min_element(times.begin(), times.end()), tokens_per_s,
-                       tflops, format_bytes(trainer.step().memory().total()), format_bytes(peak_resident_bytes()));
+    return fmt::format(
+        "{}: {}\nstep {:.2f} ms (best {:.2f}), {:.1f} tokens/s, {:.4f} TFLOP/s, planned {}, peak resident {}\n",
+        setup.config.run.name, backend.name, step_ms, *std::min_element(times.begin(), times.end()), tokens_per_s,
+        tflops, format_bytes(trainer.step().memory().total()), format_bytes(peak_resident_bytes()));
   const nlohmann::json json{{"device", backend.name},
                             {"step_ms", step_ms},
                             {"step_ms_all", record.times},

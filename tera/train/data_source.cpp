@@ -17,18 +17,20 @@ DataSource mock_source(const Setup& setup) {
   const auto seed = static_cast<std::uint64_t>(setup.config.train.seed);
   DataSource source;
   source.train = std::make_unique<MockDataset>(setup.model.vocab, seed);
-  if (evaluates(setup)) source.valid = std::make_unique<MockDataset>(setup.model.vocab, seed + 1);
+  if (evaluates(setup)) source.valid = std::make_unique<MockDataset>(setup.model.vocab, seed, /*part=*/1);
   source.summary = "mock tokens";
   return source;
 }
 
 DataSource text_source(const Setup& setup, const Tokenizer& tokenizer) {
-  const auto corpus = std::make_shared<const TextCorpus>(
-      TextCorpus::Options{.paths = setup.config.dataset.data_path, .vocab_size = setup.model.vocab, .split = setup.config.dataset.split},
-      tokenizer);
+  const auto corpus = std::make_shared<const TextCorpus>(TextCorpus::Options{.paths = setup.config.dataset.data_path,
+                                                                             .vocab_size = setup.model.vocab,
+                                                                             .split = setup.config.dataset.split},
+                                                         tokenizer);
   const auto part = [&](DataSplit split) {
     return std::make_unique<TextDataset>(
-        corpus, TextDataset::Options{.split = split, .seq_length = setup.batch.seq_length,
+        corpus, TextDataset::Options{.split = split,
+                                     .seq_length = setup.batch.seq_length,
                                      .seed = static_cast<std::uint64_t>(setup.config.train.seed)});
   };
   DataSource source;
@@ -50,7 +52,8 @@ std::unique_ptr<Tokenizer> make_tokenizer(const Setup& setup) {
 
 DataSource make_data_source(const Setup& setup) {
   auto tokenizer = make_tokenizer(setup);
-  DataSource source = setup.config.dataset.kind == DatasetKind::mock ? mock_source(setup) : text_source(setup, *tokenizer);
+  DataSource source =
+      setup.config.dataset.kind == DatasetKind::mock ? mock_source(setup) : text_source(setup, *tokenizer);
   source.tokenizer = std::move(tokenizer);
   return source;
 }

@@ -18,7 +18,8 @@ Generator::Generator(const Setup& setup, Backend& backend, std::int64_t max_prom
                model_.max_positions);
   params_.lay_out();
   memory_ = PlannedMemory(*backend.device, plan(*backend.rules));
-  Arena weights = memory_.arena("weights"), constants = memory_.arena("constants"), inputs = memory_.arena("inputs and cache");
+  Arena weights = memory_.arena("weights"), constants = memory_.arena("constants"),
+        inputs = memory_.arena("inputs and cache");
   params_.bind({weights, constants});
   bind_inputs(inputs);
   ops_.bind_workspace(memory_.bytes("workspace"));
@@ -36,14 +37,18 @@ void Generator::bind_inputs(Arena& arena) {
   layers_.clear();
   for (std::int64_t i = 0; i < model_.num_layers; ++i) {
     const Shape rows = shape(max_tokens_, model_.kv_heads, model_.head_dim);
-    layers_.push_back({.k = arena.take(rows, DType::f32, "key cache"), .v = arena.take(rows, DType::f32, "value cache")});
+    layers_.push_back(
+        {.k = arena.take(rows, DType::f32, "key cache"), .v = arena.take(rows, DType::f32, "value cache")});
   }
   cache_.layers = layers_;
 }
 
 MicroBatch Generator::microbatch(std::int64_t tokens, std::int64_t past) {
   cache_.past = past;
-  return {.tokens = tokens_.rows(0, tokens), .positions = positions_.rows(0, tokens), .logits = logits_, .training = false,
+  return {.tokens = tokens_.rows(0, tokens),
+          .positions = positions_.rows(0, tokens),
+          .logits = logits_,
+          .training = false,
           .cache = &cache_};
 }
 
@@ -89,8 +94,8 @@ void Generator::generate(std::span<const std::int32_t> prompt, const GenerateOpt
   const std::int64_t end = std::min(length + options.max_new_tokens, max_tokens_);
   for (std::int64_t position = length; position < end; ++position) {
     ops_.to_host(logits_, std::as_writable_bytes(std::span(logits)));
-    const std::int32_t token = sample_token(std::span(logits).first(static_cast<std::size_t>(model_.vocab)), options.sampling,
-                                            key, static_cast<std::uint64_t>(position), scratch);
+    const std::int32_t token = sample_token(std::span(logits).first(static_cast<std::size_t>(model_.vocab)),
+                                            options.sampling, key, static_cast<std::uint64_t>(position), scratch);
     if (token == options.stop) return;
     emit(token);
     if (position + 1 < end) forward(std::span(&token, 1), position);

@@ -19,7 +19,8 @@ std::vector<std::pair<std::string, std::size_t>> by_size(const Arena::BytesByTag
 }
 
 std::string bar(std::size_t bytes, std::size_t total) {
-  const auto full = static_cast<int>(static_cast<double>(bytes) / static_cast<double>(std::max<std::size_t>(total, 1)) * bar_width + 0.5);
+  const auto full = static_cast<int>(
+      static_cast<double>(bytes) / static_cast<double>(std::max<std::size_t>(total, 1)) * bar_width + 0.5);
   std::string text;
   for (int i = 0; i < full; ++i) text += "█";
   return text;
@@ -40,11 +41,12 @@ std::string item_rows(const MemoryItem& item, std::size_t total) {
 
 std::string plan_table(const Setup& setup, const MemoryPlan& plan, const TrainingStep& step) {
   const std::size_t total = plan.total();
-  std::string text = fmt::format(
-      "{} {}: {} layers, hidden {}, {} parameters\nbatch: {} x {} tokens, {} microbatch{} of {}; {}\n\n", setup.config.run.name,
-      name_of(setup.model.arch), setup.model.num_layers, setup.model.hidden, step.count_parameters(), setup.batch.global_batch,
-      setup.batch.seq_length, setup.batch.num_microbatches, setup.batch.num_microbatches == 1 ? "" : "es",
-      setup.batch.micro_batch, name_of(setup.config.mixed_precision.precision));
+  std::string text =
+      fmt::format("{} {}: {} layers, hidden {}, {} parameters\nbatch: {} x {} tokens, {} microbatch{} of {}; {}\n\n",
+                  setup.config.run.name, name_of(setup.model.arch), setup.model.num_layers, setup.model.hidden,
+                  step.count_parameters(), setup.batch.global_batch, setup.batch.seq_length,
+                  setup.batch.num_microbatches, setup.batch.num_microbatches == 1 ? "" : "es", setup.batch.micro_batch,
+                  name_of(setup.config.mixed_precision.precision));
   for (const auto& item : plan.items())
     if (item.bytes > 0) text += item_rows(item, total);
   text += fmt::format("{:<{}} {:>11}  {} bytes\n\n", "total", name_width, format_bytes(total), total);
@@ -55,7 +57,8 @@ std::string plan_table(const Setup& setup, const MemoryPlan& plan, const Trainin
 std::string plan_json(const Setup& setup, const MemoryPlan& plan, const TrainingStep& step) {
   nlohmann::json items = nlohmann::json::array();
   for (const auto& item : plan.items())
-    items.push_back({{"name", item.name}, {"bytes", item.bytes * item.copies}, {"copies", item.copies}, {"tags", item.tags}});
+    items.push_back(
+        {{"name", item.name}, {"bytes", item.bytes * item.copies}, {"copies", item.copies}, {"tags", item.tags}});
   const nlohmann::json json{{"name", setup.config.run.name},
                             {"parameters", step.count_parameters()},
                             {"items", std::move(items)},

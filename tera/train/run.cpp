@@ -60,21 +60,23 @@ void train(const Setup& setup) {
   write_file_atomically(folder / "config.resolved.yaml", resolved_yaml(setup));
 
   log.info("{} {}: {} layers, hidden {}, {:.2f} M parameters", setup.config.run.name, name_of(setup.model.arch),
-           setup.model.num_layers, setup.model.hidden, static_cast<double>(trainer.step().params().count_elements()) / 1e6);
+           setup.model.num_layers, setup.model.hidden,
+           static_cast<double>(trainer.step().params().count_elements()) / 1e6);
   log.info("device: {}; data: {}", backend.name, summary);
-  log.info("batch: {} x {} tokens in {} microbatch{}; memory: {} as planned", setup.batch.global_batch, setup.batch.seq_length,
-           setup.batch.num_microbatches, setup.batch.num_microbatches == 1 ? "" : "es",
+  log.info("batch: {} x {} tokens in {} microbatch{}; memory: {} as planned", setup.batch.global_batch,
+           setup.batch.seq_length, setup.batch.num_microbatches, setup.batch.num_microbatches == 1 ? "" : "es",
            format_bytes(trainer.step().memory().total()));
 
   trainer.add_sink(std::make_unique<JsonlSink>(folder / "metrics.jsonl", AppendFile::Start::empty));
   trainer.add_sink(std::make_unique<ConsoleSink>(
-      log, ConsoleSink::Options{.total_steps = setup.batch.train_iters, .log_interval = setup.config.logger.log_interval}));
+      log,
+      ConsoleSink::Options{.total_steps = setup.batch.train_iters, .log_interval = setup.config.logger.log_interval}));
   trainer.run(stop);
 
   if (!setup.config.checkpoint.save.empty()) {
-    const auto saved = save_checkpoint(setup.config.checkpoint.save,
-                                       {.step = trainer.steps(), .config_yaml = resolved_yaml(setup)},
-                                       trainer.step().params(), *backend.ops);
+    const auto saved =
+        save_checkpoint(setup.config.checkpoint.save, {.step = trainer.steps(), .config_yaml = resolved_yaml(setup)},
+                        trainer.step().params(), *backend.ops);
     log.info("saved {}", saved.string());
   }
   draw_losses(folder, setup, log);

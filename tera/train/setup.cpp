@@ -19,8 +19,11 @@ int thread_count(const DistConfig& config) {
 
 cpu::Isa choose_isa(CpuIsa wanted) {
   if (wanted == CpuIsa::automatic) return cpu::best_isa();
-  const auto isa = wanted == CpuIsa::avx512 ? cpu::Isa::avx512 : wanted == CpuIsa::avx2 ? cpu::Isa::avx2 : cpu::Isa::baseline;
-  require_user(cpu::supports(isa), "dist.cpu_isa={}: this machine runs at most {}", name_of(wanted), name_of(cpu::best_isa()));
+  const auto isa = wanted == CpuIsa::avx512 ? cpu::Isa::avx512
+                   : wanted == CpuIsa::avx2 ? cpu::Isa::avx2
+                                            : cpu::Isa::baseline;
+  require_user(cpu::supports(isa), "dist.cpu_isa={}: this machine runs at most {}", name_of(wanted),
+               name_of(cpu::best_isa()));
   return isa;
 }
 

@@ -105,8 +105,10 @@ StepMetrics Trainer::train_step() {
   metrics.lr = lr;
   metrics.tokens = consumed_ * setup_.batch.seq_length;
   metrics.step_ms = milliseconds_since(begin);
-  metrics.tokens_per_s = static_cast<double>(setup_.batch.global_batch * setup_.batch.seq_length) / metrics.step_ms * 1e3;
-  metrics.tflops_per_device = metrics.tokens_per_s * model_flops_per_token(setup_.model, setup_.batch.seq_length) / 1e12;
+  metrics.tokens_per_s =
+      static_cast<double>(setup_.batch.global_batch * setup_.batch.seq_length) / metrics.step_ms * 1e3;
+  metrics.tflops_per_device =
+      metrics.tokens_per_s * model_flops_per_token(setup_.model, setup_.batch.seq_length) / 1e12;
   return metrics;
 }
 

@@ -158,7 +158,8 @@ double TrainingStep::grad_norm() {
 }
 
 double model_flops_per_token(const ModelShape& model, std::int64_t seq_length) {
-  const auto heads = static_cast<double>(model.heads * model.head_dim), kv = static_cast<double>(model.kv_heads * model.head_dim);
+  const auto heads = static_cast<double>(model.heads * model.head_dim),
+             kv = static_cast<double>(model.kv_heads * model.head_dim);
   const auto hidden = static_cast<double>(model.hidden), ffn = static_cast<double>(model.ffn);
   const auto layers = static_cast<double>(model.num_layers);
   const double mlp = hidden * ffn * (is_gated(model.activation) ? 3 : 2);

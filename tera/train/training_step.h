@@ -1,6 +1,6 @@
 #pragma once
-// One training step of one rank: a model, its memory, the engine and the optimizer, put together. Use it as it is, or take
-// its parts and write a loop of your own (docs/library.md).
+// One training step of one rank: a model, its memory, the engine and the optimizer, put together. Use it as it is, or
+// take its parts and write a loop of your own (docs/library.md).
 //
 //   TrainingStep step(setup);
 //   step.bind(backend);                  // rehearses, allocates once, draws the initial weights
@@ -77,8 +77,8 @@ class TrainingStep {
   double planned_flops_ = 0;
 };
 
-// Model FLOPs per token, forward and backward: 6 per parameter of a matrix product (output head in, input embedding out)
-// and 6 * L * S * heads * head_dim for causal attention.
+// Model FLOPs per token, forward and backward: 6 per parameter of a matrix product (output head in, input embedding
+// out) and 6 * L * S * heads * head_dim for causal attention.
 double model_flops_per_token(const ModelShape& model, std::int64_t seq_length);
 
 }  // namespace tera

@@ -43,7 +43,8 @@ TEST_P(HuggingFace, LogitsLossAndGradientsAgree) {
   const SafetensorsFile file(data_file(name + ".safetensors"));
   Model model(setup.model, {.threads = 2, .batch = setup.batch.micro_batch, .seq = setup.batch.seq_length});
   load_weights(file, model.params(), model.ops());
-  const Batch batch{.tokens = read_ints(file, "tokens"), .targets = read_ints(file, "targets"), .batch = setup.batch.micro_batch};
+  const Batch batch{
+      .tokens = read_ints(file, "tokens"), .targets = read_ints(file, "targets"), .batch = setup.batch.micro_batch};
 
   // Our logits have padding columns; theirs do not.
   std::vector<float> logits;
@@ -72,8 +73,8 @@ TEST_P(HuggingFace, LogitsLossAndGradientsAgree) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, HuggingFace,
-                         testing::Values("gpt2", "llama2", "llama3", "llama_linear", "llama_yarn", "llama_yarn_mscale", "mistral",
-                                         "qwen2", "qwen2_window", "qwen3"),
+                         testing::Values("gpt2", "llama2", "llama3", "llama_linear", "llama_yarn", "llama_yarn_mscale",
+                                         "mistral", "qwen2", "qwen2_window", "qwen3"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -15,8 +15,8 @@
 namespace tera::test {
 namespace {
 
-// The promise is 1e-3 relative at every step; a replay in fp64 stays within 2e-7, and leaving out weight decay moves the
-// loss by 6e-4, so only a much stricter bound proves the rules of the optimizer.
+// The promise is 1e-3 relative at every step; a replay in fp64 stays within 2e-7, and leaving out weight decay moves
+// the loss by 6e-4, so only a much stricter bound proves the rules of the optimizer.
 constexpr double limit = 1e-5;
 
 template <class T>
@@ -32,7 +32,8 @@ TEST(TrainingRun, FollowsPyTorchFor200Steps) {
   const tera::Setup setup = resolve(load_config(base + ".yaml").config);
   const SafetensorsFile file(base + ".safetensors");
   const auto tokens = read_all<std::int32_t>(file, "tokens");  // [steps,global batch,S+1]
-  const auto losses = read_all<double>(file, "losses"), norms = read_all<double>(file, "grad_norms"), rates = read_all<double>(file, "lrs");
+  const auto losses = read_all<double>(file, "losses"), norms = read_all<double>(file, "grad_norms"),
+             rates = read_all<double>(file, "lrs");
 
   Backend backend = make_backend({.threads = 2});
   TrainingStep step(setup);
@@ -53,7 +54,8 @@ TEST(TrainingRun, FollowsPyTorchFor200Steps) {
   for (std::size_t i = 0; i < losses.size(); ++i) {
     for (std::int64_t m = 0; m < setup.batch.num_microbatches; ++m) {
       for (std::size_t row = 0; row < rows; ++row) {
-        const auto sample = static_cast<std::int64_t>(i) * setup.batch.global_batch + m * micro + static_cast<std::int64_t>(row) / seq;
+        const auto sample =
+            static_cast<std::int64_t>(i) * setup.batch.global_batch + m * micro + static_cast<std::int64_t>(row) / seq;
         const auto at = static_cast<std::size_t>(sample * (seq + 1) + static_cast<std::int64_t>(row) % seq);
         inputs[row] = tokens[at];
         targets[row] = tokens[at + 1];

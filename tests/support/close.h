@@ -18,11 +18,11 @@ inline double unit_roundoff(DType dtype) {
   }
 }
 
-// The bound for a value that is a sum of reduction_length terms, each rounded to fp32, and is then rounded to `storage`.
-// `magnitude` is the sum of the terms' absolute values (or an upper bound of it), `value` the result itself where it is
-// known: with cancellation it is much smaller. Rounding errors of a sum behave like a random walk, so they grow with the
-// square root of its length; 4 is the margin over that. Values below the smallest normal fp16 lose up to half of its
-// subnormal step.
+// The bound for a value that is a sum of reduction_length terms, each rounded to fp32, and is then rounded to
+// `storage`. `magnitude` is the sum of the terms' absolute values (or an upper bound of it), `value` the result itself
+// where it is known: with cancellation it is much smaller. Rounding errors of a sum behave like a random walk, so they
+// grow with the square root of its length; 4 is the margin over that. Values below the smallest normal fp16 lose up to
+// half of its subnormal step.
 inline double tolerance(DType storage, std::int64_t reduction_length, double magnitude, double value) {
   const double steps = 4.0 * std::sqrt(static_cast<double>(reduction_length) + 4.0);
   const double sums = steps * unit_roundoff(DType::f32) * magnitude;

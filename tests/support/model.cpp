@@ -53,7 +53,8 @@ Model::Model(const ModelShape& shape, const Options& options)
   params_.lay_out();
   const Pools pools = check(options_.schedule, microbatches_of(options_.schedule));
 
-  Arena weights = Arena::measuring(), constants = Arena::measuring(), grads = Arena::measuring(), inputs = Arena::measuring();
+  Arena weights = Arena::measuring(), constants = Arena::measuring(), grads = Arena::measuring(),
+        inputs = Arena::measuring();
   bind(weights, constants, grads, inputs);
   const cpu::CpuWorkspaceRules rules(options_.threads);
   PlanOps plan_ops(rules);
@@ -62,7 +63,8 @@ Model::Model(const ModelShape& shape, const Options& options)
   play(plan_ops, rehearsal);
 
   const auto real = [&](const Arena& measured) { return Arena(device_.allocate(measured.peak()), "test"); };
-  Arena real_weights = real(weights), real_constants = real(constants), real_grads = real(grads), real_inputs = real(inputs);
+  Arena real_weights = real(weights), real_constants = real(constants), real_grads = real(grads),
+        real_inputs = real(inputs);
   bind(real_weights, real_constants, real_grads, real_inputs);
   const auto fill = [&](std::deque<Arena>& to, const std::deque<Arena>& from) {
     for (const auto& arena : from) to.push_back(real(arena));
@@ -106,7 +108,8 @@ double Model::train(const std::vector<Batch>& batches) {
   require(batches.size() == batch_.size(), "{} batches for {} microbatches", batches.size(), batch_.size());
   std::int64_t counted = 0;
   for (const auto& batch : batches)
-    counted += std::count_if(batch.targets.begin(), batch.targets.end(), [](std::int32_t target) { return target >= 0; });
+    counted +=
+        std::count_if(batch.targets.begin(), batch.targets.end(), [](std::int32_t target) { return target >= 0; });
   const auto rows = static_cast<std::size_t>(options_.batch * options_.seq);
   for (std::size_t i = 0; i < batches.size(); ++i) {
     std::vector<std::int32_t> positions(rows);
@@ -162,7 +165,8 @@ std::vector<float> Model::all_gradients() {
 
 bool Model::peaks_as_planned() const {
   const auto equal = [](const std::deque<Arena>& a, const std::deque<Arena>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Arena& x, const Arena& y) { return x.peak() == y.peak(); });
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [](const Arena& x, const Arena& y) { return x.peak() == y.peak(); });
   };
   return equal(measured_.f_to_b, stage_.f_to_b) && equal(measured_.f_to_w, stage_.f_to_w) &&
          equal(measured_.b_to_w, stage_.b_to_w) && measured_.replay->peak() == stage_.replay->peak() &&

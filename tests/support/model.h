@@ -37,8 +37,8 @@ class Model {
 
   // Plays the schedule; gradients accumulate into zeros. Returns the mean of the counted token losses.
   double train(const std::vector<Batch>& batches);
-  std::vector<float> logits(const Batch& batch);          // [T,padded V]
-  std::vector<float> gradient(const std::string& part);   // by outside name, [out,in]
+  std::vector<float> logits(const Batch& batch);         // [T,padded V]
+  std::vector<float> gradient(const std::string& part);  // by outside name, [out,in]
   std::vector<float> all_gradients();
 
   // Bytes that the real run took at its peak, by the names of the plan, against what was planned.

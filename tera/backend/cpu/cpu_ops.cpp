@@ -10,7 +10,8 @@ CpuOps::CpuOps(int threads, Isa isa) : pool_(threads), isa_(isa) {
 }
 
 std::span<std::byte> CpuOps::workspace(std::size_t bytes) const {
-  require(bytes <= workspace_.size(), "an op needs {} bytes of workspace, the plan reserved {}", bytes, workspace_.size());
+  require(bytes <= workspace_.size(), "an op needs {} bytes of workspace, the plan reserved {}", bytes,
+          workspace_.size());
   return workspace_.first(bytes);
 }
 

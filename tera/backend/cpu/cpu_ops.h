@@ -16,25 +16,25 @@ class CpuOps final : public Ops {
   void bind_workspace(std::span<std::byte> workspace) override { workspace_ = workspace; }
 
  private:
-  void do_gemm(const GemmArgs& args) override;                       // gemm.cpp
-  void do_column_sum(const ColumnSumArgs& args) override;            // reduce.cpp
-  void do_norm(const NormArgs& args) override;                       // norm.cpp
+  void do_gemm(const GemmArgs& args) override;             // gemm.cpp
+  void do_column_sum(const ColumnSumArgs& args) override;  // reduce.cpp
+  void do_norm(const NormArgs& args) override;             // norm.cpp
   void do_norm_back(const NormBackArgs& args) override;
-  void do_rope(const RopeArgs& args) override;                       // rope.cpp
-  void do_attention(const AttentionArgs& args) override;             // attention.cpp
+  void do_rope(const RopeArgs& args) override;            // rope.cpp
+  void do_attention(const AttentionArgs& args) override;  // attention.cpp
   void do_attention_back(const AttentionBackArgs& args) override;
-  void do_activation(const ActivationArgs& args) override;           // pointwise.cpp
+  void do_activation(const ActivationArgs& args) override;  // pointwise.cpp
   void do_activation_back(const ActivationBackArgs& args) override;
   void do_dropout(const DropoutArgs& args) override;
-  void do_embedding(const EmbeddingArgs& args) override;             // embedding.cpp
+  void do_embedding(const EmbeddingArgs& args) override;  // embedding.cpp
   void do_embedding_back(const EmbeddingBackArgs& args) override;
-  void do_cross_entropy(const CrossEntropyArgs& args) override;      // loss.cpp
-  void do_sum(const SumArgs& args) override;                         // reduce.cpp
+  void do_cross_entropy(const CrossEntropyArgs& args) override;  // loss.cpp
+  void do_sum(const SumArgs& args) override;                     // reduce.cpp
   void do_sum_squares(const SumSquaresArgs& args) override;
-  void do_clip(const ClipArgs& args) override;                       // optim.cpp
+  void do_clip(const ClipArgs& args) override;  // optim.cpp
   void do_adam(const AdamArgs& args) override;
   void do_sgd(const SgdArgs& args) override;
-  void do_copy(const CopyArgs& args) override;                       // copy.cpp
+  void do_copy(const CopyArgs& args) override;  // copy.cpp
   void do_fill(const FillArgs& args) override;
   void do_from_host(std::span<const std::byte> host, const Tensor& tensor) override;
   void do_to_host(const Tensor& tensor, std::span<std::byte> host) override;

@@ -1,7 +1,7 @@
 #pragma once
 // Files in this folder are compiled once per instruction set, with TERA_ISA naming it, and each gives a table of
-// functions: `template <> const XKernels& x_kernels<TERA_ISA>()`. Everything else in them sits in anonymous namespaces, and
-// they include nothing but each other and C headers: an inline function from elsewhere, compiled here with wide
+// functions: `template <> const XKernels& x_kernels<TERA_ISA>()`. Everything else in them sits in anonymous namespaces,
+// and they include nothing but each other and C headers: an inline function from elsewhere, compiled here with wide
 // instructions, could be the copy that the linker keeps for the whole program.
 
 namespace tera::cpu {

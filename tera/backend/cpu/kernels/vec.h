@@ -1,6 +1,6 @@
 #pragma once
-// One vector of floats, as wide as the instruction set of this compilation, and what kernels do with it. Written with the
-// compiler's vector types, so that one source serves SSE2, AVX2, AVX-512 and NEON. Everything is in an anonymous
+// One vector of floats, as wide as the instruction set of this compilation, and what kernels do with it. Written with
+// the compiler's vector types, so that one source serves SSE2, AVX2, AVX-512 and NEON. Everything is in an anonymous
 // namespace on purpose: see isa.h.
 
 #include <cstddef>
@@ -76,7 +76,8 @@ struct Fp16 {
   const UIntVec normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
   const UIntVec subnormal = as_bits(as_float(magnitude) + 0.5f) - 0x3f000000u;  // the adder rounds at bit 2^-24
   UIntVec out = magnitude < 0x38800000u ? subnormal : normal;
-  out = magnitude >= 0x477ff000u ? (magnitude > 0x7f800000u ? (magnitude & 0u) + 0x7e00u : (magnitude & 0u) + 0x7c00u) : out;
+  out = magnitude >= 0x477ff000u ? (magnitude > 0x7f800000u ? (magnitude & 0u) + 0x7e00u : (magnitude & 0u) + 0x7c00u)
+                                 : out;
   narrow(&p->bits, out | sign);
 }
 
