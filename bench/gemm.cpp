@@ -1,13 +1,13 @@
 // Speed of matrix products on the shapes of training: `gemm_bench [threads] [isa] [filter]`. For each shape the best of
-// several runs, since other work on the machine can only slow a run down. One thread is timed by the processor time it gets,
-// several by the wall clock, for which the machine has to be quiet.
+// several runs, since other work on the machine can only slow a run down. One thread is timed by the processor time it
+// gets, several by the wall clock, for which the machine has to be quiet.
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
-#include <ctime>
 #include <cstdlib>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -26,7 +26,8 @@ struct Case {
 };
 
 // The three products of a linear layer with weight [out,in] on `tokens` rows.
-void add_layer(std::vector<Case>& cases, const std::string& name, std::int64_t tokens, std::int64_t out, std::int64_t in) {
+void add_layer(std::vector<Case>& cases, const std::string& name, std::int64_t tokens, std::int64_t out,
+               std::int64_t in) {
   cases.push_back({name + " forward", tokens, out, in, false, true, false});
   cases.push_back({name + " dx", tokens, in, out, false, false, false});
   cases.push_back({name + " dw", out, in, tokens, true, false, true});

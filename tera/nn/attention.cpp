@@ -55,7 +55,8 @@ AttentionShape Attention::shape_of(const Run& run) const {
 }
 
 void Attention::take_saved(Run& run, AttentionSaved& s, const Tensor& x) const {
-  const std::int64_t tokens = x.dim(0), q_width = spec_.heads * spec_.head_dim, kv_width = spec_.kv_heads * spec_.head_dim;
+  const std::int64_t tokens = x.dim(0), q_width = spec_.heads * spec_.head_dim,
+                     kv_width = spec_.kv_heads * spec_.head_dim;
   s.stats = norm_.take_stats(run, x, "attention.norm_stats");
   s.normed = spec_.recompute_norm ? run.scratch.take(x.shape, x.dtype, "attention.normed")
                                   : run.stash.take(Life::f_to_w, x.shape, x.dtype, "attention.normed");
@@ -81,8 +82,12 @@ void Attention::norm_and_turn(Run& run, AttentionSaved& s) const {
 
 void Attention::attend(Run& run, AttentionSaved& s) const {
   const Heads heads = turned_heads(s);
-  run.ops.attention({.q = heads.q, .k = heads.k, .v = heads.v, .out = s.out.split_last(spec_.heads, spec_.head_dim),
-                     .lse = s.lse, .shape = shape_of(run)});
+  run.ops.attention({.q = heads.q,
+                     .k = heads.k,
+                     .v = heads.v,
+                     .out = s.out.split_last(spec_.heads, spec_.head_dim),
+                     .lse = s.lse,
+                     .shape = shape_of(run)});
 }
 
 // Generation: this call's keys and values join those of earlier calls, and its queries see them all.
@@ -93,8 +98,12 @@ void Attention::attend_cached(Run& run, AttentionSaved& s) const {
   const std::int64_t past = run.mb.cache->past, end = past + heads.k.dim(0);
   run.ops.copy({.src = heads.k, .dst = cache.k.rows(past, end)});
   run.ops.copy({.src = heads.v, .dst = cache.v.rows(past, end)});
-  run.ops.attention({.q = heads.q, .k = cache.k.rows(0, end), .v = cache.v.rows(0, end),
-                     .out = s.out.split_last(spec_.heads, spec_.head_dim), .lse = s.lse, .shape = shape_of(run)});
+  run.ops.attention({.q = heads.q,
+                     .k = cache.k.rows(0, end),
+                     .v = cache.v.rows(0, end),
+                     .out = s.out.split_last(spec_.heads, spec_.head_dim),
+                     .lse = s.lse,
+                     .shape = shape_of(run)});
 }
 
 void Attention::f(Run& run, AttentionSaved& s, const Tensor& x, const Tensor& y) {
@@ -117,10 +126,16 @@ void Attention::b(Run& run, AttentionSaved& s, const Tensor& x, const Tensor& dy
   out_.backward_input(run, s.dout, dattended);
 
   const Heads heads = turned_heads(s), grads = heads_of(s.dqkv);
-  run.ops.attention_back({.q = heads.q, .k = heads.k, .v = heads.v,
+  run.ops.attention_back({.q = heads.q,
+                          .k = heads.k,
+                          .v = heads.v,
                           .out = s.out.split_last(spec_.heads, spec_.head_dim),
-                          .dout = dattended.split_last(spec_.heads, spec_.head_dim), .lse = s.lse,
-                          .dq = grads.q, .dk = grads.k, .dv = grads.v, .shape = shape_of(run)});
+                          .dout = dattended.split_last(spec_.heads, spec_.head_dim),
+                          .lse = s.lse,
+                          .dq = grads.q,
+                          .dk = grads.k,
+                          .dv = grads.v,
+                          .shape = shape_of(run)});
   if (rope_) rope_->backward(run, grads.qk);
   if (q_norm_) {
     const Heads projected = heads_of(s.qkv);

@@ -11,17 +11,17 @@
 namespace tera {
 
 struct AttentionSpec {
-  std::string name;            // for parameters without a name of their own and for random streams
+  std::string name;  // for parameters without a name of their own and for random streams
   NormSpec norm;
-  LinearSpec qkv, out;         // rows of qkv: [Q | K | V]
+  LinearSpec qkv, out;  // rows of qkv: [Q | K | V]
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::optional<RopeSpec> rope;
   std::optional<NormSpec> q_norm, k_norm;  // over each head, before rope; both or neither
   Mask mask = Mask::causal;
   std::int64_t window = 0;
   float attention_dropout = 0, hidden_dropout = 0;
-  std::uint64_t seed = 0;      // of dropout
-  int layer = 0;               // index in the KV cache
+  std::uint64_t seed = 0;  // of dropout
+  int layer = 0;           // index in the KV cache
   bool recompute_norm = false;
 };
 

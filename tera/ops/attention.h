@@ -8,23 +8,23 @@ namespace tera {
 // What forward and backward share. Rows of q, k, v are tokens; sequences follow each other, either `batch` of equal
 // length, or cut by offsets. Query head n reads kv head n / (N/G).
 struct AttentionShape {
-  std::int64_t batch = 1;         // equal sequences when there are no offsets
-  Tensor q_offsets, k_offsets;    // i32 [documents+1], both or neither: row where each document begins; ends with Tq, Tk
-  Mask mask = Mask::causal;       // causal aligns the last query with the last key when lengths differ
-  std::int64_t window = 0;        // a query sees at most this many keys, its own included; 0: no limit; causal only
-  float scale = 0;                // of q.k; must be given
-  float dropout = 0;              // of the probabilities, from the counter RNG: key, q_rows, k_rows, head
+  std::int64_t batch = 1;       // equal sequences when there are no offsets
+  Tensor q_offsets, k_offsets;  // i32 [documents+1], both or neither: row where each document begins; ends with Tq, Tk
+  Mask mask = Mask::causal;     // causal aligns the last query with the last key when lengths differ
+  std::int64_t window = 0;      // a query sees at most this many keys, its own included; 0: no limit; causal only
+  float scale = 0;              // of q.k; must be given
+  float dropout = 0;            // of the probabilities, from the counter RNG: key, q_rows, k_rows, head
   RngKey key;
-  Tensor q_rows, k_rows;          // i64 [Tq], [Tk]: global row ids; needed by dropout only
+  Tensor q_rows, k_rows;  // i64 [Tq], [Tk]: global row ids; needed by dropout only
 };
 
 // out = softmax(scale q k^T, masked) v, in memory linear in the sequence length. A query that sees no key gives zeros
 // and lse = -inf.
 struct AttentionArgs {
-  Tensor q;          // [Tq,N,D], rows may be strided (packed [Q | K | V] rows)
-  Tensor k, v;       // [Tk,G,D], rows may be strided
-  Tensor out;        // [Tq,N,D], rows may be strided
-  Tensor lse;        // f32 [N,Tq]: log of the sum of exp of the scaled scores
+  Tensor q;     // [Tq,N,D], rows may be strided (packed [Q | K | V] rows)
+  Tensor k, v;  // [Tk,G,D], rows may be strided
+  Tensor out;   // [Tq,N,D], rows may be strided
+  Tensor lse;   // f32 [N,Tq]: log of the sum of exp of the scaled scores
   AttentionShape shape;
   void check() const;
 };

@@ -1,4 +1,5 @@
-// Matrix products against loops in double, on every instruction set of this machine, with guard bytes around each tensor.
+// Matrix products against loops in double, on every instruction set of this machine, with guard bytes around each
+// tensor.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -167,11 +168,13 @@ std::vector<Expected> all_expected(const GemmCase& c, const Operands& before) {
   return all;
 }
 
-void check_result(const GemmCase& c, const std::vector<Expected>& wanted, const Operands& before, const Operands& after) {
+void check_result(const GemmCase& c, const std::vector<Expected>& wanted, const Operands& before,
+                  const Operands& after) {
   for (std::int64_t i = 0; i < c.m; ++i)
     for (std::int64_t j = 0; j < c.n; ++j) {
       const auto [value, magnitude] = wanted[static_cast<std::size_t>(i * c.n + j)];
-      ASSERT_NEAR(after.out.get(i, j), value, test::tolerance(c.out, c.k + 2, magnitude, value)) << "at " << i << "," << j;
+      ASSERT_NEAR(after.out.get(i, j), value, test::tolerance(c.out, c.k + 2, magnitude, value))
+          << "at " << i << "," << j;
     }
   EXPECT_TRUE(after.out.guards_intact());
   EXPECT_TRUE(after.a == before.a && after.b == before.b && after.bias == before.bias);
@@ -213,15 +216,23 @@ TEST(Gemm, StorageAndExtras) {
                                            {DType::bf16, DType::f32},
                                            {DType::f16, DType::f16},
                                            {DType::f16, DType::f32}};
-  const Extra extras[] = {Extra::none, Extra::bias, Extra::residual, Extra::bias_and_residual, Extra::residual_is_out,
-                          Extra::accumulate};
+  const Extra extras[] = {
+      Extra::none, Extra::bias, Extra::residual, Extra::bias_and_residual, Extra::residual_is_out, Extra::accumulate};
   for (const auto& [in, out] : types)
     for (const auto& [trans_a, trans_b] : forms)
       for (const auto extra : extras)
         for (const auto extra_dtype : {in, out})
           for (const std::int64_t k : {29, 530}) {  // one block of depth, and several
-            play({.m = 37, .n = 75, .k = k, .trans_a = trans_a, .trans_b = trans_b, .in = in, .out = out, .extra = extra,
-                  .extra_dtype = extra_dtype, .padding = 5});
+            play({.m = 37,
+                  .n = 75,
+                  .k = k,
+                  .trans_a = trans_a,
+                  .trans_b = trans_b,
+                  .in = in,
+                  .out = out,
+                  .extra = extra,
+                  .extra_dtype = extra_dtype,
+                  .padding = 5});
             if (HasFatalFailure()) return;
           }
 }
@@ -229,9 +240,10 @@ TEST(Gemm, StorageAndExtras) {
 // Sizes that need several chunks of rows, columns and depth; the reference is taken at some elements only.
 TEST(Gemm, SeveralChunks) {
   for (const auto& [trans_a, trans_b] : forms)
-    for (const auto& c : {GemmCase{.m = 2100, .n = 40, .k = 19}, GemmCase{.m = 21, .n = 1100, .k = 400},
-                          GemmCase{.m = 150, .n = 70, .k = 4500, .out = DType::f32, .extra = Extra::accumulate},
-                          GemmCase{.m = 130, .n = 70, .k = 4500, .in = DType::bf16, .out = DType::bf16, .padding = 1}}) {
+    for (const auto& c :
+         {GemmCase{.m = 2100, .n = 40, .k = 19}, GemmCase{.m = 21, .n = 1100, .k = 400},
+          GemmCase{.m = 150, .n = 70, .k = 4500, .out = DType::f32, .extra = Extra::accumulate},
+          GemmCase{.m = 130, .n = 70, .k = 4500, .in = DType::bf16, .out = DType::bf16, .padding = 1}}) {
       GemmCase formed = c;
       formed.trans_a = trans_a;
       formed.trans_b = trans_b;

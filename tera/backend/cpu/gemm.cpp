@@ -1,5 +1,5 @@
-// Matrix products: the output is cut into chunks that fit the workspace, each chunk's part of b is packed by all threads
-// together, then tasks of a fixed number of rows multiply it. Borders depend on the shape only.
+// Matrix products: the output is cut into chunks that fit the workspace, each chunk's part of b is packed by all
+// threads together, then tasks of a fixed number of rows multiply it. Borders depend on the shape only.
 
 #include <algorithm>
 
@@ -15,8 +15,8 @@ namespace {
 using Index = std::int64_t;
 
 constexpr Index chunk_rows = 2048, chunk_columns = 1024, chunk_depth_blocks = 6;
-// Enough tasks to keep some ten threads evenly busy; fewer where a has to be packed, since every task along a row of tasks
-// packs it again.
+// Enough tasks to keep some ten threads evenly busy; fewer where a has to be packed, since every task along a row of
+// tasks packs it again.
 constexpr Index wanted_tasks = 32, wanted_packing_tasks = 16;
 
 constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
@@ -38,9 +38,9 @@ constexpr Range part(Index index, Index size, Index total) {
 // How a product is cut. A chunk is what one packed part of b serves, a block is one task's share of it.
 struct Cut {
   Index m, n, k;
-  Index rows, columns, depth;                       // of a chunk
+  Index rows, columns, depth;  // of a chunk
   Index block_rows, block_columns, block_depth;
-  bool sums_apart;                                  // 16-bit output over several blocks of depth: sums wait in fp32
+  bool sums_apart;  // 16-bit output over several blocks of depth: sums wait in fp32
 
   explicit Cut(const GemmArgs& args) : m(args.m()), n(args.n()), k(args.k()) {
     rows = even_part(m, chunk_rows, gemm_block_rows);
@@ -157,9 +157,9 @@ class Product {
   const GemmArgs& args_;
   const Cut cut_;
   const GemmKernels& kernels_;
-  float* packed_;         // [depth, columns] of a chunk
-  float* sums_;           // [rows, columns] of a chunk
-  std::byte* scratch_;    // per thread
+  float* packed_;                           // [depth, columns] of a chunk
+  float* sums_;                             // [rows, columns] of a chunk
+  std::byte* scratch_;                      // per thread
   Index row_ = 0, column_ = 0, depth_ = 0;  // where the chunk begins
 };
 

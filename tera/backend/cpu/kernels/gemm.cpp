@@ -24,8 +24,10 @@ void pack(const GemmPackArgs& args) {
     for (std::ptrdiff_t j = 0; j < args.columns; j += tile_columns) {
       float* to = args.packed + j * args.depth;
       const std::ptrdiff_t columns = args.columns - j < tile_columns ? args.columns - j : tile_columns;
-      if (args.transposed) pack_sliver_transposed(at<T>(args.b, j, 0), args.b.stride, args.depth, columns, to);
-      else pack_sliver(at<T>(args.b, 0, j), args.b.stride, args.depth, columns, to);
+      if (args.transposed)
+        pack_sliver_transposed(at<T>(args.b, j, 0), args.b.stride, args.depth, columns, to);
+      else
+        pack_sliver(at<T>(args.b, 0, j), args.b.stride, args.depth, columns, to);
     }
   });
 }
@@ -99,8 +101,10 @@ void multiply(const GemmBlockArgs& args, const Left& a) {
       const std::ptrdiff_t row_step = a.stride == 0 ? args.depth : layout == Layout::rows ? a.stride : 1;
       const float* from = a.data + i * row_step;
       const std::ptrdiff_t stride = a.stride == 0 ? height : a.stride;
-      if (args.columns - j > lanes) tile_at<layout, height, tile_vectors>(args, from, stride, i, j);
-      else tile_at<layout, height, 1>(args, from, stride, i, j);
+      if (args.columns - j > lanes)
+        tile_at<layout, height, tile_vectors>(args, from, stride, i, j);
+      else
+        tile_at<layout, height, 1>(args, from, stride, i, j);
     });
 }
 
@@ -122,8 +126,10 @@ void block(const GemmBlockArgs& args) {
     Left left{reinterpret_cast<const float*>(a), args.a.stride};
     if (!in_place<T>(args)) {
       left = {args.scratch, args.transposed ? 0 : gemm_block_depth + cache_line};
-      if (args.transposed) pack_columns(a, args.a.stride, args.depth, args.rows, args.scratch);
-      else pack_rows(a, args.a.stride, args.rows, args.depth, args.scratch, left.stride);
+      if (args.transposed)
+        pack_columns(a, args.a.stride, args.depth, args.rows, args.scratch);
+      else
+        pack_rows(a, args.a.stride, args.rows, args.depth, args.scratch, left.stride);
     }
     return args.transposed ? multiply<Layout::columns>(args, left) : multiply<Layout::rows>(args, left);
   });
@@ -131,8 +137,8 @@ void block(const GemmBlockArgs& args) {
 
 // sums[r][c] = row r of a times row c of b, sums [rows, tile_columns].
 template <class T, int rows, int columns>
-[[gnu::noinline]] void dots(const T* a, std::ptrdiff_t a_stride, const T* b, std::ptrdiff_t b_stride, std::ptrdiff_t depth,
-                            float* sums) {
+[[gnu::noinline]] void dots(const T* a, std::ptrdiff_t a_stride, const T* b, std::ptrdiff_t b_stride,
+                            std::ptrdiff_t depth, float* sums) {
   Tile<rows, columns> tile{};
   const auto step = [&](auto read, std::ptrdiff_t k) {
     Vec right[columns];
@@ -160,8 +166,8 @@ void thin(const GemmThinArgs& args) {
       alignas(64) float tile[gemm_thin_rows * tile_columns];
       const auto all_rows = [&]<int columns>(std::ptrdiff_t c) {
         for_each_height<step>(args.rows, [&]<int height>(std::ptrdiff_t i) {
-          dots<T, height, columns>(at<T>(args.a, i, 0), args.a.stride, at<T>(args.b, j + c, 0), args.b.stride, args.depth,
-                                   tile + i * tile_columns + c);
+          dots<T, height, columns>(at<T>(args.a, i, 0), args.a.stride, at<T>(args.b, j + c, 0), args.b.stride,
+                                   args.depth, tile + i * tile_columns + c);
         });
       };
       std::ptrdiff_t c = 0;

@@ -24,24 +24,24 @@ struct GemmPackArgs {
   float* packed = nullptr;  // [slivers, depth, tile columns]
 };
 
-// One block of the output for one block of the depth: sums = a b (+ bias + residual), or sums += a b; then, where out is
-// given, out = sums in its own storage.
+// One block of the output for one block of the depth: sums = a b (+ bias + residual), or sums += a b; then, where out
+// is given, out = sums in its own storage.
 struct GemmBlockArgs {
-  GemmMatrix a;             // [rows, depth], or [depth, rows] where transposed
+  GemmMatrix a;  // [rows, depth], or [depth, rows] where transposed
   bool transposed = false;
   const float* b = nullptr;  // packed
   std::ptrdiff_t rows = 0, columns = 0, depth = 0;
   float* sums = nullptr;  // [rows, columns]; may be null where out is given and the depth has one block only
   std::ptrdiff_t sums_stride = 0;
-  bool add = false;     // to what is in sums
-  GemmMatrix bias;      // [columns], optional
-  GemmMatrix residual;  // [rows, columns], optional
-  GemmMatrix out;       // [rows, columns], optional; written through
+  bool add = false;          // to what is in sums
+  GemmMatrix bias;           // [columns], optional
+  GemmMatrix residual;       // [rows, columns], optional
+  GemmMatrix out;            // [rows, columns], optional; written through
   float* scratch = nullptr;  // gemm_scratch_floats, for a, where it has to be packed
 };
 
-// A few rows times a matrix stored transposed, which is read once and in place: out = a b (+ bias + residual), the whole
-// depth at once.
+// A few rows times a matrix stored transposed, which is read once and in place: out = a b (+ bias + residual), the
+// whole depth at once.
 struct GemmThinArgs {
   GemmMatrix a;  // [rows, depth], at most gemm_thin_rows rows
   GemmMatrix b;  // [columns, depth]

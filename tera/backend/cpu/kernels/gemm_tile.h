@@ -1,10 +1,10 @@
 #pragma once
-// Building blocks of matrix products: a tile of sums held in registers, and the packing that feeds it. Include only from
-// kernels/*.cpp; everything is in an anonymous namespace on purpose, see isa.h.
+// Building blocks of matrix products: a tile of sums held in registers, and the packing that feeds it. Include only
+// from kernels/*.cpp; everything is in an anonymous namespace on purpose, see isa.h.
 //
-// A tile is up to tile_rows x tile_columns sums. Its left operand is read one element at a time and spread over a vector,
-// so it may lie by rows or by columns; its right operand is read in vectors, so each of its rows is contiguous. Every sum
-// adds its products in the order of k, whatever the size of the tile around it.
+// A tile is up to tile_rows x tile_columns sums. Its left operand is read one element at a time and spread over a
+// vector, so it may lie by rows or by columns; its right operand is read in vectors, so each of its rows is contiguous.
+// Every sum adds its products in the order of k, whatever the size of the tile around it.
 
 #include "tera/backend/cpu/kernels/vec.h"
 
@@ -32,7 +32,8 @@ struct Tile {
   Vec sum[rows][vectors];
 };
 
-// a b for a [rows,depth] laid out as `layout` says with stride a_stride, and b [depth, vectors*lanes], rows b_stride apart.
+// a b for a [rows,depth] laid out as `layout` says with stride a_stride, and b [depth, vectors*lanes], rows b_stride
+// apart.
 template <Layout layout, int rows, int vectors>
 [[maybe_unused, gnu::always_inline]] inline Tile<rows, vectors> tile_product(std::ptrdiff_t depth, const float* a,
                                                                              std::ptrdiff_t a_stride, const float* b,
@@ -106,8 +107,8 @@ template <int width = 1>
   }
 }
 
-// Right operands are packed in slivers of tile_columns columns, [depth, tile_columns] each, zeros behind the last column.
-// This packs one sliver from rows: b [depth, columns], rows `stride` apart.
+// Right operands are packed in slivers of tile_columns columns, [depth, tile_columns] each, zeros behind the last
+// column. This packs one sliver from rows: b [depth, columns], rows `stride` apart.
 template <class T>
 [[maybe_unused]] inline void pack_sliver(const T* b, std::ptrdiff_t stride, std::ptrdiff_t depth,
                                          std::ptrdiff_t columns, float* to) {
@@ -142,8 +143,8 @@ template <class T>
 
 // Left operands need packing only to change their storage or their place in memory. By rows: a plain copy.
 template <class T>
-[[maybe_unused]] inline void pack_rows(const T* from, std::ptrdiff_t stride, std::ptrdiff_t rows, std::ptrdiff_t columns,
-                                       float* to, std::ptrdiff_t to_stride) {
+[[maybe_unused]] inline void pack_rows(const T* from, std::ptrdiff_t stride, std::ptrdiff_t rows,
+                                       std::ptrdiff_t columns, float* to, std::ptrdiff_t to_stride) {
   for (std::ptrdiff_t i = 0; i < rows; ++i, from += stride, to += to_stride) {
     std::ptrdiff_t j = 0;
     for (; j + lanes <= columns; j += lanes) store(to + j, load(from + j));
@@ -171,8 +172,10 @@ template <class T>
         constexpr int last = height % lanes;
         float* sliver = to + i * depth + k * height + r;
         const T* from = a + k * stride + i + r;
-        if (r + lanes <= height) store(sliver, load(from));
-        else store_part(sliver, load_part(from, last), last);
+        if (r + lanes <= height)
+          store(sliver, load(from));
+        else
+          store_part(sliver, load_part(from, last), last);
       }
   });
 }
