@@ -66,12 +66,14 @@ void NormArgs::check() const {
   same_shape(op, "weight", weight, shape(x.shape.last()));
   dtype(op, "rstd", rstd, DType::f32);
   same_shape(op, "rstd", rstd, without_last(x.shape));
+  dense(op, "rstd", rstd);
   const bool layer = kind == NormKind::layer_norm;
   that(layer == static_cast<bool>(mean) && layer == static_cast<bool>(bias), op,
        "layer_norm, and only it, has mean and bias");
   if (layer) {
     dtype(op, "mean", mean, DType::f32);
     same_shape(op, "mean", mean, rstd.shape);
+    dense(op, "mean", mean);
     dtype(op, "bias", bias, x.dtype);
     same_shape(op, "bias", bias, weight.shape);
   }
@@ -88,8 +90,12 @@ void NormBackArgs::check() const {
   same_shape(op, "weight", weight, shape(x.shape.last()));
   dtype(op, "rstd", rstd, DType::f32);
   same_shape(op, "rstd", rstd, without_last(x.shape));
+  dense(op, "rstd", rstd);
   that((kind == NormKind::layer_norm) == static_cast<bool>(mean), op, "layer_norm, and only it, has a mean");
-  if (mean) same_shape(op, "mean", mean, rstd.shape);
+  if (mean) {
+    same_shape(op, "mean", mean, rstd.shape);
+    dense(op, "mean", mean);
+  }
   if (residual) {
     float_like(op, "residual", residual, x);
     dense_rows(op, "residual", residual);

@@ -4,8 +4,8 @@
 
 namespace tera {
 
-// y = (x - mean) * rstd * weight + bias over the last dim; rms_norm has no mean and no bias. The normalised value is
-// rounded to the dtype of x before the weight is applied, as Hugging Face does.
+// y = (x - mean) * rstd * weight + bias over the last dim; rms_norm has no mean and no bias, and rounds the normalised
+// value to the dtype of x before the weight is applied, as Hugging Face does.
 // x, y [T,H], or [T,N,D] to norm each head; rows may be strided. mean, rstd f32 [T] or [T,N].
 struct NormArgs {
   NormKind kind = NormKind::rms_norm;

@@ -64,9 +64,9 @@ OpCase forward_case(const NormCase& c) {
   const Handle x = op.input("x", c.shape, c.dtype, normal_values(c.shape, 1, 1.5, c.mean), {.row_gap = c.row_gap});
   const Handle weight = op.input("weight", shape(width), c.dtype, normal_values(shape(width), 2, 0.3, 1));
   const Handle bias = op.input("bias", shape(width), c.dtype, normal_values(shape(width), 3, 0.3));
-  // The normalised value is rounded before the weight is applied.
+  // RMSNorm rounds the normalised value before the weight is applied.
   const Handle y = op.output("y", c.shape, c.dtype,
-                             {.row_gap = 2 * c.row_gap, .terms = width, .rounded_inside = true, .inside = c.dtype});
+                             {.row_gap = 2 * c.row_gap, .terms = width, .rounded_inside = !layer, .inside = c.dtype});
   const Handle rstd = op.output("rstd", statistics_shape(c.shape), DType::f32, {.terms = width});
   const Handle mean = op.output("mean", statistics_shape(c.shape), DType::f32, {.terms = width});
   op.call([=](Ops& ops, const Bound& at) {
@@ -114,8 +114,8 @@ OpCase backward_case(const NormCase& c, Fused fused) {
   const auto w = static_cast<std::size_t>(width);
   const Values raw_x = normal_values(c.shape, 1, 1.5, c.mean);
   const OpCase::Extra gap{.row_gap = c.row_gap};
-  const OpCase::Extra dx_extra{.row_gap = c.row_gap, .terms = width, .rounded_inside = true, .inside = c.dtype};
-  const OpCase::Extra sum_extra{.terms = vectors, .rounded_inside = true, .inside = c.dtype};
+  const OpCase::Extra dx_extra{.row_gap = c.row_gap, .terms = width, .rounded_inside = !layer, .inside = c.dtype};
+  const OpCase::Extra sum_extra{.terms = vectors, .rounded_inside = !layer, .inside = c.dtype};
   const Handle x = op.input("x", c.shape, c.dtype, raw_x, gap);
   const Values dy_values = normal_values(c.shape, 4);
   const Handle dy = in_place ? op.output("dy", c.shape, c.dtype, dx_extra, dy_values)

@@ -27,6 +27,13 @@ float mean_square(const T* x, float mean, std::int64_t width) {
   return sum.sum() / static_cast<float>(width);
 }
 
+// Only RMSNorm rounds before the weight is applied: published models were trained so.
+template <bool layer, class T>
+Vec normalised(Vec x, float mean, float rstd) {
+  const Vec exact = (x - mean) * rstd;
+  return layer ? exact : rounded<T>(exact);
+}
+
 template <bool layer, class T>
 void forward(const NormForward& args, std::int64_t begin, std::int64_t end) {
   const auto* weight = static_cast<const T*>(args.weight);
@@ -38,7 +45,7 @@ void forward(const NormForward& args, std::int64_t begin, std::int64_t end) {
     const float mean = layer ? mean_of(x, width) : 0.0f;
     const float rstd = 1.0f / __builtin_sqrtf(mean_square(x, mean, width) + args.eps);
     over_row(width, [&](auto i, auto n) {
-      const Vec normed = rounded<T>((load(x + i, n) - mean) * rstd);
+      const Vec normed = normalised<layer, T>(load(x + i, n), mean, rstd);
       const Vec scaled = normed * load(weight + i, n);
       store(y + i, layer ? scaled + load(bias + i, n) : scaled, n);
     });
@@ -56,11 +63,11 @@ struct BackwardRow {
 };
 
 // Adds what this row gives to the weight's and the bias's gradient.
-template <class T>
+template <bool layer, class T>
 void add_weight_gradient(const BackwardRow<T>& row, float* dweight, float* dbias) {
   if (dweight) {
     over_row(row.width, [&](auto i, auto n) {
-      const Vec normed = rounded<T>((load(row.x + i, n) - row.mean) * row.rstd);
+      const Vec normed = normalised<layer, T>(load(row.x + i, n), row.mean, row.rstd);
       store(dweight + i, load(dweight + i, n) + load(row.dy + i, n) * normed, n);
     });
   }
@@ -106,7 +113,7 @@ void backward(const NormBackward& args, std::int64_t begin, std::int64_t end, fl
                              .mean = layer ? args.mean[v] : 0.0f,
                              .rstd = args.rstd[v],
                              .width = shape.width};
-    add_weight_gradient(row, dweight, dbias);  // first: dx may be dy
+    add_weight_gradient<layer>(row, dweight, dbias);  // first: dx may be dy
     input_gradient<layer>(row);
   }
 }
