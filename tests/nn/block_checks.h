@@ -1,0 +1,33 @@
+#pragma once
+// What every block must hold, whatever it computes. A block's tests call these for each way it can be configured.
+
+#include "tests/support/block_harness.h"
+
+namespace tera::test {
+
+// Gradients of x and of every parameter against finite differences of forward.
+void check_gradients(const BlockSetup& setup);
+// W may come late: any order of two microbatches that keeps the order of their B and of their W gives the same bits.
+void check_split_backward(const BlockSetup& setup);
+// Real peaks are the planned ones, and nothing stays behind.
+void check_memory(const BlockSetup& setup);
+// One, two and three threads give the same bits.
+void check_threads(const BlockSetup& setup);
+// bf16 storage gives the fp32 results but for rounding.
+void check_bf16(const BlockSetup& setup);
+
+inline void check_block(const BlockSetup& setup) {
+  check_gradients(setup);
+  check_split_backward(setup);
+  check_memory(setup);
+  check_threads(setup);
+  check_bf16(setup);
+}
+
+// Compares bits, so that NaN equals itself and 0 differs from -0; says where the first difference is.
+void expect_same_bits(const std::vector<float>& got, const std::vector<float>& want, const char* what);
+
+// Outputs and gradients of two blocks with the same parameters, whose memory may differ.
+void expect_same_results(const BlockSetup& setup, const BlockSetup& other);
+
+}  // namespace tera::test
