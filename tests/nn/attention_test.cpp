@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <ostream>
+
 #include "tests/nn/block_checks.h"
 #include "tests/nn/tiny_shape.h"
 
@@ -13,6 +16,7 @@ struct Case {
   void (*change)(ModelShape& model);
   std::vector<std::int32_t> offsets = {};
   Mask mask = Mask::causal;
+  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 };
 
 BlockSetup setup_of(const Case& c) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <ostream>
+
 #include "tera/nn/layer.h"
 #include "tera/nn/recompute.h"
 #include "tests/nn/block_checks.h"
@@ -23,6 +25,7 @@ BlockSetup layer_of(const ModelShape& model) {
 struct Case {
   const char* name;
   ModelShape model;
+  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 };
 
 std::vector<Case> cases() {

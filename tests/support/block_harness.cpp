@@ -22,6 +22,12 @@ void upload(Ops& ops, const std::vector<T>& values, const Tensor& to) {
   ops.from_host(std::as_bytes(std::span(values)), to);
 }
 
+std::vector<std::int32_t> download_ints(Ops& ops, const Tensor& from) {
+  std::vector<std::int32_t> values(static_cast<std::size_t>(count(from.shape)));
+  ops.to_host(from, std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
 void append(std::vector<float>& to, const std::vector<float>& from) { to.insert(to.end(), from.begin(), from.end()); }
 
 }  // namespace
@@ -209,6 +215,14 @@ double BlockHarness::loss_of_forward() {
   return loss;
 }
 
+std::vector<std::int32_t> BlockHarness::tokens(int microbatch) const {
+  return download_ints(ops_, flights_[static_cast<std::size_t>(microbatch)].mb.tokens);
+}
+
+std::vector<std::int32_t> BlockHarness::targets(int microbatch) const {
+  return download_ints(ops_, flights_[static_cast<std::size_t>(microbatch)].mb.targets);
+}
+
 void BlockHarness::set_x(const std::vector<float>& values) { write(values, flights_[0].x); }
 
 std::vector<float> BlockHarness::everything() const {
@@ -224,7 +238,7 @@ std::vector<float> BlockHarness::everything() const {
 
 bool BlockHarness::peaks_as_planned() const {
   const auto same = [](const Room& a, const Room& b) { return a.arena.peak() == b.arena.peak(); };
-  bool equal = same(measured_.replay, real_.replay) && same(measured_.scratch, real_.scratch);
+  bool equal = same(measured_.replay, real_.replay) && scratch_as_planned();
   for (std::size_t i = 0; i < microbatches; ++i)
     for (std::size_t life = 0; life < 3; ++life) equal = equal && same(measured_.stash[i][life], real_.stash[i][life]);
   return equal;

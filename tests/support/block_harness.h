@@ -56,6 +56,9 @@ class BlockHarness {
   }
   std::vector<float> dx(int microbatch) const { return read(flights_[static_cast<std::size_t>(microbatch)].dx); }
 
+  std::vector<std::int32_t> tokens(int microbatch) const;
+  std::vector<std::int32_t> targets(int microbatch) const;
+
   ParamStore& params() { return params_; }
   Ops& ops() { return ops_; }
   std::vector<float> value(const Param& param) const { return read(param.value); }
@@ -66,6 +69,7 @@ class BlockHarness {
 
   std::size_t planned(Life life) const { return measured_.stash[0][static_cast<std::size_t>(life)].arena.peak(); }
   bool peaks_as_planned() const;
+  bool scratch_as_planned() const { return measured_.scratch.arena.peak() == real_.scratch.arena.peak(); }
   bool stashes_are_empty() const;
 
  private:
