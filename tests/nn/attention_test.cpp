@@ -24,7 +24,8 @@ BlockSetup setup_of(const Case& c) {
   c.change(model);
   AttentionSpec spec = make_spec(model, dropout_seed).layers[0].mixer;
   spec.mask = c.mask;
-  return {.make = [spec](ParamStore& params) { return std::make_unique<Attention>(params, spec); }, .offsets = c.offsets};
+  return {.make = [spec](ParamStore& params) { return std::make_unique<Attention>(params, spec); },
+          .offsets = c.offsets};
 }
 
 const std::vector<Case> cases = {
@@ -32,24 +33,50 @@ const std::vector<Case> cases = {
     {"multi_head", [](ModelShape& m) { m.kv_heads = 4; }},
     {"multi_query", [](ModelShape& m) { m.kv_heads = 1; }},
     {"wide_heads", [](ModelShape& m) { m.head_dim = m.rope.rotary_dim = 10; }},  // N D is not H
-    {"window", [](ModelShape& m) { m.window = {3, 3}; }},
+    {"window",
+     [](ModelShape& m) {
+       m.window = {3, 3};
+     }},
     {"full_mask", [](ModelShape&) {}, {}, Mask::full},
     {"no_rope", [](ModelShape& m) { m.positions = PositionKind::none; }},
     {"rope_interleaved", [](ModelShape& m) { m.rope.interleaved = true; }},
     {"rope_partial", [](ModelShape& m) { m.rope.rotary_dim = 4; }},
-    {"rope_partial_interleaved", [](ModelShape& m) { m.rope = {.base = 100, .rotary_dim = 6, .interleaved = true, .scaling = {}}; }},
+    {"rope_partial_interleaved",
+     [](ModelShape& m) { m.rope = {.base = 100, .rotary_dim = 6, .interleaved = true, .scaling = {}}; }},
     {"qk_norm", [](ModelShape& m) { m.qk_norm = true; }},
-    {"qk_norm_no_rope", [](ModelShape& m) { m.qk_norm = true; m.positions = PositionKind::none; }},
+    {"qk_norm_no_rope",
+     [](ModelShape& m) {
+       m.qk_norm = true;
+       m.positions = PositionKind::none;
+     }},
     {"layer_norm", [](ModelShape& m) { m.norm = NormKind::layer_norm; }},
-    {"qk_layer_norm", [](ModelShape& m) { m.norm = NormKind::layer_norm; m.qk_norm = true; }},
+    {"qk_layer_norm",
+     [](ModelShape& m) {
+       m.norm = NormKind::layer_norm;
+       m.qk_norm = true;
+     }},
     {"qkv_bias", [](ModelShape& m) { m.qkv_bias = true; }},
     {"all_biases", [](ModelShape& m) { m.qkv_bias = m.linear_bias = true; }},
-    {"hidden_dropout", [](ModelShape& m) { m.hidden_dropout = 0.3f; m.linear_bias = true; }},
+    {"hidden_dropout",
+     [](ModelShape& m) {
+       m.hidden_dropout = 0.3f;
+       m.linear_bias = true;
+     }},
     {"attention_dropout", [](ModelShape& m) { m.attention_dropout = 0.3f; }},
-    {"both_dropouts", [](ModelShape& m) { m.hidden_dropout = 0.2f; m.attention_dropout = 0.2f; m.qk_norm = true; }},
+    {"both_dropouts",
+     [](ModelShape& m) {
+       m.hidden_dropout = 0.2f;
+       m.attention_dropout = 0.2f;
+       m.qk_norm = true;
+     }},
     {"recomputed_norm", [](ModelShape& m) { m.recompute.layernorm = true; }},
     {"documents", [](ModelShape&) {}, {0, 4, 5, 14, 18}},
-    {"documents_window_dropout", [](ModelShape& m) { m.window = {3, 3}; m.attention_dropout = 0.2f; }, {0, 7, 18}},
+    {"documents_window_dropout",
+     [](ModelShape& m) {
+       m.window = {3, 3};
+       m.attention_dropout = 0.2f;
+     },
+     {0, 7, 18}},
     {"gpt", [](ModelShape& m) { m = tiny_gpt_shape(); }},
 };
 
@@ -57,7 +84,8 @@ class AttentionBlock : public testing::TestWithParam<Case> {};
 
 TEST_P(AttentionBlock, HoldsWhatEveryBlockMust) { check_block(setup_of(GetParam())); }
 
-INSTANTIATE_TEST_SUITE_P(Cases, AttentionBlock, testing::ValuesIn(cases), [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(Cases, AttentionBlock, testing::ValuesIn(cases),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 const Case& case_of(const std::string& name) {
   return *std::find_if(cases.begin(), cases.end(), [&](const Case& c) { return c.name == name; });

@@ -10,12 +10,12 @@
 namespace tera::test {
 namespace {
 
-// Four points, so that the error of the formula falls with the fourth power of the step, while the noise of an fp32 forward
-// grows with its inverse. Largest error over all cases, of the gradient's norm, by step: 2^-6 2e-3, 2^-7 8e-4, 2^-8 2.6e-4,
-// 2^-9 2.9e-4, 2^-10 5.6e-4; half of the cases stay below 1.2e-5 at 2^-8.
+// Four points, so that the error of the formula falls with the fourth power of the step, while the noise of an fp32
+// forward grows with its inverse. Largest error over all cases, of the gradient's norm, by step: 2^-6 2e-3, 2^-7 8e-4,
+// 2^-8 2.6e-4, 2^-9 2.9e-4, 2^-10 5.6e-4; half of the cases stay below 1.2e-5 at 2^-8.
 constexpr double step = 0x1p-8;
-// Of the gradient's norm. One wrong element of a gradient of n moves a random directional derivative by about 1/sqrt(n) of
-// the norm, 2 % for the largest here.
+// Of the gradient's norm. One wrong element of a gradient of n moves a random directional derivative by about 1/sqrt(n)
+// of the norm, 2 % for the largest here.
 constexpr double limit = 1e-3;
 
 double norm_of(const std::vector<float>& values) {
@@ -32,8 +32,8 @@ std::vector<float> moved(const std::vector<float>& from, const Values& direction
 
 // The derivative of the loss along a random direction of one tensor, measured and from the gradient.
 template <class Set>
-void compare_along(BlockHarness& block, const std::vector<float>& at, const std::vector<float>& gradient, const Set& set,
-                   const std::string& what) {
+void compare_along(BlockHarness& block, const std::vector<float>& at, const std::vector<float>& gradient,
+                   const Set& set, const std::string& what) {
   const Values direction = normal_values(shape(static_cast<std::int64_t>(at.size())), rng_stream(5, what).seed);
   const auto loss_at = [&](double by) {
     set(moved(at, direction, by));
@@ -60,11 +60,13 @@ void check_gradients(const BlockSetup& setup) {
   const std::vector<float> dx = setup.has_x ? block.dx(0) : std::vector<float>{};
   block.reset();
   if (setup.has_x)
-    compare_along(block, block.x(0), dx, [&](const std::vector<float>& values) { block.set_x(values); }, "x");
+    compare_along(
+        block, block.x(0), dx, [&](const std::vector<float>& values) { block.set_x(values); }, "x");
   std::size_t i = 0;
   for (const Param* param : block.params().by_name())
-    compare_along(block, block.value(*param), gradients[i++],
-                  [&](const std::vector<float>& values) { block.set_value(*param, values); }, param->spec.name);
+    compare_along(
+        block, block.value(*param), gradients[i++],
+        [&](const std::vector<float>& values) { block.set_value(*param, values); }, param->spec.name);
 }
 
 void check_split_backward(const BlockSetup& setup) {
@@ -72,10 +74,10 @@ void check_split_backward(const BlockSetup& setup) {
   BlockHarness block(setup);
   block.play(one_stage(2));
   const std::vector<float> together = block.everything();
-  for (const Schedule& apart : {of({{F, 0}, {B, 0}, {W, 0}, {F, 1}, {B, 1}, {W, 1}}),
-                                of({{F, 0}, {F, 1}, {B, 0}, {B, 1}, {W, 0}, {W, 1}}),
-                                of({{F, 0}, {B, 0}, {F, 1}, {B, 1}, {W, 0}, {W, 1}}),
-                                of({{F, 0}, {F, 1}, {B, 0}, {W, 0}, {BW, 1}}), of({{F, 0}, {F, 1}, {BW, 0}, {BW, 1}})}) {
+  for (const Schedule& apart :
+       {of({{F, 0}, {B, 0}, {W, 0}, {F, 1}, {B, 1}, {W, 1}}), of({{F, 0}, {F, 1}, {B, 0}, {B, 1}, {W, 0}, {W, 1}}),
+        of({{F, 0}, {B, 0}, {F, 1}, {B, 1}, {W, 0}, {W, 1}}), of({{F, 0}, {F, 1}, {B, 0}, {W, 0}, {BW, 1}}),
+        of({{F, 0}, {F, 1}, {BW, 0}, {BW, 1}})}) {
     block.play(apart);
     expect_same_bits(block.everything(), together, "a schedule");
   }

@@ -11,7 +11,8 @@ BlockSetup setup_of(bool positions, float dropout, const std::vector<std::int32_
   model.hidden_dropout = dropout;
   const EmbeddingSpec spec = make_spec(model, dropout_seed).embedding;
   return {.make = [spec](ParamStore& params) { return std::make_unique<Embedding>(params, spec); },
-          .has_x = false, .offsets = offsets};
+          .has_x = false,
+          .offsets = offsets};
 }
 
 TEST(EmbeddingBlock, HoldsWhatEveryBlockMust) {
@@ -30,7 +31,8 @@ TEST(EmbeddingBlock, TakesRowsOfItsTables) {
   const auto tokens = block.tokens(0);
   for (std::size_t row = 0; row < 18; ++row)
     for (std::size_t i = 0; i < 24; ++i)
-      ASSERT_EQ(block.y(0)[row * 24 + i], table[static_cast<std::size_t>(tokens[row]) * 24 + i] + positions[row % 9 * 24 + i]);
+      ASSERT_EQ(block.y(0)[row * 24 + i],
+                table[static_cast<std::size_t>(tokens[row]) * 24 + i] + positions[row % 9 * 24 + i]);
 }
 
 // Rows that no token names, padding among them, get no gradient.

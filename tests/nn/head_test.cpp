@@ -10,13 +10,17 @@ namespace {
 
 BlockSetup setup_of(const ModelShape& model) {
   const ModelSpec spec = make_spec(model, dropout_seed);
-  return {.make = [spec](ParamStore& params) {
-            Param* tied = nullptr;
-            if (spec.tied)
-              tied = &params.add(vocabulary_table("table", spec.head.vocab, spec.head.padded_vocab, spec.head.hidden, {}));
-            return std::make_unique<Head>(params, spec.head, tied);
-          },
-          .hidden = model.hidden, .has_y = false, .vocab = model.vocab};
+  return {.make =
+              [spec](ParamStore& params) {
+                Param* tied = nullptr;
+                if (spec.tied)
+                  tied = &params.add(
+                      vocabulary_table("table", spec.head.vocab, spec.head.padded_vocab, spec.head.hidden, {}));
+                return std::make_unique<Head>(params, spec.head, tied);
+              },
+          .hidden = model.hidden,
+          .has_y = false,
+          .vocab = model.vocab};
 }
 
 TEST(HeadBlock, HoldsWhatEveryBlockMust) {
@@ -82,8 +86,8 @@ TEST(HeadBlock, MaskedRowsHaveNoLossAndNoGradient) {
   }
 }
 
-// A vocabulary so large that logits are made 64 rows at a time. Six rows more are a second chunk: the first 64 must come out
-// as if they were alone.
+// A vocabulary so large that logits are made 64 rows at a time. Six rows more are a second chunk: the first 64 must
+// come out as if they were alone.
 TEST(HeadBlock, SeveralChunksOfRowsAreOne) {
   ModelShape model = tiny_shape();
   model.hidden = 4;
@@ -99,7 +103,10 @@ TEST(HeadBlock, SeveralChunksOfRowsAreOne) {
   two_chunks.play(once);
   one_chunk.play(once);
   EXPECT_TRUE(two_chunks.scratch_as_planned());
-  const auto head_of = [](std::vector<float> values, std::size_t size) { values.resize(size); return values; };
+  const auto head_of = [](std::vector<float> values, std::size_t size) {
+    values.resize(size);
+    return values;
+  };
   expect_same_bits(head_of(two_chunks.token_loss(0), 64), one_chunk.token_loss(0), "losses");
   expect_same_bits(head_of(two_chunks.dx(0), 64 * 4), one_chunk.dx(0), "dx");
   for (const float loss : two_chunks.token_loss(0)) ASSERT_LT(loss, 20);  // the last six were computed too

@@ -15,8 +15,8 @@ namespace {
 BlockSetup layer_of(const ModelShape& model) {
   const LayerSpec spec = make_spec(model, dropout_seed).layers[0];
   return {.make = [spec](ParamStore& params) -> std::unique_ptr<Block> {
-    auto layer =
-        std::make_unique<Layer>(std::make_unique<Attention>(params, spec.mixer), std::make_unique<Mlp>(params, spec.ffn));
+    auto layer = std::make_unique<Layer>(std::make_unique<Attention>(params, spec.mixer),
+                                         std::make_unique<Mlp>(params, spec.ffn));
     if (!spec.recompute) return layer;
     return std::make_unique<Recompute>(std::move(layer));
   }};
@@ -49,16 +49,17 @@ TEST_P(LayerBlock, RecomputedHoldsItToo) {
 
 TEST_P(LayerBlock, RecomputeChangesNoBit) {
   const BlockSetup kept = layer_of(GetParam().model);
-  for (const RecomputeShape& recompute : {RecomputeShape{.full = true}, RecomputeShape{.layernorm = true},
-                                          RecomputeShape{.activation = true},
-                                          RecomputeShape{.full = true, .layernorm = true, .activation = true}}) {
+  for (const RecomputeShape& recompute :
+       {RecomputeShape{.full = true}, RecomputeShape{.layernorm = true}, RecomputeShape{.activation = true},
+        RecomputeShape{.full = true, .layernorm = true, .activation = true}}) {
     ModelShape model = GetParam().model;
     model.recompute = recompute;
     expect_same_results(kept, layer_of(model));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, LayerBlock, testing::ValuesIn(cases()), [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(Cases, LayerBlock, testing::ValuesIn(cases()),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 // Recompute is there to save memory: between F and B it keeps nothing at all.
 TEST(LayerBlocks, RecomputedKeepsNothingBetweenForwardAndBackward) {
@@ -99,7 +100,8 @@ TEST(LayerBlocks, FrozenParametersAreLeftOut) {
       expect_same_bits(some.y(1), all.y(1), "y");
       expect_same_bits(some.dx(1), all.dx(1), "dx");
       for (const Param* param : some.params().by_name())
-        if (param->grad) expect_same_bits(some.gradient(*param), all.gradient(all.params().find(param->spec.name)), pattern);
+        if (param->grad)
+          expect_same_bits(some.gradient(*param), all.gradient(all.params().find(param->spec.name)), pattern);
     }
   }
 }

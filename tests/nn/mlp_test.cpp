@@ -24,15 +24,15 @@ TEST_P(MlpBlock, HoldsWhatEveryBlockMust) {
   check_block(setup_of(model));
 }
 
-INSTANTIATE_TEST_SUITE_P(Activations, MlpBlock,
-                         testing::Combine(testing::Values(Activation::gelu, Activation::gelu_tanh, Activation::squared_relu,
-                                                          Activation::silu, Activation::swiglu, Activation::geglu,
-                                                          Activation::geglu_tanh),
-                                          testing::Bool()),
-                         [](const auto& test) {
-                           const char* plain = std::get<1>(test.param) ? "_bias_dropout" : "_plain";
-                           return std::string(name_of(std::get<0>(test.param))) + plain;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Activations, MlpBlock,
+    testing::Combine(testing::Values(Activation::gelu, Activation::gelu_tanh, Activation::squared_relu,
+                                     Activation::silu, Activation::swiglu, Activation::geglu, Activation::geglu_tanh),
+                     testing::Bool()),
+    [](const auto& test) {
+      const char* plain = std::get<1>(test.param) ? "_bias_dropout" : "_plain";
+      return std::string(name_of(std::get<0>(test.param))) + plain;
+    });
 
 TEST(MlpBlocks, SelectiveRecomputeChangesNoBit) {
   for (const bool dropout : {false, true}) {

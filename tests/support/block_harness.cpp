@@ -33,7 +33,10 @@ void append(std::vector<float>& to, const std::vector<float>& from) { to.insert(
 }  // namespace
 
 BlockHarness::BlockHarness(const BlockSetup& setup)
-    : setup_(setup), ops_(setup.threads, cpu::best_isa()), params_(setup.compute, setup.freeze), block_(setup.make(params_)) {
+    : setup_(setup),
+      ops_(setup.threads, cpu::best_isa()),
+      params_(setup.compute, setup.freeze),
+      block_(setup.make(params_)) {
   params_.lay_out();
   for (auto& flight : flights_) flight.saved = block_->make_saved();
   bind(measured_);
@@ -54,8 +57,13 @@ BlockHarness::Room BlockHarness::real_room(const Room& measured) {
 }
 
 void BlockHarness::make_real() {
-  real_ = {real_room(measured_.weights), real_room(measured_.constants), real_room(measured_.grads),
-           real_room(measured_.inputs),  real_room(measured_.replay),    real_room(measured_.scratch), {}};
+  real_ = {real_room(measured_.weights),
+           real_room(measured_.constants),
+           real_room(measured_.grads),
+           real_room(measured_.inputs),
+           real_room(measured_.replay),
+           real_room(measured_.scratch),
+           {}};
   for (std::size_t i = 0; i < microbatches; ++i)
     for (std::size_t life = 0; life < 3; ++life) real_.stash[i][life] = real_room(measured_.stash[i][life]);
 }

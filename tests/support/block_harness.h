@@ -1,10 +1,10 @@
 #pragma once
-// One block on the CPU backend, played as the engine plays it: rehearsed with PlanOps on measuring arenas, then run on real
-// ones of exactly the measured sizes. Two microbatches, each with memory of its own, so that any schedule of the two can be
-// played.
+// One block on the CPU backend, played as the engine plays it: rehearsed with PlanOps on measuring arenas, then run on
+// real ones of exactly the measured sizes. Two microbatches, each with memory of its own, so that any schedule of the
+// two can be played.
 //
-// The rules of tera/nn/block.h are enforced: what a block may no longer read (y after F; x, scratch and f_to_b after B; all
-// the rest after W) is overwritten by NaN.
+// The rules of tera/nn/block.h are enforced: what a block may no longer read (y after F; x, scratch and f_to_b after B;
+// all the rest after W) is overwritten by NaN.
 
 #include <array>
 #include <functional>
@@ -25,9 +25,9 @@ using MakeBlock = std::function<std::unique_ptr<Block>(ParamStore&)>;
 struct BlockSetup {
   MakeBlock make;
   std::int64_t batch = 2, seq = 9, hidden = 24;
-  bool has_x = true, has_y = true;     // an embedding has no x, a head no y
-  std::vector<std::int32_t> offsets;   // documents, instead of equal sequences
-  std::int64_t vocab = 29;             // of tokens and targets
+  bool has_x = true, has_y = true;    // an embedding has no x, a head no y
+  std::vector<std::int32_t> offsets;  // documents, instead of equal sequences
+  std::int64_t vocab = 29;            // of tokens and targets
   DType compute = DType::f32;
   int threads = 1;
   std::vector<std::string> freeze;

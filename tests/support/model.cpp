@@ -1,7 +1,7 @@
 #include "tests/support/model.h"
 
 #include <algorithm>
-#include <cstring>
+#include <numeric>
 
 #include "tera/backend/cpu/workspace.h"
 #include "tera/backend/plan/plan_ops.h"
@@ -18,6 +18,10 @@ int microbatches_of(const Schedule& schedule) {
   int most = 0;
   for (const auto& action : schedule) most = std::max(most, action.microbatch + 1);
   return most;
+}
+
+std::int64_t count_targets(const Batch& batch) {
+  return std::count_if(batch.targets.begin(), batch.targets.end(), [](std::int32_t target) { return target >= 0; });
 }
 
 template <class T>
@@ -60,7 +64,7 @@ Model::Model(const ModelShape& shape, const Options& options)
   PlanOps plan_ops(rules);
   measured_ = StageMemory::measuring(pools);
   Pipeline rehearsal(plan_ops, blocks_, shape_.hidden, options_.compute, measured_);
-  play(plan_ops, rehearsal);
+  play(rehearsal);
 
   const auto real = [&](const Arena& measured) { return Arena(device_.allocate(measured.peak()), "test"); };
   Arena real_weights = real(weights), real_constants = real(constants), real_grads = real(grads),
@@ -83,7 +87,7 @@ void Model::bind(Arena& weights, Arena& constants, Arena& grads, Arena& inputs) 
   const std::int64_t rows = options_.batch * options_.seq;
   params_.bind({weights, constants, &weights, &grads});
   batch_.clear();
-  for (int i = 0; i < microbatches_of(options_.schedule); ++i)
+  for (int i = 0; i < microbatches_of(options_.schedule); ++i) {
     batch_.push_back({.tokens = inputs.take(shape(rows), DType::i32, "tokens"),
                       .targets = inputs.take(shape(rows), DType::i32, "targets"),
                       .positions = inputs.take(shape(rows), DType::i32, "positions"),
@@ -91,41 +95,32 @@ void Model::bind(Arena& weights, Arena& constants, Arena& grads, Arena& inputs) 
                       .batch = options_.batch,
                       .token_loss = inputs.take(shape(rows), DType::f32, "token_loss"),
                       .loss_scale = inputs.take(shape(1), DType::f32, "loss_scale")});
+    if (options_.documents > 0)
+      batch_.back().offsets = inputs.take(shape(options_.documents + 1), DType::i32, "offsets");
+  }
   logits_ = inputs.take(shape(rows, shape_.padded_vocab), DType::f32, "logits");
 }
 
-void Model::play(Ops& ops, Pipeline& pipeline) {
+void Model::play(Pipeline& pipeline) {
   NoSink sink;
   pipeline.step(options_.schedule, batch_, sink);
   MicroBatch forward = batch_[0];
   forward.training = false;
   forward.logits = logits_;
   pipeline.forward(forward);
-  (void)ops;
 }
 
 double Model::train(const std::vector<Batch>& batches) {
+  NoSink sink;
+  return train(batches, sink);
+}
+
+double Model::train(const std::vector<Batch>& batches, GradSink& sink) {
   require(batches.size() == batch_.size(), "{} batches for {} microbatches", batches.size(), batch_.size());
   std::int64_t counted = 0;
-  for (const auto& batch : batches)
-    counted +=
-        std::count_if(batch.targets.begin(), batch.targets.end(), [](std::int32_t target) { return target >= 0; });
-  const auto rows = static_cast<std::size_t>(options_.batch * options_.seq);
-  for (std::size_t i = 0; i < batches.size(); ++i) {
-    std::vector<std::int32_t> positions(rows);
-    std::vector<std::int64_t> ids(rows);
-    for (std::size_t row = 0; row < rows; ++row) {
-      positions[row] = static_cast<std::int32_t>(row % static_cast<std::size_t>(options_.seq));
-      ids[row] = static_cast<std::int64_t>(i * rows + row);
-    }
-    upload(ops_, batches[i].tokens, batch_[i].tokens);
-    upload(ops_, batches[i].targets, batch_[i].targets);
-    upload(ops_, positions, batch_[i].positions);
-    upload(ops_, ids, batch_[i].rows);
-    upload(ops_, std::vector{1.0f / static_cast<float>(counted)}, batch_[i].loss_scale);
-  }
+  for (const auto& batch : batches) counted += count_targets(batch);
+  for (std::size_t i = 0; i < batches.size(); ++i) load(i, batches[i], 1.0f / static_cast<float>(counted));
   for (const auto& group : params_.groups()) ops_.fill({.out = group.grad, .value = 0});
-  NoSink sink;
   pipeline_->step(options_.schedule, batch_, sink);
   double sum = 0;
   for (const auto& mb : batch_)
@@ -133,12 +128,39 @@ double Model::train(const std::vector<Batch>& batches) {
   return sum / static_cast<double>(counted);
 }
 
-std::vector<float> Model::logits(const Batch& batch) {
-  std::vector<std::int32_t> positions(batch.tokens.size());
-  for (std::size_t row = 0; row < positions.size(); ++row)
+void Model::load(std::size_t microbatch, const Batch& batch, float scale) {
+  const MicroBatch& mb = batch_[microbatch];
+  const std::size_t rows = batch.tokens.size(), documents = batch.offsets.empty() ? 0 : batch.offsets.size() - 1;
+  require(documents == static_cast<std::size_t>(options_.documents), "{} documents, not {}", documents,
+          options_.documents);
+  std::vector<std::int32_t> positions(rows);
+  std::vector<std::int64_t> ids(rows);
+  for (std::size_t row = 0; row < rows; ++row) {
     positions[row] = static_cast<std::int32_t>(row % static_cast<std::size_t>(options_.seq));
-  upload(ops_, batch.tokens, batch_[0].tokens);
-  upload(ops_, positions, batch_[0].positions);
+    ids[row] = static_cast<std::int64_t>(microbatch * rows + row);
+  }
+  for (std::size_t i = 0; i < documents; ++i)
+    std::iota(positions.begin() + batch.offsets[i], positions.begin() + batch.offsets[i + 1], 0);
+  upload(ops_, batch.tokens, mb.tokens);
+  upload(ops_, batch.targets, mb.targets);
+  upload(ops_, positions, mb.positions);
+  upload(ops_, ids, mb.rows);
+  upload(ops_, std::vector{scale}, mb.loss_scale);
+  if (mb.offsets) upload(ops_, batch.offsets, mb.offsets);
+}
+
+double Model::evaluate(const Batch& batch) {
+  load(0, batch, 0);
+  MicroBatch forward = batch_[0];
+  forward.training = false;
+  pipeline_->forward(forward);
+  double sum = 0;
+  for (const float loss : download<float>(ops_, forward.token_loss)) sum += loss;
+  return sum / static_cast<double>(count_targets(batch));
+}
+
+std::vector<float> Model::logits(const Batch& batch) {
+  load(0, batch, 0);
   MicroBatch forward = batch_[0];
   forward.targets = {};
   forward.training = false;

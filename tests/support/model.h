@@ -17,6 +17,7 @@ namespace tera::test {
 struct Batch {  // of one microbatch, T = batch * seq rows
   std::vector<std::int32_t> tokens, targets;
   std::int64_t batch = 1;
+  std::vector<std::int32_t> offsets = {};  // where documents begin, and T; as many as Options says
 };
 
 Batch random_batch(std::int64_t batch, std::int64_t seq, std::int64_t vocab, std::uint64_t seed);
@@ -29,6 +30,7 @@ class Model {
     DType compute = DType::f32;
     Schedule schedule = one_stage(1);  // as many microbatches as it names
     std::int64_t batch = 1, seq = 0;   // of every microbatch
+    std::int64_t documents = 0;        // packed into it; 0: `batch` sequences of equal length
   };
   Model(const ModelShape& shape, const Options& options);
 
@@ -37,6 +39,8 @@ class Model {
 
   // Plays the schedule; gradients accumulate into zeros. Returns the mean of the counted token losses.
   double train(const std::vector<Batch>& batches);
+  double train(const std::vector<Batch>& batches, GradSink& sink);
+  double evaluate(const Batch& batch);                   // the same mean, by a forward pass that keeps nothing
   std::vector<float> logits(const Batch& batch);         // [T,padded V]
   std::vector<float> gradient(const std::string& part);  // by outside name, [out,in]
   std::vector<float> all_gradients();
@@ -47,7 +51,8 @@ class Model {
 
  private:
   void bind(Arena& weights, Arena& constants, Arena& grads, Arena& inputs);
-  void play(Ops& ops, Pipeline& pipeline);
+  void play(Pipeline& pipeline);
+  void load(std::size_t microbatch, const Batch& batch, float scale);
 
   ModelShape shape_;
   Options options_;
