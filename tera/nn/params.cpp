@@ -77,7 +77,8 @@ Param& ParamStore::add(ParamSpec spec) {
 
 Constant& ParamStore::add_constant(Constant constant) {
   for (auto& known : constants_)
-    if (known.name == constant.name) return known;
+    if (known.name == constant.name && known.shape == constant.shape && known.arguments == constant.arguments)
+      return known;
   return constants_.emplace_back(std::move(constant));
 }
 

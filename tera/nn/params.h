@@ -57,6 +57,7 @@ struct Param {
 struct Constant {
   std::string name;
   Shape shape;
+  std::vector<double> arguments;  // all that fill depends on; constants equal in name, shape and arguments are one
   std::function<void(std::span<float>)> fill;
   Tensor value;  // f32
 };

@@ -68,23 +68,21 @@ double rope_magnitude(const RopeSpec& spec) {
 }
 
 Rope::Rope(ParamStore& params, const RopeSpec& spec) : interleaved_(spec.interleaved) {
-  const Shape table = shape(spec.max_positions, spec.rotary_dim / 2);
+  const std::vector<double> frequencies = rope_frequencies(spec);
+  const double magnitude = rope_magnitude(spec);
+  std::vector<double> arguments = frequencies;  // layers with the same angles share a table
+  arguments.push_back(magnitude);
   const auto add = [&](const char* name, double (*wave)(double)) {
-    return &params.add_constant({.name = name,
-                                 .shape = table,
-                                 .fill =
-                                     [spec, wave](std::span<float> out) {
-                                       const auto frequencies = rope_frequencies(spec);
-                                       const double magnitude = rope_magnitude(spec);
-                                       for (std::size_t i = 0; i < out.size(); ++i) {
-                                         const auto position = static_cast<double>(i / frequencies.size());
-                                         // Angles in fp32, as every published model was trained.
-                                         const float angle = static_cast<float>(position) *
-                                                             static_cast<float>(frequencies[i % frequencies.size()]);
-                                         out[i] = static_cast<float>(wave(angle) * magnitude);
-                                       }
-                                     },
-                                 .value = {}});
+    const auto fill = [frequencies, magnitude, wave](std::span<float> out) {
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        const auto position = static_cast<float>(i / frequencies.size());
+        // Angles in fp32, as every published model was trained.
+        const float angle = position * static_cast<float>(frequencies[i % frequencies.size()]);
+        out[i] = static_cast<float>(wave(angle) * magnitude);
+      }
+    };
+    const Shape table = shape(spec.max_positions, spec.rotary_dim / 2);
+    return &params.add_constant({.name = name, .shape = table, .arguments = arguments, .fill = fill, .value = {}});
   };
   cos_ = add("rope cos", [](double angle) { return std::cos(angle); });
   sin_ = add("rope sin", [](double angle) { return std::sin(angle); });

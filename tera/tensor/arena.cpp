@@ -14,7 +14,7 @@ constexpr std::size_t imaginary_base = std::size_t{1} << 20;
 
 Arena Arena::measuring() { return {}; }
 
-Arena::Arena(std::span<std::byte> slab, std::string_view name) : slab_(slab), name_(name) {}
+Arena::Arena(std::span<std::byte> slab, std::string_view name) : slab_(slab), name_(name), measuring_(false) {}
 
 Tensor Arena::take(const Shape& shape, DType dtype, std::string_view tag) {
   const auto elements = static_cast<std::size_t>(count(shape));
@@ -44,7 +44,7 @@ void Arena::rewind(std::size_t mark) {
     taken_.pop_back();
   }
 #ifndef NDEBUG
-  if (!is_measuring()) std::memset(slab_.data() + mark, 0xCB, used_ - mark);
+  if (!is_measuring() && mark < used_) std::memset(slab_.data() + mark, 0xCB, used_ - mark);
 #endif
   used_ = mark;
 }

@@ -32,7 +32,7 @@ class Arena {
   std::size_t mark() const { return used_; }
   void rewind(std::size_t mark);
   std::size_t peak() const { return peak_; }
-  bool is_measuring() const { return slab_.empty(); }
+  bool is_measuring() const { return measuring_; }
 
   // While measuring: the bytes of each tag at the moment of the peak; they add up to peak().
   using BytesByTag = std::map<std::string, std::size_t, std::less<>>;
@@ -46,6 +46,7 @@ class Arena {
   };
   std::span<std::byte> slab_;
   std::string name_;
+  bool measuring_ = true;  // a slab of no bytes is still a slab
   std::size_t used_ = 0, peak_ = 0;
   std::vector<Taken> taken_;  // measuring only, as are the next two
   BytesByTag live_, at_peak_;

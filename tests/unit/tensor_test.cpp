@@ -193,6 +193,8 @@ TEST(Arena, SaysWhatDidNotFit) {
     for (const char* word : {"mlp.up", "f32[2,100]", "activations", "256"})
       EXPECT_NE(message.find(word), std::string::npos) << message;
   }
+  Arena none({}, "replay");  // planned to need nothing: not the same as being planned
+  EXPECT_THROW(none.take(shape(1), DType::u8, "late"), Error);
   EXPECT_THROW(arena.rewind(1000), Error);
   EXPECT_THROW(arena.take(shape(1LL << 62), DType::f64, "huge"), Error);
 }
