@@ -83,6 +83,25 @@ void check_split_backward(const BlockSetup& setup) {
   }
 }
 
+void check_accumulation(const BlockSetup& setup) {
+  BlockHarness block(setup);
+  std::vector<std::vector<float>> alone;
+  for (const int microbatch : {0, 1}) {
+    block.play(of({{Act::F, microbatch}, {Act::BW, microbatch}}));
+    for (const Param* param : block.params().by_name()) alone.push_back(block.gradient(*param));
+  }
+  block.play(one_stage(2));
+  const std::size_t params = block.params().by_name().size();
+  for (std::size_t i = 0; i < params; ++i) {
+    const Param& param = *block.params().by_name()[i];
+    const std::vector<float> both = block.gradient(param);
+    double difference = 0;
+    for (std::size_t j = 0; j < both.size(); ++j)
+      difference = std::max(difference, std::abs(static_cast<double>(both[j]) - (alone[i][j] + alone[params + i][j])));
+    EXPECT_LE(difference, 1e-5 * norm_of(both)) << param.spec.name;  // sums in another order
+  }
+}
+
 void check_memory(const BlockSetup& setup) {
   BlockHarness block(setup);
   block.play(one_stage(2));

@@ -9,6 +9,8 @@ namespace tera::test {
 void check_gradients(const BlockSetup& setup);
 // W may come late: any order of two microbatches that keeps the order of their B and of their W gives the same bits.
 void check_split_backward(const BlockSetup& setup);
+// Gradients of two microbatches add up.
+void check_accumulation(const BlockSetup& setup);
 // Real peaks are the planned ones, and nothing stays behind.
 void check_memory(const BlockSetup& setup);
 // One, two and three threads give the same bits.
@@ -19,6 +21,7 @@ void check_bf16(const BlockSetup& setup);
 inline void check_block(const BlockSetup& setup) {
   check_gradients(setup);
   check_split_backward(setup);
+  check_accumulation(setup);
   check_memory(setup);
   check_threads(setup);
   check_bf16(setup);

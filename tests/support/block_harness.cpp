@@ -131,9 +131,11 @@ void BlockHarness::fill_params() {
   }
 }
 
-Stash BlockHarness::stash_of(Flight& flight) {
+// Lifetimes that an action may not take from point at replay, as in the engine; end_call() finds what is left there.
+Stash BlockHarness::stash_of(Flight& flight, Act act) {
   auto& [f_to_b, f_to_w, b_to_w] = *flight.stash;
-  return {f_to_b.arena, f_to_w.arena, b_to_w.arena, memory_->replay.arena};
+  Arena& replay = memory_->replay.arena;
+  return {act == Act::W ? replay : f_to_b.arena, f_to_w.arena, act == Act::F ? replay : b_to_w.arena, replay};
 }
 
 void BlockHarness::play(const Schedule& schedule) {
@@ -159,7 +161,7 @@ void BlockHarness::play_on(Ops& ops, const Schedule& schedule) {
 }
 
 void BlockHarness::play_f(Ops& ops, Flight& flight) {
-  Stash stash = stash_of(flight);
+  Stash stash = stash_of(flight, Act::F);
   Run run{ops, stash, memory_->scratch.arena, flight.mb};
   block_->forward(run, *flight.saved, flight.x, flight.y);
   end_call();
@@ -169,7 +171,7 @@ void BlockHarness::play_f(Ops& ops, Flight& flight) {
 }
 
 void BlockHarness::play_b(Ops& ops, Flight& flight) {
-  Stash stash = stash_of(flight);
+  Stash stash = stash_of(flight, Act::B);
   Run run{ops, stash, memory_->scratch.arena, flight.mb};
   block_->backward_input(run, *flight.saved, flight.x, flight.dy, flight.dx);
   end_call();
@@ -178,7 +180,7 @@ void BlockHarness::play_b(Ops& ops, Flight& flight) {
 }
 
 void BlockHarness::play_w(Ops& ops, Flight& flight) {
-  Stash stash = stash_of(flight);
+  Stash stash = stash_of(flight, Act::W);
   Run run{ops, stash, memory_->scratch.arena, flight.mb};
   block_->backward_weight(run, *flight.saved, flight.dy);
   end_call();

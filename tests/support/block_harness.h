@@ -98,7 +98,7 @@ class BlockHarness {
   void play_f(Ops& ops, Flight& flight);
   void play_b(Ops& ops, Flight& flight);
   void play_w(Ops& ops, Flight& flight);
-  Stash stash_of(Flight& flight);
+  Stash stash_of(Flight& flight, Act act);
   void end_call();
   static void spoil(const Room& room);
   void spoil(const Tensor& tensor) const;
