@@ -73,6 +73,20 @@ TEST(LayerBlocks, RecomputedKeepsNothingBetweenForwardAndBackward) {
   EXPECT_EQ(remade.planned(Life::b_to_w), kept.planned(Life::b_to_w) + kept.planned(Life::f_to_w));
 }
 
+// T=18, H=24, N=4, G=2, D=8, F=40, counted by hand: a tensor kept longer than it is needed shows here.
+TEST(LayerBlocks, KeepsWhatItNeedsAndNoLonger) {
+  const BlockHarness layer(layer_of(tiny_shape()));
+  const auto sum = [](std::initializer_list<std::size_t> widths) {  // of rows of floats
+    std::size_t bytes = 0;
+    for (const std::size_t width : widths) bytes += align_up(18 * width * sizeof(float), Arena::alignment);
+    return bytes;
+  };
+  // Middle, two norms' rstd, q k v, log-sum-exp, gate and up.
+  EXPECT_EQ(layer.planned(Life::f_to_b), sum({24, 1, 1, (4 + 2 + 2) * 8, 4, 2 * 40}));
+  EXPECT_EQ(layer.planned(Life::f_to_w), sum({24, 4 * 8, 24, 40}));            // inputs of the four products
+  EXPECT_EQ(layer.planned(Life::b_to_w), sum({24, (4 + 2 + 2) * 8, 2 * 40}));  // and their output gradients
+}
+
 TEST(LayerBlocks, SelectiveRecomputeKeepsLess) {
   ModelShape model = tiny_shape();
   const BlockHarness kept(layer_of(model));
