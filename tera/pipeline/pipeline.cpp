@@ -16,6 +16,17 @@ StageMemory StageMemory::measuring(const Pools& pools) {
   return memory;
 }
 
+StageMemory StageMemory::allocate_on(Device& device) const {
+  StageMemory memory;
+  const auto real = [&](const Arena& measured, std::string_view name) { return Arena(device.allocate(measured.peak()), name); };
+  for (const auto& arena : f_to_b) memory.f_to_b.push_back(real(arena, "activations, F to B"));
+  for (const auto& arena : f_to_w) memory.f_to_w.push_back(real(arena, "activations, F to W"));
+  for (const auto& arena : b_to_w) memory.b_to_w.push_back(real(arena, "activations, B to W"));
+  memory.replay = std::make_unique<Arena>(real(*replay, "recompute"));
+  memory.scratch = std::make_unique<Arena>(real(*scratch, "scratch"));
+  return memory;
+}
+
 Pipeline::Pipeline(Ops& ops, std::span<const std::unique_ptr<Block>> blocks, std::int64_t hidden, DType dtype,
                    StageMemory& memory)
     : ops_(ops), blocks_(blocks), hidden_(hidden), dtype_(dtype), memory_(memory) {
@@ -49,6 +60,13 @@ void Pipeline::step(std::span<const Action> schedule, std::span<const MicroBatch
       case Act::BW: play_bw(flight, mb, sink); break;
     }
   }
+}
+
+void Pipeline::step(std::span<const Action> schedule, std::span<const MicroBatch> batch) {
+  struct NoSink final : GradSink {
+    void block_ready(int) override {}
+  } nobody;
+  step(schedule, batch, nobody);
 }
 
 // The flight of a microbatch; -1 finds a free one.

@@ -9,6 +9,7 @@
 
 #include "tera/nn/block.h"
 #include "tera/pipeline/schedule.h"
+#include "tera/tensor/device.h"
 
 namespace tera {
 
@@ -21,6 +22,8 @@ struct GradSink {
 // The arenas a stage works in: per microbatch in flight one of each lifetime, and two that are empty between actions.
 struct StageMemory {
   static StageMemory measuring(const Pools& pools);
+  // Real arenas of the sizes that these have measured.
+  StageMemory allocate_on(Device& device) const;
 
   std::deque<Arena> f_to_b, f_to_w, b_to_w;  // as many as Pools says
   std::unique_ptr<Arena> replay, scratch;
@@ -33,6 +36,7 @@ class Pipeline {
            StageMemory& memory);
 
   void step(std::span<const Action> schedule, std::span<const MicroBatch> batch, GradSink& grads);
+  void step(std::span<const Action> schedule, std::span<const MicroBatch> batch);  // nobody waits for single gradients
   // Forward only, keeping nothing: evaluation, logits, generation.
   void forward(const MicroBatch& mb);
 

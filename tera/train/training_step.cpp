@@ -6,10 +6,6 @@
 namespace tera {
 namespace {
 
-struct NoSink final : GradSink {
-  void block_ready(int) override {}
-};
-
 DType compute_dtype(Precision precision) { return precision == Precision::bf16 ? DType::bf16 : DType::f32; }
 
 StageMemory bind_stage(const PlannedMemory& memory, const Pools& pools) {
@@ -121,8 +117,7 @@ void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale)
 }
 
 void TrainingStep::play(Ops& ops, Pipeline& pipeline) {
-  NoSink sink;
-  pipeline.step(schedule_, batch_, sink);
+  pipeline.step(schedule_, batch_);
   sum_losses(ops);
 }
 
