@@ -45,6 +45,7 @@ class TrainingStep {
   ParamStore& params() { return params_; }
   std::int64_t count_parameters() const { return params_.count_elements(); }
   const MemoryPlan& memory() const { return memory_.plan(); }
+  const StageMemory& stage_memory() const { return stage_; }  // what a step has really taken
   Ops& ops() { return *ops_; }
   std::int64_t updates() const { return updates_; }
 

@@ -1,0 +1,171 @@
+// After binding, a run allocates nothing: real calls of malloc and its kin are counted, on all threads, over whole
+// steps with data, metrics, console and evaluation. And what is bound is what was planned, byte for byte.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "tera/backend/cpu/cpu_device.h"
+#include "tera/base/signals.h"
+#include "tera/train/console.h"
+#include "tests/end_to_end/training_run.h"
+#include "tests/support/count_allocations.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+struct Case {
+  std::string name, config;
+  std::vector<std::string> overrides;
+};
+
+void PrintTo(const Case& test_case, std::ostream* out) { *out << test_case.name; }
+
+std::vector<Case> cases() {
+  return {{"llama", "tiny", {}},
+          {"two_threads", "tiny", {"dist.threads=2"}},
+          {"accumulated", "tiny", {"train.micro_batch_size=1", "train.global_batch_size=4"}},
+          {"bf16", "tiny", {"mixed_precision.precision=bf16", "dist.threads=2"}},
+          {"sgd", "tiny", {"optimizer.optimizer=sgd"}},
+          {"full_recompute", "tiny", {"model.recompute_granularity=full"}},
+          {"selective_recompute",
+           "tiny",
+           {"model.recompute_granularity=selective", "model.recompute_modules=[layernorm, activation]"}},
+          {"larger",
+           "tiny",  // enough work for all threads in every operation
+           {"model.hidden_size=256", "model.ffn_hidden_size=512", "train.seq_length=256", "dist.threads=3"}},
+          {"gpt_with_dropout", "tiny_gpt", {"model.hidden_dropout=0.1", "model.attention_dropout=0.1"}},
+          {"mistral", "tiny_mistral", {}},
+          {"qwen2", "tiny_qwen2", {}},
+          {"qwen3", "tiny_qwen3", {}},
+          {"frozen", "tiny", {"model.freeze=['*layers.0*']"}}};
+}
+
+// Remembers what was asked of the device.
+class WatchedDevice final : public Device {
+ public:
+  std::span<std::byte> allocate(std::size_t bytes) override {
+    asked.push_back(bytes);
+    return device_.allocate(bytes);
+  }
+  std::size_t available() const override { return device_.available(); }
+
+  std::vector<std::size_t> asked;
+
+ private:
+  cpu::CpuDevice device_;
+};
+
+// Counts from the end of step `first` to the end of step `last`. It is added last, so that the work of all other
+// destinations is inside.
+class CountingSink final : public MetricsSink {
+ public:
+  CountingSink(std::int64_t first, std::int64_t last) : first_(first), last_(last) {}
+  void step(const StepMetrics& metrics) override {
+    if (metrics.step == last_) calls = stop_counting_allocations();
+    if (metrics.step == first_) start_counting_allocations();
+  }
+  void eval(const EvalMetrics&) override { evaluations += 1; }
+
+  std::int64_t calls = -1, evaluations = 0;
+
+ private:
+  std::int64_t first_, last_;
+};
+
+class Memory : public testing::TestWithParam<Case> {
+ protected:
+  // Six steps on text, with an evaluation after each other one.
+  tera::Setup setup() const {
+    std::vector<std::string> overrides{"train.train_iters=6",
+                                       "train.train_samples=0",
+                                       "train.eval_interval=2",
+                                       "train.eval_iters=2",
+                                       "dataset.kind=text",
+                                       "dataset.split='50,50'",
+                                       "dataset.data_path=" + text_.string(),
+                                       "model.vocab_size=512"};
+    overrides.insert(overrides.end(), GetParam().overrides.begin(), GetParam().overrides.end());
+    return load_setup(GetParam().config, overrides);
+  }
+
+  static std::string some_text() {
+    std::string text;
+    for (int i = 0; i < 3000; ++i) text += std::to_string(i * 7919 % 10007) + (i % 10 == 9 ? "\n" : " ");
+    return text;
+  }
+
+  TempFolder folder_;
+  std::filesystem::path text_ = folder_.write("text.txt", some_text());
+};
+
+TEST_P(Memory, StepsAllocateNothing) {
+  if (!can_count_allocations()) GTEST_SKIP() << "the sanitizer has an allocator of its own";
+  const tera::Setup run = setup();
+  StopRequest stop;
+  const FileDescriptor console(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  Log log({.console = console.get(), .terminal = true});
+  log.open_file(folder_ / "log.txt");
+  Backend backend = make_backend(run.config.dist);
+  Trainer trainer(run, backend, make_data_source(run), log);
+  trainer.add_sink(std::make_unique<JsonlSink>(folder_ / "metrics.jsonl", AppendFile::Start::empty));
+  trainer.add_sink(std::make_unique<ConsoleSink>(log, ConsoleSink::Options{.total_steps = 6, .log_interval = 1}));
+  auto counting = std::make_unique<CountingSink>(2, 6);
+  const CountingSink& count = *counting;
+  trainer.add_sink(std::move(counting));
+  trainer.run(stop);
+  EXPECT_EQ(count.calls, 0);
+  EXPECT_EQ(count.evaluations, 3);
+}
+
+TEST_P(Memory, TakesWhatWasPlannedToTheByte) {
+  const tera::Setup run = setup();
+  StopRequest stop;
+  Log log({.console = -1});
+  Backend backend = make_backend(run.config.dist);
+  auto watched = std::make_unique<WatchedDevice>();
+  const WatchedDevice& device = *watched;
+  backend.device = std::move(watched);
+  Trainer trainer(run, backend, make_data_source(run), log);
+  trainer.run(stop);
+
+  const MemoryPlan& plan = trainer.step().memory();
+  EXPECT_EQ(device.asked, std::vector{plan.total()});
+  const StageMemory& stage = trainer.step().stage_memory();
+  const auto expect_peak = [&](const Arena& arena, std::string_view name) {
+    EXPECT_EQ(arena.peak(), plan.item(name).bytes) << name;
+    EXPECT_EQ(arena.mark(), 0u) << name << " was not given back";
+  };
+  for (const Arena& arena : stage.f_to_b) expect_peak(arena, "activations, F to B");
+  for (const Arena& arena : stage.f_to_w) expect_peak(arena, "activations, F to W");
+  for (const Arena& arena : stage.b_to_w) expect_peak(arena, "activations, B to W");
+  expect_peak(*stage.replay, "recompute");
+  expect_peak(*stage.scratch, "scratch");
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, Memory, testing::ValuesIn(cases()), [](const auto& test) { return test.param.name; });
+
+// That the counter counts, whoever allocates.
+TEST(CountAllocations, SeesEveryWay) {
+  if (!can_count_allocations()) GTEST_SKIP() << "the sanitizer has an allocator of its own";
+  start_counting_allocations();
+  auto number = std::make_unique<std::int64_t>(1);
+  void* volatile memory = std::malloc(10);
+  memory = std::realloc(memory, 1000);
+  std::free(memory);
+  memory = std::calloc(3, 5);
+  std::free(memory);
+  memory = std::aligned_alloc(64, 128);
+  std::free(memory);
+  void* aligned = nullptr;
+  EXPECT_EQ(::posix_memalign(&aligned, 64, 100), 0);
+  std::free(aligned);
+  cpu::CpuDevice device;
+  EXPECT_FALSE(device.allocate(1).empty());
+  EXPECT_GE(stop_counting_allocations(), 7);
+  EXPECT_EQ(*number, 1);
+}
+
+}  // namespace
+}  // namespace tera::test

@@ -1,0 +1,52 @@
+#include "tests/end_to_end/training_run.h"
+
+#include "tera/base/signals.h"
+
+namespace tera::test {
+namespace {
+
+class Recorder final : public MetricsSink {
+ public:
+  explicit Recorder(RunRecord& record) : record_(record) {}
+  void step(const StepMetrics& metrics) override {
+    record_.loss.push_back(metrics.loss);
+    record_.grad_norm.push_back(metrics.grad_norm);
+  }
+  void eval(const EvalMetrics& metrics) override { record_.eval_loss.push_back(metrics.eval_loss); }
+
+ private:
+  RunRecord& record_;
+};
+
+}  // namespace
+
+Setup load_setup(const std::string& config, const std::vector<std::string>& overrides, Purpose purpose) {
+  const LoadedConfig loaded = load_config(TERA_TEST_CONFIGS "/" + config + ".yaml", overrides);
+  return resolve(loaded.config, purpose, &loaded.origins);
+}
+
+RunRecord train_once(const std::string& config, const std::vector<std::string>& overrides) {
+  const Setup setup = load_setup(config, overrides);
+  StopRequest stop;
+  Log log({.console = -1});
+  Backend backend = make_backend(setup.config.dist);
+  Trainer trainer(setup, backend, make_data_source(setup), log);
+  RunRecord record;
+  trainer.add_sink(std::make_unique<Recorder>(record));
+  trainer.run(stop);
+  record.weights = read_weights(trainer.step().params(), *backend.ops);
+  return record;
+}
+
+std::vector<float> read_weights(ParamStore& params, Ops& ops) {
+  std::vector<float> all;
+  for (const Param* param : params.by_name()) {
+    for (const auto& part : param->spec.parts) {
+      const std::vector<float> values = read_part(ops, param->value, part);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+  }
+  return all;
+}
+
+}  // namespace tera::test
