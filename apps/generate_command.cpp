@@ -41,6 +41,8 @@ void print_sample(const Options& options) {
   options.generate.sampling.check();
   require_user(options.generate.max_new_tokens >= 1, "--max-new-tokens {} is not at least 1",
                options.generate.max_new_tokens);
+  require_user(options.threads >= 0 && options.threads <= 1024,
+               "--threads is {}; it must be from 0 (all cores) to 1024", options.threads);
   const Checkpoint checkpoint(options.model);
   const Setup setup = setup_of(checkpoint);
   const auto tokenizer = make_tokenizer(setup);
@@ -50,11 +52,11 @@ void print_sample(const Options& options) {
                length, setup.model.max_positions);
 
   Backend backend = make_backend({.threads = options.threads});
-  Generator generator(setup, backend, length,
-                      std::min(length + options.generate.max_new_tokens, setup.model.max_positions));
-  checkpoint.load_weights(generator.params(), *backend.ops);
   GenerateOptions generate = options.generate;
+  generate.max_new_tokens = std::min(generate.max_new_tokens, setup.model.max_positions - length);
   generate.stop = tokenizer->eod();
+  Generator generator(setup, backend, length, length + generate.max_new_tokens);
+  checkpoint.load_weights(generator.params(), *backend.ops);
   std::vector<std::int32_t> text = prompt;
   generator.generate(prompt, generate, [&](std::int32_t token) { text.push_back(token); });
   std::fputs((tokenizer->decode(text) + "\n").c_str(), stdout);

@@ -102,8 +102,8 @@ fs::path save_checkpoint(const fs::path& root, const CheckpointSource& source, P
 Checkpoint::Checkpoint(const fs::path& path) : folder_(resolve_folder(path)) {
   const std::string where = (folder_ / "manifest.json").string();
   const Json manifest = Json::parse(read_whole_file(where, max_manifest_bytes), nullptr, /*allow_exceptions=*/false);
-  require_user(manifest.is_object() && manifest.value("format", "") == "teratron", "{}: not a manifest of a checkpoint",
-               where);
+  require_user(manifest.is_object() && manifest.contains("format") && manifest["format"] == "teratron",
+               "{}: not a manifest of a checkpoint", where);
   const auto& version = manifest.find("version");
   require_user(version != manifest.end() && *version == format_version, "{}: version {}, this program reads version {}",
                where, version == manifest.end() ? "none" : version->dump(), format_version);

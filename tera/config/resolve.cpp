@@ -16,6 +16,8 @@
 namespace tera {
 namespace {
 
+constexpr std::int64_t max_microbatches = 65536;  // of one step, each of which is rehearsed
+
 // Every number against its own limits. Returns the sections in which all of them hold: rules between keys are checked
 // only there, so that they can count on sane values.
 std::set<std::string> check_values(const RunConfig& config, Report& report) {
@@ -61,6 +63,9 @@ BatchShape resolve_batch(const TrainConfig& train, Purpose purpose, Report& repo
     report.broken("train.global_batch_size", "must be a multiple of micro_batch_size, which is {}; nearest: {}",
                   batch.micro_batch, below == 0 ? fmt::format("{}", above) : fmt::format("{} or {}", below, above));
   }
+  if (batch.num_microbatches > max_microbatches)
+    report.broken("train.global_batch_size", "gives {} microbatches of micro_batch_size={} per step; at most {} are planned",
+                  batch.num_microbatches, batch.micro_batch, max_microbatches);
   if (train.train_samples > 0) {
     batch.train_iters = train.train_samples / batch.global_batch;
     if (batch.train_iters == 0)

@@ -1,6 +1,8 @@
 #include "tera/pipeline/schedule.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "tera/base/error.h"
 
@@ -32,9 +34,8 @@ Schedule one_stage(int microbatches) {
 
 Pools check(std::span<const Action> schedule, int microbatches) {
   std::vector<State> state(static_cast<std::size_t>(microbatches), State::fresh);
-  const auto holding = [&](auto... states) {
-    return static_cast<int>(std::count_if(state.begin(), state.end(), [&](State s) { return ((s == states) || ...); }));
-  };
+  std::array<int, 4> in{microbatches, 0, 0, 0};  // microbatches in each state
+  const auto number = [&](State s) -> int& { return in[static_cast<std::size_t>(s)]; };
   Pools pools;
   for (const auto& action : schedule) {
     require(action.microbatch >= 0 && action.microbatch < microbatches, "the schedule names microbatch {} of {}",
@@ -44,12 +45,14 @@ Pools check(std::span<const Action> schedule, int microbatches) {
     require(now == before, "the schedule plays microbatch {} out of order", action.microbatch);
     // While B (or BW) runs it still holds what F kept and already takes what W will need.
     if (action.act == Act::B || action.act == Act::BW)
-      pools.b_to_w = std::max(pools.b_to_w, holding(State::backwarded) + 1);
+      pools.b_to_w = std::max(pools.b_to_w, number(State::backwarded) + 1);
+    --number(before);
+    ++number(after);
     now = after;
-    pools.f_to_b = std::max(pools.f_to_b, holding(State::forwarded));
-    pools.f_to_w = std::max(pools.f_to_w, holding(State::forwarded, State::backwarded));
+    pools.f_to_b = std::max(pools.f_to_b, number(State::forwarded));
+    pools.f_to_w = std::max(pools.f_to_w, number(State::forwarded) + number(State::backwarded));
   }
-  require(holding(State::done) == microbatches, "the schedule leaves microbatches unfinished");
+  require(number(State::done) == microbatches, "the schedule leaves microbatches unfinished");
   return pools;
 }
 

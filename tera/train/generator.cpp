@@ -91,7 +91,7 @@ void Generator::generate(std::span<const std::int32_t> prompt, const GenerateOpt
   const RngKey key = rng_stream(options.seed, "generate");
 
   forward(prompt, 0);
-  const std::int64_t end = std::min(length + options.max_new_tokens, max_tokens_);
+  const std::int64_t end = length + std::min(options.max_new_tokens, max_tokens_ - length);
   for (std::int64_t position = length; position < end; ++position) {
     ops_.to_host(logits_, std::as_writable_bytes(std::span(logits)));
     const std::int32_t token = sample_token(std::span(logits).first(static_cast<std::size_t>(model_.vocab)),

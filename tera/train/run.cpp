@@ -1,6 +1,7 @@
 // `tera train`: what a run reads, shows and leaves behind.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "tera/base/error.h"
 #include "tera/base/signals.h"
@@ -16,11 +17,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path prepare_folder(const Setup& setup) {
-  const fs::path folder = setup.run_dir;
+// Made before training, so that hours of it are not lost for want of a place to put them.
+fs::path prepare_folder(std::string_view key, const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
-  require_user(!error, "run.dir={}: {}", folder.string(), error.message());
+  require_user(!error, "{}={}: {}", key, folder.string(), error.message());
+  require_user(::access(folder.c_str(), W_OK) == 0, "{}={}: cannot be written", key, folder.string());
   return folder;
 }
 
@@ -54,7 +56,9 @@ void train(const Setup& setup) {
   const std::string summary = data.summary;
   Trainer trainer(setup, backend, std::move(data), log);
 
-  const fs::path folder = prepare_folder(setup);
+  const fs::path checkpoints = setup.config.checkpoint.save;
+  if (!checkpoints.empty()) prepare_folder("checkpoint.save", checkpoints);
+  const fs::path folder = prepare_folder("run.dir", setup.run_dir);
   for (const char* name : {"log.txt", "metrics.jsonl"}) keep_earlier(folder / name);
   log.open_file(folder / "log.txt");
   write_file_atomically(folder / "config.resolved.yaml", resolved_yaml(setup));
@@ -73,10 +77,9 @@ void train(const Setup& setup) {
       ConsoleSink::Options{.total_steps = setup.batch.train_iters, .log_interval = setup.config.logger.log_interval}));
   trainer.run(stop);
 
-  if (!setup.config.checkpoint.save.empty()) {
-    const auto saved =
-        save_checkpoint(setup.config.checkpoint.save, {.step = trainer.steps(), .config_yaml = resolved_yaml(setup)},
-                        trainer.step().params(), *backend.ops);
+  if (!checkpoints.empty()) {
+    const auto saved = save_checkpoint(checkpoints, {.step = trainer.steps(), .config_yaml = resolved_yaml(setup)},
+                                       trainer.step().params(), *backend.ops);
     log.info("saved {}", saved.string());
   }
   draw_losses(folder, setup, log);

@@ -45,15 +45,15 @@ Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log
       data_(std::move(data)),
       log_(log),
       step_(setup),
-      train_loader_(*data_.train, batch_options(setup)),
       schedule_(make_schedule(setup)) {
   schedule_.check();
+  step_.bind(backend);  // first: what does not fit is refused before anything is allocated
+  train_loader_ = std::make_unique<BatchLoader>(*data_.train, batch_options(setup));
   if (data_.valid) valid_loader_ = std::make_unique<BatchLoader>(*data_.valid, batch_options(setup));
   const auto rows = static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length);
   for (auto* ids : {&tokens_, &targets_, &positions_}) ids->resize(rows);
   row_ids_.resize(rows);
   staging_ = {.tokens = tokens_, .targets = targets_, .positions = positions_, .row_ids = row_ids_};
-  step_.bind(backend);
 }
 
 void Trainer::run(StopRequest& stop) {
@@ -79,10 +79,10 @@ void Trainer::run(StopRequest& stop) {
 // The loss is divided by the counted targets of the whole global batch, so it does not depend on how the batch is cut;
 // loss_reduction=microbatch divides by each microbatch's own, as Megatron-LM does.
 void Trainer::load_batch() {
-  counted_ = train_loader_.counted_targets(consumed_);
+  counted_ = train_loader_->counted_targets(consumed_);
   const bool global = setup_.config.train.loss_reduction == LossReduction::global;
   for (std::int64_t i = 0; i < setup_.batch.num_microbatches; ++i) {
-    train_loader_.fill(consumed_, i, staging_);
+    train_loader_->fill(consumed_, i, staging_);
     const auto own = std::count_if(targets_.begin(), targets_.end(), [](std::int32_t target) { return target >= 0; });
     step_.load(i, staging_, global ? inverse(counted_) : inverse(own * setup_.batch.num_microbatches));
   }

@@ -38,8 +38,7 @@ class Trainer {
   DataSource data_;
   Log& log_;
   TrainingStep step_;
-  BatchLoader train_loader_;
-  std::unique_ptr<BatchLoader> valid_loader_;
+  std::unique_ptr<BatchLoader> train_loader_, valid_loader_;
   LrSchedule schedule_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
 

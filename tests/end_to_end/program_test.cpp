@@ -1,35 +1,16 @@
 // The program as users meet it: exit status and message of every way to start it wrongly, and what it says of itself.
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <string>
 
-namespace tera {
+#include "tests/end_to_end/program.h"
+
+namespace tera::test {
 namespace {
 
-struct Outcome {
-  int status = -1;
-  std::string output;  // standard output and error together
-};
-
-// Runs `tera ARGUMENTS` in a shell, so that tests can redirect as users do.
-Outcome run(const std::string& arguments) {
-  Outcome outcome;
-  FILE* pipe = popen(("{ \"" TERA_PROGRAM "\" " + arguments + "; } 2>&1").c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 4096> buffer{};
-  for (std::size_t n = 0; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
-    outcome.output.append(buffer.data(), n);
-  const int status = pclose(pipe);
-  if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);
-  return outcome;
-}
-
 void expect(const std::string& arguments, int status, const std::string& words) {
-  const Outcome outcome = run(arguments);
+  const Outcome outcome = run_program(arguments);
   EXPECT_EQ(outcome.status, status) << arguments << "\n" << outcome.output;
   EXPECT_NE(outcome.output.find(words), std::string::npos) << arguments << "\n" << outcome.output;
 }
@@ -67,9 +48,10 @@ TEST(Program, OutputThatCannotBeWrittenIsNotSuccess) {
 TEST(Program, ReaderThatWentAwayIsNotSuccess) {
   // The pipe's reader ends at once, and the program starts later; unless it takes care, a signal would kill it
   // silently.
-  const Outcome outcome = run("--version; { sleep 0.2; \"" TERA_PROGRAM "\" doctor; echo \"status $?\" >&2; } | true");
+  const Outcome outcome =
+      run_program("--version; { sleep 0.2; \"" TERA_PROGRAM "\" doctor; echo \"status $?\" >&2; } | true");
   EXPECT_NE(outcome.output.find("status 2"), std::string::npos) << outcome.output;
 }
 
 }  // namespace
-}  // namespace tera
+}  // namespace tera::test

@@ -1,0 +1,289 @@
+// What users get wrong: exit status 2, a line or two that name the thing, and nothing half-written. All through the
+// real program.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/end_to_end/program.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Mistake {
+  std::string arguments, words;
+};
+
+class BadInput : public testing::Test {
+ protected:
+  std::string run_dir() const { return (folder_ / "run").string(); }
+
+  // `tera train` on the smallest config, four steps.
+  Outcome train(const std::string& arguments) const {
+    return run_program(fmt::format("train \"{}/tiny.yaml\" run.dir={} train.train_iters=4 {}", TERA_TEST_CONFIGS,
+                                   run_dir(), arguments));
+  }
+
+  static void expect_mistake(const Outcome& outcome, const Mistake& mistake) {
+    EXPECT_EQ(outcome.status, 2) << mistake.arguments << "\n" << outcome.output;
+    EXPECT_NE(outcome.output.find(mistake.words), std::string::npos) << mistake.arguments << "\n" << outcome.output;
+    EXPECT_LE(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 2) << outcome.output;
+    EXPECT_EQ(outcome.output.substr(0, 6), "tera: ") << outcome.output;
+  }
+
+  void expect_refused(const std::vector<Mistake>& mistakes) const {
+    for (const auto& mistake : mistakes) {
+      expect_mistake(train(mistake.arguments), mistake);
+      EXPECT_FALSE(fs::exists(run_dir())) << mistake.arguments;
+    }
+  }
+
+  // A config file of its own instead of the smallest one.
+  void expect_file_refused(const std::string& yaml, const std::string& words) const {
+    const auto file = folder_.write("own.yaml", yaml);
+    expect_mistake(run_program(fmt::format("train {} run.dir={}", file.string(), run_dir())),
+                   {yaml.substr(0, 100), words});
+    EXPECT_FALSE(fs::exists(run_dir())) << yaml.substr(0, 100);
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(BadInput, Keys) {
+  expect_refused({{"model.hiden_size=32", "unknown key model.hiden_size; did you mean model.hidden_size?"},
+                  {"modle.hidden_size=32", "unknown key modle; did you mean model?"},
+                  {"model=3", "model"},
+                  {"nonsense", "nonsense"}});
+  expect_file_refused("model:\n  arch: llama\n  hiden_size: 32\n", "own.yaml:3: unknown key model.hiden_size");
+}
+
+TEST_F(BadInput, Types) {
+  expect_refused({{"model.hidden_size=wide", "model.hidden_size: 'wide' is not a whole number"},
+                  {"model.hidden_size=1.5", "'1.5' is not a whole number"},
+                  {"model.hidden_size=[32]", "a list is not a whole number"},
+                  {"model.hidden_size=.nan", "'.nan' is not a whole number"},
+                  {"model.qk_layernorm=perhaps", "model.qk_layernorm"},
+                  {"model.arch=lama", "llama"},
+                  {"optimizer.lr=.nan", "optimizer.lr: '.nan' is not a finite number"},
+                  {"optimizer.lr=nan", "'nan' is not a finite number"},
+                  {"optimizer.lr=.inf", "'.inf' is not a finite number"},
+                  {"dataset.split=nan", "dataset.split"}});
+}
+
+TEST_F(BadInput, RulesBetweenKeys) {
+  expect_refused({{"model.num_attention_heads=6",
+                   "model.num_attention_heads=6 (command line): must divide hidden_size, which is 32"},
+                  {"model.num_query_groups=3", "must divide num_attention_heads, which is 4; nearest: 2 or 4"},
+                  {"train.global_batch_size=7", "must be a multiple of micro_batch_size, which is 2; nearest: 6 or 8"},
+                  {"scheduler.lr_warmup_iters=9", "scheduler.lr_warmup_iters=9"},
+                  {"model.max_position_embeddings=8", "train.seq_length"}});
+}
+
+TEST_F(BadInput, Sizes) {
+  expect_refused({{"model.hidden_size=-4", "must be from 1 to"},
+                  {"model.hidden_size=0", "model.hidden_size"},
+                  {"model.hidden_size=9223372036854775807", "must be from 1 to"},
+                  {"model.hidden_size=99999999999999999999999", "does not fit in 64 bits"},
+                  {"train.seq_length=-1", "train.seq_length=-1"},
+                  {"train.train_iters=-1", "train.train_iters=-1"},
+                  {"dist.threads=-1", "dist.threads=-1"},
+                  {"dist.threads=100000000", "must be from 0 to"},
+                  {"train.global_batch_size=2147483646", "1073741823 microbatches"},
+                  {"model.hidden_size=16777216 model.ffn_hidden_size=16777216 model.num_layers=100000",
+                   "more than can be counted"}});
+}
+
+// Each size is allowed, their product is not to be had; and it is known before any of it is allocated.
+TEST_F(BadInput, MoreThanTheMachineHas) {
+  for (const char* sizes :
+       {"model.hidden_size=1048576 model.num_layers=1000", "train.seq_length=1000000000",
+        "train.micro_batch_size=100000000 train.global_batch_size=100000000", "model.vocab_size=2147483647"}) {
+    const Mistake mistake{sizes, "the plan needs "};
+    expect_mistake(train(sizes), mistake);
+    EXPECT_FALSE(fs::exists(run_dir())) << sizes;
+  }
+}
+
+TEST_F(BadInput, ConfigFiles) {
+  expect_mistake(run_program("train /no/such.yaml"), {"", "cannot open /no/such.yaml: No such file or directory"});
+  expect_file_refused("", "own.yaml: empty");
+  expect_file_refused("# nothing but a remark\n", "own.yaml: empty");
+  expect_file_refused("model: {num_layers: 2", "own.yaml");
+  expect_file_refused("model: " + std::string(100000, '[') + "\n",
+                      "own.yaml:1: a list or map stands where a key should be");
+  std::string nested = "model: ";
+  for (int i = 0; i < 1000; ++i) nested += "{a: ";
+  expect_file_refused(nested + "1" + std::string(1000, '}'), "nested deeper");
+  expect_file_refused("model: &itself\n  arch: llama\n  rope_scaling: *itself\n", "anchors and aliases");
+  expect_file_refused("extends: own.yaml\n", "extends itself");
+  expect_file_refused("extends: other.yaml\n", "other.yaml");
+  expect_file_refused(std::string("model:\n  arch: \xff\xfe\n"), "own.yaml");
+  expect_file_refused("extends: " TERA_TEST_CONFIGS "/tiny.yaml\nmodel: {arch: null}\n", "model.arch");
+}
+
+TEST_F(BadInput, Text) {
+  const std::string text = "dataset.kind=text model.vocab_size=512 dataset.data_path=";
+  const std::string empty = folder_.write("empty.txt", "").string(),
+                    bytes = folder_.write("bytes.txt", "ab\ncd\xff\xfe").string();
+  const std::string brief = folder_.write("brief.txt", "hello").string(),
+                    ids = folder_.write("ids.txt", "1 2 3 99 100 4").string();
+  fs::create_directory(folder_ / "nothing");
+  expect_refused({{text + "/no/such.txt", "cannot open /no/such.txt: No such file or directory"},
+                  {text + "'/no/*.txt'", "no file matches /no/*.txt"},
+                  {text + (folder_ / "nothing").string(), "holds no files"},
+                  {text + "/dev/zero", "is not a file"},
+                  {text + empty, "the text file " + empty + " is empty"},
+                  {text + bytes, bytes + " is not UTF-8 text: byte 5 (line 2) is 0xff"},
+                  {text + brief, "fewer than train.seq_length + 1 = 17"},
+                  {text + brief + " model.vocab_size=61", "model.vocab_size=61"},
+                  {text + ids + " tokenizer.tokenizer_type=NullTokenizer model.vocab_size=100", "ids from 0 to 99"},
+                  {text, "dataset.data_path"},
+                  {"dataset.kind=text model.vocab_size=512", "dataset.data_path is not given"}});
+}
+
+TEST_F(BadInput, PlacesThatCannotBeWritten) {
+  const std::string file = folder_.write("file", "x").string();
+  expect_refused({{"run.dir=/proc/no/such", "run.dir=/proc/no/such: No such file or directory"},
+                  {"run.dir=" + file, "run.dir=" + file + ": Not a directory"},
+                  {"run.dir=" + file + "/below", "Not a directory"},
+                  {"checkpoint.save=/proc/no/such", "checkpoint.save=/proc/no/such: No such file or directory"},
+                  {"checkpoint.save=" + file, "checkpoint.save=" + file + ": Not a directory"}});
+  EXPECT_EQ(slurp(file), "x");
+}
+
+TEST_F(BadInput, OutputThatIsClosedOrFull) {
+  for (const auto& [redirect, words] :
+       {Mistake{">&-", "cannot write to the console"}, {"> /dev/full", "No space left on device"}}) {
+    const Outcome outcome = train(redirect);
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find(words), std::string::npos) << outcome.output;
+    EXPECT_FALSE(fs::exists(folder_ / "run/metrics.jsonl"));
+  }
+}
+
+// On a file system of 64 KiB of which the run's own files take the rest: it stops, and every line it wrote is whole.
+TEST_F(BadInput, FullDisk) {
+  const std::string disk = (folder_ / "disk").string();
+  fs::create_directory(disk);
+  if (std::system(fmt::format("mount -t tmpfs -o size=64k none {} 2>/dev/null", disk).c_str()) != 0)
+    GTEST_SKIP() << "only root can mount a small file system";
+  const Outcome outcome = train(fmt::format("run.dir={}/run train.train_iters=2000", disk));
+  const std::string metrics = slurp(disk + "/run/metrics.jsonl"), log = slurp(disk + "/run/log.txt");
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(disk + "/run")) names.push_back(entry.path().filename().string());
+  EXPECT_EQ(std::system(fmt::format("umount {}", disk).c_str()), 0);
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.output.find(": No space left on device"), std::string::npos) << outcome.output;
+  EXPECT_EQ(metrics.substr(metrics.size() - 2), "}\n");
+  EXPECT_EQ(log.back(), '\n');
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, (std::vector<std::string>{"config.resolved.yaml", "log.txt", "metrics.jsonl"}));
+}
+
+class BadCheckpoint : public BadInput {
+ protected:
+  void SetUp() override {
+    const Outcome outcome = train("model.vocab_size=512 checkpoint.save=" + (folder_ / "good").string());
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+  }
+  std::string good() const { return (folder_ / "good").string(); }
+
+  static Outcome generate(const std::string& model, const std::string& options = "") {
+    return run_program(
+        fmt::format("generate --model {} --prompt hi --threads 1 --max-new-tokens 3 {}", model, options));
+  }
+
+  // A copy of the good one in which one file was changed by `damage`.
+  template <class Damage>
+  void expect_damage_noticed(const std::string& file, const std::string& words, Damage&& damage) const {
+    const fs::path copy = folder_ / "copy";
+    fs::remove_all(copy);
+    fs::copy(good(), copy, fs::copy_options::recursive);
+    std::string content = slurp(copy / file);
+    ASSERT_FALSE(content.empty()) << file;
+    const std::string before = content;
+    damage(content);
+    ASSERT_NE(content, before) << words;
+    std::ofstream(copy / file, std::ios::binary) << content;
+    expect_mistake(generate(copy.string()), {file, words});
+  }
+  void expect_edit_noticed(const std::string& file, const std::string& from, const std::string& to,
+                           const std::string& words) const {
+    expect_damage_noticed(file, words, [&](std::string& content) {
+      const std::size_t at = content.find(from);
+      if (at != std::string::npos) content.replace(at, from.size(), to);
+    });
+  }
+};
+
+const std::string manifest = "step_00000004/manifest.json", weights = "step_00000004/model.safetensors";
+
+TEST_F(BadCheckpoint, TheGoodOneIsRead) { EXPECT_EQ(generate(good()).status, 0); }
+
+TEST_F(BadCheckpoint, Weights) {
+  for (const std::size_t bytes : {10, 1000})
+    expect_damage_noticed(weights, "bytes are there",
+                          [&](std::string& content) { content.resize(content.size() - bytes); });
+  for (const std::size_t bytes : {0, 4})
+    expect_damage_noticed(weights, "is no safetensors file", [&](std::string& content) { content.resize(bytes); });
+  expect_edit_noticed(weights, "q_proj", "x_proj", "has no tensor 'model.layers.0.self_attn.q_proj.weight'");
+  expect_edit_noticed(weights, "F32", "F16", "model.safetensors: tensor '");
+  expect_damage_noticed(weights, "model.safetensors", [](std::string& content) { content[6] = '\x7f'; });
+}
+
+TEST_F(BadCheckpoint, Manifest) {
+  for (const char* text : {"{", "[]", "null", "{\"format\":3}", "{\"format\":\"other\"}"})
+    expect_damage_noticed(manifest, "manifest.json: not a manifest of a checkpoint",
+                          [&](std::string& content) { content = text; });
+  expect_damage_noticed(manifest, "not a manifest", [](std::string& content) { content = std::string(100000, '['); });
+  expect_damage_noticed(manifest, "not a manifest", [](std::string& content) { content.resize(content.size() / 2); });
+  expect_edit_noticed(manifest, "\"version\": 1", "\"version\": 2", "version 2, this program reads version 1");
+  expect_edit_noticed(manifest, "\"step\": 4", "\"step\": -4", "'step' or 'config' is missing");
+  expect_edit_noticed(manifest, "\"config\"", "\"confix\"", "'step' or 'config' is missing");
+  expect_edit_noticed(manifest, "num_layers: 2", "num_layers: zwei", "'zwei' is not a whole number");
+  expect_edit_noticed(manifest, "hidden_size: 32", "hidden_size: 64", "is [512,32], the model needs [512,64]");
+  expect_edit_noticed(manifest, "num_layers: 2", "num_layers: 3", "has no tensor 'model.layers.2.");
+  expect_edit_noticed(manifest, "num_layers: 2", "num_layers: 1", "is not a tensor of this model");
+}
+
+TEST_F(BadCheckpoint, Folder) {
+  expect_damage_noticed("latest", "which is not complete", [](std::string& content) { content = "step_9"; });
+  expect_damage_noticed("latest", "names no folder here",
+                        [](std::string& content) { content = "../good/step_00000004"; });
+  expect_mistake(generate("/no/such"), {"", "/no/such: there is no such folder"});
+  expect_mistake(generate(run_dir()), {"", "neither a checkpoint (no manifest.json) nor a folder of checkpoints"});
+  fs::remove(folder_ / "good" / weights);
+  expect_mistake(generate(good()), {"", "model.safetensors: No such file or directory"});
+  fs::remove(folder_ / "good" / manifest);
+  expect_mistake(generate(good()), {"", "which is not complete"});
+}
+
+TEST_F(BadCheckpoint, Options) {
+  const auto refused = [&](const std::string& options, const std::string& words) {
+    expect_mistake(run_program("generate --model " + good() + " " + options), {options, words});
+  };
+  refused("--prompt 'longer than sixteen tokens'", "the prompt's 26 tokens leave no room in the model's 16 positions");
+  refused("--prompt-file /no/such", "cannot open /no/such");
+  refused("--prompt a --prompt-file b", "--prompt");
+  refused("--prompt a --temperature -1", "--temperature is -1");
+  refused("--prompt a --temperature nan", "--temperature is nan");
+  refused("--prompt a --temperature warm", "--temperature");
+  refused("--prompt a --top-p 0", "--top-p is 0");
+  refused("--prompt a --top-p 1.5", "--top-p is 1.5");
+  refused("--prompt a --top-k -1", "--top-k is -1");
+  refused("--prompt a --max-new-tokens 0", "--max-new-tokens 0");
+  refused("--prompt a --threads -1", "--threads is -1");
+  refused("--prompt a --threads 1000000", "--threads is 1000000");
+  EXPECT_EQ(generate(good(), "--seed 1").status, 0);
+  EXPECT_EQ(
+      run_program("generate --threads 1 --prompt a --max-new-tokens 9223372036854775807 --model " + good()).status, 0);
+}
+
+}  // namespace
+}  // namespace tera::test

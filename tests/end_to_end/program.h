@@ -1,0 +1,30 @@
+#pragma once
+// The real program, started as users do.
+
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <string>
+
+namespace tera::test {
+
+struct Outcome {
+  int status = -1;
+  std::string output;  // standard output and error together
+};
+
+// Runs `tera ARGUMENTS` in a shell, so that tests can redirect as users do.
+inline Outcome run_program(const std::string& arguments) {
+  Outcome outcome;
+  FILE* pipe = popen(("{ \"" TERA_PROGRAM "\" " + arguments + "; } 2>&1").c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 4096> buffer{};
+  for (std::size_t n = 0; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+    outcome.output.append(buffer.data(), n);
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);
+  return outcome;
+}
+
+}  // namespace tera::test
