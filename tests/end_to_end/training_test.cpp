@@ -1,0 +1,190 @@
+// Whole runs against each other: what must not change a result changes no bit of it, and what must, does.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tera/base/error.h"
+#include "tera/base/signals.h"
+#include "tests/end_to_end/training_run.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+Overrides operator+(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+void expect_same(const RunRecord& a, const RunRecord& b, const std::string& what) {
+  EXPECT_EQ(a.loss, b.loss) << what;
+  EXPECT_EQ(a.grad_norm, b.grad_norm) << what;
+  EXPECT_TRUE(a.weights == b.weights) << what;
+}
+
+void expect_close(const RunRecord& a, const RunRecord& b, double tolerance, const std::string& what) {
+  ASSERT_EQ(a.loss.size(), b.loss.size()) << what;
+  for (std::size_t i = 0; i < a.loss.size(); ++i)
+    EXPECT_NEAR(a.loss[i], b.loss[i], tolerance * a.loss[i]) << what << ", step " << i + 1;
+}
+
+// Large enough that every operation is cut among threads.
+const Overrides wide{"model.hidden_size=96", "model.ffn_hidden_size=160", "train.seq_length=96", "train.train_iters=4"};
+const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};
+
+TEST(Training, TheSameConfigGivesTheSameBits) {
+  for (const char* config : {"tiny", "tiny_gpt", "tiny_mistral", "tiny_qwen2", "tiny_qwen3"}) {
+    const RunRecord first = train_once(config);
+    EXPECT_EQ(first.loss.size(), 10u);
+    EXPECT_EQ(first.eval_loss.size(), 2u);
+    EXPECT_EQ(first, train_once(config)) << config;
+  }
+}
+
+TEST(Training, AnotherSeedGivesOthers) {
+  EXPECT_NE(train_once("tiny").loss[0], train_once("tiny", {"train.seed=5"}).loss[0]);
+}
+
+TEST(Training, ThreadsChangeNoBit) {
+  for (const auto& [config, more] : {std::pair<std::string, Overrides>{"tiny", {}},
+                                     {"tiny", {"mixed_precision.precision=bf16"}},
+                                     {"tiny_gpt", dropout}}) {
+    const RunRecord one = train_once(config, wide + more + Overrides{"dist.threads=1"});
+    for (const char* threads : {"dist.threads=2", "dist.threads=3"})
+      expect_same(one, train_once(config, wide + more + Overrides{threads}), config + " " + threads);
+  }
+}
+
+TEST(Training, RecomputingChangesNoBit) {
+  for (const char* config : {"tiny", "tiny_gpt"}) {
+    const RunRecord plain = train_once(config, dropout);
+    expect_same(plain, train_once(config, dropout + Overrides{"model.recompute_granularity=full"}), config);
+    for (const char* modules : {"[layernorm]", "[activation]", "[layernorm, activation]"})
+      expect_same(plain,
+                  train_once(config, dropout + Overrides{"model.recompute_granularity=selective",
+                                                         std::string("model.recompute_modules=") + modules}),
+                  std::string(config) + " " + modules);
+  }
+}
+
+TEST(Training, EvaluationChangesNoBit) {
+  const RunRecord often = train_once("tiny_gpt", dropout + Overrides{"train.eval_interval=1"});
+  const RunRecord never = train_once("tiny_gpt", dropout + Overrides{"train.eval_iters=0"});
+  EXPECT_EQ(often.eval_loss.size(), 10u);
+  EXPECT_TRUE(never.eval_loss.empty());
+  expect_same(often, never, "evaluation");
+}
+
+TEST(Training, EvaluationSeesOtherDataByTheSameRules) {
+  const RunRecord run = train_once("tiny", {"train.train_iters=150", "train.eval_interval=50", "optimizer.lr=1e-2"});
+  ASSERT_EQ(run.eval_loss.size(), 3u);
+  EXPECT_LT(run.eval_loss[2], run.eval_loss[0]);
+  EXPECT_NEAR(run.eval_loss[2], run.loss.back(), 0.2 * run.loss.back());
+}
+
+TEST(Training, HowTheBatchIsCutMattersOnlyByRounding) {
+  const auto cut = [](const char* micro) {
+    return train_once("tiny_gpt",
+                      dropout + Overrides{"train.global_batch_size=8", std::string("train.micro_batch_size=") + micro});
+  };
+  const RunRecord whole = cut("8");
+  for (const char* micro : {"4", "2", "1"}) expect_close(whole, cut(micro), 1e-5, micro);
+}
+
+TEST(Training, Bf16FollowsFp32) {
+  const Overrides longer{"train.train_iters=60", "optimizer.lr=5e-3"};
+  const RunRecord exact = train_once("tiny", longer),
+                  rounded = train_once("tiny", longer + Overrides{"mixed_precision.precision=bf16"});
+  expect_close(exact, rounded, 0.02, "bf16");
+  EXPECT_NE(exact.loss, rounded.loss);
+  EXPECT_LT(rounded.loss.back(), rounded.loss[0] - 0.5);
+}
+
+TEST(Training, SgdTrains) {
+  const RunRecord run = train_once("tiny", {"optimizer.optimizer=sgd", "optimizer.lr=0.3", "train.train_iters=60"});
+  EXPECT_LT(run.loss.back(), run.loss[0] - 0.3);
+}
+
+TEST(Training, EveryLearningRateStyleRuns) {
+  std::vector<std::vector<double>> losses;
+  for (const char* style : {"constant", "linear", "cosine", "inverse-square-root", "WSD"}) {
+    losses.push_back(train_once("tiny", {std::string("scheduler.lr_decay_style=") + style,
+                                         "scheduler.lr_wsd_decay_iters=4", "optimizer.lr=1e-2"})
+                         .loss);
+    EXPECT_LT(losses.back().back(), losses.back()[0]) << style;
+    for (std::size_t i = 0; i + 1 < losses.size(); ++i) EXPECT_NE(losses[i], losses.back()) << style;
+  }
+}
+
+// Trains with some parameters frozen and returns which have moved, by name.
+std::vector<std::string> moved(const Overrides& overrides) {
+  const tera::Setup setup = load_setup("tiny", overrides);
+  StopRequest stop;
+  Log log({.console = -1});
+  Backend backend = make_backend(setup.config.dist);
+  Trainer trainer(setup, backend, make_data_source(setup), log);
+  const auto values = [&](const Param& param) { return read_part(*backend.ops, param.value, param.spec.parts[0]); };
+  std::vector<std::vector<float>> before;
+  for (const Param* param : trainer.step().params().by_name()) before.push_back(values(*param));
+  trainer.run(stop);
+  std::vector<std::string> names;
+  std::size_t i = 0;
+  for (const Param* param : trainer.step().params().by_name())
+    if (values(*param) != before[i++]) names.push_back(param->spec.name);
+  return names;
+}
+
+TEST(Training, FrozenParametersStay) {
+  const std::vector<std::string> all = moved({});
+  for (const char* precision : {"mixed_precision.precision=fp32", "mixed_precision.precision=bf16"}) {
+    std::vector<std::string> expected;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(expected),
+                 [](const std::string& name) { return name.find("layers.0.") == std::string::npos; });
+    ASSERT_LT(expected.size(), all.size());
+    EXPECT_EQ(moved({"model.freeze=['model.layers.0.*']", "train.train_iters=30", "optimizer.lr=1e-2", precision}),
+              expected);
+  }
+}
+
+// Samples of odd length: what lies behind their end has no target.
+class GappyDataset final : public Dataset {
+ public:
+  explicit GappyDataset(bool gaps) : gaps_(gaps), mock_(61, 3) {}
+  std::int64_t samples() const override { return mock_.samples(); }
+  void sample(std::int64_t index, std::span<std::int32_t> tokens) const override {
+    mock_.sample(index, tokens);
+    const auto length = static_cast<std::size_t>(3 + index * 5 % 13);
+    if (gaps_ && length < tokens.size()) std::ranges::fill(tokens.subspan(length), -1);
+  }
+  bool has_gaps() const override { return gaps_; }
+
+ private:
+  bool gaps_;
+  MockDataset mock_;
+};
+
+double first_grad_norm(const std::string& reduction, bool gaps) {
+  const tera::Setup setup =
+      load_setup("tiny", {"train.loss_reduction=" + reduction, "train.train_iters=1", "scheduler.lr_warmup_iters=0",
+                          "train.micro_batch_size=1", "train.eval_iters=0"});
+  StopRequest stop;
+  Log log({.console = -1});
+  Backend backend = make_backend(setup.config.dist);
+  Trainer trainer(
+      setup, backend,
+      {.tokenizer = nullptr, .train = std::make_unique<GappyDataset>(gaps), .valid = nullptr, .summary = {}}, log);
+  trainer.run(stop);
+  return trainer.step().grad_norm();
+}
+
+TEST(Training, LossReductionMattersOnlyWhereTargetsAreMasked) {
+  EXPECT_NEAR(first_grad_norm("global", false), first_grad_norm("microbatch", false), 1e-5);
+  EXPECT_GT(std::abs(first_grad_norm("global", true) - first_grad_norm("microbatch", true)), 1e-3);
+}
+
+}  // namespace
+}  // namespace tera::test
