@@ -64,7 +64,8 @@ BatchShape resolve_batch(const TrainConfig& train, Purpose purpose, Report& repo
                   batch.micro_batch, below == 0 ? fmt::format("{}", above) : fmt::format("{} or {}", below, above));
   }
   if (batch.num_microbatches > max_microbatches)
-    report.broken("train.global_batch_size", "gives {} microbatches of micro_batch_size={} per step; at most {} are planned",
+    report.broken("train.global_batch_size",
+                  "gives {} microbatches of micro_batch_size={} per step; at most {} are planned",
                   batch.num_microbatches, batch.micro_batch, max_microbatches);
   if (train.train_samples > 0) {
     batch.train_iters = train.train_samples / batch.global_batch;

@@ -18,7 +18,9 @@ StageMemory StageMemory::measuring(const Pools& pools) {
 
 StageMemory StageMemory::allocate_on(Device& device) const {
   StageMemory memory;
-  const auto real = [&](const Arena& measured, std::string_view name) { return Arena(device.allocate(measured.peak()), name); };
+  const auto real = [&](const Arena& measured, std::string_view name) {
+    return Arena(device.allocate(measured.peak()), name);
+  };
   for (const auto& arena : f_to_b) memory.f_to_b.push_back(real(arena, "activations, F to B"));
   for (const auto& arena : f_to_w) memory.f_to_w.push_back(real(arena, "activations, F to W"));
   for (const auto& arena : b_to_w) memory.b_to_w.push_back(real(arena, "activations, B to W"));

@@ -41,11 +41,7 @@ float inverse(std::int64_t count) { return 1.0f / static_cast<float>(std::max<st
 }  // namespace
 
 Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log)
-    : setup_(setup),
-      data_(std::move(data)),
-      log_(log),
-      step_(setup),
-      schedule_(make_schedule(setup)) {
+    : setup_(setup), data_(std::move(data)), log_(log), step_(setup), schedule_(make_schedule(setup)) {
   schedule_.check();
   step_.bind(backend);  // first: what does not fit is refused before anything is allocated
   train_loader_ = std::make_unique<BatchLoader>(*data_.train, batch_options(setup));
