@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tera/base/error.h"
 #include "tera/base/signals.h"
 #include "tests/end_to_end/training_run.h"
-#include "tests/support/temp_folder.h"
 
 namespace tera::test {
 namespace {
