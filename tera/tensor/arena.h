@@ -44,7 +44,6 @@ class Arena {
     std::size_t begin, bytes;
     std::string tag;
   };
-  bool measuring_ = false;
   std::span<std::byte> slab_;
   std::string name_;
   bool measuring_ = true;  // a slab of no bytes is still a slab
