@@ -108,7 +108,7 @@ std::vector<std::int32_t> generate_without_cache(const Setup& setup, const Check
   for (std::int64_t i = 0; i < count; ++i) {
     Model model(setup.model, {.seq = static_cast<std::int64_t>(tokens.size())});
     checkpoint.load_weights(model.params(), model.ops());
-    const std::vector<float> logits = model.logits({.tokens = tokens, .targets = {}, .batch = 1});
+    const std::vector<float> logits = model.logits({.tokens = tokens, .targets = tokens, .batch = 1});
     const auto last = logits.end() - setup.model.padded_vocab;
     tokens.push_back(static_cast<std::int32_t>(std::max_element(last, last + setup.model.vocab) - last));
   }
