@@ -79,8 +79,12 @@ template <Layout layout, int rows, int vectors>
   if (args.sums) tile_prefetch<rows, vectors>(args.sums + i * args.sums_stride + j, args.sums_stride);
   const auto tile = tile_product<layout, rows, vectors>(args.depth, a, a_stride, args.b + j * args.depth, tile_columns);
   const std::ptrdiff_t n = args.columns - j < tile_columns ? args.columns - j : tile_columns;
-  const bool plain = n == vectors * lanes && !args.bias.data && !args.residual.data && !args.out.data;
-  if (plain) return tile_store(tile, args.sums + i * args.sums_stride + j, args.sums_stride, args.add);
+  const bool to_sums = n == vectors * lanes && !args.bias.data && !args.out.data;  // whole, and straight from registers
+  if (to_sums && !args.residual.data)
+    return tile_store(tile, args.sums + i * args.sums_stride + j, args.sums_stride, args.add);
+  if (to_sums && args.residual.storage == GemmStorage::f32 && !args.add)
+    return tile_store_sum(tile, at<float>(args.residual, i, j), args.residual.stride,
+                          args.sums + i * args.sums_stride + j, args.sums_stride);
   alignas(64) float buffer[rows * tile_columns];
   tile_store(tile, buffer, tile_columns, false);
   const GemmMatrix sums{args.sums, args.sums_stride, GemmStorage::f32};

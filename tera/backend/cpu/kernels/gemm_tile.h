@@ -68,6 +68,18 @@ template <int rows, int vectors>
     }
 }
 
+// c = tile + plus, another matrix of the same size.
+template <int rows, int vectors>
+[[maybe_unused, gnu::always_inline]] inline void tile_store_sum(const Tile<rows, vectors>& tile, const float* plus,
+                                                                std::ptrdiff_t plus_stride, float* c,
+                                                                std::ptrdiff_t c_stride) {
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v)
+      store(c + i * c_stride + v * lanes, load(plus + i * plus_stride + v * lanes) + tile.sum[i][v]);
+}
+
 // Asks for the lines of c early, so that they are there when the sums are: a product over a short depth would otherwise
 // wait for memory at the end of every tile.
 template <int rows, int vectors>
