@@ -1,5 +1,9 @@
 #include "tera/backend/cpu/thread_pool.h"
 
+#include <system_error>
+
+#include "tera/base/error.h"
+
 namespace tera::cpu {
 namespace {
 
@@ -24,10 +28,18 @@ void wait_while_equal(std::atomic<std::uint32_t>& value, std::uint32_t old) {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
-  for (int worker = 1; worker < threads; ++worker) helpers_.emplace_back([this, worker] { help(worker); });
+  try {
+    for (int worker = 1; worker < threads; ++worker) helpers_.emplace_back([this, worker] { help(worker); });
+  } catch (const std::system_error& error) {
+    const std::size_t started = helpers_.size() + 1;
+    stop();
+    fail_user("dist.threads={}: the system gives no more than {} threads ({})", threads, started, error.what());
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   stop_ = true;
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();

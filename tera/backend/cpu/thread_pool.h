@@ -29,6 +29,7 @@ class ThreadPool {
  private:
   void help(int worker);
   void work(int worker);
+  void stop();
 
   std::vector<std::thread> helpers_;
   const Task* task_ = nullptr;
