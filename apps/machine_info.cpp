@@ -1,11 +1,10 @@
 #include "apps/machine_info.h"
 
-#include <sched.h>
-
 #include <charconv>
 #include <fstream>
 #include <string_view>
-#include <thread>
+
+#include "tera/base/cores.h"
 
 namespace tera {
 namespace {
@@ -35,12 +34,6 @@ std::size_t memory(std::string_view key) {
   return kib * 1024;
 }
 
-unsigned usable_cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return std::thread::hardware_concurrency();
-  return static_cast<unsigned>(CPU_COUNT(&set));
-}
-
 // The file reads "always [madvise] never", the choice in brackets.
 std::string huge_page_mode() {
   std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
@@ -55,7 +48,7 @@ MachineInfo query_machine() {
   MachineInfo info;
   info.system = lookup("/etc/os-release", "PRETTY_NAME", '=');
   info.cpu_model = lookup("/proc/cpuinfo", "model name", ':');
-  info.cores = usable_cores();
+  info.cores = static_cast<unsigned>(usable_cores());
   info.memory_bytes = memory("MemTotal");
   info.available_bytes = memory("MemAvailable");
   info.huge_pages = huge_page_mode();

@@ -43,8 +43,9 @@ std::string version_text() {
   if (!build.commit.empty()) text += fmt::format(" ({})", build.commit);
   text += fmt::format("\nbuilt by {} for {}, {}", build.compiler, build.processor, build.build_type);
   if (!build.sanitize.empty()) text += fmt::format(", {} sanitizer", build.sanitize);
-  text += fmt::format("\nbackends: cpu{}{}\n", cuda.empty() ? "" : fmt::format(", cuda {}", cuda),
-                      mpi.built_in ? fmt::format(", {}", mpi.library) : "");
+  text += "\nbackends: cpu\n";
+  if (!cuda.empty()) text += fmt::format("built with CUDA {}\n", cuda);
+  if (mpi.built_in) text += fmt::format("built with {}\n", mpi.library);
   return text;
 }
 

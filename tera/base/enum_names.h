@@ -1,5 +1,5 @@
 #pragma once
-// Names of an enum's values, in one place per enum: specialise enum_names<E> with an array of {value, name}.
+// Names of an enum's values, in one place per enum: specialise EnumNames<E> with an array of {value, name}.
 // Config parsing, help texts, logs and error messages all read it.
 
 #include <array>

@@ -14,7 +14,7 @@ std::span<const Field> DistConfig::fields() {
   using C = DistConfig;
   static constexpr std::array table{
       field<&C::device>("device", "where to compute; auto: the best there is")
-          .refuse("cuda", "this program is built without the CUDA backend"),
+          .refuse("cuda", "this version trains on the CPU only"),
       field<&C::threads>("threads", "CPU threads per rank; 0: all cores").within(0, 1024),
       field<&C::cpu_isa>("cpu_isa", "CPU instructions to use; auto: the widest this machine has"),
   };

@@ -1,6 +1,6 @@
 #pragma once
-// A model is a list of specs: embedding, layers, head. A family file (gpt.cpp, llama.cpp) turns the resolved shape into
-// such a list; build.h turns any list into blocks.
+// A model is a list of specs: embedding, layers, head. make_spec turns the resolved shape into such a list, with the
+// names of its family (gpt.cpp, llama.cpp); build.h turns any list into blocks.
 
 #include <vector>
 

@@ -26,7 +26,8 @@ struct AdamArgs {
   Tensor weight, grad, m, v;  // f32 [n]
   Tensor copy;                // optional: the weight rounded to the dtype that compute uses
   Tensor scalars;             // f32 [StepScalar::count]
-  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0;
+  double beta1 = 0.9, beta2 = 0.999;  // double, because 1 - beta is formed from them
+  float eps = 1e-8f, weight_decay = 0;
   bool clear_grad = false;  // leave zeros for the next step
   void check() const;
 };

@@ -64,8 +64,8 @@ void Optimizer::update(Ops& ops, const ParamStore::Group& group) {
               .v = v_.rows(group.begin, group.end),
               .copy = group.copy,
               .scalars = scalars_,
-              .beta1 = static_cast<float>(config_.adam_beta1),
-              .beta2 = static_cast<float>(config_.adam_beta2),
+              .beta1 = config_.adam_beta1,
+              .beta2 = config_.adam_beta2,
               .eps = static_cast<float>(config_.adam_eps),
               .weight_decay = decay,
               .clear_grad = true});

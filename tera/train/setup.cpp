@@ -1,11 +1,9 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <thread>
-
 #include "tera/backend/cpu/cpu_device.h"
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/cpu/workspace.h"
+#include "tera/base/cores.h"
 #include "tera/base/error.h"
 #include "tera/train/backend.h"
 
@@ -13,8 +11,7 @@ namespace tera {
 namespace {
 
 int thread_count(const DistConfig& config) {
-  if (config.threads > 0) return static_cast<int>(config.threads);
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return config.threads > 0 ? static_cast<int>(config.threads) : usable_cores();
 }
 
 cpu::Isa choose_isa(CpuIsa wanted) {

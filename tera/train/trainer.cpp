@@ -16,6 +16,17 @@ double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
+BatchOptions batch_options(const Setup& setup) {
+  return {.seq_length = setup.batch.seq_length,
+          .micro_batch_size = setup.batch.micro_batch,
+          .global_batch_size = setup.batch.global_batch};
+}
+
+// A microbatch with no target left to count must not divide by zero.
+float inverse(std::int64_t count) { return 1.0f / static_cast<float>(std::max<std::int64_t>(count, 1)); }
+
+}  // namespace
+
 LrSchedule make_schedule(const Setup& setup) {
   const auto& scheduler = setup.config.scheduler;
   const std::int64_t samples = setup.batch.global_batch;
@@ -28,17 +39,6 @@ LrSchedule make_schedule(const Setup& setup) {
           .decay_samples = setup.schedule.decay_iters * samples,
           .wsd_decay_samples = setup.schedule.wsd_decay_iters * samples};
 }
-
-BatchOptions batch_options(const Setup& setup) {
-  return {.seq_length = setup.batch.seq_length,
-          .micro_batch_size = setup.batch.micro_batch,
-          .global_batch_size = setup.batch.global_batch};
-}
-
-// A microbatch with no target left to count must not divide by zero.
-float inverse(std::int64_t count) { return 1.0f / static_cast<float>(std::max<std::int64_t>(count, 1)); }
-
-}  // namespace
 
 Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log)
     : setup_(setup), data_(std::move(data)), log_(log), step_(setup), schedule_(make_schedule(setup)) {

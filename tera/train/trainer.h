@@ -52,6 +52,9 @@ class Trainer {
   std::int64_t counted_ = 0;   // targets of the batch at hand that count
 };
 
+// The learning rate as the config has it, counted in samples.
+LrSchedule make_schedule(const Setup& setup);
+
 // `tera train`: everything a run does and writes under its folder.
 void train(const Setup& setup);
 

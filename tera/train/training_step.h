@@ -24,7 +24,7 @@ class TrainingStep {
 
   // The step, rehearsed without memory: exact for everything that bind() allocates.
   MemoryPlan plan(const WorkspaceRules& rules);
-  // Multiply-adds of matrix products and attention in one step, counted in the rehearsal.
+  // FLOPs (two per multiply-add) of matrix products and attention in one step, counted in the rehearsal.
   double planned_flops() const { return planned_flops_; }
 
   void bind(Backend& backend);

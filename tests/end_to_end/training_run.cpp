@@ -11,6 +11,7 @@ class Recorder final : public MetricsSink {
   void step(const StepMetrics& metrics) override {
     record_.loss.push_back(metrics.loss);
     record_.grad_norm.push_back(metrics.grad_norm);
+    record_.lr.push_back(metrics.lr);
   }
   void eval(const EvalMetrics& metrics) override { record_.eval_loss.push_back(metrics.eval_loss); }
 

@@ -13,7 +13,7 @@ Setup load_setup(const std::string& config, const std::vector<std::string>& over
                  Purpose purpose = Purpose::train);
 
 struct RunRecord {
-  std::vector<double> loss, grad_norm, eval_loss;
+  std::vector<double> loss, grad_norm, lr, eval_loss;
   std::vector<float> weights;  // all parameters in name order, as they were at the end
   bool operator==(const RunRecord&) const = default;
 };

@@ -108,13 +108,22 @@ TEST(Training, SgdTrains) {
 }
 
 TEST(Training, EveryLearningRateStyleRuns) {
-  std::vector<std::vector<double>> losses;
   for (const char* style : {"constant", "linear", "cosine", "inverse-square-root", "WSD"}) {
-    losses.push_back(train_once("tiny", {std::string("scheduler.lr_decay_style=") + style,
-                                         "scheduler.lr_wsd_decay_iters=4", "optimizer.lr=1e-2"})
-                         .loss);
-    EXPECT_LT(losses.back().back(), losses.back()[0]) << style;
-    for (std::size_t i = 0; i + 1 < losses.size(); ++i) EXPECT_NE(losses[i], losses.back()) << style;
+    const RunRecord run = train_once("tiny", {std::string("scheduler.lr_decay_style=") + style,
+                                              "scheduler.lr_wsd_decay_iters=4", "optimizer.lr=1e-2"});
+    EXPECT_LT(run.loss.back(), run.loss[0]) << style;
+  }
+}
+
+// Update k runs at the rate of the samples before it: with a warm-up of four steps from 0 to 0.01, then linear to 0.
+TEST(Training, UpdatesRunAtTheScheduledRate) {
+  const RunRecord run =
+      train_once("tiny", {"train.train_iters=10", "optimizer.lr=1e-2", "optimizer.min_lr=0",
+                          "scheduler.lr_decay_style=linear", "scheduler.lr_warmup_iters=4", "scheduler.lr_decay_iters=10"});
+  ASSERT_EQ(run.lr.size(), 10u);
+  for (std::size_t i = 0; i < 10; ++i) {
+    const double done = static_cast<double>(i);  // updates before this one
+    EXPECT_NEAR(run.lr[i], i <= 4 ? 0.01 * done / 4 : 0.01 * (10 - done) / 6, 1e-12) << "update " << i + 1;
   }
 }
 

@@ -9,6 +9,7 @@
 #include "tera/checkpoint/safetensors.h"
 #include "tera/config/load.h"
 #include "tera/config/resolve.h"
+#include "tests/support/close.h"
 #include "tests/support/model.h"
 
 namespace tera::test {
@@ -23,16 +24,6 @@ std::vector<std::int32_t> read_ints(const SafetensorsFile& file, const std::stri
   std::vector<std::int32_t> out(stored.bytes.size() / sizeof(std::int32_t));
   std::memcpy(out.data(), stored.bytes.data(), stored.bytes.size());
   return out;
-}
-
-double relative_difference(const std::vector<float>& got, const std::vector<float>& want) {
-  EXPECT_EQ(got.size(), want.size());
-  double difference = 0, largest = 0;
-  for (std::size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
-    difference = std::max(difference, std::abs(static_cast<double>(got[i]) - want[i]));
-    largest = std::max(largest, std::abs(static_cast<double>(want[i])));
-  }
-  return difference / largest;
 }
 
 class HuggingFace : public testing::TestWithParam<const char*> {};

@@ -9,8 +9,7 @@
 #include "tera/checkpoint/safetensors.h"
 #include "tera/config/load.h"
 #include "tera/config/resolve.h"
-#include "tera/optim/lr_schedule.h"
-#include "tera/train/training_step.h"
+#include "tera/train/trainer.h"
 
 namespace tera::test {
 namespace {
@@ -39,11 +38,7 @@ TEST(TrainingRun, FollowsPyTorchFor200Steps) {
   TrainingStep step(setup);
   step.bind(backend);
   load_weights(file, step.params(), *backend.ops);
-  const LrSchedule schedule{.style = setup.config.scheduler.lr_decay_style,
-                            .max_lr = setup.config.optimizer.lr,
-                            .min_lr = setup.config.optimizer.min_lr,
-                            .warmup_samples = setup.schedule.warmup_iters * setup.batch.global_batch,
-                            .decay_samples = setup.schedule.decay_iters * setup.batch.global_batch};
+  const LrSchedule schedule = make_schedule(setup);
 
   const std::int64_t seq = setup.batch.seq_length, micro = setup.batch.micro_batch;
   const auto rows = static_cast<std::size_t>(micro * seq);

@@ -6,6 +6,7 @@
 
 #include "tests/nn/block_checks.h"
 #include "tests/nn/tiny_shape.h"
+#include "tests/support/close.h"
 #include "tests/support/model.h"
 
 namespace tera::test {
@@ -19,15 +20,6 @@ std::vector<float> part_value(Model& model, const std::string& name) {
       if (part.name == name) return read_part(model.ops(), param->value, part);
   ADD_FAILURE() << "no part " << name;
   return {};
-}
-
-double relative_difference(const std::vector<float>& got, const std::vector<float>& want) {
-  double difference = 0, largest = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    difference = std::max(difference, std::abs(static_cast<double>(got[i]) - want[i]));
-    largest = std::max(largest, std::abs(static_cast<double>(want[i])));
-  }
-  return difference / largest;
 }
 
 // Three documents in one row of tokens, against each alone. Gradients are sums over tokens in another order, so equal

@@ -158,6 +158,46 @@ TEST_F(AttentionProperty, PackedRowsGiveTheSameBits) {
 }
 
 // A run that has gone wrong must be seen to: NaN in a key reaches every query that sees it, and none far before it.
+// Heads computed apart, as ranks will, drop what they drop together: the draw is keyed by the head's number in the model.
+TEST_F(AttentionProperty, DropoutDoesNotDependOnWhichHeadsAreHere) {
+  constexpr std::int64_t rows = 40;
+  const Shape q_shape = shape(rows, N, D), k_shape = shape(rows, G, D), lse_shape = shape(N, rows);
+  Floats q = normal_floats(q_shape, 1), k = normal_floats(k_shape, 2), v = normal_floats(k_shape, 3);
+  Floats dout = normal_floats(q_shape, 4), dk(k.size()), dv(v.size());
+  Floats out[2], lse[2], dq[2];  // all heads at once; one by one
+  for (int i = 0; i < 2; ++i) {
+    out[i].resize(q.size());
+    lse[i].resize(static_cast<std::size_t>(N * rows));
+    dq[i].resize(q.size());
+  }
+  std::vector<std::int64_t> ids(rows);
+  for (std::int64_t i = 0; i < rows; ++i) ids[static_cast<std::size_t>(i)] = 1000 + i;
+  const Tensor row_ids = make_tensor(ids.data(), shape(rows), DType::i64);
+  const auto run = [&](int i, std::int64_t first, std::int64_t heads) {
+    const AttentionShape s{
+        .scale = scale, .first_head = first, .dropout = 0.4f, .key = {7}, .q_rows = row_ids, .k_rows = row_ids};
+    const auto part = [&](Floats& of) { return tensor(of, q_shape).slice(1, first, first + heads); };
+    const Tensor part_lse = tensor(lse[i], lse_shape).rows(first, first + heads);
+    const Tensor keys = tensor(k, k_shape), values = tensor(v, k_shape);
+    forward({.q = part(q), .k = keys, .v = values, .out = part(out[i]), .lse = part_lse, .shape = s});
+    backward({.q = part(q),
+              .k = keys,
+              .v = values,
+              .out = part(out[i]),
+              .dout = part(dout),
+              .lse = part_lse,
+              .dq = part(dq[i]),
+              .dk = tensor(dk, k_shape),
+              .dv = tensor(dv, k_shape),
+              .shape = s});
+  };
+  run(0, 0, N);
+  for (std::int64_t head = 0; head < N; ++head) run(1, head, 1);
+  EXPECT_EQ(out[0], out[1]);
+  EXPECT_EQ(lse[0], lse[1]);
+  EXPECT_EQ(dq[0], dq[1]);
+}
+
 TEST_F(AttentionProperty, NotANumberIsHandedOn) {
   constexpr std::int64_t T = 100, bad = 70;
   const Shape q_shape = shape(T, N, D), k_shape = shape(T, G, D);

@@ -48,7 +48,8 @@ void expect_weight(Reference& r, const StepTensors& t, const StepCase& c, std::s
 
 OpCase adam_case(const StepCase& c) {
   OpCase op(name_of_case("adam", c));
-  const float beta1 = 0.9f, beta2 = 0.99f, eps = 1e-3f, decay = 0.1f;
+  const double beta1 = 0.9, beta2 = 0.9999;  // float(1) - float(beta2) would be off by 1.7e-4
+  const float eps = 1e-3f, decay = 0.1f;
   const StepTensors t = add_tensors(op, c);
   Values v_values = normal_values(shape(c.n), 4, 0.1);
   for (double& v : v_values) v *= v;
@@ -68,7 +69,7 @@ OpCase adam_case(const StepCase& c) {
               .clear_grad = c.clear_grad});
   });
   op.reference([=](Reference& r) {
-    const double b1 = static_cast<double>(beta1), b2 = static_cast<double>(beta2);
+    const double b1 = beta1, b2 = beta2;
     const Values& s = r[t.scalars];
     for (std::size_t i = 0; i < r[t.weight].size(); ++i) {
       const double g = r[t.grad][i] * s[3], w = r[t.weight][i];

@@ -1,8 +1,10 @@
 #pragma once
 // One rule for how far a result may lie from the fp64 reference.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "tera/tensor/dtype.h"
 
@@ -31,6 +33,18 @@ inline double tolerance(DType storage, std::int64_t reduction_length, double mag
 }
 inline double tolerance(DType storage, std::int64_t reduction_length, double magnitude) {
   return tolerance(storage, reduction_length, magnitude, magnitude);
+}
+
+// Largest difference over largest wanted value; not finite where either has a NaN, so that no comparison passes.
+inline double relative_difference(const std::vector<float>& got, const std::vector<float>& want) {
+  double difference = got.size() == want.size() ? 0 : INFINITY, largest = 0;
+  for (std::size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
+    const double d = std::abs(static_cast<double>(got[i]) - static_cast<double>(want[i]));
+    if (!(d <= difference)) difference = d;  // a NaN stays: no later value is greater
+    largest = std::max(largest, std::abs(static_cast<double>(want[i])));
+    if (std::isnan(d)) return d;
+  }
+  return difference / largest;
 }
 
 }  // namespace tera::test

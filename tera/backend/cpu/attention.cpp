@@ -167,7 +167,7 @@ void CpuOps::do_attention(const AttentionArgs& args) {
     task.v = head_rows(args.v, sequence.k_begin, head / group);
     task.out = head_rows(args.out, sequence.q_begin, head);
     task.lse = args.lse.as<float>() + head * args.q.dim(0) + sequence.q_begin;
-    task.head = head;
+    task.head = args.shape.first_head + head;
     task.begin = begin;
     task.end = std::min(begin + rows, sequence.queries);
     kernel(task);
@@ -284,7 +284,7 @@ void CpuOps::do_attention_back(const AttentionBackArgs& args) {
     AttentionBackward task{make_task(args.shape, sequence, D, own)};
     const Squares squares(task.mask, rows);
     if (round >= squares.rounds()) return;
-    task.head = head;
+    task.head = args.shape.first_head + head;
     task.heads = group;
     task.dq = gradients.dq(sequence.q_begin, head);
     task.dk = gradients.dk(sequence.k_begin, kv_head);

@@ -36,8 +36,10 @@ void CpuOps::do_adam(const AdamArgs& args) {
                       .correction1 = scalar(args.scalars, StepScalar::correction1),
                       .correction2 = scalar(args.scalars, StepScalar::correction2),
                       .grad_factor = scalar(args.scalars, StepScalar::grad_factor),
-                      .beta1 = args.beta1,
-                      .beta2 = args.beta2,
+                      .beta1 = static_cast<float>(args.beta1),
+                      .beta2 = static_cast<float>(args.beta2),
+                      .one_minus_beta1 = static_cast<float>(1 - args.beta1),
+                      .one_minus_beta2 = static_cast<float>(1 - args.beta2),
                       .eps = args.eps,
                       .weight_decay = args.weight_decay,
                       .clear_grad = args.clear_grad};

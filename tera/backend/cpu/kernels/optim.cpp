@@ -13,8 +13,8 @@ void adam(const AdamStep& step, std::int64_t begin, std::int64_t end) {
   over_row(end - begin, [&, begin](auto offset, auto n) {
     const std::int64_t i = begin + offset;
     const Vec g = load(s.grad + i, n) * s.grad_factor;
-    const Vec m = s.beta1 * load(s.m + i, n) + (1.0f - s.beta1) * g;
-    const Vec v = s.beta2 * load(s.v + i, n) + (1.0f - s.beta2) * g * g;
+    const Vec m = s.beta1 * load(s.m + i, n) + s.one_minus_beta1 * g;
+    const Vec v = s.beta2 * load(s.v + i, n) + s.one_minus_beta2 * g * g;
     Vec weight = load(s.weight + i, n);
     const Vec direction = (m * unbias1) / (vsqrt(v * unbias2) + s.eps);
     weight -= s.lr * (direction + s.weight_decay * weight);

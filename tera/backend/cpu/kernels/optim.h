@@ -9,7 +9,7 @@ struct AdamStep {
   float *weight, *grad, *m, *v;
   void* copy;  // may be null
   float lr, correction1, correction2, grad_factor;
-  float beta1, beta2, eps, weight_decay;
+  float beta1, beta2, one_minus_beta1, one_minus_beta2, eps, weight_decay;
   bool clear_grad;
 };
 struct SgdStep {
