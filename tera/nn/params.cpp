@@ -23,8 +23,7 @@ Tensor flat_range(const Tensor& flat, std::int64_t begin, const Shape& shape) {
 // Host work over many elements before a run, on all cores; borders are multiples of four.
 void in_parallel(std::size_t elements, const std::function<void(std::size_t, std::size_t)>& work) {
   constexpr std::size_t least = 1 << 16;  // fewer are not worth a thread
-  const std::size_t workers =
-      std::clamp<std::size_t>(elements / least, 1, static_cast<std::size_t>(usable_cores()));
+  const std::size_t workers = std::clamp<std::size_t>(elements / least, 1, static_cast<std::size_t>(usable_cores()));
   const std::size_t share = (elements / workers + 3) / 4 * 4 + 4;
   std::vector<std::jthread> threads;
   for (std::size_t begin = share; begin < elements; begin += share)

@@ -13,7 +13,7 @@ struct AttentionShape {
   Mask mask = Mask::causal;     // causal aligns the last query with the last key when lengths differ
   std::int64_t window = 0;      // a query sees at most this many keys, its own included; 0: no limit; causal only
   float scale = 0;              // of q.k; must be given
-  std::int64_t first_head = 0;    // number of the first query head in the whole model; keys dropout
+  std::int64_t first_head = 0;  // number of the first query head in the whole model; keys dropout
   float dropout = 0;            // of the probabilities, from the counter RNG: key, q_rows, k_rows, head
   RngKey key;
   Tensor q_rows, k_rows;  // i64 [Tq], [Tk]: global row ids; needed by dropout only

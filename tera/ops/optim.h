@@ -23,9 +23,9 @@ struct ClipArgs {
 // weight -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * weight), m^ = m / correction1, v^ = v / correction2, with the
 // gradient first multiplied by grad_factor.
 struct AdamArgs {
-  Tensor weight, grad, m, v;  // f32 [n]
-  Tensor copy;                // optional: the weight rounded to the dtype that compute uses
-  Tensor scalars;             // f32 [StepScalar::count]
+  Tensor weight, grad, m, v;          // f32 [n]
+  Tensor copy;                        // optional: the weight rounded to the dtype that compute uses
+  Tensor scalars;                     // f32 [StepScalar::count]
   double beta1 = 0.9, beta2 = 0.999;  // double, because 1 - beta is formed from them
   float eps = 1e-8f, weight_decay = 0;
   bool clear_grad = false;  // leave zeros for the next step

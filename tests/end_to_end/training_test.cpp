@@ -117,9 +117,9 @@ TEST(Training, EveryLearningRateStyleRuns) {
 
 // Update k runs at the rate of the samples before it: with a warm-up of four steps from 0 to 0.01, then linear to 0.
 TEST(Training, UpdatesRunAtTheScheduledRate) {
-  const RunRecord run =
-      train_once("tiny", {"train.train_iters=10", "optimizer.lr=1e-2", "optimizer.min_lr=0",
-                          "scheduler.lr_decay_style=linear", "scheduler.lr_warmup_iters=4", "scheduler.lr_decay_iters=10"});
+  const RunRecord run = train_once(
+      "tiny", {"train.train_iters=10", "optimizer.lr=1e-2", "optimizer.min_lr=0", "scheduler.lr_decay_style=linear",
+               "scheduler.lr_warmup_iters=4", "scheduler.lr_decay_iters=10"});
   ASSERT_EQ(run.lr.size(), 10u);
   for (std::size_t i = 0; i < 10; ++i) {
     const double done = static_cast<double>(i);  // updates before this one

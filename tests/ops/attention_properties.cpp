@@ -158,7 +158,8 @@ TEST_F(AttentionProperty, PackedRowsGiveTheSameBits) {
 }
 
 // A run that has gone wrong must be seen to: NaN in a key reaches every query that sees it, and none far before it.
-// Heads computed apart, as ranks will, drop what they drop together: the draw is keyed by the head's number in the model.
+// Heads computed apart, as ranks will, drop what they drop together: the draw is keyed by the head's number in the
+// model.
 TEST_F(AttentionProperty, DropoutDoesNotDependOnWhichHeadsAreHere) {
   constexpr std::int64_t rows = 40;
   const Shape q_shape = shape(rows, N, D), k_shape = shape(rows, G, D), lse_shape = shape(N, rows);
