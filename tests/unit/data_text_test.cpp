@@ -6,7 +6,6 @@
 #include "tera/data/text_dataset.h"
 #include "tera/data/text_files.h"
 #include "tera/data/tokenizer.h"
-#include "tera/data/utf8.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 
@@ -14,31 +13,6 @@ namespace tera::test {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
-
-TEST(Utf8, AcceptsExactlyTheEncodingsOfCharacters) {
-  EXPECT_EQ(valid_utf8_prefix(""), 0u);
-  for (const std::string_view good :
-       {"plain ascii, long enough", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
-        "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"})
-    EXPECT_EQ(valid_utf8_prefix(good), good.size()) << good;
-  for (const std::string_view bad : {"\x80", "\xbf", "\xc0\x80", "\xc1\xbf", "\xc2",
-                                     "\xc2"
-                                     "a",
-                                     "\xe0\x9f\xbf", "\xe1\x80", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80",
-                                     "\xf5\x80\x80\x80", "\xff", "\xf0\x90\x80"})
-    for (const std::string_view before : {"", "12345678", "123456789\xc3\xa9"})
-      EXPECT_EQ(valid_utf8_prefix(std::string(before) + std::string(bad)), before.size()) << bad;
-}
-
-TEST(Utf8, MendsEachBrokenPartOnce) {
-  EXPECT_EQ(mend_utf8("a\xff"
-                      "b"),
-            "a\ufffdb");
-  EXPECT_EQ(mend_utf8("\xe2\x82"), "\ufffd");  // a character cut short is one part
-  EXPECT_EQ(mend_utf8("\xe2\x82\xff"), "\ufffd\ufffd");
-  EXPECT_EQ(mend_utf8("\xed\xa0\x80"), "\ufffd\ufffd\ufffd");
-  EXPECT_EQ(mend_utf8("\u20ac"), "\u20ac");
-}
 
 TEST(ByteTokenizer, RoundTripsTextAndMarksTheRest) {
   const ByteTokenizer tokenizer;
