@@ -25,7 +25,7 @@ DataSource mock_source(const Setup& setup) {
 DataSource text_source(const Setup& setup, const Tokenizer& tokenizer) {
   const auto corpus = std::make_shared<const TextCorpus>(TextCorpus::Options{.paths = setup.config.dataset.data_path,
                                                                              .vocab_size = setup.model.vocab,
-                                                                             .split = setup.config.dataset.split},
+                                                                             .split = setup.split},
                                                          tokenizer);
   const auto part = [&](DataSplit split) {
     return std::make_unique<TextDataset>(

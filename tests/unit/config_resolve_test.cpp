@@ -113,7 +113,12 @@ TEST(Resolve, SplitsData) {
   EXPECT_DOUBLE_EQ(usual.test, 0.001);
   config.dataset.split = "3,1";
   EXPECT_DOUBLE_EQ(resolve(config).split.valid, 0.25);
-  for (const char* bad : {"", "0,0,0", "1,2,3,4", "1,,2", "a", "-1,2", "nan", "1,2,", "inf,1"})
+  config.dataset.split = "1";
+  EXPECT_EQ(resolve(config).split, (SplitShape{.train = 1, .valid = 0, .test = 0}));
+  config.dataset.split = "0.5,1.5";
+  EXPECT_EQ(resolve(config).split, (SplitShape{.train = 0.25, .valid = 0.75, .test = 0}));
+  for (const char* bad : {"", ",", "1,", "0,0,0", "1,2,3,4", "1,,2", "a", "-1,2", "nan", "1,2,", "inf,1", "inf", "1 ,2",
+                          "1;2", "1e308,1e308"})
     expect_broken("dataset.split", "up to three weights", [&](RunConfig& c) { c.dataset.split = bad; });
 }
 

@@ -73,18 +73,7 @@ TEST(TextFiles, BadTextNamesFileLineAndByte) {
   EXPECT_TRUE(contains(message_of<UserError>([&] { read_text_file(folder / "missing"); }), "missing: No such file"));
 }
 
-TEST(Split, TakesSharesAndNothingElse) {
-  const auto shares = parse_split("969,30,1");
-  EXPECT_DOUBLE_EQ(shares[0], .969);
-  EXPECT_DOUBLE_EQ(shares[1], .030);
-  EXPECT_DOUBLE_EQ(shares[2], .001);
-  EXPECT_EQ(parse_split("1"), (std::array<double, 3>{1, 0, 0}));
-  EXPECT_EQ(parse_split("0.5,1.5"), (std::array<double, 3>{.25, .75, 0}));
-  for (const char* bad : {"", ",", "1,", "a", "-1,2", "1,2,3,4", "0,0,0", "nan", "inf", "1 ,2", "1;2"})
-    EXPECT_TRUE(contains(message_of<UserError>([&] { parse_split(bad); }), "dataset.split")) << bad;
-}
-
-std::shared_ptr<const TextCorpus> corpus_of(const TempFolder& folder, const std::string& split) {
+std::shared_ptr<const TextCorpus> corpus_of(const TempFolder& folder, const SplitShape& split) {
   const TextCorpus::Options options{{folder.path().string()}, 512, split};
   return std::make_shared<const TextCorpus>(options, ByteTokenizer());
 }
@@ -93,7 +82,7 @@ TEST(TextCorpus, JoinsDocumentsAndSplitsByTokens) {
   const TempFolder folder;
   folder.write("1", "abc");
   folder.write("2", "defgh");
-  const auto corpus = corpus_of(folder, "5,3,2");
+  const auto corpus = corpus_of(folder, {.train = 0.5, .valid = 0.3, .test = 0.2});
   EXPECT_EQ(corpus->documents(), 2);
   const auto ids = [&](DataSplit split) {
     const auto part = corpus->part(split);
@@ -107,7 +96,7 @@ TEST(TextCorpus, JoinsDocumentsAndSplitsByTokens) {
 TEST(TextCorpus, RefusesWhatTheModelCannotTake) {
   const TempFolder folder;
   folder.write("1", "ab\u00e9");
-  const TextCorpus::Options options{{folder.path().string()}, 128, "1"};
+  const TextCorpus::Options options{{folder.path().string()}, 128, {}};
   const std::string message = message_of<UserError>([&] { TextCorpus(options, ByteTokenizer()); });
   EXPECT_TRUE(contains(message, "/1 gives the token id 195") && contains(message, "128")) << message;
   folder.write("1", std::string("a\0b", 3));
@@ -121,7 +110,7 @@ TEST(TextDataset, EveryPassReadsEveryWindowOnceInAnotherOrder) {
   const TempFolder folder;
   std::string text;
   for (int i = 0; i < 803; ++i) text += std::to_string(i) + " ";  // an id tells its place
-  const TextCorpus::Options options{{folder.write("1", text).string()}, 1000, "1"};
+  const TextCorpus::Options options{{folder.write("1", text).string()}, 1000, {}};
   const auto corpus = std::make_shared<const TextCorpus>(options, NullTokenizer(1000));
   const auto order_of = [&](std::uint64_t seed, std::int64_t pass) {
     const TextDataset data(corpus, {DataSplit::train, 8, seed});
@@ -148,7 +137,7 @@ TEST(TextDataset, EveryPassReadsEveryWindowOnceInAnotherOrder) {
 TEST(TextDataset, TooLittleTextNamesSplitAndNumbers) {
   const TempFolder folder;
   folder.write("1", "0123456");  // 8 tokens with the end of document
-  const auto corpus = corpus_of(folder, "1");
+  const auto corpus = corpus_of(folder, {});
   EXPECT_EQ(TextDataset(corpus, {DataSplit::train, 7, 0}).samples(), 1);
   const std::string message = message_of<UserError>([&] { TextDataset(corpus, {DataSplit::train, 8, 0}); });
   EXPECT_TRUE(contains(message, "train split") && contains(message, "8 tokens") && contains(message, "= 9")) << message;
