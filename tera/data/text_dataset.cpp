@@ -38,6 +38,7 @@ TextCorpus::TextCorpus(const Options& options, const Tokenizer& tokenizer) {
   const std::array shares{options.split.train, options.split.valid, options.split.test};
   double bound = 0;
   for (std::size_t i = 0; i < shares.size(); ++i) {
+    require(shares[i] >= 0 && shares[i] <= 1, "a part of {} of the text cannot be cut off", shares[i]);
     bound += shares[i];
     bounds_[i + 1] = std::min<std::int64_t>(tokens(), std::llrint(bound * static_cast<double>(tokens())));
   }

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "tera/base/error.h"
 #include "tera/data/text_dataset.h"
@@ -91,6 +92,7 @@ TEST(TextCorpus, JoinsDocumentsAndSplitsByTokens) {
   EXPECT_EQ(ids(DataSplit::train), (Ids{'a', 'b', 'c', 0, 'd'}));
   EXPECT_EQ(ids(DataSplit::valid), (Ids{'e', 'f', 'g'}));
   EXPECT_EQ(ids(DataSplit::test), (Ids{'h', 0}));
+  for (const double bad : {-0.5, 1.5, std::nan("")}) EXPECT_THROW(corpus_of(folder, {.train = 0.5, .valid = bad}), Error);
 }
 
 TEST(TextCorpus, RefusesWhatTheModelCannotTake) {
