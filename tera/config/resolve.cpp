@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t max_microbatches = 65536;  // of one step, each of which is rehearsed
 
-// Every number against its own limits. Returns the sections in which all of them hold: rules between keys are checked
+// Every value against its own limits. Returns the sections in which all of them hold: rules between keys are checked
 // only there, so that they can count on sane values.
 std::set<std::string> check_values(const RunConfig& config, Report& report) {
   std::set<std::string> sane;

@@ -127,6 +127,13 @@ TEST_F(BadInput, ConfigFiles) {
   expect_file_refused("extends: " TERA_TEST_CONFIGS "/tiny.yaml\nmodel: {arch: null}\n", "model.arch");
 }
 
+TEST_F(BadInput, NameOfTheConfigFile) {
+  const auto file = folder_.write("caf\xe9.yaml", "extends: " TERA_TEST_CONFIGS "/tiny.yaml\n");
+  const Outcome outcome = run_program(fmt::format("train {} run.dir={}", file.string(), run_dir()));
+  expect_mistake(outcome, {"caf\\xe9.yaml", "(name of the config file): must be UTF-8 text, but byte 3 is 0xe9"});
+  EXPECT_FALSE(fs::exists(run_dir()));
+}
+
 TEST_F(BadInput, Text) {
   const std::string text = "dataset.kind=text model.vocab_size=512 dataset.data_path=";
   const std::string empty = folder_.write("empty.txt", "").string(),

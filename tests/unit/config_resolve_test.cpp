@@ -286,6 +286,18 @@ TEST(ResolveRunRules, DataAndFolders) {
   EXPECT_EQ(resolve(config).run_dir, "/somewhere");
 }
 
+// Texts end up in JSON and YAML, long after the last chance to refuse them.
+TEST(ResolveRunRules, TextsAreUtf8) {
+  expect_broken("run.name=\"caf\ufffd\"", "must be UTF-8 text, but byte 3 is 0xe9",
+                [](RunConfig& c) { c.run.name = "caf\xe9"; });
+  expect_broken("run.dir", "byte 0 is 0xff", [](RunConfig& c) { c.run.dir = "\xff"; });
+  expect_broken("checkpoint.save", "UTF-8", [](RunConfig& c) { c.checkpoint.save = "\xc3"; });
+  expect_broken("model.freeze", "UTF-8", [](RunConfig& c) { c.model.freeze = {"*", "\xed\xa0\x80"}; });
+  RunConfig config = small();
+  config.run.name = "caf\u00e9";
+  EXPECT_EQ(resolve(config).run_dir, "runs/caf\u00e9");
+}
+
 TEST(Resolve, ReportsEverythingAtOnceWithOrigins) {
   RunConfig config = small();
   config.model.num_attention_heads = 5;
