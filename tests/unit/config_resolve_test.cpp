@@ -177,6 +177,23 @@ TEST(ResolveModelRules, MissingAndImpossibleSizes) {
   });
 }
 
+TEST(ResolveModelRules, ActivationsThatCannotBeAddressed) {
+  const char* const words = "more memory than can be addressed";
+  expect_broken("train.seq_length=2147483647", words, [](RunConfig& c) {
+    c.model.hidden_size = 32;
+    c.model.ffn_hidden_size = 64;
+    c.model.num_attention_heads = c.model.kv_channels = 1 << 24;
+    c.train.seq_length = (1LL << 31) - 1;
+  });
+  expect_broken("train.seq_length", words, [](RunConfig& c) {  // logits
+    c.model.vocab_size = c.train.seq_length = (1LL << 31) - 1;
+  });
+  expect_broken("train.seq_length", words, [](RunConfig& c) {
+    c.model.ffn_hidden_size = 1 << 24;
+    c.train.micro_batch_size = 1 << 26;
+  });
+}
+
 TEST(ResolveModelRules, Vocabulary) {
   expect_broken("model.vocab_size=100", "smaller than ByteTokenizer's vocabulary, which is 512", [](RunConfig& c) {
     c.model.vocab_size = 100;
