@@ -151,7 +151,7 @@ class ModelResolver {
 
   void check_freeze() {
     for (const std::string& pattern : model_.freeze)
-      if (pattern.empty()) report_.broken("model.freeze", "an empty pattern matches nothing; '*' matches everything");
+      if (pattern.empty()) report_.broken("model.freeze", "an empty pattern matches nothing");
   }
 
   // Sizes are bounded one by one; their products are not.

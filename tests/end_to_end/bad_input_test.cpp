@@ -138,6 +138,15 @@ TEST_F(BadInput, ConfigFiles) {
   expect_file_refused("extends: " TERA_TEST_CONFIGS "/tiny.yaml\nmodel: {arch: null}\n", "model.arch");
 }
 
+TEST_F(BadInput, FreezePatterns) {
+  expect_refused({{"model.freeze='*.q_prij.*'", "model.freeze: '*.q_prij.*' matches no parameter"},
+                  {"model.freeze='*.q_proj.*'",
+                   "matches model.layers.0.self_attn.q_proj.weight but not model.layers.0.self_attn.k_proj.weight, "
+                   "model.layers.0.self_attn.v_proj.weight, and they are one parameter; "
+                   "'model.layers.0.self_attn.qkv_proj.weight' freezes all of it"},
+                  {"model.freeze='*'", "model.freeze: the patterns leave no parameter to train"}});
+}
+
 TEST_F(BadInput, NameOfTheConfigFile) {
   const auto file = folder_.write("caf\xe9.yaml", "extends: " TERA_TEST_CONFIGS "/tiny.yaml\n");
   const Outcome outcome = run_program(fmt::format("train {} run.dir={}", file.string(), run_dir()));
