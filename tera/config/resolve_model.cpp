@@ -166,8 +166,8 @@ class ModelResolver {
       report_.broken("model.hidden_size",
                      "together with the other sizes gives about {:.2g} parameters, more than can be counted",
                      parameters);
-    check_activations(std::max({attention, 2.0 * as_double(shape_.ffn), as_double(shape_.padded_vocab),
-                                as_double(shape_.hidden)}));
+    check_activations(
+        std::max({attention, 2.0 * as_double(shape_.ffn), as_double(shape_.padded_vocab), as_double(shape_.hidden)}));
   }
 
   // One tensor of a forward pass, `widest` values to a token. The limit is far above any memory, and low enough that

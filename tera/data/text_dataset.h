@@ -33,7 +33,7 @@ class TextCorpus {
   struct Options {
     std::vector<std::string> paths;
     std::int64_t vocab_size = 0;  // the model's; every id must be below it
-    SplitShape split;  // by tokens; the default trains on all
+    SplitShape split;             // by tokens; the default trains on all
   };
   TextCorpus(const Options& options, const Tokenizer& tokenizer);
 

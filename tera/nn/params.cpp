@@ -64,9 +64,9 @@ void upload(Ops& ops, std::span<const float> values, const Tensor& to) {
 }
 
 bool matches(const std::string& pattern, const ParamSpec& spec) {
-  return matches_glob(pattern, spec.name) ||
-         std::any_of(spec.parts.begin(), spec.parts.end(),
-                     [&](const Part& part) { return matches_glob(pattern, part.name); });
+  return matches_glob(pattern, spec.name) || std::any_of(spec.parts.begin(), spec.parts.end(), [&](const Part& part) {
+           return matches_glob(pattern, part.name);
+         });
 }
 
 // The parts of a parameter have one gradient and one update: patterns must name all of them or none.
@@ -106,8 +106,8 @@ Constant& ParamStore::add_constant(Constant constant) {
 
 void ParamStore::check_freeze() const {
   for (const auto& pattern : freeze_) {
-    const bool found = std::any_of(params_.begin(), params_.end(),
-                                   [&](const Param& param) { return matches(pattern, param.spec); });
+    const bool found =
+        std::any_of(params_.begin(), params_.end(), [&](const Param& param) { return matches(pattern, param.spec); });
     require_user(found, "model.freeze: '{}' matches no parameter; a name is such as '{}'", pattern,
                  params_.empty() ? std::string_view() : std::string_view(params_.back().spec.name));
   }

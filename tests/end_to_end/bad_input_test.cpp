@@ -139,12 +139,12 @@ TEST_F(BadInput, ConfigFiles) {
 }
 
 TEST_F(BadInput, FreezePatterns) {
-  expect_refused({{"model.freeze='*.q_prij.*'", "model.freeze: '*.q_prij.*' matches no parameter"},
-                  {"model.freeze='*.q_proj.*'",
+  expect_refused({{"\"model.freeze='*.q_prij.*'\"", "model.freeze: '*.q_prij.*' matches no parameter"},
+                  {"\"model.freeze='*.q_proj.*'\"",
                    "matches model.layers.0.self_attn.q_proj.weight but not model.layers.0.self_attn.k_proj.weight, "
                    "model.layers.0.self_attn.v_proj.weight, and they are one parameter; "
                    "'model.layers.0.self_attn.qkv_proj.weight' freezes all of it"},
-                  {"model.freeze='*'", "model.freeze: the patterns leave no parameter to train"}});
+                  {"\"model.freeze='*'\"", "model.freeze: the patterns leave no parameter to train"}});
 }
 
 TEST_F(BadInput, NameOfTheConfigFile) {

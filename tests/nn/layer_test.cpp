@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <ostream>
+#include <utility>
+#include <vector>
 
 #include "tera/nn/layer.h"
 #include "tera/nn/recompute.h"

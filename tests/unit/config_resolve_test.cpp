@@ -287,13 +287,13 @@ TEST(ResolveRunRules, Schedule) {
     c.scheduler.lr_wsd_decay_iters = 95;
   });
   // Alone each number fits; the sequences that it stands for do not.
-  expect_broken("scheduler.lr_decay_iters=4611686018427387904", "times global_batch_size, which is 2", [](RunConfig& c) {
-    c.train.global_batch_size = 2;
-    c.scheduler.lr_decay_iters = std::int64_t{1} << 62;
-  });
-  expect_broken("scheduler.lr_wsd_decay_iters", "more sequences than can be counted", [](RunConfig& c) {
-    c.scheduler.lr_wsd_decay_iters = std::numeric_limits<std::int64_t>::max();
-  });
+  expect_broken("scheduler.lr_decay_iters=4611686018427387904", "times global_batch_size, which is 2",
+                [](RunConfig& c) {
+                  c.train.global_batch_size = 2;
+                  c.scheduler.lr_decay_iters = std::int64_t{1} << 62;
+                });
+  expect_broken("scheduler.lr_wsd_decay_iters", "more sequences than can be counted",
+                [](RunConfig& c) { c.scheduler.lr_wsd_decay_iters = std::numeric_limits<std::int64_t>::max(); });
   const std::string message = message_of<UserError>([] {
     RunConfig config = small();
     config.scheduler.lr_warmup_iters = std::numeric_limits<std::int64_t>::max();

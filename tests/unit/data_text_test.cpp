@@ -92,7 +92,8 @@ TEST(TextCorpus, JoinsDocumentsAndSplitsByTokens) {
   EXPECT_EQ(ids(DataSplit::train), (Ids{'a', 'b', 'c', 0, 'd'}));
   EXPECT_EQ(ids(DataSplit::valid), (Ids{'e', 'f', 'g'}));
   EXPECT_EQ(ids(DataSplit::test), (Ids{'h', 0}));
-  for (const double bad : {-0.5, 1.5, std::nan("")}) EXPECT_THROW(corpus_of(folder, {.train = 0.5, .valid = bad}), Error);
+  for (const double bad : {-0.5, 1.5, std::nan("")})
+    EXPECT_THROW(corpus_of(folder, {.train = 0.5, .valid = bad, .test = 0}), Error);
 }
 
 TEST(TextCorpus, RefusesWhatTheModelCannotTake) {
