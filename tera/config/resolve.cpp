@@ -6,7 +6,9 @@
 #include <cmath>
 #include <set>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "tera/config/catalog.h"
 #include "tera/config/report.h"
@@ -18,7 +20,7 @@ namespace {
 
 constexpr std::int64_t max_microbatches = 65536;  // of one step, each of which is rehearsed
 
-// Every number against its own limits. Returns the sections in which all of them hold: rules between keys are checked
+// Every value against its own limits. Returns the sections in which all of them hold: rules between keys are checked
 // only there, so that they can count on sane values.
 std::set<std::string> check_values(const RunConfig& config, Report& report) {
   std::set<std::string> sane;
@@ -76,6 +78,18 @@ BatchShape resolve_batch(const TrainConfig& train, Purpose purpose, Report& repo
   return batch;
 }
 
+// The schedule counts sequences, in 64 bits.
+void check_sequence_counts(const SchedulerConfig& scheduler, std::int64_t global_batch, Report& report) {
+  const std::array<std::pair<std::string_view, std::int64_t>, 3> lengths{
+      {{"scheduler.lr_warmup_iters", scheduler.lr_warmup_iters},
+       {"scheduler.lr_decay_iters", scheduler.lr_decay_iters},
+       {"scheduler.lr_wsd_decay_iters", scheduler.lr_wsd_decay_iters}}};
+  for (const auto& [key, iters] : lengths)
+    if (static_cast<double>(iters) * static_cast<double>(global_batch) > 0x1p62)
+      report.broken(key, "times global_batch_size, which is {}, gives more sequences than can be counted",
+                    global_batch);
+}
+
 ScheduleShape resolve_schedule(const RunConfig& config, const BatchShape& batch, Purpose purpose, Report& report) {
   const SchedulerConfig& scheduler = config.scheduler;
   const OptimizerConfig& optimizer = config.optimizer;
@@ -89,6 +103,7 @@ ScheduleShape resolve_schedule(const RunConfig& config, const BatchShape& batch,
     if (scheduler.lr_warmup_init > optimizer.lr)
       report.broken("scheduler.lr_warmup_init", "above optimizer.lr, which is {}", optimizer.lr);
   }
+  check_sequence_counts(scheduler, batch.global_batch, report);
   if (schedule.decay_iters <= 0) return schedule;
   const char* const horizon = scheduler.lr_decay_iters == 0 ? "the length of the run" : "lr_decay_iters";
   if (schedule.warmup_iters >= schedule.decay_iters)

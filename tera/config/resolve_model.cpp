@@ -151,21 +151,36 @@ class ModelResolver {
 
   void check_freeze() {
     for (const std::string& pattern : model_.freeze)
-      if (pattern.empty()) report_.broken("model.freeze", "an empty pattern matches nothing; '*' matches everything");
+      if (pattern.empty()) report_.broken("model.freeze", "an empty pattern matches nothing");
   }
 
-  // Sizes are bounded one by one; their product is not.
+  // Sizes are bounded one by one; their products are not.
   void check_size() {
-    constexpr double most = 0x1p60;
+    constexpr double most_parameters = 0x1p60;
     const auto as_double = [](std::int64_t x) { return static_cast<double>(x); };
     const double attention = 2.0 * (as_double(shape_.heads) + as_double(shape_.kv_heads)) * as_double(shape_.head_dim);
     const double per_layer = as_double(shape_.hidden) * (attention + 3.0 * as_double(shape_.ffn));
     const double parameters =
         as_double(shape_.num_layers) * per_layer + 2.0 * as_double(shape_.padded_vocab) * as_double(shape_.hidden);
-    if (parameters > most)
+    if (parameters > most_parameters)
       report_.broken("model.hidden_size",
                      "together with the other sizes gives about {:.2g} parameters, more than can be counted",
                      parameters);
+    check_activations(
+        std::max({attention, 2.0 * as_double(shape_.ffn), as_double(shape_.padded_vocab), as_double(shape_.hidden)}));
+  }
+
+  // One tensor of a forward pass, `widest` values to a token. The limit is far above any memory, and low enough that
+  // bytes, and workspaces that hold a tensor once per thread, fit in 64 bits.
+  void check_activations(double widest) {
+    constexpr double most_values = 0x1p50;
+    const double rows =
+        static_cast<double>(config_.train.micro_batch_size) * static_cast<double>(config_.train.seq_length);
+    if (rows * widest > most_values)
+      report_.broken("train.seq_length",
+                     "times micro_batch_size and the model's width, which is up to {:.2g} values a token, needs more "
+                     "memory than can be addressed",
+                     widest);
   }
 
   const RunConfig& config_;

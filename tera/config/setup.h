@@ -50,7 +50,7 @@ struct ModelShape {
   float hidden_dropout = 0;
   float attention_dropout = 0;
   RecomputeShape recompute;
-  std::vector<std::string> freeze;  // glob patterns over parameter names
+  std::vector<std::string> freeze;  // glob patterns over names of parameters and their parts
   bool operator==(const ModelShape&) const = default;
 };
 

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <system_error>
 
+#include "tera/base/utf8.h"
+
 namespace tera {
 namespace {
 
@@ -154,6 +156,12 @@ std::string format_limit(double limit) {
   return whole ? fmt::format("{}", static_cast<std::int64_t>(limit)) : fmt::format("{}", limit);
 }
 
+std::string check_utf8(std::string_view text) {
+  const std::size_t good = valid_utf8_prefix(text);
+  if (good == text.size()) return {};
+  return fmt::format("must be UTF-8 text, but byte {} is 0x{:02x}", good, static_cast<unsigned char>(text[good]));
+}
+
 std::string describe_limits(const Limits& limits) {
   const bool range = std::isfinite(limits.low) && std::isfinite(limits.high) && !limits.low_open && !limits.high_open;
   if (range) return fmt::format("from {} to {}", format_limit(limits.low), format_limit(limits.high));
@@ -213,6 +221,10 @@ std::string describe_type(const Field& field) {
 }
 
 std::string check_limits(const Field& field, const void* value) {
+  if (field.kind == FieldKind::text) return check_utf8(as<std::string>(value));
+  if (field.kind == FieldKind::text_list)
+    for (const std::string& text : as<std::vector<std::string>>(value))
+      if (const std::string wrong = check_utf8(text); !wrong.empty()) return wrong;
   if (field.kind != FieldKind::whole && field.kind != FieldKind::number) return {};
   const double number = as_double(field, value);
   const Limits& limits = field.limits;

@@ -17,7 +17,7 @@ std::string write_value(const Field& field, const void* value);
 // "whole number, at least 1"; "gpt, llama or qwen2".
 std::string describe_type(const Field& field);
 
-// Returns an empty string, or the limit that the number breaks: "must be at least 1".
+// Returns an empty string, or the limit that the value breaks: "must be at least 1", "must be UTF-8 text, ...".
 std::string check_limits(const Field& field, const void* value);
 
 }  // namespace tera

@@ -10,6 +10,7 @@
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
+#include "tera/base/utf8.h"
 
 namespace tera {
 namespace {
@@ -141,36 +142,17 @@ class TreeBuilder final : public YAML::EventHandler {
   int documents_ = 0;
 };
 
-// Length of the UTF-8 sequence at the start of `text`, 0 if there is none. Overlong forms, surrogates and code points
-// past U+10FFFF are no UTF-8.
-std::size_t utf8_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<std::uint8_t>(text[i]) : 0u; };
-  const auto follows = [&](std::size_t i) { return (byte(i) & 0xc0u) == 0x80u; };
-  const unsigned lead = byte(0);
-  if (lead < 0x80u) return 1;
-  if (lead >= 0xc2u && lead <= 0xdfu) return follows(1) ? 2 : 0;
-  if (lead >= 0xe0u && lead <= 0xefu) {
-    const bool second_fits = (lead != 0xe0u || byte(1) >= 0xa0u) && (lead != 0xedu || byte(1) <= 0x9fu);
-    return follows(1) && follows(2) && second_fits ? 3 : 0;
-  }
-  if (lead >= 0xf0u && lead <= 0xf4u) {
-    const bool second_fits = (lead != 0xf0u || byte(1) >= 0x90u) && (lead != 0xf4u || byte(1) <= 0x8fu);
-    return follows(1) && follows(2) && follows(3) && second_fits ? 4 : 0;
-  }
-  return 0;
-}
-
 void check_text(std::string_view text, const std::string& source) {
   require_user(text.size() <= max_yaml_bytes, "{}: longer than {} bytes, which no config is", source, max_yaml_bytes);
   int line = 1;
   for (std::size_t at = 0; at < text.size();) {
-    const std::size_t length = utf8_length(text.substr(at));
+    const Utf8Step character = next_utf8(text.substr(at));
     const auto byte = static_cast<std::uint8_t>(text[at]);
-    require_user(length > 0, "{}:{}: not UTF-8 text (byte 0x{:02x})", source, line, byte);
+    require_user(character.valid, "{}:{}: not UTF-8 text (byte 0x{:02x})", source, line, byte);
     const bool control = (byte < 0x20 && byte != '\n' && byte != '\r' && byte != '\t') || byte == 0x7f;
     require_user(!control, "{}:{}: control character 0x{:02x} in the text", source, line, byte);
     if (byte == '\n') ++line;
-    at += length;
+    at += character.bytes;
   }
 }
 

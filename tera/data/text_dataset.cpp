@@ -1,40 +1,12 @@
 #include "tera/data/text_dataset.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "tera/base/error.h"
 #include "tera/data/text_files.h"
 
 namespace tera {
-
-std::array<double, 3> parse_split(std::string_view text) {
-  std::array<double, 3> shares{};
-  std::size_t n = 0;
-  bool good = true;
-  for (std::string_view rest = text; good; ++n) {
-    const std::string_view item = rest.substr(0, rest.find(','));
-    double value = -1;
-    if (n < 3) {
-      const auto [end, error] =
-          std::from_chars(item.data(), item.data() + item.size(), value, std::chars_format::fixed);
-      good = error == std::errc() && end == item.data() + item.size() && std::isfinite(value) && value >= 0;
-      shares[n] = value;
-    } else {
-      good = false;
-    }
-    if (item.size() == rest.size()) break;
-    rest.remove_prefix(item.size() + 1);
-  }
-  const double sum = shares[0] + shares[1] + shares[2];
-  require_user(good && sum > 0 && std::isfinite(sum),
-               "dataset.split is '{:.80}'; up to three shares for train, valid and test are wanted, like 969,30,1",
-               text);
-  for (double& share : shares) share /= sum;
-  return shares;
-}
-
 namespace {
 
 // What a document's ids must satisfy before a model may see them.
@@ -48,7 +20,6 @@ void check_ids(std::span<const std::int32_t> ids, std::int64_t vocab_size, const
 }  // namespace
 
 TextCorpus::TextCorpus(const Options& options, const Tokenizer& tokenizer) {
-  const std::array<double, 3> shares = parse_split(options.split);
   const std::int32_t eod = tokenizer.eod();
   check_ids(std::span(&eod, 1), options.vocab_size, "the tokenizer's end of document");
   for (const auto& path : find_text_files(options.paths)) {
@@ -64,8 +35,10 @@ TextCorpus::TextCorpus(const Options& options, const Tokenizer& tokenizer) {
     tokens_.push_back(eod);
     ++documents_;
   }
+  const std::array shares{options.split.train, options.split.valid, options.split.test};
   double bound = 0;
-  for (std::size_t i = 0; i < 3; ++i) {
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    require(shares[i] >= 0 && shares[i] <= 1, "a part of {} of the text cannot be cut off", shares[i]);
     bound += shares[i];
     bounds_[i + 1] = std::min<std::int64_t>(tokens(), std::llrint(bound * static_cast<double>(tokens())));
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tera/base/enum_names.h"
+#include "tera/config/setup.h"
 #include "tera/data/dataset.h"
 #include "tera/data/permutation.h"
 #include "tera/data/tokenizer.h"
@@ -26,16 +27,13 @@ struct EnumNames<DataSplit> {
                                      std::pair{DataSplit::test, std::string_view("test")}};
 };
 
-// "969,30,1" as three shares of one; missing ones are zero. UserError on anything else.
-std::array<double, 3> parse_split(std::string_view text);
-
 // All documents, each followed by the tokenizer's end of document.
 class TextCorpus {
  public:
   struct Options {
     std::vector<std::string> paths;
     std::int64_t vocab_size = 0;  // the model's; every id must be below it
-    std::string split = "969,30,1";
+    SplitShape split;             // by tokens; the default trains on all
   };
   TextCorpus(const Options& options, const Tokenizer& tokenizer);
 

@@ -8,7 +8,7 @@
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
-#include "tera/data/utf8.h"
+#include "tera/base/utf8.h"
 
 namespace tera {
 namespace {

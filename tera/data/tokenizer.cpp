@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "tera/base/error.h"
-#include "tera/data/utf8.h"
+#include "tera/base/utf8.h"
 
 namespace tera {
 

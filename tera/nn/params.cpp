@@ -1,6 +1,9 @@
 #include "tera/nn/params.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string_view>
 #include <thread>
 
 #include "tera/base/cores.h"
@@ -60,6 +63,28 @@ void upload(Ops& ops, std::span<const float> values, const Tensor& to) {
   ops.from_host(converted, to);
 }
 
+bool matches(const std::string& pattern, const ParamSpec& spec) {
+  return matches_glob(pattern, spec.name) || std::any_of(spec.parts.begin(), spec.parts.end(), [&](const Part& part) {
+           return matches_glob(pattern, part.name);
+         });
+}
+
+// The parts of a parameter have one gradient and one update: patterns must name all of them or none.
+void check_frozen_whole(std::span<const std::string> patterns, const ParamSpec& spec) {
+  std::vector<std::string_view> hit, missed;
+  const std::string* guilty = nullptr;
+  for (const auto& part : spec.parts) {
+    const auto pattern = std::find_if(patterns.begin(), patterns.end(), [&](const std::string& each) {
+      return matches_glob(each, spec.name) || matches_glob(each, part.name);
+    });
+    if (pattern != patterns.end()) guilty = &*pattern;
+    (pattern != patterns.end() ? hit : missed).push_back(part.name);
+  }
+  if (guilty == nullptr || missed.empty()) return;
+  fail_user("model.freeze: '{}' matches {} but not {}, and they are one parameter; '{}' freezes all of it", *guilty,
+            fmt::join(hit, ", "), fmt::join(missed, ", "), spec.name);
+}
+
 }  // namespace
 
 ParamStore::ParamStore(DType compute, std::vector<std::string> freeze)
@@ -68,10 +93,7 @@ ParamStore::ParamStore(DType compute, std::vector<std::string> freeze)
 Param& ParamStore::add(ParamSpec spec) {
   require(total_ == 0, "parameter '{}' was added after the layout was fixed", spec.name);
   for (const auto& pattern : freeze_)
-    if (matches_glob(pattern, spec.name) || std::any_of(spec.parts.begin(), spec.parts.end(), [&](const Part& part) {
-          return matches_glob(pattern, part.name);
-        }))
-      spec.trainable = false;
+    if (matches(pattern, spec)) spec.trainable = false;
   return params_.emplace_back(Param{std::move(spec), {}, {}, {}, 0});
 }
 
@@ -82,7 +104,18 @@ Constant& ParamStore::add_constant(Constant constant) {
   return constants_.emplace_back(std::move(constant));
 }
 
+void ParamStore::check_freeze() const {
+  for (const auto& pattern : freeze_) {
+    const bool found =
+        std::any_of(params_.begin(), params_.end(), [&](const Param& param) { return matches(pattern, param.spec); });
+    require_user(found, "model.freeze: '{}' matches no parameter; a name is such as '{}'", pattern,
+                 params_.empty() ? std::string_view() : std::string_view(params_.back().spec.name));
+  }
+  for (const auto& param : params_) check_frozen_whole(freeze_, param.spec);
+}
+
 void ParamStore::lay_out() {
+  check_freeze();
   std::int64_t next = 0;
   const auto place = [&](auto wanted) {
     for (auto& param : params_) {

@@ -66,7 +66,7 @@ class ParamStore {
  public:
   static constexpr std::int64_t alignment = 128;  // elements
 
-  // Parameters whose name matches a pattern in `freeze` are not trained.
+  // Parameters are not trained when a pattern in `freeze` matches their name, or patterns match all of their parts.
   explicit ParamStore(DType compute, std::vector<std::string> freeze = {});
   ParamStore(const ParamStore&) = delete;
   ParamStore& operator=(const ParamStore&) = delete;
@@ -75,7 +75,8 @@ class ParamStore {
   Constant& add_constant(Constant constant);
   DType compute() const { return compute_; }
 
-  // Numbers the elements; after the last add() and before bind().
+  // Numbers the elements; after the last add() and before bind(). UserError when a freeze pattern matches nothing, or
+  // some parts of a parameter but not all.
   void lay_out();
 
   // Takes memory for everything. Called once with measuring arenas, once with real ones. Without gradients (inference)
@@ -106,6 +107,7 @@ class ParamStore {
   std::int64_t trained_elements() const { return trained_; }
 
  private:
+  void check_freeze() const;
   std::vector<Group> make_groups(const Tensor& weights, const Tensor& masters, const Tensor& grads) const;
 
   DType compute_;

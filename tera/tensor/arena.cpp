@@ -9,6 +9,9 @@ namespace {
 
 // Measuring arenas count addresses from here, so that none of them is null. Nothing is ever read there.
 constexpr std::size_t imaginary_base = std::size_t{1} << 20;
+// Distances between addresses are signed. A multiple of the alignment, so rounding up cannot pass it.
+constexpr std::size_t most_bytes = (std::size_t{1} << 63) - imaginary_base;
+static_assert(most_bytes % Arena::alignment == 0);
 
 }  // namespace
 
@@ -18,15 +21,16 @@ Arena::Arena(std::span<std::byte> slab, std::string_view name) : slab_(slab), na
 
 Tensor Arena::take(const Shape& shape, DType dtype, std::string_view tag) {
   const auto elements = static_cast<std::size_t>(count(shape));
-  std::size_t bytes = 0;
-  if (__builtin_mul_overflow(elements, size_of(dtype), &bytes))
-    fail("'{}' {} is larger than memory", tag, to_string(shape));
   const std::size_t begin = used_;
+  std::size_t bytes = 0;
+  const bool countable = !__builtin_mul_overflow(elements, size_of(dtype), &bytes) && bytes <= most_bytes - begin;
   const std::size_t end = begin + align_up(bytes, alignment);
+  if (!countable && is_measuring())  // sizes come from the user; a run only takes what was planned
+    fail_user("'{}' {}{} needs more memory than can be addressed", tag, name_of(dtype), to_string(shape));
   if (is_measuring()) {
     taken_.push_back({begin, end - begin, std::string(tag)});
     live_[taken_.back().tag] += end - begin;
-  } else if (end > slab_.size()) {
+  } else if (!countable || end > slab_.size()) {
     fail("'{}' {}{} does not fit the planned '{}': {} of {} bytes are in use", tag, name_of(dtype), to_string(shape),
          name_, begin, slab_.size());
   }

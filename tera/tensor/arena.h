@@ -26,7 +26,8 @@ class Arena {
   static Arena measuring();
   explicit Arena(std::span<std::byte> slab, std::string_view name = {});
 
-  // The tag says what the memory is for; it shows in plans and in the error when the slab is too small.
+  // The tag says what the memory is for; it shows in plans and in the error when the slab is too small. UserError when
+  // a measuring arena is asked for more than can be addressed.
   Tensor take(const Shape& shape, DType dtype, std::string_view tag);
 
   std::size_t mark() const { return used_; }

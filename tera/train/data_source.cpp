@@ -23,10 +23,10 @@ DataSource mock_source(const Setup& setup) {
 }
 
 DataSource text_source(const Setup& setup, const Tokenizer& tokenizer) {
-  const auto corpus = std::make_shared<const TextCorpus>(TextCorpus::Options{.paths = setup.config.dataset.data_path,
-                                                                             .vocab_size = setup.model.vocab,
-                                                                             .split = setup.config.dataset.split},
-                                                         tokenizer);
+  const auto corpus = std::make_shared<const TextCorpus>(
+      TextCorpus::Options{
+          .paths = setup.config.dataset.data_path, .vocab_size = setup.model.vocab, .split = setup.split},
+      tokenizer);
   const auto part = [&](DataSplit split) {
     return std::make_unique<TextDataset>(
         corpus, TextDataset::Options{.split = split,

@@ -2,16 +2,26 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <string_view>
+
 #include "tera/base/error.h"
 
 namespace tera {
+namespace {
+
+constexpr std::string_view beyond_addresses = "needs more memory than can be addressed; give smaller sizes";
+
+}  // namespace
 
 void MemoryPlan::add(std::string name, const Arena& measured) {
   items_.push_back({std::move(name), measured.peak(), 1, measured.at_peak()});
 }
 
 void MemoryPlan::add_bytes(std::string name, std::size_t bytes) {
-  items_.push_back({std::move(name), align_up(bytes, Arena::alignment), 1, {}});
+  const std::size_t rounded = align_up(bytes, Arena::alignment);
+  require_user(rounded >= bytes, "'{}' {}", name, beyond_addresses);
+  items_.push_back({std::move(name), rounded, 1, {}});
 }
 
 const MemoryItem& MemoryPlan::item(std::string_view name) const {
@@ -21,9 +31,14 @@ const MemoryItem& MemoryPlan::item(std::string_view name) const {
 }
 
 std::size_t MemoryPlan::total() const {
-  std::size_t bytes = 0;
-  for (const auto& item : items_) bytes += item.bytes * item.copies;
-  return bytes;
+  std::size_t total = 0;
+  for (const auto& item : items_) {
+    std::size_t bytes = 0;
+    const bool countable =
+        !__builtin_mul_overflow(item.bytes, item.copies, &bytes) && !__builtin_add_overflow(total, bytes, &total);
+    require_user(countable, "the plan {}", beyond_addresses);
+  }
+  return total;
 }
 
 PlannedMemory::PlannedMemory(Device& device, MemoryPlan plan) : plan_(std::move(plan)) {

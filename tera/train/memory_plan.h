@@ -35,7 +35,7 @@ class MemoryPlan {
 
   std::span<const MemoryItem> items() const { return items_; }
   const MemoryItem& item(std::string_view name) const;  // throws if there is none
-  std::size_t total() const;
+  std::size_t total() const;                            // UserError when it does not fit 64 bits
 
  private:
   std::vector<MemoryItem> items_;

@@ -32,6 +32,7 @@ TrainingStep::TrainingStep(const Setup& setup)
       schedule_(one_stage(static_cast<int>(setup.batch.num_microbatches))),
       pools_(check(schedule_, static_cast<int>(setup.batch.num_microbatches))) {
   params_.lay_out();
+  require_user(params_.trained_elements() > 0, "model.freeze: the patterns leave no parameter to train");
 }
 
 void TrainingStep::bind_inputs(Arena& arena) {

@@ -110,6 +110,13 @@ TEST_F(BadInput, MoreThanTheMachineHas) {
   }
 }
 
+TEST_F(BadInput, MoreThanCanBeAddressed) {
+  expect_refused(
+      {{"model.num_attention_heads=16777216 model.kv_channels=16777216 train.seq_length=2147483647 "
+        "train.micro_batch_size=1 train.global_batch_size=1",
+        "needs more memory than can be addressed"}});
+}
+
 TEST_F(BadInput, ConfigFiles) {
   expect_mistake(run_program("train /no/such.yaml"), {"", "cannot open /no/such.yaml: No such file or directory"});
   expect_file_refused("", "own.yaml: empty");
@@ -125,6 +132,22 @@ TEST_F(BadInput, ConfigFiles) {
   expect_file_refused("extends: other.yaml\n", "other.yaml");
   expect_file_refused(std::string("model:\n  arch: \xff\xfe\n"), "own.yaml");
   expect_file_refused("extends: " TERA_TEST_CONFIGS "/tiny.yaml\nmodel: {arch: null}\n", "model.arch");
+}
+
+TEST_F(BadInput, FreezePatterns) {
+  expect_refused({{"\"model.freeze='*.q_prij.*'\"", "model.freeze: '*.q_prij.*' matches no parameter"},
+                  {"\"model.freeze='*.q_proj.*'\"",
+                   "matches model.layers.0.self_attn.q_proj.weight but not model.layers.0.self_attn.k_proj.weight, "
+                   "model.layers.0.self_attn.v_proj.weight, and they are one parameter; "
+                   "'model.layers.0.self_attn.qkv_proj.weight' freezes all of it"},
+                  {"\"model.freeze='*'\"", "model.freeze: the patterns leave no parameter to train"}});
+}
+
+TEST_F(BadInput, NameOfTheConfigFile) {
+  const auto file = folder_.write("caf\xe9.yaml", "extends: " TERA_TEST_CONFIGS "/tiny.yaml\n");
+  const Outcome outcome = run_program(fmt::format("train {} run.dir={}", file.string(), run_dir()));
+  expect_mistake(outcome, {"caf\\xe9.yaml", "(name of the config file): must be UTF-8 text, but byte 3 is 0xe9"});
+  EXPECT_FALSE(fs::exists(run_dir()));
 }
 
 TEST_F(BadInput, Text) {

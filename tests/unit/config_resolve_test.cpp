@@ -113,7 +113,12 @@ TEST(Resolve, SplitsData) {
   EXPECT_DOUBLE_EQ(usual.test, 0.001);
   config.dataset.split = "3,1";
   EXPECT_DOUBLE_EQ(resolve(config).split.valid, 0.25);
-  for (const char* bad : {"", "0,0,0", "1,2,3,4", "1,,2", "a", "-1,2", "nan", "1,2,", "inf,1"})
+  config.dataset.split = "1";
+  EXPECT_EQ(resolve(config).split, (SplitShape{.train = 1, .valid = 0, .test = 0}));
+  config.dataset.split = "0.5,1.5";
+  EXPECT_EQ(resolve(config).split, (SplitShape{.train = 0.25, .valid = 0.75, .test = 0}));
+  for (const char* bad : {"", ",", "1,", "0,0,0", "1,2,3,4", "1,,2", "a", "-1,2", "nan", "1,2,", "inf,1", "inf", "1 ,2",
+                          "1;2", "1e308,1e308"})
     expect_broken("dataset.split", "up to three weights", [&](RunConfig& c) { c.dataset.split = bad; });
 }
 
@@ -169,6 +174,23 @@ TEST(ResolveModelRules, MissingAndImpossibleSizes) {
   expect_broken("model.ffn_hidden_size is not given", "too small", [](RunConfig& c) {
     c.model.hidden_size = 12;
     c.model.num_attention_heads = 2;
+  });
+}
+
+TEST(ResolveModelRules, ActivationsThatCannotBeAddressed) {
+  const char* const words = "more memory than can be addressed";
+  expect_broken("train.seq_length=2147483647", words, [](RunConfig& c) {
+    c.model.hidden_size = 32;
+    c.model.ffn_hidden_size = 64;
+    c.model.num_attention_heads = c.model.kv_channels = 1 << 24;
+    c.train.seq_length = (1LL << 31) - 1;
+  });
+  expect_broken("train.seq_length", words, [](RunConfig& c) {  // logits
+    c.model.vocab_size = c.train.seq_length = (1LL << 31) - 1;
+  });
+  expect_broken("train.seq_length", words, [](RunConfig& c) {
+    c.model.ffn_hidden_size = 1 << 24;
+    c.train.micro_batch_size = 1 << 25;
   });
 }
 
@@ -264,6 +286,24 @@ TEST(ResolveRunRules, Schedule) {
     c.scheduler.lr_warmup_iters = 10;
     c.scheduler.lr_wsd_decay_iters = 95;
   });
+  // Alone each number fits; the sequences that it stands for do not.
+  expect_broken("scheduler.lr_decay_iters=4611686018427387904", "times global_batch_size, which is 2",
+                [](RunConfig& c) {
+                  c.train.global_batch_size = 2;
+                  c.scheduler.lr_decay_iters = std::int64_t{1} << 62;
+                });
+  expect_broken("scheduler.lr_wsd_decay_iters", "more sequences than can be counted",
+                [](RunConfig& c) { c.scheduler.lr_wsd_decay_iters = std::numeric_limits<std::int64_t>::max(); });
+  const std::string message = message_of<UserError>([] {
+    RunConfig config = small();
+    config.scheduler.lr_warmup_iters = std::numeric_limits<std::int64_t>::max();
+    resolve(config);
+  });
+  EXPECT_TRUE(contains(message, "lr_warmup_iters") && contains(message, "can be counted")) << message;
+  RunConfig longest = small();
+  longest.train.global_batch_size = 4;
+  longest.scheduler.lr_decay_iters = std::int64_t{1} << 60;
+  EXPECT_EQ(resolve(longest).schedule.decay_iters, std::int64_t{1} << 60);
   expect_broken("optimizer.adam_beta2", "below 1", [](RunConfig& c) { c.optimizer.adam_beta2 = 1; });
   expect_broken("optimizer.lr", "at least 0", [](RunConfig& c) { c.optimizer.lr = -1; });
 }
@@ -279,6 +319,18 @@ TEST(ResolveRunRules, DataAndFolders) {
   RunConfig config = small();
   config.run = {.name = "../x", .dir = "/somewhere"};
   EXPECT_EQ(resolve(config).run_dir, "/somewhere");
+}
+
+// Texts end up in JSON and YAML, long after the last chance to refuse them.
+TEST(ResolveRunRules, TextsAreUtf8) {
+  expect_broken("run.name=\"caf\ufffd\"", "must be UTF-8 text, but byte 3 is 0xe9",
+                [](RunConfig& c) { c.run.name = "caf\xe9"; });
+  expect_broken("run.dir", "byte 0 is 0xff", [](RunConfig& c) { c.run.dir = "\xff"; });
+  expect_broken("checkpoint.save", "UTF-8", [](RunConfig& c) { c.checkpoint.save = "\xc3"; });
+  expect_broken("model.freeze", "UTF-8", [](RunConfig& c) { c.model.freeze = {"*", "\xed\xa0\x80"}; });
+  RunConfig config = small();
+  config.run.name = "caf\u00e9";
+  EXPECT_EQ(resolve(config).run_dir, "runs/caf\u00e9");
 }
 
 TEST(Resolve, ReportsEverythingAtOnceWithOrigins) {

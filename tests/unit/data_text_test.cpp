@@ -1,12 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "tera/base/error.h"
 #include "tera/data/text_dataset.h"
 #include "tera/data/text_files.h"
 #include "tera/data/tokenizer.h"
-#include "tera/data/utf8.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 
@@ -14,31 +14,6 @@ namespace tera::test {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
-
-TEST(Utf8, AcceptsExactlyTheEncodingsOfCharacters) {
-  EXPECT_EQ(valid_utf8_prefix(""), 0u);
-  for (const std::string_view good :
-       {"plain ascii, long enough", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
-        "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"})
-    EXPECT_EQ(valid_utf8_prefix(good), good.size()) << good;
-  for (const std::string_view bad : {"\x80", "\xbf", "\xc0\x80", "\xc1\xbf", "\xc2",
-                                     "\xc2"
-                                     "a",
-                                     "\xe0\x9f\xbf", "\xe1\x80", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80",
-                                     "\xf5\x80\x80\x80", "\xff", "\xf0\x90\x80"})
-    for (const std::string_view before : {"", "12345678", "123456789\xc3\xa9"})
-      EXPECT_EQ(valid_utf8_prefix(std::string(before) + std::string(bad)), before.size()) << bad;
-}
-
-TEST(Utf8, MendsEachBrokenPartOnce) {
-  EXPECT_EQ(mend_utf8("a\xff"
-                      "b"),
-            "a\ufffdb");
-  EXPECT_EQ(mend_utf8("\xe2\x82"), "\ufffd");  // a character cut short is one part
-  EXPECT_EQ(mend_utf8("\xe2\x82\xff"), "\ufffd\ufffd");
-  EXPECT_EQ(mend_utf8("\xed\xa0\x80"), "\ufffd\ufffd\ufffd");
-  EXPECT_EQ(mend_utf8("\u20ac"), "\u20ac");
-}
 
 TEST(ByteTokenizer, RoundTripsTextAndMarksTheRest) {
   const ByteTokenizer tokenizer;
@@ -99,18 +74,7 @@ TEST(TextFiles, BadTextNamesFileLineAndByte) {
   EXPECT_TRUE(contains(message_of<UserError>([&] { read_text_file(folder / "missing"); }), "missing: No such file"));
 }
 
-TEST(Split, TakesSharesAndNothingElse) {
-  const auto shares = parse_split("969,30,1");
-  EXPECT_DOUBLE_EQ(shares[0], .969);
-  EXPECT_DOUBLE_EQ(shares[1], .030);
-  EXPECT_DOUBLE_EQ(shares[2], .001);
-  EXPECT_EQ(parse_split("1"), (std::array<double, 3>{1, 0, 0}));
-  EXPECT_EQ(parse_split("0.5,1.5"), (std::array<double, 3>{.25, .75, 0}));
-  for (const char* bad : {"", ",", "1,", "a", "-1,2", "1,2,3,4", "0,0,0", "nan", "inf", "1 ,2", "1;2"})
-    EXPECT_TRUE(contains(message_of<UserError>([&] { parse_split(bad); }), "dataset.split")) << bad;
-}
-
-std::shared_ptr<const TextCorpus> corpus_of(const TempFolder& folder, const std::string& split) {
+std::shared_ptr<const TextCorpus> corpus_of(const TempFolder& folder, const SplitShape& split) {
   const TextCorpus::Options options{{folder.path().string()}, 512, split};
   return std::make_shared<const TextCorpus>(options, ByteTokenizer());
 }
@@ -119,7 +83,7 @@ TEST(TextCorpus, JoinsDocumentsAndSplitsByTokens) {
   const TempFolder folder;
   folder.write("1", "abc");
   folder.write("2", "defgh");
-  const auto corpus = corpus_of(folder, "5,3,2");
+  const auto corpus = corpus_of(folder, {.train = 0.5, .valid = 0.3, .test = 0.2});
   EXPECT_EQ(corpus->documents(), 2);
   const auto ids = [&](DataSplit split) {
     const auto part = corpus->part(split);
@@ -128,12 +92,14 @@ TEST(TextCorpus, JoinsDocumentsAndSplitsByTokens) {
   EXPECT_EQ(ids(DataSplit::train), (Ids{'a', 'b', 'c', 0, 'd'}));
   EXPECT_EQ(ids(DataSplit::valid), (Ids{'e', 'f', 'g'}));
   EXPECT_EQ(ids(DataSplit::test), (Ids{'h', 0}));
+  for (const double bad : {-0.5, 1.5, std::nan("")})
+    EXPECT_THROW(corpus_of(folder, {.train = 0.5, .valid = bad, .test = 0}), Error);
 }
 
 TEST(TextCorpus, RefusesWhatTheModelCannotTake) {
   const TempFolder folder;
   folder.write("1", "ab\u00e9");
-  const TextCorpus::Options options{{folder.path().string()}, 128, "1"};
+  const TextCorpus::Options options{{folder.path().string()}, 128, {}};
   const std::string message = message_of<UserError>([&] { TextCorpus(options, ByteTokenizer()); });
   EXPECT_TRUE(contains(message, "/1 gives the token id 195") && contains(message, "128")) << message;
   folder.write("1", std::string("a\0b", 3));
@@ -147,7 +113,7 @@ TEST(TextDataset, EveryPassReadsEveryWindowOnceInAnotherOrder) {
   const TempFolder folder;
   std::string text;
   for (int i = 0; i < 803; ++i) text += std::to_string(i) + " ";  // an id tells its place
-  const TextCorpus::Options options{{folder.write("1", text).string()}, 1000, "1"};
+  const TextCorpus::Options options{{folder.write("1", text).string()}, 1000, {}};
   const auto corpus = std::make_shared<const TextCorpus>(options, NullTokenizer(1000));
   const auto order_of = [&](std::uint64_t seed, std::int64_t pass) {
     const TextDataset data(corpus, {DataSplit::train, 8, seed});
@@ -174,7 +140,7 @@ TEST(TextDataset, EveryPassReadsEveryWindowOnceInAnotherOrder) {
 TEST(TextDataset, TooLittleTextNamesSplitAndNumbers) {
   const TempFolder folder;
   folder.write("1", "0123456");  // 8 tokens with the end of document
-  const auto corpus = corpus_of(folder, "1");
+  const auto corpus = corpus_of(folder, {});
   EXPECT_EQ(TextDataset(corpus, {DataSplit::train, 7, 0}).samples(), 1);
   const std::string message = message_of<UserError>([&] { TextDataset(corpus, {DataSplit::train, 8, 0}); });
   EXPECT_TRUE(contains(message, "train split") && contains(message, "8 tokens") && contains(message, "= 9")) << message;

@@ -127,17 +127,41 @@ TEST(Params, InferenceTakesWeightsOnly) {
   EXPECT_TRUE(store.groups().empty());
 }
 
+using Patterns = std::vector<std::string>;
+
 TEST(Params, FreezePatternsMatchParametersAndTheirParts) {
-  for (const auto& [pattern, frozen] :
-       std::vector<std::pair<std::string, bool>>{{"attn.qkv.weight", true},
-                                                 {"attn.k.*", true},  // a part: all of it
-                                                 {"*", true},
-                                                 {"attn", false},
-                                                 {"*.bias", false},
-                                                 {"attn.?.weight", true}}) {
-    ParamStore store(DType::f32, {"nothing", pattern});
-    EXPECT_EQ(store.add(fused()).spec.trainable, !frozen) << pattern;
+  for (const auto& [patterns, frozen] : std::vector<std::pair<Patterns, bool>>{
+           {{"attn.qkv.weight"}, true},
+           {{"*"}, true},
+           {{"attn.?.weight"}, true},
+           {{"attn.q.*", "attn.k.*", "attn.v.*"}, true},  // together all parts
+           {{"attn.q.*", "*qkv*"}, true},                 // a part, and the whole by another pattern
+           {{"*.bias"}, false}}) {
+    ParamStore store(DType::f32, patterns);
+    const Param& qkv = store.add(fused());
+    store.add(bias("attn.out.bias", 3));
+    store.lay_out();
+    EXPECT_EQ(qkv.spec.trainable, !frozen) << patterns[0];
   }
+}
+
+TEST(Params, FreezePatternsThatMissAreRefused) {
+  const auto message = [](const Patterns& patterns) {
+    ParamStore store(DType::f32, patterns);
+    store.add(fused());
+    store.add(bias("attn.out.bias", 3));
+    return message_of<UserError>([&] { store.lay_out(); });
+  };
+  for (const char* pattern : {"attn", "nothing", "*.scale", "attn.?"}) {
+    const std::string said = message({"*.bias", pattern});
+    EXPECT_TRUE(contains(said, "model.freeze: '" + std::string(pattern) + "' matches no parameter") &&
+                contains(said, "attn.out.bias"))
+        << said;
+  }
+  EXPECT_EQ(message({"attn.k.*"}),
+            "model.freeze: 'attn.k.*' matches attn.k.weight but not attn.q.weight, attn.v.weight, and they are one "
+            "parameter; 'attn.qkv.weight' freezes all of it");
+  EXPECT_TRUE(contains(message({"attn.q.*", "attn.v.*"}), "attn.q.weight, attn.v.weight but not attn.k.weight"));
 }
 
 TEST(Params, PartsAreRowsOfTheWhole) {

@@ -199,5 +199,15 @@ TEST(Arena, SaysWhatDidNotFit) {
   EXPECT_THROW(arena.take(shape(1LL << 62), DType::f64, "huge"), Error);
 }
 
+// What a plan needs follows from sizes that the user gave; sums of it must not wrap and look small.
+TEST(Arena, PlansNoMoreThanCanBeAddressed) {
+  Arena plan = Arena::measuring();
+  plan.take(shape(1LL << 60), DType::f32, "first");  // half of what signed distances reach
+  EXPECT_THROW(plan.take(shape(1LL << 60), DType::f32, "second"), UserError);
+  EXPECT_THROW(plan.take(shape(1LL << 62), DType::f64, "huge"), UserError);
+  EXPECT_THROW(plan.take(shape(std::numeric_limits<std::int64_t>::max()), DType::f16, "to the last byte"), UserError);
+  EXPECT_EQ(plan.peak(), std::size_t{1} << 62) << "what was refused was not taken";
+}
+
 }  // namespace
 }  // namespace tera

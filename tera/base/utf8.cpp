@@ -1,4 +1,4 @@
-#include "tera/data/utf8.h"
+#include "tera/base/utf8.h"
 
 #include <algorithm>
 #include <cstdint>

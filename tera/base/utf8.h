@@ -1,0 +1,24 @@
+#pragma once
+// UTF-8, checked: no overlong forms, no surrogates, nothing above U+10FFFF.
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace tera {
+
+struct Utf8Step {
+  std::size_t bytes = 0;  // of the character, or of the part that cannot belong to one (at least 1)
+  bool valid = false;
+};
+
+// What stands at the front of `text`, which is not empty.
+Utf8Step next_utf8(std::string_view text);
+
+// The number of bytes before the first that is no UTF-8; text.size() if all is well.
+std::size_t valid_utf8_prefix(std::string_view text);
+
+// The text with each part that is no UTF-8 replaced by U+FFFD.
+std::string mend_utf8(std::string_view text);
+
+}  // namespace tera
