@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "tera/base/error.h"
+#include "tera/base/file.h"
 #include "tera/base/signals.h"
 #include "tera/checkpoint/checkpoint.h"
 #include "tera/config/describe.h"
@@ -28,11 +29,11 @@ fs::path prepare_folder(std::string_view key, const fs::path& folder) {
 
 // What an earlier run left under this name is kept, as metrics.jsonl.1 and so on.
 void keep_earlier(const fs::path& file) {
-  if (!fs::exists(file)) return;
+  if (!path_exists(file)) return;
   for (int i = 1;; ++i) {
     const fs::path kept = fmt::format("{}.{}", file.string(), i);
-    if (fs::exists(kept)) continue;
-    fs::rename(file, kept);
+    if (path_exists(kept)) continue;
+    rename_path(file, kept);
     return;
   }
 }
@@ -49,7 +50,7 @@ void draw_losses(const fs::path& folder, const Setup& setup, Log& log) {
 }  // namespace
 
 void train(const Setup& setup) {
-  StopRequest stop;  // before any thread is started
+  StopRequest stop;  // before any thread is started; until the first step Ctrl-C ends the program as usual
   Log log;
   Backend backend = make_backend(setup.config.dist);
   DataSource data = make_data_source(setup);
