@@ -8,6 +8,7 @@
 #include "tera/base/signals.h"
 #include "tera/checkpoint/checkpoint.h"
 #include "tera/config/describe.h"
+#include "tera/data/utf8.h"
 #include "tera/train/console.h"
 #include "tera/train/loss_plot.h"
 #include "tera/train/plan_table.h"
@@ -51,6 +52,8 @@ void draw_losses(const fs::path& folder, const Setup& setup, Log& log) {
 
 void train(const Setup& setup) {
   StopRequest stop;  // before any thread is started; until the first step Ctrl-C ends the program as usual
+  const std::string config = resolved_yaml(setup);
+  require_user(valid_utf8_prefix(config) == config.size(), "the config is not UTF-8 text, and could not be stored");
   Log log;
   Backend backend = make_backend(setup.config.dist);
   DataSource data = make_data_source(setup);
@@ -62,7 +65,7 @@ void train(const Setup& setup) {
   const fs::path folder = prepare_folder("run.dir", setup.run_dir);
   for (const char* name : {"log.txt", "metrics.jsonl"}) keep_earlier(folder / name);
   log.open_file(folder / "log.txt");
-  write_file_atomically(folder / "config.resolved.yaml", resolved_yaml(setup));
+  write_file_atomically(folder / "config.resolved.yaml", config);
 
   log.info("{} {}: {} layers, hidden {}, {:.2f} M parameters", setup.config.run.name, name_of(setup.model.arch),
            setup.model.num_layers, setup.model.hidden,
@@ -79,7 +82,7 @@ void train(const Setup& setup) {
   trainer.run(stop);
 
   if (!checkpoints.empty()) {
-    const auto saved = save_checkpoint(checkpoints, {.step = trainer.steps(), .config_yaml = resolved_yaml(setup)},
+    const auto saved = save_checkpoint(checkpoints, {.step = trainer.steps(), .config_yaml = config},
                                        trainer.step().params(), *backend.ops);
     log.info("saved {}", saved.string());
   }
