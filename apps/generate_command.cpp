@@ -84,7 +84,8 @@ void add_generate_command(CLI::App& app) {
   command->add_option("--model", options->model, "a checkpoint, or a folder of checkpoints")
       ->required()
       ->type_name("DIR");
-  auto* prompt = command->add_option("--prompt", options->prompt, "text to continue; none: begin a document")->type_name("TEXT");
+  auto* prompt =
+      command->add_option("--prompt", options->prompt, "text to continue; none: begin a document")->type_name("TEXT");
   command->add_option("--prompt-file", options->prompt_file, "file with the text to continue")
       ->type_name("F")
       ->excludes(prompt);

@@ -110,8 +110,8 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   require_user(tensors.is_object(), "{}: 'tensors' is missing", where);
   for (const auto& [name, tensor] : tensors.items()) {
     ManifestTensor read = read_tensor(tensor, where, name);
-    require_user(manifest.files.contains(read.file), "{}: tensor '{:.200}' is in '{:.200}', which 'files' does not list",
-                 where, name, read.file);
+    require_user(manifest.files.contains(read.file),
+                 "{}: tensor '{:.200}' is in '{:.200}', which 'files' does not list", where, name, read.file);
     manifest.tensors.emplace(name, std::move(read));
   }
   return manifest;

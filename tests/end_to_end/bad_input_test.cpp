@@ -127,6 +127,13 @@ TEST_F(BadInput, ConfigFiles) {
   expect_file_refused("extends: " TERA_TEST_CONFIGS "/tiny.yaml\nmodel: {arch: null}\n", "model.arch");
 }
 
+// The run is named after the file, and the name would have to be stored with the weights: known before training.
+TEST_F(BadInput, ConfigFileWhoseNameIsNotText) {
+  const auto file = folder_.write("name\xff.yaml", "extends: " TERA_TEST_CONFIGS "/tiny.yaml\n");
+  expect_mistake(run_program(fmt::format("train '{}' run.dir={}", file.string(), run_dir())), {"", "not UTF-8 text"});
+  EXPECT_FALSE(fs::exists(run_dir()));
+}
+
 TEST_F(BadInput, Text) {
   const std::string text = "dataset.kind=text model.vocab_size=512 dataset.data_path=";
   const std::string empty = folder_.write("empty.txt", "").string(),
@@ -251,7 +258,7 @@ TEST_F(BadCheckpoint, Weights) {
   for (const std::size_t bytes : {0, 4, 1000, 100000})
     expect_damage_noticed(weights, fmt::format("model.safetensors has {} bytes, but the manifest says ", bytes),
                           [&](std::string& content) { content.resize(bytes); });
-  expect_edit_noticed(weights, "q_proj", "x_proj", "has no tensor 'model.layers.0.self_attn.q_proj.weight'");
+  expect_edit_noticed(weights, "q_proj", "x_proj", "self_attn.x_proj.weight' is not in the manifest");
   expect_edit_noticed(weights, "F32", "F16", "model.safetensors: tensor '");
   expect_damage_noticed(weights, "model.safetensors", [](std::string& content) { content[6] = '\x7f'; });
 }
@@ -277,7 +284,8 @@ TEST_F(BadCheckpoint, Manifest) {
 
 TEST_F(BadCheckpoint, TensorsOfTheManifest) {
   expect_edit_noticed(manifest, "\"dtype\": \"", "\"dtype\": \"x", "which is not what the manifest says");
-  expect_edit_noticed(manifest, "\"pieces\": [", "\"pieces\": [{},", "is in 2 pieces; this program reads tensors in one");
+  expect_edit_noticed(manifest, "\"pieces\": [", "\"pieces\": [{},",
+                      "is in 2 pieces; this program reads tensors in one");
   expect_edit_noticed(manifest, "\"pieces\"", "\"places\"", "lacks dtype, shape or pieces");
   expect_edit_noticed(manifest, "\"file\": \"model", "\"file\": \"other", "which 'files' does not list");
   expect_edit_noticed(manifest, "\"begin\"", "\"start\"", "is not the whole tensor");
@@ -318,7 +326,8 @@ TEST_F(BadCheckpoint, Options) {
   };
   refused("--prompt 'longer than sixteen tokens'", "the prompt's 26 tokens leave no room in the model's 16 positions");
   refused("--prompt-file /no/such", "cannot open /no/such");
-  refused("--prompt-file " + folder_.write("empty", "").string(), "empty is empty; without a prompt a document is begun");
+  refused("--prompt-file " + folder_.write("empty", "").string(),
+          "empty is empty; without a prompt a document is begun");
   refused("--prompt-file " + folder_.write("bytes", "ab\xff").string(), "bytes is not UTF-8 text: byte 2 is 0xff");
   refused("--prompt \"$(printf 'ab\\377')\"", "--prompt is not UTF-8 text: byte 2 is 0xff");
   refused("--prompt a --prompt-file b", "--prompt");

@@ -1,4 +1,5 @@
-// Saving where something is in the way: a complete checkpoint exists at every moment, and a load finds it or says where.
+// Saving where something is in the way: a complete checkpoint exists at every moment, and a load finds it or says
+// where.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
