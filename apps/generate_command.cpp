@@ -28,9 +28,20 @@ Setup setup_of(const Checkpoint& checkpoint) {
   return resolve(loaded.config, Purpose::inspect, &loaded.origins);
 }
 
-std::vector<std::int32_t> encode_prompt(const Options& options, const Tokenizer& tokenizer) {
-  const std::string text =
-      options.prompt_file.empty() ? options.prompt : read_whole_file(options.prompt_file, max_prompt_bytes);
+std::string read_prompt(const Options& options) {
+  const bool from_file = !options.prompt_file.empty();
+  std::string text = from_file ? read_whole_file(options.prompt_file, max_prompt_bytes) : options.prompt;
+  require_user(!from_file || !text.empty(), "--prompt-file {} is empty; without a prompt a document is begun",
+               options.prompt_file);
+  const std::size_t good = valid_utf8_prefix(text);
+  if (good < text.size())
+    fail_user("{} is not UTF-8 text: byte {} is 0x{:02x}",
+              from_file ? "--prompt-file " + options.prompt_file : "--prompt", good,
+              static_cast<unsigned char>(text[good]));
+  return text;
+}
+
+std::vector<std::int32_t> encode_prompt(const std::string& text, const Tokenizer& tokenizer) {
   std::vector<std::int32_t> tokens;
   tokenizer.encode(text, tokens);
   if (tokens.empty()) tokens.push_back(tokenizer.eod());  // nothing to go on: begin a document
@@ -43,10 +54,11 @@ void print_sample(const Options& options) {
                options.generate.max_new_tokens);
   require_user(options.threads >= 0 && options.threads <= 1024,
                "--threads is {}; it must be from 0 (all cores) to 1024", options.threads);
+  const std::string text = read_prompt(options);
   const Checkpoint checkpoint(options.model);
   const Setup setup = setup_of(checkpoint);
   const auto tokenizer = make_tokenizer(setup);
-  const std::vector<std::int32_t> prompt = encode_prompt(options, *tokenizer);
+  const std::vector<std::int32_t> prompt = encode_prompt(text, *tokenizer);
   const auto length = static_cast<std::int64_t>(prompt.size());
   require_user(length < setup.model.max_positions, "the prompt's {} tokens leave no room in the model's {} positions",
                length, setup.model.max_positions);
@@ -57,9 +69,10 @@ void print_sample(const Options& options) {
   generate.stop = tokenizer->eod();
   Generator generator(setup, backend, length, length + generate.max_new_tokens);
   checkpoint.load_weights(generator.params(), *backend.ops);
-  std::vector<std::int32_t> text = prompt;
-  generator.generate(prompt, generate, [&](std::int32_t token) { text.push_back(token); });
-  std::fputs((tokenizer->decode(text) + "\n").c_str(), stdout);
+  std::vector<std::int32_t> tokens = prompt;
+  generator.generate(prompt, generate, [&](std::int32_t token) { tokens.push_back(token); });
+  const std::string sample = tokenizer->decode(tokens) + "\n";
+  std::fwrite(sample.data(), 1, sample.size(), stdout);  // a sample may hold zero bytes
 }
 
 }  // namespace
@@ -71,7 +84,8 @@ void add_generate_command(CLI::App& app) {
   command->add_option("--model", options->model, "a checkpoint, or a folder of checkpoints")
       ->required()
       ->type_name("DIR");
-  auto* prompt = command->add_option("--prompt", options->prompt, "text to continue")->type_name("TEXT");
+  auto* prompt =
+      command->add_option("--prompt", options->prompt, "text to continue; none: begin a document")->type_name("TEXT");
   command->add_option("--prompt-file", options->prompt_file, "file with the text to continue")
       ->type_name("F")
       ->excludes(prompt);

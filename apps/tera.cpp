@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -114,6 +115,9 @@ int run_and_report(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const UserError& error) {
+    report(error.what());
+    return users_mistake;
+  } catch (const std::filesystem::filesystem_error& error) {  // paths come from the user
     report(error.what());
     return users_mistake;
   } catch (const std::exception& error) {

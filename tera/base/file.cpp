@@ -35,13 +35,6 @@ FileDescriptor open_for_writing(const std::filesystem::path& path, int flags) {
   return file;
 }
 
-// Makes the rename itself survive a power cut. Some file systems refuse to sync folders; the file is whole either way.
-void sync_folder(const std::filesystem::path& path) {
-  const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-  const FileDescriptor file(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (file) static_cast<void>(::fsync(file.get()));
-}
-
 }  // namespace
 
 FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
@@ -61,6 +54,25 @@ int FileDescriptor::release() {
 void FileDescriptor::close() {
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;
+}
+
+bool path_exists(const std::filesystem::path& path) {
+  std::error_code error;
+  const bool there = std::filesystem::exists(path, error);
+  if (error) fail_with_reason("look at", path, error.value());
+  return there;
+}
+
+void rename_path(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (::rename(from.c_str(), to.c_str()) == 0) return;
+  fail_user("cannot rename {} to {}: {}", from.string(), to.string(), std::generic_category().message(errno));
+}
+
+// Some file systems refuse to sync folders; what lies in them is whole either way.
+void sync_parent_folder(const std::filesystem::path& path) {
+  const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  const FileDescriptor file(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (file) static_cast<void>(::fsync(file.get()));
 }
 
 std::string read_whole_file(const std::filesystem::path& path, std::size_t max_bytes) {
@@ -116,7 +128,7 @@ void AtomicFile::commit() {
   if (::fsync(file_.get()) != 0 && errno != EINVAL) fail_with_reason("write", path_, errno);
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_reason("write", path_, errno);
   file_.close();
-  sync_folder(path_);
+  sync_parent_folder(path_);
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {

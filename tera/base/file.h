@@ -27,6 +27,14 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
+// False only if nothing is there; a UserError if that cannot be told (a path too long, a folder that cannot be read).
+bool path_exists(const std::filesystem::path& path);
+
+void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
+
+// Makes a new or renamed entry of the folder that `path` lies in survive a power cut, where the file system can.
+void sync_parent_folder(const std::filesystem::path& path);
+
 // The whole file. More than max_bytes is an error, so that a wrong path cannot fill the memory.
 std::string read_whole_file(const std::filesystem::path& path, std::size_t max_bytes);
 

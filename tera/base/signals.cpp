@@ -1,26 +1,53 @@
 #include "tera/base/signals.h"
 
-#include <ctime>
+#include <system_error>
 
 #include "tera/base/error.h"
 
 namespace tera {
+namespace {
+
+// As the signal would have done had nobody waited for it. It is enough that one thread does not block it. An ignored
+// signal (a shell ignores SIGINT for what it starts in the background) was sent on purpose all the same.
+void end_process(int number) {
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, number);
+  std::signal(number, SIG_DFL);
+  pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+  ::raise(number);
+}
+
+}  // namespace
 
 StopRequest::StopRequest() {
   sigemptyset(&signals_);
   sigaddset(&signals_, SIGINT);
   sigaddset(&signals_, SIGTERM);
   require(pthread_sigmask(SIG_BLOCK, &signals_, &before_) == 0, "signals cannot be blocked");
+  try {
+    taker_ = std::thread([this] { take_signals(); });
+  } catch (const std::system_error& error) {
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    fail_user("the system gives no thread to wait for Ctrl-C ({})", error.what());
+  }
 }
 
-StopRequest::~StopRequest() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+StopRequest::~StopRequest() {
+  over_ = true;
+  pthread_kill(taker_.native_handle(), SIGTERM);  // to that thread only, and blocked there: it just wakes up
+  taker_.join();
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
 
-bool StopRequest::asked() {
-  if (asked_) return true;
-  const timespec now{};  // do not wait
-  asked_ = sigtimedwait(&signals_, nullptr, &now) > 0;
-  if (asked_) pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  return asked_;
+void StopRequest::take_signals() {
+  while (true) {
+    int number = 0;
+    if (sigwait(&signals_, &number) != 0) continue;
+    if (over_) return;
+    if (!collecting_ || asked_) end_process(number);
+    asked_ = true;
+  }
 }
 
 }  // namespace tera

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
+#include <map>
 #include <set>
 
 #include "tera/base/error.h"
@@ -14,11 +14,10 @@ namespace tera {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
-constexpr int format_version = 1;
 constexpr std::size_t max_manifest_bytes = std::size_t{64} << 20;
-constexpr auto weights_file = "model.safetensors";
+constexpr auto weights_file = "model.safetensors", manifest_file = "manifest.json", latest_file = "latest";
+constexpr auto writing_suffix = ".writing", old_suffix = ".old";
 
 Shape stored_shape(const Part& part) { return part.transposed ? shape(part.global[1], part.global[0]) : part.global; }
 
@@ -38,8 +37,7 @@ std::vector<SafetensorsSpec> list_tensors(const ParamStore& params) {
   return tensors;
 }
 
-void write_weights(const fs::path& path, const ParamStore& params, Ops& ops) {
-  SafetensorsWriter writer(path, list_tensors(params));
+void write_weights(SafetensorsWriter& writer, const ParamStore& params, Ops& ops) {
   for (const Param* param : params.by_name()) {
     for (const auto& part : param->spec.parts) {
       std::vector<float> values = read_part(ops, param->master ? param->master : param->value, part);
@@ -50,78 +48,170 @@ void write_weights(const fs::path& path, const ParamStore& params, Ops& ops) {
   writer.finish();
 }
 
-Json manifest_of(const CheckpointSource& source, const ParamStore& params, std::uintmax_t bytes) {
-  Json tensors = Json::object();
-  for (const auto& tensor : list_tensors(params)) {
-    const std::vector<std::int64_t> dims(tensor.shape.dim.begin(), tensor.shape.dim.begin() + tensor.shape.rank);
-    const Json piece{{"file", weights_file}, {"begin", std::vector<std::int64_t>(dims.size(), 0)}, {"shape", dims}};
-    tensors[tensor.name] = {{"dtype", name_of(tensor.dtype)}, {"shape", dims}, {"pieces", Json::array({piece})}};
+std::vector<std::int64_t> dims_of(const Shape& shape) { return {shape.dim.begin(), shape.dim.begin() + shape.rank}; }
+
+std::string make_manifest(const CheckpointSource& source, const std::vector<SafetensorsSpec>& tensors,
+                          std::uint64_t bytes) {
+  Manifest manifest{.source = source, .tensors = {}, .files = {{weights_file, bytes}}};
+  for (const auto& tensor : tensors)
+    manifest.tensors[tensor.name] = {
+        .dtype = std::string(name_of(tensor.dtype)), .shape = dims_of(tensor.shape), .file = weights_file};
+  return format_manifest(manifest);
+}
+
+// The manifest's text comes first: what it cannot say is known before any data is written. Its file comes last: where
+// there is one, all is there and synced.
+void write_files(const fs::path& folder, const CheckpointSource& source, const ParamStore& params, Ops& ops) {
+  const std::vector<SafetensorsSpec> tensors = list_tensors(params);
+  SafetensorsWriter writer(folder / weights_file, tensors);
+  const std::string manifest = make_manifest(source, tensors, writer.file_bytes());
+  write_weights(writer, params, ops);
+  write_file_atomically(folder / manifest_file, manifest);
+}
+
+fs::path with_suffix(fs::path path, const char* suffix) { return path += suffix; }
+
+// From here on `beside` is complete and is not deleted, whatever happens.
+void publish(const fs::path& beside, const fs::path& folder) {
+  const fs::path aside = with_suffix(folder, old_suffix);
+  std::error_code ignored;
+  try {
+    const bool replaces = path_exists(folder);
+    if (replaces) {
+      fs::remove_all(aside, ignored);  // of an earlier crash, and older than `folder`
+      rename_path(folder, aside);
+    }
+    try {
+      rename_path(beside, folder);
+    } catch (const UserError&) {
+      if (replaces) fs::rename(aside, folder, ignored);
+      throw;
+    }
+    sync_parent_folder(folder);
+  } catch (const UserError& error) {
+    fail_user("{}; the new checkpoint is complete in {} and can be used from there", error.what(), beside.string());
   }
-  return {{"format", "teratron"},          {"version", format_version},
-          {"step", source.step},           {"config", source.config_yaml},
-          {"tensors", std::move(tensors)}, {"files", {{weights_file, {{"bytes", bytes}}}}}};
+  write_file_atomically(folder.parent_path() / latest_file, folder.filename().string() + "\n");
+  fs::remove_all(aside, ignored);
+}
+
+bool is_checkpoint(const fs::path& folder) { return path_exists(folder / manifest_file); }
+
+// What an earlier crash left is removed, unless it is a whole checkpoint and the only one of its step.
+void make_room(const fs::path& beside, const fs::path& folder) {
+  std::error_code error;
+  if (is_checkpoint(beside) && !path_exists(folder)) fs::rename(beside, folder, error);
+  fs::remove_all(beside, error);
+  if (!error) fs::create_directories(beside, error);
+  require_user(!error, "cannot make the folder {}: {}", beside.string(), error.message());
+}
+
+// A crash while a checkpoint was replaced may have left a complete one under another name.
+[[noreturn]] void fail_incomplete(const fs::path& folder) {
+  const std::string root = folder.parent_path().string(), name = folder.filename().string();
+  for (const char* suffix : {writing_suffix, old_suffix})
+    if (is_checkpoint(with_suffix(folder, suffix)))
+      fail_user("{}: 'latest' names {}, which is not complete, but {}{} is: rename that to {}, or name it directly",
+                root, name, name, suffix, name);
+  fail_user("{}: 'latest' names {}, which is not complete", root, name);
 }
 
 fs::path resolve_folder(const fs::path& path) {
-  require_user(fs::is_directory(path), "{}: there is no such folder", path.string());
-  if (fs::exists(path / "manifest.json")) return path;
-  require_user(fs::exists(path / "latest"),
+  std::error_code ignored;
+  require_user(path_exists(path) && fs::is_directory(path, ignored), "{}: there is no such folder", path.string());
+  if (is_checkpoint(path)) return path;
+  require_user(path_exists(path / latest_file),
                "{}: neither a checkpoint (no manifest.json) nor a folder of checkpoints (no latest)", path.string());
-  std::string name = read_whole_file(path / "latest", 256);
+  std::string name = read_whole_file(path / latest_file, 256);
   while (!name.empty() && (name.back() == '\n' || name.back() == ' ')) name.pop_back();
   require_user(!name.empty() && name.find('/') == std::string::npos && name[0] != '.',
                "{}: 'latest' names no folder here: '{}'", path.string(), name);
-  require_user(fs::exists(path / name / "manifest.json"), "{}: 'latest' names {}, which is not complete", path.string(),
-               name);
+  if (!is_checkpoint(path / name)) fail_incomplete(path / name);
   return path / name;
+}
+
+// Nothing outside the folder is read in its name.
+void check_is_file(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  require_user(!error, "cannot open {}: {}", path.string(), error.message());
+  require_user(!fs::is_symlink(status), "{} is a symbolic link; a checkpoint holds its files itself", path.string());
+  require_user(fs::is_regular_file(status), "{} is not a file", path.string());
+}
+
+void check_file(const fs::path& path, std::uint64_t listed) {
+  check_is_file(path);
+  std::error_code error;
+  const std::uintmax_t bytes = fs::file_size(path, error);
+  require_user(!error, "cannot open {}: {}", path.string(), error.message());
+  require_user(bytes == listed, "{} has {} bytes, but the manifest says {}", path.string(), bytes, listed);
+}
+
+Manifest read_manifest(const fs::path& folder) {
+  const fs::path file = folder / manifest_file;
+  check_is_file(file);
+  Manifest manifest = parse_manifest(read_whole_file(file, max_manifest_bytes), file.string());
+  for (const auto& [name, bytes] : manifest.files) check_file(folder / name, bytes);
+  return manifest;
+}
+
+// A file holds what the manifest says is in it, and nothing else.
+void check_entries(const Manifest& manifest, const SafetensorsFile& file) {
+  for (const auto& entry : file.entries()) {
+    const auto tensor = manifest.tensors.find(entry.name);
+    require_user(tensor != manifest.tensors.end() && file.path().filename() == tensor->second.file,
+                 "{}: '{:.200}' is not in the manifest", file.path().string(), entry.name);
+  }
+}
+
+void load_part(const SafetensorsFile& file, const Param& param, const Part& part, Ops& ops) {
+  const StoredTensor stored = file.get(part.name);
+  if (stored.shape != stored_shape(part))
+    fail_user("{}: '{}' is {}, the model needs {}", file.path().string(), part.name, to_string(stored.shape),
+              to_string(stored_shape(part)));
+  write_part(ops, param, part, to_model_layout(file.read_floats(part.name), part));
 }
 
 }  // namespace
 
 fs::path save_checkpoint(const fs::path& root, const CheckpointSource& source, ParamStore& params, Ops& ops) {
-  const std::string name = fmt::format("step_{:08d}", source.step);
-  const fs::path folder = root / name, beside = root / (name + ".writing");
-  std::error_code error;
-  fs::remove_all(beside, error);
-  fs::create_directories(beside, error);
-  require_user(!error, "checkpoint.save={}: {}", root.string(), error.message());
+  const fs::path folder = root / fmt::format("step_{:08d}", source.step);
+  const fs::path beside = with_suffix(folder, writing_suffix);
+  make_room(beside, folder);
   try {
-    write_weights(beside / weights_file, params, ops);
-    const Json manifest = manifest_of(source, params, fs::file_size(beside / weights_file));
-    write_file_atomically(beside / "manifest.json", manifest.dump(1));
-    fs::remove_all(folder);
-    fs::rename(beside, folder);
-    write_file_atomically(root / "latest", name + "\n");
+    write_files(beside, source, params, ops);
   } catch (...) {
-    fs::remove_all(beside, error);
+    std::error_code ignored;
+    fs::remove_all(beside, ignored);
     throw;
   }
+  publish(beside, folder);
   return folder;
 }
 
-Checkpoint::Checkpoint(const fs::path& path) : folder_(resolve_folder(path)) {
-  const std::string where = (folder_ / "manifest.json").string();
-  const Json manifest = Json::parse(read_whole_file(where, max_manifest_bytes), nullptr, /*allow_exceptions=*/false);
-  require_user(manifest.is_object() && manifest.contains("format") && manifest["format"] == "teratron",
-               "{}: not a manifest of a checkpoint", where);
-  const auto& version = manifest.find("version");
-  require_user(version != manifest.end() && *version == format_version, "{}: version {}, this program reads version {}",
-               where, version == manifest.end() ? "none" : version->dump(), format_version);
-  const auto step = manifest.find("step"), config = manifest.find("config");
-  require_user(step != manifest.end() && step->is_number_unsigned() && config != manifest.end() && config->is_string(),
-               "{}: 'step' or 'config' is missing", where);
-  source_ = {.step = step->get<std::int64_t>(), .config_yaml = config->get<std::string>()};
-}
+Checkpoint::Checkpoint(const fs::path& path) : folder_(resolve_folder(path)), manifest_(read_manifest(folder_)) {}
 
 void Checkpoint::load_weights(ParamStore& params, Ops& ops) const {
-  const SafetensorsFile file(folder_ / weights_file);
-  tera::load_weights(file, params, ops);
+  const std::string where = (folder_ / manifest_file).string();
+  std::map<std::string, SafetensorsFile> files;
+  for (const auto& listed : manifest_.files)
+    check_entries(manifest_, files.try_emplace(listed.first, folder_ / listed.first).first->second);
   std::set<std::string> expected;
-  for (const Param* param : params.by_name())
-    for (const auto& part : param->spec.parts) expected.insert(part.name);
-  for (const auto& entry : file.entries())
-    require_user(expected.contains(entry.name), "{}: '{}' is not a tensor of this model", file.path().string(),
-                 entry.name);
+  for (const Param* param : params.by_name()) {
+    for (const auto& part : param->spec.parts) {
+      expected.insert(part.name);
+      const auto tensor = manifest_.tensors.find(part.name);
+      require_user(tensor != manifest_.tensors.end(), "{} has no tensor '{}'", where, part.name);
+      const SafetensorsFile& file = files.at(tensor->second.file);
+      const StoredTensor stored = file.get(part.name);
+      require_user(name_of(stored.dtype) == tensor->second.dtype && dims_of(stored.shape) == tensor->second.shape,
+                   "{}: '{}' is {}{}, which is not what the manifest says", file.path().string(), part.name,
+                   name_of(stored.dtype), to_string(stored.shape));
+      load_part(file, *param, part, ops);
+    }
+  }
+  for (const auto& tensor : manifest_.tensors)
+    require_user(expected.contains(tensor.first), "{}: '{:.200}' is not a tensor of this model", where, tensor.first);
 }
 
 std::vector<float> to_model_layout(std::vector<float> values, const Part& part) {
@@ -129,15 +219,8 @@ std::vector<float> to_model_layout(std::vector<float> values, const Part& part) 
 }
 
 void load_weights(const SafetensorsFile& file, ParamStore& params, Ops& ops) {
-  for (const Param* param : params.by_name()) {
-    for (const auto& part : param->spec.parts) {
-      const StoredTensor stored = file.get(part.name);
-      if (stored.shape != stored_shape(part))
-        fail_user("{}: '{}' is {}, the model needs {}", file.path().string(), part.name, to_string(stored.shape),
-                  to_string(stored_shape(part)));
-      write_part(ops, *param, part, to_model_layout(file.read_floats(part.name), part));
-    }
-  }
+  for (const Param* param : params.by_name())
+    for (const auto& part : param->spec.parts) load_part(file, *param, part, ops);
 }
 
 }  // namespace tera

@@ -5,13 +5,16 @@
 //   DIR/step_00000100/manifest.json   step, config, every tensor with dtype, shape and the file it is in
 //   DIR/step_00000100/model.safetensors
 //
-// A checkpoint is written beside, synced, then published by one rename. Tensors have their Hugging Face names and
-// layouts.
+// A checkpoint is written beside (step_00000100.writing), synced, then published by one rename; one that it replaces is
+// moved aside (step_00000100.old) and removed only then, so that a complete one exists at every moment. Tensors have
+// their Hugging Face names and layouts. What is read is not trusted: sizes must be the manifest's, links are refused.
 
 #include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
+
+#include "tera/checkpoint/manifest.h"
 
 namespace tera {
 
@@ -20,12 +23,8 @@ class ParamStore;
 class SafetensorsFile;
 struct Part;
 
-struct CheckpointSource {
-  std::int64_t step = 0;
-  std::string config_yaml;  // as `tera train` would take it
-};
-
-// Returns the folder that was published.
+// Returns the folder that was published. If all was written but cannot be published, it is kept, and the UserError says
+// where.
 std::filesystem::path save_checkpoint(const std::filesystem::path& root, const CheckpointSource& source,
                                       ParamStore& params, Ops& ops);
 
@@ -35,15 +34,15 @@ class Checkpoint {
   explicit Checkpoint(const std::filesystem::path& path);
 
   const std::filesystem::path& folder() const { return folder_; }
-  std::int64_t step() const { return source_.step; }
-  const std::string& config_yaml() const { return source_.config_yaml; }
+  std::int64_t step() const { return manifest_.source.step; }
+  const std::string& config_yaml() const { return manifest_.source.config_yaml; }
 
   // Every parameter must be there, with its shape, and nothing else.
   void load_weights(ParamStore& params, Ops& ops) const;
 
  private:
   std::filesystem::path folder_;
-  CheckpointSource source_;
+  Manifest manifest_;
 };
 
 // Every parameter from a file that has them under their outside names; other tensors in it are ignored.

@@ -190,6 +190,7 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, const std::vect
 
   const std::uint64_t header_bytes = text.size();
   const std::uint64_t data_begin = length_bytes + header_bytes;
+  file_bytes_ = data_begin + offset;
   file_.write_at(0, std::as_bytes(std::span(&header_bytes, 1)));
   file_.write_at(length_bytes, std::as_bytes(std::span(text)));
   for (const SafetensorsEntry& entry : header.entries) {

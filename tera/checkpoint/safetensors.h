@@ -71,12 +71,14 @@ class SafetensorsWriter {
                     const std::map<std::string, std::string>& metadata = {});
   void write(std::string_view name, std::span<const std::byte> bytes);  // the next bytes of this tensor
   void finish();                                                        // every tensor must be complete
+  std::uint64_t file_bytes() const { return file_bytes_; }              // of the finished file
 
  private:
   struct Pending {
     std::uint64_t next = 0, end = 0;  // bytes within the file
   };
   AtomicFile file_;
+  std::uint64_t file_bytes_ = 0;
   std::map<std::string, Pending, std::less<>> pending_;
 };
 

@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include "tera/base/error.h"
+#include "tera/base/file.h"
 #include "tera/base/signals.h"
 #include "tera/checkpoint/checkpoint.h"
 #include "tera/config/describe.h"
+#include "tera/data/utf8.h"
 #include "tera/train/console.h"
 #include "tera/train/loss_plot.h"
 #include "tera/train/plan_table.h"
@@ -28,11 +30,11 @@ fs::path prepare_folder(std::string_view key, const fs::path& folder) {
 
 // What an earlier run left under this name is kept, as metrics.jsonl.1 and so on.
 void keep_earlier(const fs::path& file) {
-  if (!fs::exists(file)) return;
+  if (!path_exists(file)) return;
   for (int i = 1;; ++i) {
     const fs::path kept = fmt::format("{}.{}", file.string(), i);
-    if (fs::exists(kept)) continue;
-    fs::rename(file, kept);
+    if (path_exists(kept)) continue;
+    rename_path(file, kept);
     return;
   }
 }
@@ -49,7 +51,9 @@ void draw_losses(const fs::path& folder, const Setup& setup, Log& log) {
 }  // namespace
 
 void train(const Setup& setup) {
-  StopRequest stop;  // before any thread is started
+  StopRequest stop;  // before any thread is started; until the first step Ctrl-C ends the program as usual
+  const std::string config = resolved_yaml(setup);
+  require_user(valid_utf8_prefix(config) == config.size(), "the config is not UTF-8 text, and could not be stored");
   Log log;
   Backend backend = make_backend(setup.config.dist);
   DataSource data = make_data_source(setup);
@@ -61,7 +65,7 @@ void train(const Setup& setup) {
   const fs::path folder = prepare_folder("run.dir", setup.run_dir);
   for (const char* name : {"log.txt", "metrics.jsonl"}) keep_earlier(folder / name);
   log.open_file(folder / "log.txt");
-  write_file_atomically(folder / "config.resolved.yaml", resolved_yaml(setup));
+  write_file_atomically(folder / "config.resolved.yaml", config);
 
   log.info("{} {}: {} layers, hidden {}, {:.2f} M parameters", setup.config.run.name, name_of(setup.model.arch),
            setup.model.num_layers, setup.model.hidden,
@@ -78,7 +82,7 @@ void train(const Setup& setup) {
   trainer.run(stop);
 
   if (!checkpoints.empty()) {
-    const auto saved = save_checkpoint(checkpoints, {.step = trainer.steps(), .config_yaml = resolved_yaml(setup)},
+    const auto saved = save_checkpoint(checkpoints, {.step = trainer.steps(), .config_yaml = config},
                                        trainer.step().params(), *backend.ops);
     log.info("saved {}", saved.string());
   }

@@ -54,6 +54,7 @@ Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log
 
 void Trainer::run(StopRequest& stop) {
   const auto begin = Clock::now();
+  stop.collect();
   const double limit_ms = setup_.config.train.exit_duration_in_mins * 60e3;
   while (done_ < setup_.batch.train_iters) {
     const StepMetrics metrics = train_step();

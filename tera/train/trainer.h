@@ -21,7 +21,8 @@ class Trainer {
 
   void add_sink(std::unique_ptr<MetricsSink> sink) { sinks_.push_back(std::move(sink)); }
 
-  // Trains until train_iters, the time limit, or a request to stop; each after a whole step.
+  // Trains until train_iters, the time limit, or a request to stop; each after a whole step and the evaluation that is
+  // due after it.
   void run(StopRequest& stop);
 
   TrainingStep& step() { return step_; }

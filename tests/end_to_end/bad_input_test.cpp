@@ -180,6 +180,27 @@ TEST_F(BadInput, PlacesThatCannotBeWritten) {
   EXPECT_EQ(slurp(file), "x");
 }
 
+// Longer than any file system's names (255) or paths (4096).
+TEST_F(BadInput, PathsThatAreTooLong) {
+  const std::string name(300, 'x'), words = "File name too long";
+  expect_refused({{"run.dir=" + name, words}, {"checkpoint.save=" + name, words}});
+  expect_mistake(run_program("train " + name), {"config", words});
+  expect_mistake(run_program("generate --model " + name), {"--model", words});
+  expect_mistake(run_program("generate --model . --prompt-file " + name), {"--prompt-file", words});
+}
+
+// There is room for metrics.jsonl of an earlier run in the longest path, but not for metrics.jsonl.1.
+TEST_F(BadInput, AnEarlierFileThatCannotBeRenamed) {
+  std::string folder = run_dir();
+  constexpr std::size_t length = 4095 - sizeof "/metrics.jsonl" + 1;
+  while (folder.size() + 102 < length) folder += "/" + std::string(100, 'd');
+  folder += "/" + std::string(length - folder.size() - 1, 'd');
+  fs::create_directories(folder);
+  std::ofstream(folder + "/metrics.jsonl") << "old";
+  expect_mistake(train("run.dir=" + folder), {"", "metrics.jsonl.1: File name too long"});
+  EXPECT_EQ(slurp(folder + "/metrics.jsonl"), "old");
+}
+
 TEST_F(BadInput, OutputThatIsClosedOrFull) {
   for (const auto& [redirect, words] :
        {Mistake{">&-", "cannot write to the console"}, {"> /dev/full", "No space left on device"}}) {
@@ -250,12 +271,10 @@ const std::string manifest = "step_00000004/manifest.json", weights = "step_0000
 TEST_F(BadCheckpoint, TheGoodOneIsRead) { EXPECT_EQ(generate(good()).status, 0); }
 
 TEST_F(BadCheckpoint, Weights) {
-  for (const std::size_t bytes : {10, 1000})
-    expect_damage_noticed(weights, "bytes are there",
-                          [&](std::string& content) { content.resize(content.size() - bytes); });
-  for (const std::size_t bytes : {0, 4})
-    expect_damage_noticed(weights, "is no safetensors file", [&](std::string& content) { content.resize(bytes); });
-  expect_edit_noticed(weights, "q_proj", "x_proj", "has no tensor 'model.layers.0.self_attn.q_proj.weight'");
+  for (const std::size_t bytes : {0, 4, 1000, 100000})
+    expect_damage_noticed(weights, fmt::format("model.safetensors has {} bytes, but the manifest says ", bytes),
+                          [&](std::string& content) { content.resize(bytes); });
+  expect_edit_noticed(weights, "q_proj", "x_proj", "self_attn.x_proj.weight' is not in the manifest");
   expect_edit_noticed(weights, "F32", "F16", "model.safetensors: tensor '");
   expect_damage_noticed(weights, "model.safetensors", [](std::string& content) { content[6] = '\x7f'; });
 }
@@ -273,6 +292,36 @@ TEST_F(BadCheckpoint, Manifest) {
   expect_edit_noticed(manifest, "hidden_size: 32", "hidden_size: 64", "is [512,32], the model needs [512,64]");
   expect_edit_noticed(manifest, "num_layers: 2", "num_layers: 3", "has no tensor 'model.layers.2.");
   expect_edit_noticed(manifest, "num_layers: 2", "num_layers: 1", "is not a tensor of this model");
+  expect_edit_noticed(manifest, "\"bytes\": ", "\"bytes\": 1", "bytes, but the manifest says 1");
+  expect_edit_noticed(manifest, "\"bytes\": ", "\"bytes\": -", "file 'model.safetensors' has no 'bytes'");
+  expect_edit_noticed(manifest, "\"files\"", "\"fires\"", "'files' is missing");
+  expect_edit_noticed(manifest, "\"tensors\"", "\"sensors\"", "'tensors' is missing");
+}
+
+TEST_F(BadCheckpoint, TensorsOfTheManifest) {
+  expect_edit_noticed(manifest, "\"dtype\": \"", "\"dtype\": \"x", "which is not what the manifest says");
+  expect_edit_noticed(manifest, "\"pieces\": [", "\"pieces\": [{},",
+                      "is in 2 pieces; this program reads tensors in one");
+  expect_edit_noticed(manifest, "\"pieces\"", "\"places\"", "lacks dtype, shape or pieces");
+  expect_edit_noticed(manifest, "\"file\": \"model", "\"file\": \"other", "which 'files' does not list");
+  expect_edit_noticed(manifest, "\"begin\"", "\"start\"", "is not the whole tensor");
+  expect_edit_noticed(manifest, "\"model.norm.weight\"", "\"model.norm.height\"",
+                      "model.safetensors: 'model.norm.weight' is not in the manifest");
+}
+
+// What a manifest names lies in its folder, as a file.
+TEST_F(BadCheckpoint, FilesOfTheManifest) {
+  for (const char* name : {"../step_00000004/model.safetensors", "/etc/passwd", ".hidden", "", ".."})
+    expect_edit_noticed(manifest, "\"model.safetensors\": {", fmt::format("\"{}\": {{", name),
+                        fmt::format("'{}' is not the name of a file in this folder", name));
+  for (const auto& file : {weights, manifest}) {
+    const fs::path linked = folder_ / "linked";
+    fs::remove_all(linked);
+    fs::copy(good(), linked, fs::copy_options::recursive);
+    fs::remove(linked / file);
+    fs::create_symlink(fs::path(good()) / file, linked / file);
+    expect_mistake(generate(linked.string()), {file, "is a symbolic link"});
+  }
 }
 
 TEST_F(BadCheckpoint, Folder) {
@@ -293,6 +342,10 @@ TEST_F(BadCheckpoint, Options) {
   };
   refused("--prompt 'longer than sixteen tokens'", "the prompt's 26 tokens leave no room in the model's 16 positions");
   refused("--prompt-file /no/such", "cannot open /no/such");
+  refused("--prompt-file " + folder_.write("empty", "").string(),
+          "empty is empty; without a prompt a document is begun");
+  refused("--prompt-file " + folder_.write("bytes", "ab\xff").string(), "bytes is not UTF-8 text: byte 2 is 0xff");
+  refused("--prompt \"$(printf 'ab\\377')\"", "--prompt is not UTF-8 text: byte 2 is 0xff");
   refused("--prompt a --prompt-file b", "--prompt");
   refused("--prompt a --temperature -1", "--temperature is -1");
   refused("--prompt a --temperature nan", "--temperature is nan");

@@ -83,6 +83,19 @@ TEST_F(Runs, AnInterruptEndsAfterTheStep) {
   EXPECT_EQ(checkpoint.step(), static_cast<std::int64_t>(loss_column(run).size()));
 }
 
+// One step of this run takes many seconds.
+TEST_F(Runs, ASecondInterruptEndsAtOnce) {
+  const std::string run = (folder_ / "run").string();
+  const Outcome outcome = run_program(fmt::format(
+      "train {} run.dir={} train.global_batch_size=131072 train.train_iters=4 train.eval_iters=0 & "
+      "for i in $(seq 200); do [ -e {}/metrics.jsonl ] && break; sleep 0.05; done; sleep 0.3; kill -INT $!; sleep 0.3; "
+      "kill -0 $! && echo still at it; kill -INT $!; wait $!; echo status $?",
+      config("tiny"), run, run));
+  EXPECT_NE(outcome.output.find("still at it"), std::string::npos) << outcome.output.substr(0, 2000);
+  EXPECT_NE(outcome.output.find("status 130"), std::string::npos) << outcome.output.substr(0, 2000);
+  EXPECT_EQ(slurp(folder_ / "run/metrics.jsonl"), "");
+}
+
 TEST_F(Runs, WeightsComeBackBitForBit) {
   for (const char* name : {"tiny", "tiny_gpt", "tiny_qwen3"}) {
     const tera::Setup setup = load_setup(name, {"train.train_iters=3"});

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
@@ -97,15 +98,56 @@ TEST(File, FullDeviceIsAUserError) {
   EXPECT_TRUE(contains(message, "/dev/full") && contains(message, "No space")) << message;
 }
 
-TEST(StopRequest, CollectsTheFirstSignalAndLetsTheNextThrough) {
-  StopRequest stop;
-  EXPECT_FALSE(stop.asked());
-  ::kill(::getpid(), SIGINT);
-  EXPECT_TRUE(stop.asked());
-  EXPECT_TRUE(stop.asked());
+// Whether the request arrives; it is another thread that takes the signal.
+bool comes(const StopRequest& stop) {
+  for (int i = 0; i < 1000 && !stop.asked(); ++i) ::usleep(5000);
+  return stop.asked();
+}
+
+TEST(StopRequest, NotesTheFirstSignalAndLeavesNothingBehind) {
+  for (const int number : {SIGINT, SIGTERM}) {
+    StopRequest stop;
+    stop.collect();
+    EXPECT_FALSE(stop.asked());
+    ::kill(::getpid(), number);
+    EXPECT_TRUE(comes(stop));
+  }
   sigset_t blocked;
   pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
-  EXPECT_FALSE(sigismember(&blocked, SIGINT));
+  EXPECT_FALSE(sigismember(&blocked, SIGINT) || sigismember(&blocked, SIGTERM));
+  const StopRequest next;
+  EXPECT_FALSE(next.asked());
+}
+
+// The main thread is busy and asks nothing, as in a long step.
+void stay_busy() {
+  ::sleep(20);
+  std::_Exit(7);
+}
+
+TEST(StopRequest, TheSecondSignalEndsTheProcessAtOnce) {
+  const auto interrupt_twice = [] {
+    StopRequest stop;
+    stop.collect();
+    ::kill(::getpid(), SIGINT);
+    if (!comes(stop)) std::_Exit(8);
+    ::kill(::getpid(), SIGINT);
+    stay_busy();
+  };
+  EXPECT_EXIT(interrupt_twice(), testing::KilledBySignal(SIGINT), "");
+}
+
+TEST(StopRequest, BeforeItCollectsTheFirstSignalEndsTheProcess) {
+  const auto interrupt = [](int number) {
+    const StopRequest stop;
+    ::kill(::getpid(), number);
+    stay_busy();
+  };
+  EXPECT_EXIT(interrupt(SIGINT), testing::KilledBySignal(SIGINT), "");
+  EXPECT_EXIT(interrupt(SIGTERM), testing::KilledBySignal(SIGTERM), "");
+  std::signal(SIGINT, SIG_IGN);  // as a shell does for what it starts in the background
+  EXPECT_EXIT(interrupt(SIGINT), testing::KilledBySignal(SIGINT), "");
+  std::signal(SIGINT, SIG_DFL);
 }
 
 }  // namespace

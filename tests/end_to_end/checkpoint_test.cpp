@@ -1,0 +1,120 @@
+// Saving where something is in the way: a complete checkpoint exists at every moment, and a load finds it or says
+// where.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "tera/base/error.h"
+#include "tera/checkpoint/checkpoint.h"
+#include "tests/end_to_end/training_run.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::vector<std::string>;
+
+const std::string step = "step_00000007";
+
+class Saving : public testing::Test {
+ protected:
+  Saving() { model_.bind(backend_); }
+
+  // The config only tells one checkpoint from another.
+  void save(const std::string& config) {
+    save_checkpoint(root_, {.step = 7, .config_yaml = config}, model_.params(), *backend_.ops);
+  }
+  std::string failed_save(const std::string& config) {
+    return message_of<UserError>([&] { save(config); });
+  }
+  void expect_loads(const fs::path& path, const std::string& config) {
+    const Checkpoint checkpoint(path);
+    EXPECT_EQ(checkpoint.config_yaml(), config);
+    checkpoint.load_weights(model_.params(), *backend_.ops);
+  }
+  Names names() const {
+    Names all;
+    for (const auto& entry : fs::directory_iterator(root_)) all.push_back(entry.path().filename().string());
+    std::sort(all.begin(), all.end());
+    return all;
+  }
+
+  TempFolder folder_;
+  fs::path root_ = folder_ / "saved";
+  tera::Setup setup_ = load_setup("tiny", {});
+  Backend backend_ = make_backend({.threads = 1});
+  TrainingStep model_{setup_};
+};
+
+TEST_F(Saving, ReplacesTheOneOfTheSameStep) {
+  save("first");
+  expect_loads(root_, "first");
+  save("second");
+  expect_loads(root_, "second");
+  EXPECT_EQ(names(), (Names{"latest", step}));
+}
+
+TEST_F(Saving, WhatACrashLeftIsNoHindrance) {
+  for (const bool replaces : {false, true}) {
+    fs::remove_all(root_);
+    if (replaces) save("first");
+    for (const char* suffix : {".writing", ".old"}) folder_.write("saved/" + step + suffix + "/junk/more", "x");
+    if (replaces) expect_loads(root_, "first");
+    save("second");
+    expect_loads(root_, "second");
+    EXPECT_EQ(names(), (Names{"latest", step}));
+  }
+}
+
+// The moment between the two renames, and a new attempt that fails.
+TEST_F(Saving, ACrashWhileReplacingLeavesAWholeOneThatALoadNames) {
+  for (const std::string suffix : {".old", ".writing"}) {
+    save("first");
+    fs::rename(root_ / step, root_ / (step + suffix));
+    const std::string message = message_of<UserError>([&] { const Checkpoint checkpoint(root_); });
+    EXPECT_TRUE(contains(message, "'latest' names " + step + ", which is not complete, but " + step + suffix + " is"))
+        << message;
+    EXPECT_TRUE(contains(failed_save("\xff"), "not UTF-8"));
+    expect_loads(suffix == ".old" ? root_ / (step + suffix) : root_, "first");
+    save("second");
+    expect_loads(root_, "second");
+    EXPECT_EQ(names(), (Names{"latest", step}));
+  }
+}
+
+TEST_F(Saving, AFailureBeforePublishingLeavesTheEarlierOne) {
+  save("first");
+  EXPECT_TRUE(contains(failed_save("bad \xff text"), "the config cannot be stored in a checkpoint: it is not UTF-8"));
+  EXPECT_EQ(names(), (Names{"latest", step}));
+  expect_loads(root_, "first");
+}
+
+// A mount point cannot be renamed, not even by root.
+TEST_F(Saving, WhatCannotBePublishedIsKept) {
+  fs::create_directories(root_ / step);
+  const std::string place = (root_ / step).string();
+  if (std::system(fmt::format("mount -t tmpfs -o size=64k none {} 2>/dev/null", place).c_str()) != 0)
+    GTEST_SKIP() << "only root can mount";
+  const std::string message = failed_save("first");
+  EXPECT_EQ(std::system(fmt::format("umount {}", place).c_str()), 0);
+  EXPECT_TRUE(contains(message, "cannot rename " + place + " to " + place + ".old: ")) << message;
+  EXPECT_TRUE(contains(message, "the new checkpoint is complete in " + place + ".writing")) << message;
+  expect_loads(place + ".writing", "first");
+  save("second");
+  expect_loads(root_, "second");
+  EXPECT_EQ(names(), (Names{"latest", step}));
+}
+
+TEST_F(Saving, IsPublishedEvenIfLatestCannotBeWritten) {
+  folder_.write("saved/latest/in the way", "x");
+  EXPECT_TRUE(contains(failed_save("first"), "latest"));
+  expect_loads(root_ / step, "first");
+}
+
+}  // namespace
+}  // namespace tera::test
