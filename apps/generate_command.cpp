@@ -4,10 +4,10 @@
 #include "apps/commands.h"
 #include "tera/base/error.h"
 #include "tera/base/file.h"
+#include "tera/base/utf8.h"
 #include "tera/checkpoint/checkpoint.h"
 #include "tera/config/load.h"
 #include "tera/config/resolve.h"
-#include "tera/data/utf8.h"
 #include "tera/train/data_source.h"
 #include "tera/train/generator.h"
 

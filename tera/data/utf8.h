@@ -1,2 +1,0 @@
-#pragma once
-#include "tera/base/utf8.h"  // where it lives
