@@ -5,12 +5,6 @@
 #include "tera/nn/embedding.h"
 
 namespace tera {
-namespace {
-
-// Elements of one chunk of logits: large enough that the weight gradient is not read and written too often.
-constexpr std::int64_t chunk_elements = std::int64_t{1} << 24;
-
-}  // namespace
 
 Head::Head(ParamStore& params, const HeadSpec& spec, Param* tied)
     : norm_(params, spec.norm), softmax_width_(spec.pad_vocab_in_softmax ? spec.padded_vocab : spec.vocab) {
@@ -20,9 +14,12 @@ Head::Head(ParamStore& params, const HeadSpec& spec, Param* tied)
            : &params.add(vocabulary_table(spec.name + ".weight", spec.vocab, spec.padded_vocab, spec.hidden, init));
 }
 
-std::int64_t Head::chunk_rows(std::int64_t tokens, std::int64_t padded_vocab) {
-  const std::int64_t rows = std::max<std::int64_t>(chunk_elements / padded_vocab / 64 * 64, 64);
-  return std::min(rows, tokens);
+// Few chunks, because each reads and writes the whole weight gradient; of even size, in multiples of 64 rows.
+std::int64_t Head::chunk_rows(std::int64_t tokens, std::int64_t padded_vocab, std::int64_t chunk_elements) {
+  constexpr std::int64_t multiple = 64;
+  const std::int64_t most = std::max(chunk_elements / padded_vocab / multiple * multiple, multiple);
+  const std::int64_t chunks = (tokens + most - 1) / most, even = (tokens + chunks - 1) / chunks;
+  return std::min((even + multiple - 1) / multiple * multiple, tokens);
 }
 
 void Head::f(Run& run, HeadSaved& s, const Tensor& x, const Tensor& /*y*/) {
@@ -32,7 +29,7 @@ void Head::f(Run& run, HeadSaved& s, const Tensor& x, const Tensor& /*y*/) {
   if (run.mb.logits) write_logits(run, normed);
   if (!run.mb.targets) return;
   if (run.mb.training) s.dnormed = run.stash.take(Life::f_to_b, x.shape, x.dtype, "head.dnormed");
-  const std::int64_t step = chunk_rows(x.dim(0), weight_->value.dim(0));
+  const std::int64_t step = chunk_rows(x.dim(0), weight_->value.dim(0), run.ops.traits().logits_chunk);
   for (std::int64_t begin = 0; begin < x.dim(0); begin += step) {
     ScratchScope scope(run.scratch);
     chunk(run, s, normed, begin, std::min(begin + step, x.dim(0)));

@@ -28,7 +28,7 @@ class Head final : public BlockOf<HeadSaved> {
   Head(ParamStore& params, const HeadSpec& spec, Param* tied);  // tied: the embedding's table, or null
 
   // Rows of logits that are made at a time.
-  static std::int64_t chunk_rows(std::int64_t tokens, std::int64_t padded_vocab);
+  static std::int64_t chunk_rows(std::int64_t tokens, std::int64_t padded_vocab, std::int64_t chunk_elements);
 
  private:
   void chunk(Run& run, HeadSaved& saved, const Tensor& normed, std::int64_t begin, std::int64_t end);

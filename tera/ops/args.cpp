@@ -334,6 +334,12 @@ void Ops::from_host(std::span<const std::byte> host, const Tensor& tensor) {
   do_from_host(host, tensor);
 }
 
+void Ops::to_host_later(const Tensor& tensor, std::span<std::byte> host) {
+  dense("to_host_later", "tensor", tensor);
+  if (host.size() != tensor.bytes()) fail("to_host_later: {} bytes for {}", host.size(), to_string(tensor));
+  do_to_host_later(tensor, host);
+}
+
 void Ops::to_host(const Tensor& tensor, std::span<std::byte> host) {
   dense("to_host", "tensor", tensor);
   if (host.size() != tensor.bytes()) fail("to_host: {} bytes for {}", host.size(), to_string(tensor));

@@ -1,6 +1,8 @@
 #pragma once
 // All work on tensors goes through here. Call the plain function; a backend implements the private do_ one, and can
-// rely on the arguments having passed their check(). Backends: plan (checks and counts, touches no memory), cpu.
+// rely on the arguments having passed their check(). Backends: plan (checks and counts, touches no memory), cpu, cuda.
+//
+// An Ops object is one queue: work is done in the order of the calls, but a call may return before it is (traits()).
 
 #include <cstddef>
 #include <span>
@@ -12,8 +14,11 @@
 #include "tera/ops/loss.h"
 #include "tera/ops/norm.h"
 #include "tera/ops/optim.h"
+#include "tera/ops/planned_calls.h"
 #include "tera/ops/pointwise.h"
 #include "tera/ops/rope.h"
+#include "tera/ops/ticket.h"
+#include "tera/ops/traits.h"
 
 namespace tera {
 
@@ -49,8 +54,25 @@ class Ops {
   void from_host(std::span<const std::byte> host, const Tensor& tensor);
   void to_host(const Tensor& tensor, std::span<std::byte> host);
 
+  // Like to_host, but returns at once: the bytes are there when a later record() is finished. host comes from
+  // Device::allocate_host and is left alone until then.
+  void to_host_later(const Tensor& tensor, std::span<std::byte> host);
+
+  virtual Ticket record() = 0;                              // a point behind all calls so far
+  virtual void finish(Ticket ticket) = 0;                   // the host waits until the queue has passed that point
+  virtual double milliseconds(Ticket from, Ticket to) = 0;  // between two points that are finished
+
+  virtual const OpsTraits& traits() const = 0;
+
   // Memory for the backend's own needs (packed panels, partial sums), as much as WorkspaceRules asked for in the plan.
   virtual void bind_workspace(std::span<std::byte> workspace) = 0;
+  // Makes every choice that the planned calls leave open (which kernel), after bind_workspace and before the first of
+  // them; `spare` is memory of the device for trials, overwritten.
+  virtual void prepare(const PlannedCalls& /*calls*/, std::span<std::byte> /*spare*/) {}
+
+  // Names what the next calls are for, in profiles; ranges nest. name lives as long as the program.
+  virtual void begin_range(const char* /*name*/) {}
+  virtual void end_range() {}
 
  private:
   virtual void do_gemm(const GemmArgs& args) = 0;
@@ -75,6 +97,18 @@ class Ops {
   virtual void do_fill(const FillArgs& args) = 0;
   virtual void do_from_host(std::span<const std::byte> host, const Tensor& tensor) = 0;
   virtual void do_to_host(const Tensor& tensor, std::span<std::byte> host) = 0;
+  virtual void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) { do_to_host(tensor, host); }
+};
+
+class RangeScope {
+ public:
+  RangeScope(Ops& ops, const char* name) : ops_(ops) { ops_.begin_range(name); }
+  ~RangeScope() { ops_.end_range(); }
+  RangeScope(const RangeScope&) = delete;
+  RangeScope& operator=(const RangeScope&) = delete;
+
+ private:
+  Ops& ops_;
 };
 
 }  // namespace tera

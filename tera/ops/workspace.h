@@ -9,11 +9,13 @@ namespace tera {
 class WorkspaceRules {
  public:
   virtual ~WorkspaceRules() = default;
+  virtual const OpsTraits& traits() const = 0;
   virtual std::size_t gemm(const GemmArgs&) const { return 0; }
   virtual std::size_t column_sum(const ColumnSumArgs&) const { return 0; }
   virtual std::size_t norm_back(const NormBackArgs&) const { return 0; }
   virtual std::size_t attention(const AttentionArgs&) const { return 0; }
   virtual std::size_t attention_back(const AttentionBackArgs&) const { return 0; }
+  virtual std::size_t embedding_back(const EmbeddingBackArgs&) const { return 0; }
   virtual std::size_t sum(const SumArgs&) const { return 0; }
   virtual std::size_t sum_squares(const SumSquaresArgs&) const { return 0; }
 };

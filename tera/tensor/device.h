@@ -11,6 +11,8 @@ class Device {
   virtual ~Device() = default;
   // Zeroed, aligned to at least Arena::alignment, owned by the device and freed with it.
   virtual std::span<std::byte> allocate(std::size_t bytes) = 0;
+  // Memory of the host that the device reads and writes directly; owned and freed like the other.
+  virtual std::span<std::byte> allocate_host(std::size_t bytes) = 0;
   virtual std::size_t available() const = 0;  // bytes that can still be had; a plan that does not fit is refused
 };
 

@@ -49,6 +49,7 @@ class WatchedDevice final : public Device {
     asked.push_back(bytes);
     return device_.allocate(bytes);
   }
+  std::span<std::byte> allocate_host(std::size_t bytes) override { return device_.allocate_host(bytes); }
   std::size_t available() const override { return device_.available(); }
 
   std::vector<std::size_t> asked;

@@ -93,7 +93,7 @@ TEST(HeadBlock, SeveralChunksOfRowsAreOne) {
   model.hidden = 4;
   model.vocab = 131100;
   model.padded_vocab = 131200;
-  ASSERT_EQ(Head::chunk_rows(70, model.padded_vocab), 64);
+  ASSERT_EQ(Head::chunk_rows(70, model.padded_vocab, 1 << 24), 64);
   BlockSetup both = setup_of(model), first = setup_of(model);
   both.batch = first.batch = 1;
   both.seq = 70;

@@ -14,6 +14,7 @@ class CpuDevice final : public Device {
   CpuDevice& operator=(const CpuDevice&) = delete;
 
   std::span<std::byte> allocate(std::size_t bytes) override;
+  std::span<std::byte> allocate_host(std::size_t bytes) override { return allocate(bytes); }
   std::size_t available() const override;
 
  private:

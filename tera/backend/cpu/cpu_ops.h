@@ -13,6 +13,11 @@ class CpuOps final : public Ops {
 
   ThreadPool& pool() { return pool_; }
   Isa isa() const { return isa_; }
+  // Calls are done when they return: a ticket is the time it was asked for, in nanoseconds.
+  Ticket record() override;
+  void finish(Ticket) override {}
+  double milliseconds(Ticket from, Ticket to) override { return static_cast<double>(to.id - from.id) * 1e-6; }
+  const OpsTraits& traits() const override;
   void bind_workspace(std::span<std::byte> workspace) override { workspace_ = workspace; }
 
  private:

@@ -3,10 +3,13 @@
 
 namespace tera::cpu {
 
+inline constexpr OpsTraits cpu_traits{.asynchronous = false, .logits_chunk = 1LL << 24};
+
 // The formulas themselves stand beside the code that uses the memory: gemm.cpp, norm.cpp, attention.cpp, reduce.cpp.
 class CpuWorkspaceRules final : public WorkspaceRules {
  public:
   explicit CpuWorkspaceRules(int threads) : threads_(threads) {}
+  const OpsTraits& traits() const override { return cpu_traits; }
   std::size_t gemm(const GemmArgs& args) const override;
   std::size_t column_sum(const ColumnSumArgs& args) const override;
   std::size_t norm_back(const NormBackArgs& args) const override;

@@ -1,5 +1,7 @@
-// Stands in for cuda_info.cpp where the program is built without CUDA.
+// Stands in for cuda_info.cpp and make_cuda.cpp where the program is built without CUDA.
 #include "tera/backend/cuda/cuda_info.h"
+#include "tera/backend/cuda/make_cuda.h"
+#include "tera/base/error.h"
 
 namespace tera::cuda {
 
@@ -9,6 +11,12 @@ CudaInfo query_cuda() {
   CudaInfo info;
   info.problem = "not built in";
   return info;
+}
+
+bool usable() { return false; }
+
+CudaParts make_cuda(const CudaOptions&) {
+  fail_user("dist.device=cuda: this program was built without CUDA; dist.device=cpu runs without a GPU");
 }
 
 }  // namespace tera::cuda

@@ -25,6 +25,30 @@ double attention_flops(const AttentionShape& shape, const Tensor& q, const Tenso
   return 4 * attention_pairs(shape, q, k) * static_cast<double>(q.dim(1) * q.dim(2));
 }
 
+bool alike(const Tensor& a, const Tensor& b) {
+  return static_cast<bool>(a) == static_cast<bool>(b) && a.dtype == b.dtype && a.shape == b.shape &&
+         a.stride == b.stride;
+}
+bool alike(const AttentionShape& a, const AttentionShape& b) {
+  return a.batch == b.batch && alike(a.q_offsets, b.q_offsets) && a.mask == b.mask && a.window == b.window &&
+         a.dropout == b.dropout;
+}
+bool alike(const GemmArgs& a, const GemmArgs& b) {
+  return alike(a.a, b.a) && alike(a.b, b.b) && alike(a.out, b.out) && alike(a.bias, b.bias) &&
+         alike(a.residual, b.residual) && a.trans_a == b.trans_a && a.trans_b == b.trans_b &&
+         a.accumulate == b.accumulate;
+}
+template <class Args>
+bool alike(const Args& a, const Args& b) {  // of attention and its backward: everything else follows
+  return alike(a.q, b.q) && alike(a.k, b.k) && alike(a.out, b.out) && alike(a.shape, b.shape);
+}
+
+template <class Args>
+void keep(std::vector<Args>& kept, const Args& args) {
+  if (std::none_of(kept.begin(), kept.end(), [&](const Args& other) { return alike(args, other); }))
+    kept.push_back(args);
+}
+
 }  // namespace
 
 void PlanOps::note(std::size_t workspace, double flops) {
@@ -34,13 +58,16 @@ void PlanOps::note(std::size_t workspace, double flops) {
 }
 
 void PlanOps::do_gemm(const GemmArgs& args) {
+  keep(planned_calls_.gemms, args);
   note(rules_.gemm(args),
        2.0 * static_cast<double>(args.m()) * static_cast<double>(args.n()) * static_cast<double>(args.k()));
 }
 void PlanOps::do_attention(const AttentionArgs& args) {
+  keep(planned_calls_.attentions, args);
   note(rules_.attention(args), attention_flops(args.shape, args.q, args.k));
 }
 void PlanOps::do_attention_back(const AttentionBackArgs& args) {
+  keep(planned_calls_.attention_backs, args);
   note(rules_.attention_back(args), 2 * attention_flops(args.shape, args.q, args.k));
 }
 void PlanOps::do_column_sum(const ColumnSumArgs& args) { note(rules_.column_sum(args), 0); }
@@ -54,7 +81,7 @@ void PlanOps::do_activation(const ActivationArgs&) { note(0, 0); }
 void PlanOps::do_activation_back(const ActivationBackArgs&) { note(0, 0); }
 void PlanOps::do_dropout(const DropoutArgs&) { note(0, 0); }
 void PlanOps::do_embedding(const EmbeddingArgs&) { note(0, 0); }
-void PlanOps::do_embedding_back(const EmbeddingBackArgs&) { note(0, 0); }
+void PlanOps::do_embedding_back(const EmbeddingBackArgs& args) { note(rules_.embedding_back(args), 0); }
 void PlanOps::do_cross_entropy(const CrossEntropyArgs&) { note(0, 0); }
 void PlanOps::do_clip(const ClipArgs&) { note(0, 0); }
 void PlanOps::do_adam(const AdamArgs&) { note(0, 0); }

@@ -21,6 +21,12 @@ class PlanOps final : public Ops {
   // counted as one, because their borders are in memory.
   double flops() const { return flops_; }
 
+  const PlannedCalls& planned_calls() const { return planned_calls_; }
+
+  const OpsTraits& traits() const override { return rules_.traits(); }
+  Ticket record() override { return {}; }
+  void finish(Ticket) override {}
+  double milliseconds(Ticket, Ticket) override { return 0; }
   void bind_workspace(std::span<std::byte>) override {}
 
  private:
@@ -53,6 +59,7 @@ class PlanOps final : public Ops {
   std::size_t workspace_peak_ = 0;
   std::int64_t calls_ = 0;
   double flops_ = 0;
+  PlannedCalls planned_calls_;
 };
 
 }  // namespace tera

@@ -1,0 +1,78 @@
+#pragma once
+// Ops on one GPU: one stream, cuBLASLt for matrix products, cuDNN for attention, kernels of our own for the rest. One
+// file per family implements the members; device code is in kernels/.
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <vector>
+
+#include "tera/backend/cuda/kernels/types.cuh"
+#include "tera/backend/cuda/make_cuda.h"
+#include "tera/backend/cuda/staging_ring.h"
+#include "tera/ops/ops.h"
+
+namespace tera::cuda {
+
+class CublasLt;        // cublaslt.h
+class CudnnAttention;  // cudnn_attention.h
+
+class CudaOps final : public Ops {
+ public:
+  explicit CudaOps(const CudaOptions& options);
+  ~CudaOps() override;
+
+  cudaStream_t stream() const { return stream_; }
+
+  Ticket record() override;
+  void finish(Ticket ticket) override;
+  double milliseconds(Ticket from, Ticket to) override;
+  const OpsTraits& traits() const override;
+  void bind_workspace(std::span<std::byte> workspace) override { workspace_ = workspace; }
+  void prepare(const PlannedCalls& calls, std::span<std::byte> spare) override;
+  void begin_range(const char* name) override;
+  void end_range() override;
+
+ private:
+  void do_gemm(const GemmArgs& args) override;             // gemm.cpp
+  void do_column_sum(const ColumnSumArgs& args) override;  // reduce.cpp
+  void do_norm(const NormArgs& args) override;             // norm.cpp
+  void do_norm_back(const NormBackArgs& args) override;
+  void do_rope(const RopeArgs& args) override;            // rope.cpp
+  void do_attention(const AttentionArgs& args) override;  // attention.cpp
+  void do_attention_back(const AttentionBackArgs& args) override;
+  void do_activation(const ActivationArgs& args) override;  // pointwise.cpp
+  void do_activation_back(const ActivationBackArgs& args) override;
+  void do_dropout(const DropoutArgs& args) override;
+  void do_embedding(const EmbeddingArgs& args) override;  // embedding.cpp
+  void do_embedding_back(const EmbeddingBackArgs& args) override;
+  void do_cross_entropy(const CrossEntropyArgs& args) override;  // loss.cpp
+  void do_sum(const SumArgs& args) override;                     // reduce.cpp
+  void do_sum_squares(const SumSquaresArgs& args) override;
+  void do_clip(const ClipArgs& args) override;  // optim.cpp
+  void do_adam(const AdamArgs& args) override;
+  void do_sgd(const SgdArgs& args) override;
+  void do_copy(const CopyArgs& args) override;  // copy.cpp
+  void do_fill(const FillArgs& args) override;
+  void do_from_host(std::span<const std::byte> host, const Tensor& tensor) override;
+  void do_to_host(const Tensor& tensor, std::span<std::byte> host) override;
+  void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) override;
+
+  // The first `bytes` of the workspace; throws when the plan asked for less.
+  std::span<std::byte> workspace(std::size_t bytes) const;
+  cudaEvent_t event_of(Ticket ticket);
+
+  CudaOptions options_;
+  cudaStream_t stream_ = nullptr;
+  StagingRing staging_;
+  std::span<std::byte> workspace_;
+  std::vector<cudaEvent_t> events_;  // a ticket's is at id modulo their number
+  std::uint64_t tickets_ = 0;
+  std::unique_ptr<CublasLt> products_;
+  std::unique_ptr<CudnnAttention> attention_;
+};
+
+// The kernels' name for a float dtype.
+kernels::Scalar scalar_of(DType dtype);
+
+}  // namespace tera::cuda

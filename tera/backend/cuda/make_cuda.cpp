@@ -1,0 +1,30 @@
+#include "tera/backend/cuda/make_cuda.h"
+
+#include <fmt/format.h>
+
+#include "tera/backend/cuda/cuda_device.h"
+#include "tera/backend/cuda/cuda_info.h"
+#include "tera/backend/cuda/cuda_ops.h"
+#include "tera/base/error.h"
+
+namespace tera::cuda {
+bool usable() {
+  const CudaInfo info = query_cuda();
+  return info.problem.empty() && !info.gpus.empty() && info.gpus[0].problem.empty();
+}
+
+CudaParts make_cuda(const CudaOptions& options) {
+  const CudaInfo info = query_cuda();
+  require_user(info.problem.empty() && !info.gpus.empty(), "dist.device=cuda: {}; dist.device=cpu runs without a GPU",
+               info.problem.empty() ? "there is no GPU" : info.problem);
+  require_user(options.device >= 0 && options.device < static_cast<int>(info.gpus.size()),
+               "there is no GPU {}; this machine has {}", options.device, info.gpus.size());
+  const GpuInfo& gpu = info.gpus[static_cast<std::size_t>(options.device)];
+  require_user(gpu.problem.empty(), "{}: {}; this program was built with CUDA {}, the driver serves {}", gpu.name,
+               gpu.problem, info.toolkit, info.driver);
+  return {.name = fmt::format("cuda, {}", gpu.name),
+          .device = std::make_unique<CudaDevice>(options.device),
+          .ops = std::make_unique<CudaOps>(options)};
+}
+
+}  // namespace tera::cuda

@@ -1,0 +1,36 @@
+#pragma once
+// The one door to the CUDA backend. Built without CUDA, no_cuda.cpp answers it with an error.
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "tera/ops/ops.h"
+#include "tera/ops/workspace.h"
+#include "tera/tensor/device.h"
+
+namespace tera::cuda {
+
+struct CudaOptions {
+  int device = 0;
+  bool deterministic = true;      // no kernel whose result depends on timing
+  bool tf32 = false;              // let fp32 products round their operands to 10 bits of mantissa
+  std::filesystem::path choices;  // file that keeps the kernels chosen by timing; empty: choose anew
+};
+
+struct CudaParts {
+  std::string name;  // "cuda: NVIDIA H200"
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Ops> ops;
+};
+
+// UserError when there is no GPU that this program can use.
+CudaParts make_cuda(const CudaOptions& options);
+
+// Whether make_cuda would find a GPU.
+bool usable();
+
+// How much workspace the backend takes; the same whether CUDA is built in or not, so that any machine can plan.
+std::unique_ptr<WorkspaceRules> make_cuda_workspace_rules();
+
+}  // namespace tera::cuda

@@ -1,0 +1,33 @@
+#pragma once
+// Pinned memory through which copies to the GPU pass, so that the caller's bytes may be reused at once and the host
+// waits only when the ring is full of copies that have not happened yet.
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <span>
+
+namespace tera::cuda {
+
+class StagingRing {
+ public:
+  StagingRing();
+  ~StagingRing();
+  StagingRing(const StagingRing&) = delete;
+  StagingRing& operator=(const StagingRing&) = delete;
+
+  void copy(std::span<const std::byte> host, void* device, cudaStream_t stream);
+
+ private:
+  static constexpr std::size_t slot_bytes = std::size_t{4} << 20;
+  static constexpr std::size_t slots = 4;
+
+  std::span<std::byte> room(std::size_t bytes, cudaStream_t stream);
+
+  std::byte* memory_ = nullptr;
+  std::array<cudaEvent_t, slots> done_{};  // the copies out of a slot have happened
+  std::size_t slot_ = 0, used_ = 0;        // of the slot at hand
+};
+
+}  // namespace tera::cuda

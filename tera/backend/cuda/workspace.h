@@ -1,0 +1,34 @@
+#pragma once
+#include "tera/ops/workspace.h"
+
+namespace tera::cuda {
+
+inline constexpr OpsTraits cuda_traits{.asynchronous = true, .logits_chunk = 1LL << 30};
+
+// What cuBLASLt may use: NVIDIA's recommendation for Hopper.
+inline constexpr std::size_t gemm_workspace_bytes = std::size_t{32} << 20;
+
+// Formulas only, no CUDA: any machine can plan for a GPU. Each op's stands in workspace.cpp, beside the others, because
+// the files that use the memory are not compiled everywhere; those call the same functions.
+class CudaWorkspaceRules final : public WorkspaceRules {
+ public:
+  const OpsTraits& traits() const override { return cuda_traits; }
+  std::size_t gemm(const GemmArgs& args) const override;
+  std::size_t column_sum(const ColumnSumArgs& args) const override;
+  std::size_t norm_back(const NormBackArgs& args) const override;
+  std::size_t attention(const AttentionArgs& args) const override;
+  std::size_t attention_back(const AttentionBackArgs& args) const override;
+  std::size_t embedding_back(const EmbeddingBackArgs& args) const override;
+  std::size_t sum(const SumArgs& args) const override;
+  std::size_t sum_squares(const SumSquaresArgs& args) const override;
+};
+
+// Blocks of rows whose partial sums norm_back and column_sum add up, in order.
+struct PartialSums {
+  std::int64_t blocks = 0, rows_per_block = 0;
+};
+PartialSums partial_sums(std::int64_t rows);
+// Blocks whose partial sums sum and sum_squares add up, in order.
+std::int64_t scalar_sum_blocks(std::int64_t elements);
+
+}  // namespace tera::cuda
