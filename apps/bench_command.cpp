@@ -24,6 +24,9 @@ void add_bench_command(CLI::App& app) {
   command->add_option("--warmup", options->bench.warmup, "the first of them, which do not count")
       ->capture_default_str();
   command->add_flag("--json", options->bench.json, "as one line of JSON");
+  command->add_flag("--profile", options->bench.profile, "also where the time of a step goes");
+  command->add_option("--kernel-choices", options->bench.kernel_choices,
+                      "file that keeps what a GPU chose by timing, to be read the next time");
   command->callback(
       [options] { std::fputs(bench_step(options->load(Purpose::inspect), options->bench).c_str(), stdout); });
 }

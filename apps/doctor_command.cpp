@@ -69,8 +69,13 @@ Section cuda_section() {
   const cuda::CudaInfo info = cuda::query_cuda();
   if (!info.built_in)
     return {"CUDA", {{"status", "not built in (no toolkit was found at build time, or TERA_CUDA=OFF)"}}};
-  Section section{"CUDA",
-                  {{"toolkit", info.toolkit}, {"driver", info.driver.empty() ? "none" : "serves CUDA " + info.driver}}};
+  const cuda::CudaLibraries libraries = cuda::query_libraries();
+  Section section{
+      "CUDA",
+      {{"toolkit", info.toolkit},
+       {"driver", info.driver.empty() ? "none" : "serves CUDA " + info.driver},
+       {"cublaslt", libraries.cublaslt.empty() ? "not found: a GPU cannot be used" : libraries.cublaslt},
+       {"cudnn", libraries.cudnn.empty() ? "not found: attention by our own, slower kernels" : libraries.cudnn}}};
   if (info.gpus.empty()) section.rows.push_back({"gpus", info.problem.empty() ? "none" : "none: " + info.problem});
   for (std::size_t i = 0; i < info.gpus.size(); ++i) {
     const cuda::GpuInfo& gpu = info.gpus[i];

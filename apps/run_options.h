@@ -7,6 +7,7 @@
 
 #include "tera/config/load.h"
 #include "tera/config/resolve.h"
+#include "tera/train/backend.h"
 
 namespace tera {
 
@@ -20,7 +21,7 @@ struct RunOptions {
   }
   Setup load(Purpose purpose) const {
     const LoadedConfig loaded = load_config(config, overrides);
-    return resolve(loaded.config, purpose, &loaded.origins);
+    return resolve(settle(loaded.config), purpose, &loaded.origins);
   }
 };
 

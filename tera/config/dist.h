@@ -10,7 +10,7 @@ namespace tera {
 
 struct Field;
 
-enum class DeviceChoice : std::uint8_t { automatic, cpu };
+enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 enum class CpuIsa : std::uint8_t { automatic, baseline, avx2, avx512 };
 
 struct DistConfig {
@@ -25,7 +25,8 @@ struct DistConfig {
 template <>
 struct EnumNames<DeviceChoice> {
   static constexpr std::array values{std::pair{DeviceChoice::automatic, std::string_view("auto")},
-                                     std::pair{DeviceChoice::cpu, std::string_view("cpu")}};
+                                     std::pair{DeviceChoice::cpu, std::string_view("cpu")},
+                                     std::pair{DeviceChoice::cuda, std::string_view("cuda")}};
 };
 template <>
 struct EnumNames<CpuIsa> {

@@ -10,10 +10,11 @@ namespace tera {
 
 struct Field;
 
-enum class Precision : std::uint8_t { fp32, bf16 };
+enum class Precision : std::uint8_t { automatic, fp32, bf16 };
 
 struct MixedPrecisionConfig {
-  Precision precision = Precision::fp32;
+  Precision precision = Precision::automatic;
+  bool tf32 = false;
 
   static std::span<const Field> fields();
   bool operator==(const MixedPrecisionConfig&) const = default;
@@ -21,7 +22,8 @@ struct MixedPrecisionConfig {
 
 template <>
 struct EnumNames<Precision> {
-  static constexpr std::array values{std::pair{Precision::fp32, std::string_view("fp32")},
+  static constexpr std::array values{std::pair{Precision::automatic, std::string_view("auto")},
+                                     std::pair{Precision::fp32, std::string_view("fp32")},
                                      std::pair{Precision::bf16, std::string_view("bf16")}};
 };
 

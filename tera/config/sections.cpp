@@ -13,8 +13,7 @@ constexpr double max_index = (1LL << 31) - 1;  // rows of a batch are counted in
 std::span<const Field> DistConfig::fields() {
   using C = DistConfig;
   static constexpr std::array table{
-      field<&C::device>("device", "where to compute; auto: the best there is")
-          .refuse("cuda", "this version trains on the CPU only"),
+      field<&C::device>("device", "where to compute; auto: a GPU when there is one that this program can use"),
       field<&C::threads>("threads", "CPU threads per rank; 0: all cores").within(0, 1024),
       field<&C::cpu_isa>("cpu_isa", "CPU instructions to use; auto: the widest this machine has"),
   };
@@ -33,6 +32,9 @@ std::span<const Field> TrainConfig::fields() {
       field<&C::seed>("seed", "of initial weights, dropout and the order of samples").at_least(0),
       field<&C::eval_interval>("eval_interval", "steps between evaluations; 0: never").at_least(0),
       field<&C::eval_iters>("eval_iters", "global batches per evaluation").at_least(0),
+      field<&C::deterministic>("deterministic",
+                               "the same config gives the same bits; false lets a GPU use kernels whose sums depend "
+                               "on timing"),
       field<&C::loss_reduction>(
           "loss_reduction",
           "global: mean over the tokens of the global batch; microbatch: mean of the microbatches' "
@@ -75,8 +77,11 @@ std::span<const Field> SchedulerConfig::fields() {
 std::span<const Field> MixedPrecisionConfig::fields() {
   using C = MixedPrecisionConfig;
   static constexpr std::array table{
-      field<&C::precision>("precision", "storage of weights and activations; sums are fp32")
+      field<&C::precision>("precision",
+                           "storage of weights and activations; sums, main weights, gradients and moments are fp32; "
+                           "auto: bf16 on a GPU, fp32 on a CPU")
           .refuse("fp16", "it needs loss scaling, which this program does not have yet"),
+      field<&C::tf32>("tf32", "let a GPU round the operands of fp32 products to 10 bits of mantissa"),
   };
   return table;
 }

@@ -22,6 +22,7 @@ struct TrainConfig {
   std::int64_t seed = 1234;
   std::int64_t eval_interval = 1000;
   std::int64_t eval_iters = 100;
+  bool deterministic = true;
   LossReduction loss_reduction = LossReduction::global;
   double exit_duration_in_mins = 0;
 

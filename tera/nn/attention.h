@@ -39,6 +39,7 @@ struct AttentionSaved final : Saved {
 class Attention final : public BlockOf<AttentionSaved> {
  public:
   Attention(ParamStore& params, const AttentionSpec& spec);
+  const char* kind() const override { return "attention"; }
 
  private:
   struct Heads {

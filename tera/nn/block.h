@@ -20,22 +20,30 @@ struct Saved {
 class Block {
  public:
   virtual ~Block() = default;
+  virtual const char* kind() const = 0;  // "attention": what profiles call it
   virtual std::unique_ptr<Saved> make_saved() const = 0;
   virtual void forward(Run& run, Saved& saved, const Tensor& x, const Tensor& y) = 0;
   virtual void backward_input(Run& run, Saved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) = 0;
   virtual void backward_weight(Run& run, Saved& saved, const Tensor& dy) = 0;
 };
 
-// Casts once; blocks write f, b, w on their own struct.
+// Casts once and names the range for profiles; blocks write f, b, w on their own struct.
 template <class S>
 class BlockOf : public Block {
  public:
   std::unique_ptr<Saved> make_saved() const override { return std::make_unique<S>(); }
-  void forward(Run& run, Saved& saved, const Tensor& x, const Tensor& y) final { f(run, static_cast<S&>(saved), x, y); }
+  void forward(Run& run, Saved& saved, const Tensor& x, const Tensor& y) final {
+    RangeScope range(run.ops, kind());
+    f(run, static_cast<S&>(saved), x, y);
+  }
   void backward_input(Run& run, Saved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) final {
+    RangeScope range(run.ops, kind());
     b(run, static_cast<S&>(saved), x, dy, dx);
   }
-  void backward_weight(Run& run, Saved& saved, const Tensor& dy) final { w(run, static_cast<S&>(saved), dy); }
+  void backward_weight(Run& run, Saved& saved, const Tensor& dy) final {
+    RangeScope range(run.ops, kind());
+    w(run, static_cast<S&>(saved), dy);
+  }
 
  protected:
   virtual void f(Run& run, S& saved, const Tensor& x, const Tensor& y) = 0;

@@ -23,6 +23,7 @@ class Embedding final : public BlockOf<EmbeddingSaved> {
  public:
   Embedding(ParamStore& params, const EmbeddingSpec& spec);
   Param& table() { return *table_; }  // for a tied head
+  const char* kind() const override { return "embedding"; }
 
  private:
   void f(Run& run, EmbeddingSaved& saved, const Tensor& x, const Tensor& y) override;

@@ -14,6 +14,7 @@ class Layer final : public BlockOf<LayerSaved> {
  public:
   Layer(std::unique_ptr<Block> mixer, std::unique_ptr<Block> ffn);
   std::unique_ptr<Saved> make_saved() const override;
+  const char* kind() const override { return "layer"; }
 
  private:
   void f(Run& run, LayerSaved& saved, const Tensor& x, const Tensor& y) override;

@@ -29,6 +29,7 @@ struct MlpSaved final : Saved {
 class Mlp final : public BlockOf<MlpSaved> {
  public:
   Mlp(ParamStore& params, const MlpSpec& spec);
+  const char* kind() const override { return "mlp"; }
 
  private:
   void f(Run& run, MlpSaved& saved, const Tensor& x, const Tensor& y) override;

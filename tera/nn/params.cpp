@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string_view>
-#include <thread>
 
-#include "tera/base/cores.h"
 #include "tera/base/error.h"
 #include "tera/base/glob.h"
 #include "tera/base/rng.h"
@@ -23,31 +22,13 @@ Tensor flat_range(const Tensor& flat, std::int64_t begin, const Shape& shape) {
   return flat.rows(begin, begin + count(shape)).view(shape);
 }
 
-// Host work over many elements before a run, on all cores; borders are multiples of four.
-void in_parallel(std::size_t elements, const std::function<void(std::size_t, std::size_t)>& work) {
-  constexpr std::size_t least = 1 << 16;  // fewer are not worth a thread
-  const std::size_t workers = std::clamp<std::size_t>(elements / least, 1, static_cast<std::size_t>(usable_cores()));
-  const std::size_t share = (elements / workers + 3) / 4 * 4 + 4;
-  std::vector<std::jthread> threads;
-  for (std::size_t begin = share; begin < elements; begin += share)
-    threads.emplace_back([&, begin] { work(begin, std::min(begin + share, elements)); });
-  work(0, std::min(share, elements));
-}
-
-// Draws rows of a parameter that belong to a part, in f32.
-void draw(const Init& init, std::uint64_t seed, const std::string& name, std::span<float> out) {
+// Draws rows of a parameter that belong to a part.
+void draw(Ops& ops, const Init& init, RngKey key, const Tensor& out) {
   switch (init.kind) {
-    case Init::Kind::zeros: std::fill(out.begin(), out.end(), 0.0f); return;
-    case Init::Kind::ones: std::fill(out.begin(), out.end(), 1.0f); return;
-    case Init::Kind::normal: break;
+    case Init::Kind::zeros: return ops.fill({.out = out, .value = 0});
+    case Init::Kind::ones: return ops.fill({.out = out, .value = 1});
+    case Init::Kind::normal: return ops.normal({.out = out, .key = key, .std = init.std});
   }
-  const RngKey key = rng_stream(seed, name);
-  in_parallel(out.size(), [&](std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end; i += 4) {
-      const auto normals = normals_at(key, i / 4);
-      for (std::size_t j = 0; j < 4 && i + j < end; ++j) out[i + j] = init.std * normals[j];
-    }
-  });
 }
 
 void upload(Ops& ops, std::span<const float> values, const Tensor& to) {
@@ -170,16 +151,16 @@ std::vector<ParamStore::Group> ParamStore::make_groups(const Tensor& weights, co
 
 void ParamStore::initialize(Ops& ops, std::uint64_t seed) {
   for (auto& param : params_) {
-    const std::int64_t columns = param.spec.shape.rank == 2 ? param.spec.shape[1] : 1;
-    std::vector<float> values(static_cast<std::size_t>(count(param.spec.shape)));
-    for (const auto& part : param.spec.parts) {
-      const std::int64_t rows = param.spec.init.padding ? param.spec.shape[0] - part.local_row : part.global[0];
-      draw(param.spec.init, seed, part.name,
-           std::span(values).subspan(static_cast<std::size_t>(part.local_row * columns),
-                                     static_cast<std::size_t>(rows * columns)));
+    const bool own_master = param.master && param.master.data != param.value.data;
+    const std::array both{param.value, own_master ? param.master : Tensor{}};
+    for (const Tensor& tensor : both) {
+      if (!tensor) continue;
+      ops.fill({.out = tensor, .value = 0});
+      for (const auto& part : param.spec.parts) {
+        const std::int64_t rows = param.spec.init.padding ? param.spec.shape[0] - part.local_row : part.global[0];
+        draw(ops, param.spec.init, rng_stream(seed, part.name), tensor.rows(part.local_row, part.local_row + rows));
+      }
     }
-    upload(ops, values, param.value);
-    if (param.master && param.master.data != param.value.data) upload(ops, values, param.master);
   }
   fill_constants(ops);
 }

@@ -14,6 +14,7 @@ class Recompute final : public BlockOf<RecomputeSaved> {
  public:
   explicit Recompute(std::unique_ptr<Block> inner) : inner_(std::move(inner)) {}
   std::unique_ptr<Saved> make_saved() const override;
+  const char* kind() const override { return "recompute"; }
 
  private:
   void f(Run& run, RecomputeSaved& saved, const Tensor& x, const Tensor& y) override;

@@ -328,6 +328,11 @@ void CopyArgs::check() const {
 
 void FillArgs::check() const { dense("fill", "out", out); }
 
+void NormalArgs::check() const {
+  float_dtype("normal", "out", out);
+  dense("normal", "out", out);
+}
+
 void Ops::from_host(std::span<const std::byte> host, const Tensor& tensor) {
   dense("from_host", "tensor", tensor);
   if (host.size() != tensor.bytes()) fail("from_host: {} bytes for {}", host.size(), to_string(tensor));

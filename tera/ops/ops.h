@@ -16,6 +16,7 @@
 #include "tera/ops/optim.h"
 #include "tera/ops/planned_calls.h"
 #include "tera/ops/pointwise.h"
+#include "tera/ops/random.h"
 #include "tera/ops/rope.h"
 #include "tera/ops/ticket.h"
 #include "tera/ops/traits.h"
@@ -47,6 +48,7 @@ class Ops {
   void sgd(const SgdArgs& args)                        { args.check(); do_sgd(args); }
   void copy(const CopyArgs& args)                      { args.check(); do_copy(args); }
   void fill(const FillArgs& args)                      { args.check(); do_fill(args); }
+  void normal(const NormalArgs& args)                  { args.check(); do_normal(args); }
   // clang-format on
 
   // Between host memory and a dense tensor of this device; the host's bytes may be reused at once after from_host, and
@@ -95,6 +97,7 @@ class Ops {
   virtual void do_sgd(const SgdArgs& args) = 0;
   virtual void do_copy(const CopyArgs& args) = 0;
   virtual void do_fill(const FillArgs& args) = 0;
+  virtual void do_normal(const NormalArgs& args) = 0;
   virtual void do_from_host(std::span<const std::byte> host, const Tensor& tensor) = 0;
   virtual void do_to_host(const Tensor& tensor, std::span<std::byte> host) = 0;
   virtual void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) { do_to_host(tensor, host); }

@@ -25,6 +25,7 @@ void Optimizer::bind(Arena& state) {
 }
 
 void Optimizer::step(Ops& ops, double lr, std::int64_t number) {
+  RangeScope range(ops, "optimizer");
   write_scalars(ops, lr, number);
   clip(ops);
   for (const auto& group : params_.groups()) update(ops, group);

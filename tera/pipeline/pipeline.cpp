@@ -19,7 +19,7 @@ StageMemory StageMemory::measuring(const Pools& pools) {
 StageMemory StageMemory::allocate_on(Device& device) const {
   StageMemory memory;
   const auto real = [&](const Arena& measured, std::string_view name) {
-    return Arena(device.allocate(measured.peak()), name);
+    return Arena(device.allocate(measured.peak()), name, device.is_host());
   };
   for (const auto& arena : f_to_b) memory.f_to_b.push_back(real(arena, "activations, F to B"));
   for (const auto& arena : f_to_w) memory.f_to_w.push_back(real(arena, "activations, F to W"));

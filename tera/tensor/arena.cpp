@@ -17,7 +17,8 @@ static_assert(most_bytes % Arena::alignment == 0);
 
 Arena Arena::measuring() { return {}; }
 
-Arena::Arena(std::span<std::byte> slab, std::string_view name) : slab_(slab), name_(name), measuring_(false) {}
+Arena::Arena(std::span<std::byte> slab, std::string_view name, bool on_host)
+    : slab_(slab), name_(name), measuring_(false), on_host_(on_host) {}
 
 Tensor Arena::take(const Shape& shape, DType dtype, std::string_view tag) {
   const auto elements = static_cast<std::size_t>(count(shape));
@@ -48,7 +49,7 @@ void Arena::rewind(std::size_t mark) {
     taken_.pop_back();
   }
 #ifndef NDEBUG
-  if (!is_measuring() && mark < used_) std::memset(slab_.data() + mark, 0xCB, used_ - mark);
+  if (on_host_ && mark < used_) std::memset(slab_.data() + mark, 0xCB, used_ - mark);
 #endif
   used_ = mark;
 }

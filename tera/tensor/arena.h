@@ -6,7 +6,7 @@
 //   take  take        mark   take   rewind(mark)
 //   [ a ][ b ]         |    [ c ]    |              peak = a + b + c
 //
-// In debug builds rewound memory is filled with a pattern, so a view that outlived its memory fails loudly.
+// In debug builds rewound memory of the host is filled with a pattern, so a view that outlived its memory fails loudly.
 
 #include <cstddef>
 #include <map>
@@ -24,7 +24,7 @@ class Arena {
   static constexpr std::size_t alignment = 256;
 
   static Arena measuring();
-  explicit Arena(std::span<std::byte> slab, std::string_view name = {});
+  explicit Arena(std::span<std::byte> slab, std::string_view name = {}, bool on_host = true);
 
   // The tag says what the memory is for; it shows in plans and in the error when the slab is too small. UserError when
   // a measuring arena is asked for more than can be addressed.
@@ -48,6 +48,7 @@ class Arena {
   std::span<std::byte> slab_;
   std::string name_;
   bool measuring_ = true;  // a slab of no bytes is still a slab
+  bool on_host_ = false;   // the slab can be written from here
   std::size_t used_ = 0, peak_ = 0;
   std::vector<Taken> taken_;  // measuring only, as are the next two
   BytesByTag live_, at_peak_;

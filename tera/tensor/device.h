@@ -13,6 +13,7 @@ class Device {
   virtual std::span<std::byte> allocate(std::size_t bytes) = 0;
   // Memory of the host that the device reads and writes directly; owned and freed like the other.
   virtual std::span<std::byte> allocate_host(std::size_t bytes) = 0;
+  virtual bool is_host() const = 0;           // its memory can be read and written from here
   virtual std::size_t available() const = 0;  // bytes that can still be had; a plan that does not fit is refused
 };
 

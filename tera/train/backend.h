@@ -1,9 +1,10 @@
 #pragma once
 // What a rank computes with. setup.cpp is the only place that names backends.
 
+#include <filesystem>
 #include <memory>
 
-#include "tera/config/dist.h"
+#include "tera/config/setup.h"
 #include "tera/ops/ops.h"
 #include "tera/ops/workspace.h"
 #include "tera/tensor/device.h"
@@ -11,15 +12,26 @@
 namespace tera {
 
 struct Backend {
-  std::string name;  // "cpu: 2 threads, avx512"
+  std::string name;       // "cpu, 2 threads, avx512"
+  double peak_flops = 0;  // of dense bf16 products, from the maker's data sheet; 0: not known
   std::unique_ptr<Device> device;
   std::unique_ptr<WorkspaceRules> rules;
   std::unique_ptr<Ops> ops;
 };
 
-Backend make_backend(const DistConfig& config);
+struct BackendOptions {
+  bool deterministic = true, tf32 = false;
+  std::filesystem::path kernel_choices;  // where a GPU's choices by timing are kept; empty: nowhere
+};
+
+Backend make_backend(const DistConfig& config, const BackendOptions& options = {});
+// As the config asks; choices are kept in the run's folder.
+Backend make_backend(const Setup& setup);
 
 // The rules alone, for a plan of a machine that need not be this one.
 std::unique_ptr<WorkspaceRules> make_workspace_rules(const DistConfig& config);
+
+// What `auto` stands for on this machine: dist.device, and with it mixed_precision.precision.
+RunConfig settle(RunConfig config);
 
 }  // namespace tera

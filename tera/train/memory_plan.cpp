@@ -48,6 +48,7 @@ PlannedMemory::PlannedMemory(Device& device, MemoryPlan plan) : plan_(std::move(
                "model.recompute_granularity=full, needs less",
                format_bytes(total), format_bytes(available));
   slab_ = device.allocate(total);
+  on_host_ = device.is_host();
 }
 
 std::span<std::byte> PlannedMemory::bytes(std::string_view name, std::size_t copy) const {
@@ -62,7 +63,9 @@ std::span<std::byte> PlannedMemory::bytes(std::string_view name, std::size_t cop
   fail("the memory plan has no '{}'", name);
 }
 
-Arena PlannedMemory::arena(std::string_view name, std::size_t copy) const { return Arena(bytes(name, copy), name); }
+Arena PlannedMemory::arena(std::string_view name, std::size_t copy) const {
+  return Arena(bytes(name, copy), name, on_host_);
+}
 
 std::string format_bytes(std::size_t bytes) {
   constexpr std::array units{"B", "KiB", "MiB", "GiB", "TiB", "PiB"};

@@ -54,6 +54,7 @@ class PlannedMemory {
  private:
   MemoryPlan plan_;
   std::span<std::byte> slab_;
+  bool on_host_ = true;
 };
 
 std::string format_bytes(std::size_t bytes);  // "1.50 GiB"

@@ -55,7 +55,7 @@ void train(const Setup& setup) {
   const std::string config = resolved_yaml(setup);
   require_user(valid_utf8_prefix(config) == config.size(), "the config is not UTF-8 text, and could not be stored");
   Log log;
-  Backend backend = make_backend(setup.config.dist);
+  Backend backend = make_backend(setup);
   DataSource data = make_data_source(setup);
   const std::string summary = data.summary;
   Trainer trainer(setup, backend, std::move(data), log);

@@ -3,8 +3,10 @@
 #include "tera/backend/cpu/cpu_device.h"
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/cpu/workspace.h"
+#include "tera/backend/cuda/make_cuda.h"
 #include "tera/base/cores.h"
 #include "tera/base/error.h"
+#include "tera/config/setup.h"
 #include "tera/train/backend.h"
 
 namespace tera {
@@ -24,19 +26,49 @@ cpu::Isa choose_isa(CpuIsa wanted) {
   return isa;
 }
 
+bool on_gpu(DeviceChoice device) {
+  return device == DeviceChoice::cuda || (device == DeviceChoice::automatic && cuda::usable());
+}
+
+Backend make_cuda_backend(const BackendOptions& options) {
+  cuda::CudaParts parts = cuda::make_cuda(
+      {.deterministic = options.deterministic, .tf32 = options.tf32, .choices = options.kernel_choices});
+  return {.name = std::move(parts.name),
+          .peak_flops = parts.peak_flops,
+          .device = std::move(parts.device),
+          .rules = cuda::make_cuda_workspace_rules(),
+          .ops = std::move(parts.ops)};
+}
+
 }  // namespace
 
-Backend make_backend(const DistConfig& config) {
+Backend make_backend(const DistConfig& config, const BackendOptions& options) {
+  if (on_gpu(config.device)) return make_cuda_backend(options);
   const int threads = thread_count(config);
   const cpu::Isa isa = choose_isa(config.cpu_isa);
   return {.name = fmt::format("cpu, {} thread{}, {}", threads, threads == 1 ? "" : "s", name_of(isa)),
           .device = std::make_unique<cpu::CpuDevice>(),
-          .rules = make_workspace_rules(config),
+          .rules = std::make_unique<cpu::CpuWorkspaceRules>(threads),
           .ops = std::make_unique<cpu::CpuOps>(threads, isa)};
 }
 
+Backend make_backend(const Setup& setup) {
+  return make_backend(setup.config.dist, {.deterministic = setup.config.train.deterministic,
+                                          .tf32 = setup.config.mixed_precision.tf32,
+                                          .kernel_choices = std::filesystem::path(setup.run_dir) / "kernels.json"});
+}
+
 std::unique_ptr<WorkspaceRules> make_workspace_rules(const DistConfig& config) {
+  if (on_gpu(config.device)) return cuda::make_cuda_workspace_rules();
   return std::make_unique<cpu::CpuWorkspaceRules>(thread_count(config));
+}
+
+RunConfig settle(RunConfig config) {
+  DeviceChoice& device = config.dist.device;
+  Precision& precision = config.mixed_precision.precision;
+  if (device == DeviceChoice::automatic) device = on_gpu(device) ? DeviceChoice::cuda : DeviceChoice::cpu;
+  if (precision == Precision::automatic) precision = device == DeviceChoice::cuda ? Precision::bf16 : Precision::fp32;
+  return config;
 }
 
 }  // namespace tera

@@ -44,6 +44,8 @@ Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log
     : setup_(setup), data_(std::move(data)), log_(log), step_(setup), schedule_(make_schedule(setup)) {
   schedule_.check();
   step_.bind(backend);  // first: what does not fit is refused before anything is allocated
+  report_late_ = backend.ops->traits().asynchronous;
+  peak_flops_ = backend.peak_flops;
   train_loader_ = std::make_unique<BatchLoader>(*data_.train, batch_options(setup));
   if (data_.valid) valid_loader_ = std::make_unique<BatchLoader>(*data_.valid, batch_options(setup));
   const auto rows = static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length);
@@ -57,9 +59,8 @@ void Trainer::run(StopRequest& stop) {
   stop.collect();
   const double limit_ms = setup_.config.train.exit_duration_in_mins * 60e3;
   while (done_ < setup_.batch.train_iters) {
-    const StepMetrics metrics = train_step();
-    for (auto& sink : sinks_) sink->step(metrics);
-    check_finite(metrics);
+    start_step();
+    if (!report_late_) report_pending();
     if (evaluation_is_due()) evaluate();
     if (stop.asked()) {
       log_.info("stopped on request after step {} of {}", done_, setup_.batch.train_iters);
@@ -70,6 +71,7 @@ void Trainer::run(StopRequest& stop) {
       break;
     }
   }
+  report_pending();
   for (auto& sink : sinks_) sink->finish();
 }
 
@@ -85,28 +87,44 @@ void Trainer::load_batch() {
   }
 }
 
-StepMetrics Trainer::train_step() {
-  const auto begin = Clock::now();
+// Enqueues a step; then reports the one before it, whose results have come meanwhile.
+void Trainer::start_step() {
+  if (!pending_) last_report_ = Clock::now();
   load_batch();
   step_.forward_backward();
-  const double lr = learning_rate(schedule_, consumed_);
-  step_.update(lr);
-  const double loss = step_.loss_sum() / static_cast<double>(std::max<std::int64_t>(counted_, 1));
-  ++done_;
+  Pending started;
+  started.metrics.lr = learning_rate(schedule_, consumed_);
+  step_.update(started.metrics.lr);
+  started.reading = step_.read_back();
+  started.counted = counted_;
   consumed_ += setup_.batch.global_batch;
+  started.metrics.step = ++done_;
+  started.metrics.tokens = consumed_ * setup_.batch.seq_length;
+  report_pending();
+  pending_ = started;
+}
 
-  StepMetrics metrics;
-  metrics.step = done_;
-  metrics.loss = loss;
-  metrics.grad_norm = step_.grad_norm();
-  metrics.lr = lr;
-  metrics.tokens = consumed_ * setup_.batch.seq_length;
-  metrics.step_ms = milliseconds_since(begin);
+void Trainer::report_pending() {
+  if (!pending_) return;
+  const Pending pending = *pending_;
+  pending_.reset();
+  report(pending);
+}
+
+void Trainer::report(Pending pending) {
+  const TrainingStep::Result result = step_.result(pending.reading);
+  StepMetrics& metrics = pending.metrics;
+  metrics.loss = result.loss_sum / static_cast<double>(std::max<std::int64_t>(pending.counted, 1));
+  metrics.grad_norm = result.grad_norm;
+  metrics.step_ms = milliseconds_since(last_report_);
+  last_report_ = Clock::now();
   metrics.tokens_per_s =
       static_cast<double>(setup_.batch.global_batch * setup_.batch.seq_length) / metrics.step_ms * 1e3;
   metrics.tflops_per_device =
       metrics.tokens_per_s * model_flops_per_token(setup_.model, setup_.batch.seq_length) / 1e12;
-  return metrics;
+  if (peak_flops_ > 0) metrics.mfu = metrics.tflops_per_device * 1e12 / peak_flops_;
+  for (auto& sink : sinks_) sink->step(metrics);
+  check_finite(metrics);
 }
 
 void Trainer::check_finite(const StepMetrics& metrics) const {
@@ -122,6 +140,7 @@ bool Trainer::evaluation_is_due() const {
 
 // Always the same first eval_iters global batches of the validation data, so that values compare.
 void Trainer::evaluate() {
+  report_pending();
   double sum = 0;
   std::int64_t counted = 0;
   for (std::int64_t i = 0; i < setup_.config.train.eval_iters; ++i) {

@@ -1,8 +1,10 @@
 #pragma once
 // The training loop: fetch a batch, run the step, update, log, evaluate, save. Nothing else owns time.
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tera/base/log.h"
@@ -29,8 +31,17 @@ class Trainer {
   std::int64_t steps() const { return done_; }
 
  private:
+  // A step that was enqueued and not reported yet.
+  struct Pending {
+    StepMetrics metrics;  // loss, norm and times are filled in when they are known
+    TrainingStep::Reading reading;
+    std::int64_t counted = 0;  // targets
+  };
+
   void load_batch();
-  StepMetrics train_step();
+  void start_step();
+  void report(Pending pending);
+  void report_pending();
   void evaluate();
   bool evaluation_is_due() const;
   void check_finite(const StepMetrics& metrics) const;
@@ -51,6 +62,12 @@ class Trainer {
   std::int64_t done_ = 0;      // steps
   std::int64_t consumed_ = 0;  // samples
   std::int64_t counted_ = 0;   // targets of the batch at hand that count
+
+  // On a device that runs behind the host, a step is reported when the next one is enqueued.
+  bool report_late_ = false;
+  std::optional<Pending> pending_;
+  std::chrono::steady_clock::time_point last_report_;
+  double peak_flops_ = 0;
 };
 
 // The learning rate as the config has it, counted in samples.

@@ -63,13 +63,17 @@ MicroBatch TrainingStep::microbatch(const Inputs& inputs, bool training) const {
 }
 
 MemoryPlan TrainingStep::plan(const WorkspaceRules& rules) {
+  PlanOps ops(rules);
+  return rehearse(ops);
+}
+
+MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
   Arena weights = Arena::measuring(), constants = Arena::measuring(), masters = Arena::measuring();
   Arena grads = Arena::measuring(), optimizer = Arena::measuring(), inputs = Arena::measuring();
   params_.bind({weights, constants, &masters, &grads});
   optimizer_.bind(optimizer);
   bind_inputs(inputs);
 
-  PlanOps ops(rules);
   StageMemory stage = StageMemory::measuring(pools_);
   Pipeline pipeline(ops, blocks_, setup_.model.hidden, compute_, stage);
   play(ops, pipeline);
@@ -94,7 +98,8 @@ MemoryPlan TrainingStep::plan(const WorkspaceRules& rules) {
 }
 
 void TrainingStep::bind(Backend& backend) {
-  memory_ = PlannedMemory(*backend.device, plan(*backend.rules));
+  PlanOps rehearsal(*backend.rules);
+  memory_ = PlannedMemory(*backend.device, rehearse(rehearsal));
   Arena weights = memory_.arena("weights"), constants = memory_.arena("constants");
   Arena masters = memory_.arena("master weights"), grads = memory_.arena("gradients");
   Arena optimizer = memory_.arena("optimizer"), inputs = memory_.arena("inputs");
@@ -103,6 +108,10 @@ void TrainingStep::bind(Backend& backend) {
   bind_inputs(inputs);
   ops_ = backend.ops.get();
   ops_->bind_workspace(memory_.bytes("workspace"));
+  // The activations' memory is free until the first step; the moments would have to be cleared after a trial.
+  ops_->prepare(rehearsal.planned_calls(), memory_.bytes("activations, F to B"));
+  const std::span<std::byte> readings = backend.device->allocate_host(2 * sizeof(Result));
+  read_back_ = {reinterpret_cast<Result*>(readings.data()), 2};
   stage_ = bind_stage(memory_, pools_);
   pipeline_ = std::make_unique<Pipeline>(*ops_, blocks_, setup_.model.hidden, compute_, stage_);
   params_.initialize(*ops_, static_cast<std::uint64_t>(setup_.config.train.seed));
@@ -138,19 +147,22 @@ void TrainingStep::update(double lr) { optimizer_.step(*ops_, lr, ++updates_); }
 
 double TrainingStep::evaluate() {
   play_evaluation(*ops_, *pipeline_);
-  return loss_sum();
+  double sum = 0;
+  ops_->to_host(loss_sum_, std::as_writable_bytes(std::span(&sum, 1)));
+  return sum;
 }
 
-double TrainingStep::loss_sum() {
-  double value = 0;
-  ops_->to_host(loss_sum_, std::as_writable_bytes(std::span(&value, 1)));
-  return value;
+TrainingStep::Reading TrainingStep::read_back() {
+  const std::size_t slot = readings_++ % read_back_.size();
+  Result& result = read_back_[slot];
+  ops_->to_host_later(loss_sum_, std::as_writable_bytes(std::span(&result.loss_sum, 1)));
+  ops_->to_host_later(optimizer_.grad_norm(), std::as_writable_bytes(std::span(&result.grad_norm, 1)));
+  return {ops_->record(), slot};
 }
 
-double TrainingStep::grad_norm() {
-  float value = 0;
-  ops_->to_host(optimizer_.grad_norm(), std::as_writable_bytes(std::span(&value, 1)));
-  return value;
+TrainingStep::Result TrainingStep::result(const Reading& reading) {
+  ops_->finish(reading.ticket);
+  return read_back_[reading.slot];
 }
 
 double model_flops_per_token(const ModelShape& model, std::int64_t seq_length) {

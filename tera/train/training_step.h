@@ -18,6 +18,8 @@
 
 namespace tera {
 
+class PlanOps;
+
 class TrainingStep {
  public:
   explicit TrainingStep(const Setup& setup);
@@ -38,9 +40,19 @@ class TrainingStep {
   // Sum of the token losses of a microbatch loaded into slot 0, without gradients.
   double evaluate();
 
-  // For the log, after the step: sum of token losses over all microbatches, and the norm of the gradient.
-  double loss_sum();
-  double grad_norm();
+  // For the log: sum of token losses over all microbatches, and the norm of the gradient. read_back() only starts to
+  // bring them to the host, so that the next step can be enqueued before result() waits for them; at most two at a
+  // time.
+  struct Reading {
+    Ticket ticket;
+    std::size_t slot = 0;
+  };
+  struct Result {
+    double loss_sum = 0;
+    float grad_norm = 0;
+  };
+  Reading read_back();
+  Result result(const Reading& reading);
 
   ParamStore& params() { return params_; }
   std::int64_t count_parameters() const { return params_.count_elements(); }
@@ -58,6 +70,7 @@ class TrainingStep {
   void play(Ops& ops, Pipeline& pipeline);
   void sum_losses(Ops& ops);
   void play_evaluation(Ops& ops, Pipeline& pipeline);
+  MemoryPlan rehearse(PlanOps& ops);
 
   Setup setup_;
   DType compute_;
@@ -69,7 +82,9 @@ class TrainingStep {
 
   std::vector<Inputs> inputs_;
   std::vector<MicroBatch> batch_;
-  Tensor loss_sum_;  // f64 [1]
+  Tensor loss_sum_;              // f64 [1]
+  std::span<Result> read_back_;  // host memory that the device writes
+  std::size_t readings_ = 0;
   PlannedMemory memory_;
   StageMemory stage_;
   std::unique_ptr<Pipeline> pipeline_;

@@ -50,6 +50,7 @@ class WatchedDevice final : public Device {
     return device_.allocate(bytes);
   }
   std::span<std::byte> allocate_host(std::size_t bytes) override { return device_.allocate_host(bytes); }
+  bool is_host() const override { return true; }
   std::size_t available() const override { return device_.available(); }
 
   std::vector<std::size_t> asked;

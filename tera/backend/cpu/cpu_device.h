@@ -15,6 +15,7 @@ class CpuDevice final : public Device {
 
   std::span<std::byte> allocate(std::size_t bytes) override;
   std::span<std::byte> allocate_host(std::size_t bytes) override { return allocate(bytes); }
+  bool is_host() const override { return true; }
   std::size_t available() const override;
 
  private:

@@ -3,6 +3,8 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include "tera/backend/cuda/cublaslt_api.h"
+#include "tera/backend/cuda/cudnn_attention.h"
 #include "tera/backend/cuda/kernels/probe.cuh"
 
 namespace tera::cuda {
@@ -30,6 +32,8 @@ GpuInfo query_gpu(int device) {
 }  // namespace
 
 std::string toolkit_version() { return version_text(CUDART_VERSION); }
+
+CudaLibraries query_libraries() { return {.cublaslt = cublaslt_version(), .cudnn = cudnn_version()}; }
 
 CudaInfo query_cuda() {
   CudaInfo info;

@@ -22,7 +22,13 @@ struct CudaInfo {
   std::vector<GpuInfo> gpus;
 };
 
+// Versions of the libraries that would be opened when a GPU is used; empty when not found.
+struct CudaLibraries {
+  std::string cublaslt, cudnn;
+};
+
 CudaInfo query_cuda();
+CudaLibraries query_libraries();
 std::string toolkit_version();  // empty when built without CUDA; asks no driver
 
 }  // namespace tera::cuda

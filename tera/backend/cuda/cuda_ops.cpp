@@ -10,7 +10,7 @@
 namespace tera::cuda {
 namespace {
 
-constexpr std::size_t tickets_kept = 1 << 14;  // more than a profile of one step records
+constexpr std::size_t tickets_kept = 1 << 16;  // more than a profile of one step records
 
 }  // namespace
 

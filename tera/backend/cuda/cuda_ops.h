@@ -54,6 +54,7 @@ class CudaOps final : public Ops {
   void do_sgd(const SgdArgs& args) override;
   void do_copy(const CopyArgs& args) override;  // copy.cpp
   void do_fill(const FillArgs& args) override;
+  void do_normal(const NormalArgs& args) override;  // random.cpp
   void do_from_host(std::span<const std::byte> host, const Tensor& tensor) override;
   void do_to_host(const Tensor& tensor, std::span<std::byte> host) override;
   void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) override;

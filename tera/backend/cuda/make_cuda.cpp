@@ -2,12 +2,29 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <string_view>
+
 #include "tera/backend/cuda/cuda_device.h"
 #include "tera/backend/cuda/cuda_info.h"
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/base/error.h"
 
 namespace tera::cuda {
+namespace {
+
+// Dense bf16, in TFLOP/s, by NVIDIA's data sheets of the SXM parts.
+double peak_flops_of(std::string_view gpu) {
+  constexpr std::array table{std::pair{std::string_view("H200"), 989.0}, std::pair{std::string_view("H100"), 989.0},
+                             std::pair{std::string_view("A100"), 312.0}, std::pair{std::string_view("B200"), 2250.0},
+                             std::pair{std::string_view("L40S"), 362.0}};
+  for (const auto& [name, tera_flops] : table)
+    if (gpu.find(name) != std::string_view::npos) return tera_flops * 1e12;
+  return 0;
+}
+
+}  // namespace
+
 bool usable() {
   const CudaInfo info = query_cuda();
   return info.problem.empty() && !info.gpus.empty() && info.gpus[0].problem.empty();
@@ -23,6 +40,7 @@ CudaParts make_cuda(const CudaOptions& options) {
   require_user(gpu.problem.empty(), "{}: {}; this program was built with CUDA {}, the driver serves {}", gpu.name,
                gpu.problem, info.toolkit, info.driver);
   return {.name = fmt::format("cuda, {}", gpu.name),
+          .peak_flops = peak_flops_of(gpu.name),
           .device = std::make_unique<CudaDevice>(options.device),
           .ops = std::make_unique<CudaOps>(options)};
 }

@@ -19,7 +19,8 @@ struct CudaOptions {
 };
 
 struct CudaParts {
-  std::string name;  // "cuda: NVIDIA H200"
+  std::string name;       // "cuda, NVIDIA H200"
+  double peak_flops = 0;  // of dense bf16 products, from the data sheet; 0: not known
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;
 };

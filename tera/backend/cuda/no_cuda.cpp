@@ -7,6 +7,8 @@ namespace tera::cuda {
 
 std::string toolkit_version() { return {}; }
 
+CudaLibraries query_libraries() { return {}; }
+
 CudaInfo query_cuda() {
   CudaInfo info;
   info.problem = "not built in";

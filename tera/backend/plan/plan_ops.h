@@ -50,6 +50,7 @@ class PlanOps final : public Ops {
   void do_sgd(const SgdArgs& args) override;
   void do_copy(const CopyArgs& args) override;
   void do_fill(const FillArgs& args) override;
+  void do_normal(const NormalArgs& args) override;
   void do_from_host(std::span<const std::byte> host, const Tensor& tensor) override;
   void do_to_host(const Tensor& tensor, std::span<std::byte> host) override;
 

@@ -1,0 +1,106 @@
+// CublasLt::prepare: which of the library's candidates is fastest here, measured and written down.
+#include <algorithm>
+#include <vector>
+
+#include "tera/backend/cuda/cublaslt.h"
+#include "tera/backend/cuda/cuda_error.h"
+#include "tera/backend/cuda/cuda_ops.h"
+#include "tera/backend/cuda/kernels/copy.cuh"
+
+namespace tera::cuda {
+namespace {
+
+// All candidates in turn, several times over, so that each meets the clocks and the heat that the others leave; the
+// median of the rounds counts.
+constexpr int timing_rounds = 5;
+constexpr float round_ms = 2;  // a candidate's share of a round, at least two runs
+
+struct Event {
+  Event() { tera::cuda::check(cudaEventCreate(&event), "cudaEventCreate"); }
+  ~Event() { cudaEventDestroy(event); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  cudaEvent_t event = nullptr;
+};
+
+// Places the tensors of a planned call in spare memory, filled with random values: zeros would run faster than data.
+class Trial {
+ public:
+  Trial(const GemmArgs& planned, std::span<std::byte> spare, cudaStream_t stream) : args(planned), spare_(spare) {
+    for (Tensor* tensor : {&args.a, &args.b, &args.out, &args.bias, &args.residual}) place(*tensor, stream);
+  }
+
+  GemmArgs args;
+  bool fits = true;
+
+ private:
+  void place(Tensor& tensor, cudaStream_t stream) {
+    if (!tensor) return;
+    const std::int64_t elements = (tensor.dim(0) - 1) * tensor.stride[0] + tensor.stride[0];
+    const std::size_t bytes = (static_cast<std::size_t>(elements) * size_of(tensor.dtype) + 255) / 256 * 256;
+    fits = fits && bytes <= spare_.size();
+    if (!fits) return;
+    tensor.data = spare_.data();
+    spare_ = spare_.subspan(bytes);
+    tera::cuda::check(kernels::launch_random_fill(tensor.data, scalar_of(tensor.dtype), elements, 1, stream),
+                      "random fill");
+  }
+
+  std::span<std::byte> spare_;
+};
+
+}  // namespace
+
+void CublasLt::prepare(std::span<const GemmArgs> products, std::span<std::byte> workspace, std::span<std::byte> spare,
+                       cudaStream_t stream) {
+  cudaDeviceProp properties{};
+  tera::cuda::check(cudaGetDeviceProperties(&properties, options_.device), "cudaGetDeviceProperties");
+  GemmChoices choices(options_.choices, {.gpu = properties.name, .library = api_.version()});
+  for (const GemmArgs& planned : products) {
+    // Planned addresses are those of an arena that begins at zero: aligned as the real ones will be.
+    const std::string name = GemmProblem(planned).name();
+    Plan& plan = plan_of(planned);
+    const std::optional<std::size_t> earlier = choices.find(name);
+    if (earlier && *earlier < plan.candidates.size()) {
+      plan.chosen = *earlier;
+      continue;
+    }
+    const Trial trial(planned, spare, stream);
+    if (!trial.fits) continue;
+    plan.chosen = time_candidates(plan, trial.args, workspace, stream);
+    choices.set(name, plan.chosen);
+  }
+  choices.save();
+}
+
+std::size_t CublasLt::time_candidates(const Plan& plan, const GemmArgs& args, std::span<std::byte> workspace,
+                                      cudaStream_t stream) {
+  const std::size_t count = plan.candidates.size();
+  if (count == 1) return 0;
+  Event begin, end;
+  const auto time = [&](std::size_t candidate, int runs) {
+    tera::cuda::check(cudaEventRecord(begin.event, stream), "cudaEventRecord");
+    for (int i = 0; i < runs; ++i) launch(plan, candidate, args, workspace, stream);
+    tera::cuda::check(cudaEventRecord(end.event, stream), "cudaEventRecord");
+    tera::cuda::check(cudaEventSynchronize(end.event), "a matrix product under trial");
+    float ms = 0;
+    tera::cuda::check(cudaEventElapsedTime(&ms, begin.event, end.event), "cudaEventElapsedTime");
+    return ms / static_cast<float>(runs);
+  };
+  std::vector<std::vector<float>> times(count);
+  std::vector<int> runs(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    time(i, 1);  // loads the kernel
+    runs[i] = std::clamp(static_cast<int>(round_ms / std::max(time(i, 1), 1e-3f)), 2, 50);
+  }
+  for (int round = 0; round < timing_rounds; ++round)
+    for (std::size_t i = 0; i < count; ++i) times[i].push_back(time(i, runs[i]));
+  std::size_t best = 0;
+  for (auto& of_candidate : times)
+    std::nth_element(of_candidate.begin(), of_candidate.begin() + timing_rounds / 2, of_candidate.end());
+  for (std::size_t i = 1; i < count; ++i)
+    if (times[i][timing_rounds / 2] < times[best][timing_rounds / 2]) best = i;
+  return best;
+}
+
+}  // namespace tera::cuda

@@ -1,0 +1,114 @@
+#include "tera/train/profiling_ops.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <numeric>
+
+#include "tera/base/error.h"
+
+namespace tera {
+namespace {
+
+constexpr std::array<const char*, static_cast<std::size_t>(WorkKind::count)> headings{
+    "gemm", "attention", "memory-bound", "optimizer", "transfer"};
+
+double sum(const Profile::Times& times) { return std::accumulate(times.begin(), times.end(), 0.0); }
+
+}  // namespace
+
+double Profile::of(WorkKind kind) const {
+  double total = 0;
+  for (const auto& [name, times] : blocks) total += times[static_cast<std::size_t>(kind)];
+  return total;
+}
+
+double Profile::busy() const {
+  double total = 0;
+  for (const auto& [name, times] : blocks) total += sum(times);
+  return total;
+}
+
+std::string Profile::table(int steps) const {
+  std::string text;
+  const auto line = [&](std::string_view name, const Times& times, double row) {
+    fmt::format_to(std::back_inserter(text), "{:<14}", name);
+    for (double time : times) fmt::format_to(std::back_inserter(text), "{:>14.2f}", time / steps);
+    fmt::format_to(std::back_inserter(text), "{:>12.2f}{:>8.1f} %\n", row / steps, 100 * row / total_ms);
+  };
+  text += fmt::format("{:<14}", "ms per step");
+  for (const char* heading : headings) text += fmt::format("{:>14}", heading);
+  text += fmt::format("{:>12}{:>10}\n", "sum", "share");
+  Times totals{};
+  for (const auto& [name, times] : blocks) {
+    line(name, times, sum(times));
+    for (std::size_t i = 0; i < totals.size(); ++i) totals[i] += times[i];
+  }
+  line("all", totals, busy());
+  return text + fmt::format("{:<14}{:>82.2f}{:>8.1f} %\n", "idle", (total_ms - busy()) / steps,
+                            100 * (total_ms - busy()) / total_ms);
+}
+
+void ProfilingOps::start() {
+  calls_.clear();
+  on_ = true;
+  first_ = inner_->record();
+}
+
+Profile ProfilingOps::finish() {
+  const Ticket last = inner_->record();
+  inner_->finish(last);
+  on_ = false;
+  Profile profile;
+  profile.total_ms = inner_->milliseconds(first_, last);
+  for (const Call& call : calls_)
+    profile.blocks[call.block][static_cast<std::size_t>(call.kind)] += inner_->milliseconds(call.begin, call.end);
+  return profile;
+}
+
+void ProfilingOps::begin_range(const char* name) {
+  ranges_.push_back(name);
+  inner_->begin_range(name);
+}
+
+void ProfilingOps::end_range() {
+  inner_->end_range();
+  ranges_.pop_back();
+}
+
+template <class Work>
+void ProfilingOps::timed(WorkKind kind, const Work& work) {
+  if (!on_) return work();
+  const Ticket begin = inner_->record();
+  work();
+  calls_.push_back({kind, ranges_.empty() ? "other" : ranges_.back(), begin, inner_->record()});
+}
+
+// clang-format off
+void ProfilingOps::do_gemm(const GemmArgs& a) { timed(WorkKind::gemm, [&] { inner_->gemm(a); }); }
+void ProfilingOps::do_attention(const AttentionArgs& a) { timed(WorkKind::attention, [&] { inner_->attention(a); }); }
+void ProfilingOps::do_attention_back(const AttentionBackArgs& a) { timed(WorkKind::attention, [&] { inner_->attention_back(a); }); }
+void ProfilingOps::do_column_sum(const ColumnSumArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->column_sum(a); }); }
+void ProfilingOps::do_norm(const NormArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->norm(a); }); }
+void ProfilingOps::do_norm_back(const NormBackArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->norm_back(a); }); }
+void ProfilingOps::do_rope(const RopeArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->rope(a); }); }
+void ProfilingOps::do_activation(const ActivationArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->activation(a); }); }
+void ProfilingOps::do_activation_back(const ActivationBackArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->activation_back(a); }); }
+void ProfilingOps::do_dropout(const DropoutArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->dropout(a); }); }
+void ProfilingOps::do_embedding(const EmbeddingArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->embedding(a); }); }
+void ProfilingOps::do_embedding_back(const EmbeddingBackArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->embedding_back(a); }); }
+void ProfilingOps::do_cross_entropy(const CrossEntropyArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->cross_entropy(a); }); }
+void ProfilingOps::do_sum(const SumArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->sum(a); }); }
+void ProfilingOps::do_sum_squares(const SumSquaresArgs& a) { timed(WorkKind::optimizer, [&] { inner_->sum_squares(a); }); }
+void ProfilingOps::do_clip(const ClipArgs& a) { timed(WorkKind::optimizer, [&] { inner_->clip(a); }); }
+void ProfilingOps::do_adam(const AdamArgs& a) { timed(WorkKind::optimizer, [&] { inner_->adam(a); }); }
+void ProfilingOps::do_sgd(const SgdArgs& a) { timed(WorkKind::optimizer, [&] { inner_->sgd(a); }); }
+void ProfilingOps::do_copy(const CopyArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->copy(a); }); }
+void ProfilingOps::do_fill(const FillArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->fill(a); }); }
+void ProfilingOps::do_normal(const NormalArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->normal(a); }); }
+void ProfilingOps::do_from_host(std::span<const std::byte> host, const Tensor& to) { timed(WorkKind::transfer, [&] { inner_->from_host(host, to); }); }
+void ProfilingOps::do_to_host(const Tensor& from, std::span<std::byte> host) { timed(WorkKind::transfer, [&] { inner_->to_host(from, host); }); }
+void ProfilingOps::do_to_host_later(const Tensor& from, std::span<std::byte> host) { timed(WorkKind::transfer, [&] { inner_->to_host_later(from, host); }); }
+// clang-format on
+
+}  // namespace tera

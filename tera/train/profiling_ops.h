@@ -1,0 +1,84 @@
+#pragma once
+// Ops that time every call of another backend, by what the call is and by the block that made it.
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tera/ops/ops.h"
+
+namespace tera {
+
+enum class WorkKind : std::uint8_t { gemm, attention, memory_bound, optimizer, transfer, count };
+
+// Milliseconds of one profiled stretch, by block kind ("attention", "mlp") and kind of work.
+struct Profile {
+  using Times = std::array<double, static_cast<std::size_t>(WorkKind::count)>;
+  std::map<std::string, Times> blocks;
+  double total_ms = 0;  // from the first call to the end of the last; what the calls do not cover is idle
+
+  double of(WorkKind kind) const;
+  double busy() const;
+  std::string table(int steps) const;  // per step
+};
+
+class ProfilingOps final : public Ops {
+ public:
+  explicit ProfilingOps(std::unique_ptr<Ops> inner) : inner_(std::move(inner)) {}
+
+  void start();      // calls are timed from here
+  Profile finish();  // to here
+
+  Ticket record() override { return inner_->record(); }
+  void finish(Ticket ticket) override { inner_->finish(ticket); }
+  double milliseconds(Ticket from, Ticket to) override { return inner_->milliseconds(from, to); }
+  const OpsTraits& traits() const override { return inner_->traits(); }
+  void bind_workspace(std::span<std::byte> workspace) override { inner_->bind_workspace(workspace); }
+  void prepare(const PlannedCalls& calls, std::span<std::byte> spare) override { inner_->prepare(calls, spare); }
+  void begin_range(const char* name) override;
+  void end_range() override;
+
+ private:
+  void do_gemm(const GemmArgs& args) override;
+  void do_column_sum(const ColumnSumArgs& args) override;
+  void do_norm(const NormArgs& args) override;
+  void do_norm_back(const NormBackArgs& args) override;
+  void do_rope(const RopeArgs& args) override;
+  void do_attention(const AttentionArgs& args) override;
+  void do_attention_back(const AttentionBackArgs& args) override;
+  void do_activation(const ActivationArgs& args) override;
+  void do_activation_back(const ActivationBackArgs& args) override;
+  void do_dropout(const DropoutArgs& args) override;
+  void do_embedding(const EmbeddingArgs& args) override;
+  void do_embedding_back(const EmbeddingBackArgs& args) override;
+  void do_cross_entropy(const CrossEntropyArgs& args) override;
+  void do_sum(const SumArgs& args) override;
+  void do_sum_squares(const SumSquaresArgs& args) override;
+  void do_clip(const ClipArgs& args) override;
+  void do_adam(const AdamArgs& args) override;
+  void do_sgd(const SgdArgs& args) override;
+  void do_copy(const CopyArgs& args) override;
+  void do_fill(const FillArgs& args) override;
+  void do_normal(const NormalArgs& args) override;
+  void do_from_host(std::span<const std::byte> host, const Tensor& tensor) override;
+  void do_to_host(const Tensor& tensor, std::span<std::byte> host) override;
+  void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) override;
+
+  struct Call {
+    WorkKind kind;
+    const char* block;
+    Ticket begin, end;
+  };
+  template <class Work>
+  void timed(WorkKind kind, const Work& work);
+
+  std::unique_ptr<Ops> inner_;
+  bool on_ = false;
+  Ticket first_;
+  std::vector<Call> calls_;
+  std::vector<const char*> ranges_;
+};
+
+}  // namespace tera
