@@ -30,6 +30,7 @@ class Adapter final : public BlockOf<AdapterSaved> {
       : norm_(params, {.name = name + ".norm", .size = hidden}),
         down_(params, {.name = name + ".down", .in = hidden, .out = {{name + ".down", low}}, .init_std = 0.1f}),
         up_(params, {.name = name + ".up", .in = low, .out = {{name + ".up", hidden}}, .init_std = 0.1f}) {}
+  const char* kind() const override { return "adapter"; }
 
  private:
   void f(Run& run, AdapterSaved& s, const Tensor& x, const Tensor& y) override {

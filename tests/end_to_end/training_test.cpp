@@ -185,7 +185,7 @@ double first_grad_norm(const std::string& reduction, bool gaps) {
       setup, backend,
       {.tokenizer = nullptr, .train = std::make_unique<GappyDataset>(gaps), .valid = nullptr, .summary = {}}, log);
   trainer.run(stop);
-  return trainer.step().grad_norm();
+  return trainer.step().result(trainer.step().read_back()).grad_norm;
 }
 
 TEST(Training, LossReductionMattersOnlyWhereTargetsAreMasked) {

@@ -9,7 +9,9 @@ namespace tera::test {
 namespace {
 
 struct FixedRules final : WorkspaceRules {
+  const OpsTraits& traits() const override { return traits_; }
   std::size_t gemm(const GemmArgs& args) const override { return static_cast<std::size_t>(args.m()) * 100; }
+  OpsTraits traits_;
 };
 
 AttentionArgs attention(Arena& arena, std::int64_t queries, std::int64_t keys, AttentionShape s) {
@@ -41,6 +43,28 @@ TEST(PlanOps, CountsProductsAndTheLargestWorkspace) {
   EXPECT_EQ(plan.workspace_peak(), 700u);
   EXPECT_EQ(plan.calls(), 3);
   EXPECT_EQ(plan.flops(), 2.0 * (3 + 7 + 2) * 5 * 4);
+}
+
+TEST(PlanOps, KeepsEachShapeOfProductAndAttentionOnce) {
+  Arena arena = Arena::measuring();
+  const FixedRules rules;
+  PlanOps plan(rules);
+  const auto product = [&](std::int64_t m, bool accumulate) {
+    plan.gemm({.a = arena.take(shape(m, 5), DType::f32, "a"),
+               .b = arena.take(shape(5, 4), DType::f32, "b"),
+               .out = arena.take(shape(m, 4), DType::f32, "out"),
+               .accumulate = accumulate});
+  };
+  product(3, false);
+  product(3, false);
+  product(3, true);
+  product(7, false);
+  plan.attention(attention(arena, 8, 8, {}));
+  plan.attention(attention(arena, 8, 8, {}));
+  plan.attention(attention(arena, 8, 8, {.window = 4}));
+  EXPECT_EQ(plan.planned_calls().gemms.size(), 3u);
+  EXPECT_EQ(plan.planned_calls().attentions.size(), 2u);
+  EXPECT_EQ(plan.planned_calls().attention_backs.size(), 0u);
 }
 
 TEST(PlanOps, CountsWhatAttentionSees) {

@@ -42,6 +42,11 @@ void GemmChoices::set(const std::string& problem, std::size_t candidate) {
 
 void GemmChoices::save() {
   if (file_.empty() || !changed_) return;
+  if (file_.has_parent_path()) {
+    std::error_code error;
+    std::filesystem::create_directories(file_.parent_path(), error);
+    require_user(!error, "{}: {}", file_.parent_path().string(), error.message());
+  }
   const json root{{"gpu", place_.gpu}, {"cublaslt", place_.library}, {"gemm", candidates_}};
   write_file_atomically(file_, root.dump(1) + "\n");
   changed_ = false;
