@@ -8,8 +8,8 @@ namespace tera::cuda {
 namespace {
 
 constexpr std::int64_t shortest_sequence = 64, largest_head = 256;
-constexpr std::int64_t score_bytes = std::int64_t{1} << 30;      // for the scores of one call of cuDNN
-constexpr std::int64_t library_spare = std::int64_t{16} << 20;   // counters, tables, rounding up of sizes
+constexpr std::int64_t score_bytes = std::int64_t{1} << 30;     // for the scores of one call of cuDNN
+constexpr std::int64_t library_spare = std::int64_t{16} << 20;  // counters, tables, rounding up of sizes
 
 std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
 std::size_t part(std::int64_t bytes) { return static_cast<std::size_t>(round_up(bytes, 256)); }

@@ -18,13 +18,13 @@ struct AttentionRows {
 
 struct AttentionParams {
   Scalar scalar = Scalar::f32;
-  AttentionRows q, out;              // [Tq,N,D]
-  AttentionRows k, v;                // [Tk,G,D]
-  float* lse = nullptr;              // [N,Tq]
+  AttentionRows q, out;  // [Tq,N,D]
+  AttentionRows k, v;    // [Tk,G,D]
+  float* lse = nullptr;  // [N,Tq]
   std::int64_t q_rows = 0, k_rows = 0;
   int heads = 0, kv_heads = 0, head_size = 0;
-  int sequences = 1;                                        // of equal length, or documents
-  const int *q_offsets = nullptr, *k_offsets = nullptr;     // [sequences+1] of documents, on the device; else null
+  int sequences = 1;                                     // of equal length, or documents
+  const int *q_offsets = nullptr, *k_offsets = nullptr;  // [sequences+1] of documents, on the device; else null
   bool causal = true;
   std::int64_t window = 0;  // 0: none
   float scale = 0;
