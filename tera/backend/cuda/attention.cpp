@@ -1,1 +1,70 @@
-// To be written.
+// Attention: cuDNN where it takes the call, our own kernels where it does not.
+
+#include "tera/backend/cuda/kernels/attention.cuh"
+#include "tera/backend/cuda/attention_workspace.h"
+#include "tera/backend/cuda/cuda_error.h"
+#include "tera/backend/cuda/cuda_ops.h"
+#include "tera/backend/cuda/cudnn_attention.h"
+
+namespace tera::cuda {
+namespace {
+
+constexpr std::int64_t largest_head = 256;
+
+kernels::AttentionRows rows_of(const Tensor& tensor) { return {tensor.data, tensor.stride[0]}; }
+
+template <class Args>
+void fill(kernels::AttentionParams& params, const Args& args) {
+  const AttentionShape& shape = args.shape;
+  require(args.q.dim(2) <= largest_head, "attention on a GPU takes heads of up to {} channels, not {}", largest_head,
+          args.q.dim(2));
+  params.scalar = scalar_of(args.q.dtype);
+  params.q = rows_of(args.q);
+  params.k = rows_of(args.k);
+  params.v = rows_of(args.v);
+  params.out = rows_of(args.out);
+  params.lse = args.lse.template as<float>();
+  params.q_rows = args.q.dim(0);
+  params.k_rows = args.k.dim(0);
+  params.heads = static_cast<int>(args.q.dim(1));
+  params.kv_heads = static_cast<int>(args.k.dim(1));
+  params.head_size = static_cast<int>(args.q.dim(2));
+  params.sequences = static_cast<int>(sequence_count(shape));
+  params.causal = shape.mask == Mask::causal;
+  params.window = shape.window;
+  params.scale = shape.scale;
+  params.dropout = shape.dropout;
+  params.key = shape.key.seed;
+  params.first_head = shape.first_head;
+  if (shape.q_offsets) {
+    params.q_offsets = shape.q_offsets.template as<std::int32_t>();
+    params.k_offsets = shape.k_offsets.template as<std::int32_t>();
+  }
+  if (shape.dropout > 0) {
+    params.q_ids = shape.q_rows.template as<std::int64_t>();
+    params.k_ids = shape.k_rows.template as<std::int64_t>();
+  }
+}
+
+}  // namespace
+
+void CudaOps::do_attention(const AttentionArgs& args) {
+  if (attention_->takes(args)) return attention_->forward(args, workspace_);
+  kernels::AttentionParams params;
+  fill(params, args);
+  check(kernels::launch_attention(params, stream_), "attention");
+}
+
+void CudaOps::do_attention_back(const AttentionBackArgs& args) {
+  if (attention_->takes(args)) return attention_->backward(args, workspace_);
+  kernels::AttentionBackParams params;
+  fill(params, args);
+  params.dout = rows_of(args.dout);
+  params.dq = rows_of(args.dq);
+  params.dk = rows_of(args.dk);
+  params.dv = rows_of(args.dv);
+  params.delta = reinterpret_cast<float*>(workspace(own_attention_back_bytes(args)).data());
+  check(kernels::launch_attention_back(params, stream_), "attention_back");
+}
+
+}  // namespace tera::cuda

@@ -1,1 +1,438 @@
-// To be written.
+// cuDNN describes attention as a graph of tensors with fixed sizes and strides; building one takes a fraction of a
+// second, so graphs are kept by everything they depend on. Pointers are given at each run, in the order of the tensors'
+// numbers.
+
+#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING  // the program starts on machines without cuDNN
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include "tera/backend/cuda/cudnn_attention.h"
+
+#include <cudnn_frontend.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <array>
+
+#include "tera/backend/cuda/attention_workspace.h"
+#include "tera/backend/cuda/cuda_error.h"
+#include "tera/backend/cuda/kernels/attention.cuh"
+
+namespace cudnn_frontend {
+void* cudnn_dlhandle = nullptr;  // its header asks for this variable; set once, by load_cudnn()
+}
+
+namespace tera::cuda {
+namespace {
+
+namespace fe = cudnn_frontend;
+using Graph = fe::graph::Graph;
+using TensorAttributes = fe::graph::Tensor_attributes;
+using TensorPointer = std::shared_ptr<TensorAttributes>;
+
+// From where the system looks for libraries, else from the toolkit that this was built with.
+void* open_library(const char* name, const char* in_toolkit) {
+  void* handle = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
+  return handle ? handle : dlopen(in_toolkit, RTLD_NOW | RTLD_GLOBAL);
+}
+
+// cudnn-frontend opens the CUDA runtime by name, too; a library that is loaded already is found by its name alone.
+bool load_runtime() {
+  if (CUDART_VERSION >= 13000) return open_library("libcudart.so.13", TERA_CUDA_LIBRARY_DIR "/libcudart.so.13");
+  return open_library("libcudart.so.12", TERA_CUDA_LIBRARY_DIR "/libcudart.so.12");
+}
+
+bool load_cudnn() {
+  static const bool loaded = [] {
+    if (!load_runtime()) return false;
+    fe::cudnn_dlhandle = open_library("libcudnn.so.9", TERA_CUDA_LIBRARY_DIR "/libcudnn.so.9");
+    return fe::cudnn_dlhandle != nullptr;
+  }();
+  return loaded;
+}
+
+// Operands in the order of their numbers in the graph, which begin with 1.
+enum Operand : int { q, k, v, out, lse, dout, dq, dk, dv };
+constexpr int forward_operands = 5, backward_operands = 9;
+constexpr std::int64_t uid_of(Operand operand) { return operand + 1; }
+constexpr std::int64_t q_lengths_uid = 20, k_lengths_uid = 21, first_begins_uid = 30;
+
+// Everything a graph depends on.
+struct GraphKey {
+  DType dtype = DType::bf16;
+  bool backward = false, documents = false, causal = true;
+  std::int64_t sequences = 0, queries = 0, keys = 0;  // lengths; of documents: the most one can have
+  std::int64_t heads = 0, kv_heads = 0, head_size = 0;
+  std::int64_t window = 0;
+  float scale = 0;
+  std::array<std::int64_t, backward_operands> row_strides{};  // of lse: not used
+  bool operator==(const GraphKey&) const = default;
+  int operands() const { return backward ? backward_operands : forward_operands; }
+};
+
+template <class Args>
+GraphKey shared_key(const Args& args) {
+  const AttentionShape& shape = args.shape;
+  GraphKey key;
+  key.dtype = args.q.dtype;
+  key.documents = static_cast<bool>(shape.q_offsets);
+  key.causal = shape.mask == Mask::causal;
+  key.sequences = sequence_count(shape);
+  key.queries = args.q.dim(0) / (key.documents ? 1 : shape.batch);
+  key.keys = args.k.dim(0) / (key.documents ? 1 : shape.batch);
+  key.heads = args.q.dim(1);
+  key.kv_heads = args.k.dim(1);
+  key.head_size = args.q.dim(2);
+  key.window = shape.window < key.keys ? shape.window : 0;
+  key.scale = shape.scale;
+  key.row_strides = {args.q.stride[0], args.k.stride[0], args.v.stride[0], args.out.stride[0]};
+  return key;
+}
+
+GraphKey key_of(const AttentionArgs& args) { return shared_key(args); }
+
+// The key of one slice.
+GraphKey key_of(const AttentionBackArgs& args, bool deterministic) {
+  GraphKey key = shared_key(args);
+  const AttentionSlices slices = attention_back_slices(args, deterministic);
+  const std::int64_t group = key.heads / key.kv_heads;
+  key.backward = true;
+  if (!key.documents) key.sequences = slices.sequences;
+  key.kv_heads = slices.kv_heads;
+  key.heads = slices.kv_heads * group;
+  key.row_strides[dout] = args.dout.stride[0];
+  key.row_strides[dq] = args.dq.stride[0];
+  key.row_strides[dk] = args.dk.stride[0];
+  key.row_strides[dv] = args.dv.stride[0];
+  return key;
+}
+
+// Puts the tensors of a call into a graph.
+class Describer {
+ public:
+  Describer(Graph& graph, const GraphKey& key) : graph_(graph), key_(key) {}
+
+  TensorPointer input(Operand operand) {
+    TensorPointer tensor = graph_.tensor(TensorAttributes());
+    place(operand, tensor);
+    return tensor;
+  }
+  void output(Operand operand, const TensorPointer& tensor) {
+    place(operand, tensor);
+    tensor->set_output(true);
+  }
+
+  // What SDPA_attributes and SDPA_backward_attributes have in common.
+  template <class Options>
+  void set_options(Options& options) {
+    options.set_attn_scale(key_.scale);
+    if (key_.causal) {
+      // With equal lengths both corners are one, and the upper one is better supported.
+      const bool equal = key_.documents || key_.queries == key_.keys;
+      options.set_diagonal_alignment(equal ? fe::DiagonalAlignment_t::TOP_LEFT : fe::DiagonalAlignment_t::BOTTOM_RIGHT);
+      options.set_diagonal_band_right_bound(0);
+      // Keeps keys with key + bound > query: as many as our window, the query's own among them.
+      if (key_.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(key_.window));
+    }
+    if (!key_.documents) return;
+    options.set_padding_mask(true).set_seq_len_q(lengths(q_lengths_uid)).set_seq_len_kv(lengths(k_lengths_uid));
+    options.set_max_total_seq_len_q(key_.queries);
+    options.set_max_total_seq_len_kv(key_.keys);
+  }
+
+ private:
+  void place(Operand operand, const TensorPointer& tensor) {
+    const bool of_keys = operand == k || operand == v || operand == dk || operand == dv;
+    const std::int64_t heads = of_keys ? key_.kv_heads : key_.heads, rows = of_keys ? key_.keys : key_.queries;
+    const std::int64_t stride = key_.row_strides[static_cast<std::size_t>(operand)];
+    tensor->set_uid(uid_of(operand));
+    if (operand == lse) {
+      tensor->set_dim({key_.sequences, heads, rows, 1}).set_data_type(fe::DataType_t::FLOAT);
+      if (key_.documents)
+        tensor->set_stride({rows * heads, 1, heads, 1});  // [Tq,N]
+      else if (key_.backward)
+        tensor->set_stride({heads * rows, rows, 1, 1});  // [B,N,S]; before 9.26 backward takes no other
+      else
+        tensor->set_stride({rows, key_.sequences * rows, 1, 1});  // ours: [N,B*S]
+    } else {
+      tensor->set_dim({key_.sequences, heads, rows, key_.head_size});
+      tensor->set_stride({rows * stride, key_.head_size, stride, 1});
+    }
+    if (key_.documents) tensor->set_ragged_offset(begins(operand));
+  }
+
+  TensorPointer begins(Operand operand) {
+    return graph_.tensor(TensorAttributes()
+                             .set_uid(first_begins_uid + operand)
+                             .set_dim({key_.sequences + 1, 1, 1, 1})
+                             .set_stride({1, 1, 1, 1})
+                             .set_data_type(fe::DataType_t::INT64));
+  }
+  TensorPointer lengths(std::int64_t uid) {
+    return graph_.tensor(TensorAttributes()
+                             .set_uid(uid)
+                             .set_dim({key_.sequences, 1, 1, 1})
+                             .set_stride({1, 1, 1, 1})
+                             .set_data_type(fe::DataType_t::INT32));
+  }
+
+  Graph& graph_;
+  const GraphKey& key_;
+};
+
+void describe_forward(Graph& graph, const GraphKey& key) {
+  Describer describer(graph, key);
+  auto options = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true);
+  describer.set_options(options);
+  const auto [result, stats] = graph.sdpa(describer.input(q), describer.input(k), describer.input(v), options);
+  describer.output(out, result);
+  describer.output(lse, stats);
+}
+
+void describe_backward(Graph& graph, const GraphKey& key, bool deterministic) {
+  Describer describer(graph, key);
+  auto options = fe::graph::SDPA_backward_attributes().set_name("attention_back");
+  options.set_deterministic_algorithm(deterministic);
+  describer.set_options(options);
+  const auto [of_q, of_k, of_v] =
+      graph.sdpa_backward(describer.input(q), describer.input(k), describer.input(v), describer.input(out),
+                          describer.input(dout), describer.input(lse), options);
+  describer.output(dq, of_q);
+  describer.output(dk, of_k);
+  describer.output(dv, of_v);
+}
+
+// Pointers are given by position: the graph must ask for those we give, in our order.
+bool asks_for_ours(const Graph& graph, const GraphKey& key) {
+  std::vector<std::int64_t> expected;
+  for (int i = 0; i < key.operands(); ++i) expected.push_back(uid_of(static_cast<Operand>(i)));
+  if (key.documents) expected.insert(expected.end(), {q_lengths_uid, k_lengths_uid});
+  for (int i = 0; i < key.operands() && key.documents; ++i) expected.push_back(first_begins_uid + i);
+  return graph.get_variant_pack_uids_sorted() == expected;
+}
+
+struct Plan {
+  GraphKey key;
+  std::unique_ptr<Graph> graph;  // null: cuDNN does not take it
+  std::size_t bytes = 0;         // workspace
+  std::string reason;            // where it does not
+};
+
+class Pointers {
+ public:
+  void push(void* pointer) { at_[static_cast<std::size_t>(count_++)] = pointer; }
+  void** data() { return at_.data(); }
+  int count() const { return count_; }
+
+ private:
+  std::array<void*, 2 * backward_operands + 2> at_{};
+  int count_ = 0;
+};
+
+// The part of a tensor that begins at this row and head.
+void* part_of(const Tensor& tensor, std::int64_t row, std::int64_t head) {
+  const std::int64_t offset = row * tensor.stride[0] + head * tensor.dim(2);
+  return static_cast<std::byte*>(tensor.data) + offset * static_cast<std::int64_t>(size_of(tensor.dtype));
+}
+
+std::string describe(const GraphKey& key) {
+  return fmt::format("attention{} of {} x {} queries, {} keys, N={} G={} D={} {}{}", key.backward ? "_back" : "",
+                     key.sequences, key.queries, key.keys, key.heads, key.kv_heads, key.head_size, name_of(key.dtype),
+                     key.documents ? " in documents" : "");
+}
+
+}  // namespace
+
+struct CudnnAttention::State {
+  bool deterministic = true;
+  cudaStream_t stream = nullptr;
+  cudnnHandle_t handle = nullptr;  // null: there is no cuDNN to ask
+  int architecture = 0;            // 90 for 9.0
+  std::vector<Plan> plans;         // a handful: looked through in order
+
+  ~State() {
+    plans.clear();
+    if (handle) fe::detail::destroy_handle(handle);
+  }
+
+  Plan& find(const GraphKey& key) {
+    for (Plan& plan : plans)
+      if (plan.key == key) return plan;
+    return plans.emplace_back(build(key));
+  }
+
+  Plan build(const GraphKey& key) const {
+    Plan plan{.key = key};
+    auto graph = std::make_unique<Graph>();
+    try {
+      if (const std::string problem = try_build(*graph, key, plan.bytes); problem.empty())
+        plan.graph = std::move(graph);
+      else
+        plan.reason = fmt::format("{}: {}", describe(key), problem);
+    } catch (const std::exception& problem) {
+      plan.reason = fmt::format("{}: {}", describe(key), problem.what());
+    }
+    return plan;
+  }
+
+  // Empty, or why not. The first plan that cuDNN's heuristics offer is taken, so that runs repeat.
+  std::string try_build(Graph& graph, const GraphKey& key, std::size_t& bytes) const {
+    graph.set_io_data_type(key.dtype == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT)
+        .set_sm_version(architecture);
+    if (key.backward)
+      describe_backward(graph, key, deterministic);
+    else
+      describe_forward(graph, key);
+    if (const auto status = graph.build(handle, {fe::HeurMode_t::A}); status.is_bad()) return status.get_message();
+    std::int64_t needed = 0;
+    if (const auto status = graph.get_workspace_size(needed); status.is_bad()) return status.get_message();
+    bytes = static_cast<std::size_t>(needed);
+    return asks_for_ours(graph, key) ? "" : "its graph asks for other tensors than were given";
+  }
+
+  void run(const Plan& plan, Pointers& pointers, std::byte* space) const {
+    const auto status = plan.graph->execute(handle, pointers.data(), pointers.count(), space);
+    if (status.is_bad()) fail("cuDNN, {}: {}", describe(plan.key), status.get_message());
+  }
+
+  void check_space(const Plan& plan, std::size_t reserved, const CudnnLayout& layout) const {
+    const std::size_t before = layout.lse + layout.tables;
+    if (before + plan.bytes <= reserved) return;
+    fail(
+        "cuDNN's plan for {} takes {} bytes of workspace and {} before them; {} are reserved, of which cudnn_layout() "
+        "in attention_workspace.cpp expects {} for it",
+        describe(plan.key), plan.bytes, before, reserved, layout.library);
+  }
+
+  // Fills the tables of a call with documents and adds them to its pointers; without documents, does nothing.
+  void add_tables(const GraphKey& key, const AttentionShape& shape, std::byte* space, Pointers& pointers) const {
+    if (!key.documents) return;
+    kernels::DocumentTableParams params;
+    params.offsets = shape.q_offsets.as<std::int32_t>();
+    params.documents = static_cast<int>(key.sequences);
+    params.operands = key.operands();
+    for (int i = 0; i < params.operands; ++i)
+      params.strides[i] = i == lse ? key.heads : key.row_strides[static_cast<std::size_t>(i)];
+    params.begins = reinterpret_cast<std::int64_t*>(space);
+    params.lengths = reinterpret_cast<int*>(space + cudnn_operands * (key.sequences + 1) * 8);
+    check(kernels::launch_document_tables(params, stream), "attention's document tables");
+    pointers.push(params.lengths);
+    pointers.push(params.lengths);
+    for (int i = 0; i < params.operands; ++i) pointers.push(params.begins + i * (key.sequences + 1));
+  }
+};
+
+CudnnAttention::CudnnAttention(const CudaOptions& options, cudaStream_t stream) : state_(std::make_unique<State>()) {
+  state_->deterministic = options.deterministic;
+  state_->stream = stream;
+  if (!options.cudnn || !load_cudnn()) return;
+  int major = 0, minor = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device), "cudaDeviceGetAttribute");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, options.device), "cudaDeviceGetAttribute");
+  state_->architecture = major * 10 + minor;
+  if (fe::detail::create_handle(&state_->handle) != CUDNN_STATUS_SUCCESS) {
+    state_->handle = nullptr;
+    return;
+  }
+  require(fe::detail::set_stream(state_->handle, stream) == CUDNN_STATUS_SUCCESS, "cudnnSetStream failed");
+}
+
+CudnnAttention::~CudnnAttention() = default;
+
+bool CudnnAttention::takes(const AttentionArgs& args) {
+  return state_->handle && suits_cudnn(args) && state_->find(key_of(args)).graph;
+}
+
+bool CudnnAttention::takes(const AttentionBackArgs& args) {
+  return state_->handle && suits_cudnn(args, state_->deterministic) &&
+         state_->find(key_of(args, state_->deterministic)).graph;
+}
+
+std::size_t CudnnAttention::library_bytes(const AttentionArgs& args) {
+  return takes(args) ? state_->find(key_of(args)).bytes : 0;
+}
+
+std::size_t CudnnAttention::library_bytes(const AttentionBackArgs& args) {
+  return takes(args) ? state_->find(key_of(args, state_->deterministic)).bytes : 0;
+}
+
+std::string CudnnAttention::reason() const {
+  std::string lines;
+  for (const Plan& plan : state_->plans)
+    if (!plan.graph) lines += plan.reason + "\n";
+  return lines;
+}
+
+void CudnnAttention::prepare(const PlannedCalls& calls, std::size_t workspace) {
+  for (const AttentionArgs& args : calls.attentions)
+    if (takes(args)) state_->check_space(state_->find(key_of(args)), workspace, cudnn_layout(args));
+  const bool deterministic = state_->deterministic;
+  for (const AttentionBackArgs& args : calls.attention_backs)
+    if (takes(args))
+      state_->check_space(state_->find(key_of(args, deterministic)), workspace, cudnn_layout(args, deterministic));
+}
+
+void CudnnAttention::forward(const AttentionArgs& args, std::span<std::byte> workspace) {
+  const Plan& plan = state_->find(key_of(args));
+  const CudnnLayout layout = cudnn_layout(args);
+  state_->check_space(plan, workspace.size(), layout);
+  std::byte* const tables = workspace.data() + layout.lse;
+  void* const stats = layout.lse > 0 ? static_cast<void*>(workspace.data()) : args.lse.data;
+  Pointers pointers;
+  for (void* pointer : {args.q.data, args.k.data, args.v.data, args.out.data, stats}) pointers.push(pointer);
+  state_->add_tables(plan.key, args.shape, tables, pointers);
+  state_->run(plan, pointers, tables + layout.tables);
+  if (layout.lse == 0) return;
+  const std::int64_t rows = args.q.dim(0), heads = args.q.dim(1);  // [Tq,N] to [N,Tq]
+  const kernels::PermuteParams params{.from = static_cast<const float*>(stats),
+                                      .to = args.lse.as<float>(),
+                                      .sizes = {1, heads, rows},
+                                      .from_strides = {0, 1, heads},
+                                      .to_strides = {0, rows, 1}};
+  check(kernels::launch_permute(params, state_->stream), "attention's lse");
+}
+
+void CudnnAttention::backward(const AttentionBackArgs& args, std::span<std::byte> workspace) {
+  const Plan& plan = state_->find(key_of(args, state_->deterministic));
+  const GraphKey& key = plan.key;
+  const CudnnLayout layout = cudnn_layout(args, state_->deterministic);
+  state_->check_space(plan, workspace.size(), layout);
+  const std::int64_t rows = args.q.dim(0), N = args.q.dim(1), G = args.k.dim(1), group = N / G;
+  const std::int64_t batch = key.documents ? 1 : args.shape.batch;
+  auto* stats = args.lse.as<float>();
+  if (layout.lse > 0) {  // [N,B*S] to [B,N,S], or [N,Tq] to [Tq,N]
+    stats = reinterpret_cast<float*>(workspace.data());
+    kernels::PermuteParams params{.from = args.lse.as<float>(), .to = stats, .sizes = {batch, N, rows / batch}};
+    const std::int64_t S = rows / batch;
+    const std::int64_t from[3] = {S, rows, 1}, ordered[3] = {N * S, S, 1}, by_row[3] = {0, 1, N};
+    std::copy_n(from, 3, params.from_strides);
+    std::copy_n(key.documents ? by_row : ordered, 3, params.to_strides);
+    check(kernels::launch_permute(params, state_->stream), "attention_back's lse");
+  }
+  std::byte* const tables = workspace.data() + layout.lse;
+  const std::int64_t sequences_at_once = key.documents ? 1 : key.sequences;
+  for (std::int64_t sequence = 0; sequence < batch; sequence += sequences_at_once)
+    for (std::int64_t kv_head = 0; kv_head < G; kv_head += key.kv_heads) {
+      const std::int64_t head = kv_head * group, q_row = sequence * key.queries, k_row = sequence * key.keys;
+      Pointers pointers;
+      pointers.push(part_of(args.q, q_row, head));
+      pointers.push(part_of(args.k, k_row, kv_head));
+      pointers.push(part_of(args.v, k_row, kv_head));
+      pointers.push(part_of(args.out, q_row, head));
+      pointers.push(stats + (sequence * N + head) * key.queries);
+      pointers.push(part_of(args.dout, q_row, head));
+      pointers.push(part_of(args.dq, q_row, head));
+      pointers.push(part_of(args.dk, k_row, kv_head));
+      pointers.push(part_of(args.dv, k_row, kv_head));
+      state_->add_tables(key, args.shape, tables, pointers);
+      state_->run(plan, pointers, tables + layout.tables);
+    }
+}
+
+std::string cudnn_version() {
+  if (!load_cudnn()) return {};
+  const auto version = fe::detail::get_backend_version();
+  return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
+}
+
+}  // namespace tera::cuda

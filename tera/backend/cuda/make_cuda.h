@@ -14,6 +14,7 @@ namespace tera::cuda {
 struct CudaOptions {
   int device = 0;
   bool deterministic = true;      // no kernel whose result depends on timing
+  bool cudnn = true;              // let cuDNN compute the attention that it takes; false: our own kernels, always
   bool tf32 = false;              // let fp32 products round their operands to 10 bits of mantissa
   std::filesystem::path choices;  // file that keeps the kernels chosen by timing; empty: choose anew
 };
@@ -32,6 +33,7 @@ CudaParts make_cuda(const CudaOptions& options);
 bool usable();
 
 // How much workspace the backend takes; the same whether CUDA is built in or not, so that any machine can plan.
-std::unique_ptr<WorkspaceRules> make_cuda_workspace_rules();
+// deterministic: as in CudaOptions.
+std::unique_ptr<WorkspaceRules> make_cuda_workspace_rules(bool deterministic = true);
 
 }  // namespace tera::cuda

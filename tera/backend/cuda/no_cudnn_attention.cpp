@@ -1,1 +1,23 @@
-// To be written.
+// Stands in for cudnn_attention.cpp where the program is built without cuDNN: our own kernels take every call.
+#include "tera/backend/cuda/cudnn_attention.h"
+#include "tera/base/error.h"
+
+namespace tera::cuda {
+
+struct CudnnAttention::State {};
+
+CudnnAttention::CudnnAttention(const CudaOptions&, cudaStream_t) {}
+CudnnAttention::~CudnnAttention() = default;
+
+bool CudnnAttention::takes(const AttentionArgs&) { return false; }
+bool CudnnAttention::takes(const AttentionBackArgs&) { return false; }
+void CudnnAttention::prepare(const PlannedCalls&, std::size_t) {}
+void CudnnAttention::forward(const AttentionArgs&, std::span<std::byte>) { fail("built without cuDNN"); }
+void CudnnAttention::backward(const AttentionBackArgs&, std::span<std::byte>) { fail("built without cuDNN"); }
+std::size_t CudnnAttention::library_bytes(const AttentionArgs&) { return 0; }
+std::size_t CudnnAttention::library_bytes(const AttentionBackArgs&) { return 0; }
+std::string CudnnAttention::reason() const { return {}; }
+
+std::string cudnn_version() { return {}; }
+
+}  // namespace tera::cuda

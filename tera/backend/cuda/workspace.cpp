@@ -6,7 +6,9 @@
 
 namespace tera::cuda {
 
-std::unique_ptr<WorkspaceRules> make_cuda_workspace_rules() { return std::make_unique<CudaWorkspaceRules>(); }
+std::unique_ptr<WorkspaceRules> make_cuda_workspace_rules(bool deterministic) {
+  return std::make_unique<CudaWorkspaceRules>(deterministic);
+}
 
 // Enough blocks to fill a large GPU twice, few enough that adding their sums up costs little. The numbers depend on the
 // work alone, never on the GPU, so that sums come out the same everywhere.

@@ -12,15 +12,19 @@ inline constexpr std::size_t gemm_workspace_bytes = std::size_t{32} << 20;
 // the files that use the memory are not compiled everywhere; those call the same functions.
 class CudaWorkspaceRules final : public WorkspaceRules {
  public:
+  explicit CudaWorkspaceRules(bool deterministic = true) : deterministic_(deterministic) {}
   const OpsTraits& traits() const override { return cuda_traits; }
   std::size_t gemm(const GemmArgs& args) const override;
   std::size_t column_sum(const ColumnSumArgs& args) const override;
   std::size_t norm_back(const NormBackArgs& args) const override;
-  std::size_t attention(const AttentionArgs& args) const override;
+  std::size_t attention(const AttentionArgs& args) const override;  // attention_workspace.cpp
   std::size_t attention_back(const AttentionBackArgs& args) const override;
   std::size_t embedding_back(const EmbeddingBackArgs& args) const override;
   std::size_t sum(const SumArgs& args) const override;
   std::size_t sum_squares(const SumSquaresArgs& args) const override;
+
+ private:
+  bool deterministic_;
 };
 
 // Blocks of rows whose partial sums norm_back and column_sum add up, in order.

@@ -1,0 +1,56 @@
+# cuDNN for attention, where CUDA is built in: the headers of cuDNN 9 (the toolkit's, or the system's) and those of
+# cudnn-frontend, which scripts/cudnn-frontend places in .cache/. Sets TERA_HAVE_CUDNN and TERA_CUDNN_INCLUDE_DIRS.
+# Nothing is linked: the library is opened when a GPU is used.
+set(TERA_CUDNN_FRONTEND_DIR "" CACHE PATH "folder with cudnn_frontend.h; empty: .cache/cudnn-frontend/include")
+set(TERA_HAVE_CUDNN OFF)
+if(NOT TERA_HAVE_CUDA)
+  return()
+endif()
+set(tera_cudnn_frontend_oldest 1.32.0)  # what this was written with; runs graphs by position, without maps
+
+find_path(TERA_CUDNN_DIR cudnn_version.h HINTS ${CUDAToolkit_INCLUDE_DIRS} NO_CACHE)
+set(tera_cudnn_frontend ${TERA_CUDNN_FRONTEND_DIR})
+if(NOT tera_cudnn_frontend)
+  set(tera_cudnn_frontend ${PROJECT_SOURCE_DIR}/.cache/cudnn-frontend/include)
+endif()
+
+function(tera_header_version header prefix major minor patch result)
+  file(STRINGS ${header} lines REGEX "^#define ${prefix}")
+  set(version "")
+  foreach(part ${major} ${minor} ${patch})
+    string(REGEX MATCH "${prefix}${part} +([0-9]+)" found "${lines}")
+    list(APPEND version ${CMAKE_MATCH_1})
+  endforeach()
+  list(JOIN version . version)
+  set(${result} ${version} PARENT_SCOPE)
+endfunction()
+
+if(NOT TERA_CUDNN_DIR)
+  message(STATUS "cuDNN: left out (cudnn_version.h was not found); attention runs on kernels of our own")
+  return()
+endif()
+if(NOT EXISTS ${tera_cudnn_frontend}/cudnn_frontend.h)
+  message(STATUS "cuDNN: left out (no cudnn_frontend.h in ${tera_cudnn_frontend}; scripts/cudnn-frontend fetches it); "
+                 "attention runs on kernels of our own")
+  return()
+endif()
+set(tera_cudnn_header ${TERA_CUDNN_DIR}/cudnn_version.h)
+if(EXISTS ${TERA_CUDNN_DIR}/cudnn_version_v9.h)
+  set(tera_cudnn_header ${TERA_CUDNN_DIR}/cudnn_version_v9.h)
+endif()
+tera_header_version(${tera_cudnn_header} CUDNN_ MAJOR MINOR PATCHLEVEL tera_cudnn_version)
+tera_header_version(${tera_cudnn_frontend}/cudnn_frontend_version.h CUDNN_FRONTEND_ MAJOR_VERSION MINOR_VERSION
+                    PATCH_VERSION tera_cudnn_frontend_version)
+if(NOT tera_cudnn_version MATCHES "^9\\.")
+  message(STATUS "cuDNN: left out (version 9 is needed, this is ${tera_cudnn_version})")
+  return()
+endif()
+if(tera_cudnn_frontend_version VERSION_LESS tera_cudnn_frontend_oldest)
+  message(STATUS "cuDNN: left out (cudnn-frontend is ${tera_cudnn_frontend_version}, ${tera_cudnn_frontend_oldest} or "
+                 "later is needed)")
+  return()
+endif()
+set(TERA_HAVE_CUDNN ON)
+set(TERA_CUDNN_INCLUDE_DIRS ${TERA_CUDNN_DIR} ${tera_cudnn_frontend} ${CUDAToolkit_INCLUDE_DIRS})
+list(REMOVE_DUPLICATES TERA_CUDNN_INCLUDE_DIRS)
+message(STATUS "cuDNN: ${tera_cudnn_version}, cudnn-frontend ${tera_cudnn_frontend_version}")

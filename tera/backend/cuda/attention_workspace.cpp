@@ -1,0 +1,121 @@
+#include "tera/backend/cuda/attention_workspace.h"
+
+#include <algorithm>
+
+#include "tera/backend/cuda/workspace.h"
+
+namespace tera::cuda {
+namespace {
+
+constexpr std::int64_t shortest_sequence = 64, largest_head = 256;
+constexpr std::int64_t score_bytes = std::int64_t{1} << 30;     // for the scores of one call of cuDNN
+constexpr std::int64_t library_spare = std::int64_t{16} << 20;  // counters, tables, rounding up of sizes
+
+std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
+std::size_t part(std::int64_t bytes) { return static_cast<std::size_t>(round_up(bytes, 256)); }
+
+// cuDNN moves 16 bytes at a time.
+bool aligned(const Tensor& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0 && tensor.stride[0] % 8 == 0;
+}
+
+bool suits(const Tensor& q, const Tensor& k, const AttentionShape& shape) {
+  const bool half = q.dtype == DType::bf16 || q.dtype == DType::f16;
+  if (!half || shape.dropout > 0 || q.dim(2) % 8 != 0 || q.dim(2) > largest_head) return false;
+  if (shape.q_offsets)  // only where lengths are equal can we be sure that every query sees a key
+    return shape.q_offsets.data == shape.k_offsets.data && q.dim(0) >= shortest_sequence;
+  const std::int64_t queries = q.dim(0) / shape.batch, keys = k.dim(0) / shape.batch;
+  return std::min(queries, keys) >= shortest_sequence && (shape.mask == Mask::full || queries <= keys);
+}
+
+// The largest divisor of `number` that is at most `limit` (at least 1).
+std::int64_t divisor_up_to(std::int64_t number, std::int64_t limit) {
+  std::int64_t divisor = std::clamp<std::int64_t>(limit, 1, number);
+  while (number % divisor != 0) --divisor;
+  return divisor;
+}
+
+std::int64_t scores_of_one_head(const AttentionBackArgs& args) {
+  const std::int64_t queries = args.q.dim(0) / args.shape.batch, keys = args.k.dim(0) / args.shape.batch;
+  return round_up(queries, 64) * round_up(keys, 128) * 2;
+}
+
+std::int64_t table_bytes(const AttentionShape& shape) {
+  if (!shape.q_offsets) return 0;
+  const std::int64_t documents = sequence_count(shape);
+  return cudnn_operands * (documents + 1) * 8 + documents * 4;
+}
+
+std::int64_t lse_bytes(const Tensor& q) { return q.dim(0) * q.dim(1) * 4; }
+
+// One call: the sums of dout * out; the scores, or dq in fp32; with groups, dk and dv of every query head.
+std::int64_t library_bytes(const AttentionBackArgs& args, bool deterministic) {
+  const std::int64_t D = args.q.dim(2), group = args.q.dim(1) / args.k.dim(1);
+  const AttentionSlices slices = attention_back_slices(args, deterministic);
+  const std::int64_t heads = slices.sequences * slices.kv_heads * group;  // of all its sequences
+  const std::int64_t queries = args.q.dim(0) / args.shape.batch, keys = args.k.dim(0) / args.shape.batch;
+  const std::int64_t sums = heads * queries * 4;
+  const std::int64_t whole = deterministic ? heads * scores_of_one_head(args) : heads * round_up(queries, 128) * D * 4;
+  const std::int64_t every_head = group > 1 ? 2 * heads * round_up(keys, 128) * D * 2 : 0;
+  return sums + whole + every_head + library_spare;
+}
+
+// The same for documents, where cudnn-frontend takes over the distances between rows.
+std::int64_t document_library_bytes(const AttentionBackArgs& args) {
+  const std::int64_t group = args.q.dim(1) / args.k.dim(1);
+  const std::int64_t every_head = group > 1 ? args.k.dim(0) * (args.dk.stride[0] + args.dv.stride[0]) * group * 4 : 0;
+  return lse_bytes(args.q) + args.q.dim(0) * args.dq.stride[0] * 4 + every_head + library_spare;
+}
+
+}  // namespace
+
+std::int64_t sequence_count(const AttentionShape& shape) {
+  return shape.q_offsets ? shape.q_offsets.dim(0) - 1 : shape.batch;
+}
+
+bool suits_cudnn(const AttentionArgs& args) {
+  return suits(args.q, args.k, args.shape) && aligned(args.q) && aligned(args.k) && aligned(args.v) &&
+         aligned(args.out);
+}
+
+bool suits_cudnn(const AttentionBackArgs& args, bool deterministic) {
+  // The scores of documents would be kept as if each were as long as all of them.
+  if (deterministic && args.shape.q_offsets) return false;
+  return suits(args.q, args.k, args.shape) && aligned(args.q) && aligned(args.k) && aligned(args.v) &&
+         aligned(args.out) && aligned(args.dout) && aligned(args.dq) && aligned(args.dk) && aligned(args.dv);
+}
+
+AttentionSlices attention_back_slices(const AttentionBackArgs& args, bool deterministic) {
+  const std::int64_t kv_heads = args.k.dim(1), group = args.q.dim(1) / kv_heads;
+  if (!deterministic || args.shape.q_offsets) return {args.shape.batch, kv_heads};
+  const std::int64_t groups = score_bytes / (group * scores_of_one_head(args));
+  if (groups < kv_heads) return {1, divisor_up_to(kv_heads, groups)};
+  return {divisor_up_to(args.shape.batch, groups / kv_heads), kv_heads};
+}
+
+CudnnLayout cudnn_layout(const AttentionArgs& args) {
+  // Without documents cuDNN writes lse in our order.
+  return {.lse = args.shape.q_offsets ? part(lse_bytes(args.q)) : 0,
+          .tables = part(table_bytes(args.shape)),
+          .library = static_cast<std::size_t>(library_spare)};
+}
+
+CudnnLayout cudnn_layout(const AttentionBackArgs& args, bool deterministic) {
+  const bool documents = static_cast<bool>(args.shape.q_offsets);
+  return {.lse = documents || args.shape.batch > 1 ? part(lse_bytes(args.q)) : 0,
+          .tables = part(table_bytes(args.shape)),
+          .library = part(documents ? document_library_bytes(args) : library_bytes(args, deterministic))};
+}
+
+std::size_t own_attention_back_bytes(const AttentionBackArgs& args) { return part(lse_bytes(args.q)); }
+
+std::size_t CudaWorkspaceRules::attention(const AttentionArgs& args) const {
+  return suits_cudnn(args) ? cudnn_layout(args).total() : 0;
+}
+
+std::size_t CudaWorkspaceRules::attention_back(const AttentionBackArgs& args) const {
+  const std::size_t library = suits_cudnn(args, deterministic_) ? cudnn_layout(args, deterministic_).total() : 0;
+  return std::max(library, own_attention_back_bytes(args));
+}
+
+}  // namespace tera::cuda

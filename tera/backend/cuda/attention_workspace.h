@@ -1,0 +1,39 @@
+#pragma once
+// Who computes a call of attention, cuDNN or our own kernels, and how much workspace that takes. Pure C++: any machine
+// can plan for a GPU.
+
+#include "tera/ops/attention.h"
+
+namespace tera::cuda {
+
+// Whether cuDNN may be asked for a call. It can still refuse when its graph is built; our own kernels then take it.
+bool suits_cudnn(const AttentionArgs& args);
+bool suits_cudnn(const AttentionBackArgs& args, bool deterministic);
+
+// Sequences of equal length, or documents.
+std::int64_t sequence_count(const AttentionShape& shape);
+
+// cuDNN's backward without races writes all scores to memory, two bytes each, before it sums dq up. So that this stays
+// linear in the batch, one call of ours becomes several of cuDNN's: runs of sequences and of kv heads.
+struct AttentionSlices {
+  std::int64_t sequences = 0, kv_heads = 0;  // in one call of cuDNN; they divide the batch and G
+};
+AttentionSlices attention_back_slices(const AttentionBackArgs& args, bool deterministic);
+
+// The workspace of a call that cuDNN takes: bytes of its parts, in this order. Each begins at a multiple of 256.
+struct CudnnLayout {
+  std::size_t lse = 0;      // f32 in cuDNN's order: [B,N,S], or [Tq,N] for documents; 0: the caller's is in that order
+  std::size_t tables = 0;   // of documents: where each begins in each operand, and its length
+  std::size_t library = 0;  // what cuDNN asks for itself; a bound, checked against its plan
+  std::size_t total() const { return lse + tables + library; }
+};
+CudnnLayout cudnn_layout(const AttentionArgs& args);
+CudnnLayout cudnn_layout(const AttentionBackArgs& args, bool deterministic);
+
+// Tables of documents: for every operand i64 [documents+1], then i32 [documents].
+inline constexpr std::int64_t cudnn_operands = 9;  // q, k, v, out, lse, dout, dq, dk, dv
+
+// What our own backward keeps: the dot product of each row of out with its gradient, f32 [N,Tq].
+std::size_t own_attention_back_bytes(const AttentionBackArgs& args);
+
+}  // namespace tera::cuda
