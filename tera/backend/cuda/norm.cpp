@@ -1,1 +1,61 @@
-// To be written.
+#include "tera/backend/cuda/kernels/norm.cuh"
+
+#include "tera/backend/cuda/cuda_error.h"
+#include "tera/backend/cuda/cuda_ops.h"
+#include "tera/backend/cuda/workspace.h"
+
+namespace tera::cuda {
+namespace {
+
+kernels::NormShape norm_shape(const Tensor& x) {
+  return {.vectors = norm_vectors(x), .heads = x.shape.rank == 3 ? x.dim(1) : 1, .width = x.shape.last()};
+}
+
+}  // namespace
+
+void CudaOps::do_norm(const NormArgs& args) {
+  const kernels::NormForward forward{.scalar = scalar_of(args.x.dtype),
+                                     .layer = args.kind == NormKind::layer_norm,
+                                     .shape = norm_shape(args.x),
+                                     .x = args.x.data,
+                                     .weight = args.weight.data,
+                                     .bias = args.bias.data,
+                                     .y = args.y.data,
+                                     .mean = args.mean ? args.mean.as<float>() : nullptr,
+                                     .rstd = args.rstd.as<float>(),
+                                     .x_stride = args.x.stride[0],
+                                     .y_stride = args.y.stride[0],
+                                     .eps = args.eps};
+  check(kernels::launch_norm(forward, stream_), "norm");
+}
+
+void CudaOps::do_norm_back(const NormBackArgs& args) {
+  const kernels::NormShape shape = norm_shape(args.x);
+  const PartialSums blocks = partial_sums(shape.vectors);
+  auto* sums = reinterpret_cast<float*>(workspace(norm_back_bytes(args)).data());
+  float* dweight_sums = args.dweight ? sums : nullptr;
+  float* dbias_sums = args.dbias ? sums + (args.dweight ? blocks.blocks * shape.width : 0) : nullptr;
+  const kernels::NormBackward backward{.scalar = scalar_of(args.x.dtype),
+                                       .layer = args.kind == NormKind::layer_norm,
+                                       .shape = shape,
+                                       .dy = args.dy.data,
+                                       .x = args.x.data,
+                                       .weight = args.weight.data,
+                                       .residual = args.residual.data,
+                                       .dx = args.dx.data,
+                                       .mean = args.mean ? args.mean.as<float>() : nullptr,
+                                       .rstd = args.rstd.as<float>(),
+                                       .dy_stride = args.dy.stride[0],
+                                       .x_stride = args.x.stride[0],
+                                       .residual_stride = args.residual.stride[0],
+                                       .dx_stride = args.dx.stride[0],
+                                       .dweight_sums = dweight_sums,
+                                       .dbias_sums = dbias_sums,
+                                       .dweight = args.dweight ? args.dweight.as<float>() : nullptr,
+                                       .dbias = args.dbias ? args.dbias.as<float>() : nullptr,
+                                       .blocks = blocks.blocks,
+                                       .vectors_per_block = blocks.rows_per_block};
+  check(kernels::launch_norm_back(backward, stream_), "norm_back");
+}
+
+}  // namespace tera::cuda

@@ -1,1 +1,61 @@
-// To be written.
+#include "tera/backend/cuda/kernels/pointwise.cuh"
+
+#include "tera/backend/cuda/cuda_error.h"
+#include "tera/backend/cuda/cuda_ops.h"
+
+namespace tera::cuda {
+namespace {
+
+kernels::Curve curve_of(Activation kind) {
+  switch (kind) {
+    case Activation::gelu:
+    case Activation::geglu: return kernels::Curve::gelu;
+    case Activation::gelu_tanh:
+    case Activation::geglu_tanh: return kernels::Curve::gelu_tanh;
+    case Activation::squared_relu: return kernels::Curve::squared_relu;
+    case Activation::silu:
+    case Activation::swiglu: return kernels::Curve::silu;
+  }
+  fail("activation {} has no CUDA kernel", static_cast<int>(kind));
+}
+
+}  // namespace
+
+void CudaOps::do_activation(const ActivationArgs& args) {
+  const kernels::ActivationForward forward{.scalar = scalar_of(args.x.dtype),
+                                           .curve = curve_of(args.kind),
+                                           .gated = is_gated(args.kind),
+                                           .x = args.x.data,
+                                           .y = args.y.data,
+                                           .rows = args.y.dim(0),
+                                           .width = args.y.dim(1)};
+  check(kernels::launch_activation(forward, stream_), "activation");
+}
+
+void CudaOps::do_activation_back(const ActivationBackArgs& args) {
+  const kernels::ActivationBackward backward{.scalar = scalar_of(args.x.dtype),
+                                             .curve = curve_of(args.kind),
+                                             .gated = is_gated(args.kind),
+                                             .dy = args.dy.data,
+                                             .x = args.x.data,
+                                             .dx = args.dx.data,
+                                             .rows = args.dy.dim(0),
+                                             .width = args.dy.dim(1)};
+  check(kernels::launch_activation_back(backward, stream_), "activation_back");
+}
+
+void CudaOps::do_dropout(const DropoutArgs& args) {
+  const kernels::Dropout dropout{.scalar = scalar_of(args.x.dtype),
+                                 .x = args.x.data,
+                                 .residual = args.residual.data,
+                                 .row_ids = args.rows.as<std::int64_t>(),
+                                 .y = args.y.data,
+                                 .key = args.key.seed,
+                                 .rate = args.rate,
+                                 .kept = 1.0f / (1.0f - args.rate),
+                                 .rows = args.x.dim(0),
+                                 .width = args.x.dim(1)};
+  check(kernels::launch_dropout(dropout, stream_), "dropout");
+}
+
+}  // namespace tera::cuda

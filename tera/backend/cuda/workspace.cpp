@@ -23,6 +23,24 @@ std::int64_t scalar_sum_blocks(std::int64_t elements) {
   return std::clamp<std::int64_t>((elements + elements_per_block - 1) / elements_per_block, 1, most_blocks);
 }
 
+std::int64_t norm_vectors(const Tensor& x) { return x.dim(0) * (x.shape.rank == 3 ? x.dim(1) : 1); }
+
+std::size_t norm_back_bytes(const NormBackArgs& args) {
+  const std::int64_t gradients = (args.dweight ? 1 : 0) + (args.dbias ? 1 : 0);
+  const std::int64_t sums = partial_sums(norm_vectors(args.x)).blocks * args.x.shape.last();
+  return static_cast<std::size_t>(gradients * sums) * sizeof(float);
+}
+
+std::size_t embedding_back_bytes(std::int64_t tokens) {
+  return 2 * static_cast<std::size_t>(tokens) * sizeof(std::uint64_t);
+}
+
+std::size_t CudaWorkspaceRules::norm_back(const NormBackArgs& args) const { return norm_back_bytes(args); }
+
+std::size_t CudaWorkspaceRules::embedding_back(const EmbeddingBackArgs& args) const {
+  return embedding_back_bytes(args.ids.dim(0));
+}
+
 std::size_t CudaWorkspaceRules::gemm(const GemmArgs& /*args*/) const { return gemm_workspace_bytes; }
 
 }  // namespace tera::cuda

@@ -32,6 +32,11 @@ struct PartialSums {
   std::int64_t blocks = 0, rows_per_block = 0;
 };
 PartialSums partial_sums(std::int64_t rows);
+// Vectors that norm_back sees in x, and the partial sums of dweight, then of dbias: f32 [blocks, H] each.
+std::int64_t norm_vectors(const Tensor& x);
+std::size_t norm_back_bytes(const NormBackArgs& args);
+// Two buffers of sorted (id, row) keys, 64 bits each.
+std::size_t embedding_back_bytes(std::int64_t tokens);
 // Blocks whose partial sums sum and sum_squares add up, in order.
 std::int64_t scalar_sum_blocks(std::int64_t elements);
 

@@ -1,0 +1,45 @@
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "tera/backend/cuda/kernels/types.cuh"
+
+namespace tera::cuda::kernels {
+
+enum class Curve : std::uint8_t { gelu, gelu_tanh, squared_relu, silu };
+
+// y [rows, width]; x the same, or [rows, 2 width] = [gate | up] when gated. Dense.
+struct ActivationForward {
+  Scalar scalar;
+  Curve curve;
+  bool gated;
+  const void* x;
+  void* y;
+  std::int64_t rows, width;
+};
+// dx like x, may be x.
+struct ActivationBackward {
+  Scalar scalar;
+  Curve curve;
+  bool gated;
+  const void *dy, *x;
+  void* dx;
+  std::int64_t rows, width;
+};
+// y = residual + mask * x * kept; y may be x or residual. Dense [rows, width].
+struct Dropout {
+  Scalar scalar;
+  const void *x, *residual;     // residual may be null
+  const std::int64_t* row_ids;  // [rows]
+  void* y;
+  std::uint64_t key;
+  float rate, kept;  // kept: 1 / (1 - rate)
+  std::int64_t rows, width;
+};
+
+cudaError_t launch_activation(const ActivationForward& args, cudaStream_t stream);
+cudaError_t launch_activation_back(const ActivationBackward& args, cudaStream_t stream);
+cudaError_t launch_dropout(const Dropout& args, cudaStream_t stream);
+
+}  // namespace tera::cuda::kernels

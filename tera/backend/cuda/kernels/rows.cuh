@@ -1,0 +1,108 @@
+#pragma once
+// Kernels that walk a matrix of rows: how threads are laid over it, and packs of elements as floats.
+
+#include <type_traits>
+
+#include "tera/backend/cuda/kernels/types.cuh"
+
+namespace tera::cuda::kernels {
+
+// launch(N) with the elements a thread moves at a time, as a compile-time constant: 16 bytes where everything is
+// aligned and divides, else one.
+template <class T, class Launch>
+auto with_pack(bool whole_packs, const Launch& launch) {
+  if (whole_packs) return launch(std::integral_constant<int, 16 / static_cast<int>(sizeof(T))>{});
+  return launch(std::integral_constant<int, 1>{});
+}
+
+inline std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// One thread per pack of columns; blocks beside each other cover a row, blocks below each other the rows, several per
+// thread so that loads overlap. No thread divides an index.
+inline constexpr int row_threads = 128;
+inline dim3 row_grid(std::int64_t rows, std::int64_t packs, int rows_per_thread) {
+  constexpr std::int64_t most_y = 65535;  // what CUDA allows; kernels loop over the rest
+  const std::int64_t y = divide_up(rows, rows_per_thread);
+  return {static_cast<unsigned>(divide_up(packs, row_threads)), static_cast<unsigned>(y < most_y ? y : most_y)};
+}
+
+}  // namespace tera::cuda::kernels
+
+#ifdef __CUDACC__
+namespace tera::cuda::kernels {
+
+template <class T, int N>
+__device__ inline void unpack(const Pack<T, N>& pack, float (&out)[N]) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) out[j] = to_float(pack.value[j]);
+}
+
+// Rounds pairs with one instruction where the type has it.
+template <class T, int N>
+__device__ inline Pack<T, N> packed(const float (&in)[N]) {
+  Pack<T, N> pack;
+  if constexpr (std::is_same_v<T, __nv_bfloat16> && N % 2 == 0) {
+#pragma unroll
+    for (int j = 0; j < N; j += 2) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(in[j], in[j + 1]);
+      pack.value[j] = pair.x;
+      pack.value[j + 1] = pair.y;
+    }
+  } else if constexpr (std::is_same_v<T, __half> && N % 2 == 0) {
+#pragma unroll
+    for (int j = 0; j < N; j += 2) {
+      const __half2 pair = __floats2half2_rn(in[j], in[j + 1]);
+      pack.value[j] = pair.x;
+      pack.value[j + 1] = pair.y;
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < N; ++j) pack.value[j] = from_float<T>(in[j]);
+  }
+  return pack;
+}
+
+// N floats, 16 bytes at a time where N allows; `from` is aligned accordingly.
+template <int N>
+__device__ inline void load_floats(const float* from, float (&out)[N]) {
+  constexpr int step = N % 4 == 0 ? 4 : 1;
+#pragma unroll
+  for (int j = 0; j < N; j += step) {
+    const Pack<float, step> part = load<step>(from + j);
+#pragma unroll
+    for (int i = 0; i < step; ++i) out[j + i] = part.value[i];
+  }
+}
+template <int N>
+__device__ inline void store_floats(float* to, const float (&in)[N]) {
+  constexpr int step = N % 4 == 0 ? 4 : 1;
+#pragma unroll
+  for (int j = 0; j < N; j += step) {
+    Pack<float, step> part;
+#pragma unroll
+    for (int i = 0; i < step; ++i) part.value[i] = in[j + i];
+    store(to + j, part);
+  }
+}
+
+inline constexpr float log2_e = 1.44269504f;
+
+// 2^x within 2 ulp; results below the normal range become 0. One instruction.
+__device__ inline float exp2_approx(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+// 1/x within 1 ulp; 0 where the result would lie below the normal range.
+__device__ inline float reciprocal_approx(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+// What results from an id outside its table hold: reading foreign memory is no option, waiting for the device to
+// complain neither, and a broken row must not look sound.
+__device__ inline float broken_value() { return __int_as_float(0x7fc00000); }  // NaN
+
+}  // namespace tera::cuda::kernels
+#endif
