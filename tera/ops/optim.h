@@ -12,7 +12,8 @@ struct SumSquaresArgs {
   void check() const;
 };
 
-// norm = sqrt(sum of sums, in order); factor = min(1, max_norm / (norm + 1e-6)), or 1 when max_norm is 0.
+// norm = sqrt(sum of sums, in order); factor = min(1, max_norm / (norm + 1e-6)), or 1 when max_norm is 0. A norm that
+// is not finite gives factor = NaN, whatever max_norm is.
 struct ClipArgs {
   Tensor sums;          // f64 [P], one per parameter in name order
   Tensor norm, factor;  // f32 [1]
@@ -22,6 +23,9 @@ struct ClipArgs {
 
 // weight -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * weight), m^ = m / correction1, v^ = v / correction2, with the
 // gradient first multiplied by grad_factor.
+//
+// Both optimizers skip the step when grad_factor is not finite: weight, moments and copy stay as they are; clear_grad
+// holds all the same. The decision is made where the factor lies, so no host waits for it.
 struct AdamArgs {
   Tensor weight, grad, m, v;          // f32 [n]
   Tensor copy;                        // optional: the weight rounded to the dtype that compute uses
@@ -32,7 +36,7 @@ struct AdamArgs {
   void check() const;
 };
 
-// buffer = momentum * buffer + grad_factor * grad + weight_decay * weight; weight -= lr * buffer.
+// buffer = momentum * buffer + grad_factor * grad + weight_decay * weight; weight -= lr * buffer. Skipped like adam.
 struct SgdArgs {
   Tensor weight, grad, momentum_buffer;  // f32 [n]; no buffer: plain descent
   Tensor copy, scalars;

@@ -22,15 +22,18 @@ class Recorder final : public MetricsSink {
 }  // namespace
 
 Setup load_setup(const std::string& config, const std::vector<std::string>& overrides, Purpose purpose) {
-  const LoadedConfig loaded = load_config(TERA_TEST_CONFIGS "/" + config + ".yaml", overrides);
+  std::vector<std::string> all{"dist.device=cpu"};  // whatever this machine has; an override may say otherwise
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  const LoadedConfig loaded = load_config(TERA_TEST_CONFIGS "/" + config + ".yaml", all);
   return resolve(loaded.config, purpose, &loaded.origins);
 }
 
-RunRecord train_once(const std::string& config, const std::vector<std::string>& overrides) {
+RunRecord train_once(const std::string& config, const std::vector<std::string>& overrides,
+                     const BackendOptions& options) {
   const Setup setup = load_setup(config, overrides);
   StopRequest stop;
   Log log({.console = -1});
-  Backend backend = make_backend(setup.config.dist);
+  Backend backend = make_backend(setup.config.dist, options);
   Trainer trainer(setup, backend, make_data_source(setup), log);
   RunRecord record;
   trainer.add_sink(std::make_unique<Recorder>(record));

@@ -19,7 +19,8 @@ struct RunRecord {
 };
 
 // `config` is a file's name below configs/tests, without its ending.
-RunRecord train_once(const std::string& config, const std::vector<std::string>& overrides = {});
+RunRecord train_once(const std::string& config, const std::vector<std::string>& overrides = {},
+                     const BackendOptions& options = {});
 
 std::vector<float> read_weights(ParamStore& params, Ops& ops);
 

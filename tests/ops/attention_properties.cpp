@@ -10,6 +10,7 @@
 #include "tera/base/error.h"
 #include "tests/ops/attention_reference.h"
 #include "tests/support/close.h"
+#include "tests/support/gpu.h"
 
 namespace tera::test {
 namespace {
@@ -30,11 +31,39 @@ struct AlignedBytes {
 // Ops with as much workspace as the largest call here needs.
 class AttentionProperty : public testing::Test {
  protected:
-  void forward(const AttentionArgs& args) {
+  void forward(AttentionArgs args) {
+    if (played_on() == PlayedOn::gpu) {
+      Tensor* const tensors[] = {&args.q,
+                                 &args.k,
+                                 &args.v,
+                                 &args.out,
+                                 &args.lse,
+                                 &args.shape.q_offsets,
+                                 &args.shape.k_offsets,
+                                 &args.shape.q_rows,
+                                 &args.shape.k_rows};
+      return call_on_gpu(tensors, [&](Ops& ops) { ops.attention(args); });
+    }
     bind(rules_.attention(args));
     ops_.attention(args);
   }
-  void backward(const AttentionBackArgs& args) {
+  void backward(AttentionBackArgs args) {
+    if (played_on() == PlayedOn::gpu) {
+      Tensor* const tensors[] = {&args.q,
+                                 &args.k,
+                                 &args.v,
+                                 &args.out,
+                                 &args.dout,
+                                 &args.lse,
+                                 &args.dq,
+                                 &args.dk,
+                                 &args.dv,
+                                 &args.shape.q_offsets,
+                                 &args.shape.k_offsets,
+                                 &args.shape.q_rows,
+                                 &args.shape.k_rows};
+      return call_on_gpu(tensors, [&](Ops& ops) { ops.attention_back(args); });
+    }
     bind(rules_.attention_back(args));
     ops_.attention_back(args);
   }
@@ -217,6 +246,7 @@ TEST_F(AttentionProperty, NotANumberIsHandedOn) {
 }
 
 TEST_F(AttentionProperty, BadOffsetsAreRefused) {
+  if (played_on() == PlayedOn::gpu) GTEST_SKIP() << "a GPU cannot refuse";
   constexpr std::int64_t T = 10;
   const Shape q_shape = shape(T, N, D), k_shape = shape(T, G, D);
   Floats q = normal_floats(q_shape, 1), k = normal_floats(k_shape, 2), out(q.size()), lse(N * T);

@@ -1,5 +1,5 @@
-// Matrix products against loops in double, on every instruction set of this machine, with guard bytes around each
-// tensor.
+// Matrix products against loops in double, on every instruction set of this machine (or on the GPU, see
+// tests/support/gpu.h), with guard bytes around each tensor.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -14,6 +14,7 @@
 #include "tera/base/error.h"
 #include "tera/base/rng.h"
 #include "tests/support/close.h"
+#include "tests/support/gpu.h"
 
 namespace tera {
 namespace {
@@ -125,7 +126,11 @@ struct Operands {
   }
 };
 
-void run(cpu::Isa isa, int threads, const GemmArgs& args) {
+void run(cpu::Isa isa, int threads, GemmArgs args) {
+  if (test::played_on() == test::PlayedOn::gpu) {
+    Tensor* const tensors[] = {&args.a, &args.b, &args.out, &args.bias, &args.residual};
+    return test::call_on_gpu(tensors, [&](Ops& ops) { ops.gemm(args); });
+  }
   cpu::CpuOps ops(threads, isa);
   std::vector<std::byte> workspace(cpu::CpuWorkspaceRules(threads).gemm(args) + 64);
   void* begin = workspace.data();
@@ -136,6 +141,7 @@ void run(cpu::Isa isa, int threads, const GemmArgs& args) {
 }
 
 std::vector<cpu::Isa> isas() {
+  if (test::played_on() == test::PlayedOn::gpu) return {cpu::best_isa()};  // run() does not look at it
   std::vector<cpu::Isa> all;
   for (const auto& [isa, name] : EnumNames<cpu::Isa>::values)
     if (cpu::supports(isa)) all.push_back(isa);
@@ -191,7 +197,7 @@ void play(const GemmCase& c) {
     run(isa, 1, one.args(c));
     check_result(c, wanted, before, one);
     run(isa, 3, three.args(c));
-    ASSERT_TRUE(one.out == three.out) << "one and three threads differ";
+    ASSERT_TRUE(one.out == three.out) << "one and three threads, or two runs on the GPU, differ";
     if (testing::Test::HasFatalFailure()) return;
   }
 }
@@ -314,6 +320,7 @@ TEST(Gemm, RefusesWhatDoesNotFit) {
 }
 
 TEST(Gemm, NeedsThePlannedWorkspace) {
+  if (test::played_on() == test::PlayedOn::gpu) GTEST_SKIP() << "of the CPU";
   const GemmCase c{.m = 40, .n = 64, .k = 32};
   const Operands operands(c);
   cpu::CpuOps ops(1, cpu::best_isa());

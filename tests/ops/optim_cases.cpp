@@ -2,23 +2,29 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "tests/support/op_test.h"
 
 namespace tera::test {
 namespace {
 
-constexpr double lr = 0.01, correction1 = 0.19, correction2 = 0.02, grad_factor = 0.5;
+constexpr double lr = 0.01, correction1 = 0.19, correction2 = 0.02;
+constexpr double infinity = std::numeric_limits<double>::infinity();
+const double not_a_number = std::nan("");
 
 struct StepCase {
   std::int64_t n;
   DType copy = DType::f32;
   bool with_copy = false, clear_grad = false, momentum = false;
+  double grad_factor = 0.5;
+
+  bool skipped() const { return !std::isfinite(grad_factor); }
 };
 
 std::string name_of_case(const char* op, const StepCase& c) {
-  return fmt::format("{} [{}] copy {} {} clear {} momentum {}", op, c.n, c.with_copy, name_of(c.copy), c.clear_grad,
-                     c.momentum);
+  return fmt::format("{} [{}] copy {} {} clear {} momentum {} factor {}", op, c.n, c.with_copy, name_of(c.copy),
+                     c.clear_grad, c.momentum, c.grad_factor);
 }
 
 std::vector<StepCase> step_cases() {
@@ -26,6 +32,14 @@ std::vector<StepCase> step_cases() {
   for (DType dtype : float_dtypes)
     for (bool clear : {false, true})
       cases.push_back({.n = 133, .copy = dtype, .with_copy = true, .clear_grad = clear, .momentum = clear});
+  for (double factor : {not_a_number, infinity, -infinity})  // skipped
+    for (bool clear : {false, true})
+      cases.push_back({.n = 133,
+                       .copy = DType::bf16,
+                       .with_copy = true,
+                       .clear_grad = clear,
+                       .momentum = true,
+                       .grad_factor = factor});
   return cases;
 }
 
@@ -35,14 +49,15 @@ struct StepTensors {
 };
 StepTensors add_tensors(OpCase& op, const StepCase& c) {
   const Shape s = shape(c.n);
-  return {.weight = op.output("weight", s, DType::f32, {.terms = 4}, normal_values(s, 1)),
+  const OpCase::Extra updated{.terms = c.skipped() ? 0 : 4};
+  return {.weight = op.output("weight", s, DType::f32, updated, normal_values(s, 1)),
           .grad = op.output("grad", s, DType::f32, {.terms = 0}, normal_values(s, 2)),
-          .copy = op.output("copy", s, c.copy, {.terms = 4}),
-          .scalars = op.input("scalars", shape(4), DType::f32, {lr, correction1, correction2, grad_factor})};
+          .copy = op.output("copy", s, c.copy, updated),
+          .scalars = op.input("scalars", shape(4), DType::f32, {lr, correction1, correction2, c.grad_factor})};
 }
 void expect_weight(Reference& r, const StepTensors& t, const StepCase& c, std::size_t i, double weight, double size) {
-  r.expect(t.weight, i, weight, size);
-  r.expect(t.copy, i, c.with_copy ? weight : r[t.copy][i], size);
+  r.expect(t.weight, i, c.skipped() ? r[t.weight][i] : weight, size);
+  r.expect(t.copy, i, c.with_copy && !c.skipped() ? weight : r[t.copy][i], size);
   r.expect(t.grad, i, c.clear_grad ? 0 : r[t.grad][i], 0);
 }
 
@@ -75,8 +90,8 @@ OpCase adam_case(const StepCase& c) {
       const double g = r[t.grad][i] * s[3], w = r[t.weight][i];
       const double new_m = b1 * r[m][i] + (1 - b1) * g, new_v = b2 * r[v][i] + (1 - b2) * g * g;
       const double denominator = std::sqrt(new_v / s[2]) + static_cast<double>(eps);
-      r.expect(m, i, new_m, std::abs(r[m][i]) + std::abs(g));
-      r.expect(v, i, new_v, new_v);
+      r.expect(m, i, c.skipped() ? r[m][i] : new_m, std::abs(r[m][i]) + std::abs(g));
+      r.expect(v, i, c.skipped() ? r[v][i] : new_v, new_v);
       const double step = new_m / s[1] / denominator, shrink = static_cast<double>(decay) * w;
       const double size = std::abs(w) + s[0] * (std::abs(r[m][i]) + std::abs(g)) / s[1] / denominator;
       expect_weight(r, t, c, i, w - s[0] * (step + shrink), size);
@@ -106,7 +121,7 @@ OpCase sgd_case(const StepCase& c) {
       const double w = r[t.weight][i], kept = static_cast<double>(momentum) * r[buffer][i];
       const double direction = kept + r[t.scalars][3] * r[t.grad][i] + static_cast<double>(decay) * w;
       const double size = std::abs(kept) + std::abs(r[t.grad][i]) + std::abs(w);
-      r.expect(buffer, i, c.momentum ? direction : r[buffer][i], size);
+      r.expect(buffer, i, c.momentum && !c.skipped() ? direction : r[buffer][i], size);
       expect_weight(r, t, c, i, w - r[t.scalars][0] * direction, size);
     }
   });
@@ -125,11 +140,19 @@ OpCase clip_case(const Values& sums, float max_norm) {
     double total = 0;
     for (double s : r[in]) total += s;
     const double length = std::sqrt(total), most = static_cast<double>(max_norm);
-    const double ratio = most == 0 ? 1 : std::isnan(length) ? length : std::min(1.0, most / (length + 1e-6));
-    r.expect(norm, 0, length, length);
+    const double ratio = !std::isfinite(static_cast<float>(length)) ? not_a_number
+                         : most == 0                                ? 1
+                                                                    : std::min(1.0, most / (length + 1e-6));
+    r.expect(norm, 0, OpCase::stored(DType::f32, length), length);  // infinite beyond fp32's range
     r.expect(factor, 0, ratio, ratio);
   });
   return op;
+}
+
+Values normal_squares(std::int64_t n) {
+  Values values = normal_values(shape(n), 5);
+  for (double& value : values) value *= value;
+  return values;
 }
 
 TEST(OptimOp, Adam) {
@@ -145,7 +168,9 @@ TEST(OptimOp, Clip) {
   clip_case({0.25}, 1).play();      // below: untouched
   clip_case({4, 5, 16}, 0).play();  // no clipping
   clip_case({0, 0}, 1).play();
-  clip_case({1, std::nan("")}, 1).play();  // a broken gradient stays visible
+  for (float max_norm : {0.0f, 1.0f})  // a broken gradient stays visible
+    for (double broken : {not_a_number, infinity, 1e300}) clip_case({1, broken, 2}, max_norm).play();
+  clip_case(normal_squares(1000), 1).play();
 }
 
 TEST(OptimOp, RejectsWrongTensors) {

@@ -53,6 +53,7 @@ TEST(ReduceOp, ColumnSum) {
     for (const auto& [rows, width] : {std::pair{1, 1}, {6, 5}, {33, 64}, {200, 19}})
       column_sum_case(dtype, rows, width, 0).play();
     column_sum_case(dtype, 70, 20, 13).play();
+    column_sum_case(dtype, 9000, 16, 8).play();  // blocks of many rows
   }
   column_sum_case(DType::f32, 40, 700, 0).play();
   column_sum_case(DType::f32, 5000, 3, 0).play();

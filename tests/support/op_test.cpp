@@ -10,6 +10,7 @@
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
 #include "tests/support/close.h"
+#include "tests/support/gpu.h"
 #include "tests/support/guarded.h"
 
 namespace tera::test {
@@ -72,43 +73,66 @@ Handle OpCase::output(const std::string& name, const Shape& shape, DType dtype, 
   return handle;
 }
 
-OpCase::Bytes OpCase::run(int isa, int threads) const {
-  std::vector<Guarded> memory;
+struct OpCase::Memory {
+  std::vector<Guarded> slots;
+  std::vector<std::vector<std::byte>> before;  // what lay in each slot, guards included
   std::vector<Tensor> tensors;
-  for (const Slot& slot : slots_) {
-    memory.emplace_back(slot.shape, slot.dtype, slot.extra.row_gap);
-    for (std::size_t i = 0; i < slot.values.size(); ++i)
-      write(memory.back().at(static_cast<std::int64_t>(i)), slot.dtype, slot.values[i]);
-    tensors.push_back(memory.back().tensor());
-  }
-  Bytes before;
-  for (const Guarded& m : memory) before.push_back(m.bytes());
-  const Bound bound(tensors);
+};
 
+OpCase::Memory OpCase::make_memory() const {
+  Memory memory;
+  for (const Slot& slot : slots_) {
+    Guarded& piece = memory.slots.emplace_back(slot.shape, slot.dtype, slot.extra.row_gap);
+    for (std::size_t i = 0; i < slot.values.size(); ++i)
+      write(piece.at(static_cast<std::int64_t>(i)), slot.dtype, slot.values[i]);
+    memory.before.push_back(piece.bytes());
+    memory.tensors.push_back(piece.tensor());
+  }
+  return memory;
+}
+
+OpCase::Bytes OpCase::outputs_of(const Memory& memory) const {
+  Bytes outputs(slots_.size());
+  for (std::size_t s = 0; s < slots_.size(); ++s) {
+    const Guarded& piece = memory.slots[s];
+    if (!slots_[s].is_output) {
+      EXPECT_EQ(piece.bytes(), memory.before[s]) << "input " << slots_[s].name << " changed";
+      continue;
+    }
+    EXPECT_TRUE(piece.intact()) << "written outside " << slots_[s].name;
+    for (std::int64_t i = 0; i < count(slots_[s].shape); ++i)
+      outputs[s].insert(outputs[s].end(), piece.at(i), piece.at(i) + size_of(slots_[s].dtype));
+  }
+  return outputs;
+}
+
+OpCase::Bytes OpCase::run_on_cpu(int isa, int threads) const {
+  const Memory memory = make_memory();
+  const Bound bound(memory.tensors);
   const cpu::CpuWorkspaceRules rules(threads);
   PlanOps plan(rules);
   call_(plan, bound);
   EXPECT_GE(plan.calls(), 1);
-  for (std::size_t s = 0; s < memory.size(); ++s) EXPECT_EQ(memory[s].bytes(), before[s]) << "the plan touched memory";
+  for (std::size_t s = 0; s < slots_.size(); ++s)
+    EXPECT_EQ(memory.slots[s].bytes(), memory.before[s]) << "the plan touched memory";
 
   const auto planned = static_cast<std::int64_t>(plan.workspace_peak());
   const Guarded workspace(shape(planned), DType::u8);
   cpu::CpuOps ops(threads, static_cast<cpu::Isa>(isa));
   ops.bind_workspace({static_cast<std::byte*>(workspace.tensor().data), plan.workspace_peak()});
   call_(ops, bound);
-
   EXPECT_TRUE(workspace.intact()) << "written outside the planned workspace";
-  Bytes outputs(slots_.size());
-  for (std::size_t s = 0; s < slots_.size(); ++s) {
-    if (!slots_[s].is_output) {
-      EXPECT_EQ(memory[s].bytes(), before[s]) << "input " << slots_[s].name << " changed";
-      continue;
-    }
-    EXPECT_TRUE(memory[s].intact()) << "written outside " << slots_[s].name;
-    for (std::int64_t i = 0; i < count(slots_[s].shape); ++i)
-      outputs[s].insert(outputs[s].end(), memory[s].at(i), memory[s].at(i) + size_of(slots_[s].dtype));
-  }
-  return outputs;
+  return outputs_of(memory);
+}
+
+OpCase::Bytes OpCase::run_on_gpu(std::int64_t shift) const {
+  Memory memory = make_memory();
+  std::vector<Tensor*> all;
+  for (Tensor& tensor : memory.tensors) all.push_back(&tensor);
+  // The tensors lie elsewhere with each call.
+  const auto call = [&](Ops& ops) { call_(ops, Bound(memory.tensors)); };
+  call_on_gpu(all, call, shift);
+  return outputs_of(memory);
 }
 
 void OpCase::compare(const Bytes& outputs, const Reference& reference) const {
@@ -136,14 +160,31 @@ void OpCase::play() const {
   for (const Slot& slot : slots_) values.push_back(slot.values);
   Reference expected(values);
   reference_(expected);
+  if (played_on() == PlayedOn::gpu)
+    play_on_gpu(expected);
+  else
+    play_on_cpu(expected);
+}
+
+void OpCase::play_on_cpu(const Reference& expected) const {
   for (const auto& [isa, isa_name] : EnumNames<cpu::Isa>::values) {
     if (!cpu::supports(isa)) continue;
     SCOPED_TRACE(fmt::format("{} on {}", name_, isa_name));
-    const Bytes outputs = run(static_cast<int>(isa), 1);
+    const Bytes outputs = run_on_cpu(static_cast<int>(isa), 1);
     compare(outputs, expected);
-    EXPECT_EQ(outputs, run(static_cast<int>(isa), 3)) << "three threads give other bits than one";
+    EXPECT_EQ(outputs, run_on_cpu(static_cast<int>(isa), 3)) << "three threads give other bits than one";
     if (testing::Test::HasFailure()) return;  // one report is enough
   }
+}
+
+void OpCase::play_on_gpu(const Reference& expected) const {
+  SCOPED_TRACE(fmt::format("{} on the GPU", name_));
+  const Bytes outputs = run_on_gpu(0);
+  compare(outputs, expected);
+  EXPECT_EQ(outputs, run_on_gpu(0)) << "a second run gives other bits than the first";
+  if (testing::Test::HasFailure()) return;
+  SCOPED_TRACE("one element behind an aligned address");
+  compare(run_on_gpu(1), expected);
 }
 
 Values finite_differences(const std::function<double(const Values&)>& f, const Values& x) {

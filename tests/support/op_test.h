@@ -1,11 +1,12 @@
 #pragma once
 // One harness for all ops. A case names its tensors, says how the op is called, and what must come out, as fp64 loops
 // written from the definition (or finite differences of such a loop, for a backward op). play() then runs it on every
-// instruction set of this machine and checks
+// instruction set of this machine, or on the GPU when the program was told to (gpu.h), and checks
 //   reference  every output within tolerance() of the fp64 value;
 //   plan       the same call passes under PlanOps, and its workspace is enough: the real run gets exactly that much;
-//   threads    one and three threads give the same bits;
-//   guards     nothing outside the outputs changed: not the inputs, not the bytes around or between rows.
+//   repeats    one and three threads, or two runs on the GPU, give the same bits;
+//   guards     nothing outside the outputs changed: not the inputs, not the bytes around or between rows;
+//   alignment  on the GPU, tensors that begin one element later give results within tolerance, too.
 
 #include <functional>
 #include <string>
@@ -87,7 +88,13 @@ class OpCase {
     bool is_output;
   };
   using Bytes = std::vector<std::vector<std::byte>>;
-  Bytes run(int isa, int threads) const;
+  struct Memory;  // of the host, one piece for each slot
+  Memory make_memory() const;
+  Bytes outputs_of(const Memory& memory) const;
+  Bytes run_on_cpu(int isa, int threads) const;
+  Bytes run_on_gpu(std::int64_t shift) const;
+  void play_on_cpu(const Reference& expected) const;
+  void play_on_gpu(const Reference& expected) const;
   void compare(const Bytes& outputs, const Reference& reference) const;
 
   std::string name_;

@@ -1,6 +1,7 @@
 #include "tera/backend/cpu/kernels/optim.h"
 
 #include <cmath>
+#include <limits>
 
 #include "tera/backend/cpu/blocks.h"
 #include "tera/backend/cpu/cpu_ops.h"
@@ -14,6 +15,8 @@ const OptimKernels& kernels(Isa isa) {
 
 float scalar(const Tensor& scalars, StepScalar which) { return scalars.as<float>()[static_cast<int>(which)]; }
 
+bool is_skipped(const Tensor& scalars) { return !std::isfinite(scalar(scalars, StepScalar::grad_factor)); }
+
 }  // namespace
 
 void CpuOps::do_clip(const ClipArgs& args) {
@@ -22,11 +25,17 @@ void CpuOps::do_clip(const ClipArgs& args) {
   const double norm = std::sqrt(total);
   const double ratio = args.max_norm / (norm + 1e-6);
   *args.norm.as<float>() = static_cast<float>(norm);
-  // Written so that a NaN norm gives a NaN factor: a broken step must not look like an unclipped one.
-  *args.factor.as<float>() = args.max_norm == 0 || ratio >= 1 ? 1.0f : static_cast<float>(ratio);
+  if (!std::isfinite(*args.norm.as<float>()))  // a broken step must not look like an unclipped one
+    *args.factor.as<float>() = std::numeric_limits<float>::quiet_NaN();
+  else
+    *args.factor.as<float>() = args.max_norm == 0 || ratio >= 1 ? 1.0f : static_cast<float>(ratio);
 }
 
 void CpuOps::do_adam(const AdamArgs& args) {
+  if (is_skipped(args.scalars)) {
+    if (args.clear_grad) fill({.out = args.grad});
+    return;
+  }
   const AdamStep step{.weight = args.weight.as<float>(),
                       .grad = args.grad.as<float>(),
                       .m = args.m.as<float>(),
@@ -49,6 +58,10 @@ void CpuOps::do_adam(const AdamArgs& args) {
 }
 
 void CpuOps::do_sgd(const SgdArgs& args) {
+  if (is_skipped(args.scalars)) {
+    if (args.clear_grad) fill({.out = args.grad});
+    return;
+  }
   const SgdStep step{.weight = args.weight.as<float>(),
                      .grad = args.grad.as<float>(),
                      .momentum_buffer = args.momentum_buffer ? args.momentum_buffer.as<float>() : nullptr,

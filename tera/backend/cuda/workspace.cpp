@@ -43,4 +43,23 @@ std::size_t CudaWorkspaceRules::embedding_back(const EmbeddingBackArgs& args) co
 
 std::size_t CudaWorkspaceRules::gemm(const GemmArgs& /*args*/) const { return gemm_workspace_bytes; }
 
+std::size_t column_sum_bytes(std::int64_t rows, std::int64_t width) {
+  return static_cast<std::size_t>(partial_sums(rows).blocks * width) * sizeof(float);
+}
+
+std::size_t scalar_sum_bytes(std::int64_t elements) {
+  const std::int64_t blocks = scalar_sum_blocks(elements);
+  return blocks == 1 ? 0 : static_cast<std::size_t>(blocks) * sizeof(double);
+}
+
+std::size_t CudaWorkspaceRules::column_sum(const ColumnSumArgs& args) const {
+  return column_sum_bytes(args.x.dim(0), args.x.dim(1));
+}
+
+std::size_t CudaWorkspaceRules::sum(const SumArgs& args) const { return scalar_sum_bytes(count(args.x.shape)); }
+
+std::size_t CudaWorkspaceRules::sum_squares(const SumSquaresArgs& args) const {
+  return scalar_sum_bytes(count(args.x.shape));
+}
+
 }  // namespace tera::cuda

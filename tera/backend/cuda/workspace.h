@@ -40,4 +40,7 @@ std::size_t embedding_back_bytes(std::int64_t tokens);
 // Blocks whose partial sums sum and sum_squares add up, in order.
 std::int64_t scalar_sum_blocks(std::int64_t elements);
 
+std::size_t column_sum_bytes(std::int64_t rows, std::int64_t width);
+std::size_t scalar_sum_bytes(std::int64_t elements);
+
 }  // namespace tera::cuda

@@ -1,0 +1,83 @@
+// Whole runs on the GPU against the same runs on the CPU, and against themselves.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/end_to_end/training_run.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+Overrides operator+(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const Overrides on_cpu{"dist.device=cpu", "mixed_precision.precision=fp32"};
+const Overrides on_gpu{"dist.device=cuda", "mixed_precision.precision=fp32"};
+const Overrides on_gpu_bf16{"dist.device=cuda", "mixed_precision.precision=bf16"};
+
+// The quickstart, smaller: a Llama that learns this project's documentation, byte by byte.
+const Overrides small_llama{
+    "model.hidden_size=128",    "model.ffn_hidden_size=320",  "model.num_attention_heads=2",
+    "model.num_query_groups=1", "model.vocab_size=256",       "train.seq_length=128",
+    "train.micro_batch_size=8", "train.global_batch_size=16", "train.eval_iters=0",
+    "optimizer.lr=2e-3",        "optimizer.min_lr=1e-4",      "scheduler.lr_warmup_iters=20",
+    "dataset.kind=text",        "dataset.split='100,0,0'",    "dataset.data_path=" TERA_TEST_TEXT};
+
+void expect_close(const RunRecord& gpu, const RunRecord& cpu, double tolerance, const std::string& what) {
+  ASSERT_EQ(gpu.loss.size(), cpu.loss.size()) << what;
+  double worst = 0;
+  for (std::size_t i = 0; i < cpu.loss.size(); ++i) {
+    EXPECT_NEAR(gpu.loss[i], cpu.loss[i], tolerance * cpu.loss[i]) << what << ", step " << i + 1;
+    worst = std::max(worst, std::abs(gpu.loss[i] / cpu.loss[i] - 1));
+  }
+  testing::Test::RecordProperty("worst", std::to_string(worst));
+}
+
+TEST(CudaTraining, Bf16FollowsTheCpuAndRepeatsItself) {
+  const TempFolder folder;
+  // Choices by timing are part of a run; the second run finds those of the first.
+  const BackendOptions options{.kernel_choices = folder / "kernels.json"};
+  const Overrides run = small_llama + Overrides{"train.train_iters=200"};
+  const RunRecord cpu = train_once("tiny", run + on_cpu);
+  const RunRecord gpu = train_once("tiny", run + on_gpu_bf16, options);
+  EXPECT_LT(cpu.loss.back(), 0.6 * cpu.loss.front()) << "there is nothing to follow";
+  expect_close(gpu, cpu, 0.01, "bf16");
+  const RunRecord again = train_once("tiny", run + on_gpu_bf16, options);
+  EXPECT_EQ(gpu.loss, again.loss);
+  EXPECT_EQ(gpu.grad_norm, again.grad_norm);
+  EXPECT_TRUE(gpu.weights == again.weights);
+}
+
+TEST(CudaTraining, Fp32FollowsTheCpuClosely) {
+  const Overrides run = small_llama + Overrides{"train.train_iters=30"};
+  expect_close(train_once("tiny", run + on_gpu), train_once("tiny", run + on_cpu), 1e-4, "fp32");
+}
+
+// Every kind of block, with the same dropout masks on both.
+TEST(CudaTraining, EveryFamilyFollowsTheCpu) {
+  const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};
+  const std::pair<std::string, Overrides> runs[] = {{"tiny", {}},
+                                                    {"tiny_gpt", {}},
+                                                    {"tiny_gpt", dropout},
+                                                    {"tiny_mistral", {}},
+                                                    {"tiny_qwen2", {}},
+                                                    {"tiny_qwen3", {}},
+                                                    {"tiny", {"optimizer.optimizer=sgd", "optimizer.lr=0.1"}},
+                                                    {"tiny", {"model.recompute_granularity=full"}}};
+  for (const auto& [config, more] : runs) {
+    const RunRecord cpu = train_once(config, more + on_cpu), gpu = train_once(config, more + on_gpu);
+    expect_close(gpu, cpu, 1e-4, config);
+    ASSERT_EQ(gpu.eval_loss.size(), cpu.eval_loss.size());
+    for (std::size_t i = 0; i < cpu.eval_loss.size(); ++i)
+      EXPECT_NEAR(gpu.eval_loss[i], cpu.eval_loss[i], 1e-4 * cpu.eval_loss[i]) << config;
+  }
+}
+
+}  // namespace
+}  // namespace tera::test

@@ -1,0 +1,191 @@
+#include "tests/support/gpu.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "tera/backend/cpu/cpu_ops.h"
+#include "tera/backend/cpu/workspace.h"
+#include "tera/backend/cuda/make_cuda.h"
+#include "tera/backend/plan/plan_ops.h"
+#include "tera/base/error.h"
+#include "tera/tensor/arena.h"
+
+namespace tera::test {
+namespace {
+
+constexpr std::size_t alignment = 256, guard = 256, slab_bytes = std::size_t{512} << 20;
+constexpr std::byte pattern{0x5a};
+
+struct Gpu {
+  cuda::CudaParts parts = cuda::make_cuda({});
+  std::unique_ptr<WorkspaceRules> rules = cuda::make_cuda_workspace_rules();
+  std::span<std::byte> slab = parts.device->allocate(slab_bytes);
+};
+
+std::unique_ptr<Gpu>& gpu_slot() {
+  static std::unique_ptr<Gpu> slot;
+  return slot;
+}
+
+Gpu& gpu() {
+  if (!gpu_slot()) gpu_slot() = std::make_unique<Gpu>();
+  return *gpu_slot();
+}
+
+PlayedOn& played_on_slot() {
+  static PlayedOn where = PlayedOn::cpu;
+  return where;
+}
+
+// Bytes from the first element to the end of the last one, gaps between rows included.
+std::size_t extent(const Tensor& tensor) {
+  if (count(tensor.shape) == 0) return 0;
+  std::int64_t last = 0;
+  for (int d = 0; d < tensor.shape.rank; ++d) last += (tensor.shape[d] - 1) * tensor.stride[d];
+  return static_cast<std::size_t>(last + 1) * size_of(tensor.dtype);
+}
+
+// Host memory that is copied as one, and where its copy begins in the slab.
+struct Piece {
+  std::byte* begin;
+  std::size_t bytes, element_bytes;
+  std::size_t place = 0;
+  std::byte* end() const { return begin + bytes; }
+};
+
+// One for each tensor, those that overlap merged: what one writes must not be undone by a copy of another.
+std::vector<Piece> pieces_of(std::span<Tensor* const> tensors) {
+  std::vector<Piece> all;
+  for (const Tensor* tensor : tensors)
+    if (*tensor) all.push_back({static_cast<std::byte*>(tensor->data), extent(*tensor), size_of(tensor->dtype)});
+  std::ranges::sort(all, [](const Piece& a, const Piece& b) {  // of those that begin together, the longest first
+    return a.begin != b.begin ? a.begin < b.begin : a.bytes > b.bytes;
+  });
+  std::vector<Piece> merged;
+  for (const Piece& piece : all) {
+    if (merged.empty() || piece.begin >= merged.back().end())
+      merged.push_back(piece);
+    else
+      merged.back().bytes = static_cast<std::size_t>(std::max(merged.back().end(), piece.end()) - merged.back().begin);
+  }
+  return merged;
+}
+
+// The part of the slab that holds all pieces, as it is on the host.
+class Image {
+ public:
+  Image(std::span<Tensor* const> tensors, std::int64_t shift) : pieces_(pieces_of(tensors)) {
+    std::size_t end = 0;
+    for (Piece& piece : pieces_) {
+      piece.place = align_up(end + guard, alignment) + static_cast<std::size_t>(shift) * piece.element_bytes;
+      end = piece.place + piece.bytes;
+    }
+    bytes_.assign(align_up(end + guard, alignment), pattern);
+    for (const Piece& piece : pieces_)
+      if (piece.bytes > 0) std::memcpy(bytes_.data() + piece.place, piece.begin, piece.bytes);
+  }
+
+  std::span<std::byte> bytes() { return bytes_; }
+
+  // Where the host's address lies in the slab.
+  std::size_t place_of(const void* data) const {
+    const auto* address = static_cast<const std::byte*>(data);
+    for (const Piece& piece : pieces_)
+      if (address >= piece.begin && (address < piece.end() || address == piece.begin))
+        return piece.place + static_cast<std::size_t>(address - piece.begin);
+    fail("an address outside of all tensors");
+  }
+
+  // Copies the pieces back to where they came from; false when a byte between them changed.
+  bool put_back() {
+    for (const Piece& piece : pieces_) {
+      if (piece.bytes == 0) continue;
+      std::memcpy(piece.begin, bytes_.data() + piece.place, piece.bytes);
+      std::memset(bytes_.data() + piece.place, static_cast<int>(pattern), piece.bytes);
+    }
+    return std::ranges::all_of(bytes_, [](std::byte b) { return b == pattern; });
+  }
+
+ private:
+  std::vector<Piece> pieces_;
+  std::vector<std::byte> bytes_;
+};
+
+Tensor bytes_at(std::size_t place, std::size_t bytes) {
+  return make_tensor(gpu().slab.data() + place, shape(bytes), DType::u8);
+}
+
+// The workspace, full of NaN, and guard bytes behind it. In front of it there are those of the image.
+class GuardedWorkspace {
+ public:
+  GuardedWorkspace(std::size_t place, std::size_t bytes) : guard_(bytes_at(place + bytes, guard)) {
+    require(place + bytes + guard <= slab_bytes, "a case needs {} bytes of the GPU, there are {}", place + bytes,
+            slab_bytes);
+    Ops& ops = *gpu().parts.ops;
+    ops.fill({.out = guard_, .value = static_cast<double>(pattern)});
+    if (bytes > 0) ops.fill({.out = bytes_at(place, bytes), .value = 255});
+    ops.bind_workspace(gpu().slab.subspan(place, bytes));
+  }
+  ~GuardedWorkspace() { gpu().parts.ops->bind_workspace({}); }
+  GuardedWorkspace(const GuardedWorkspace&) = delete;
+  GuardedWorkspace& operator=(const GuardedWorkspace&) = delete;
+
+  bool intact() const {
+    std::vector<std::byte> read(guard);
+    gpu().parts.ops->to_host(guard_, read);
+    return std::ranges::all_of(read, [](std::byte b) { return b == pattern; });
+  }
+
+ private:
+  Tensor guard_;
+};
+
+}  // namespace
+
+PlayedOn played_on() { return played_on_slot(); }
+void set_played_on(PlayedOn where) { played_on_slot() = where; }
+
+Ops& gpu_ops() { return *gpu().parts.ops; }
+Device& gpu_device() { return *gpu().parts.device; }
+void release_gpu() { gpu_slot().reset(); }
+
+void call_on_gpu(std::span<Tensor* const> tensors, FunctionRef<void(Ops&)> call, std::int64_t shift) {
+  Image image(tensors, shift);
+  for (Tensor* tensor : tensors)
+    if (*tensor) tensor->data = gpu().slab.data() + image.place_of(tensor->data);
+
+  PlanOps plan(*gpu().rules);
+  call(plan);
+  EXPECT_GE(plan.calls(), 1);
+  Ops& ops = gpu_ops();
+  const std::size_t image_bytes = image.bytes().size();
+  const GuardedWorkspace workspace(image_bytes, plan.workspace_peak());
+  ops.from_host(image.bytes(), bytes_at(0, image_bytes));
+  // Products do without: choosing among their kernels by time takes long.
+  if (plan.planned_calls().gemms.empty()) ops.prepare(plan.planned_calls(), {});
+  call(ops);
+  ops.to_host(bytes_at(0, image_bytes), image.bytes());
+  EXPECT_TRUE(workspace.intact()) << "written behind the planned workspace of " << plan.workspace_peak() << " bytes";
+  EXPECT_TRUE(image.put_back()) << "written outside of the tensors";
+}
+
+void call_once(std::span<Tensor* const> tensors, FunctionRef<void(Ops&)> call) {
+  if (played_on() == PlayedOn::gpu) return call_on_gpu(tensors, call);
+  const cpu::CpuWorkspaceRules rules(1);
+  PlanOps plan(rules);
+  call(plan);
+  const std::size_t bytes = plan.workspace_peak();
+  std::vector<std::byte> memory(bytes + alignment);
+  void* begin = memory.data();
+  std::size_t space = memory.size();
+  std::align(alignment, bytes, begin, space);
+  cpu::CpuOps ops(1, cpu::best_isa());
+  ops.bind_workspace({static_cast<std::byte*>(begin), bytes});
+  call(ops);
+}
+
+}  // namespace tera::test
