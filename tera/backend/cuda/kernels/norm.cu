@@ -5,11 +5,13 @@ namespace {
 
 template <bool layer, class T, int N>
 __device__ Pack<T, N> scaled(const Pack<T, N>& x, const Pack<T, N>& weight, const T* bias, float mean, float rstd) {
-  float out[N], add[N];
+  float out[N], factor[N], add[N];
+  unpack(x, out);
+  unpack(weight, factor);
   if constexpr (layer) unpack(load<N>(bias), add);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    out[j] = normalised<layer, T>(to_float(x.value[j]), mean, rstd) * to_float(weight.value[j]);
+    out[j] = normalised<layer, T>(out[j], mean, rstd) * factor[j];
     if constexpr (layer) out[j] += add[j];
   }
   return packed<T>(out);
@@ -32,7 +34,7 @@ __global__ void __launch_bounds__(group_threads) norm_groups(NormForward args, i
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       const int i = lane + k * lanes;
-      x[u][k] = v < args.shape.vectors && i < packs ? load<N>(from + i * N) : zero_pack<T, N>();
+      x[u][k] = v < args.shape.vectors && i < packs ? load<N>(from + i * N) : filled<T, N>(0.0f);
     }
   }
   Pack<T, N> weight[K];

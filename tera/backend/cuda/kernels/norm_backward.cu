@@ -31,9 +31,9 @@ __device__ Part<K, T, N> load_part(const NormBackward& args, const Team& team, s
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const int i = team.lane + k * team.lanes;
-    part.x[k] = i < packs ? load<N>(x + i * N) : zero_pack<T, N>();
-    part.dy[k] = i < packs ? load<N>(dy + i * N) : zero_pack<T, N>();
-    part.residual[k] = i < packs && args.residual ? load<N>(residual + i * N) : zero_pack<T, N>();
+    part.x[k] = i < packs ? load<N>(x + i * N) : filled<T, N>(0.0f);
+    part.dy[k] = i < packs ? load<N>(dy + i * N) : filled<T, N>(0.0f);
+    part.residual[k] = i < packs && args.residual ? load<N>(residual + i * N) : filled<T, N>(0.0f);
   }
   part.rstd = v < end ? args.rstd[v] : 0.0f;
   part.mean = layer && v < end ? args.mean[v] : 0.0f;
@@ -65,10 +65,14 @@ __device__ Sums part_sums(const Part<K, T, N>& part, const Pack<T, N> (&weight)[
   Sums sums{0.0f, 0.0f};
 #pragma unroll
   for (int k = 0; k < K; ++k) {
+    float x[N], dy[N], factor[N];
+    unpack(part.x[k], x);
+    unpack(part.dy[k], dy);
+    unpack(weight[k], factor);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const float g = to_float(part.dy[k].value[j]) * to_float(weight[k].value[j]);
-      sums.gx += g * (to_float(part.x[k].value[j]) - part.mean);
+      const float g = dy[j] * factor[j];
+      sums.gx += g * (x[j] - part.mean);
       if constexpr (layer) sums.g += g;
     }
   }
@@ -79,16 +83,19 @@ __device__ Sums part_sums(const Part<K, T, N>& part, const Pack<T, N> (&weight)[
 template <bool layer, int K, class T, int N>
 __device__ Pack<T, N> finish_pack(const Part<K, T, N>& part, int k, const Pack<T, N>& weight, const Sums& means,
                                   float (&dweight)[N], float (&dbias)[N]) {
-  float dx[N];
+  float x[N], dy[N], factor[N], add[N];
+  unpack(part.x[k], x);
+  unpack(part.dy[k], dy);
+  unpack(weight, factor);
+  unpack(part.residual[k], add);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    const float x = to_float(part.x[k].value[j]), dy = to_float(part.dy[k].value[j]);
-    const float normed = (x - part.mean) * part.rstd, g = dy * to_float(weight.value[j]);
-    dweight[j] += dy * normalised<layer, T>(x, part.mean, part.rstd);
-    if constexpr (layer) dbias[j] += dy;
-    dx[j] = (g - means.g - normed * means.gx) * part.rstd + to_float(part.residual[k].value[j]);
+    const float normed = (x[j] - part.mean) * part.rstd, g = dy[j] * factor[j];
+    dweight[j] += dy[j] * normalised<layer, T>(x[j], part.mean, part.rstd);
+    if constexpr (layer) dbias[j] += dy[j];
+    add[j] += (g - means.g - normed * means.gx) * part.rstd;
   }
-  return packed<T>(dx);
+  return packed<T>(add);
 }
 
 // The teams' sums of one gradient, added in order into the block's row of `sums`. shared: a float for each of a team's
@@ -120,7 +127,7 @@ __device__ void leave_sums(const float (&mine)[K][N], const Team& team, std::int
 template <bool layer, int K, class T, int N>
 __global__ void __launch_bounds__(most_threads, K == 1 ? 2 : 1) norm_back_rows(NormBackward args, int lanes) {
   __shared__ Sums scratch[2][most_threads / 32];
-  __shared__ alignas(16) float shared[K == 1 ? most_threads * N : 4];
+  alignas(16) __shared__ float shared[K == 1 ? most_threads * N : 4];
   const Team team{.lanes = lanes,
                   .teams = static_cast<int>(blockDim.x) / lanes,
                   .lane = static_cast<int>(threadIdx.x) % lanes,
@@ -134,7 +141,7 @@ __global__ void __launch_bounds__(most_threads, K == 1 ? 2 : 1) norm_back_rows(N
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const int i = team.lane + k * lanes;
-    weight[k] = i < packs ? load<N>(static_cast<const T*>(args.weight) + i * N) : zero_pack<T, N>();
+    weight[k] = i < packs ? load<N>(static_cast<const T*>(args.weight) + i * N) : filled<T, N>(0.0f);
   }
   float dweight[K][N] = {}, dbias[K][N] = {};
   Part<K, T, N> part = load_part<layer, K, T, N>(args, team, begin + team.team, end);
@@ -198,7 +205,7 @@ __global__ void __launch_bounds__(most_threads) norm_back_long(NormBackward args
     Part<1, T, N> part;
     part.x[0] = load<N>(x + at);
     part.dy[0] = load<N>(dy + at);
-    part.residual[0] = with_residual && args.residual ? load<N>(residual + at) : zero_pack<T, N>();
+    part.residual[0] = with_residual && args.residual ? load<N>(residual + at) : filled<T, N>(0.0f);
     part.rstd = args.rstd[v];
     part.mean = layer ? args.mean[v] : 0.0f;
     return part;
@@ -219,10 +226,10 @@ __global__ void __launch_bounds__(most_threads) norm_back_long(NormBackward args
   }
 }
 
-constexpr int sum_columns = 32, sum_segments = 16;
+constexpr int sum_columns = 32, sum_segments = 16, sum_threads = sum_columns * sum_segments;
 
 // Each of 16 threads adds every 16th block's sum of a column, one of them the 16 results; blockIdx.y: dweight, dbias.
-__global__ void __launch_bounds__(sum_columns* sum_segments) add_sums(NormBackward args) {
+__global__ void __launch_bounds__(sum_threads) add_sums(NormBackward args) {
   __shared__ float shared[sum_segments][sum_columns];
   const bool bias = blockIdx.y == 1;
   const float* sums = bias ? args.dbias_sums : args.dweight_sums;

@@ -25,18 +25,20 @@ __device__ inline float lanes_sum(float value, int lanes) {
 
 template <class T, int N>
 __device__ inline float sum_of(const Pack<T, N>& pack) {
-  float sum = 0.0f;
+  float values[N], sum = 0.0f;
+  unpack(pack, values);
 #pragma unroll
-  for (int j = 0; j < N; ++j) sum += to_float(pack.value[j]);
+  for (int j = 0; j < N; ++j) sum += values[j];
   return sum;
 }
 
 template <class T, int N>
 __device__ inline float squares_of(const Pack<T, N>& pack, float mean) {
-  float sum = 0.0f;
+  float values[N], sum = 0.0f;
+  unpack(pack, values);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    const float centred = to_float(pack.value[j]) - mean;
+    const float centred = values[j] - mean;
     sum += centred * centred;
   }
   return sum;
@@ -47,12 +49,6 @@ template <bool layer, class T>
 __device__ inline float normalised(float x, float mean, float rstd) {
   const float exact = (x - mean) * rstd;
   return layer ? exact : to_float(from_float<T>(exact));
-}
-
-template <class T, int N>
-__device__ inline Pack<T, N> zero_pack() {
-  const float zeros[N] = {};
-  return packed<T>(zeros);
 }
 
 }  // namespace tera::cuda::kernels
