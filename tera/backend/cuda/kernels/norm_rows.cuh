@@ -8,13 +8,10 @@
 namespace tera::cuda::kernels {
 
 // Vector v's first element, in a tensor whose rows are `stride` apart.
-__device__ inline std::int64_t offset_of(const NormShape& shape, std::int64_t v, std::int64_t stride) {
+__device__ inline std::int64_t offset_of(const NormShape& shape, int v, std::int64_t stride) {
   if (shape.heads == 1) return v * stride;
-  // 64-bit divisions are slow, and hardly ever needed.
-  const std::int64_t row =
-      v >> 32 ? v / shape.heads
-              : static_cast<std::int64_t>(static_cast<std::uint32_t>(v) / static_cast<std::uint32_t>(shape.heads));
-  return row * stride + (v - row * shape.heads) * shape.width;
+  const int row = v / shape.heads;
+  return row * stride + static_cast<std::int64_t>(v - row * shape.heads) * shape.width;
 }
 
 // Sum over `lanes` neighbouring threads of a warp, a power of two; every one of them gets it. The whole warp calls it.
