@@ -8,7 +8,10 @@ namespace tera::cuda {
 namespace {
 
 kernels::NormShape norm_shape(const Tensor& x) {
-  return {.vectors = norm_vectors(x), .heads = x.shape.rank == 3 ? x.dim(1) : 1, .width = x.shape.last()};
+  const std::int64_t vectors = norm_vectors(x), heads = x.shape.rank == 3 ? x.dim(1) : 1, width = x.shape.last();
+  constexpr std::int64_t most = kernels::NormShape::most;
+  require(vectors <= most && width <= most, "norm: {} vectors of {} are more than the kernels count", vectors, width);
+  return {.vectors = static_cast<int>(vectors), .heads = static_cast<int>(heads), .width = static_cast<int>(width)};
 }
 
 }  // namespace
@@ -53,8 +56,8 @@ void CudaOps::do_norm_back(const NormBackArgs& args) {
                                        .dbias_sums = dbias_sums,
                                        .dweight = args.dweight ? args.dweight.as<float>() : nullptr,
                                        .dbias = args.dbias ? args.dbias.as<float>() : nullptr,
-                                       .blocks = blocks.blocks,
-                                       .vectors_per_block = blocks.rows_per_block};
+                                       .blocks = static_cast<int>(blocks.blocks),
+                                       .vectors_per_block = static_cast<int>(blocks.rows_per_block)};
   check(kernels::launch_norm_back(backward, stream_), "norm_back");
 }
 

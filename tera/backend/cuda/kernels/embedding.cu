@@ -15,11 +15,7 @@ __device__ const T* table_row(const void* table, std::int64_t id, std::int64_t t
 
 template <class T, int N>
 __device__ Pack<T, N> load_or_broken(const T* row, std::int64_t column) {
-  if (row) return load<N>(row + column);
-  Pack<T, N> pack;
-#pragma unroll
-  for (int j = 0; j < N; ++j) pack.value[j] = from_float<T>(broken_value());
-  return pack;
+  return row ? load<N>(row + column) : filled<T, N>(broken_value());
 }
 
 template <class T, int N>

@@ -46,15 +46,6 @@ struct Row {
   int thread, step;  // this thread's packs: thread, thread + step, ...
 };
 
-// A pack that adds nothing.
-template <class T, int N>
-__device__ Pack<T, N> left_out() {
-  Pack<T, N> pack;
-#pragma unroll
-  for (int j = 0; j < N; ++j) pack.value[j] = from_float<T>(minus_infinity());
-  return pack;
-}
-
 // First sweep: packs_at_once loads at a time; what fits stays in shared memory, where each thread reads back only what
 // it wrote itself.
 template <class T, int N>
@@ -69,7 +60,7 @@ __device__ Softmax sweep(const Row<T, N>& row, Pack<T, N>* kept, int kept_packs)
       if (i < row.full)
         packs[u] = load<N>(row.x + static_cast<std::int64_t>(i) * N);
       else
-        packs[u] = left_out<T, N>();
+        packs[u] = filled<T, N>(minus_infinity());  // adds nothing
     }
 #pragma unroll
     for (int u = 0; u < packs_at_once; ++u) {
@@ -134,8 +125,7 @@ __device__ void write_gradient(const Row<T, N>& row, const Pack<T, N>* kept, int
 
 template <class T, int N>
 __device__ void clear(const Row<T, N>& row) {
-  const float zeros[N] = {};
-  for (std::int64_t i = row.thread; i * N < row.columns; i += row.step) store(row.x + i * N, packed<T>(zeros));
+  for (std::int64_t i = row.thread; i * N < row.columns; i += row.step) store(row.x + i * N, filled<T, N>(0.0f));
 }
 
 // One block per row.

@@ -5,11 +5,13 @@ namespace {
 
 template <bool layer, class T, int N>
 __device__ Pack<T, N> scaled(const Pack<T, N>& x, const Pack<T, N>& weight, const T* bias, float mean, float rstd) {
-  float out[N], add[N];
+  float out[N], factor[N], add[N];
+  unpack(x, out);
+  unpack(weight, factor);
   if constexpr (layer) unpack(load<N>(bias), add);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    out[j] = normalised<layer, T>(to_float(x.value[j]), mean, rstd) * to_float(weight.value[j]);
+    out[j] = normalised<layer, T>(out[j], mean, rstd) * factor[j];
     if constexpr (layer) out[j] += add[j];
   }
   return packed<T>(out);
@@ -20,19 +22,19 @@ constexpr int group_threads = 128;
 // Short vectors: `lanes` threads of a warp for each, K packs of it per thread, U vectors at a time.
 template <bool layer, int K, int U, class T, int N>
 __global__ void __launch_bounds__(group_threads) norm_groups(NormForward args, int lanes) {
-  const int packs = static_cast<int>(args.shape.width / N), lane = static_cast<int>(threadIdx.x) & (lanes - 1);
+  const int packs = args.shape.width / N, lane = static_cast<int>(threadIdx.x) & (lanes - 1);
   const int groups = group_threads / lanes;
   const auto width = static_cast<float>(args.shape.width);
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * groups * U + static_cast<int>(threadIdx.x) / lanes;
+  const int first = static_cast<int>(blockIdx.x) * groups * U + static_cast<int>(threadIdx.x) / lanes;
   Pack<T, N> x[U][K];
 #pragma unroll
   for (int u = 0; u < U; ++u) {
-    const std::int64_t v = first + u * groups;
+    const int v = first + u * groups;
     const T* from = static_cast<const T*>(args.x) + offset_of(args.shape, v, args.x_stride);
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       const int i = lane + k * lanes;
-      x[u][k] = v < args.shape.vectors && i < packs ? load<N>(from + i * N) : zero_pack<T, N>();
+      x[u][k] = v < args.shape.vectors && i < packs ? load<N>(from + i * N) : filled<T, N>(0.0f);
     }
   }
   Pack<T, N> weight[K];
@@ -52,7 +54,7 @@ __global__ void __launch_bounds__(group_threads) norm_groups(NormForward args, i
     for (int k = 0; k < K; ++k)
       if (lane + k * lanes < packs) squares += squares_of(x[u][k], mean);
     const float rstd = 1.0f / sqrtf(lanes_sum(squares, lanes) / width + args.eps);
-    const std::int64_t v = first + u * groups;
+    const int v = first + u * groups;
     if (v >= args.shape.vectors) continue;
     T* y = static_cast<T*>(args.y) + offset_of(args.shape, v, args.y_stride);
 #pragma unroll
@@ -74,32 +76,31 @@ constexpr int block_threads = 1024, block_packs = 4;
 template <bool layer, class T, int N>
 __global__ void __launch_bounds__(block_threads) norm_block(NormForward args) {
   __shared__ float scratch[32];
-  const int packs = static_cast<int>(args.shape.width / N), step = static_cast<int>(blockDim.x);
+  const int packs = args.shape.width / N, step = static_cast<int>(blockDim.x);
   const int thread = static_cast<int>(threadIdx.x);
   const auto width = static_cast<float>(args.shape.width);
-  const std::int64_t v = blockIdx.x;
+  const int v = static_cast<int>(blockIdx.x);
   const T* x = static_cast<const T*>(args.x) + offset_of(args.shape, v, args.x_stride);
   T* y = static_cast<T*>(args.y) + offset_of(args.shape, v, args.y_stride);
   Pack<T, N> kept[block_packs];
 #pragma unroll
   for (int k = 0; k < block_packs; ++k)
-    if (thread + k * step < packs) kept[k] = load<N>(x + static_cast<std::int64_t>(thread + k * step) * N);
+    if (thread + k * step < packs) kept[k] = load<N>(x + (thread + k * step) * N);
   const auto each = [&](const auto& body) {
 #pragma unroll
     for (int k = 0; k < block_packs; ++k)
-      if (thread + k * step < packs) body(static_cast<std::int64_t>(thread + k * step) * N, kept[k]);
-    for (int i = thread + block_packs * step; i < packs; i += step)
-      body(static_cast<std::int64_t>(i) * N, load<N>(x + static_cast<std::int64_t>(i) * N));
+      if (thread + k * step < packs) body((thread + k * step) * N, kept[k]);
+    for (int i = thread + block_packs * step; i < packs; i += step) body(i * N, load<N>(x + i * N));
   };
   float mean = 0.0f, squares = 0.0f;
   if constexpr (layer) {
     float sum = 0.0f;
-    each([&](std::int64_t, const Pack<T, N>& pack) { sum += sum_of(pack); });
+    each([&](int, const Pack<T, N>& pack) { sum += sum_of(pack); });
     mean = block_sum(sum, scratch) / width;
   }
-  each([&](std::int64_t, const Pack<T, N>& pack) { squares += squares_of(pack, mean); });
+  each([&](int, const Pack<T, N>& pack) { squares += squares_of(pack, mean); });
   const float rstd = 1.0f / sqrtf(block_sum(squares, scratch) / width + args.eps);
-  each([&](std::int64_t at, const Pack<T, N>& pack) {
+  each([&](int at, const Pack<T, N>& pack) {
     const auto weight = load<N>(static_cast<const T*>(args.weight) + at);
     store(y + at, scaled<layer>(pack, weight, static_cast<const T*>(args.bias) + at, mean, rstd));
   });

@@ -9,7 +9,8 @@ namespace tera::cuda::kernels {
 
 // Vectors of `width` elements, `heads` of them side by side in each row; vector v is head v % heads of row v / heads.
 struct NormShape {
-  std::int64_t vectors, heads, width;
+  static constexpr std::int64_t most = 1 << 30;  // of each: counts and sums of two stay inside an int
+  int vectors, heads, width;
 };
 
 struct NormForward {
@@ -34,7 +35,7 @@ struct NormBackward {
   // Sums over blocks of vectors, f32 [blocks, width], then added to the gradients in order. Null where not wanted.
   float *dweight_sums, *dbias_sums;
   float *dweight, *dbias;  // f32 [width]
-  std::int64_t blocks, vectors_per_block;
+  int blocks, vectors_per_block;
 };
 
 cudaError_t launch_norm(const NormForward& args, cudaStream_t stream);

@@ -12,7 +12,7 @@ constexpr int most_threads = 512;
 // A thread's part of one vector: K packs of each tensor. Zero where there is nothing, so that it adds nothing.
 template <int K, class T, int N>
 struct Part {
-  Pack<T, N> x[K], dy[K], residual[K];
+  Pack<T, N> x[K], dy[K];
   float mean, rstd;
 };
 
@@ -22,18 +22,16 @@ struct Team {
 };
 
 template <bool layer, int K, class T, int N>
-__device__ Part<K, T, N> load_part(const NormBackward& args, const Team& team, std::int64_t v, std::int64_t end) {
-  const int packs = v < end ? static_cast<int>(args.shape.width / N) : 0;
+__device__ Part<K, T, N> load_part(const NormBackward& args, const Team& team, int v, int end) {
+  const int packs = v < end ? args.shape.width / N : 0;
   const T* x = static_cast<const T*>(args.x) + offset_of(args.shape, v, args.x_stride);
   const T* dy = static_cast<const T*>(args.dy) + offset_of(args.shape, v, args.dy_stride);
-  const T* residual = static_cast<const T*>(args.residual) + offset_of(args.shape, v, args.residual_stride);
   Part<K, T, N> part;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const int i = team.lane + k * team.lanes;
-    part.x[k] = i < packs ? load<N>(x + i * N) : zero_pack<T, N>();
-    part.dy[k] = i < packs ? load<N>(dy + i * N) : zero_pack<T, N>();
-    part.residual[k] = i < packs && args.residual ? load<N>(residual + i * N) : zero_pack<T, N>();
+    part.x[k] = i < packs ? load<N>(x + i * N) : filled<T, N>(0.0f);
+    part.dy[k] = i < packs ? load<N>(dy + i * N) : filled<T, N>(0.0f);
   }
   part.rstd = v < end ? args.rstd[v] : 0.0f;
   part.mean = layer && v < end ? args.mean[v] : 0.0f;
@@ -65,28 +63,46 @@ __device__ Sums part_sums(const Part<K, T, N>& part, const Pack<T, N> (&weight)[
   Sums sums{0.0f, 0.0f};
 #pragma unroll
   for (int k = 0; k < K; ++k) {
+    float x[N], dy[N], factor[N];
+    unpack(part.x[k], x);
+    unpack(part.dy[k], dy);
+    unpack(weight[k], factor);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const float g = to_float(part.dy[k].value[j]) * to_float(weight[k].value[j]);
-      sums.gx += g * (to_float(part.x[k].value[j]) - part.mean);
+      const float g = dy[j] * factor[j];
+      sums.gx += g * (x[j] - part.mean);
       if constexpr (layer) sums.g += g;
     }
   }
   return sums;
 }
 
-// dx of one pack, and what it gives to the weight's and the bias's gradient.
+// What pack k gives to the weight's and the bias's gradient.
 template <bool layer, int K, class T, int N>
-__device__ Pack<T, N> finish_pack(const Part<K, T, N>& part, int k, const Pack<T, N>& weight, const Sums& means,
-                                  float (&dweight)[N], float (&dbias)[N]) {
-  float dx[N];
+__device__ void add_weight_gradient(const Part<K, T, N>& part, int k, float (&dweight)[N], float (&dbias)[N]) {
+  float x[N], dy[N];
+  unpack(part.x[k], x);
+  unpack(part.dy[k], dy);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    const float x = to_float(part.x[k].value[j]), dy = to_float(part.dy[k].value[j]);
-    const float normed = (x - part.mean) * part.rstd, g = dy * to_float(weight.value[j]);
-    dweight[j] += dy * normalised<layer, T>(x, part.mean, part.rstd);
-    if constexpr (layer) dbias[j] += dy;
-    dx[j] = (g - means.g - normed * means.gx) * part.rstd + to_float(part.residual[k].value[j]);
+    dweight[j] += dy[j] * normalised<layer, T>(x[j], part.mean, part.rstd);
+    if constexpr (layer) dbias[j] += dy[j];
+  }
+}
+
+// dx of pack k.
+template <bool layer, int K, class T, int N>
+__device__ Pack<T, N> input_gradient(const Part<K, T, N>& part, int k, const Pack<T, N>& weight, const Sums& means,
+                                     const Pack<T, N>& residual) {
+  float x[N], dy[N], factor[N], dx[N];
+  unpack(part.x[k], x);
+  unpack(part.dy[k], dy);
+  unpack(weight, factor);
+  unpack(residual, dx);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const float normed = (x[j] - part.mean) * part.rstd, g = dy[j] * factor[j];
+    dx[j] += (g - means.g - normed * means.gx) * part.rstd;
   }
   return packed<T>(dx);
 }
@@ -94,9 +110,8 @@ __device__ Pack<T, N> finish_pack(const Part<K, T, N>& part, int k, const Pack<T
 // The teams' sums of one gradient, added in order into the block's row of `sums`. shared: a float for each of a team's
 // elements. Only where teams have one pack per thread; with more there is one team.
 template <int K, int N>
-__device__ void leave_sums(const float (&mine)[K][N], const Team& team, std::int64_t width, float* shared,
-                           float* sums) {
-  float* out = sums + blockIdx.x * width;
+__device__ void leave_sums(const float (&mine)[K][N], const Team& team, int width, float* shared, float* sums) {
+  float* out = sums + static_cast<std::int64_t>(blockIdx.x) * width;
   if constexpr (K == 1) {
     __syncthreads();  // shared may still be read for the gradient before
     store_floats(shared + threadIdx.x * N, mine[0]);
@@ -120,36 +135,42 @@ __device__ void leave_sums(const float (&mine)[K][N], const Team& team, std::int
 template <bool layer, int K, class T, int N>
 __global__ void __launch_bounds__(most_threads, K == 1 ? 2 : 1) norm_back_rows(NormBackward args, int lanes) {
   __shared__ Sums scratch[2][most_threads / 32];
-  __shared__ alignas(16) float shared[K == 1 ? most_threads * N : 4];
+  alignas(16) __shared__ float shared[K == 1 ? most_threads * N : 4];
   const Team team{.lanes = lanes,
                   .teams = static_cast<int>(blockDim.x) / lanes,
                   .lane = static_cast<int>(threadIdx.x) % lanes,
                   .team = static_cast<int>(threadIdx.x) / lanes};
-  const int packs = static_cast<int>(args.shape.width / N);
+  const int packs = args.shape.width / N;
   const float inverse = 1.0f / static_cast<float>(args.shape.width);
-  const std::int64_t begin = blockIdx.x * args.vectors_per_block;
-  const std::int64_t limit = begin + args.vectors_per_block;
-  const std::int64_t end = limit < args.shape.vectors ? limit : args.shape.vectors;
+  const int begin = static_cast<int>(blockIdx.x) * args.vectors_per_block;
+  const int end = min(begin + args.vectors_per_block, args.shape.vectors);
   Pack<T, N> weight[K];
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const int i = team.lane + k * lanes;
-    weight[k] = i < packs ? load<N>(static_cast<const T*>(args.weight) + i * N) : zero_pack<T, N>();
+    weight[k] = i < packs ? load<N>(static_cast<const T*>(args.weight) + i * N) : filled<T, N>(0.0f);
   }
   float dweight[K][N] = {}, dbias[K][N] = {};
   Part<K, T, N> part = load_part<layer, K, T, N>(args, team, begin + team.team, end);
   int turn = 0;
-  for (std::int64_t first = begin; first < end; first += team.teams, turn ^= 1) {  // the same for all threads: barriers
-    const std::int64_t v = first + team.team;
+  for (int first = begin; first < end; first += team.teams, turn ^= 1) {  // the same for all threads: barriers
+    const int v = first + team.team;
     const Part<K, T, N> next = load_part<layer, K, T, N>(args, team, v + team.teams, end);
+    const T* from = static_cast<const T*>(args.residual) + offset_of(args.shape, v, args.residual_stride);
+    Pack<T, N> residual[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int i = team.lane + k * lanes;
+      residual[k] = args.residual && v < end && i < packs ? load<N>(from + i * N) : filled<T, N>(0.0f);
+    }
     const Sums sums = team_sums(part_sums<layer>(part, weight), team, scratch, turn);
     const Sums means{sums.g * inverse, sums.gx * part.rstd * inverse};
     T* dx = static_cast<T*>(args.dx) + offset_of(args.shape, v, args.dx_stride);
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-      const Pack<T, N> out = finish_pack<layer>(part, k, weight[k], means, dweight[k], dbias[k]);
+      add_weight_gradient<layer>(part, k, dweight[k], dbias[k]);
       const int i = team.lane + k * lanes;
-      if (v < end && i < packs) store(dx + i * N, out);
+      if (v < end && i < packs) store(dx + i * N, input_gradient<layer>(part, k, weight[k], means, residual[k]));
     }
     part = next;
   }
@@ -162,14 +183,14 @@ __global__ void __launch_bounds__(most_threads, K == 1 ? 2 : 1) norm_back_rows(N
 // Vectors too long for that: first the sums, a thread for each pack of columns ...
 template <bool layer, class T, int N>
 __global__ void __launch_bounds__(row_threads) norm_back_columns(NormBackward args) {
-  const std::int64_t column = (static_cast<std::int64_t>(blockIdx.x) * row_threads + threadIdx.x) * N;
+  const int column = static_cast<int>(blockIdx.x * row_threads + threadIdx.x) * N;
   if (column >= args.shape.width) return;
-  const std::int64_t begin = blockIdx.y * args.vectors_per_block, limit = begin + args.vectors_per_block;
-  const std::int64_t end = limit < args.shape.vectors ? limit : args.shape.vectors;
+  const int begin = static_cast<int>(blockIdx.y) * args.vectors_per_block;
+  const int end = min(begin + args.vectors_per_block, args.shape.vectors);
   const T *x = static_cast<const T*>(args.x) + column, *dy = static_cast<const T*>(args.dy) + column;
   float dweight[N] = {}, dbias[N] = {};
 #pragma unroll 4
-  for (std::int64_t v = begin; v < end; ++v) {
+  for (int v = begin; v < end; ++v) {
     float x_values[N], dy_values[N];
     unpack(load<N>(x + offset_of(args.shape, v, args.x_stride)), x_values);
     unpack(load<N>(dy + offset_of(args.shape, v, args.dy_stride)), dy_values);
@@ -180,7 +201,7 @@ __global__ void __launch_bounds__(row_threads) norm_back_columns(NormBackward ar
       dbias[j] += dy_values[j];
     }
   }
-  const std::int64_t at = blockIdx.y * args.shape.width + column;
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.y) * args.shape.width + column;
   if (args.dweight_sums) store_floats(args.dweight_sums + at, dweight);
   if (args.dbias_sums) store_floats(args.dbias_sums + at, dbias);
 }
@@ -189,51 +210,50 @@ __global__ void __launch_bounds__(row_threads) norm_back_columns(NormBackward ar
 template <bool layer, class T, int N>
 __global__ void __launch_bounds__(most_threads) norm_back_long(NormBackward args) {
   __shared__ float scratch[32];
-  const std::int64_t v = blockIdx.x, width = args.shape.width, step = static_cast<std::int64_t>(blockDim.x) * N;
+  const int v = static_cast<int>(blockIdx.x), width = args.shape.width, step = static_cast<int>(blockDim.x) * N;
   const T* x = static_cast<const T*>(args.x) + offset_of(args.shape, v, args.x_stride);
   const T* dy = static_cast<const T*>(args.dy) + offset_of(args.shape, v, args.dy_stride);
   const T* residual = static_cast<const T*>(args.residual) + offset_of(args.shape, v, args.residual_stride);
   T* dx = static_cast<T*>(args.dx) + offset_of(args.shape, v, args.dx_stride);
-  const auto part_at = [&](std::int64_t at, bool with_residual) {
+  const auto part_at = [&](int at) {
     Part<1, T, N> part;
     part.x[0] = load<N>(x + at);
     part.dy[0] = load<N>(dy + at);
-    part.residual[0] = with_residual && args.residual ? load<N>(residual + at) : zero_pack<T, N>();
     part.rstd = args.rstd[v];
     part.mean = layer ? args.mean[v] : 0.0f;
     return part;
   };
   Sums sums{0.0f, 0.0f};
-  for (std::int64_t at = static_cast<std::int64_t>(threadIdx.x) * N; at < width; at += step) {
+  for (int at = static_cast<int>(threadIdx.x) * N; at < width; at += step) {
     const Pack<T, N> weight[1] = {load<N>(static_cast<const T*>(args.weight) + at)};
-    const Sums mine = part_sums<layer>(part_at(at, false), weight);
+    const Sums mine = part_sums<layer>(part_at(at), weight);
     sums = {sums.g + mine.g, sums.gx + mine.gx};
   }
   const float inverse = 1.0f / static_cast<float>(width), rstd = args.rstd[v];
   Sums means{0.0f, block_sum(sums.gx, scratch) * rstd * inverse};
   if constexpr (layer) means.g = block_sum(sums.g, scratch) * inverse;
-  for (std::int64_t at = static_cast<std::int64_t>(threadIdx.x) * N; at < width; at += step) {
-    float unused_dweight[N] = {}, unused_dbias[N] = {};
+  for (int at = static_cast<int>(threadIdx.x) * N; at < width; at += step) {
     const auto weight = load<N>(static_cast<const T*>(args.weight) + at);
-    store(dx + at, finish_pack<layer>(part_at(at, true), 0, weight, means, unused_dweight, unused_dbias));
+    const auto add = args.residual ? load<N>(residual + at) : filled<T, N>(0.0f);
+    store(dx + at, input_gradient<layer>(part_at(at), 0, weight, means, add));
   }
 }
 
-constexpr int sum_columns = 32, sum_segments = 16;
+constexpr int sum_columns = 32, sum_segments = 16, sum_threads = sum_columns * sum_segments;
 
 // Each of 16 threads adds every 16th block's sum of a column, one of them the 16 results; blockIdx.y: dweight, dbias.
-__global__ void __launch_bounds__(sum_columns* sum_segments) add_sums(NormBackward args) {
+__global__ void __launch_bounds__(sum_threads) add_sums(NormBackward args) {
   __shared__ float shared[sum_segments][sum_columns];
   const bool bias = blockIdx.y == 1;
   const float* sums = bias ? args.dbias_sums : args.dweight_sums;
   if (!sums) return;
-  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * sum_columns + threadIdx.x;
+  const int column = static_cast<int>(blockIdx.x * sum_columns + threadIdx.x);
   const bool inside = column < args.shape.width;
   float sum = 0.0f;
   if (inside) {
 #pragma unroll 8
-    for (std::int64_t block = threadIdx.y; block < args.blocks; block += sum_segments)
-      sum += sums[block * args.shape.width + column];
+    for (int block = static_cast<int>(threadIdx.y); block < args.blocks; block += sum_segments)
+      sum += sums[static_cast<std::int64_t>(block) * args.shape.width + column];
   }
   shared[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
@@ -254,7 +274,7 @@ void launch_rows(const NormBackward& args, int lanes, cudaStream_t stream) {
 template <bool layer, class T, int N>
 void launch_typed(const NormBackward& args, cudaStream_t stream) {
   constexpr int warp = 32;
-  const std::int64_t packs = args.shape.width / N;
+  const int packs = args.shape.width / N;
   const auto whole_warps = [](std::int64_t threads) { return static_cast<int>(divide_up(threads, warp) * warp); };
   if (packs <= warp) {
     int lanes = 1;

@@ -8,13 +8,10 @@
 namespace tera::cuda::kernels {
 
 // Vector v's first element, in a tensor whose rows are `stride` apart.
-__device__ inline std::int64_t offset_of(const NormShape& shape, std::int64_t v, std::int64_t stride) {
+__device__ inline std::int64_t offset_of(const NormShape& shape, int v, std::int64_t stride) {
   if (shape.heads == 1) return v * stride;
-  // 64-bit divisions are slow, and hardly ever needed.
-  const std::int64_t row =
-      v >> 32 ? v / shape.heads
-              : static_cast<std::int64_t>(static_cast<std::uint32_t>(v) / static_cast<std::uint32_t>(shape.heads));
-  return row * stride + (v - row * shape.heads) * shape.width;
+  const int row = v / shape.heads;
+  return row * stride + static_cast<std::int64_t>(v - row * shape.heads) * shape.width;
 }
 
 // Sum over `lanes` neighbouring threads of a warp, a power of two; every one of them gets it. The whole warp calls it.
@@ -25,18 +22,20 @@ __device__ inline float lanes_sum(float value, int lanes) {
 
 template <class T, int N>
 __device__ inline float sum_of(const Pack<T, N>& pack) {
-  float sum = 0.0f;
+  float values[N], sum = 0.0f;
+  unpack(pack, values);
 #pragma unroll
-  for (int j = 0; j < N; ++j) sum += to_float(pack.value[j]);
+  for (int j = 0; j < N; ++j) sum += values[j];
   return sum;
 }
 
 template <class T, int N>
 __device__ inline float squares_of(const Pack<T, N>& pack, float mean) {
-  float sum = 0.0f;
+  float values[N], sum = 0.0f;
+  unpack(pack, values);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    const float centred = to_float(pack.value[j]) - mean;
+    const float centred = values[j] - mean;
     sum += centred * centred;
   }
   return sum;
@@ -47,12 +46,6 @@ template <bool layer, class T>
 __device__ inline float normalised(float x, float mean, float rstd) {
   const float exact = (x - mean) * rstd;
   return layer ? exact : to_float(from_float<T>(exact));
-}
-
-template <class T, int N>
-__device__ inline Pack<T, N> zero_pack() {
-  const float zeros[N] = {};
-  return packed<T>(zeros);
 }
 
 }  // namespace tera::cuda::kernels

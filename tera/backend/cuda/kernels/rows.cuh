@@ -1,6 +1,7 @@
 #pragma once
 // Kernels that walk a matrix of rows: how threads are laid over it, and packs of elements as floats.
 
+#include <cstring>
 #include <type_traits>
 
 #include "tera/backend/cuda/kernels/types.cuh"
@@ -31,35 +32,62 @@ inline dim3 row_grid(std::int64_t rows, std::int64_t packs, int rows_per_thread)
 #ifdef __CUDACC__
 namespace tera::cuda::kernels {
 
+// A pack's elements as floats, and back. Pairs of 16-bit elements are taken as words of 32 bits: told of single
+// elements, the compiler would keep each in a register of its own from the load on.
 template <class T, int N>
 __device__ inline void unpack(const Pack<T, N>& pack, float (&out)[N]) {
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+    std::uint32_t words[N / 2];
+    memcpy(words, &pack, sizeof(words));
 #pragma unroll
-  for (int j = 0; j < N; ++j) out[j] = to_float(pack.value[j]);
+    for (int j = 0; j < N; j += 2) {
+      if constexpr (std::is_same_v<T, __nv_bfloat16>) {  // the upper half of a float
+        out[j] = __uint_as_float(words[j / 2] << 16);
+        out[j + 1] = __uint_as_float(words[j / 2] & 0xffff0000u);
+      } else {
+        __half2 pair;
+        memcpy(&pair, &words[j / 2], sizeof(pair));
+        const float2 both = __half22float2(pair);
+        out[j] = both.x;
+        out[j + 1] = both.y;
+      }
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < N; ++j) out[j] = to_float(pack.value[j]);
+  }
 }
 
-// Rounds pairs with one instruction where the type has it.
 template <class T, int N>
 __device__ inline Pack<T, N> packed(const float (&in)[N]) {
   Pack<T, N> pack;
-  if constexpr (std::is_same_v<T, __nv_bfloat16> && N % 2 == 0) {
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+    std::uint32_t words[N / 2];
 #pragma unroll
     for (int j = 0; j < N; j += 2) {
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(in[j], in[j + 1]);
-      pack.value[j] = pair.x;
-      pack.value[j + 1] = pair.y;
+      if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(in[j], in[j + 1]);
+        memcpy(&words[j / 2], &pair, sizeof(pair));
+      } else {
+        const __half2 pair = __floats2half2_rn(in[j], in[j + 1]);
+        memcpy(&words[j / 2], &pair, sizeof(pair));
+      }
     }
-  } else if constexpr (std::is_same_v<T, __half> && N % 2 == 0) {
-#pragma unroll
-    for (int j = 0; j < N; j += 2) {
-      const __half2 pair = __floats2half2_rn(in[j], in[j + 1]);
-      pack.value[j] = pair.x;
-      pack.value[j + 1] = pair.y;
-    }
+    memcpy(&pack, words, sizeof(words));
   } else {
 #pragma unroll
     for (int j = 0; j < N; ++j) pack.value[j] = from_float<T>(in[j]);
   }
   return pack;
+}
+
+// The same value N times.
+template <class T, int N>
+__device__ inline Pack<T, N> filled(float value) {
+  float values[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) values[j] = value;
+  return packed<T>(values);
 }
 
 // N floats, 16 bytes at a time where N allows; `from` is aligned accordingly.
