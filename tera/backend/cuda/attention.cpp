@@ -16,8 +16,8 @@ kernels::AttentionRows rows_of(const Tensor& tensor) { return {tensor.data, tens
 template <class Args>
 void fill(kernels::AttentionParams& params, const Args& args) {
   const AttentionShape& shape = args.shape;
-  require(args.q.dim(2) <= largest_head, "attention on a GPU takes heads of up to {} channels, not {}", largest_head,
-          args.q.dim(2));
+  require_user(args.q.dim(2) <= largest_head, "attention on a GPU takes heads of up to {} channels, not {}",
+               largest_head, args.q.dim(2));
   params.scalar = scalar_of(args.q.dtype);
   params.q = rows_of(args.q);
   params.k = rows_of(args.k);
@@ -52,6 +52,7 @@ void CudaOps::do_attention(const AttentionArgs& args) {
   if (attention_->takes(args)) return attention_->forward(args, workspace_);
   kernels::AttentionParams params;
   fill(params, args);
+  params.exact = options_.exact_attention;
   check(kernels::launch_attention(params, stream_), "attention");
 }
 
@@ -59,6 +60,7 @@ void CudaOps::do_attention_back(const AttentionBackArgs& args) {
   if (attention_->takes(args)) return attention_->backward(args, workspace_);
   kernels::AttentionBackParams params;
   fill(params, args);
+  params.exact = options_.exact_attention;
   params.dout = rows_of(args.dout);
   params.dq = rows_of(args.dq);
   params.dk = rows_of(args.dk);

@@ -325,7 +325,7 @@ struct CudnnAttention::State {
 CudnnAttention::CudnnAttention(const CudaOptions& options, cudaStream_t stream) : state_(std::make_unique<State>()) {
   state_->deterministic = options.deterministic;
   state_->stream = stream;
-  if (!options.cudnn || !load_cudnn()) return;
+  if (options.exact_attention || !load_cudnn()) return;
   int major = 0, minor = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device), "cudaDeviceGetAttribute");
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, options.device), "cudaDeviceGetAttribute");
