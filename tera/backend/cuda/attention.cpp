@@ -14,10 +14,10 @@ constexpr std::int64_t largest_head = 256;
 kernels::AttentionRows rows_of(const Tensor& tensor) { return {tensor.data, tensor.stride[0]}; }
 
 template <class Args>
-void fill(kernels::AttentionParams& params, const Args& args) {
+void fill_params(kernels::AttentionParams& params, const Args& args) {
   const AttentionShape& shape = args.shape;
-  require(args.q.dim(2) <= largest_head, "attention on a GPU takes heads of up to {} channels, not {}", largest_head,
-          args.q.dim(2));
+  require_user(args.q.dim(2) <= largest_head, "attention on a GPU takes heads of up to {} channels, not {}",
+               largest_head, args.q.dim(2));
   params.scalar = scalar_of(args.q.dtype);
   params.q = rows_of(args.q);
   params.k = rows_of(args.k);
@@ -51,14 +51,16 @@ void fill(kernels::AttentionParams& params, const Args& args) {
 void CudaOps::do_attention(const AttentionArgs& args) {
   if (attention_->takes(args)) return attention_->forward(args, workspace_);
   kernels::AttentionParams params;
-  fill(params, args);
+  fill_params(params, args);
+  params.exact = options_.exact_attention;
   check(kernels::launch_attention(params, stream_), "attention");
 }
 
 void CudaOps::do_attention_back(const AttentionBackArgs& args) {
   if (attention_->takes(args)) return attention_->backward(args, workspace_);
   kernels::AttentionBackParams params;
-  fill(params, args);
+  fill_params(params, args);
+  params.exact = options_.exact_attention;
   params.dout = rows_of(args.dout);
   params.dq = rows_of(args.dq);
   params.dk = rows_of(args.dk);

@@ -283,15 +283,15 @@ struct CudnnAttention::State {
       describe_backward(graph, key, deterministic);
     else
       describe_forward(graph, key);
-    if (const auto status = graph.build(handle, {fe::HeurMode_t::A}); status.is_bad()) return status.get_message();
+    if (auto status = graph.build(handle, {fe::HeurMode_t::A}); status.is_bad()) return status.get_message();
     std::int64_t needed = 0;
-    if (const auto status = graph.get_workspace_size(needed); status.is_bad()) return status.get_message();
+    if (auto status = graph.get_workspace_size(needed); status.is_bad()) return status.get_message();
     bytes = static_cast<std::size_t>(needed);
     return asks_for_ours(graph, key) ? "" : "its graph asks for other tensors than were given";
   }
 
   void run(const Plan& plan, Pointers& pointers, std::byte* space) const {
-    const auto status = plan.graph->execute(handle, pointers.data(), pointers.count(), space);
+    auto status = plan.graph->execute(handle, pointers.data(), pointers.count(), space);
     if (status.is_bad()) fail("cuDNN, {}: {}", describe(plan.key), status.get_message());
   }
 
@@ -325,7 +325,7 @@ struct CudnnAttention::State {
 CudnnAttention::CudnnAttention(const CudaOptions& options, cudaStream_t stream) : state_(std::make_unique<State>()) {
   state_->deterministic = options.deterministic;
   state_->stream = stream;
-  if (!options.cudnn || !load_cudnn()) return;
+  if (options.exact_attention || !load_cudnn()) return;
   int major = 0, minor = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device), "cudaDeviceGetAttribute");
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, options.device), "cudaDeviceGetAttribute");

@@ -14,7 +14,7 @@ namespace tera::cuda {
 struct CudaOptions {
   int device = 0;
   bool deterministic = true;      // no kernel whose result depends on timing
-  bool cudnn = true;              // let cuDNN compute the attention that it takes; false: our own kernels, always
+  bool exact_attention = false;   // in fp32 throughout, by kernels of our own: what cuDNN is checked against
   bool tf32 = false;              // let fp32 products round their operands to 10 bits of mantissa
   std::filesystem::path choices;  // file that keeps the kernels chosen by timing; empty: choose anew
 };

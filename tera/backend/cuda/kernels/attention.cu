@@ -135,6 +135,7 @@ cudaError_t launch_forward(const AttentionParams& p, cudaStream_t stream) {
 
 cudaError_t launch_attention(const AttentionParams& params, cudaStream_t stream) {
   if (params.q_rows == 0) return cudaSuccess;
+  if (!params.exact && fits_mma(params)) return launch_attention_mma(params, stream);
   return with_type(params.scalar, [&](auto zero) {
     using T = decltype(zero);
     return with_head_size(params.head_size,

@@ -18,6 +18,7 @@ struct AttentionRows {
 
 struct AttentionParams {
   Scalar scalar = Scalar::f32;
+  bool exact = false;    // multiply in fp32 what tensor cores would multiply in 16 bits
   AttentionRows q, out;  // [Tq,N,D]
   AttentionRows k, v;    // [Tk,G,D]
   float* lse = nullptr;  // [N,Tq]
@@ -41,6 +42,12 @@ struct AttentionBackParams : AttentionParams {
 
 cudaError_t launch_attention(const AttentionParams& params, cudaStream_t stream);
 cudaError_t launch_attention_back(const AttentionBackParams& params, cudaStream_t stream);
+
+// The part of these that runs on tensor cores: 16-bit types, aligned, heads of up to 128 channels.
+bool fits_mma(const AttentionParams& params);
+bool fits_mma(const AttentionBackParams& params);
+cudaError_t launch_attention_mma(const AttentionParams& params, cudaStream_t stream);
+cudaError_t launch_attention_back_mma(const AttentionBackParams& params, cudaStream_t stream);  // delta is there
 
 // to[i][j][k] = from[i][j][k]; both have strides of their own.
 struct PermuteParams {

@@ -192,15 +192,20 @@ cudaError_t launch_tiles(Kernel kernel, std::size_t shared, dim3 grid, const Att
   return cudaGetLastError();
 }
 
+template <class T>
+cudaError_t launch_delta(const AttentionBackParams& p, cudaStream_t stream) {
+  const std::int64_t blocks = (p.q_rows * p.heads + delta_warps - 1) / delta_warps;
+  if (blocks == 0) return cudaSuccess;
+  delta_kernel<T><<<static_cast<unsigned>(blocks), delta_warps * 32, 0, stream>>>(p);
+  return cudaGetLastError();
+}
+
 template <class T, int padded>
 cudaError_t launch_backward(const AttentionBackParams& p, cudaStream_t stream) {
   constexpr int rows = AttentionTile<padded>::rows;
   constexpr std::size_t shared = backward_shared<padded>();
   const bool by16 = all_by16<T>(p.head_size, p.q, p.k, p.v, p.dout, p.dq, p.dk, p.dv);
   const auto tiles = [](std::int64_t count) { return static_cast<unsigned>((count + rows - 1) / rows); };
-  const std::int64_t blocks = (p.q_rows * p.heads + delta_warps - 1) / delta_warps;
-  if (blocks > 0) delta_kernel<T><<<static_cast<unsigned>(blocks), delta_warps * 32, 0, stream>>>(p);
-  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) return status;
   const dim3 q_grid(tiles(p.q_rows), static_cast<unsigned>(p.heads));
   if (const cudaError_t status = launch_tiles(dq_kernel<T, padded>, shared, q_grid, p, by16, stream);
       status != cudaSuccess)
@@ -214,6 +219,8 @@ cudaError_t launch_backward(const AttentionBackParams& p, cudaStream_t stream) {
 cudaError_t launch_attention_back(const AttentionBackParams& params, cudaStream_t stream) {
   return with_type(params.scalar, [&](auto zero) {
     using T = decltype(zero);
+    if (const cudaError_t status = launch_delta<T>(params, stream); status != cudaSuccess) return status;
+    if (!params.exact && fits_mma(params)) return launch_attention_back_mma(params, stream);
     return with_head_size(params.head_size,
                           [&](auto padded) { return launch_backward<T, decltype(padded)::value>(params, stream); });
   });
