@@ -1,9 +1,14 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <cstdio>
 #include <memory>
 
 #include "apps/commands.h"
 #include "apps/run_options.h"
+#include "tera/base/error.h"
 #include "tera/train/bench.h"
+#include "tera/train/bench_ops.h"
 
 namespace tera {
 namespace {
@@ -12,12 +17,14 @@ struct StepOptions : RunOptions {
   BenchOptions bench;
 };
 
-}  // namespace
+struct OpsOptions {
+  BenchOpsOptions bench;
+  std::string device = "auto", precision = "auto";
+};
 
-void add_bench_command(CLI::App& app) {
+void add_step_command(CLI::App& bench) {
   auto options = std::make_shared<StepOptions>();
-  CLI::App* bench = app.add_subcommand("bench", "measure speed")->require_subcommand(1);
-  CLI::App* command = bench->add_subcommand("step", "timed training steps on mock data");
+  CLI::App* command = bench.add_subcommand("step", "timed training steps on mock data");
   options->add_to(*command);
   command->add_option("--steps", options->bench.steps, "steps in all; 0: train.train_iters, or 10")
       ->capture_default_str();
@@ -29,6 +36,58 @@ void add_bench_command(CLI::App& app) {
                       "file that keeps what a GPU chose by timing, to be read the next time");
   command->callback(
       [options] { std::fputs(bench_step(options->load(Purpose::inspect), options->bench).c_str(), stdout); });
+}
+
+template <class E>
+E parse_choice(const std::string& option, const std::string& text) {
+  const std::optional<E> value = parse_enum<E>(text);
+  std::vector<std::string_view> names;
+  for (const auto& [known, name] : EnumNames<E>::values) names.push_back(name);
+  require_user(value.has_value(), "{} {}: there are {}", option, text, fmt::join(names, ", "));
+  return *value;
+}
+
+void add_shape_options(CLI::App& command, BenchShapes& shapes) {
+  const auto add = [&](const char* name, std::int64_t& value, const char* meaning) {
+    command.add_option(name, value, meaning)->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
+  };
+  add("--tokens", shapes.tokens, "rows of a microbatch");
+  add("--sequence", shapes.sequence, "tokens of one sequence");
+  add("--hidden", shapes.hidden, "channels between blocks");
+  add("--ffn", shapes.ffn, "channels inside the feed-forward block");
+  add("--vocab", shapes.vocab, "rows of the embedding");
+  add("--heads", shapes.heads, "heads of queries");
+  add("--kv-heads", shapes.kv_heads, "heads of keys and values");
+  add("--head-size", shapes.head_size, "channels of a head");
+  add("--parameters", shapes.parameters, "that the optimizer updates at once");
+}
+
+void add_ops_command(CLI::App& bench) {
+  auto options = std::make_shared<OpsOptions>();
+  CLI::App* command = bench.add_subcommand("ops", "each op alone, at the shapes of one layer");
+  command->add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
+  command->add_option("--threads", options->bench.dist.threads, "of a CPU; 0: all cores")->check(CLI::Range(0, 1024));
+  command->add_option("--precision", options->precision, "fp32 or bf16; auto: bf16 on a GPU")->capture_default_str();
+  add_shape_options(*command, options->bench.shapes);
+  command->add_option("--only", options->bench.only, "part of the names of the ops to time");
+  command->add_option("--ms", options->bench.milliseconds, "to spend on each op; 0: what suits the device")
+      ->check(CLI::Range(0.0, 1e6));
+  command->add_option("--kernel-choices", options->bench.kernel_choices,
+                      "file that keeps what a GPU chose by timing, to be read the next time");
+  command->add_flag("--json", options->bench.json, "as one line of JSON");
+  command->callback([options] {
+    options->bench.dist.device = parse_choice<DeviceChoice>("--device", options->device);
+    options->bench.precision = parse_choice<Precision>("--precision", options->precision);
+    std::fputs(bench_ops(options->bench).c_str(), stdout);
+  });
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app) {
+  CLI::App* bench = app.add_subcommand("bench", "measure speed")->require_subcommand(1);
+  add_step_command(*bench);
+  add_ops_command(*bench);
 }
 
 }  // namespace tera

@@ -6,6 +6,7 @@
 
 #include "tera/base/function_ref.h"
 #include "tera/ops/ops.h"
+#include "tera/tensor/device.h"
 
 namespace tera::test {
 

@@ -70,7 +70,9 @@ __global__ void __launch_bounds__(threads)
 }
 
 template <class From, class To, int N>
-void launch_packs(const From* src, To* dst, const Runs& runs, cudaStream_t stream) {
+void launch_packs(const void* from, void* to, const Runs& runs, cudaStream_t stream) {
+  const auto* src = static_cast<const From*>(from);
+  auto* dst = static_cast<To*>(to);
   const std::int64_t packs = runs.length / N * runs.count;
   const unsigned grid = blocks_for(packs, threads * packs_per_thread);
   // An index runs past the last pack by less than one block's.
@@ -105,6 +107,22 @@ cudaError_t launch_copy(const void* from, void* to, Runs runs, cudaStream_t stre
   runs.length = rest;
   if (rest > 0) launch_packs<From, To, 1>(src + whole, dst + whole, runs, stream);
   return cudaGetLastError();
+}
+
+// Whether two neighbours can be moved as one element of twice the size, everywhere.
+bool come_in_pairs(const void* src, const void* dst, int element_bytes, const Runs& runs) {
+  const auto both = reinterpret_cast<std::uintptr_t>(src) | reinterpret_cast<std::uintptr_t>(dst);
+  bool even = both % (2 * static_cast<std::uintptr_t>(element_bytes)) == 0 && runs.length % 2 == 0;
+  for (int d = 0; d < runs.rank; ++d) even = even && runs.src_stride[d] % 2 == 0 && runs.dst_stride[d] % 2 == 0;
+  return even;
+}
+
+void halve(Runs& runs) {
+  runs.length /= 2;
+  for (int d = 0; d < runs.rank; ++d) {
+    runs.src_stride[d] /= 2;
+    runs.dst_stride[d] /= 2;
+  }
 }
 
 template <class T>
@@ -151,20 +169,32 @@ __global__ void __launch_bounds__(threads) random_fill(T* data, std::int64_t n, 
 
 cudaError_t launch_move(const void* src, void* dst, int element_bytes, const Runs& runs, cudaStream_t stream) {
   if (runs.length * runs.count == 0) return cudaSuccess;
+  Runs wide = runs;
+  while (element_bytes < 8 && come_in_pairs(src, dst, element_bytes, wide)) {
+    element_bytes *= 2;
+    halve(wide);
+  }
   switch (element_bytes) {
-    case 1: return launch_copy<std::uint8_t, std::uint8_t>(src, dst, runs, stream);
-    case 2: return launch_copy<std::uint16_t, std::uint16_t>(src, dst, runs, stream);
-    case 4: return launch_copy<std::uint32_t, std::uint32_t>(src, dst, runs, stream);
-    case 8: return launch_copy<std::uint64_t, std::uint64_t>(src, dst, runs, stream);
+    case 1: launch_packs<std::uint8_t, std::uint8_t, 1>(src, dst, wide, stream); break;
+    case 2: launch_packs<std::uint16_t, std::uint16_t, 1>(src, dst, wide, stream); break;
+    case 4: launch_packs<std::uint32_t, std::uint32_t, 1>(src, dst, wide, stream); break;
+    case 8: return launch_copy<std::uint64_t, std::uint64_t>(src, dst, wide, stream);
     default: return cudaErrorInvalidValue;
   }
+  return cudaGetLastError();
 }
 
 cudaError_t launch_convert(const void* src, Scalar from, void* dst, Scalar to, const Runs& runs, cudaStream_t stream) {
   if (runs.length * runs.count == 0) return cudaSuccess;
   return with_type(from, [&](auto from_zero) {
-    return with_type(
-        to, [&](auto to_zero) { return launch_copy<decltype(from_zero), decltype(to_zero)>(src, dst, runs, stream); });
+    return with_type(to, [&](auto to_zero) {
+      using From = decltype(from_zero);
+      using To = decltype(to_zero);
+      if constexpr (std::is_same_v<From, To>)
+        return cudaErrorInvalidValue;  // that is a move
+      else
+        return launch_copy<From, To>(src, dst, runs, stream);
+    });
   });
 }
 

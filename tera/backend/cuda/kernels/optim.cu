@@ -87,7 +87,7 @@ __device__ void step(const Sgd& args, std::int64_t i) {
 
 // One pack per thread; the last thread takes what does not fill one.
 template <class Copy, int N, class Args>
-__global__ void __launch_bounds__(threads) update_all(const Args args) {
+__global__ void __launch_bounds__(threads, 5) update_all(const Args args) {
   const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) * N;
   if (i + N <= args.update.n) {
     step<Copy, N>(args, i);
