@@ -45,7 +45,7 @@ TEST(CudaMemory, StepsTakeNone) {
   for (const auto& overrides : more) {
     std::vector<std::string> all{"dist.device=cuda", "train.train_iters=5", "train.eval_iters=0"};
     all.insert(all.end(), overrides.begin(), overrides.end());
-    const Setup setup = load_setup("tiny", all);
+    const tera::Setup setup = load_setup("tiny", all);
     StopRequest stop;
     Log log({.console = -1});
     Backend backend = make_backend(setup.config.dist);
