@@ -1,0 +1,198 @@
+// The fast attention, cuDNN's and our own on tensor cores, against our exact kernels, which the op tables check. Both
+// round probabilities to 16 bits, so they can only be near. Prints who took each shape, with what workspace.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "tera/backend/cuda/attention_workspace.h"
+#include "tera/backend/cuda/cuda_ops.h"
+#include "tera/backend/cuda/cudnn_attention.h"
+#include "tera/base/error.h"
+#include "tera/tensor/arena.h"
+#include "tests/support/close.h"
+#include "tests/support/fill.h"
+
+namespace tera::test {
+namespace {
+
+using Floats = std::vector<float>;
+
+struct FastCase {
+  std::int64_t batch = 1, queries = 0, keys = 0;
+  std::int64_t N = 1, G = 1, D = 64;
+  Mask mask = Mask::causal;
+  std::int64_t window = 0;
+  std::vector<std::int32_t> offsets = {};  // instead of batch, queries, keys
+  DType dtype = DType::bf16;
+  std::string name() const {
+    return fmt::format("{} x {} queries, {} keys, N={} G={} D={} {} window={} documents={} {}", batch, queries, keys, N,
+                       G, D, name_of(mask), window, offsets.empty() ? 0 : offsets.size() - 1, name_of(dtype));
+  }
+};
+
+std::vector<FastCase> fast_cases() {
+  return {
+      {.batch = 2, .queries = 512, .keys = 512, .N = 8, .G = 2, .D = 64},
+      {.batch = 1, .queries = 1024, .keys = 1024, .N = 4, .G = 1, .D = 128},
+      {.batch = 3, .queries = 256, .keys = 256, .N = 4, .G = 4, .D = 128, .mask = Mask::full},
+      {.batch = 2, .queries = 333, .keys = 333, .N = 6, .G = 2, .D = 80},
+      {.batch = 2, .queries = 384, .keys = 384, .N = 6, .G = 3, .D = 64, .window = 100},
+      {.batch = 2, .queries = 128, .keys = 320, .N = 4, .G = 2, .D = 64},
+      {.batch = 1, .queries = 128, .keys = 320, .N = 4, .G = 2, .D = 64, .window = 70},
+      {.batch = 2, .queries = 320, .keys = 128, .N = 4, .G = 2, .D = 64, .mask = Mask::full},
+      {.batch = 1, .queries = 256, .keys = 256, .N = 2, .G = 1, .D = 256},
+      {.batch = 2, .queries = 512, .keys = 512, .N = 4, .G = 2, .D = 64, .dtype = DType::f16},
+      {.N = 4, .G = 2, .D = 64, .offsets = {0, 100, 100, 357, 1024}},
+      {.N = 4, .G = 4, .D = 128, .window = 50, .offsets = {0, 1, 300, 600}},
+  };
+}
+
+// One GPU's ops with memory for a case: forward, then backward of what the exact kernels gave.
+class Player {
+ public:
+  explicit Player(const cuda::CudaOptions& options)
+      : parts_(cuda::make_cuda(options)),
+        slab_(parts_.device->allocate(slab_bytes)),
+        workspace_(parts_.device->allocate(workspace_bytes)) {
+    parts_.ops->bind_workspace(workspace_);
+  }
+
+  struct Result {
+    Floats out, lse, dq, dk, dv;
+  };
+  // given: out and lse that backward takes; empty: those of its own forward.
+  Result play(const FastCase& c, const Result& given = {}) {
+    used_ = 0;
+    const AttentionArgs forward = forward_args(c);
+    parts_.ops->attention(forward);
+    Result result{.out = read(forward.out), .lse = read(forward.lse)};
+    if (!given.out.empty()) write(forward.out, given.out), write(forward.lse, given.lse);
+    const AttentionBackArgs backward = backward_args(c, forward);
+    parts_.ops->attention_back(backward);
+    result.dq = read(backward.dq);
+    result.dk = read(backward.dk);
+    result.dv = read(backward.dv);
+    return result;
+  }
+
+  AttentionArgs forward_args(const FastCase& c) {
+    const bool documents = !c.offsets.empty();
+    const std::int64_t q_rows = documents ? c.offsets.back() : c.batch * c.queries;
+    const std::int64_t k_rows = documents ? c.offsets.back() : c.batch * c.keys;
+    const Tensor q_packed = random(shape(q_rows, c.N + 2 * c.G, c.D), c.dtype, 1);  // [Q | K | V] rows
+    const Tensor k_packed = q_rows == k_rows ? q_packed : random(shape(k_rows, c.N + 2 * c.G, c.D), c.dtype, 2);
+    AttentionShape s{.batch = c.batch, .mask = c.mask, .window = c.window, .scale = 0.125f};
+    if (documents) {
+      s.q_offsets = take(shape(c.offsets.size()), DType::i32);
+      parts_.ops->from_host(std::as_bytes(std::span(c.offsets)), s.q_offsets);
+      s.k_offsets = s.q_offsets;
+    }
+    return {.q = q_packed.slice(1, 0, c.N),
+            .k = k_packed.slice(1, c.N, c.N + c.G),
+            .v = k_packed.slice(1, c.N + c.G, c.N + 2 * c.G),
+            .out = take(shape(q_rows, c.N, c.D), c.dtype),
+            .lse = take(shape(c.N, q_rows), DType::f32),
+            .shape = s};
+  }
+
+  AttentionBackArgs backward_args(const FastCase& c, const AttentionArgs& forward) {
+    const Tensor dq_packed = take(shape(forward.q.dim(0), c.N + 2 * c.G, c.D), c.dtype);
+    const Tensor dk_packed = take(shape(forward.k.dim(0), c.N + 2 * c.G, c.D), c.dtype);
+    return {.q = forward.q,
+            .k = forward.k,
+            .v = forward.v,
+            .out = forward.out,
+            .dout = random(forward.out.shape, c.dtype, 3),
+            .lse = forward.lse,
+            .dq = dq_packed.slice(1, 0, c.N),
+            .dk = dk_packed.slice(1, c.N, c.N + c.G),
+            .dv = dk_packed.slice(1, c.N + c.G, c.N + 2 * c.G),
+            .shape = forward.shape};
+  }
+
+  cudaStream_t stream() { return static_cast<cuda::CudaOps&>(*parts_.ops).stream(); }
+
+ private:
+  static constexpr std::size_t slab_bytes = std::size_t{64} << 20, workspace_bytes = std::size_t{512} << 20;
+
+  Tensor take(const Shape& of, DType dtype) {
+    const Tensor tensor = make_tensor(slab_.data() + used_, of, dtype);
+    used_ = align_up(used_ + tensor.bytes(), 256);
+    require(used_ <= slab_.size(), "the case is too large");
+    return tensor;
+  }
+
+  Tensor random(const Shape& of, DType dtype, std::uint64_t seed) {
+    const Tensor tensor = take(of, dtype);
+    const Values values = normal_values(of, seed);
+    write(tensor, Floats(values.begin(), values.end()));
+    return tensor;
+  }
+
+  void write(const Tensor& tensor, const Floats& values) {
+    if (tensor.dtype == DType::f32) return parts_.ops->from_host(std::as_bytes(std::span(values)), tensor);
+    std::vector<std::uint16_t> bits(values.size());
+    for (std::size_t i = 0; i < bits.size(); ++i)
+      bits[i] = tensor.dtype == DType::bf16 ? std::bit_cast<std::uint16_t>(to_bf16(values[i]))
+                                            : std::bit_cast<std::uint16_t>(to_f16(values[i]));
+    parts_.ops->from_host(std::as_bytes(std::span(bits)), tensor);
+  }
+
+  // The elements as floats; rows may be strided.
+  Floats read(const Tensor& tensor) {
+    const Tensor dense = take(tensor.shape, DType::f32);
+    const std::int64_t rows = tensor.dim(0), columns = count(tensor.shape) / rows;
+    Tensor from = tensor;
+    from.shape = shape(rows, columns);
+    from.stride = shape(tensor.stride[0], 1);
+    parts_.ops->copy({.src = from, .dst = dense.view(shape(rows, columns))});
+    Floats values(static_cast<std::size_t>(rows * columns));
+    parts_.ops->to_host(dense, std::as_writable_bytes(std::span(values)));
+    return values;
+  }
+
+  cuda::CudaParts parts_;
+  std::span<std::byte> slab_, workspace_;
+  std::size_t used_ = 0;
+};
+
+std::string bytes_of(std::size_t actual, std::size_t expected) {
+  return actual == 0 ? "ours" : fmt::format("cuDNN, {} of {} bytes", actual, expected);
+}
+
+void compare(const cuda::CudaOptions& options) {
+  Player exact({.exact_attention = true}), fast(options);
+  cuda::CudnnAttention library(options, fast.stream());
+  for (const FastCase& c : fast_cases()) {
+    SCOPED_TRACE(c.name());
+    const Player::Result expected = exact.play(c);
+    const Player::Result got = fast.play(c, expected);
+    const double bound = c.dtype == DType::bf16 ? 0.02 : 0.004;  // of the largest value
+    EXPECT_LT(relative_difference(got.out, expected.out), bound);
+    EXPECT_LT(relative_difference(got.lse, expected.lse), 1e-5);
+    EXPECT_LT(relative_difference(got.dq, expected.dq), bound);
+    EXPECT_LT(relative_difference(got.dk, expected.dk), bound);
+    EXPECT_LT(relative_difference(got.dv, expected.dv), bound);
+    if (options.deterministic) {
+      const Player::Result again = fast.play(c, expected);
+      EXPECT_TRUE(again.out == got.out && again.lse == got.lse) << "forward does not repeat";
+      EXPECT_TRUE(again.dq == got.dq && again.dk == got.dk && again.dv == got.dv) << "backward does not repeat";
+    }
+    const AttentionArgs forward = fast.forward_args(c);
+    const AttentionBackArgs backward = fast.backward_args(c, forward);
+    std::puts(fmt::format("{}: forward {}, backward {}", c.name(),
+                          bytes_of(library.library_bytes(forward), cuda::cudnn_layout(forward).library),
+                          bytes_of(library.library_bytes(backward),
+                                   cuda::cudnn_layout(backward, options.deterministic).library))
+                  .c_str());
+  }
+  if (!library.reason().empty()) std::puts(("refused: " + library.reason()).c_str());
+}
+
+TEST(CudaAttention, FastIsNearExact) { compare({}); }
+TEST(CudaAttention, FastIsNearExactWithoutRepeating) { compare({.deterministic = false}); }
+
+}  // namespace
+}  // namespace tera::test
