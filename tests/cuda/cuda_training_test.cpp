@@ -24,7 +24,7 @@ const Overrides on_gpu_bf16{"dist.device=cuda", "mixed_precision.precision=bf16"
 // The quickstart, smaller: a Llama that learns this project's documentation, byte by byte.
 const Overrides small_llama{
     "model.hidden_size=128",    "model.ffn_hidden_size=320",  "model.num_attention_heads=2",
-    "model.num_query_groups=1", "model.vocab_size=256",       "train.seq_length=128",
+    "model.num_query_groups=1", "model.vocab_size=512",       "train.seq_length=128",
     "train.micro_batch_size=8", "train.global_batch_size=16", "train.eval_iters=0",
     "optimizer.lr=2e-3",        "optimizer.min_lr=1e-4",      "scheduler.lr_warmup_iters=20",
     "dataset.kind=text",        "dataset.split='100,0,0'",    "dataset.data_path=" TERA_TEST_TEXT};
