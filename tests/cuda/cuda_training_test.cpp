@@ -21,13 +21,25 @@ const Overrides on_cpu{"dist.device=cpu", "mixed_precision.precision=fp32"};
 const Overrides on_gpu{"dist.device=cuda", "mixed_precision.precision=fp32"};
 const Overrides on_gpu_bf16{"dist.device=cuda", "mixed_precision.precision=bf16"};
 
-// The quickstart, smaller: a Llama that learns this project's documentation, byte by byte.
-const Overrides small_llama{
-    "model.hidden_size=128",    "model.ffn_hidden_size=320",  "model.num_attention_heads=2",
-    "model.num_query_groups=1", "model.vocab_size=256",       "train.seq_length=128",
-    "train.micro_batch_size=8", "train.global_batch_size=16", "train.eval_iters=0",
-    "optimizer.lr=2e-3",        "optimizer.min_lr=1e-4",      "scheduler.lr_warmup_iters=20",
-    "dataset.kind=text",        "dataset.split='100,0,0'",    "dataset.data_path=" TERA_TEST_TEXT};
+// The quickstart, smaller: a Llama that learns this project's documentation, byte by byte. The learning rate is one at
+// which rounding does not grow: bf16 on the CPU stays within 0.1 % of fp32; at 2e-3 it strays by more than 1 %.
+const Overrides small_llama{"model.hidden_size=128",
+                            "model.ffn_hidden_size=320",
+                            "model.num_attention_heads=2",
+                            "model.num_query_groups=1",
+                            "model.vocab_size=512",
+                            "train.seq_length=128",
+                            "train.micro_batch_size=8",
+                            "train.global_batch_size=16",
+                            "train.eval_iters=0",
+                            "optimizer.lr=5e-4",
+                            "optimizer.min_lr=1e-4",
+                            "optimizer.adam_beta2=0.95",
+                            "optimizer.weight_decay=0.1",
+                            "scheduler.lr_warmup_iters=20",
+                            "dataset.kind=text",
+                            "dataset.split='100,0,0'",
+                            "dataset.data_path=" TERA_TEST_TEXT};
 
 void expect_close(const RunRecord& gpu, const RunRecord& cpu, double tolerance, const std::string& what) {
   ASSERT_EQ(gpu.loss.size(), cpu.loss.size()) << what;
