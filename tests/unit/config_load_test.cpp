@@ -148,7 +148,7 @@ TEST_F(ConfigLoad, RefusesWrongTypes) {
   expect_bad_value("checkpoint.save=[a]", "a list is not text");
   expect_bad_value("model=3", "is not an override");
   expect_bad_value("model.rope_scaling=3", "model.rope_scaling is a section");
-  expect_bad_value("dist.device=gpu", "auto, cpu, cuda");
+  expect_bad_value("dist.device=gpu", "is not auto, cpu or cuda");
   expect_bad_value("mixed_precision.precision=fp16", "loss scaling");
 }
 

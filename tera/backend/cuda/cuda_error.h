@@ -8,6 +8,7 @@
 namespace tera::cuda {
 
 inline void check(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) cudaGetLastError();  // it is told here; the next launch is not to blame for it
   require(status == cudaSuccess, "{}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 

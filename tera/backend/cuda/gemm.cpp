@@ -1,32 +1,52 @@
 #include "tera/backend/cuda/cublaslt.h"
 #include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
-#include "tera/backend/cuda/kernels/bias.cuh"
+#include "tera/backend/cuda/kernels/plain_gemm.cuh"
 #include "tera/backend/cuda/workspace.h"
 
 namespace tera::cuda {
+namespace {
 
-// cuBLASLt adds a bias and a residual of the output's own type. Others are rare (fp32 logits of a bf16 model): a
-// residual is converted into the output first, a bias added afterwards.
+// cuBLASLt wants a bias and a residual of the output's own type, and with rows that are not aligned it rounds to 16
+// bits before it adds the bias. Such products are small or rare (fp32 logits of a bf16 model have neither).
+bool suits_cublaslt(const GemmArgs& args) {
+  if (args.k() == 0) return false;
+  if (args.residual && args.residual.dtype != args.out.dtype) return false;
+  if (!args.bias) return true;
+  return args.bias.dtype == args.out.dtype && (args.out.dtype == DType::f32 || GemmProblem(args).alignment == 16);
+}
+
+kernels::PlainGemm plain(const GemmArgs& args) {
+  const std::int64_t a = args.a.stride[0], b = args.b.stride[0];
+  return {.a = args.a.data,
+          .b = args.b.data,
+          .bias = args.bias.data,
+          .residual = args.residual.data,
+          .out = args.out.data,
+          .m = args.m(),
+          .n = args.n(),
+          .k = args.k(),
+          .a_row = args.trans_a ? 1 : a,
+          .a_column = args.trans_a ? a : 1,
+          .b_row = args.trans_b ? 1 : b,
+          .b_column = args.trans_b ? b : 1,
+          .out_stride = args.out.stride[0],
+          .residual_stride = args.residual ? args.residual.stride[0] : 0,
+          .accumulate = args.accumulate,
+          .in_type = scalar_of(args.a.dtype),
+          .out_type = scalar_of(args.out.dtype),
+          .bias_type = args.bias ? scalar_of(args.bias.dtype) : kernels::Scalar::f32,
+          .residual_type = args.residual ? scalar_of(args.residual.dtype) : kernels::Scalar::f32};
+}
+
+}  // namespace
+
 void CudaOps::do_gemm(const GemmArgs& args) {
-  GemmArgs product = args;
-  if (args.residual && args.residual.dtype != args.out.dtype) {
-    do_copy({.src = args.residual, .dst = args.out});
-    product.residual = args.out;
-  }
-  const bool bias_apart = args.bias && args.bias.dtype != args.out.dtype;
-  if (bias_apart) product.bias = {};
-  products_->run(product, workspace(gemm_workspace_bytes), stream_);
-  if (!bias_apart) return;
-  check(kernels::launch_add_bias({.out = args.out.data,
-                                  .bias = args.bias.data,
-                                  .rows = args.m(),
-                                  .columns = args.n(),
-                                  .out_stride = args.out.stride[0],
-                                  .out_type = scalar_of(args.out.dtype),
-                                  .bias_type = scalar_of(args.bias.dtype)},
-                                 stream_),
-        "add_bias");
+  if (args.m() == 0 || args.n() == 0) return;
+  if (suits_cublaslt(args))
+    products_->run(args, workspace(gemm_workspace_bytes), stream_);
+  else
+    check(kernels::launch_plain_gemm(plain(args), stream_), "gemm");
 }
 
 }  // namespace tera::cuda
