@@ -1,0 +1,90 @@
+// Which calls of attention go to cuDNN, how its backward is cut, and what the plan reserves: formulas, no GPU.
+
+#include <gtest/gtest.h>
+
+#include "tera/backend/cuda/attention_workspace.h"
+#include "tera/backend/cuda/workspace.h"
+
+namespace tera::cuda {
+namespace {
+
+constexpr double GiB = 1 << 30;
+
+Tensor at(std::uintptr_t address, const Shape& shape, DType dtype) {
+  return make_tensor(reinterpret_cast<void*>(address), shape, dtype);  // NOLINT: never touched
+}
+
+// [Q | K | V] rows of `batch` sequences of length S, and gradients packed the same way.
+AttentionBackArgs packed(std::int64_t batch, std::int64_t S, std::int64_t N, std::int64_t G, std::int64_t D,
+                         DType dtype = DType::bf16) {
+  const std::int64_t T = batch * S;
+  const Tensor rows = at(1 << 20, shape(T, N + 2 * G, D), dtype), out = at(1 << 21, shape(T, N, D), dtype);
+  AttentionBackArgs args;
+  args.q = args.dq = rows.slice(1, 0, N);
+  args.k = args.dk = rows.slice(1, N, N + G);
+  args.v = args.dv = rows.slice(1, N + G, N + 2 * G);
+  args.out = args.dout = out;
+  args.lse = at(1 << 22, shape(N, T), DType::f32);
+  args.shape = {.batch = batch, .scale = 0.125f};
+  return args;
+}
+
+TEST(CudaAttentionWorkspace, LongSequencesAreCutToBoundTheScores) {
+  const auto slices = [](const AttentionBackArgs& args, bool deterministic = true) {
+    const AttentionSlices found = attention_back_slices(args, deterministic);
+    return std::pair(found.sequences, found.kv_heads);
+  };
+  using Pair = std::pair<std::int64_t, std::int64_t>;
+  EXPECT_EQ(slices(packed(4, 4096, 32, 8, 64)), Pair(1, 8));     // 32 heads of 32 MiB
+  EXPECT_EQ(slices(packed(32, 1024, 12, 2, 128)), Pair(32, 2));  // all fit
+  EXPECT_EQ(slices(packed(1, 16384, 32, 8, 128)), Pair(1, 1));   // a group is the least
+  EXPECT_EQ(slices(packed(2, 8192, 16, 8, 128)), Pair(1, 4));
+  EXPECT_EQ(slices(packed(6, 2048, 16, 8, 128)), Pair(6, 8));   // 6 x 16 heads of 8 MiB
+  EXPECT_EQ(slices(packed(12, 2048, 16, 8, 128)), Pair(6, 8));  // 8 would fit, but do not divide 12
+  EXPECT_EQ(slices(packed(4, 4096, 32, 8, 64), false), Pair(4, 8));
+}
+
+TEST(CudaAttentionWorkspace, PlansReserveWhatTheFormulasSay) {
+  const AttentionBackArgs args = packed(4, 4096, 32, 8, 64);
+  const auto bytes = [&](bool deterministic) {
+    return static_cast<double>(CudaWorkspaceRules(deterministic).attention_back(args)) / GiB;
+  };
+  EXPECT_GT(bytes(true), 1.0);    // scores of one sequence
+  EXPECT_LT(bytes(true), 1.1);    // dk and dv of every head, sums, lse
+  EXPECT_GT(bytes(false), 0.24);  // dq in fp32 and, of every query head, dk and dv
+  EXPECT_LT(bytes(false), 0.30);
+  const AttentionBackArgs exact = packed(4, 4096, 32, 8, 64, DType::f32);
+  EXPECT_EQ(CudaWorkspaceRules().attention_back(exact), std::size_t{32 * 4 * 4096 * 4});  // delta alone
+}
+
+TEST(CudaAttentionWorkspace, CudnnIsAskedForWhatItMayTake) {
+  const auto suits = [](AttentionBackArgs args, auto change, bool deterministic = true) {
+    change(args);
+    return suits_cudnn(args, deterministic);
+  };
+  const AttentionBackArgs good = packed(2, 256, 4, 2, 64);
+  EXPECT_TRUE(suits(good, [](AttentionBackArgs&) {}));
+  EXPECT_TRUE(suits(good, [](AttentionBackArgs& args) { args.shape.window = 10; }));
+  EXPECT_FALSE(suits(good, [](AttentionBackArgs& args) { args.shape.dropout = 0.1f; }));
+  EXPECT_FALSE(suits(good, [](AttentionBackArgs& args) { args.dk.data = static_cast<std::byte*>(args.dk.data) + 8; }));
+  EXPECT_FALSE(suits(good, [](AttentionBackArgs& args) { args.dq.stride[0] += 4; }));
+  EXPECT_FALSE(suits(packed(2, 256, 4, 2, 64, DType::f32), [](AttentionBackArgs&) {}));
+  EXPECT_FALSE(suits(packed(2, 256, 4, 2, 60), [](AttentionBackArgs&) {}));
+  EXPECT_FALSE(suits(packed(8, 32, 4, 2, 64), [](AttentionBackArgs&) {}));
+  // More queries than keys: under a causal mask some would see none.
+  const auto fewer_keys = [](AttentionBackArgs& args) { args.k = args.k.rows(0, 256); };
+  EXPECT_FALSE(suits(good, fewer_keys));
+  EXPECT_TRUE(suits(good, [&](AttentionBackArgs& args) {
+    fewer_keys(args);
+    args.shape.mask = Mask::full;
+  }));
+  // Documents: forward, and backward where results need not repeat.
+  const auto documents = [](AttentionBackArgs& args) {
+    args.shape.q_offsets = args.shape.k_offsets = at(1 << 23, shape(4), DType::i32);
+  };
+  EXPECT_FALSE(suits(good, documents, true));
+  EXPECT_TRUE(suits(good, documents, false));
+}
+
+}  // namespace
+}  // namespace tera::cuda
