@@ -26,14 +26,20 @@ __global__ void __launch_bounds__(row_threads) embedding(EmbeddingForward args) 
   T* y = static_cast<T*>(args.y) + column;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.y) * forward_rows;
   for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * forward_rows; row < args.rows; row += step) {
+    std::int32_t ids[forward_rows], positions[forward_rows];
     Pack<T, N> tokens[forward_rows], places[forward_rows];
 #pragma unroll
     for (int u = 0; u < forward_rows; ++u) {
+      ids[u] = row + u < args.rows ? args.tokens[row + u] : 0;
+      positions[u] = row + u < args.rows && args.positions ? args.positions[row + u] : 0;
+    }
+#pragma unroll
+    for (int u = 0; u < forward_rows; ++u) {
       if (row + u >= args.rows) continue;
-      tokens[u] = load_or_broken<T, N>(table_row<T>(args.table, args.tokens[row + u], args.table_rows, width), column);
+      tokens[u] = load_or_broken<T, N>(table_row<T>(args.table, ids[u], args.table_rows, width), column);
       if (!args.positions) continue;
-      const std::int32_t position = args.positions[row + u];
-      places[u] = load_or_broken<T, N>(table_row<T>(args.position_table, position, args.position_rows, width), column);
+      places[u] =
+          load_or_broken<T, N>(table_row<T>(args.position_table, positions[u], args.position_rows, width), column);
     }
 #pragma unroll
     for (int u = 0; u < forward_rows; ++u) {
@@ -56,6 +62,8 @@ __global__ void __launch_bounds__(row_threads) embedding(EmbeddingForward args) 
 constexpr int sort_threads = 1024;
 constexpr std::int64_t sort_tile = 2 * sort_threads;
 
+constexpr std::uint64_t no_key = ~std::uint64_t{0};  // of id -1, behind all others
+
 // Ids outside the table, negative ones too, sort behind all others and are left out of the sums.
 __device__ std::uint64_t key_of(std::int32_t id, std::int64_t t) {
   return static_cast<std::uint64_t>(static_cast<std::uint32_t>(id)) << 32 | static_cast<std::uint32_t>(t);
@@ -70,7 +78,7 @@ __global__ void __launch_bounds__(sort_threads) sort_tiles(EmbeddingBackward arg
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < sort_tile; i += sort_threads) {
     const std::int64_t t = first + i;
-    tile[i] = t < args.rows ? key_of(args.ids[t], t) : ~std::uint64_t{0};
+    tile[i] = t < args.rows ? key_of(args.ids[t], t) : no_key;
   }
   for (int length = 2; length <= sort_tile; length *= 2) {
     for (int distance = length / 2; distance > 0; distance /= 2) {
@@ -132,12 +140,14 @@ __global__ void __launch_bounds__(sum_threads) add_runs(EmbeddingBackward args, 
   bool more = true;
   for (std::int64_t at = begin; more; at += sum_batch) {
     Pack<T, N> rows[sum_batch];
+    std::uint64_t batch[sum_batch];
     bool mine[sum_batch];
 #pragma unroll
+    for (int u = 0; u < sum_batch; ++u) batch[u] = at + u < args.rows ? keys[at + u] : no_key;
+#pragma unroll
     for (int u = 0; u < sum_batch; ++u) {
-      const std::uint64_t key = at + u < args.rows ? keys[at + u] : ~std::uint64_t{0};
-      mine[u] = at + u < args.rows && id_of(key) == id;
-      if (mine[u]) rows[u] = load<N>(dy + row_of(key) * width);
+      mine[u] = id_of(batch[u]) == id;
+      if (mine[u]) rows[u] = load<N>(dy + row_of(batch[u]) * width);
     }
 #pragma unroll
     for (int u = 0; u < sum_batch; ++u) {

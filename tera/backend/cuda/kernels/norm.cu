@@ -82,28 +82,35 @@ __global__ void __launch_bounds__(block_threads) norm_block(NormForward args) {
   const int v = static_cast<int>(blockIdx.x);
   const T* x = static_cast<const T*>(args.x) + offset_of(args.shape, v, args.x_stride);
   T* y = static_cast<T*>(args.y) + offset_of(args.shape, v, args.y_stride);
-  Pack<T, N> kept[block_packs];
+  const auto *weight = static_cast<const T*>(args.weight), *bias = static_cast<const T*>(args.bias);
+  Pack<T, N> kept[block_packs], kept_weight[block_packs];
 #pragma unroll
-  for (int k = 0; k < block_packs; ++k)
-    if (thread + k * step < packs) kept[k] = load<N>(x + (thread + k * step) * N);
+  for (int k = 0; k < block_packs; ++k) {
+    if (thread + k * step >= packs) continue;
+    kept[k] = load<N>(x + (thread + k * step) * N);
+    kept_weight[k] = load<N>(weight + (thread + k * step) * N);
+  }
   const auto each = [&](const auto& body) {
 #pragma unroll
     for (int k = 0; k < block_packs; ++k)
-      if (thread + k * step < packs) body((thread + k * step) * N, kept[k]);
-    for (int i = thread + block_packs * step; i < packs; i += step) body(i * N, load<N>(x + i * N));
+      if (thread + k * step < packs) body(kept[k]);
+    for (int i = thread + block_packs * step; i < packs; i += step) body(load<N>(x + i * N));
   };
   float mean = 0.0f, squares = 0.0f;
   if constexpr (layer) {
     float sum = 0.0f;
-    each([&](int, const Pack<T, N>& pack) { sum += sum_of(pack); });
+    each([&](const Pack<T, N>& pack) { sum += sum_of(pack); });
     mean = block_sum(sum, scratch) / width;
   }
-  each([&](int, const Pack<T, N>& pack) { squares += squares_of(pack, mean); });
+  each([&](const Pack<T, N>& pack) { squares += squares_of(pack, mean); });
   const float rstd = 1.0f / sqrtf(block_sum(squares, scratch) / width + args.eps);
-  each([&](int at, const Pack<T, N>& pack) {
-    const auto weight = load<N>(static_cast<const T*>(args.weight) + at);
-    store(y + at, scaled<layer>(pack, weight, static_cast<const T*>(args.bias) + at, mean, rstd));
-  });
+#pragma unroll
+  for (int k = 0; k < block_packs; ++k) {
+    const int at = (thread + k * step) * N;
+    if (at < packs * N) store(y + at, scaled<layer>(kept[k], kept_weight[k], bias + at, mean, rstd));
+  }
+  for (int at = (thread + block_packs * step) * N; at < packs * N; at += step * N)
+    store(y + at, scaled<layer>(load<N>(x + at), load<N>(weight + at), bias + at, mean, rstd));
   if (thread == 0) {
     args.rstd[v] = rstd;
     if constexpr (layer) args.mean[v] = mean;

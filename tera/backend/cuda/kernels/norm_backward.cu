@@ -114,7 +114,8 @@ __device__ void leave_sums(const float (&mine)[K][N], const Team& team, int widt
   float* out = sums + static_cast<std::int64_t>(blockIdx.x) * width;
   if constexpr (K == 1) {
     __syncthreads();  // shared may still be read for the gradient before
-    store_floats(shared + threadIdx.x * N, mine[0]);
+#pragma unroll
+    for (int j = 0; j < N; ++j) shared[threadIdx.x * N + j] = mine[0][j];
     __syncthreads();
     for (int column = static_cast<int>(threadIdx.x); column < width; column += static_cast<int>(blockDim.x)) {
       float sum = 0.0f;

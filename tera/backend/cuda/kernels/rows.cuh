@@ -1,7 +1,6 @@
 #pragma once
 // Kernels that walk a matrix of rows: how threads are laid over it, and packs of elements as floats.
 
-#include <cstring>
 #include <type_traits>
 
 #include "tera/backend/cuda/kernels/types.cuh"
@@ -90,7 +89,7 @@ __device__ inline Pack<T, N> filled(float value) {
   return packed<T>(values);
 }
 
-// N floats, 16 bytes at a time where N allows; `from` is aligned accordingly.
+// N floats of device memory, 16 bytes at a time where N allows; they are aligned accordingly.
 template <int N>
 __device__ inline void load_floats(const float* from, float (&out)[N]) {
   constexpr int step = N % 4 == 0 ? 4 : 1;
