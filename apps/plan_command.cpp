@@ -15,7 +15,7 @@ struct PlanOptions : RunOptions {
 void print_plan(const PlanOptions& options) {
   const Setup setup = options.load(Purpose::inspect);
   TrainingStep step(setup);
-  const MemoryPlan plan = step.plan(*make_workspace_rules(setup.config.dist));
+  const MemoryPlan plan = step.plan(*make_workspace_rules(setup));
   std::fputs((options.json ? plan_json(setup, plan, step) : plan_table(setup, plan, step)).c_str(), stdout);
 }
 

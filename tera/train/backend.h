@@ -29,7 +29,7 @@ Backend make_backend(const DistConfig& config, const BackendOptions& options = {
 Backend make_backend(const Setup& setup);
 
 // The rules alone, for a plan of a machine that need not be this one.
-std::unique_ptr<WorkspaceRules> make_workspace_rules(const DistConfig& config);
+std::unique_ptr<WorkspaceRules> make_workspace_rules(const Setup& setup);
 
 // What `auto` stands for on this machine: dist.device, and with it mixed_precision.precision.
 RunConfig settle(RunConfig config);

@@ -84,31 +84,77 @@ void ProfilingOps::timed(WorkKind kind, const Work& work) {
   calls_.push_back({kind, ranges_.empty() ? "other" : ranges_.back(), begin, inner_->record()});
 }
 
-// clang-format off
-void ProfilingOps::do_gemm(const GemmArgs& a) { timed(WorkKind::gemm, [&] { inner_->gemm(a); }); }
-void ProfilingOps::do_attention(const AttentionArgs& a) { timed(WorkKind::attention, [&] { inner_->attention(a); }); }
-void ProfilingOps::do_attention_back(const AttentionBackArgs& a) { timed(WorkKind::attention, [&] { inner_->attention_back(a); }); }
-void ProfilingOps::do_column_sum(const ColumnSumArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->column_sum(a); }); }
-void ProfilingOps::do_norm(const NormArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->norm(a); }); }
-void ProfilingOps::do_norm_back(const NormBackArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->norm_back(a); }); }
-void ProfilingOps::do_rope(const RopeArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->rope(a); }); }
-void ProfilingOps::do_activation(const ActivationArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->activation(a); }); }
-void ProfilingOps::do_activation_back(const ActivationBackArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->activation_back(a); }); }
-void ProfilingOps::do_dropout(const DropoutArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->dropout(a); }); }
-void ProfilingOps::do_embedding(const EmbeddingArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->embedding(a); }); }
-void ProfilingOps::do_embedding_back(const EmbeddingBackArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->embedding_back(a); }); }
-void ProfilingOps::do_cross_entropy(const CrossEntropyArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->cross_entropy(a); }); }
-void ProfilingOps::do_sum(const SumArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->sum(a); }); }
-void ProfilingOps::do_sum_squares(const SumSquaresArgs& a) { timed(WorkKind::optimizer, [&] { inner_->sum_squares(a); }); }
-void ProfilingOps::do_clip(const ClipArgs& a) { timed(WorkKind::optimizer, [&] { inner_->clip(a); }); }
-void ProfilingOps::do_adam(const AdamArgs& a) { timed(WorkKind::optimizer, [&] { inner_->adam(a); }); }
-void ProfilingOps::do_sgd(const SgdArgs& a) { timed(WorkKind::optimizer, [&] { inner_->sgd(a); }); }
-void ProfilingOps::do_copy(const CopyArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->copy(a); }); }
-void ProfilingOps::do_fill(const FillArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->fill(a); }); }
-void ProfilingOps::do_normal(const NormalArgs& a) { timed(WorkKind::memory_bound, [&] { inner_->normal(a); }); }
-void ProfilingOps::do_from_host(std::span<const std::byte> host, const Tensor& to) { timed(WorkKind::transfer, [&] { inner_->from_host(host, to); }); }
-void ProfilingOps::do_to_host(const Tensor& from, std::span<std::byte> host) { timed(WorkKind::transfer, [&] { inner_->to_host(from, host); }); }
-void ProfilingOps::do_to_host_later(const Tensor& from, std::span<std::byte> host) { timed(WorkKind::transfer, [&] { inner_->to_host_later(from, host); }); }
-// clang-format on
+void ProfilingOps::do_gemm(const GemmArgs& a) {
+  timed(WorkKind::gemm, [&] { inner_->gemm(a); });
+}
+void ProfilingOps::do_attention(const AttentionArgs& a) {
+  timed(WorkKind::attention, [&] { inner_->attention(a); });
+}
+void ProfilingOps::do_attention_back(const AttentionBackArgs& a) {
+  timed(WorkKind::attention, [&] { inner_->attention_back(a); });
+}
+void ProfilingOps::do_column_sum(const ColumnSumArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->column_sum(a); });
+}
+void ProfilingOps::do_norm(const NormArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->norm(a); });
+}
+void ProfilingOps::do_norm_back(const NormBackArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->norm_back(a); });
+}
+void ProfilingOps::do_rope(const RopeArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->rope(a); });
+}
+void ProfilingOps::do_activation(const ActivationArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->activation(a); });
+}
+void ProfilingOps::do_activation_back(const ActivationBackArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->activation_back(a); });
+}
+void ProfilingOps::do_dropout(const DropoutArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->dropout(a); });
+}
+void ProfilingOps::do_embedding(const EmbeddingArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->embedding(a); });
+}
+void ProfilingOps::do_embedding_back(const EmbeddingBackArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->embedding_back(a); });
+}
+void ProfilingOps::do_cross_entropy(const CrossEntropyArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->cross_entropy(a); });
+}
+void ProfilingOps::do_sum(const SumArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->sum(a); });
+}
+void ProfilingOps::do_sum_squares(const SumSquaresArgs& a) {
+  timed(WorkKind::optimizer, [&] { inner_->sum_squares(a); });
+}
+void ProfilingOps::do_clip(const ClipArgs& a) {
+  timed(WorkKind::optimizer, [&] { inner_->clip(a); });
+}
+void ProfilingOps::do_adam(const AdamArgs& a) {
+  timed(WorkKind::optimizer, [&] { inner_->adam(a); });
+}
+void ProfilingOps::do_sgd(const SgdArgs& a) {
+  timed(WorkKind::optimizer, [&] { inner_->sgd(a); });
+}
+void ProfilingOps::do_copy(const CopyArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->copy(a); });
+}
+void ProfilingOps::do_fill(const FillArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->fill(a); });
+}
+void ProfilingOps::do_normal(const NormalArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->normal(a); });
+}
+void ProfilingOps::do_from_host(std::span<const std::byte> host, const Tensor& to) {
+  timed(WorkKind::transfer, [&] { inner_->from_host(host, to); });
+}
+void ProfilingOps::do_to_host(const Tensor& from, std::span<std::byte> host) {
+  timed(WorkKind::transfer, [&] { inner_->to_host(from, host); });
+}
+void ProfilingOps::do_to_host_later(const Tensor& from, std::span<std::byte> host) {
+  timed(WorkKind::transfer, [&] { inner_->to_host_later(from, host); });
+}
 
 }  // namespace tera

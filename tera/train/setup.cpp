@@ -36,7 +36,7 @@ Backend make_cuda_backend(const BackendOptions& options) {
   return {.name = std::move(parts.name),
           .peak_flops = parts.peak_flops,
           .device = std::move(parts.device),
-          .rules = cuda::make_cuda_workspace_rules(),
+          .rules = cuda::make_cuda_workspace_rules(options.deterministic),
           .ops = std::move(parts.ops)};
 }
 
@@ -58,9 +58,10 @@ Backend make_backend(const Setup& setup) {
                                           .kernel_choices = std::filesystem::path(setup.run_dir) / "kernels.json"});
 }
 
-std::unique_ptr<WorkspaceRules> make_workspace_rules(const DistConfig& config) {
-  if (on_gpu(config.device)) return cuda::make_cuda_workspace_rules();
-  return std::make_unique<cpu::CpuWorkspaceRules>(thread_count(config));
+std::unique_ptr<WorkspaceRules> make_workspace_rules(const Setup& setup) {
+  const DistConfig& dist = setup.config.dist;
+  if (on_gpu(dist.device)) return cuda::make_cuda_workspace_rules(setup.config.train.deterministic);
+  return std::make_unique<cpu::CpuWorkspaceRules>(thread_count(dist));
 }
 
 RunConfig settle(RunConfig config) {
