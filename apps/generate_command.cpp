@@ -20,12 +20,19 @@ struct Options {
   std::string model, prompt, prompt_file;
   GenerateOptions generate;
   std::int64_t threads = 0;
+  std::string device = "auto";
 };
 
 Setup setup_of(const Checkpoint& checkpoint) {
   const LoadedConfig loaded =
       load_config_text(checkpoint.config_yaml(), (checkpoint.folder() / "manifest.json").string());
   return resolve(loaded.config, Purpose::inspect, &loaded.origins);
+}
+
+DeviceChoice device_of(const std::string& name) {
+  for (const auto& [device, known] : EnumNames<DeviceChoice>::values)
+    if (name == known) return device;
+  fail_user("--device is '{}'; it may be auto, cpu or cuda", name);
 }
 
 std::string read_prompt(const Options& options) {
@@ -63,7 +70,7 @@ void print_sample(const Options& options) {
   require_user(length < setup.model.max_positions, "the prompt's {} tokens leave no room in the model's {} positions",
                length, setup.model.max_positions);
 
-  Backend backend = make_backend({.threads = options.threads});
+  Backend backend = make_backend({.device = device_of(options.device), .threads = options.threads});
   GenerateOptions generate = options.generate;
   generate.max_new_tokens = std::min(generate.max_new_tokens, setup.model.max_positions - length);
   generate.stop = tokenizer->eod();
@@ -100,6 +107,7 @@ void add_generate_command(CLI::App& app) {
                    "only the likeliest tokens that reach this probability together")
       ->capture_default_str();
   command->add_option("--seed", options->generate.seed, "of the draws")->capture_default_str();
+  command->add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
   command->add_option("--threads", options->threads, "CPU threads; 0: all cores")->capture_default_str();
   command->callback([options] { print_sample(*options); });
 }

@@ -29,7 +29,7 @@ if(NOT TERA_CUDNN_DIR)
   message(STATUS "cuDNN: left out (cudnn_version.h was not found); attention runs on kernels of our own")
   return()
 endif()
-if(NOT EXISTS ${tera_cudnn_frontend}/cudnn_frontend.h)
+if(NOT EXISTS ${tera_cudnn_frontend}/cudnn_frontend.h OR NOT EXISTS ${tera_cudnn_frontend}/cudnn_frontend_version.h)
   message(STATUS "cuDNN: left out (no cudnn_frontend.h in ${tera_cudnn_frontend}; scripts/cudnn-frontend fetches it); "
                  "attention runs on kernels of our own")
   return()

@@ -44,7 +44,7 @@ int main() {
   StageMemory rehearsed = StageMemory::measuring(check(schedule, 1));
   Pipeline(plan, blocks, model.hidden, DType::f32, rehearsed).step(schedule, {&mb, 1});
   optimizer.step(plan, 0, 1);
-  Arena state(backend.device->allocate(measured.peak()));
+  Arena state(backend.device->allocate(measured.peak()), "state", backend.device->is_host());
   take_state(state);
   StageMemory memory = rehearsed.allocate_on(*backend.device);
   ops.bind_workspace(backend.device->allocate(plan.workspace_peak()));

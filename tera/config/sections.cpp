@@ -33,8 +33,8 @@ std::span<const Field> TrainConfig::fields() {
       field<&C::eval_interval>("eval_interval", "steps between evaluations; 0: never").at_least(0),
       field<&C::eval_iters>("eval_iters", "global batches per evaluation").at_least(0),
       field<&C::deterministic>("deterministic",
-                               "the same config gives the same bits; false lets a GPU use kernels whose sums depend "
-                               "on timing"),
+                               "the same config gives the same bits (on a GPU: with the same kernels.json); false "
+                               "lets a GPU use kernels whose sums depend on timing"),
       field<&C::loss_reduction>(
           "loss_reduction",
           "global: mean over the tokens of the global batch; microbatch: mean of the microbatches' "

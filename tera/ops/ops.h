@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 
 #include "tera/ops/attention.h"
 #include "tera/ops/copy.h"
@@ -63,6 +64,7 @@ class Ops {
   virtual Ticket record() = 0;                              // a point behind all calls so far
   virtual void finish(Ticket ticket) = 0;                   // the host waits until the queue has passed that point
   virtual double milliseconds(Ticket from, Ticket to) = 0;  // between two points that are finished
+  virtual void reserve_tickets(std::size_t /*count*/) {}    // so many can be told apart from now on; 256 without
 
   virtual const OpsTraits& traits() const = 0;
 
@@ -71,6 +73,9 @@ class Ops {
   // Makes every choice that the planned calls leave open (which kernel), after bind_workspace and before the first of
   // them; `spare` is memory of the device for trials, overwritten.
   virtual void prepare(const PlannedCalls& /*calls*/, std::span<std::byte> /*spare*/) {}
+
+  // What a user should know of these choices, a line each; empty: nothing unusual.
+  virtual std::string remarks() const { return {}; }
 
   // Names what the next calls are for, in profiles; ranges nest. name lives as long as the program.
   virtual void begin_range(const char* /*name*/) {}

@@ -175,7 +175,7 @@ std::vector<OpTime> time_ops(Backend& backend, const BenchOpsOptions& options) {
   const double budget_ms = options.milliseconds > 0 ? options.milliseconds : on_host ? 200 : 100;
   std::vector<OpTime> times;
   for (const Rehearsed& rehearsed : cases) {
-    Arena arena(slab, "bench");
+    Arena arena(slab, "bench", backend.device->is_host());
     BenchTensors tensors(arena, *backend.ops);
     std::vector<BenchCall> calls;
     for (std::size_t i = 0; i < rehearsed.copies; ++i) calls.push_back(rehearsed.test.make(tensors));

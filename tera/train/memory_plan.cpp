@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -44,9 +45,10 @@ std::size_t MemoryPlan::total() const {
 PlannedMemory::PlannedMemory(Device& device, MemoryPlan plan) : plan_(std::move(plan)) {
   const std::size_t total = plan_.total(), available = device.available();
   require_user(total <= available,
-               "the plan needs {}, this machine has {} left; a smaller train.micro_batch_size or seq_length, or "
-               "model.recompute_granularity=full, needs less",
-               format_bytes(total), format_bytes(available));
+               "the plan needs {}, {} more than the {} that the {} has left; a smaller train.micro_batch_size or "
+               "train.seq_length, or model.recompute_granularity=full, needs less (tera plan shows for what)",
+               format_bytes(total), format_bytes(total - std::min(total, available)), format_bytes(available),
+               device.is_host() ? "machine" : "GPU");
   slab_ = device.allocate(total);
   on_host_ = device.is_host();
 }

@@ -26,7 +26,7 @@ struct Profile {
 
 class ProfilingOps final : public Ops {
  public:
-  explicit ProfilingOps(std::unique_ptr<Ops> inner) : inner_(std::move(inner)) {}
+  explicit ProfilingOps(std::unique_ptr<Ops> inner);
 
   void start();      // calls are timed from here
   Profile finish();  // to here
@@ -34,9 +34,11 @@ class ProfilingOps final : public Ops {
   Ticket record() override { return inner_->record(); }
   void finish(Ticket ticket) override { inner_->finish(ticket); }
   double milliseconds(Ticket from, Ticket to) override { return inner_->milliseconds(from, to); }
+  void reserve_tickets(std::size_t count) override { inner_->reserve_tickets(count); }
   const OpsTraits& traits() const override { return inner_->traits(); }
   void bind_workspace(std::span<std::byte> workspace) override { inner_->bind_workspace(workspace); }
   void prepare(const PlannedCalls& calls, std::span<std::byte> spare) override { inner_->prepare(calls, spare); }
+  std::string remarks() const override { return inner_->remarks(); }
   void begin_range(const char* name) override;
   void end_range() override;
 

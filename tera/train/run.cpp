@@ -28,6 +28,14 @@ fs::path prepare_folder(std::string_view key, const fs::path& folder) {
   return folder;
 }
 
+// Whether the folder could be made, without making it: a plan that does not fit should leave nothing behind.
+void check_writable(std::string_view key, fs::path folder) {
+  const std::string asked = folder.string();
+  while (!folder.empty() && !path_exists(folder)) folder = folder.parent_path();
+  if (folder.empty()) folder = ".";
+  require_user(::access(folder.c_str(), W_OK) == 0, "{}={}: {} cannot be written", key, asked, folder.string());
+}
+
 // What an earlier run left under this name is kept, as metrics.jsonl.1 and so on.
 void keep_earlier(const fs::path& file) {
   if (!path_exists(file)) return;
@@ -54,6 +62,7 @@ void train(const Setup& setup) {
   StopRequest stop;  // before any thread is started; until the first step Ctrl-C ends the program as usual
   const std::string config = resolved_yaml(setup);
   require_user(valid_utf8_prefix(config) == config.size(), "the config is not UTF-8 text, and could not be stored");
+  check_writable("run.dir", setup.run_dir);
   Log log;
   Backend backend = make_backend(setup);
   DataSource data = make_data_source(setup);
@@ -75,6 +84,7 @@ void train(const Setup& setup) {
            setup.batch.seq_length, setup.batch.num_microbatches, setup.batch.num_microbatches == 1 ? "" : "es",
            format_bytes(trainer.step().memory().total()));
 
+  if (const std::string remarks = backend.ops->remarks(); !remarks.empty()) log.info("{}", remarks);
   trainer.add_sink(std::make_unique<JsonlSink>(folder / "metrics.jsonl", AppendFile::Start::empty));
   trainer.add_sink(std::make_unique<ConsoleSink>(
       log,

@@ -63,10 +63,12 @@ void Trainer::run(StopRequest& stop) {
     if (!report_late_) report_pending();
     if (evaluation_is_due()) evaluate();
     if (stop.asked()) {
+      report_pending();
       log_.info("stopped on request after step {} of {}", done_, setup_.batch.train_iters);
       break;
     }
     if (limit_ms > 0 && milliseconds_since(begin) >= limit_ms) {
+      report_pending();
       log_.info("train.exit_duration_in_mins is over: stopped after step {} of {}", done_, setup_.batch.train_iters);
       break;
     }

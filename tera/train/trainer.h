@@ -22,6 +22,8 @@ class Trainer {
   Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log);
 
   void add_sink(std::unique_ptr<MetricsSink> sink) { sinks_.push_back(std::move(sink)); }
+  // Whether a step is reported only when the next one has been enqueued; the default suits the backend.
+  void report_late(bool late) { report_late_ = late; }
 
   // Trains until train_iters, the time limit, or a request to stop; each after a whole step and the evaluation that is
   // due after it.

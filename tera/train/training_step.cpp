@@ -108,8 +108,9 @@ void TrainingStep::bind(Backend& backend) {
   bind_inputs(inputs);
   ops_ = backend.ops.get();
   ops_->bind_workspace(memory_.bytes("workspace"));
-  // The activations' memory is free until the first step; the moments would have to be cleared after a trial.
-  ops_->prepare(rehearsal.planned_calls(), memory_.bytes("activations, F to B"));
+  // All that a step takes and gives back is free until the first one, and lies together.
+  const std::span<std::byte> first = memory_.bytes("activations, F to B"), last = memory_.bytes("scratch");
+  ops_->prepare(rehearsal.planned_calls(), {first.data(), last.data() + last.size()});
   const std::span<std::byte> readings = backend.device->allocate_host(2 * sizeof(Result));
   read_back_ = {reinterpret_cast<Result*>(readings.data()), 2};
   stage_ = bind_stage(memory_, pools_);

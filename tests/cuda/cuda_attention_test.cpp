@@ -182,6 +182,13 @@ void compare(const cuda::CudaOptions& options) {
     }
     const AttentionArgs forward = fast.forward_args(c);
     const AttentionBackArgs backward = fast.backward_args(c, forward);
+    const std::size_t forward_bytes = library.library_bytes(forward), backward_bytes = library.library_bytes(backward);
+    EXPECT_LE(forward_bytes, cuda::cudnn_layout(forward).library);
+    EXPECT_LE(backward_bytes, cuda::cudnn_layout(backward, options.deterministic).library);
+    if (!cuda::cudnn_version().empty()) {
+      EXPECT_GT(forward_bytes, 0u) << library.reason();
+      EXPECT_TRUE(backward_bytes > 0 || !c.offsets.empty()) << library.reason();
+    }
     std::puts(fmt::format("{}: forward {}, backward {}", c.name(),
                           bytes_of(library.library_bytes(forward), cuda::cudnn_layout(forward).library),
                           bytes_of(library.library_bytes(backward),

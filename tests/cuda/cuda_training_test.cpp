@@ -71,6 +71,21 @@ TEST(CudaTraining, Fp32FollowsTheCpuClosely) {
   expect_close(train_once("tiny", run + on_gpu), train_once("tiny", run + on_cpu), 1e-4, "fp32");
 }
 
+// TF32 rounds the operands of products to 10 bits of mantissa: near fp32, but not it.
+TEST(CudaTraining, Tf32IsUsedOnlyWhenAsked) {
+  const Overrides run = small_llama + on_gpu + Overrides{"train.train_iters=5", "scheduler.lr_warmup_iters=2"};
+  const RunRecord exact = train_once("tiny", run), rounded = train_once("tiny", run, {.tf32 = true});
+  EXPECT_NE(exact.weights, rounded.weights);
+  expect_close(rounded, exact, 2e-3, "tf32");
+}
+
+TEST(CudaTraining, WithoutDeterminismOnlyTheLastBitsMayDiffer) {
+  const Overrides run = small_llama + on_gpu_bf16 + Overrides{"train.train_iters=30", "train.deterministic=false"};
+  const Overrides same = small_llama + on_gpu_bf16 + Overrides{"train.train_iters=30"};
+  expect_close(train_once("tiny", run, {.deterministic = false}), train_once("tiny", same), 5e-3,
+               "deterministic=false");
+}
+
 // Every kind of block, with the same dropout masks on both.
 TEST(CudaTraining, EveryFamilyFollowsTheCpu) {
   const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tera/backend/cuda/make_cuda.h"
 #include "tests/end_to_end/program.h"
 #include "tests/support/temp_folder.h"
 
@@ -108,6 +109,12 @@ TEST_F(BadInput, MoreThanTheMachineHas) {
     expect_mistake(train(sizes), mistake);
     EXPECT_FALSE(fs::exists(run_dir())) << sizes;
   }
+}
+
+TEST_F(BadInput, NoGpu) {
+  if (cuda::usable()) GTEST_SKIP() << "there is one";
+  expect_refused({{"dist.device=cuda", "dist.device=cpu runs without a GPU"}});
+  expect_mistake(run_program("bench ops --device cuda"), {"", "dist.device=cpu runs without a GPU"});
 }
 
 TEST_F(BadInput, MoreThanCanBeAddressed) {

@@ -47,7 +47,7 @@ class Saving : public testing::Test {
   TempFolder folder_;
   fs::path root_ = folder_ / "saved";
   tera::Setup setup_ = load_setup("tiny", {});
-  Backend backend_ = make_backend({.threads = 1});
+  Backend backend_ = make_backend({.device = DeviceChoice::cpu, .threads = 1});
   TrainingStep model_{setup_};
 };
 

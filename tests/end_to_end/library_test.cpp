@@ -107,7 +107,7 @@ class AdaptedModel {
   }
 
   ModelShape model_ = load_setup("tiny", {"model.init_method_std=0.3"}).model;
-  Backend backend_ = make_backend({.threads = 1});
+  Backend backend_ = make_backend({.device = DeviceChoice::cpu, .threads = 1});
   Ops& ops_ = *backend_.ops;
   ParamStore params_;
   Blocks blocks_;

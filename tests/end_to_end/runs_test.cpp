@@ -138,7 +138,7 @@ TEST_F(Runs, GenerationFromTheCacheEqualsGenerationWithout) {
     const std::vector<std::int32_t> prompt{5, 11, 2};
     const auto expected = generate_without_cache(setup, checkpoint, prompt, 12);
     for (const std::int64_t threads : {1, 3}) {
-      Backend backend = make_backend({.threads = threads});
+      Backend backend = make_backend({.device = DeviceChoice::cpu, .threads = threads});
       Generator generator(setup, backend, std::ssize(prompt), 15);
       checkpoint.load_weights(generator.params(), *backend.ops);
       std::vector<std::int32_t> text;

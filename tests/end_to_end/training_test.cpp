@@ -43,6 +43,43 @@ TEST(Training, TheSameConfigGivesTheSameBits) {
   }
 }
 
+// Notes what is reported, in order: "1 2 eval 2 3".
+class OrderSink final : public MetricsSink {
+ public:
+  explicit OrderSink(std::string& order, double& last_loss) : order_(order), last_loss_(last_loss) {}
+  void step(const StepMetrics& metrics) override {
+    order_ += std::to_string(metrics.step) + (metrics.tokens == metrics.step * 2 * 16 ? " " : "! ");
+    last_loss_ = metrics.loss;
+  }
+  void eval(const EvalMetrics& metrics) override { order_ += "eval " + std::to_string(metrics.step) + " "; }
+  void finish() override { order_ += "end"; }
+
+ private:
+  std::string& order_;
+  double& last_loss_;
+};
+
+std::pair<std::string, double> reported(bool late) {
+  const tera::Setup setup = load_setup("tiny", {"train.train_iters=5", "train.eval_interval=2", "train.eval_iters=1",
+                                                "train.seq_length=16", "train.global_batch_size=2"});
+  StopRequest stop;
+  Log log({.console = -1});
+  Backend backend = make_backend(setup.config.dist);
+  Trainer trainer(setup, backend, make_data_source(setup), log);
+  std::string order;
+  double last_loss = 0;
+  trainer.add_sink(std::make_unique<OrderSink>(order, last_loss));
+  trainer.report_late(late);
+  trainer.run(stop);
+  return {order, last_loss};
+}
+
+TEST(Training, ReportingAStepLateChangesNothingInTheReport) {
+  const auto [order, last_loss] = reported(/*late=*/false);
+  EXPECT_EQ(order, "1 2 eval 2 3 4 eval 4 5 eval 5 end");
+  EXPECT_EQ(reported(/*late=*/true), std::pair(order, last_loss));
+}
+
 TEST(Training, AnotherSeedGivesOthers) {
   EXPECT_NE(train_once("tiny").loss[0], train_once("tiny", {"train.seed=5"}).loss[0]);
 }

@@ -34,7 +34,7 @@ TEST(TrainingRun, FollowsPyTorchFor200Steps) {
   const auto losses = read_all<double>(file, "losses"), norms = read_all<double>(file, "grad_norms"),
              rates = read_all<double>(file, "lrs");
 
-  Backend backend = make_backend({.threads = 2});
+  Backend backend = make_backend({.device = DeviceChoice::cpu, .threads = 2});
   TrainingStep step(setup);
   step.bind(backend);
   load_weights(file, step.params(), *backend.ops);

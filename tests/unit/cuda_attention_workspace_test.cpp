@@ -65,6 +65,9 @@ TEST(CudaAttentionWorkspace, CudnnIsAskedForWhatItMayTake) {
   const AttentionBackArgs good = packed(2, 256, 4, 2, 64);
   EXPECT_TRUE(suits(good, [](AttentionBackArgs&) {}));
   EXPECT_TRUE(suits(good, [](AttentionBackArgs& args) { args.shape.window = 10; }));
+  EXPECT_TRUE(suits_cudnn(packed(1, 16384, 32, 8, 128), true));   // 2 GiB of scores for a group
+  EXPECT_FALSE(suits_cudnn(packed(1, 32768, 32, 8, 128), true));  // 8 GiB
+  EXPECT_TRUE(suits_cudnn(packed(1, 32768, 32, 8, 128), false));
   EXPECT_FALSE(suits(good, [](AttentionBackArgs& args) { args.shape.dropout = 0.1f; }));
   EXPECT_FALSE(suits(good, [](AttentionBackArgs& args) { args.dk.data = static_cast<std::byte*>(args.dk.data) + 8; }));
   EXPECT_FALSE(suits(good, [](AttentionBackArgs& args) { args.dq.stride[0] += 4; }));

@@ -10,7 +10,7 @@
 namespace tera::cuda {
 namespace {
 
-const GemmChoices::Place here{.gpu = "GPU 1", .library = 130001};
+const GemmChoices::Place here{.gpu = "GPU 1", .library = 130001, .options = "a"};
 
 TEST(GemmChoices, AreReadBackInTheSamePlace) {
   const test::TempFolder folder;
@@ -32,8 +32,13 @@ TEST(GemmChoices, OfAnotherGpuOrLibraryAreLeftAside) {
   GemmChoices choices(file, here);
   choices.set("a", 3);
   choices.save();
-  EXPECT_FALSE(GemmChoices(file, {.gpu = "GPU 2", .library = 130001}).find("a"));
-  EXPECT_FALSE(GemmChoices(file, {.gpu = "GPU 1", .library = 130002}).find("a"));
+  EXPECT_FALSE(GemmChoices(file, here).from_elsewhere());
+  for (const GemmChoices::Place& other : {GemmChoices::Place{.gpu = "GPU 2", .library = 130001, .options = "a"},
+                                          {.gpu = "GPU 1", .library = 130002, .options = "a"},
+                                          {.gpu = "GPU 1", .library = 130001, .options = "b"}}) {
+    EXPECT_FALSE(GemmChoices(file, other).find("a"));
+    EXPECT_TRUE(GemmChoices(file, other).from_elsewhere());
+  }
 }
 
 TEST(GemmChoices, WithoutAFileKeepNothing) {
@@ -46,11 +51,12 @@ TEST(GemmChoices, WithoutAFileKeepNothing) {
 TEST(GemmChoices, RefuseFilesThatAreNone) {
   const test::TempFolder folder;
   const auto file = folder.path() / "kernels.json";
-  for (const char* text :
-       {"", "{", "[]", "{}", R"({"gpu": 1, "cublaslt": 2, "gemm": {}})",
-        R"({"gpu": "GPU 1", "cublaslt": -2, "gemm": {}})", R"({"gpu": "GPU 1", "cublaslt": 130001, "gemm": [1]})",
-        R"({"gpu": "GPU 1", "cublaslt": 130001, "gemm": {"a": -1}})",
-        R"({"gpu": "GPU 1", "cublaslt": 130001, "gemm": {"a": 1.5}})"}) {
+  for (const char* text : {"", "{", "[]", "{}", R"({"gpu": "GPU 1", "cublaslt": 130001, "gemm": {}})",
+                           R"({"gpu": 1, "cublaslt": 2, "options": "a", "gemm": {}})",
+                           R"({"gpu": "GPU 1", "cublaslt": -2, "options": "a", "gemm": {}})",
+                           R"({"gpu": "GPU 1", "cublaslt": 130001, "options": "a", "gemm": [1]})",
+                           R"({"gpu": "GPU 1", "cublaslt": 130001, "options": "a", "gemm": {"a": -1}})",
+                           R"({"gpu": "GPU 1", "cublaslt": 130001, "options": "a", "gemm": {"a": 1.5}})"}) {
     write_file_atomically(file, text);
     const std::string message = test::message_of<UserError>([&] { GemmChoices(file, here); });
     EXPECT_NE(message.find("kernels.json"), std::string::npos) << text << ": " << message;

@@ -46,6 +46,16 @@ void fill_params(kernels::AttentionParams& params, const Args& args) {
   }
 }
 
+// Tiles are as large as the shared memory of data-centre GPUs allows.
+void check_launch(cudaError_t status, const char* what) {
+  if (status == cudaErrorInvalidValue) {
+    cudaGetLastError();
+    fail_user("{}: this GPU has too little shared memory for our own kernels at this head size; cuDNN would take bf16",
+              what);
+  }
+  check(status, what);
+}
+
 }  // namespace
 
 void CudaOps::do_attention(const AttentionArgs& args) {
@@ -53,7 +63,7 @@ void CudaOps::do_attention(const AttentionArgs& args) {
   kernels::AttentionParams params;
   fill_params(params, args);
   params.exact = options_.exact_attention;
-  check(kernels::launch_attention(params, stream_), "attention");
+  check_launch(kernels::launch_attention(params, stream_), "attention");
 }
 
 void CudaOps::do_attention_back(const AttentionBackArgs& args) {
@@ -66,7 +76,7 @@ void CudaOps::do_attention_back(const AttentionBackArgs& args) {
   params.dk = rows_of(args.dk);
   params.dv = rows_of(args.dv);
   params.delta = reinterpret_cast<float*>(workspace(own_attention_back_bytes(args)).data());
-  check(kernels::launch_attention_back(params, stream_), "attention_back");
+  check_launch(kernels::launch_attention_back(params, stream_), "attention_back");
 }
 
 }  // namespace tera::cuda

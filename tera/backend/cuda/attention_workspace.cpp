@@ -8,7 +8,8 @@ namespace tera::cuda {
 namespace {
 
 constexpr std::int64_t shortest_sequence = 64, largest_head = 256;
-constexpr std::int64_t score_bytes = std::int64_t{1} << 30;     // for the scores of one call of cuDNN
+constexpr std::int64_t score_bytes = std::int64_t{1} << 30;  // for the scores of one call of cuDNN, if they can be cut
+constexpr std::int64_t most_score_bytes = 4 * score_bytes;   // for those of one group of heads, which cannot
 constexpr std::int64_t library_spare = std::int64_t{16} << 20;  // counters, tables, rounding up of sizes
 
 std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
@@ -79,8 +80,11 @@ bool suits_cudnn(const AttentionArgs& args) {
 }
 
 bool suits_cudnn(const AttentionBackArgs& args, bool deterministic) {
-  // The scores of documents would be kept as if each were as long as all of them.
+  // The scores of documents would be kept as if each were as long as all of them; those of long sequences would take
+  // more memory than everything else.
   if (deterministic && args.shape.q_offsets) return false;
+  const std::int64_t group = args.q.dim(1) / args.k.dim(1);
+  if (deterministic && group * scores_of_one_head(args) > most_score_bytes) return false;
   return suits(args.q, args.k, args.shape) && aligned(args.q) && aligned(args.k) && aligned(args.v) &&
          aligned(args.out) && aligned(args.dout) && aligned(args.dq) && aligned(args.dk) && aligned(args.dv);
 }

@@ -12,8 +12,6 @@
 namespace tera::cuda {
 namespace {
 
-constexpr int candidates_asked = 16;
-
 cudaDataType_t type_of(DType dtype) {
   return dtype == DType::bf16 ? CUDA_R_16BF : dtype == DType::f16 ? CUDA_R_16F : CUDA_R_32F;
 }
@@ -53,6 +51,13 @@ std::string GemmProblem::name() const {
   if (bias) text += " +bias";
   if (residual_stride != 0) text += fmt::format(" +residual {}", residual_stride);
   return text + fmt::format(" rows {} {} {} align {}", a_stride, b_stride, out_stride, alignment);
+}
+
+bool suits_cublaslt(const GemmArgs& args) {
+  if (args.k() == 0) return false;
+  if (args.residual && args.residual.dtype != args.out.dtype) return false;
+  if (!args.bias) return true;
+  return args.bias.dtype == args.out.dtype && (args.out.dtype == DType::f32 || GemmProblem(args).alignment == 16);
 }
 
 std::size_t CublasLt::Hash::operator()(const GemmProblem& problem) const {
@@ -127,8 +132,7 @@ void CublasLt::find_candidates(const GemmProblem& problem, Plan& plan) {
   const auto status = api_.heuristic(handle_, plan.product, plan.b, plan.a, plan.residual, plan.out, preference,
                                      candidates_asked, found.data(), &count);
   api_.preference_destroy(preference);
-  require(status == CUBLAS_STATUS_SUCCESS && count > 0, "cuBLASLt has no kernel for the product {}: {}", problem.name(),
-          api_.status_string(status));
+  if (status != CUBLAS_STATUS_SUCCESS) count = 0;
   for (const auto& candidate : std::span(found).first(static_cast<std::size_t>(count)))
     if (candidate.state == CUBLAS_STATUS_SUCCESS) plan.candidates.push_back(candidate);
 }
@@ -152,9 +156,11 @@ void CublasLt::launch(const Plan& plan, std::size_t candidate, const GemmArgs& a
         "cublasLtMatmul");
 }
 
-void CublasLt::run(const GemmArgs& args, std::span<std::byte> workspace, cudaStream_t stream) {
+bool CublasLt::run(const GemmArgs& args, std::span<std::byte> workspace, cudaStream_t stream) {
   const Plan& plan = plan_of(args);
+  if (plan.candidates.empty()) return false;
   launch(plan, plan.chosen, args, workspace, stream);
+  return true;
 }
 
 }  // namespace tera::cuda

@@ -34,6 +34,10 @@ struct GemmProblem {
   std::string name() const;  // "bf16 16384x2048x8192 nt +residual", and what is unusual; names the choice in the file
 };
 
+// The library takes a bias and a residual of the output's own type only, and with rows that are not aligned it rounds
+// to 16 bits before it adds the bias. Such products are small or rare.
+bool suits_cublaslt(const GemmArgs& args);
+
 class CublasLt {
  public:
   explicit CublasLt(const CudaOptions& options);
@@ -45,7 +49,10 @@ class CublasLt {
   void prepare(std::span<const GemmArgs> products, std::span<std::byte> workspace, std::span<std::byte> spare,
                cudaStream_t stream);
 
-  void run(const GemmArgs& args, std::span<std::byte> workspace, cudaStream_t stream);
+  std::string remarks() const { return remarks_; }
+
+  // False when the library has no kernel for the product.
+  bool run(const GemmArgs& args, std::span<std::byte> workspace, cudaStream_t stream);
 
  private:
   struct Plan {
@@ -58,6 +65,8 @@ class CublasLt {
     std::size_t operator()(const GemmProblem& problem) const;
   };
 
+  static constexpr int candidates_asked = 16;
+
   Plan& plan_of(const GemmArgs& args);
   Plan make_plan(const GemmProblem& problem);
   void find_candidates(const GemmProblem& problem, Plan& plan);
@@ -65,12 +74,14 @@ class CublasLt {
               cudaStream_t stream);
   std::size_t time_candidates(const Plan& plan, const GemmArgs& args, std::span<std::byte> workspace,
                               cudaStream_t stream);
+  std::string list_options() const;
   void check(cublasStatus_t status, const char* what) const;
 
   CublasLtApi api_;
   CudaOptions options_;
   cublasLtHandle_t handle_ = nullptr;
   std::unordered_map<GemmProblem, Plan, Hash> plans_;
+  std::string remarks_;  // of prepare
 };
 
 }  // namespace tera::cuda

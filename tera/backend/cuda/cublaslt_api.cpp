@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include "tera/backend/cuda/open_library.h"
 #include "tera/base/error.h"
 
 namespace tera::cuda {
@@ -20,9 +21,8 @@ void CublasLtApi::Close::operator()(void* library) const { dlclose(library); }
 
 CublasLtApi::CublasLtApi() {
   const std::string name = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
-  library_.reset(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL));
-  require_user(library_ != nullptr, "a GPU needs {} (CUDA toolkit {}.x), which was not found: {}", name,
-               CUBLAS_VER_MAJOR, dlerror());
+  library_.reset(open_library(name.c_str()));
+  require_user(library_ != nullptr, "a GPU needs {} (CUDA toolkit {}.x), which was not found", name, CUBLAS_VER_MAJOR);
   find(library_.get(), "cublasLtCreate", create);
   find(library_.get(), "cublasLtDestroy", destroy);
   find(library_.get(), "cublasLtGetVersion", version);

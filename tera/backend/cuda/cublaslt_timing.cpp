@@ -1,4 +1,6 @@
 // CublasLt::prepare: which of the library's candidates is fastest here, measured and written down.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -6,6 +8,7 @@
 #include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/kernels/copy.cuh"
+#include "tera/backend/cuda/workspace.h"
 
 namespace tera::cuda {
 namespace {
@@ -55,28 +58,45 @@ void CublasLt::prepare(std::span<const GemmArgs> products, std::span<std::byte> 
                        cudaStream_t stream) {
   cudaDeviceProp properties{};
   tera::cuda::check(cudaGetDeviceProperties(&properties, options_.device), "cudaGetDeviceProperties");
-  GemmChoices choices(options_.choices, {.gpu = properties.name, .library = api_.version()});
+  GemmChoices choices(options_.choices, {.gpu = properties.name, .library = api_.version(), .options = list_options()});
+  if (choices.from_elsewhere())
+    remarks_ += fmt::format("{} was made with another GPU, library or options: kernels are chosen anew\n",
+                            options_.choices.string());
   for (const GemmArgs& planned : products) {
+    if (!suits_cublaslt(planned)) continue;
     // Planned addresses are those of an arena that begins at zero: aligned as the real ones will be.
     const std::string name = GemmProblem(planned).name();
     Plan& plan = plan_of(planned);
+    if (plan.candidates.empty()) {
+      remarks_ += fmt::format("cuBLASLt has no kernel for {}: a slow one of our own takes it\n", name);
+      continue;
+    }
     const std::optional<std::size_t> earlier = choices.find(name);
     if (earlier && *earlier < plan.candidates.size()) {
       plan.chosen = *earlier;
       continue;
     }
     const Trial trial(planned, spare, stream);
-    if (!trial.fits) continue;
+    if (!trial.fits) {
+      remarks_ += fmt::format("no room to time the kernels for {}: cuBLASLt's own choice is taken\n", name);
+      continue;
+    }
     plan.chosen = time_candidates(plan, trial.args, workspace, stream);
     choices.set(name, plan.chosen);
   }
   choices.save();
 }
 
+// What find_candidates() asks for, beyond the problem itself.
+std::string CublasLt::list_options() const {
+  return fmt::format("{} candidates, {} bytes of workspace{}{}", candidates_asked, gemm_workspace_bytes,
+                     options_.deterministic ? ", deterministic" : "", options_.tf32 ? ", tf32" : "");
+}
+
 std::size_t CublasLt::time_candidates(const Plan& plan, const GemmArgs& args, std::span<std::byte> workspace,
                                       cudaStream_t stream) {
   const std::size_t count = plan.candidates.size();
-  if (count == 1) return 0;
+  if (count <= 1) return 0;
   Event begin, end;
   const auto time = [&](std::size_t candidate, int runs) {
     tera::cuda::check(cudaEventRecord(begin.event, stream), "cudaEventRecord");

@@ -25,7 +25,12 @@ std::span<std::byte> CudaDevice::allocate(std::size_t bytes) {
   void* slab = nullptr;
   slabs_.reserve(slabs_.size() + 1);
   check(cudaSetDevice(index_), "cudaSetDevice");
-  check(cudaMalloc(&slab, bytes), "cudaMalloc");
+  const cudaError_t status = cudaMalloc(&slab, bytes);
+  if (status == cudaErrorMemoryAllocation) {  // another program was faster, or memory is in pieces
+    cudaGetLastError();
+    fail_user("the GPU has no {} bytes left in one piece, though {} are free", bytes, available());
+  }
+  check(status, "cudaMalloc");
   slabs_.push_back(slab);
   check(cudaMemset(slab, 0, bytes), "cudaMemset");
   check(cudaDeviceSynchronize(), "cudaMemset");  // work on other streams may begin at once

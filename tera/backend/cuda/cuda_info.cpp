@@ -13,7 +13,7 @@ namespace {
 // CUDA writes 13.0 as 13000.
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
-GpuInfo query_gpu(int device) {
+GpuInfo query_gpu(int device, bool probe) {
   GpuInfo info;
   cudaDeviceProp properties{};
   if (const cudaError_t status = cudaGetDeviceProperties(&properties, device); status != cudaSuccess) {
@@ -24,6 +24,7 @@ GpuInfo query_gpu(int device) {
   info.major = properties.major;
   info.minor = properties.minor;
   info.memory_bytes = properties.totalGlobalMem;
+  if (!probe) return info;
   if (const cudaError_t status = kernels::probe(device); status != cudaSuccess)
     info.problem = cudaGetErrorString(status);
   return info;
@@ -35,7 +36,7 @@ std::string toolkit_version() { return version_text(CUDART_VERSION); }
 
 CudaLibraries query_libraries() { return {.cublaslt = cublaslt_version(), .cudnn = cudnn_version()}; }
 
-CudaInfo query_cuda() {
+CudaInfo query_cuda(std::optional<int> probe_only) {
   CudaInfo info;
   info.built_in = true;
   info.toolkit = toolkit_version();
@@ -43,10 +44,13 @@ CudaInfo query_cuda() {
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0) info.driver = version_text(driver);
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
-    info.problem = info.driver.empty() ? "no NVIDIA driver on this machine" : cudaGetErrorString(status);
+    info.problem = info.driver.empty() ? "no NVIDIA driver on this machine"
+                                       : fmt::format("{} (built with CUDA {}, the driver serves {})",
+                                                     cudaGetErrorString(status), info.toolkit, info.driver);
     return info;
   }
-  for (int device = 0; device < count; ++device) info.gpus.push_back(query_gpu(device));
+  for (int device = 0; device < count; ++device)
+    info.gpus.push_back(query_gpu(device, probe_only.value_or(device) == device));
   return info;
 }
 

@@ -2,6 +2,7 @@
 // What CUDA this program was built with and which GPUs it can use. Without CUDA, no_cuda.cpp answers.
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,8 @@ struct CudaLibraries {
   std::string cublaslt, cudnn;
 };
 
-CudaInfo query_cuda();
+// Runs a kernel on every GPU, or on one; others are only listed.
+CudaInfo query_cuda(std::optional<int> probe_only = {});
 CudaLibraries query_libraries();
 std::string toolkit_version();  // empty when built without CUDA; asks no driver
 

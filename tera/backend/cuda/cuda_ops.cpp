@@ -1,5 +1,6 @@
 #include "tera/backend/cuda/cuda_ops.h"
 
+#include <fmt/format.h>
 #include <nvtx3/nvToolsExt.h>
 
 #include "tera/backend/cuda/cublaslt.h"
@@ -10,21 +11,26 @@
 namespace tera::cuda {
 namespace {
 
-constexpr std::size_t tickets_kept = 1 << 16;  // more than a profile of one step records
+constexpr std::size_t tickets_kept = 256;
+
+int use_device(int device) {
+  check(cudaSetDevice(device), "cudaSetDevice");
+  return device;
+}
 
 }  // namespace
 
-CudaOps::CudaOps(const CudaOptions& options) : options_(options), events_(tickets_kept, nullptr) {
-  check(cudaSetDevice(options.device), "cudaSetDevice");
+CudaOps::CudaOps(const CudaOptions& options) : options_(options), device_(use_device(options.device)) {
+  reserve_tickets(tickets_kept);
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   products_ = std::make_unique<CublasLt>(options);
   attention_ = std::make_unique<CudnnAttention>(options, stream_);
 }
 
 CudaOps::~CudaOps() {
+  cudaSetDevice(device_);
   cudaStreamSynchronize(stream_);
-  for (auto event : events_)
-    if (event) cudaEventDestroy(event);
+  for (auto event : events_) cudaEventDestroy(event);
   attention_.reset();
   products_.reset();
   cudaStreamDestroy(stream_);
@@ -33,16 +39,24 @@ CudaOps::~CudaOps() {
 const OpsTraits& CudaOps::traits() const { return cuda_traits; }
 
 cudaEvent_t CudaOps::event_of(Ticket ticket) {
-  require(ticket.id <= tickets_ && ticket.id + events_.size() > tickets_, "ticket {} is older than {} others",
-          ticket.id, events_.size());
+  const bool known = ticket.id >= first_ticket_ && ticket.id <= tickets_ && ticket.id + events_.size() > tickets_;
+  require(known, "ticket {} is not among the last {}", ticket.id, events_.size());
   return events_[ticket.id % events_.size()];
+}
+
+// All events are made here, none in a step. Tickets from before are forgotten: their places change.
+void CudaOps::reserve_tickets(std::size_t count) {
+  while (events_.size() < count) {
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreate(&event), "cudaEventCreate");
+    events_.push_back(event);
+  }
+  first_ticket_ = tickets_ + 1;
 }
 
 Ticket CudaOps::record() {
   const Ticket ticket{++tickets_};
-  cudaEvent_t& event = events_[ticket.id % events_.size()];
-  if (!event) check(cudaEventCreate(&event), "cudaEventCreate");
-  check(cudaEventRecord(event, stream_), "cudaEventRecord");
+  check(cudaEventRecord(events_[ticket.id % events_.size()], stream_), "cudaEventRecord");
   return ticket;
 }
 
@@ -60,6 +74,15 @@ double CudaOps::milliseconds(Ticket from, Ticket to) {
 void CudaOps::prepare(const PlannedCalls& calls, std::span<std::byte> spare) {
   products_->prepare(calls.gemms, workspace_, spare, stream_);
   attention_->prepare(calls, workspace_.size());
+}
+
+std::string CudaOps::remarks() const {
+  std::string lines = products_->remarks();
+  const std::string version = options_.exact_attention ? "" : cudnn_version();
+  if (version.empty()) return lines + "attention runs on kernels of our own: cuDNN was not found\n";
+  if (const std::string refused = attention_->reason(); !refused.empty())
+    lines += fmt::format("attention runs on kernels of our own, because cuDNN {} refused:\n{}", version, refused);
+  return lines;
 }
 
 void CudaOps::begin_range(const char* name) { nvtxRangePushA(name); }

@@ -26,10 +26,12 @@ class CudaOps final : public Ops {
 
   Ticket record() override;
   void finish(Ticket ticket) override;
+  void reserve_tickets(std::size_t count) override;
   double milliseconds(Ticket from, Ticket to) override;
   const OpsTraits& traits() const override;
   void bind_workspace(std::span<std::byte> workspace) override { workspace_ = workspace; }
   void prepare(const PlannedCalls& calls, std::span<std::byte> spare) override;
+  std::string remarks() const override;
   void begin_range(const char* name) override;
   void end_range() override;
 
@@ -64,11 +66,12 @@ class CudaOps final : public Ops {
   cudaEvent_t event_of(Ticket ticket);
 
   CudaOptions options_;
+  int device_;  // before everything that is made on it
   cudaStream_t stream_ = nullptr;
   StagingRing staging_;
   std::span<std::byte> workspace_;
   std::vector<cudaEvent_t> events_;  // a ticket's is at id modulo their number
-  std::uint64_t tickets_ = 0;
+  std::uint64_t tickets_ = 0, first_ticket_ = 1;
   std::unique_ptr<CublasLt> products_;
   std::unique_ptr<CudnnAttention> attention_;
 };

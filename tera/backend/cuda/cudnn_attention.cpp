@@ -7,7 +7,6 @@
 #include "tera/backend/cuda/cudnn_attention.h"
 
 #include <cudnn_frontend.h>
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <array>
@@ -15,6 +14,7 @@
 #include "tera/backend/cuda/attention_workspace.h"
 #include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/kernels/attention.cuh"
+#include "tera/backend/cuda/open_library.h"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;  // its header asks for this variable; set once, by load_cudnn()
@@ -28,22 +28,13 @@ using Graph = fe::graph::Graph;
 using TensorAttributes = fe::graph::Tensor_attributes;
 using TensorPointer = std::shared_ptr<TensorAttributes>;
 
-// From where the system looks for libraries, else from the toolkit that this was built with.
-void* open_library(const char* name, const char* in_toolkit) {
-  void* handle = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
-  return handle ? handle : dlopen(in_toolkit, RTLD_NOW | RTLD_GLOBAL);
-}
-
 // cudnn-frontend opens the CUDA runtime by name, too; a library that is loaded already is found by its name alone.
-bool load_runtime() {
-  if (CUDART_VERSION >= 13000) return open_library("libcudart.so.13", TERA_CUDA_LIBRARY_DIR "/libcudart.so.13");
-  return open_library("libcudart.so.12", TERA_CUDA_LIBRARY_DIR "/libcudart.so.12");
-}
+bool load_runtime() { return open_library(CUDART_VERSION >= 13000 ? "libcudart.so.13" : "libcudart.so.12") != nullptr; }
 
 bool load_cudnn() {
   static const bool loaded = [] {
     if (!load_runtime()) return false;
-    fe::cudnn_dlhandle = open_library("libcudnn.so.9", TERA_CUDA_LIBRARY_DIR "/libcudnn.so.9");
+    fe::cudnn_dlhandle = open_library("libcudnn.so.9");
     return fe::cudnn_dlhandle != nullptr;
   }();
   return loaded;
@@ -363,13 +354,20 @@ std::string CudnnAttention::reason() const {
   return lines;
 }
 
+// A version of cuDNN that wants more than the formulas foresee loses the call to our own kernels.
 void CudnnAttention::prepare(const PlannedCalls& calls, std::size_t workspace) {
+  const auto drop_if_too_large = [&](Plan& plan, const CudnnLayout& layout) {
+    const std::size_t needed = layout.lse + layout.tables + plan.bytes;
+    if (needed <= workspace) return;
+    plan.graph.reset();
+    plan.reason =
+        fmt::format("{}: its plan takes {} bytes of workspace, {} are reserved", describe(plan.key), needed, workspace);
+  };
   for (const AttentionArgs& args : calls.attentions)
-    if (takes(args)) state_->check_space(state_->find(key_of(args)), workspace, cudnn_layout(args));
+    if (takes(args)) drop_if_too_large(state_->find(key_of(args)), cudnn_layout(args));
   const bool deterministic = state_->deterministic;
   for (const AttentionBackArgs& args : calls.attention_backs)
-    if (takes(args))
-      state_->check_space(state_->find(key_of(args, deterministic)), workspace, cudnn_layout(args, deterministic));
+    if (takes(args)) drop_if_too_large(state_->find(key_of(args, deterministic)), cudnn_layout(args, deterministic));
 }
 
 void CudnnAttention::forward(const AttentionArgs& args, std::span<std::byte> workspace) {

@@ -7,15 +7,6 @@
 namespace tera::cuda {
 namespace {
 
-// cuBLASLt wants a bias and a residual of the output's own type, and with rows that are not aligned it rounds to 16
-// bits before it adds the bias. Such products are small or rare (fp32 logits of a bf16 model have neither).
-bool suits_cublaslt(const GemmArgs& args) {
-  if (args.k() == 0) return false;
-  if (args.residual && args.residual.dtype != args.out.dtype) return false;
-  if (!args.bias) return true;
-  return args.bias.dtype == args.out.dtype && (args.out.dtype == DType::f32 || GemmProblem(args).alignment == 16);
-}
-
 kernels::PlainGemm plain(const GemmArgs& args) {
   const std::int64_t a = args.a.stride[0], b = args.b.stride[0];
   return {.a = args.a.data,
@@ -43,10 +34,8 @@ kernels::PlainGemm plain(const GemmArgs& args) {
 
 void CudaOps::do_gemm(const GemmArgs& args) {
   if (args.m() == 0 || args.n() == 0) return;
-  if (suits_cublaslt(args))
-    products_->run(args, workspace(gemm_workspace_bytes), stream_);
-  else
-    check(kernels::launch_plain_gemm(plain(args), stream_), "gemm");
+  const bool done = suits_cublaslt(args) && products_->run(args, workspace(gemm_workspace_bytes), stream_);
+  if (!done) check(kernels::launch_plain_gemm(plain(args), stream_), "gemm");
 }
 
 }  // namespace tera::cuda

@@ -21,9 +21,13 @@ void GemmChoices::load() {
   const json root = json::parse(read_whole_file(file_, most_bytes), nullptr, /*allow_exceptions=*/false);
   const auto bad = [&] { fail_user("{}: is no file of kernel choices; remove it to choose anew", file_.string()); };
   if (!root.is_object() || !root.contains("gpu") || !root["gpu"].is_string() || !root.contains("cublaslt") ||
-      !root["cublaslt"].is_number_unsigned() || !root.contains("gemm") || !root["gemm"].is_object())
+      !root["cublaslt"].is_number_unsigned() || !root.contains("options") || !root["options"].is_string() ||
+      !root.contains("gemm") || !root["gemm"].is_object())
     bad();
-  if (Place{root["gpu"].get<std::string>(), root["cublaslt"].get<std::size_t>()} != place_) return;
+  const Place made_in{root["gpu"].get<std::string>(), root["cublaslt"].get<std::size_t>(),
+                      root["options"].get<std::string>()};
+  from_elsewhere_ = made_in != place_;
+  if (from_elsewhere_) return;
   for (const auto& [problem, candidate] : root["gemm"].items()) {
     if (!candidate.is_number_unsigned()) bad();
     candidates_[problem] = candidate.get<std::size_t>();
@@ -47,7 +51,8 @@ void GemmChoices::save() {
     std::filesystem::create_directories(file_.parent_path(), error);
     require_user(!error, "{}: {}", file_.parent_path().string(), error.message());
   }
-  const json root{{"gpu", place_.gpu}, {"cublaslt", place_.library}, {"gemm", candidates_}};
+  const json root{
+      {"gpu", place_.gpu}, {"cublaslt", place_.library}, {"options", place_.options}, {"gemm", candidates_}};
   write_file_atomically(file_, root.dump(1) + "\n");
   changed_ = false;
 }

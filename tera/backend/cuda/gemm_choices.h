@@ -16,6 +16,7 @@ class GemmChoices {
   struct Place {
     std::string gpu;
     std::size_t library = 0;
+    std::string options;  // that the library's list of candidates depends on
     bool operator==(const Place&) const = default;
   };
 
@@ -23,7 +24,8 @@ class GemmChoices {
 
   std::optional<std::size_t> find(const std::string& problem) const;
   void set(const std::string& problem, std::size_t candidate);
-  void save();  // if anything was set
+  void save();                                             // if anything was set
+  bool from_elsewhere() const { return from_elsewhere_; }  // there was a file, made in another place
 
  private:
   void load();
@@ -31,7 +33,7 @@ class GemmChoices {
   std::filesystem::path file_;
   Place place_;
   std::map<std::string, std::size_t> candidates_;
-  bool changed_ = false;
+  bool changed_ = false, from_elsewhere_ = false;
 };
 
 }  // namespace tera::cuda

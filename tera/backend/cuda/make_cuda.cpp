@@ -5,6 +5,7 @@
 #include <array>
 #include <string_view>
 
+#include "tera/backend/cuda/cublaslt_api.h"
 #include "tera/backend/cuda/cuda_device.h"
 #include "tera/backend/cuda/cuda_info.h"
 #include "tera/backend/cuda/cuda_ops.h"
@@ -26,12 +27,12 @@ double peak_flops_of(std::string_view gpu) {
 }  // namespace
 
 bool usable() {
-  const CudaInfo info = query_cuda();
-  return info.problem.empty() && !info.gpus.empty() && info.gpus[0].problem.empty();
+  const CudaInfo info = query_cuda(0);
+  return info.problem.empty() && !info.gpus.empty() && info.gpus[0].problem.empty() && !cublaslt_version().empty();
 }
 
 CudaParts make_cuda(const CudaOptions& options) {
-  const CudaInfo info = query_cuda();
+  const CudaInfo info = query_cuda(options.device);
   require_user(info.problem.empty() && !info.gpus.empty(), "dist.device=cuda: {}; dist.device=cpu runs without a GPU",
                info.problem.empty() ? "there is no GPU" : info.problem);
   require_user(options.device >= 0 && options.device < static_cast<int>(info.gpus.size()),

@@ -9,7 +9,7 @@ std::string toolkit_version() { return {}; }
 
 CudaLibraries query_libraries() { return {}; }
 
-CudaInfo query_cuda() {
+CudaInfo query_cuda(std::optional<int>) {
   CudaInfo info;
   info.problem = "not built in";
   return info;

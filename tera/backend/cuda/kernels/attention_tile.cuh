@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "tera/backend/cuda/kernels/attention.cuh"
+#include "tera/backend/cuda/kernels/philox.cuh"
 
 namespace tera::cuda::kernels {
 
@@ -239,32 +240,14 @@ __device__ inline float row_sum(float value) {
   return value;
 }
 
-// One word of Philox 4x32-10, as in tera/base/rng.cpp.
-__device__ inline std::uint32_t philox_word(std::uint64_t key, std::uint64_t low, std::uint64_t high, int word) {
-  auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
-  auto c0 = static_cast<std::uint32_t>(low), c1 = static_cast<std::uint32_t>(low >> 32);
-  auto c2 = static_cast<std::uint32_t>(high), c3 = static_cast<std::uint32_t>(high >> 32);
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const std::uint32_t high0 = __umulhi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
-    const std::uint32_t high1 = __umulhi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
-    c0 = high1 ^ c1 ^ k0;
-    c1 = low1;
-    c2 = high0 ^ c3 ^ k1;
-    c3 = low0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  return word == 0 ? c0 : word == 1 ? c1 : word == 2 ? c2 : c3;
-}
-
 // 0, or 1 / (1 - rate): the same draw as on the CPU, for (query, key, head) wherever they are computed.
 __device__ inline float kept(const AttentionParams& p, int query, int key, int head) {
   const auto q_id = static_cast<std::uint64_t>(p.q_ids[query]), k_id = static_cast<std::uint64_t>(p.k_ids[key]);
   const std::uint64_t high = k_id / 4 + (static_cast<std::uint64_t>(p.first_head + head) << 48);
-  const std::uint32_t bits = philox_word(p.key, q_id, high, static_cast<int>(k_id % 4));
-  const float uniform = static_cast<float>(bits >> 8) * 0x1p-24f;
-  return uniform >= p.dropout ? 1.0f / (1.0f - p.dropout) : 0.0f;
+  const uint4 words = philox(p.key, q_id, high);
+  const auto word = static_cast<int>(k_id % 4);
+  const std::uint32_t bits = word == 0 ? words.x : word == 1 ? words.y : word == 2 ? words.z : words.w;
+  return uniform_from_bits(bits) >= p.dropout ? 1.0f / (1.0f - p.dropout) : 0.0f;
 }
 
 // The head's part of row 0.
