@@ -1,9 +1,9 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <memory>
 
+#include "apps/choice.h"
 #include "apps/commands.h"
 #include "apps/run_options.h"
 #include "tera/base/error.h"
@@ -36,15 +36,6 @@ void add_step_command(CLI::App& bench) {
                       "file that keeps what a GPU chose by timing, to be read the next time");
   command->callback(
       [options] { std::fputs(bench_step(options->load(Purpose::inspect), options->bench).c_str(), stdout); });
-}
-
-template <class E>
-E parse_choice(const std::string& option, const std::string& text) {
-  const std::optional<E> value = parse_enum<E>(text);
-  std::vector<std::string_view> names;
-  for (const auto& [known, name] : EnumNames<E>::values) names.push_back(name);
-  require_user(value.has_value(), "{} {}: there are {}", option, text, fmt::join(names, ", "));
-  return *value;
 }
 
 void add_shape_options(CLI::App& command, BenchShapes& shapes) {

@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "apps/choice.h"
 #include "apps/commands.h"
 #include "tera/base/error.h"
 #include "tera/base/file.h"
@@ -27,12 +28,6 @@ Setup setup_of(const Checkpoint& checkpoint) {
   const LoadedConfig loaded =
       load_config_text(checkpoint.config_yaml(), (checkpoint.folder() / "manifest.json").string());
   return resolve(loaded.config, Purpose::inspect, &loaded.origins);
-}
-
-DeviceChoice device_of(const std::string& name) {
-  for (const auto& [device, known] : EnumNames<DeviceChoice>::values)
-    if (name == known) return device;
-  fail_user("--device is '{}'; it may be auto, cpu or cuda", name);
 }
 
 std::string read_prompt(const Options& options) {
@@ -70,7 +65,8 @@ void print_sample(const Options& options) {
   require_user(length < setup.model.max_positions, "the prompt's {} tokens leave no room in the model's {} positions",
                length, setup.model.max_positions);
 
-  Backend backend = make_backend({.device = device_of(options.device), .threads = options.threads});
+  Backend backend =
+      make_backend({.device = parse_choice<DeviceChoice>("--device", options.device), .threads = options.threads});
   GenerateOptions generate = options.generate;
   generate.max_new_tokens = std::min(generate.max_new_tokens, setup.model.max_positions - length);
   generate.stop = tokenizer->eod();
