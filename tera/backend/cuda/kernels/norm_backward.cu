@@ -1,5 +1,5 @@
 // With g = dy * weight and x^ the normalised x: dx = rstd * (g - mean(g) - x^ * mean(g x^)) (+ residual), no mean(g)
-// for RMSNorm. dweight sums dy * x^ and dbias dy over all vectors: each block of threads keeps the sums of its block of
+// for RMSNorm. dweight sums dy * x^ and dbias dy over all vectors: each block of threads keeps the sums of its
 // vectors in registers and leaves them in the workspace; add_sums adds those up, always in the same order.
 
 #include "tera/backend/cuda/kernels/norm_rows.cuh"
@@ -9,33 +9,60 @@ namespace {
 
 constexpr int most_threads = 512;
 
-// A thread's part of one vector: K packs of each tensor. Zero where there is nothing, so that it adds nothing.
-template <int K, class T, int N>
-struct Part {
-  Pack<T, N> x[K], dy[K];
-  float mean, rstd;
-};
-
 // `lanes` threads share a vector: a power of two up to 32, or whole warps; the block holds `teams` of them.
 struct Team {
   int lanes, teams, lane, team;
 };
 
-template <bool layer, int K, class T, int N>
-__device__ Part<K, T, N> load_part(const NormBackward& args, const Team& team, int v, int end) {
-  const int packs = v < end ? args.shape.width / N : 0;
-  const T* x = static_cast<const T*>(args.x) + offset_of(args.shape, v, args.x_stride);
-  const T* dy = static_cast<const T*>(args.dy) + offset_of(args.shape, v, args.dy_stride);
-  Part<K, T, N> part;
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-    const int i = team.lane + k * team.lanes;
-    part.x[k] = i < packs ? load<N>(x + i * N) : filled<T, N>(0.0f);
-    part.dy[k] = i < packs ? load<N>(dy + i * N) : filled<T, N>(0.0f);
+template <class T, int N>
+__device__ void copy_async(Pack<T, N>* to_shared, const T* from) {
+  if constexpr (sizeof(Pack<T, N>) == 16) {
+    const auto to = static_cast<unsigned>(__cvta_generic_to_shared(to_shared));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
+  } else {
+    *to_shared = load<N>(from);
   }
-  part.rstd = v < end ? args.rstd[v] : 0.0f;
-  part.mean = layer && v < end ? args.mean[v] : 0.0f;
-  return part;
+}
+
+// Two vectors in shared memory: the one in use and the next, on its way. A thread copies its own K packs of each tensor
+// and waits for nobody else's.
+template <int K, class T, int N>
+struct Arrivals {
+  enum { x, dy, residual, tensors };
+  static constexpr int bytes_per_thread = 2 * tensors * K * static_cast<int>(sizeof(Pack<T, N>));
+  Pack<T, N>* mine;  // [2, tensors, K, blockDim.x], from this thread's column on
+
+  __device__ Pack<T, N>* at(int slot, int tensor, int k) const {
+    return mine + ((slot * tensors + tensor) * K + k) * static_cast<int>(blockDim.x);
+  }
+  // Starts the copies of vector v, if there is one.
+  __device__ void ask(const NormBackward& args, const Team& team, int v, int slot) const {
+    const int packs = v < args.shape.vectors ? args.shape.width / N : 0;
+    const T* from_x = static_cast<const T*>(args.x) + offset_of(args.shape, v, args.x_stride);
+    const T* from_dy = static_cast<const T*>(args.dy) + offset_of(args.shape, v, args.dy_stride);
+    const T* from_residual = static_cast<const T*>(args.residual) + offset_of(args.shape, v, args.residual_stride);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int i = team.lane + k * team.lanes;
+      if (i >= packs) continue;
+      copy_async(at(slot, x, k), from_x + i * N);
+      copy_async(at(slot, dy, k), from_dy + i * N);
+      if (args.residual) copy_async(at(slot, residual, k), from_residual + i * N);
+    }
+    asm volatile("cp.async.commit_group;" : : : "memory");
+  }
+  // Until all but the latest ask() have arrived.
+  __device__ void wait() const { asm volatile("cp.async.wait_group 1;" : : : "memory"); }
+};
+
+struct Statistics {
+  float mean, rstd;
+};
+
+template <bool layer>
+__device__ Statistics statistics_of(const NormBackward& args, int v) {
+  if (v >= args.shape.vectors) return {0.0f, 0.0f};
+  return {layer ? args.mean[v] : 0.0f, args.rstd[v]};
 }
 
 struct Sums {
@@ -43,66 +70,66 @@ struct Sums {
 };
 
 // Over the threads of a vector, in a fixed order. shared: one value per warp; two of them take turns, so that one
-// barrier a time is enough.
+// barrier a time is enough. It is one of the team's own: teams do not wait for each other.
+template <bool layer>
 __device__ Sums team_sums(Sums mine, const Team& team, Sums (&shared)[2][most_threads / 32], int turn) {
-  if (team.lanes <= 32) return {lanes_sum(mine.g, team.lanes), lanes_sum(mine.gx, team.lanes)};
-  mine = {warp_sum(mine.g), warp_sum(mine.gx)};
+  const int together = team.lanes < 32 ? team.lanes : 32;
+  mine.gx = lanes_sum(mine.gx, together);
+  if constexpr (layer) mine.g = lanes_sum(mine.g, together);
+  if (team.lanes <= 32) return mine;
   if (threadIdx.x % 32 == 0) shared[turn][threadIdx.x / 32] = mine;
-  __syncthreads();
+  asm volatile("bar.sync %0, %1;" : : "r"(team.team + 1), "r"(team.lanes) : "memory");  // barrier 0: the block's
   const int warps = team.lanes / 32, first = team.team * warps;
   Sums all = shared[turn][first];
   for (int warp = 1; warp < warps; ++warp) {
-    all.g += shared[turn][first + warp].g;
     all.gx += shared[turn][first + warp].gx;
+    if constexpr (layer) all.g += shared[turn][first + warp].g;
   }
   return all;
 }
 
-template <bool layer, int K, class T, int N>
-__device__ Sums part_sums(const Part<K, T, N>& part, const Pack<T, N> (&weight)[K]) {
-  Sums sums{0.0f, 0.0f};
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-    float x[N], dy[N], factor[N];
-    unpack(part.x[k], x);
-    unpack(part.dy[k], dy);
-    unpack(weight[k], factor);
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const float g = dy[j] * factor[j];
-      sums.gx += g * (x[j] - part.mean);
-      if constexpr (layer) sums.g += g;
-    }
-  }
-  return sums;
-}
-
-// What pack k gives to the weight's and the bias's gradient.
-template <bool layer, int K, class T, int N>
-__device__ void add_weight_gradient(const Part<K, T, N>& part, int k, float (&dweight)[N], float (&dbias)[N]) {
-  float x[N], dy[N];
-  unpack(part.x[k], x);
-  unpack(part.dy[k], dy);
+template <bool layer, class T, int N>
+__device__ void add_to_sums(Sums& sums, const Pack<T, N>& x_pack, const Pack<T, N>& dy_pack, const Pack<T, N>& weight,
+                            float mean) {
+  float x[N], dy[N], factor[N];
+  unpack(x_pack, x);
+  unpack(dy_pack, dy);
+  unpack(weight, factor);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    dweight[j] += dy[j] * normalised<layer, T>(x[j], part.mean, part.rstd);
+    const float g = dy[j] * factor[j];
+    sums.gx += g * (x[j] - mean);
+    if constexpr (layer) sums.g += g;
+  }
+}
+
+// What a pack gives to the weight's and the bias's gradient.
+template <bool layer, class T, int N>
+__device__ void add_weight_gradient(const Pack<T, N>& x_pack, const Pack<T, N>& dy_pack, const Statistics& of,
+                                    float (&dweight)[N], float (&dbias)[N]) {
+  float x[N], dy[N];
+  unpack(x_pack, x);
+  unpack(dy_pack, dy);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    dweight[j] += dy[j] * normalised<layer, T>(x[j], of.mean, of.rstd);
     if constexpr (layer) dbias[j] += dy[j];
   }
 }
 
-// dx of pack k.
-template <bool layer, int K, class T, int N>
-__device__ Pack<T, N> input_gradient(const Part<K, T, N>& part, int k, const Pack<T, N>& weight, const Sums& means,
-                                     const Pack<T, N>& residual) {
+// dx of a pack. means: of g, and of g x^.
+template <class T, int N>
+__device__ Pack<T, N> input_gradient(const Pack<T, N>& x_pack, const Pack<T, N>& dy_pack, const Pack<T, N>& weight,
+                                     const Pack<T, N>& residual, const Statistics& of, const Sums& means) {
   float x[N], dy[N], factor[N], dx[N];
-  unpack(part.x[k], x);
-  unpack(part.dy[k], dy);
+  unpack(x_pack, x);
+  unpack(dy_pack, dy);
   unpack(weight, factor);
   unpack(residual, dx);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    const float normed = (x[j] - part.mean) * part.rstd, g = dy[j] * factor[j];
-    dx[j] += (g - means.g - normed * means.gx) * part.rstd;
+    const float normed = (x[j] - of.mean) * of.rstd, g = dy[j] * factor[j];
+    dx[j] += (g - means.g - normed * means.gx) * of.rstd;
   }
   return packed<T>(dx);
 }
@@ -113,7 +140,7 @@ template <int K, int N>
 __device__ void leave_sums(const float (&mine)[K][N], const Team& team, int width, float* shared, float* sums) {
   float* out = sums + static_cast<std::int64_t>(blockIdx.x) * width;
   if constexpr (K == 1) {
-    __syncthreads();  // shared may still be read for the gradient before
+    __syncthreads();  // shared may still be in use: by other teams, by the gradient before
 #pragma unroll
     for (int j = 0; j < N; ++j) shared[threadIdx.x * N + j] = mine[0][j];
     __syncthreads();
@@ -131,20 +158,23 @@ __device__ void leave_sums(const float (&mine)[K][N], const Team& team, int widt
   }
 }
 
-// All in one pass over memory: dx, and the sums of one block of vectors. The next vector's loads are under way while
-// this one's sums are formed. dx may be dy or residual: a vector's are read by the threads that then write it.
+// All in one pass over memory: dx, and the sums of the vectors that this block's teams come to. All blocks' teams go
+// through memory side by side. dx may be dy or residual: the thread that writes an element is the one that read it.
 template <bool layer, int K, class T, int N>
 __global__ void __launch_bounds__(most_threads, K == 1 ? 2 : 1) norm_back_rows(NormBackward args, int lanes) {
+  using Here = Arrivals<K, T, N>;
+  extern __shared__ uint4 buffer[];
   __shared__ Sums scratch[2][most_threads / 32];
-  alignas(16) __shared__ float shared[K == 1 ? most_threads * N : 4];
   const Team team{.lanes = lanes,
                   .teams = static_cast<int>(blockDim.x) / lanes,
                   .lane = static_cast<int>(threadIdx.x) % lanes,
                   .team = static_cast<int>(threadIdx.x) / lanes};
-  const int packs = args.shape.width / N;
+  const int packs = args.shape.width / N, step = static_cast<int>(gridDim.x) * team.teams;
   const float inverse = 1.0f / static_cast<float>(args.shape.width);
-  const int begin = static_cast<int>(blockIdx.x) * args.vectors_per_block;
-  const int end = min(begin + args.vectors_per_block, args.shape.vectors);
+  int v = static_cast<int>(blockIdx.x) * team.teams + team.team;
+  const Here arrivals{reinterpret_cast<Pack<T, N>*>(buffer) + threadIdx.x};
+  arrivals.ask(args, team, v, 0);
+  Statistics next = statistics_of<layer>(args, v);
   Pack<T, N> weight[K];
 #pragma unroll
   for (int k = 0; k < K; ++k) {
@@ -152,29 +182,34 @@ __global__ void __launch_bounds__(most_threads, K == 1 ? 2 : 1) norm_back_rows(N
     weight[k] = i < packs ? load<N>(static_cast<const T*>(args.weight) + i * N) : filled<T, N>(0.0f);
   }
   float dweight[K][N] = {}, dbias[K][N] = {};
-  Part<K, T, N> part = load_part<layer, K, T, N>(args, team, begin + team.team, end);
-  int turn = 0;
-  for (int first = begin; first < end; first += team.teams, turn ^= 1) {  // the same for all threads: barriers
-    const int v = first + team.team;
-    const Part<K, T, N> next = load_part<layer, K, T, N>(args, team, v + team.teams, end);
-    const T* from = static_cast<const T*>(args.residual) + offset_of(args.shape, v, args.residual_stride);
-    Pack<T, N> residual[K];
+  int slot = 0;
+  // As many rounds for all threads, whatever is left for their team: shuffles take whole warps.
+  for (int first = v - team.team; first < args.shape.vectors; first += step, v += step, slot ^= 1) {
+    arrivals.ask(args, team, v + step, slot ^ 1);
+    const Statistics now = next;
+    next = statistics_of<layer>(args, v + step);
+    arrivals.wait();
+    const int here = v < args.shape.vectors ? packs : 0;
+    Sums mine{0.0f, 0.0f};
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-      const int i = team.lane + k * lanes;
-      residual[k] = args.residual && v < end && i < packs ? load<N>(from + i * N) : filled<T, N>(0.0f);
+      if (team.lane + k * lanes >= here) continue;
+      add_to_sums<layer>(mine, *arrivals.at(slot, Here::x, k), *arrivals.at(slot, Here::dy, k), weight[k], now.mean);
     }
-    const Sums sums = team_sums(part_sums<layer>(part, weight), team, scratch, turn);
-    const Sums means{sums.g * inverse, sums.gx * part.rstd * inverse};
+    const Sums sums = team_sums<layer>(mine, team, scratch, slot);
+    const Sums means{sums.g * inverse, sums.gx * now.rstd * inverse};
     T* dx = static_cast<T*>(args.dx) + offset_of(args.shape, v, args.dx_stride);
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-      add_weight_gradient<layer>(part, k, dweight[k], dbias[k]);
       const int i = team.lane + k * lanes;
-      if (v < end && i < packs) store(dx + i * N, input_gradient<layer>(part, k, weight[k], means, residual[k]));
+      if (i >= here) continue;
+      const Pack<T, N> x = *arrivals.at(slot, Here::x, k), dy = *arrivals.at(slot, Here::dy, k);
+      const Pack<T, N> add = args.residual ? *arrivals.at(slot, Here::residual, k) : filled<T, N>(0.0f);
+      store(dx + i * N, input_gradient(x, dy, weight[k], add, now, means));
+      add_weight_gradient<layer>(x, dy, now, dweight[k], dbias[k]);
     }
-    part = next;
   }
+  auto* shared = reinterpret_cast<float*>(buffer);
   if (args.dweight_sums) leave_sums(dweight, team, args.shape.width, shared, args.dweight_sums);
   if constexpr (layer) {
     if (args.dbias_sums) leave_sums(dbias, team, args.shape.width, shared, args.dbias_sums);
@@ -216,27 +251,19 @@ __global__ void __launch_bounds__(most_threads) norm_back_long(NormBackward args
   const T* dy = static_cast<const T*>(args.dy) + offset_of(args.shape, v, args.dy_stride);
   const T* residual = static_cast<const T*>(args.residual) + offset_of(args.shape, v, args.residual_stride);
   T* dx = static_cast<T*>(args.dx) + offset_of(args.shape, v, args.dx_stride);
-  const auto part_at = [&](int at) {
-    Part<1, T, N> part;
-    part.x[0] = load<N>(x + at);
-    part.dy[0] = load<N>(dy + at);
-    part.rstd = args.rstd[v];
-    part.mean = layer ? args.mean[v] : 0.0f;
-    return part;
-  };
+  const Statistics of = statistics_of<layer>(args, v);
   Sums sums{0.0f, 0.0f};
   for (int at = static_cast<int>(threadIdx.x) * N; at < width; at += step) {
-    const Pack<T, N> weight[1] = {load<N>(static_cast<const T*>(args.weight) + at)};
-    const Sums mine = part_sums<layer>(part_at(at), weight);
-    sums = {sums.g + mine.g, sums.gx + mine.gx};
+    const auto weight = load<N>(static_cast<const T*>(args.weight) + at);
+    add_to_sums<layer>(sums, load<N>(x + at), load<N>(dy + at), weight, of.mean);
   }
-  const float inverse = 1.0f / static_cast<float>(width), rstd = args.rstd[v];
-  Sums means{0.0f, block_sum(sums.gx, scratch) * rstd * inverse};
+  const float inverse = 1.0f / static_cast<float>(width);
+  Sums means{0.0f, block_sum(sums.gx, scratch) * of.rstd * inverse};
   if constexpr (layer) means.g = block_sum(sums.g, scratch) * inverse;
   for (int at = static_cast<int>(threadIdx.x) * N; at < width; at += step) {
     const auto weight = load<N>(static_cast<const T*>(args.weight) + at);
     const auto add = args.residual ? load<N>(residual + at) : filled<T, N>(0.0f);
-    store(dx + at, input_gradient<layer>(part_at(at), 0, weight, means, add));
+    store(dx + at, input_gradient(load<N>(x + at), load<N>(dy + at), weight, add, of, means));
   }
 }
 
@@ -267,9 +294,11 @@ __global__ void __launch_bounds__(sum_threads) add_sums(NormBackward args) {
 
 template <bool layer, int K, class T, int N>
 void launch_rows(const NormBackward& args, int lanes, cudaStream_t stream) {
-  const int teams = most_threads / lanes;
-  norm_back_rows<layer, K, T, N>
-      <<<static_cast<unsigned>(args.blocks), static_cast<unsigned>(lanes * teams), 0, stream>>>(args, lanes);
+  const int threads = most_threads / lanes * lanes, bytes = threads * Arrivals<K, T, N>::bytes_per_thread;
+  auto* kernel = norm_back_rows<layer, K, T, N>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);  // beyond 48 KB one has to ask
+  kernel<<<static_cast<unsigned>(args.blocks), static_cast<unsigned>(threads), static_cast<std::size_t>(bytes),
+           stream>>>(args, lanes);
 }
 
 template <bool layer, class T, int N>
