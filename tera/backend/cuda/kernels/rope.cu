@@ -5,7 +5,7 @@
 namespace tera::cuda::kernels {
 namespace {
 
-constexpr int most_threads = 128, heads_at_once = 4;
+constexpr int most_threads = 128, heads_at_once = 2;
 
 // Turns the N pairs that lie in two packs: the j-th of each, or neighbours in first, then in second, when interleaved.
 template <bool interleaved, int N>
@@ -31,11 +31,10 @@ __device__ void rotate(float (&first)[N], float (&second)[N], const float (&cos)
   }
 }
 
-// cos and sin of pairs pair .. pair+N-1 at the row's position; sin turned round for the inverse. NaN where the position
-// is outside the tables.
+// cos and sin of pairs pair .. pair+N-1; sin turned round for the inverse. NaN where the position is outside the
+// tables.
 template <int N>
-__device__ void load_angles(const Rope& args, std::int64_t row, int pair, float (&cos)[N], float (&sin)[N]) {
-  const std::int64_t position = args.positions[row];
+__device__ void load_angles(const Rope& args, std::int64_t position, int pair, float (&cos)[N], float (&sin)[N]) {
   if (position < 0 || position >= args.table_rows) {
 #pragma unroll
     for (int j = 0; j < N; ++j) cos[j] = sin[j] = broken_value();
@@ -54,10 +53,10 @@ template <bool interleaved, class T, int N>
 __global__ void __launch_bounds__(most_threads) rope(Rope args) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.z + threadIdx.z;
   if (row >= args.rows) return;
+  const std::int64_t position = args.positions[row];
   const int apart = interleaved ? N : args.pairs, head_step = static_cast<int>(blockDim.y);
   for (int pair = static_cast<int>(threadIdx.x) * N; pair < args.pairs; pair += static_cast<int>(blockDim.x) * N) {
     float cos[N], sin[N];
-    load_angles<N>(args, row, pair, cos, sin);
     T* x = static_cast<T*>(args.x) + row * args.stride + (interleaved ? 2 * pair : pair);
     for (int head = static_cast<int>(threadIdx.y); head < args.heads; head += heads_at_once * head_step) {
       Pack<T, N> firsts[heads_at_once], seconds[heads_at_once];
@@ -68,6 +67,8 @@ __global__ void __launch_bounds__(most_threads) rope(Rope args) {
         firsts[u] = load<N>(x + at);
         seconds[u] = load<N>(x + at + apart);
       }
+      // Only now: the position's arrival is not to hold up the first heads.
+      if (head == static_cast<int>(threadIdx.y)) load_angles<N>(args, position, pair, cos, sin);
 #pragma unroll
       for (int u = 0; u < heads_at_once; ++u) {
         const std::int64_t at = static_cast<std::int64_t>(head + u * head_step) * args.head_size;
