@@ -7,15 +7,13 @@ namespace tera::cuda {
 
 void CudaOps::do_column_sum(const ColumnSumArgs& args) {
   const std::span<std::byte> partial = workspace(column_sum_bytes(args.x.dim(0), args.x.dim(1)));
-  const PartialSums sums = partial_sums(args.x.dim(0));
   check(kernels::launch_column_sum({.x = args.x.data,
                                     .out = args.out.as<float>(),
                                     .partial = reinterpret_cast<float*>(partial.data()),
                                     .rows = args.x.dim(0),
                                     .width = args.x.dim(1),
                                     .stride = args.x.stride[0],
-                                    .blocks = sums.blocks,
-                                    .rows_per_block = sums.rows_per_block,
+                                    .blocks = column_sum_blocks(args.x.dim(0), args.x.dim(1)),
                                     .dtype = scalar_of(args.x.dtype)},
                                    stream_),
         "column_sum");

@@ -43,8 +43,17 @@ std::size_t CudaWorkspaceRules::embedding_back(const EmbeddingBackArgs& args) co
 
 std::size_t CudaWorkspaceRules::gemm(const GemmArgs& /*args*/) const { return gemm_workspace_bytes; }
 
+// The kernel's blocks are 256 columns wide: eight of them for each multiprocessor of a large GPU, which holds that many
+// at once. Few rows make fewer, so that each has some to add.
+std::int64_t column_sum_blocks(std::int64_t rows, std::int64_t width) {
+  constexpr std::int64_t most_blocks = 264, fewest_rows = 16, all_blocks = 1056, columns_per_block = 256;
+  const std::int64_t across = std::max<std::int64_t>(1, (width + columns_per_block - 1) / columns_per_block);
+  const std::int64_t wanted = std::clamp<std::int64_t>(all_blocks / across, 1, most_blocks);
+  return std::min(wanted, (rows + fewest_rows - 1) / fewest_rows);
+}
+
 std::size_t column_sum_bytes(std::int64_t rows, std::int64_t width) {
-  return static_cast<std::size_t>(partial_sums(rows).blocks * width) * sizeof(float);
+  return static_cast<std::size_t>(column_sum_blocks(rows, width) * width) * sizeof(float);
 }
 
 std::size_t scalar_sum_bytes(std::int64_t elements) {

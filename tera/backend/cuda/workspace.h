@@ -27,7 +27,7 @@ class CudaWorkspaceRules final : public WorkspaceRules {
   bool deterministic_;
 };
 
-// Blocks of rows whose partial sums norm_back and column_sum add up, in order.
+// Blocks of rows whose partial sums norm_back adds up, in order.
 struct PartialSums {
   std::int64_t blocks = 0, rows_per_block = 0;
 };
@@ -39,7 +39,8 @@ std::size_t norm_back_bytes(const NormBackArgs& args);
 std::size_t embedding_back_bytes(std::int64_t tokens);
 // Blocks whose partial sums sum and sum_squares add up, in order.
 std::int64_t scalar_sum_blocks(std::int64_t elements);
-
+// Partial sums of rows that column_sum adds up, in order, and their f32 [blocks, width].
+std::int64_t column_sum_blocks(std::int64_t rows, std::int64_t width);
 std::size_t column_sum_bytes(std::int64_t rows, std::int64_t width);
 std::size_t scalar_sum_bytes(std::int64_t elements);
 

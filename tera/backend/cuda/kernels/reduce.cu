@@ -1,39 +1,44 @@
 #include "tera/backend/cuda/kernels/reduce.cuh"
 
+#include "tera/backend/cuda/kernels/rows.cuh"
+
 namespace tera::cuda::kernels {
 namespace {
 
 constexpr int warp_size = 32;
 
-// Column sums. A block takes one block of rows and warp_size packs of columns; its warps take the rows in turn.
-constexpr int row_warps = 8;
+// Column sums. A block takes warp_size packs of columns and every gridDim.y-th group of rows, one of them per warp: all
+// blocks go through memory side by side.
+constexpr int row_warps = 4, rows_at_once = 4;
 
 template <class T, int N>
 __device__ void add_pack(float (&sum)[N], const Pack<T, N>& pack) {
+  float value[N];
+  unpack(pack, value);
 #pragma unroll
-  for (int j = 0; j < N; ++j) sum[j] += to_float(pack.value[j]);
+  for (int j = 0; j < N; ++j) sum[j] += value[j];
 }
 
+// Eight blocks per multiprocessor: told of no number, the compiler saves registers and spreads the loads out.
 template <class T, int N>
-__global__ void __launch_bounds__(row_warps* warp_size) sum_row_block(const ColumnSum args) {
+__global__ void __launch_bounds__(row_warps* warp_size, 8) sum_row_block(const ColumnSum args) {
   __shared__ float sums[row_warps][warp_size * N];  // [warp, column of this block]
   const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   const std::int64_t first_column = static_cast<std::int64_t>(blockIdx.x) * warp_size * N;
   const std::int64_t column = first_column + lane * N;
-  const std::int64_t begin = blockIdx.y * args.rows_per_block;
-  const std::int64_t end = min(begin + args.rows_per_block, args.rows);
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.y) * row_warps;
   float sum[N] = {};
   if (column < args.width) {
     const T* x = static_cast<const T*>(args.x) + column;
-    std::int64_t row = begin + warp;
-    for (; row + 3 * row_warps < end; row += 4 * row_warps) {  // four loads in flight
-      Pack<T, N> pack[4];
+    std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * row_warps + warp;
+    for (; row + (rows_at_once - 1) * step < args.rows; row += rows_at_once * step) {
+      Pack<T, N> pack[rows_at_once];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) pack[i] = load<N>(x + (row + i * row_warps) * args.stride);
+      for (int i = 0; i < rows_at_once; ++i) pack[i] = load<N>(x + (row + i * step) * args.stride);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) add_pack(sum, pack[i]);
+      for (int i = 0; i < rows_at_once; ++i) add_pack(sum, pack[i]);
     }
-    for (; row < end; row += row_warps) add_pack(sum, load<N>(x + row * args.stride));
+    for (; row < args.rows; row += step) add_pack(sum, load<N>(x + row * args.stride));
   }
 #pragma unroll
   for (int j = 0; j < N; ++j) sums[warp][lane * N + j] = sum[j];

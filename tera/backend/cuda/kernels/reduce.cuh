@@ -3,14 +3,14 @@
 
 namespace tera::cuda::kernels {
 
-// out += the sum of the rows of x. Block b of rows is [b * rows_per_block, ...); its sum is row b of partial, and the
-// partial rows are added in order.
+// out += the sum of the rows of x. Each of `blocks` blocks takes a few rows at a time, in turn; its sum is a row of
+// partial, and the partial rows are added in order.
 struct ColumnSum {
   const void* x;   // [rows,width], rows `stride` elements apart
   float* out;      // [width]
   float* partial;  // [blocks,width]
   std::int64_t rows, width, stride;
-  std::int64_t blocks, rows_per_block;
+  std::int64_t blocks;
   Scalar dtype;
 };
 cudaError_t launch_column_sum(const ColumnSum& args, cudaStream_t stream);
