@@ -61,8 +61,11 @@ TEST(EmbeddingOp, Forward) {
 }
 
 TEST(EmbeddingOp, Backward) {
-  for (DType dtype : float_dtypes)
+  for (DType dtype : float_dtypes) {
     for (std::int64_t width : {1, 16, 133, 200}) backward_case(dtype, 23, width).play();
+    backward_case(dtype, 700, 133).play();  // ids come more than a hundred times
+  }
+  backward_case(DType::f32, 23000, 16).play();  // thousands of times
 }
 
 TEST(EmbeddingOp, RefusesForeignIds) {

@@ -76,6 +76,9 @@ TEST(CrossEntropyOp, LossAndGradient) {
       loss_case({dtype, 4, columns, vocab, 2, true}).play();
     }
     loss_case({dtype, 3, 40, 40, 30}).play();
+    loss_case({dtype, 2, 1104, 1101}).play();
+    loss_case({dtype, 2500, 24, 23}).play();  // more rows than a GPU takes at a time
+    loss_case({dtype, 2500, 24, 24, 2, true}).play();
   }
   loss_case({DType::f32, 400, 70, 70, 2, true}).play();  // several tasks
 }

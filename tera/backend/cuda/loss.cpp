@@ -15,7 +15,7 @@ void CudaOps::do_cross_entropy(const CrossEntropyArgs& args) {
                                    .rows = args.logits.dim(0),
                                    .columns = args.logits.dim(1),
                                    .vocab = args.vocab,
-                                   .kept_packs = 0};
+                                   .kept_pairs = 0};
   check(kernels::launch_cross_entropy(loss, stream_), "cross_entropy");
 }
 

@@ -5,7 +5,11 @@
 namespace tera::cuda::kernels {
 namespace {
 
-constexpr int most_threads = 1024, packs_at_once = 4;
+// A block takes one row after the other; pack i of a row is always thread i % threads'. Packs go in pairs. Between the
+// two sweeps over a row the last pairs wait in shared memory, one in registers; the first ones, of rows that are too
+// long, are read twice. As soon as a pair has been used, its place takes one of the block's next row, so loads never
+// stop. Results do not depend on how many pairs wait where: pairs are added up in order.
+constexpr int most_threads = 1024, most_kept_pairs = 7;
 
 __device__ float minus_infinity() { return __int_as_float(0xff800000); }
 
@@ -37,38 +41,99 @@ __device__ void include(Softmax& softmax, const float (&x)[U][N]) {
   softmax = {most, sum};
 }
 
-// Of a row: full packs of columns that take part, and where the others begin.
+// Of a row, as this thread sees it.
 template <class T, int N>
 struct Row {
   T* x;
   std::int64_t columns, vocab;
   int full;          // packs that lie inside the vocabulary
   int thread, step;  // this thread's packs: thread, thread + step, ...
+  int pairs, kept;   // of packs; how many of them shared memory keeps
+
+  __device__ int pack(int pair, int u) const { return thread + (2 * pair + u) * step; }
+  __device__ T* at(std::int64_t pack) const { return x + pack * N; }
+  __device__ int first_kept() const { return pairs - kept; }
+  __device__ int held() const { return first_kept() - 1; }  // the pair in registers; none if negative
 };
 
-// First sweep: packs_at_once loads at a time; what fits stays in shared memory, where each thread reads back only what
-// it wrote itself.
 template <class T, int N>
-__device__ Softmax sweep(const Row<T, N>& row, Pack<T, N>* kept, int kept_packs) {
+using Pair = Pack<T, N>[2];
+
+// Packs that are not there add nothing.
+template <class T, int N>
+__device__ void load_pair(const Row<T, N>& row, int pair, Pair<T, N>& packs) {
+#pragma unroll
+  for (int u = 0; u < 2; ++u) {
+    const int i = row.pack(pair, u);
+    packs[u] = i < row.full ? load<N>(row.at(i)) : filled<T, N>(minus_infinity());
+  }
+}
+
+// Shared memory's places: each thread reads only what it copied itself.
+template <class T, int N>
+__device__ void read_kept(const Row<T, N>& row, int group, const Pack<T, N>* kept, Pair<T, N>& packs) {
+#pragma unroll
+  for (int u = 0; u < 2; ++u) {
+    const bool there = row.pack(row.first_kept() + group, u) < row.full;
+    packs[u] = there ? kept[(2 * group + u) * row.step + row.thread] : filled<T, N>(minus_infinity());
+  }
+}
+template <class T, int N>
+__device__ void start_copy(const Row<T, N>& row, int group, Pack<T, N>* kept) {
+  if constexpr (sizeof(Pack<T, N>) == 16) {  // smaller packs are not kept
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+      const int i = row.pack(row.first_kept() + group, u);
+      if (group >= row.kept || i >= row.full) continue;
+      const auto to =
+          static_cast<std::uint32_t>(__cvta_generic_to_shared(kept + (2 * group + u) * row.step + row.thread));
+      asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(row.at(i)) : "memory");
+    }
+  }
+}
+// Every row has most_kept_pairs groups of copies, some of them empty: the number to wait for is then a constant.
+__device__ void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ void wait_for_oldest_group() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(most_kept_pairs - 1) : "memory");
+}
+
+template <class T, int N>
+__device__ void start_row(const Row<T, N>& row, Pack<T, N>* kept, Pair<T, N>& held) {
+  for (int group = 0; group < most_kept_pairs; ++group) {
+    start_copy(row, group, kept);
+    end_group();
+  }
+  if (row.held() >= 0) load_pair(row, row.held(), held);
+}
+
+template <class T, int N>
+__device__ void include_pair(Softmax& softmax, const Pair<T, N>& packs) {
+  float x[2][N];
+  unpack(packs[0], x[0]);
+  unpack(packs[1], x[1]);
+  include(softmax, x);
+}
+
+// First sweep. With after(group), told when a place in shared memory may be taken by the next row.
+template <class T, int N, class After>
+__device__ Softmax sweep(const Row<T, N>& row, const Pack<T, N>* kept, const Pair<T, N>& held, const After& after) {
   Softmax softmax{minus_infinity(), 0.0f};
-  for (int base = row.thread; base < row.full; base += packs_at_once * row.step) {
-    Pack<T, N> packs[packs_at_once];
-    float x[packs_at_once][N];
-#pragma unroll
-    for (int u = 0; u < packs_at_once; ++u) {
-      const int i = base + u * row.step;
-      if (i < row.full)
-        packs[u] = load<N>(row.x + static_cast<std::int64_t>(i) * N);
-      else
-        packs[u] = filled<T, N>(minus_infinity());  // adds nothing
+  for (int pair = 0; pair < row.held(); ++pair) {
+    Pair<T, N> packs;
+    load_pair(row, pair, packs);
+    include_pair<T, N>(softmax, packs);
+  }
+  if (row.held() >= 0) include_pair<T, N>(softmax, held);
+#pragma unroll 1
+  for (int group = 0; group < most_kept_pairs; ++group) {
+    wait_for_oldest_group();
+    if (group < row.kept) {
+      Pair<T, N> packs;
+      read_kept(row, group, kept, packs);
+      include_pair<T, N>(softmax, packs);
     }
-#pragma unroll
-    for (int u = 0; u < packs_at_once; ++u) {
-      const int i = base + u * row.step;
-      unpack(packs[u], x[u]);
-      if (i < row.full && i < kept_packs) kept[i] = packs[u];
-    }
-    include(softmax, x);
+    after(group);
+    end_group();
   }
   if (row.thread != row.full % row.step) return softmax;
   for (std::int64_t column = static_cast<std::int64_t>(row.full) * N; column < row.vocab; ++column) {
@@ -78,124 +143,178 @@ __device__ Softmax sweep(const Row<T, N>& row, Pack<T, N>* kept, int kept_packs)
   return softmax;
 }
 
-// The whole block's; shared holds 32 values.
-__device__ Softmax combine(Softmax mine, float* shared) {
+// The whole block's; shared holds 32 values, and is not read any more when the next call but one begins.
+__device__ Softmax combine(Softmax mine, Softmax* shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  float most = warp_max(mine.most);
-  if (lane == 0) shared[warp] = most;
+  const auto over_warp = [](Softmax part) -> Softmax {
+    const float most = warp_max(part.most);
+    return {most, warp_sum(part.sum * exponential(part.most, shift_of(most)))};
+  };
+  mine = over_warp(mine);
+  if (lane == 0) shared[warp] = mine;
   __syncthreads();
-  most = warp_max(lane < static_cast<int>(blockDim.x) / 32 ? shared[lane] : minus_infinity());
-  return {most, block_sum(mine.sum * exponential(mine.most, shift_of(most)), shared)};
+  return over_warp(lane < static_cast<int>(blockDim.x) / 32 ? shared[lane] : Softmax{minus_infinity(), 0.0f});
 }
 
 // Second sweep: each logit becomes factor * e^(x - shift).
+struct Gradient {
+  float shift, factor;
+};
+
 template <class T, int N>
-__device__ void write_gradient(const Row<T, N>& row, const Pack<T, N>* kept, int kept_packs, float shift,
-                               float factor) {
-  for (int base = row.thread; base < row.full; base += packs_at_once * row.step) {
-    Pack<T, N> packs[packs_at_once];
+__device__ void write_pair(const Row<T, N>& row, int pair, const Pair<T, N>& packs, Gradient gradient) {
 #pragma unroll
-    for (int u = 0; u < packs_at_once; ++u) {
-      const int i = base + u * row.step;
-      if (i < row.full) packs[u] = i < kept_packs ? kept[i] : load<N>(row.x + static_cast<std::int64_t>(i) * N);
-    }
+  for (int u = 0; u < 2; ++u) {
+    const int i = row.pack(pair, u);
+    if (i >= row.full) continue;
+    float value[N];
+    unpack(packs[u], value);
 #pragma unroll
-    for (int u = 0; u < packs_at_once; ++u) {
-      const int i = base + u * row.step;
-      if (i >= row.full) continue;
-      float value[N];
-      unpack(packs[u], value);
-#pragma unroll
-      for (int j = 0; j < N; ++j) value[j] = exponential(value[j], shift) * factor;
-      store(row.x + static_cast<std::int64_t>(i) * N, packed<T>(value));
-    }
+    for (int j = 0; j < N; ++j) value[j] = exponential(value[j], gradient.shift) * gradient.factor;
+    store(row.at(i), packed<T>(value));
   }
-  // What is left of a pack at the vocabulary's end, and the padding behind it.
+}
+
+// What is left of a pack at the vocabulary's end, and the padding behind it.
+template <class T, int N>
+__device__ void write_end(const Row<T, N>& row, Gradient gradient) {
   for (std::int64_t i = row.full + (row.thread - row.full % row.step + row.step) % row.step; i * N < row.columns;
        i += row.step) {
     float value[N];
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const std::int64_t column = i * N + j;
-      value[j] = column < row.vocab ? exponential(to_float(row.x[column]), shift) * factor : 0.0f;
+      const bool counts = column < row.vocab;
+      value[j] = counts ? exponential(to_float(row.x[column]), gradient.shift) * gradient.factor : 0.0f;
     }
-    store(row.x + i * N, packed<T>(value));
+    store(row.at(i), packed<T>(value));
   }
+}
+
+template <class T, int N, class After>
+__device__ void write_gradient(const Row<T, N>& row, const Pack<T, N>* kept, Gradient gradient, const After& after) {
+#pragma unroll 1
+  for (int group = 0; group < most_kept_pairs; ++group) {
+    if (group < row.kept) {
+      Pair<T, N> packs;
+      read_kept(row, group, kept, packs);
+      write_pair<T, N>(row, row.first_kept() + group, packs, gradient);
+    }
+    after(group);
+    end_group();
+  }
+  for (int pair = 0; pair < row.held(); ++pair) {
+    Pair<T, N> packs;
+    load_pair(row, pair, packs);
+    write_pair<T, N>(row, pair, packs, gradient);
+  }
+  write_end(row, gradient);
 }
 
 template <class T, int N>
 __device__ void clear(const Row<T, N>& row) {
-  for (std::int64_t i = row.thread; i * N < row.columns; i += row.step) store(row.x + i * N, filled<T, N>(0.0f));
+  for (std::int64_t i = row.thread; i * N < row.columns; i += row.step) store(row.at(i), filled<T, N>(0.0f));
 }
 
-// One block per row.
 template <bool loss_only, class T, int N>
 __global__ void __launch_bounds__(most_threads) cross_entropy(CrossEntropy args) {
   extern __shared__ uint4 memory[];
-  __shared__ float scratch[32];
+  __shared__ Softmax shared[2][32];
   auto* kept = reinterpret_cast<Pack<T, N>*>(memory);
-  const std::int64_t t = blockIdx.x;
-  const Row<T, N> row{.x = static_cast<T*>(args.logits) + t * args.columns,
-                      .columns = args.columns,
-                      .vocab = args.vocab,
-                      .full = static_cast<int>(args.vocab / N),
-                      .thread = static_cast<int>(threadIdx.x),
-                      .step = static_cast<int>(blockDim.x)};
-  const std::int32_t target = args.targets[t];
-  if (target < 0) {
-    if (threadIdx.x == 0) args.token_loss[t] = 0.0f;
-    if constexpr (!loss_only) clear(row);
-    return;
-  }
-  // Read before any thread writes its gradient: every write is behind the barriers of combine().
-  const float chosen = target < args.vocab ? to_float(row.x[target]) : broken_value();
-  const Softmax softmax = combine(sweep(row, kept, args.kept_packs), scratch);
-  const float shift = shift_of(softmax.most);
-  if (threadIdx.x == 0) {
-    const double off = static_cast<double>(softmax.most) - static_cast<double>(chosen);
-    args.token_loss[t] = static_cast<float>(log(static_cast<double>(softmax.sum)) + off);
-  }
-  if constexpr (!loss_only) {
-    const float scale = args.scale[0], factor = target < args.vocab ? scale / softmax.sum : broken_value();
-    write_gradient(row, kept, args.kept_packs, shift, factor);
-    // By the thread that wrote the target's pack, so in order.
-    if (target < args.vocab && target / N % row.step == row.thread)
-      row.x[target] = from_float<T>((exponential(chosen, shift) / softmax.sum - 1.0f) * scale);
+  const int threads = static_cast<int>(blockDim.x), full = static_cast<int>(args.vocab / N);
+  Row<T, N> row{.x = static_cast<T*>(args.logits) + blockIdx.x * args.columns,
+                .columns = args.columns,
+                .vocab = args.vocab,
+                .full = full,
+                .thread = static_cast<int>(threadIdx.x),
+                .step = threads,
+                .pairs = (full + 2 * threads - 1) / (2 * threads),
+                .kept = args.kept_pairs};
+  Pair<T, N> held;
+  bool started = false;  // this row's loads
+  int counted = 0;       // rows so far
+  std::int32_t target = args.targets[blockIdx.x];
+  for (std::int64_t t = blockIdx.x; t < args.rows; t += gridDim.x) {
+    const std::int32_t next_target = t + gridDim.x < args.rows ? args.targets[t + gridDim.x] : -1;
+    Row<T, N> next = row;
+    next.x += gridDim.x * args.columns;
+    if (target < 0) {
+      if (threadIdx.x == 0) args.token_loss[t] = 0.0f;
+      if constexpr (!loss_only) clear(row);
+      started = false;
+    } else {
+      if (!started) start_row(row, kept, held);
+      const auto refill = [&](int group) {
+        if (next_target >= 0) start_copy(next, group, kept);
+      };
+      const auto leave = [](int) {};
+      // Read before any thread writes its gradient: every write is behind the barrier of combine().
+      const float chosen = target < args.vocab ? to_float(row.x[target]) : broken_value();
+      Softmax softmax;
+      if constexpr (loss_only)
+        softmax = sweep(row, kept, held, refill);
+      else
+        softmax = sweep(row, kept, held, leave);
+      softmax = combine(softmax, shared[counted++ % 2]);
+      if (threadIdx.x == 0) {
+        const double off = static_cast<double>(softmax.most) - static_cast<double>(chosen);
+        args.token_loss[t] = static_cast<float>(log(static_cast<double>(softmax.sum)) + off);
+      }
+      const float shift = shift_of(softmax.most);
+      const float scale = loss_only ? 0.0f : args.scale[0];
+      const Gradient gradient{shift, target < args.vocab ? scale / softmax.sum : broken_value()};
+      if (!loss_only && row.held() >= 0) write_pair<T, N>(row, row.held(), held, gradient);
+      if (next_target >= 0 && row.held() >= 0) load_pair(next, row.held(), held);
+      if constexpr (!loss_only) {
+        write_gradient(row, kept, gradient, refill);
+        // By the thread that wrote the target's pack, so in order.
+        if (target < args.vocab && target / N % row.step == row.thread)
+          row.x[target] = from_float<T>((exponential(chosen, shift) / softmax.sum - 1.0f) * scale);
+      }
+      started = next_target >= 0;
+    }
+    row = next;
+    target = next_target;
   }
 }
 
 // Large rows take a whole multiprocessor's shared memory and threads; small ones share it.
 int threads_for(std::int64_t packs) { return packs > 8192 ? most_threads : packs > 1024 ? 512 : 128; }
 
-// Packs of a row that shared memory keeps. Results do not depend on it, only the traffic does.
-cudaError_t shared_packs(std::int64_t packs, std::int64_t pack_bytes, int& kept) {
-  constexpr int scratch_bytes = 1024;
-  int device = 0, most = 0;
-  if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;
-  const cudaError_t status = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+struct Launch {
+  int threads, blocks, kept_pairs;
+};
+
+// As many blocks as find room at a time.
+cudaError_t plan(std::int64_t rows, std::int64_t packs, Launch& launch) {
+  constexpr int scratch_bytes = 1024, pair_bytes = 2 * 16 * most_threads;
+  int device = 0, memory = 0, multiprocessors = 0;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status == cudaSuccess) status = cudaDeviceGetAttribute(&memory, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (status == cudaSuccess) status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   if (status != cudaSuccess) return status;
-  const std::int64_t room = (most - scratch_bytes) / pack_bytes;
-  kept = static_cast<int>(packs < room ? packs : room);
+  launch.threads = threads_for(packs);
+  const std::int64_t blocks = std::int64_t{multiprocessors} * (most_threads / launch.threads);
+  launch.blocks = static_cast<int>(rows < blocks ? rows : blocks);
+  const std::int64_t pairs = divide_up(packs, 2 * launch.threads);
+  const int room = (memory - most_threads / launch.threads * scratch_bytes) / pair_bytes;
+  const int most = room < most_kept_pairs ? room : most_kept_pairs;
+  launch.kept_pairs = static_cast<int>(pairs < most ? pairs : most);
   return cudaSuccess;
 }
 
-template <class T, int N>
+template <bool loss_only, class T, int N>
 cudaError_t launch_typed(CrossEntropy args, cudaStream_t stream) {
-  const std::int64_t packs = args.vocab / N;
-  const int threads = threads_for(packs);
-  const auto blocks = static_cast<unsigned>(args.rows);
-  args.kept_packs = 0;
-  if (args.loss_only) {
-    cross_entropy<true, T, N><<<blocks, threads, 0, stream>>>(args);
-    return cudaGetLastError();
-  }
+  Launch launch;
+  if (const cudaError_t status = plan(args.rows, args.vocab / N, launch); status != cudaSuccess) return status;
   constexpr int pack_bytes = static_cast<int>(sizeof(Pack<T, N>));
-  if (const cudaError_t status = shared_packs(packs, pack_bytes, args.kept_packs); status != cudaSuccess) return status;
-  const int bytes = args.kept_packs * pack_bytes;
-  const auto kernel = cross_entropy<false, T, N>;
+  args.kept_pairs = pack_bytes == 16 ? launch.kept_pairs : 0;
+  const int bytes = args.kept_pairs * 2 * pack_bytes * launch.threads;
+  const auto kernel = cross_entropy<loss_only, T, N>;
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (status != cudaSuccess) return status;
-  kernel<<<blocks, threads, static_cast<std::size_t>(bytes), stream>>>(args);
+  kernel<<<static_cast<unsigned>(launch.blocks), static_cast<unsigned>(launch.threads), static_cast<std::size_t>(bytes),
+           stream>>>(args);
   return cudaGetLastError();
 }
 
@@ -205,8 +324,10 @@ cudaError_t launch_cross_entropy(const CrossEntropy& args, cudaStream_t stream) 
   if (args.rows == 0) return cudaSuccess;
   return with_type(args.scalar, [&](auto zero) {
     using T = decltype(zero);
-    return with_pack<T>(aligned16<T>(args.logits, args.columns),
-                        [&](auto pack) { return launch_typed<T, decltype(pack)::value>(args, stream); });
+    return with_pack<T>(aligned16<T>(args.logits, args.columns), [&](auto pack) {
+      constexpr int N = decltype(pack)::value;
+      return args.loss_only ? launch_typed<true, T, N>(args, stream) : launch_typed<false, T, N>(args, stream);
+    });
   });
 }
 

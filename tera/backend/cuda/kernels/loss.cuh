@@ -16,7 +16,7 @@ struct CrossEntropy {
   float* token_loss;            // [rows]
   const float* scale;           // [1], on the device; null when loss_only
   std::int64_t rows, columns, vocab;
-  int kept_packs;  // set by the launch: how many packs of a row shared memory keeps between the two sweeps
+  int kept_pairs;  // set by the launch: how many pairs of a thread's packs shared memory keeps between the two sweeps
 };
 
 cudaError_t launch_cross_entropy(const CrossEntropy& args, cudaStream_t stream);
