@@ -44,7 +44,7 @@ std::string version_text() {
   if (!build.commit.empty()) text += fmt::format(" ({})", build.commit);
   text += fmt::format("\nbuilt by {} for {}, {}", build.compiler, build.processor, build.build_type);
   if (!build.sanitize.empty()) text += fmt::format(", {} sanitizer", build.sanitize);
-  text += "\nbackends: cpu\n";
+  text += cuda.empty() ? "\nbackends: cpu\n" : "\nbackends: cpu, cuda\n";
   if (!cuda.empty()) text += fmt::format("built with CUDA {}\n", cuda);
   if (mpi.built_in) text += fmt::format("built with {}\n", mpi.library);
   return text;

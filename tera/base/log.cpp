@@ -89,8 +89,23 @@ void Log::write_line(Level level, std::string_view text) {
   add(text);
   add("\n");
   status_drawn_ = false;
-  write_all(console_, {out.data(), out.size()}, console_name);
+  write_console({out.data(), out.size()});
   draw_status();
+}
+
+// A run that has a file to write to goes on when its console goes away (a closed terminal, `| head`).
+void Log::write_console(std::string_view text) {
+  if (console_ < 0) return;
+  try {
+    write_all(console_, text, console_name);
+  } catch (const UserError& error) {
+    if (!file_) throw;
+    console_ = -1;
+    terminal_ = false;
+    status_size_ = 0;
+    file_->append(error.what());
+    file_->append("; from here on this file alone goes on\n");
+  }
 }
 
 void Log::status(std::string_view text) {
@@ -108,8 +123,8 @@ void Log::draw_status() {
   fmt::basic_memory_buffer<char, 1280> out;
   for (const std::string_view part : {erase_line, std::string_view(status_.data(), status_size_), reset_color})
     out.append(part.data(), part.data() + part.size());
-  write_all(console_, {out.data(), out.size()}, console_name);
   status_drawn_ = true;
+  write_console({out.data(), out.size()});
 }
 
 void Log::clear_status() {
@@ -117,7 +132,7 @@ void Log::clear_status() {
   status_size_ = 0;
   if (!status_drawn_) return;
   status_drawn_ = false;
-  write_all(console_, erase_line, console_name);
+  write_console(erase_line);
 }
 
 }  // namespace tera

@@ -63,6 +63,7 @@ class Log {
   enum class Level : std::uint8_t { info, warn, error, file_only };
   void line(Level level, fmt::string_view format, fmt::format_args args);
   void write_line(Level level, std::string_view text);
+  void write_console(std::string_view text);
   void draw_status();
 
   int console_;

@@ -142,7 +142,9 @@ SplitShape resolve_split(const std::string& text, Report& report) {
 
 void check_data_path(const DatasetConfig& dataset, Purpose purpose, Report& report) {
   if (dataset.kind == DatasetKind::mock && !dataset.data_path.empty())
-    report.broken("dataset.data_path", "dataset.kind=mock reads nothing; for text files set dataset.kind=text");
+    report.broken(
+        "dataset.data_path",
+        "dataset.kind=mock reads no files; set dataset.kind=text to read them, or dataset.data_path=[] to leave them");
   if (dataset.kind == DatasetKind::text && dataset.data_path.empty() && purpose == Purpose::train)
     report.missing("dataset.data_path", "dataset.kind=text needs a file, a folder, a pattern or a list of them");
   for (const std::string& path : dataset.data_path)

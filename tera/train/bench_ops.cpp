@@ -165,6 +165,8 @@ std::vector<OpTime> time_ops(Backend& backend, const BenchOpsOptions& options) {
     cases.push_back(rehearse(test, plan));
     most = std::max(most, cases.back().bytes * cases.back().copies);
   }
+  require_user(std::any_of(cases.begin(), cases.end(), [](const Rehearsed& kept) { return !is_limit(kept.test); }),
+               "--only {}: no op has this in its name; without it all of them are listed", options.only);
   require_user(most + plan.workspace_peak() <= backend.device->available(),
                "these shapes take {} bytes, and {} are free; fewer tokens or parameters would take less",
                most + plan.workspace_peak(), backend.device->available());

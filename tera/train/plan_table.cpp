@@ -41,12 +41,13 @@ std::string item_rows(const MemoryItem& item, std::size_t total) {
 
 std::string plan_table(const Setup& setup, const MemoryPlan& plan, const TrainingStep& step) {
   const std::size_t total = plan.total();
-  std::string text =
-      fmt::format("{} {}: {} layers, hidden {}, {} parameters\nbatch: {} x {} tokens, {} microbatch{} of {}; {}\n\n",
-                  setup.config.run.name, name_of(setup.model.arch), setup.model.num_layers, setup.model.hidden,
-                  step.count_parameters(), setup.batch.global_batch, setup.batch.seq_length,
-                  setup.batch.num_microbatches, setup.batch.num_microbatches == 1 ? "" : "es", setup.batch.micro_batch,
-                  name_of(setup.config.mixed_precision.precision));
+  std::string text = fmt::format(
+      "{} {}: {} layers, hidden {}, {} parameters\nbatch: {} x {} tokens, {} microbatch{} of {}; {} on {}\n\n",
+      setup.config.run.name, name_of(setup.model.arch), setup.model.num_layers, setup.model.hidden,
+      step.count_parameters(), setup.batch.global_batch, setup.batch.seq_length, setup.batch.num_microbatches,
+      setup.batch.num_microbatches == 1 ? "" : "es", setup.batch.micro_batch,
+      name_of(setup.config.mixed_precision.precision),
+      setup.config.dist.device == DeviceChoice::cuda ? "a GPU" : "the CPU");
   for (const auto& item : plan.items())
     if (item.bytes > 0) text += item_rows(item, total);
   text += fmt::format("{:<{}} {:>11}  {} bytes\n\n", "total", name_width, format_bytes(total), total);

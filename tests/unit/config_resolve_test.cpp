@@ -309,7 +309,7 @@ TEST(ResolveRunRules, Schedule) {
 }
 
 TEST(ResolveRunRules, DataAndFolders) {
-  expect_broken("dataset.data_path", "dataset.kind=mock reads nothing",
+  expect_broken("dataset.data_path", "dataset.kind=mock reads no files",
                 [](RunConfig& c) { c.dataset.data_path = {"a"}; });
   expect_broken("dataset.data_path", "empty path", [](RunConfig& c) {
     c.dataset.kind = DatasetKind::text;

@@ -132,6 +132,16 @@ TEST(Log, WhatCannotBeWrittenIsAUserError) {
   const FileDescriptor full(::open("/dev/full", O_WRONLY));
   Log to_full({.console = full.get(), .terminal = {}, .columns = 0});
   EXPECT_TRUE(contains(message_of<UserError>([&] { to_full.info("x"); }), "the console"));
+  {
+    const TempFolder run;
+    Log with_file({.console = full.get(), .terminal = {}, .columns = 0});
+    with_file.open_file(run / "log.txt");
+    with_file.info("first");
+    with_file.info("second");
+    const std::string text = read_whole_file(run / "log.txt", 1000);
+    EXPECT_TRUE(text.starts_with("first\ncannot write to the console")) << text;
+    EXPECT_TRUE(text.ends_with("goes on\nsecond\n")) << text;
+  }
   Log log({.console = -1, .terminal = {}, .columns = 0});
   log.info("no console is fine");
   log.open_file("/dev/full", AppendFile::Start::keep);
