@@ -93,13 +93,15 @@ void Log::write_line(Level level, std::string_view text) {
   draw_status();
 }
 
-// A run that has a file to write to goes on when its console goes away (a closed terminal, `| head`).
+// A run that has a file to write to goes on when its console goes away (a closed terminal, `| head`). A console that
+// never worked is a mistake to be told at once.
 void Log::write_console(std::string_view text) {
   if (console_ < 0) return;
   try {
     write_all(console_, text, console_name);
+    console_worked_ = true;
   } catch (const UserError& error) {
-    if (!file_) throw;
+    if (!file_ || !console_worked_) throw;
     console_ = -1;
     terminal_ = false;
     status_size_ = 0;

@@ -67,7 +67,7 @@ class Log {
   void draw_status();
 
   int console_;
-  bool terminal_;
+  bool terminal_, console_worked_ = false;
   int columns_;
   std::optional<AppendFile> file_;
   std::array<char, 1024> status_{};

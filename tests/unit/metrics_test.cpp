@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+
 #include <unistd.h>
+#include <csignal>
 
 #include <bit>
 #include <cmath>
@@ -132,21 +134,28 @@ TEST(Log, WhatCannotBeWrittenIsAUserError) {
   const FileDescriptor full(::open("/dev/full", O_WRONLY));
   Log to_full({.console = full.get(), .terminal = {}, .columns = 0});
   EXPECT_TRUE(contains(message_of<UserError>([&] { to_full.info("x"); }), "the console"));
-  {
-    const TempFolder run;
-    Log with_file({.console = full.get(), .terminal = {}, .columns = 0});
-    with_file.open_file(run / "log.txt");
-    with_file.info("first");
-    with_file.info("second");
-    const std::string text = read_whole_file(run / "log.txt", 1000);
-    EXPECT_TRUE(text.starts_with("first\ncannot write to the console")) << text;
-    EXPECT_TRUE(text.ends_with("goes on\nsecond\n")) << text;
-  }
   Log log({.console = -1, .terminal = {}, .columns = 0});
   log.info("no console is fine");
   log.open_file("/dev/full", AppendFile::Start::keep);
   EXPECT_TRUE(contains(message_of<UserError>([&] { log.info("x"); }), "/dev/full"));
   EXPECT_TRUE(contains(message_of<UserError>([&] { log.open_file(folder / "none/log.txt"); }), "none/log.txt"));
+}
+
+TEST(Log, GoesOnInItsFileWhenTheConsoleIsClosed) {
+  std::signal(SIGPIPE, SIG_IGN);
+  int ends[2] = {};
+  ASSERT_EQ(::pipe(ends), 0);
+  FileDescriptor reading(ends[0]);
+  const FileDescriptor writing(ends[1]);
+  const TempFolder folder;
+  Log log({.console = writing.get(), .terminal = {}, .columns = 0});
+  log.open_file(folder / "log.txt");
+  log.info("first");
+  reading.close();
+  log.info("second");
+  log.info("third");
+  EXPECT_EQ(read_whole_file(folder / "log.txt", 1000),
+            "first\nsecond\ncannot write to the console: Broken pipe; from here on this file alone goes on\nthird\n");
 }
 
 TEST(ConsoleSink, PlainLinesRespectTheInterval) {
