@@ -2,12 +2,11 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-
 #include <unistd.h>
-#include <csignal>
 
 #include <bit>
 #include <cmath>
+#include <csignal>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
