@@ -333,6 +333,26 @@ void NormalArgs::check() const {
   dense("normal", "out", out);
 }
 
+void CombineArgs::check() const {
+  constexpr auto op = "combine";
+  that(!sources.empty() && sources.size() <= most_sources, op, "there are 1 to 256 sources");
+  dense(op, "out", out);
+  that(can_combine(out.dtype, how), op, "the dtype is not u8, and integers have no mean");
+  for (const Tensor& source : sources) {
+    dtype(op, "source", source, out.dtype);
+    same_shape(op, "source", source, out.shape);
+    dense(op, "source", source);
+  }
+}
+
+void Ops::finish(Ticket ticket) {
+  if (ticket.timeline) ticket.timeline->finish(ticket.id);
+}
+
+void Ops::wait(Ticket ticket) {
+  if (ticket.timeline != this) finish(ticket);
+}
+
 void Ops::from_host(std::span<const std::byte> host, const Tensor& tensor) {
   dense("from_host", "tensor", tensor);
   if (host.size() != tensor.bytes()) fail("from_host: {} bytes for {}", host.size(), to_string(tensor));

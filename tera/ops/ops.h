@@ -9,6 +9,7 @@
 #include <string>
 
 #include "tera/ops/attention.h"
+#include "tera/ops/combine.h"
 #include "tera/ops/copy.h"
 #include "tera/ops/embedding.h"
 #include "tera/ops/gemm.h"
@@ -24,10 +25,8 @@
 
 namespace tera {
 
-class Ops {
+class Ops : public Timeline {
  public:
-  virtual ~Ops() = default;
-
   // clang-format off
   void gemm(const GemmArgs& args)                      { args.check(); do_gemm(args); }
   void column_sum(const ColumnSumArgs& args)           { args.check(); do_column_sum(args); }
@@ -50,6 +49,7 @@ class Ops {
   void copy(const CopyArgs& args)                      { args.check(); do_copy(args); }
   void fill(const FillArgs& args)                      { args.check(); do_fill(args); }
   void normal(const NormalArgs& args)                  { args.check(); do_normal(args); }
+  void combine(const CombineArgs& args)                { args.check(); do_combine(args); }
   // clang-format on
 
   // Between host memory and a dense tensor of this device; the host's bytes may be reused at once after from_host, and
@@ -61,9 +61,11 @@ class Ops {
   // Device::allocate_host and is left alone until then.
   void to_host_later(const Tensor& tensor, std::span<std::byte> host);
 
+  using Timeline::finish;
   virtual Ticket record() = 0;                              // a point behind all calls so far
-  virtual void finish(Ticket ticket) = 0;                   // the host waits until the queue has passed that point
-  virtual double milliseconds(Ticket from, Ticket to) = 0;  // between two points that are finished
+  virtual void wait(Ticket ticket);                         // this queue waits; unless it must, the host does not
+  void finish(Ticket ticket);                               // the host waits; the point may be on any timeline
+  virtual double milliseconds(Ticket from, Ticket to) = 0;  // between two points of this queue that are finished
   virtual void reserve_tickets(std::size_t /*count*/) {}    // so many can be told apart from now on; 256 without
 
   virtual const OpsTraits& traits() const = 0;
@@ -103,6 +105,7 @@ class Ops {
   virtual void do_copy(const CopyArgs& args) = 0;
   virtual void do_fill(const FillArgs& args) = 0;
   virtual void do_normal(const NormalArgs& args) = 0;
+  virtual void do_combine(const CombineArgs& args) = 0;
   virtual void do_from_host(std::span<const std::byte> host, const Tensor& tensor) = 0;
   virtual void do_to_host(const Tensor& tensor, std::span<std::byte> host) = 0;
   virtual void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) { do_to_host(tensor, host); }

@@ -261,6 +261,12 @@ void add_sums(Cases& cases, const Sizes& s) {
     return {[args](Ops& ops) { ops.sum_squares(args); }, {args.x}, {}};
   });
   cases.back().dtype = DType::f32;
+  add(cases, s, "combine, 4 ranks", s.rows(), [s](BenchTensors& tensors) -> BenchCall {
+    std::vector<Tensor> sources;
+    for (int rank = 0; rank < 4; ++rank) sources.push_back(tensors.normal(s.rows(), s.dtype));
+    const Tensor out = tensors.filled(s.rows(), s.dtype, 0);
+    return {[sources, out](Ops& ops) { ops.combine({.sources = sources, .out = out}); }, sources, {out}};
+  });
 }
 
 // With betas near 1, so that many steps on a cleared gradient leave values of an ordinary size.

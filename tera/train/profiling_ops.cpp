@@ -152,6 +152,9 @@ void ProfilingOps::do_fill(const FillArgs& a) {
 void ProfilingOps::do_normal(const NormalArgs& a) {
   timed(WorkKind::memory_bound, [&] { inner_->normal(a); });
 }
+void ProfilingOps::do_combine(const CombineArgs& a) {
+  timed(WorkKind::transfer, [&] { inner_->combine(a); });
+}
 void ProfilingOps::do_from_host(std::span<const std::byte> host, const Tensor& to) {
   timed(WorkKind::transfer, [&] { inner_->from_host(host, to); });
 }

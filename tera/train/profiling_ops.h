@@ -32,7 +32,9 @@ class ProfilingOps final : public Ops {
   Profile finish();  // to here
 
   Ticket record() override { return inner_->record(); }
-  void finish(Ticket ticket) override { inner_->finish(ticket); }
+  void wait(Ticket ticket) override { inner_->wait(ticket); }
+  using Ops::finish;
+  void finish(std::uint64_t id) override { inner_->finish(id); }
   double milliseconds(Ticket from, Ticket to) override { return inner_->milliseconds(from, to); }
   void reserve_tickets(std::size_t count) override { inner_->reserve_tickets(count); }
   const OpsTraits& traits() const override { return inner_->traits(); }
@@ -64,6 +66,7 @@ class ProfilingOps final : public Ops {
   void do_copy(const CopyArgs& args) override;
   void do_fill(const FillArgs& args) override;
   void do_normal(const NormalArgs& args) override;
+  void do_combine(const CombineArgs& args) override;
   void do_from_host(std::span<const std::byte> host, const Tensor& tensor) override;
   void do_to_host(const Tensor& tensor, std::span<std::byte> host) override;
   void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) override;

@@ -14,7 +14,7 @@ CpuOps::CpuOps(int threads, Isa isa) : pool_(threads), isa_(isa) {
 
 Ticket CpuOps::record() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return {static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count())};
+  return {static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()), this};
 }
 
 const OpsTraits& CpuOps::traits() const { return cpu_traits; }

@@ -15,7 +15,8 @@ class CpuOps final : public Ops {
   Isa isa() const { return isa_; }
   // Calls are done when they return: a ticket is the time it was asked for, in nanoseconds.
   Ticket record() override;
-  void finish(Ticket) override {}
+  using Ops::finish;
+  void finish(std::uint64_t) override {}
   double milliseconds(Ticket from, Ticket to) override { return static_cast<double>(to.id - from.id) * 1e-6; }
   const OpsTraits& traits() const override;
   void bind_workspace(std::span<std::byte> workspace) override { workspace_ = workspace; }
@@ -41,7 +42,8 @@ class CpuOps final : public Ops {
   void do_sgd(const SgdArgs& args) override;
   void do_copy(const CopyArgs& args) override;  // copy.cpp
   void do_fill(const FillArgs& args) override;
-  void do_normal(const NormalArgs& args) override;  // random.cpp
+  void do_normal(const NormalArgs& args) override;    // random.cpp
+  void do_combine(const CombineArgs& args) override;  // combine.cpp
   void do_from_host(std::span<const std::byte> host, const Tensor& tensor) override;
   void do_to_host(const Tensor& tensor, std::span<std::byte> host) override;
 

@@ -38,10 +38,11 @@ CudaOps::~CudaOps() {
 
 const OpsTraits& CudaOps::traits() const { return cuda_traits; }
 
-cudaEvent_t CudaOps::event_of(Ticket ticket) {
-  const bool known = ticket.id >= first_ticket_ && ticket.id <= tickets_ && ticket.id + events_.size() > tickets_;
-  require(known, "ticket {} is not among the last {}", ticket.id, events_.size());
-  return events_[ticket.id % events_.size()];
+cudaEvent_t CudaOps::event_of(std::uint64_t id) const {
+  const std::uint64_t newest = tickets_.load(std::memory_order_acquire);
+  const bool known = id >= first_ticket_ && id <= newest && id + events_.size() > newest;
+  require(known, "ticket {} is not among the last {}", id, events_.size());
+  return events_[id % events_.size()];
 }
 
 // All events are made here, none in a step. Tickets from before are forgotten: their places change.
@@ -55,19 +56,28 @@ void CudaOps::reserve_tickets(std::size_t count) {
 }
 
 Ticket CudaOps::record() {
-  const Ticket ticket{++tickets_};
-  check(cudaEventRecord(events_[ticket.id % events_.size()], stream_), "cudaEventRecord");
-  return ticket;
+  const std::uint64_t id = tickets_.load(std::memory_order_relaxed) + 1;
+  check(cudaEventRecord(events_[id % events_.size()], stream_), "cudaEventRecord");
+  tickets_.store(id, std::memory_order_release);
+  return {id, this};
 }
 
-void CudaOps::finish(Ticket ticket) {
-  if (ticket.id == 0) return;
-  check(cudaEventSynchronize(event_of(ticket)), "an op on the GPU");
+void CudaOps::wait(Ticket ticket) {
+  if (ticket.timeline == this || ticket.id == 0) return;
+  if (const auto* other = dynamic_cast<const CudaOps*>(ticket.timeline))
+    check(cudaStreamWaitEvent(stream_, other->event_of(ticket.id)), "cudaStreamWaitEvent");
+  else
+    finish(ticket);
+}
+
+void CudaOps::finish(std::uint64_t id) {
+  if (id == 0) return;
+  check(cudaEventSynchronize(event_of(id)), "an op on the GPU");
 }
 
 double CudaOps::milliseconds(Ticket from, Ticket to) {
   float result = 0;
-  check(cudaEventElapsedTime(&result, event_of(from), event_of(to)), "cudaEventElapsedTime");
+  check(cudaEventElapsedTime(&result, event_of(from.id), event_of(to.id)), "cudaEventElapsedTime");
   return result;
 }
 

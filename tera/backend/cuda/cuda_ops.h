@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -25,7 +26,9 @@ class CudaOps final : public Ops {
   cudaStream_t stream() const { return stream_; }
 
   Ticket record() override;
-  void finish(Ticket ticket) override;
+  void wait(Ticket ticket) override;
+  using Ops::finish;
+  void finish(std::uint64_t id) override;
   void reserve_tickets(std::size_t count) override;
   double milliseconds(Ticket from, Ticket to) override;
   const OpsTraits& traits() const override;
@@ -56,14 +59,15 @@ class CudaOps final : public Ops {
   void do_sgd(const SgdArgs& args) override;
   void do_copy(const CopyArgs& args) override;  // copy.cpp
   void do_fill(const FillArgs& args) override;
-  void do_normal(const NormalArgs& args) override;  // random.cpp
+  void do_normal(const NormalArgs& args) override;    // random.cpp
+  void do_combine(const CombineArgs& args) override;  // combine.cpp
   void do_from_host(std::span<const std::byte> host, const Tensor& tensor) override;
   void do_to_host(const Tensor& tensor, std::span<std::byte> host) override;
   void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) override;
 
   // The first `bytes` of the workspace; throws when the plan asked for less.
   std::span<std::byte> workspace(std::size_t bytes) const;
-  cudaEvent_t event_of(Ticket ticket);
+  cudaEvent_t event_of(std::uint64_t id) const;  // other queues ask, too
 
   CudaOptions options_;
   int device_;  // before everything that is made on it
@@ -71,7 +75,8 @@ class CudaOps final : public Ops {
   StagingRing staging_;
   std::span<std::byte> workspace_;
   std::vector<cudaEvent_t> events_;  // a ticket's is at id modulo their number
-  std::uint64_t tickets_ = 0, first_ticket_ = 1;
+  std::uint64_t first_ticket_ = 1;
+  std::atomic<std::uint64_t> tickets_ = 0;  // written here, read by queues of other threads
   std::unique_ptr<CublasLt> products_;
   std::unique_ptr<CudnnAttention> attention_;
 };

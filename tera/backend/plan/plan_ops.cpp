@@ -89,6 +89,7 @@ void PlanOps::do_sgd(const SgdArgs&) { note(0, 0); }
 void PlanOps::do_copy(const CopyArgs&) { note(0, 0); }
 void PlanOps::do_fill(const FillArgs&) { note(0, 0); }
 void PlanOps::do_normal(const NormalArgs&) { note(0, 0); }
+void PlanOps::do_combine(const CombineArgs&) { note(0, 0); }
 void PlanOps::do_from_host(std::span<const std::byte>, const Tensor&) { note(0, 0); }
 void PlanOps::do_to_host(const Tensor&, std::span<std::byte>) { note(0, 0); }
 

@@ -24,8 +24,10 @@ class PlanOps final : public Ops {
   const PlannedCalls& planned_calls() const { return planned_calls_; }
 
   const OpsTraits& traits() const override { return rules_.traits(); }
+  using Ops::finish;
+  void finish(std::uint64_t) override {}
   Ticket record() override { return {}; }
-  void finish(Ticket) override {}
+  void wait(Ticket) override {}
   double milliseconds(Ticket, Ticket) override { return 0; }
   void bind_workspace(std::span<std::byte>) override {}
 
@@ -51,6 +53,7 @@ class PlanOps final : public Ops {
   void do_copy(const CopyArgs& args) override;
   void do_fill(const FillArgs& args) override;
   void do_normal(const NormalArgs& args) override;
+  void do_combine(const CombineArgs& args) override;
   void do_from_host(std::span<const std::byte> host, const Tensor& tensor) override;
   void do_to_host(const Tensor& tensor, std::span<std::byte> host) override;
 

@@ -1,0 +1,19 @@
+#pragma once
+#include <cstdint>
+
+#include "tera/backend/cpu/kernels/isa.h"
+
+namespace tera::cpu {
+
+// out[0..count) = the same elements of all sources, put together in their order; indexed by how (sum, mean, max) and by
+// dtype; null where there is no such thing.
+struct CombineKernels {
+  using Kernel = void (*)(const void* const* sources, std::int64_t number, std::int64_t begin, std::int64_t count,
+                          void* out);
+  Kernel combine[3][7];
+};
+
+template <Isa isa>
+const CombineKernels& combine_kernels();
+
+}  // namespace tera::cpu

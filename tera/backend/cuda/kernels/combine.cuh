@@ -1,0 +1,22 @@
+#pragma once
+#include "tera/backend/cuda/kernels/types.cuh"
+
+namespace tera::cuda::kernels {
+
+enum class Element : std::uint8_t { f32, bf16, f16, f64, i32, i64 };
+enum class Combine : std::uint8_t { sum, mean, max };
+
+// out[i] = all sources[..][i], put together in their order.
+struct CombineLaunch {
+  static constexpr int most_sources = 256;
+  const void* sources[most_sources];
+  int number;
+  void* out;
+  std::int64_t n;
+  Element element;
+  Combine how;
+};
+
+cudaError_t launch_combine(const CombineLaunch& launch, cudaStream_t stream);
+
+}  // namespace tera::cuda::kernels
