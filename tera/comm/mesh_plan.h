@@ -1,0 +1,82 @@
+#pragma once
+// Who am I, by arithmetic alone: nothing here talks to anybody, so a laptop can lay out any world.
+//
+// Every rank has two sets of coordinates over the same ranks. The dense view (attention, embedding, head) is
+// tp x cp x dp x pp; the expert view (routed experts) is etp x ep x edp x pp. In both, the leftmost axis of the order
+// has stride 1; pp is the same in both. docs/parallelism.md has pictures.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tera/base/enum_names.h"
+
+namespace tera {
+
+enum class MeshOrder : std::uint8_t { tp_cp_ep_dp_pp, tp_cp_ep_pp_dp };
+
+template <>
+struct EnumNames<MeshOrder> {
+  static constexpr std::array values{std::pair{MeshOrder::tp_cp_ep_dp_pp, std::string_view("tp-cp-ep-dp-pp")},
+                                     std::pair{MeshOrder::tp_cp_ep_pp_dp, std::string_view("tp-cp-ep-pp-dp")}};
+};
+
+struct MeshSizes {
+  int world = 1;                       // ranks in all; dp and edp follow from it
+  int tp = 1, cp = 1, pp = 1, ep = 1;  // tensor, context, pipeline, expert
+  int etp = 0;                         // tensor parallelism inside experts; 0: as tp
+  MeshOrder order = MeshOrder::tp_cp_ep_dp_pp;
+};
+
+// Everything that is wrong with the sizes: for each broken rule the key, the rule and the nearest values that keep it.
+std::vector<std::string> mesh_problems(const MeshSizes& sizes);
+
+struct Coord {
+  int tp = 0, cp = 0, dp = 0, pp = 0;  // dense view
+  int etp = 0, ep = 0, edp = 0;        // expert view, with the same pp
+  bool operator==(const Coord&) const = default;
+};
+
+// The groups of ranks that talk to each other. embed: first and last pipeline stage, which hold a tied embedding; a
+// rank between them is alone in its own.
+enum class Axis : std::uint8_t { world, tp, cp, dp, dp_cp, pp, ep, etp, edp, embed };
+
+template <>
+struct EnumNames<Axis> {
+  static constexpr std::array values{
+      std::pair{Axis::world, std::string_view("world")}, std::pair{Axis::tp, std::string_view("tp")},
+      std::pair{Axis::cp, std::string_view("cp")},       std::pair{Axis::dp, std::string_view("dp")},
+      std::pair{Axis::dp_cp, std::string_view("dp_cp")}, std::pair{Axis::pp, std::string_view("pp")},
+      std::pair{Axis::ep, std::string_view("ep")},       std::pair{Axis::etp, std::string_view("etp")},
+      std::pair{Axis::edp, std::string_view("edp")},     std::pair{Axis::embed, std::string_view("embed")}};
+};
+
+class MeshPlan {
+ public:
+  explicit MeshPlan(const MeshSizes& sizes);  // UserError with all mesh_problems
+
+  const MeshSizes& sizes() const { return sizes_; }  // with etp resolved
+  int dp() const { return dp_; }
+  int edp() const { return edp_; }
+
+  Coord coord(int rank) const;
+  int rank(const Coord& coord) const;         // from tp, cp, dp, pp
+  int expert_rank(const Coord& coord) const;  // from etp, ep, edp, pp
+
+  // The ranks of this rank's group, ascending; a member's place here is its rank in the group.
+  std::vector<int> members(Axis axis, int rank) const;
+  // The same for all members of a group and for nobody else.
+  int color(Axis axis, int rank) const { return members(axis, rank).front(); }
+
+ private:
+  // Ranks from one coordinate to the next, along the axes of a view whose inner two axes take `inner` ranks.
+  struct Strides {
+    int dp, pp;
+  };
+  Strides strides(int inner, int dp) const;
+
+  MeshSizes sizes_;
+  int dp_, edp_;
+};
+
+}  // namespace tera
