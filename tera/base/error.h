@@ -14,6 +14,7 @@ namespace tera {
 class Error : public std::runtime_error {
  public:
   Error(const std::string& message, std::source_location where);
+  using std::runtime_error::runtime_error;  // a message that names its place already
 };
 
 class UserError : public std::runtime_error {

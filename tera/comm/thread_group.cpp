@@ -1,0 +1,266 @@
+#include "tera/comm/thread_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tera/base/cores.h"
+
+namespace tera {
+namespace {
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// "rank 1 is in all_gather f32 x 40 of dp, its call 17"
+std::string describe(Activity& activity, int rank) {
+  const std::lock_guard lock(activity.mutex);
+  if (activity.group == nullptr) return fmt::format("rank {} has called nothing yet", rank);
+  return fmt::format("rank {} {} {} of {}, its call {}", rank, activity.inside ? "is in" : "last did",
+                     to_string(activity.call), activity.group->name(), activity.calls);
+}
+
+}  // namespace
+
+std::string to_string(const Call& call) {
+  const std::string_view kind = name_of(call.kind);
+  switch (call.kind) {
+    case CallKind::none:
+    case CallKind::barrier:
+    case CallKind::split: return std::string(kind);
+    case CallKind::exchange: return fmt::format("{} of {} elements", kind, call.elements);
+    case CallKind::all_reduce:
+    case CallKind::reduce_scatter:
+      return fmt::format("{} {} {} x {}", kind, name_of(call.how), name_of(call.dtype), call.elements);
+    case CallKind::broadcast:
+      return fmt::format("{} from {} {} x {}", kind, call.root, name_of(call.dtype), call.elements);
+    case CallKind::all_gather:
+    case CallKind::all_to_all: break;
+  }
+  return fmt::format("{} {} x {}", kind, name_of(call.dtype), call.elements);
+}
+
+ThreadHubState::ThreadHubState(int ranks, const ThreadCommOptions& options)
+    : options_(options),
+      // The others come within microseconds if each has a core to itself; else spinning keeps them from it.
+      spins_(ranks <= usable_cores() ? 2000 : 0),
+      activities_(static_cast<std::size_t>(ranks)) {
+  std::vector<int> all(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) all[static_cast<std::size_t>(rank)] = rank;
+  make_group("world", std::move(all));
+}
+
+ThreadGroup& ThreadHubState::make_group(std::string name, std::vector<int> members) {
+  auto group = std::make_unique<ThreadGroup>(*this, std::move(name), std::move(members));
+  const std::lock_guard lock(mutex_);
+  groups_.push_back(std::move(group));
+  return *groups_.back();
+}
+
+void ThreadHubState::abort(int rank, std::string_view reason) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (failed_rank() >= 0) return;
+  reason_size_ = std::min(reason.size(), reason_.size());
+  std::copy_n(reason.begin(), reason_size_, reason_.begin());
+  failed_rank_.store(rank, std::memory_order_release);
+  for (auto& group : groups_) group->wake();
+}
+
+ThreadGroup::ThreadGroup(ThreadHubState& hub, std::string name, std::vector<int> members)
+    : hub_(hub), name_(std::move(name)), members_(std::move(members)), slots_(members_.size()) {}
+
+void ThreadGroup::wake() {
+  { const std::lock_guard lock(mutex_); }  // whoever has looked and not yet gone to sleep holds it
+  changed_.notify_all();
+}
+
+bool ThreadGroup::all_at(std::uint64_t phase) const {
+  return std::all_of(slots_.begin(), slots_.end(),
+                     [&](const Slot& s) { return s.phase.load(std::memory_order_acquire) >= phase; });
+}
+
+// done() is asked with the mutex held or, when it reads atomics only, without.
+template <class Done>
+ThreadGroup::Waited ThreadGroup::wait_until(const Done& done) {
+  const auto deadline = std::chrono::steady_clock::now() + hub_.options().timeout;
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline, [&] { return done() || hub_.failed_rank() >= 0; });
+  if (done()) return Waited::done;
+  return hub_.failed_rank() >= 0 ? Waited::aborted : Waited::late;
+}
+
+void ThreadGroup::meet(int rank, const Arrival& arrival) {
+  Slot& mine = slot(rank);
+  const std::uint64_t phase = mine.phase.load(std::memory_order_relaxed) + 1;
+  mine.arrivals[phase % 2] = arrival;
+  mine.phase.store(phase, std::memory_order_release);
+  wake();
+  const auto everybody = [&] { return all_at(phase); };
+  for (int spin = 0; spin < hub_.spins() && !everybody(); ++spin) pause();
+  if (!everybody()) {
+    if (const Waited waited = wait_until(everybody); waited != Waited::done) {
+      std::vector<int> absent;
+      for (int r = 0; r < size(); ++r)
+        if (slot(r).phase.load(std::memory_order_acquire) < phase) absent.push_back(r);
+      missing(rank, waited, absent);
+    }
+  }
+  compare_calls(rank);
+  // All came, but one of them has failed since: its memory may be gone.
+  if (hub_.failed_rank() >= 0) missing(rank, Waited::aborted, {});
+}
+
+const Arrival& ThreadGroup::arrival(int rank, int reader) const {
+  return slot(rank).arrivals[slot(reader).phase.load(std::memory_order_relaxed) % 2];
+}
+
+void ThreadGroup::compare_calls(int rank) {
+  const Call& mine = arrival(rank, rank).call;
+  bool same = true;
+  for (int r = 0; r < size(); ++r) same = same && arrival(r, rank).call == mine;
+  if (same) return;
+  std::vector<std::string> calls;
+  for (int r = 0; r < size(); ++r)
+    calls.push_back(fmt::format("rank {}: {}", world_rank(r), to_string(arrival(r, rank).call)));
+  give_up(rank, fmt::format("{}: the ranks make different calls: {}", name_, fmt::join(calls, "; ")));
+}
+
+void ThreadGroup::missing(int rank, Waited waited, const std::vector<int>& absent) {
+  std::vector<int> ranks;
+  std::vector<std::string> doing;
+  for (int r : absent) {
+    ranks.push_back(world_rank(r));
+    doing.push_back(describe(hub_.activity(world_rank(r)), world_rank(r)));
+  }
+  Activity& own = hub_.activity(world_rank(rank));
+  const std::string call = [&] {
+    const std::lock_guard lock(own.mutex);
+    return to_string(own.call);
+  }();
+  const std::string where = fmt::format("{}: {} on rank {}", name_, call, world_rank(rank));
+  const std::string who = fmt::format("{} {} did not come ({})", ranks.size() == 1 ? "rank" : "ranks",
+                                      fmt::join(ranks, ", "), fmt::join(doing, "; "));
+  if (waited == Waited::aborted)
+    throw CommAborted(fmt::format("{} ended because rank {} failed: {}{}{}", where, hub_.failed_rank(), hub_.reason(),
+                                  absent.empty() ? "" : "; ", absent.empty() ? "" : who),
+                      std::source_location::current());
+  const double seconds = std::chrono::duration<double>(hub_.options().timeout).count();
+  give_up(rank, fmt::format("{} waited {:g} s: {}", where, seconds, who));
+}
+
+void ThreadGroup::give_up(int rank, const std::string& message, std::source_location where) {
+  hub_.abort(world_rank(rank), message);
+  throw CommError(message, where);
+}
+
+Post* ThreadGroup::waiting_post(int rank, const Transfer& transfer) {
+  Post* oldest = nullptr;
+  for (Post& post : slot(transfer.peer).posts) {
+    const bool fits = post.state == Post::State::waiting && post.peer == rank && post.send != transfer.send;
+    if (fits && (oldest == nullptr || post.order < oldest->order)) oldest = &post;
+  }
+  return oldest;
+}
+
+Post* ThreadGroup::take_or_post(int rank, const Transfer& transfer, Ticket ready, std::uint64_t exchange) {
+  // Memory behind a post of a rank that failed may be gone.
+  if (hub_.failed_rank() >= 0) missing(rank, Waited::aborted, {});
+  std::unique_lock lock(mutex_);
+  if (Post* match = waiting_post(rank, transfer)) {
+    match->state = Post::State::copying;
+    return match;
+  }
+  auto& posts = slot(rank).posts;
+  const auto free =
+      std::find_if(posts.begin(), posts.end(), [](const Post& p) { return p.state == Post::State::free; });
+  if (free == posts.end()) {
+    lock.unlock();
+    give_up(rank, fmt::format("{}: rank {} has {} transfers under way; finish the tickets of some", name_,
+                              world_rank(rank), posts.size()));
+  }
+  *free = {.state = Post::State::waiting,
+           .send = transfer.send,
+           .peer = transfer.peer,
+           .tensor = transfer.tensor,
+           .ready = ready,
+           .order = ++orders_,
+           .exchange = exchange};
+  return nullptr;
+}
+
+void ThreadGroup::withdraw_posts(int rank) {
+  const std::lock_guard lock(mutex_);
+  for (Post& post : slot(rank).posts)
+    if (post.state == Post::State::waiting) post.state = Post::State::free;
+}
+
+void ThreadGroup::copied(Post& post, Ticket done) {
+  {
+    const std::lock_guard lock(mutex_);
+    post.done = done;
+    post.state = Post::State::done;
+  }
+  changed_.notify_all();
+}
+
+bool ThreadGroup::note_own_copies(int rank, std::uint64_t exchange, Ticket own) {
+  const std::lock_guard lock(mutex_);
+  bool any = false;
+  for (Post& post : slot(rank).posts) {
+    if (post.state == Post::State::free || post.exchange != exchange) continue;
+    post.own = own;
+    any = true;
+  }
+  return any;
+}
+
+void ThreadGroup::finish_exchanges(int rank, std::uint64_t exchange) {
+  auto& posts = slot(rank).posts;
+  const auto open = [&](const Post& post) {
+    return post.exchange <= exchange && (post.state == Post::State::waiting || post.state == Post::State::copying);
+  };
+  const Waited waited = wait_until([&] { return std::none_of(posts.begin(), posts.end(), open); });
+  if (waited != Waited::done) {
+    std::vector<int> absent;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const Post& post : posts)
+        if (open(post) && std::find(absent.begin(), absent.end(), post.peer) == absent.end())
+          absent.push_back(post.peer);
+    }
+    missing(rank, waited, absent);
+  }
+  const auto done = [&](const Post& post) { return post.state == Post::State::done && post.exchange <= exchange; };
+  while (true) {
+    Ticket copied_by_peer, copied_here;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto post = std::find_if(posts.begin(), posts.end(), done);
+      if (post == posts.end()) return;
+      copied_by_peer = post->done;
+      copied_here = post->own;
+      post->state = Post::State::free;
+    }
+    for (const Ticket& ticket : {copied_by_peer, copied_here})
+      if (ticket.timeline) ticket.timeline->finish(ticket.id);
+  }
+}
+
+InCall::InCall(ThreadHubState& hub, const ThreadGroup& group, int world_rank, const Call& call)
+    : activity_(hub.activity(world_rank)) {
+  const std::lock_guard lock(activity_.mutex);
+  activity_.group = &group;
+  activity_.call = call;
+  activity_.calls += 1;
+  activity_.inside = true;
+}
+
+InCall::~InCall() {
+  const std::lock_guard lock(activity_.mutex);
+  activity_.inside = false;
+}
+
+}  // namespace tera

@@ -1,0 +1,105 @@
+#include "tera/comm/world.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace tera {
+namespace {
+
+class ThreadSeat final : public Seat {
+ public:
+  ThreadSeat(ThreadHub& hub, int rank, int size) : hub_(hub), rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::unique_ptr<Comm> join(Ops& ops) override { return hub_.join(rank_, ops); }
+
+ private:
+  ThreadHub& hub_;
+  int rank_, size_;
+};
+
+// How a rank ended.
+struct Outcome {
+  bool failed = false, user = false;
+  bool follows = false;  // from another rank's fault, or told by it as well
+  std::string message;
+};
+
+Outcome run_rank(Seat& seat, FunctionRef<void(Seat&)> body) {
+  try {
+    body(seat);
+    return {};
+  } catch (const UserError& error) {
+    return {.failed = true, .user = true, .message = error.what()};
+  } catch (const CommError& error) {
+    return {.failed = true, .follows = true, .message = error.what()};
+  } catch (const std::exception& error) {
+    return {.failed = true, .message = error.what()};
+  } catch (...) {
+    return {.failed = true, .message = "an exception of unknown type"};
+  }
+}
+
+void throw_faults(const std::vector<Outcome>& outcomes, const ThreadHub::Failure& first) {
+  Outcome fault = outcomes[static_cast<std::size_t>(first.rank)];
+  if (!fault.failed) fault.message = first.reason;  // it called abort and went on
+  std::string text = fmt::format("rank {}: {}", first.rank, fault.message);
+  for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
+    const Outcome& other = outcomes[rank];
+    if (other.failed && !other.follows && other.message != fault.message)
+      text += fmt::format("\nrank {}: {}", rank, other.message);
+  }
+  if (fault.user) throw UserError(text);
+  throw Error(text);
+}
+
+Comm& fitting(const MeshPlan& plan, Comm& world) {
+  require(world.size() == plan.sizes().world, "a mesh of {} ranks in a world of {}", plan.sizes().world, world.size());
+  return world;
+}
+
+std::unique_ptr<Comm> split(const MeshPlan& plan, Comm& world, Axis axis) {
+  return world.split(plan.color(axis, world.rank()), world.rank(), std::string(name_of(axis)));
+}
+
+}  // namespace
+
+void run_threads(int ranks, const ThreadCommOptions& options, FunctionRef<void(Seat&)> body) {
+  ThreadHub hub(ranks, options);
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
+  const auto run = [&](int rank) {
+    ThreadSeat seat(hub, rank, ranks);
+    Outcome& outcome = outcomes[static_cast<std::size_t>(rank)] = run_rank(seat, body);
+    if (outcome.failed) hub.abort(rank, outcome.message);
+  };
+  std::vector<std::thread> threads;
+  std::string not_started;
+  try {
+    for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run, rank);
+  } catch (const std::system_error& error) {
+    not_started =
+        fmt::format("{} ranks as threads: the system gives no more than {} ({})", ranks, threads.size(), error.what());
+    hub.abort(static_cast<int>(threads.size()), not_started);
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (!not_started.empty()) throw UserError(not_started);
+  if (const auto first = hub.failure()) throw_faults(outcomes, *first);
+}
+
+Mesh::Mesh(const MeshPlan& plan, Comm& all)
+    : world(fitting(plan, all)),
+      tp(split(plan, all, Axis::tp)),
+      cp(split(plan, all, Axis::cp)),
+      dp(split(plan, all, Axis::dp)),
+      dp_cp(split(plan, all, Axis::dp_cp)),
+      pp(split(plan, all, Axis::pp)),
+      ep(split(plan, all, Axis::ep)),
+      etp(split(plan, all, Axis::etp)),
+      edp(split(plan, all, Axis::edp)),
+      embed(split(plan, all, Axis::embed)) {}
+
+}  // namespace tera
