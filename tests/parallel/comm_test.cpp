@@ -1,0 +1,172 @@
+// The shared body on a world of one and on ranks that are threads; and what run_threads and Mesh add.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "tera/backend/cpu/cpu_device.h"
+#include "tera/backend/cpu/cpu_ops.h"
+#include "tera/comm/world.h"
+#include "tests/parallel/comm_body.h"
+#include "tests/support/count_allocations.h"
+
+namespace tera::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr ThreadCommOptions patient{.timeout = 60s};
+
+void on_threads(int ranks, void (*check)(const CommSubject&)) {
+  run_threads(ranks, patient, [&](Seat& seat) {
+    cpu::CpuOps ops(1, cpu::best_isa());
+    cpu::CpuDevice device;
+    const auto world = seat.join(ops);
+    ASSERT_EQ(world->rank(), seat.rank());
+    ASSERT_EQ(world->size(), ranks);
+    check({*world, ops, device});
+  });
+}
+
+TEST(SelfComm, DoesWhatAnyCommDoes) {
+  cpu::CpuOps ops(1, cpu::best_isa());
+  cpu::CpuDevice device;
+  const auto comm = make_self_comm(ops);
+  check_everything({*comm, ops, device});
+}
+
+TEST(SelfComm, CopiesNothingOfOneView) {
+  cpu::CpuOps ops(1, cpu::best_isa());
+  const auto comm = make_self_comm(ops);
+  // No memory of ours: a copy would end the process.
+  const Tensor far = make_tensor(reinterpret_cast<void*>(0x10), shape(4, 2), DType::f32);
+  const Ticket after{3, &ops};
+  for (const Ticket& done : {comm->all_gather(far, far, after), comm->reduce_scatter(far, far, Reduce::mean, after),
+                             comm->all_reduce(far, Reduce::sum, after), comm->broadcast(far, 0, after)})
+    EXPECT_EQ(done.id, 3u);  // nothing to wait for but what was there before
+}
+
+class ThreadCommTest : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, ThreadCommTest, testing::Values(1, 2, 3, 4, 8));
+TEST_P(ThreadCommTest, Reductions) { on_threads(GetParam(), check_reductions); }
+TEST_P(ThreadCommTest, Movements) { on_threads(GetParam(), check_movements); }
+TEST_P(ThreadCommTest, Exchanges) { on_threads(GetParam(), check_exchanges); }
+TEST_P(ThreadCommTest, Tickets) { on_threads(GetParam(), check_tickets); }
+TEST_P(ThreadCommTest, Splits) { on_threads(GetParam(), check_splits); }
+TEST_P(ThreadCommTest, SmallCalls) { on_threads(GetParam(), check_small_calls); }
+TEST_P(ThreadCommTest, Rejected) { on_threads(GetParam(), check_rejected); }
+
+TEST(ThreadComm, AnExchangeReturnsBeforeItsOtherSideCame) {
+  std::atomic<bool> posted{false};
+  run_threads(2, patient, [&](Seat& seat) {
+    cpu::CpuOps ops(1, cpu::best_isa());
+    const auto world = seat.join(ops);
+    float sent = static_cast<float>(seat.rank()) + 1, received = 0;
+    const Transfer both[] = {{make_tensor(&sent, shape(1), DType::f32), 1 - seat.rank(), true},
+                             {make_tensor(&received, shape(1), DType::f32), 1 - seat.rank(), false}};
+    if (seat.rank() == 1) posted.wait(false);  // would never end if rank 0 waited for us
+    const Ticket done = world->exchange(both, ops.record());
+    posted = true;
+    posted.notify_all();
+    ops.finish(done);
+    EXPECT_EQ(received, seat.rank() == 0 ? 2.0f : 1.0f);
+    world->barrier();
+  });
+}
+
+TEST(ThreadComm, AllocatesNothingAfterSetUp) {
+  if (!can_count_allocations()) GTEST_SKIP() << "a sanitizer has its own allocator";
+  std::int64_t allocations = -1;
+  run_threads(4, patient, [&](Seat& seat) {
+    cpu::CpuOps ops(1, cpu::best_isa());
+    cpu::CpuDevice device;
+    const auto world = seat.join(ops);
+    const auto pair = world->split(seat.rank() / 2, 0, "pair");
+    const std::span<std::byte> memory = device.allocate(4096);
+    const Tensor whole = make_tensor(memory.data(), shape(4, 8), DType::bf16), shard = whole.rows(0, 1);
+    const Tensor other = make_tensor(memory.data() + 2048, shape(4, 8), DType::bf16);
+    const std::int64_t rows[] = {1, 1, 1, 1};
+    world->barrier();
+    if (seat.rank() == 0) start_counting_allocations();
+    world->barrier();
+    for (int round = 0; round < 100; ++round) {
+      world->all_reduce(whole, Reduce::mean);
+      world->all_gather(shard, other);
+      world->reduce_scatter(other, shard, Reduce::max);
+      world->all_to_all(whole, other, rows, rows);
+      pair->broadcast(whole, round % 2);
+      const int next = (seat.rank() + 1) % 4, before = (seat.rank() + 3) % 4;
+      const Transfer ring[] = {{shard, next, true}, {other.rows(1, 2), before, false}};
+      ops.wait(world->exchange(ring));
+    }
+    world->barrier();
+    if (seat.rank() == 0) allocations = stop_counting_allocations();
+    world->barrier();
+  });
+  EXPECT_EQ(allocations, 0);
+}
+
+TEST(ThreadComm, TheSameBitsOnEveryRankAndInEveryRun) {
+  std::vector<std::vector<std::uint16_t>> results(6);
+  for (std::size_t run = 0; run < 2; ++run)
+    run_threads(3, patient, [&](Seat& seat) {
+      cpu::CpuOps ops(1 + static_cast<int>(run), cpu::best_isa());  // more threads in the second
+      const auto world = seat.join(ops);
+      std::vector<std::uint16_t>& mine = results[run * 3 + static_cast<std::size_t>(seat.rank())];
+      for (std::size_t i = 0; i < 40000; ++i)
+        mine.push_back(
+            to_bf16(static_cast<float>((i * 7919 + static_cast<std::size_t>(seat.rank()) * 131) % 1009)).bits);
+      world->all_reduce(make_tensor(mine.data(), shape(mine.size()), DType::bf16), Reduce::sum);
+    });
+  for (const auto& result : results) EXPECT_EQ(result, results[0]);
+}
+
+// Every group of a mesh has the members that the plan says, in its order.
+TEST(Mesh, GroupsAreThoseOfThePlan) {
+  const MeshPlan plan({.world = 8, .tp = 2, .cp = 1, .pp = 2, .ep = 2, .etp = 1});
+  run_threads(8, patient, [&](Seat& seat) {
+    cpu::CpuOps ops(1, cpu::best_isa());
+    const auto world = seat.join(ops);
+    const Mesh mesh(plan, *world);
+    const auto check = [&](Comm& group, Axis axis) {
+      SCOPED_TRACE(fmt::format("{} of rank {}", name_of(axis), seat.rank()));
+      std::int32_t me = seat.rank();
+      std::vector<int> members(static_cast<std::size_t>(group.size()));
+      group.all_gather(make_tensor(&me, shape(1), DType::i32),
+                       make_tensor(members.data(), shape(group.size()), DType::i32));
+      EXPECT_EQ(members, plan.members(axis, seat.rank()));
+      EXPECT_EQ(group.name(), name_of(axis));
+    };
+    check(mesh.world, Axis::world);
+    check(*mesh.tp, Axis::tp);
+    check(*mesh.cp, Axis::cp);
+    check(*mesh.dp, Axis::dp);
+    check(*mesh.dp_cp, Axis::dp_cp);
+    check(*mesh.pp, Axis::pp);
+    check(*mesh.ep, Axis::ep);
+    check(*mesh.etp, Axis::etp);
+    check(*mesh.edp, Axis::edp);
+    check(*mesh.embed, Axis::embed);
+  });
+}
+
+struct CountingTimeline final : Timeline {
+  void finish(std::uint64_t) override { ++finished; }
+  int finished = 0;
+};
+
+TEST(OpsQueue, WaitsForOtherTimelinesOnly) {
+  cpu::CpuOps ops(1, cpu::best_isa());
+  CountingTimeline other;
+  ops.wait(Ticket{});
+  ops.wait(ops.record());
+  ops.wait({4, &other});
+  EXPECT_EQ(other.finished, 1);
+  ops.finish(Ticket{5, &other});
+  EXPECT_EQ(other.finished, 2);
+  EXPECT_EQ(ops.record().timeline, &ops);
+}
+
+}  // namespace
+}  // namespace tera::test
