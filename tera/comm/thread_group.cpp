@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "tera/base/cores.h"
 
@@ -250,7 +251,7 @@ void ThreadGroup::finish_exchanges(int rank, std::uint64_t exchange) {
 }
 
 InCall::InCall(ThreadHubState& hub, const ThreadGroup& group, int world_rank, const Call& call)
-    : activity_(hub.activity(world_rank)) {
+    : activity_(hub.activity(world_rank)), exceptions_(std::uncaught_exceptions()) {
   const std::lock_guard lock(activity_.mutex);
   activity_.group = &group;
   activity_.call = call;
@@ -259,6 +260,7 @@ InCall::InCall(ThreadHubState& hub, const ThreadGroup& group, int world_rank, co
 }
 
 InCall::~InCall() {
+  if (std::uncaught_exceptions() > exceptions_) return;  // what a rank failed in is what the others should read
   const std::lock_guard lock(activity_.mutex);
   activity_.inside = false;
 }

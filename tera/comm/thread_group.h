@@ -190,6 +190,7 @@ class InCall {
 
  private:
   Activity& activity_;
+  int exceptions_;
 };
 
 }  // namespace tera
