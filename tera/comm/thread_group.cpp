@@ -106,7 +106,7 @@ void ThreadGroup::meet(int rank, const Arrival& arrival) {
       std::vector<int> absent;
       for (int r = 0; r < size(); ++r)
         if (slot(r).phase.load(std::memory_order_acquire) < phase) absent.push_back(r);
-      missing(rank, waited, absent);
+      if (!absent.empty()) missing(rank, waited, absent);  // else the last came just now
     }
   }
   compare_calls(rank);
@@ -232,7 +232,7 @@ void ThreadGroup::finish_exchanges(int rank, std::uint64_t exchange) {
         if (open(post) && std::find(absent.begin(), absent.end(), post.peer) == absent.end())
           absent.push_back(post.peer);
     }
-    missing(rank, waited, absent);
+    if (!absent.empty()) missing(rank, waited, absent);
   }
   const auto done = [&](const Post& post) { return post.state == Post::State::done && post.exchange <= exchange; };
   while (true) {
