@@ -12,6 +12,9 @@
 namespace tera {
 namespace {
 
+// A post holds a ticket until its other side comes; the queue may have given out many since.
+constexpr std::size_t tickets_known = 4096;
+
 class ThreadComm final : public Comm, public Timeline {
  public:
   ThreadComm(ThreadHubState& hub, ThreadGroup& group, int rank, Ops& ops)
@@ -222,6 +225,8 @@ ThreadHub::ThreadHub(int ranks, const ThreadCommOptions& options) {
 ThreadHub::~ThreadHub() = default;
 
 std::unique_ptr<Comm> ThreadHub::join(int rank, Ops& ops) {
+  require(rank >= 0 && rank < state_->world().size(), "rank {} of {}", rank, state_->world().size());
+  ops.reserve_tickets(tickets_known);
   return std::make_unique<ThreadComm>(*state_, state_->world(), rank, ops);
 }
 

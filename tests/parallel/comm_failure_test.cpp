@@ -69,8 +69,7 @@ TEST(CommFailure, ARankThatThrowsWakesTheOthers) {
   });
   EXPECT_EQ(run.thrown, "rank 2: the disk is full");
   EXPECT_LT(run.seconds, 30);
-  for (std::size_t rank : {0, 1, 3})
-    expect_words(run.messages[rank], {"world: split", "rank 2 failed: the disk is full"});
+  for (std::size_t rank : {0, 1, 3}) expect_words(run.messages[rank], {"world: ", "rank 2 failed: the disk is full"});
 }
 
 TEST(CommFailure, ARankThatNeverComesIsNamed) {
