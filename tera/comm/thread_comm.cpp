@@ -19,7 +19,7 @@ class ThreadComm final : public Comm, public Timeline {
  public:
   ThreadComm(ThreadHubState& hub, ThreadGroup& group, int rank, Ops& ops)
       : hub_(hub), group_(group), rank_(rank), ops_(ops), sources_(static_cast<std::size_t>(group.size())) {}
-  ~ThreadComm() override { group_.withdraw_posts(rank_); }
+  ~ThreadComm() override { group_.leave(rank_); }
 
   int rank() const override { return rank_; }
   int size() const override { return group_.size(); }
@@ -60,6 +60,7 @@ void ThreadComm::meet(Arrival arrival) {
   group_.meet(rank_, arrival);
   for (int r = 0; r < size(); ++r)
     if (r != rank_) ops_.wait(of(r).ready);
+  group_.have_read(rank_);
 }
 
 void ThreadComm::copy(const Tensor& from, const Tensor& to) {
@@ -193,6 +194,7 @@ void ThreadComm::barrier() {
   const Call call{.kind = CallKind::barrier};
   const InCall scope(hub_, group_, group_.world_rank(rank_), call);
   group_.meet(rank_, {.call = call});
+  group_.have_read(rank_);
 }
 
 std::unique_ptr<Comm> ThreadComm::split(int color, int key, std::string name) {
@@ -211,7 +213,9 @@ std::unique_ptr<Comm> ThreadComm::split(int color, int key, std::string name) {
     next.made = &hub_.make_group(std::move(name), std::move(members));
   }
   group_.meet(rank_, next);
-  return std::make_unique<ThreadComm>(hub_, *of(ranks.front()).made, place, ops_);
+  ThreadGroup& made = *of(ranks.front()).made;
+  group_.have_read(rank_);
+  return std::make_unique<ThreadComm>(hub_, made, place, ops_);
 }
 
 }  // namespace

@@ -172,6 +172,7 @@ Post* ThreadGroup::take_or_post(int rank, const Transfer& transfer, Ticket ready
   std::unique_lock lock(mutex_);
   if (Post* match = waiting_post(rank, transfer)) {
     match->state = Post::State::copying;
+    match->copier = rank;
     return match;
   }
   auto& posts = slot(rank).posts;
@@ -192,10 +193,31 @@ Post* ThreadGroup::take_or_post(int rank, const Transfer& transfer, Ticket ready
   return nullptr;
 }
 
-void ThreadGroup::withdraw_posts(int rank) {
-  const std::lock_guard lock(mutex_);
-  for (Post& post : slot(rank).posts)
-    if (post.state == Post::State::waiting) post.state = Post::State::free;
+void ThreadGroup::have_read(int rank) {
+  slot(rank).read.store(slot(rank).phase.load());
+  if (leaving_.load() > 0) wake();  // after the store, as leave() looks after its own
+}
+
+void ThreadGroup::leave(int rank) noexcept {
+  const auto own_is_copied = [](const Post& post) { return post.state == Post::State::copying; };
+  const auto copied_here = [&](const Post& post) { return post.state == Post::State::done && post.copier == rank; };
+  {
+    const std::lock_guard lock(mutex_);
+    for (Post& post : slot(rank).posts)
+      if (!own_is_copied(post)) post.state = Post::State::free;
+  }
+  leaving_.fetch_add(1);
+  changed_.notify_all();
+  const std::uint64_t phase = slot(rank).phase.load();
+  const Waited waited = wait_until([&] {
+    const auto done_with_me = [&](const Slot& s) {
+      return s.read.load() >= phase && std::none_of(s.posts.begin(), s.posts.end(), copied_here);
+    };
+    return std::all_of(slots_.begin(), slots_.end(), done_with_me) &&
+           std::none_of(slot(rank).posts.begin(), slot(rank).posts.end(), own_is_copied);
+  });
+  leaving_.fetch_sub(1);
+  if (waited == Waited::late) hub_.abort(world_rank(rank), "left while others still used its queue");
 }
 
 void ThreadGroup::copied(Post& post, Ticket done) {
@@ -236,17 +258,16 @@ void ThreadGroup::finish_exchanges(int rank, std::uint64_t exchange) {
   }
   const auto done = [&](const Post& post) { return post.state == Post::State::done && post.exchange <= exchange; };
   while (true) {
-    Ticket copied_by_peer, copied_here;
-    {
-      const std::lock_guard lock(mutex_);
-      const auto post = std::find_if(posts.begin(), posts.end(), done);
-      if (post == posts.end()) return;
-      copied_by_peer = post->done;
-      copied_here = post->own;
-      post->state = Post::State::free;
-    }
-    for (const Ticket& ticket : {copied_by_peer, copied_here})
+    std::unique_lock lock(mutex_);
+    const auto post = std::find_if(posts.begin(), posts.end(), done);
+    if (post == posts.end()) return;
+    lock.unlock();  // a done post is its rank's alone; while it is there, the queue that copied is, too
+    for (const Ticket& ticket : {post->done, post->own})
       if (ticket.timeline) ticket.timeline->finish(ticket.id);
+    lock.lock();
+    post->state = Post::State::free;
+    lock.unlock();
+    if (leaving_.load() > 0) wake();
   }
 }
 

@@ -81,6 +81,7 @@ struct Post {
   State state = State::free;
   bool send = false;
   int peer = 0;
+  int copier = -1;  // whose queue has done
   Tensor tensor;
   Ticket ready;                // on the queue of its rank: the tensor may be read or written
   std::uint64_t order = 0;     // over the whole group
@@ -145,8 +146,10 @@ class ThreadGroup {
   // Waits until nothing of the rank's exchanges up to this one is open, by the host.
   void finish_exchanges(int rank, std::uint64_t exchange);
 
-  // Of a rank that goes away.
-  void withdraw_posts(int rank);
+  // This rank's queue now waits for what the others brought to the phase.
+  void have_read(int rank);
+  // A rank goes away, and its queue with it: waits until nobody will ask for a ticket of it any more.
+  void leave(int rank) noexcept;
 
   void wake();
   // Ends this call for all ranks: the hub is told, and the caller throws.
@@ -157,6 +160,7 @@ class ThreadGroup {
   static constexpr std::size_t posts_per_rank = 64;
   struct alignas(64) Slot {
     std::atomic<std::uint64_t> phase{0};  // how many this rank has come to
+    std::atomic<std::uint64_t> read{0};   // and in how many it is done with the others' arrivals
     std::array<Arrival, 2> arrivals;
     std::array<Post, posts_per_rank> posts;
   };
@@ -178,6 +182,7 @@ class ThreadGroup {
   std::mutex mutex_;  // posts, and going to sleep
   std::condition_variable changed_;
   std::uint64_t orders_ = 0;
+  std::atomic<int> leaving_{0};  // ranks that wait in leave()
 };
 
 // Says in the hub what a rank is about, for as long as it lives.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <thread>
 
 #include "tera/backend/cpu/cpu_device.h"
 #include "tera/backend/cpu/cpu_ops.h"
@@ -72,6 +73,28 @@ TEST(ThreadComm, AnExchangeReturnsBeforeItsOtherSideCame) {
     ops.finish(done);
     EXPECT_EQ(received, seat.rank() == 0 ? 2.0f : 1.0f);
     world->barrier();
+  });
+}
+
+// Its queue made the copy, so its tickets must be there until the other has looked at them.
+TEST(ThreadComm, ARankThatIsDoneWaitsForThoseWhoNeedItsQueue) {
+  std::atomic<bool> posted{false}, queue_is_gone{false};
+  run_threads(2, patient, [&](Seat& seat) {
+    auto ops = std::make_unique<cpu::CpuOps>(1, cpu::best_isa());
+    auto world = seat.join(*ops);
+    float value = 3;
+    const Transfer transfer{make_tensor(&value, shape(1), DType::f32), 1 - seat.rank(), seat.rank() == 0};
+    if (seat.rank() == 0) posted.wait(false);
+    const Ticket done = world->exchange({&transfer, 1}, ops->record());
+    posted = true;
+    posted.notify_all();
+    if (seat.rank() == 1) {
+      std::this_thread::sleep_for(50ms);
+      EXPECT_FALSE(queue_is_gone);
+      ops->finish(done);
+    }
+    world.reset();
+    if (seat.rank() == 0) queue_is_gone = true;
   });
 }
 
