@@ -11,6 +11,7 @@ enum class Act : std::uint8_t { F, B, W, BW };  // BW: both, block by block
 struct Action {
   Act act;
   std::int32_t microbatch;
+  std::int32_t chunk = 0;  // which of the rank's chunks
   bool operator==(const Action&) const = default;
 };
 using Schedule = std::vector<Action>;
@@ -24,7 +25,8 @@ struct Pools {
   bool operator==(const Pools&) const = default;
 };
 
-// Plays the schedule without work and throws unless each microbatch goes F, B, W (or F, BW) exactly once.
+// Plays one chunk's actions without work and throws unless each microbatch goes F, B, W (or F, BW) exactly once. For
+// all ranks and chunks of a pipeline: check.h.
 Pools check(std::span<const Action> schedule, int microbatches);
 
 }  // namespace tera

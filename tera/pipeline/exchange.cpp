@@ -1,0 +1,156 @@
+#include "tera/pipeline/exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "tera/base/error.h"
+
+namespace tera {
+namespace {
+
+constexpr double unknown = -1;  // a time that has not come yet
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+bool makes_gradient(Act act) { return act == Act::B || act == Act::BW; }
+
+class IdealPlayer {
+ public:
+  IdealPlayer(const PipelineSchedule& schedule, const ActionCosts& costs)
+      : schedule_(schedule), costs_(costs), placement_(schedule.placement), free_at_(schedule.ranks.size()) {
+    require(costs.F > 0 && costs.B > 0 && costs.W > 0 && costs.transfer >= 0,
+            "actions take time: F {} B {} W {} transfer {}", costs.F, costs.B, costs.W, costs.transfer);
+    arrival_.assign(index(2 * placement_.virtual_stages() * schedule.microbatches), unknown);
+    times_.start.resize(schedule.ranks.size());
+  }
+
+  IdealTimes play() {
+    for (bool progress = true; progress;) {
+      progress = false;
+      for (int rank = 0; rank < placement_.stages; ++rank)
+        while (!at_end(rank) && step(rank)) progress = true;
+    }
+    for (int rank = 0; rank < placement_.stages; ++rank)
+      if (!at_end(rank)) fail("the pipeline's schedule deadlocks: {}", who_waits());
+    times_.makespan = *std::max_element(free_at_.begin(), free_at_.end());
+    return std::move(times_);
+  }
+
+ private:
+  const Action& next_action(int rank) const { return schedule_.ranks[index(rank)][times_.start[index(rank)].size()]; }
+  bool at_end(int rank) const { return times_.start[index(rank)].size() == schedule_.ranks[index(rank)].size(); }
+
+  double& arrival(const Message& m) {
+    const int lane = (m.gradient ? placement_.virtual_stages() : 0) + m.from_stage;
+    return arrival_[index(lane * schedule_.microbatches + m.microbatch)];
+  }
+
+  bool step(int rank) {
+    const Action& action = next_action(rank);
+    double start = free_at_[index(rank)];
+    if (const auto input = input_of(placement_, rank, action)) {
+      if (arrival(*input) == unknown) return false;
+      start = std::max(start, arrival(*input));
+    }
+    const double end = start + costs_.of(action.act);
+    if (const auto result = result_of(placement_, rank, action))
+      arrival(*result) = end + (result->crosses_ranks(placement_) ? costs_.transfer : 0);
+    times_.start[index(rank)].push_back(start);
+    free_at_[index(rank)] = end;
+    return true;
+  }
+
+  std::string who_waits() const {
+    std::string text;
+    for (int rank = 0; rank < placement_.stages; ++rank) {
+      if (at_end(rank)) continue;
+      const auto input = input_of(placement_, rank, next_action(rank));
+      text += fmt::format("{}rank {} at {} (waits for its {} from rank {})", text.empty() ? "" : "; ", rank,
+                          to_string(next_action(rank), placement_), input->gradient ? "gradients" : "input",
+                          placement_.rank_of(input->from_stage));
+    }
+    return text;
+  }
+
+  const PipelineSchedule& schedule_;
+  const ActionCosts& costs_;
+  const Placement& placement_;
+  std::vector<double> free_at_;  // per rank
+  std::vector<double> arrival_;  // per message
+  IdealTimes times_;
+};
+
+struct TimedMessage {
+  double made_at;
+  Message message;
+  auto operator<=>(const TimedMessage&) const = default;
+};
+
+}  // namespace
+
+std::string to_string(const Action& action, const Placement& placement) {
+  constexpr std::array names{"F", "B", "W", "BW"};
+  std::string text = fmt::format("{}{}", names[static_cast<std::size_t>(action.act)], action.microbatch);
+  if (placement.chunks > 1) text += fmt::format(" of chunk {}", action.chunk);
+  return text;
+}
+
+std::optional<Message> result_of(const Placement& placement, int rank, const Action& action) {
+  if (action.act == Act::W) return std::nullopt;
+  const Message message{makes_gradient(action.act), placement.virtual_stage(rank, action.chunk), action.microbatch};
+  const bool exists = message.to_stage() >= 0 && message.to_stage() < placement.virtual_stages();
+  return exists ? std::optional(message) : std::nullopt;
+}
+
+std::optional<Message> input_of(const Placement& placement, int rank, const Action& action) {
+  const int stage = placement.virtual_stage(rank, action.chunk);
+  if (action.act == Act::F && stage > 0) return Message{false, stage - 1, action.microbatch};
+  if (makes_gradient(action.act) && stage + 1 < placement.virtual_stages())
+    return Message{true, stage + 1, action.microbatch};
+  return std::nullopt;  // the first stage reads tokens, the last one starts the gradients
+}
+
+IdealTimes ideal_times(const PipelineSchedule& schedule, const ActionCosts& costs) {
+  return IdealPlayer(schedule, costs).play();
+}
+
+std::vector<std::vector<Exchange>> exchanges(const PipelineSchedule& schedule, const ActionCosts& costs) {
+  const Placement& placement = schedule.placement;
+  const IdealTimes times = ideal_times(schedule, costs);
+  const auto end_of = [&](int rank, std::size_t i) {
+    return times.start[index(rank)][i] + costs.of(schedule.ranks[index(rank)][i].act);
+  };
+  const auto sent_by = [&](int rank, std::size_t i) -> std::optional<TimedMessage> {
+    const auto result = result_of(placement, rank, schedule.ranks[index(rank)][i]);
+    if (!result || !result->crosses_ranks(placement)) return std::nullopt;
+    return TimedMessage{end_of(rank, i), *result};
+  };
+
+  std::vector<std::vector<TimedMessage>> received(schedule.ranks.size());  // per rank, later in order
+  for (int rank = 0; rank < placement.stages; ++rank)
+    for (std::size_t i = 0; i < schedule.ranks[index(rank)].size(); ++i)
+      if (const auto sent = sent_by(rank, i))
+        received[index(placement.rank_of(sent->message.to_stage()))].push_back(*sent);
+
+  std::vector<std::vector<Exchange>> all(schedule.ranks.size());
+  for (int rank = 0; rank < placement.stages; ++rank) {
+    auto& mine = received[index(rank)];
+    std::sort(mine.begin(), mine.end());
+    const std::size_t actions = schedule.ranks[index(rank)].size();
+    all[index(rank)].resize(actions + 1);
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < actions; ++i) {
+      Exchange& before = all[index(rank)][i];
+      const auto send = sent_by(rank, i);
+      for (; next < mine.size() && (send ? mine[next] < *send : mine[next].made_at <= end_of(rank, i)); ++next)
+        before.push_back(mine[next].message);
+      if (send) all[index(rank)][i + 1].push_back(send->message);
+    }
+    require(next == mine.size(), "rank {} of the schedule ends before it has received everything", rank);
+  }
+  return all;
+}
+
+}  // namespace tera

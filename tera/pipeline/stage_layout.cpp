@@ -1,0 +1,155 @@
+#include "tera/pipeline/stage_layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tera/base/error.h"
+
+namespace tera {
+namespace {
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+bool has_end_counts(const LayoutRequest& r) {
+  return r.num_layers_in_first_pipeline_stage || r.num_layers_in_last_pipeline_stage;
+}
+bool counts_ends_as_layers(const LayoutRequest& r) {
+  return r.account_for_embedding_in_pipeline_split || r.account_for_loss_in_pipeline_split;
+}
+
+std::string divisors(int n) {
+  std::string text;
+  for (int i = 1; i <= n; ++i)
+    if (n % i == 0) text += fmt::format("{}{}", text.empty() ? "" : ", ", i);
+  return text;
+}
+
+// Layers per virtual stage, in order, to a layout.
+std::vector<StageBlocks> stages_of(const std::vector<int>& layers, int mtp_layers) {
+  std::vector<StageBlocks> stages;
+  int first = 0;
+  for (const int here : layers) {
+    stages.push_back({.first_layer = first, .layers = here});
+    first += here;
+  }
+  stages.front().embedding = true;
+  stages.back().loss = true;
+  stages.back().mtp_layers = mtp_layers;
+  return stages;
+}
+
+std::vector<int> even(const LayoutRequest& r) {
+  const int embedding = r.account_for_embedding_in_pipeline_split ? 1 : 0;
+  const int loss = r.account_for_loss_in_pipeline_split ? 1 : 0;
+  const int total = r.num_layers + embedding + loss, stages = r.placement.virtual_stages();
+  if (total % stages != 0)
+    fail_user(
+        "{} layers{} cannot be split evenly over {} pipeline stages x {} virtual stages = {}; a product that divides "
+        "{} is valid ({}), or dist.pipeline_model_parallel_layout",
+        r.num_layers,
+        embedding + loss == 0 ? std::string() : fmt::format(" and {} counted as layers", embedding + loss),
+        r.placement.stages, r.placement.chunks, stages, total, divisors(total));
+  std::vector<int> layers(index(stages), total / stages);
+  layers.front() -= embedding;
+  layers.back() -= loss;
+  if (layers.front() < 0 || layers.back() < 0)
+    fail_user("one stage cannot hold embedding and loss counted as layers, but no layer, with {} layers", r.num_layers);
+  return layers;
+}
+
+// A rank's layers, shared by its chunks.
+int per_chunk(const LayoutRequest& r, int layers, std::string_view what) {
+  if (layers % r.placement.chunks != 0)
+    fail_user("{} of {} layers cannot be split evenly over its {} virtual stages; valid are multiples of {}", what,
+              layers, r.placement.chunks, r.placement.chunks);
+  return layers / r.placement.chunks;
+}
+
+std::vector<int> with_end_counts(const LayoutRequest& r) {
+  const auto &first = r.num_layers_in_first_pipeline_stage, &last = r.num_layers_in_last_pipeline_stage;
+  const int ends = (first ? 1 : 0) + (last ? 1 : 0), between = r.placement.stages - ends;
+  const int rest = r.num_layers - first.value_or(0) - last.value_or(0);
+  if (first.value_or(0) < 0 || last.value_or(0) < 0 || rest < 0)
+    fail_user(
+        "dist.num_layers_in_first_pipeline_stage {} and dist.num_layers_in_last_pipeline_stage {} do not fit into {} "
+        "layers",
+        first.value_or(0), last.value_or(0), r.num_layers);
+  if (between < 0 || (between == 0 && rest > 0) || (between > 0 && rest % between != 0))
+    fail_user(
+        "of {} layers {} are left for the {} pipeline stages without a number of their own, which must share them "
+        "evenly: change dist.num_layers_in_first_pipeline_stage or dist.num_layers_in_last_pipeline_stage by {}",
+        r.num_layers, rest, std::max(between, 0), between > 0 ? rest % between : rest);
+  const int first_chunks = per_chunk(r, first.value_or(0), "the first pipeline stage");
+  const int last_chunks = per_chunk(r, last.value_or(0), "the last pipeline stage");
+  const int middle_chunks = per_chunk(r, between > 0 ? rest / between : 0, "a pipeline stage");
+  std::vector<int> layers;
+  for (int stage = 0; stage < r.placement.virtual_stages(); ++stage) {
+    const int rank = r.placement.rank_of(stage);
+    const bool is_first = first && rank == 0, is_last = last && rank == r.placement.stages - 1;
+    layers.push_back(is_first ? first_chunks : is_last ? last_chunks : middle_chunks);
+  }
+  return layers;
+}
+
+std::vector<StageBlocks> by_string(const LayoutRequest& r) {
+  constexpr std::string_view key = "dist.pipeline_model_parallel_layout";
+  auto stages = parse_layout(r.pipeline_model_parallel_layout);
+  const int found = static_cast<int>(stages.size()), needed = r.placement.virtual_stages();
+  if (found != needed)
+    fail_user("{} has {} stages where {} pipeline stages x {} virtual stages = {} are needed{}", key, found,
+              r.placement.stages, r.placement.chunks, needed,
+              found % r.placement.stages == 0
+                  ? fmt::format("; dist.virtual_pipeline_model_parallel_size={} would fit", found / r.placement.stages)
+                  : std::string());
+  int layers = 0, heads = 0;
+  for (const auto& stage : stages) layers += stage.layers, heads += stage.mtp_layers;
+  require_user(layers == r.num_layers, "{} places {} layers (t) where model.num_layers is {}", key, layers,
+               r.num_layers);
+  require_user(heads == r.mtp_num_layers, "{} places {} extra prediction heads (m) where model.mtp_num_layers is {}",
+               key, heads, r.mtp_num_layers);
+  return stages;
+}
+
+std::string describe(const StageBlocks& stage) {
+  std::string text;
+  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : " ") + part; };
+  if (stage.embedding) add("embedding");
+  if (stage.layers == 1) add(fmt::format("layer {}", stage.first_layer));
+  if (stage.layers > 1) add(fmt::format("layers {}-{}", stage.first_layer, stage.first_layer + stage.layers - 1));
+  if (stage.mtp_layers > 0) add(fmt::format("mtp*{}", stage.mtp_layers));
+  if (stage.loss) add("loss");
+  return text.empty() ? "(empty)" : text;
+}
+
+}  // namespace
+
+StageLayout place_layers(const LayoutRequest& r) {
+  require_valid(r.placement);
+  require_user(r.num_layers >= 1, "model.num_layers is {} where a pipeline needs at least 1", r.num_layers);
+  const bool by_text = !r.pipeline_model_parallel_layout.empty();
+  const int ways = (by_text ? 1 : 0) + (has_end_counts(r) ? 1 : 0) + (counts_ends_as_layers(r) ? 1 : 0);
+  require_user(
+      ways <= 1,
+      "only one of dist.pipeline_model_parallel_layout, dist.num_layers_in_first_pipeline_stage (or _last_) and "
+      "dist.account_for_embedding_in_pipeline_split (or _loss_) can say where layers lie; {} were given",
+      ways);
+  if (by_text) return {r.placement, by_string(r)};
+  return {r.placement, stages_of(has_end_counts(r) ? with_end_counts(r) : even(r), r.mtp_num_layers)};
+}
+
+std::string StageLayout::table() const {
+  std::size_t width = 0;
+  for (const auto& stage : stages) width = std::max(width, describe(stage).size());
+  std::string text;
+  for (int rank = 0; rank < placement.stages; ++rank) {
+    std::string line = fmt::format("rank {:<4}", rank);
+    for (int chunk = 0; chunk < placement.chunks; ++chunk)
+      line += fmt::format("{:<{}}  ", describe(of(rank, chunk)), width);
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace tera
