@@ -88,7 +88,7 @@ TEST_F(Runs, ASecondInterruptEndsAtOnce) {
   const std::string run = (folder_ / "run").string();
   const Outcome outcome = run_program(fmt::format(
       "train {} run.dir={} train.global_batch_size=131072 train.train_iters=4 train.eval_iters=0 & "
-      "for i in $(seq 1200); do [ -e {}/metrics.jsonl ] && break; sleep 0.05; done; sleep 0.3; kill -INT $!; sleep 0.3; "
+      "for i in $(seq 900); do [ -e {}/metrics.jsonl ] && break; sleep 0.05; done; sleep 0.3; kill -INT $!; sleep 0.3; "
       "kill -0 $! && echo still at it; kill -INT $!; wait $!; echo status $?",
       config("tiny"), run, run));
   EXPECT_NE(outcome.output.find("still at it"), std::string::npos) << outcome.output.substr(0, 2000);
