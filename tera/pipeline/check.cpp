@@ -13,8 +13,6 @@ constexpr double unknown = -1;  // a time that has not come yet
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
-bool makes_gradient(Act act) { return act == Act::B || act == Act::BW; }
-
 // Each rank alone: everything there, once, in order.
 class RankOrder {
  public:

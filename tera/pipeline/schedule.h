@@ -7,7 +7,9 @@
 
 namespace tera {
 
-enum class Act : std::uint8_t { F, B, W, BW };  // BW: both, block by block
+enum class Act : std::uint8_t { F, B, W, BW };                                      // BW: both, block by block
+constexpr bool makes_gradient(Act act) { return act == Act::B || act == Act::BW; }  // of the input
+
 struct Action {
   Act act;
   std::int32_t microbatch;

@@ -10,13 +10,6 @@
 namespace tera::test {
 namespace {
 
-using Overrides = std::vector<std::string>;
-
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 const Overrides on_cpu{"dist.device=cpu", "mixed_precision.precision=fp32"};
 const Overrides on_gpu{"dist.device=cuda", "mixed_precision.precision=fp32"};
 const Overrides on_gpu_bf16{"dist.device=cuda", "mixed_precision.precision=bf16"};

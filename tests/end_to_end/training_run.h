@@ -9,8 +9,14 @@
 
 namespace tera::test {
 
-Setup load_setup(const std::string& config, const std::vector<std::string>& overrides,
-                 Purpose purpose = Purpose::train);
+using Overrides = std::vector<std::string>;
+
+inline Overrides operator+(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+Setup load_setup(const std::string& config, const Overrides& overrides, Purpose purpose = Purpose::train);
 
 struct RunRecord {
   std::vector<double> loss, grad_norm, lr, eval_loss;
@@ -19,8 +25,7 @@ struct RunRecord {
 };
 
 // `config` is a file's name below configs/tests, without its ending.
-RunRecord train_once(const std::string& config, const std::vector<std::string>& overrides = {},
-                     const BackendOptions& options = {});
+RunRecord train_once(const std::string& config, const Overrides& overrides = {}, const BackendOptions& options = {});
 
 std::vector<float> read_weights(ParamStore& params, Ops& ops);
 

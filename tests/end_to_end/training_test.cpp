@@ -11,13 +11,6 @@
 namespace tera::test {
 namespace {
 
-using Overrides = std::vector<std::string>;
-
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 void expect_same(const RunRecord& a, const RunRecord& b, const std::string& what) {
   EXPECT_EQ(a.loss, b.loss) << what;
   EXPECT_EQ(a.grad_norm, b.grad_norm) << what;
