@@ -57,15 +57,6 @@ void throw_faults(const std::vector<Outcome>& outcomes, const ThreadHub::Failure
   throw Error(text);
 }
 
-Comm& fitting(const MeshPlan& plan, Comm& world) {
-  require(world.size() == plan.sizes().world, "a mesh of {} ranks in a world of {}", plan.sizes().world, world.size());
-  return world;
-}
-
-std::unique_ptr<Comm> split(const MeshPlan& plan, Comm& world, Axis axis) {
-  return world.split(plan.color(axis, world.rank()), world.rank(), std::string(name_of(axis)));
-}
-
 }  // namespace
 
 void run_threads(int ranks, const ThreadCommOptions& options, FunctionRef<void(Seat&)> body) {
@@ -89,17 +80,5 @@ void run_threads(int ranks, const ThreadCommOptions& options, FunctionRef<void(S
   if (!not_started.empty()) throw UserError(not_started);
   if (const auto first = hub.failure()) throw_faults(outcomes, *first);
 }
-
-Mesh::Mesh(const MeshPlan& plan, Comm& all)
-    : world(fitting(plan, all)),
-      tp(split(plan, all, Axis::tp)),
-      cp(split(plan, all, Axis::cp)),
-      dp(split(plan, all, Axis::dp)),
-      dp_cp(split(plan, all, Axis::dp_cp)),
-      pp(split(plan, all, Axis::pp)),
-      ep(split(plan, all, Axis::ep)),
-      etp(split(plan, all, Axis::etp)),
-      edp(split(plan, all, Axis::edp)),
-      embed(split(plan, all, Axis::embed)) {}
 
 }  // namespace tera

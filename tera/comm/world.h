@@ -1,11 +1,10 @@
 #pragma once
-// Starting ranks, and the groups that a rank of a mesh belongs to.
+// Starting ranks.
 
 #include <memory>
 
 #include "tera/base/function_ref.h"
 #include "tera/comm/comm.h"
-#include "tera/comm/mesh_plan.h"
 #include "tera/comm/thread_comm.h"
 
 namespace tera {
@@ -23,14 +22,5 @@ class Seat {
 // are woken, and its fault is thrown here with its rank: a UserError stays one, all else becomes an Error. Faults that
 // only follow from it are not told; others are, below it.
 void run_threads(int ranks, const ThreadCommOptions& options, FunctionRef<void(Seat&)> body);
-
-// The groups of one rank, split from the world as the plan says.
-class Mesh {
- public:
-  Mesh(const MeshPlan& plan, Comm& world);
-
-  Comm& world;
-  const std::unique_ptr<Comm> tp, cp, dp, dp_cp, pp, ep, etp, edp, embed;
-};
 
 }  // namespace tera

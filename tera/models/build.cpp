@@ -1,23 +1,102 @@
 #include "tera/models/build.h"
 
+#include <algorithm>
+#include <array>
+
 #include "tera/nn/layer.h"
 #include "tera/nn/recompute.h"
 
 namespace tera {
+namespace {
 
-Blocks build_blocks(const ModelSpec& spec, ParamStore& params) {
-  Blocks blocks;
-  auto embedding = std::make_unique<Embedding>(params, spec.embedding);
-  Param* tied = spec.tied ? &embedding->table() : nullptr;
-  blocks.push_back(std::move(embedding));
-  for (const auto& layer : spec.layers) {
-    std::unique_ptr<Block> block = std::make_unique<Layer>(std::make_unique<Attention>(params, layer.mixer),
-                                                           std::make_unique<Mlp>(params, layer.ffn));
-    if (layer.recompute) block = std::make_unique<Recompute>(std::move(block));
-    blocks.push_back(std::move(block));
+class Builder {
+ public:
+  Builder(const ModelSpec& spec, std::span<const BlockRange> chunks, ParamStore& params, const TensorParallel& tp)
+      : spec_(spec), params_(params), tp_(tp) {
+    for (const auto& chunk : chunks) {
+      embedding_here_ = embedding_here_ || chunk.embedding;
+      head_here_ = head_here_ || chunk.head;
+    }
   }
-  blocks.push_back(std::make_unique<Head>(params, spec.head, tied));
-  return blocks;
+
+  Blocks build(const BlockRange& range) {
+    Blocks blocks;
+    if (range.embedding) add(blocks, [&] { return embedding(); });
+    add_layers(blocks, range);
+    if (range.head) add(blocks, [&] { return head(); });
+    return blocks;
+  }
+
+ private:
+  template <class Make>
+  void add(Blocks& blocks, Make make) {
+    params_.begin_block(next_++);
+    blocks.push_back(make());
+  }
+
+  std::unique_ptr<Block> embedding() {
+    EmbeddingSpec spec = spec_.embedding;
+    spec.on_another_stage = spec_.tied && !head_here_;
+    auto block = std::make_unique<Embedding>(params_, spec, tp_);
+    table_ = &block->table();
+    return block;
+  }
+
+  std::unique_ptr<Block> head() {
+    HeadSpec spec = spec_.head;
+    spec.tied_elsewhere = spec_.tied && !embedding_here_;
+    if (spec.tied_elsewhere) spec.name = spec_.embedding.name;
+    return std::make_unique<Head>(params_, spec, spec_.tied ? table_ : nullptr, tp_);
+  }
+
+  std::unique_ptr<Block> layer(std::int64_t index) {
+    const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+    return make_layer(std::make_unique<Attention>(params_, spec.mixer, tp_),
+                      std::make_unique<Mlp>(params_, spec.ffn, tp_));
+  }
+
+  // Layers that are recomputed, in units; then the others.
+  void add_layers(Blocks& blocks, const BlockRange& range) {
+    const RecomputeRule& rule = spec_.recompute;
+    const std::int64_t end = range.first_layer + range.layers;
+    const std::int64_t recomputed = rule.unit == 0 ? 0 : std::min(range.layers, rule.layers_per_chunk);
+    std::int64_t i = range.first_layer;
+    while (i < range.first_layer + recomputed) {
+      const std::int64_t unit = std::min(rule.unit, range.first_layer + recomputed - i);
+      add(blocks, [&] { return std::make_unique<Recompute>(layers(i, i + unit)); });
+      i += unit;
+    }
+    for (; i < end; ++i) add(blocks, [&] { return layer(i); });
+  }
+
+  std::unique_ptr<Block> layers(std::int64_t begin, std::int64_t end) {
+    if (end == begin + 1) return layer(begin);
+    Blocks links;
+    for (std::int64_t i = begin; i < end; ++i) links.push_back(layer(i));
+    return std::make_unique<Chain>("layers", std::move(links));
+  }
+
+  const ModelSpec& spec_;
+  ParamStore& params_;
+  const TensorParallel& tp_;
+  bool embedding_here_ = false, head_here_ = false;
+  Param* table_ = nullptr;
+  int next_ = 0;
+};
+
+}  // namespace
+
+Blocks build_blocks(const ModelSpec& spec, ParamStore& params, const TensorParallel& tp) {
+  const std::array whole{BlockRange{.layers = static_cast<std::int64_t>(spec.layers.size())}};
+  return std::move(build_chunks(spec, whole, params, tp).front());
+}
+
+std::vector<Blocks> build_chunks(const ModelSpec& spec, std::span<const BlockRange> chunks, ParamStore& params,
+                                 const TensorParallel& tp) {
+  Builder builder(spec, chunks, params, tp);
+  std::vector<Blocks> built;
+  for (const auto& chunk : chunks) built.push_back(builder.build(chunk));
+  return built;
 }
 
 }  // namespace tera

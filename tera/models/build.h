@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "tera/models/spec.h"
@@ -9,6 +10,17 @@ namespace tera {
 // The blocks of a model in order: embedding, layers, head. Parameters are in the store that was given.
 using Blocks = std::vector<std::unique_ptr<Block>>;
 
-Blocks build_blocks(const ModelSpec& spec, ParamStore& params);
+Blocks build_blocks(const ModelSpec& spec, ParamStore& params, const TensorParallel& tp = {});
+
+// Consecutive blocks of a model.
+struct BlockRange {
+  bool embedding = true;
+  std::int64_t first_layer = 0, layers = 0;
+  bool head = true;
+};
+
+// What one rank holds: a list of blocks per chunk. Blocks are numbered chunk after chunk (ParamStore::begin_block).
+std::vector<Blocks> build_chunks(const ModelSpec& spec, std::span<const BlockRange> chunks, ParamStore& params,
+                                 const TensorParallel& tp = {});
 
 }  // namespace tera

@@ -25,9 +25,13 @@ class SpecMaker {
   SpecMaker(const ModelShape& model, std::uint64_t seed) : model_(model), names_(names_of(model.arch)), seed_(seed) {}
 
   ModelSpec make() const {
-    ModelSpec spec{.embedding = embedding(), .layers = {}, .head = head(), .tied = model_.tied_embeddings};
+    ModelSpec spec{.embedding = embedding(),
+                   .layers = {},
+                   .head = head(),
+                   .tied = model_.tied_embeddings,
+                   .recompute = {.unit = model_.recompute.full ? 1 : 0}};
     for (std::int64_t i = 0; i < model_.num_layers; ++i)
-      spec.layers.push_back({.mixer = attention(i), .ffn = mlp(i), .recompute = model_.recompute.full});
+      spec.layers.push_back({.mixer = attention(i), .ffn = mlp(i)});
     return spec;
   }
 
@@ -64,33 +68,42 @@ class SpecMaker {
             .init_std = model_.init_std};
   }
 
-  LinearSpec linear(std::int64_t layer, const std::string& name, std::int64_t in, std::int64_t out, float std) const {
+  LinearSpec linear(std::int64_t layer, const std::string& name, std::int64_t in, std::int64_t out, float std,
+                    Split split) const {
     const std::string full = in_layer(layer, name);
     return {.name = full,
             .in = in,
-            .out = {{full, out}},
+            .out = {{.name = full, .rows = out}},
             .bias = model_.linear_bias,
             .init_std = std,
-            .transposed = names_.transposed};
+            .transposed = names_.transposed,
+            .split = split};
   }
 
   LinearSpec qkv(std::int64_t layer) const {
     const std::int64_t q = model_.heads * model_.head_dim, kv = model_.kv_heads * model_.head_dim;
-    LinearSpec spec = linear(layer, names_.qkv[0], model_.hidden, q + 2 * kv, model_.init_std);
+    const std::int64_t groups = model_.kv_heads, all = q + 2 * kv;
+    LinearSpec spec = linear(layer, names_.qkv[0], model_.hidden, all, model_.init_std, Split::out);
     spec.bias = model_.qkv_bias;
     if (names_.qkv.size() == 3) {
       spec.name = in_layer(layer, "self_attn.qkv_proj");
-      spec.out = {{in_layer(layer, names_.qkv[0]), q},
-                  {in_layer(layer, names_.qkv[1]), kv},
-                  {in_layer(layer, names_.qkv[2]), kv}};
+      spec.out = {{.name = in_layer(layer, names_.qkv[0]), .rows = q},
+                  {.name = in_layer(layer, names_.qkv[1]), .rows = kv, .units = groups},
+                  {.name = in_layer(layer, names_.qkv[2]), .rows = kv, .units = groups}};
+    } else {  // one tensor in files, but each rank has its share of q, of k and of v
+      const std::string name = spec.out[0].name;
+      spec.out = {{.name = name, .rows = q, .file_rows = all},
+                  {.name = name, .rows = kv, .units = groups, .first_row = q, .file_rows = all},
+                  {.name = name, .rows = kv, .units = groups, .first_row = q + kv, .file_rows = all}};
     }
     return spec;
   }
 
   LinearSpec up(std::int64_t layer) const {
-    if (!is_gated(model_.activation)) return linear(layer, names_.up, model_.hidden, model_.ffn, model_.init_std);
-    LinearSpec spec = linear(layer, "mlp.gate_up_proj", model_.hidden, 2 * model_.ffn, model_.init_std);
-    spec.out = {{in_layer(layer, names_.gated_up[0]), model_.ffn}, {in_layer(layer, names_.gated_up[1]), model_.ffn}};
+    if (!is_gated(model_.activation)) return linear(layer, names_.up, model_.hidden, model_.ffn, model_.init_std, Split::out);
+    LinearSpec spec = linear(layer, "mlp.gate_up_proj", model_.hidden, 2 * model_.ffn, model_.init_std, Split::out);
+    spec.out = {{.name = in_layer(layer, names_.gated_up[0]), .rows = model_.ffn},
+                {.name = in_layer(layer, names_.gated_up[1]), .rows = model_.ffn}};
     return spec;
   }
 
@@ -107,7 +120,7 @@ class SpecMaker {
     AttentionSpec spec{.name = in_layer(i, "attention"),
                        .norm = norm(in_layer(i, names_.attention_norm), model_.hidden),
                        .qkv = qkv(i),
-                       .out = linear(i, names_.out, model_.heads * model_.head_dim, model_.hidden, output_std()),
+                       .out = linear(i, names_.out, model_.heads * model_.head_dim, model_.hidden, output_std(), Split::in),
                        .heads = model_.heads,
                        .kv_heads = model_.kv_heads,
                        .head_dim = model_.head_dim,
@@ -121,6 +134,7 @@ class SpecMaker {
     if (model_.qk_norm) {
       spec.q_norm = norm(in_layer(i, names_.q_norm), model_.head_dim);
       spec.k_norm = norm(in_layer(i, names_.k_norm), model_.head_dim);
+      spec.q_norm->own_heads = spec.k_norm->own_heads = true;
     }
     return spec;
   }
@@ -129,7 +143,7 @@ class SpecMaker {
     return {.name = in_layer(i, "mlp"),
             .norm = norm(in_layer(i, names_.mlp_norm), model_.hidden),
             .up = up(i),
-            .down = linear(i, names_.down, model_.ffn, model_.hidden, output_std()),
+            .down = linear(i, names_.down, model_.ffn, model_.hidden, output_std(), Split::in),
             .activation = model_.activation,
             .hidden_dropout = model_.hidden_dropout,
             .seed = seed_,

@@ -2,6 +2,8 @@
 // A model is a list of specs: embedding, layers, head. make_spec turns the resolved shape into such a list, with the
 // names of its family (gpt.cpp, llama.cpp); build.h turns any list into blocks.
 
+#include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "tera/config/setup.h"
@@ -15,7 +17,12 @@ namespace tera {
 struct LayerSpec {
   AttentionSpec mixer;
   MlpSpec ffn;
-  bool recompute = false;
+};
+
+// Layers whose forward is played again in B.
+struct RecomputeRule {
+  std::int64_t unit = 0;                                                        // layers at a time; 0: none
+  std::int64_t layers_per_chunk = std::numeric_limits<std::int64_t>::max();  // the first ones of each chunk
 };
 
 struct ModelSpec {
@@ -23,6 +30,7 @@ struct ModelSpec {
   std::vector<LayerSpec> layers;
   HeadSpec head;
   bool tied = false;
+  RecomputeRule recompute;
 };
 
 // seed: of dropout.

@@ -1,23 +1,26 @@
 #include "tera/nn/attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tera/base/error.h"
-#include "tera/nn/dropout.h"
 
 namespace tera {
 
-Attention::Attention(ParamStore& params, const AttentionSpec& spec)
+Attention::Attention(ParamStore& params, const AttentionSpec& spec, const TensorParallel& tp)
     : spec_(spec),
-      norm_(params, spec.norm),
-      qkv_(params, spec.qkv),
-      out_(params, spec.out),
+      tp_(tp),
+      norm_(params, spec.norm, tp),
+      qkv_(params, spec.qkv, tp),
+      out_(params, spec.out, tp),
       attention_key_(rng_stream(spec.seed, spec.name + ".attention_dropout")),
       hidden_key_(rng_stream(spec.seed, spec.name + ".hidden_dropout")) {
+  spec_.heads /= tp.size();
+  spec_.kv_heads = std::max<std::int64_t>(spec.kv_heads / tp.size(), 1);  // fewer than ranks: some hold the same one
   if (spec.rope) rope_.emplace(params, *spec.rope);
   if (spec.q_norm) {
-    q_norm_.emplace(params, *spec.q_norm);
-    k_norm_.emplace(params, *spec.k_norm);
+    q_norm_.emplace(params, *spec.q_norm, tp);
+    k_norm_.emplace(params, *spec.k_norm, tp);
   }
 }
 
@@ -45,7 +48,8 @@ AttentionShape Attention::shape_of(const Run& run) const {
                        .k_offsets = run.mb.offsets,
                        .mask = spec_.mask,
                        .window = spec_.window,
-                       .scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim))};
+                       .scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim)),
+                       .first_head = tp_.rank() * spec_.heads};
   if (run.mb.training && spec_.attention_dropout > 0) {
     shape.dropout = spec_.attention_dropout;
     shape.key = attention_key_;
@@ -55,7 +59,7 @@ AttentionShape Attention::shape_of(const Run& run) const {
 }
 
 void Attention::take_saved(Run& run, AttentionSaved& s, const Tensor& x) const {
-  const std::int64_t tokens = x.dim(0), q_width = spec_.heads * spec_.head_dim,
+  const std::int64_t tokens = run.mb.tokens.dim(0), q_width = spec_.heads * spec_.head_dim,
                      kv_width = spec_.kv_heads * spec_.head_dim;
   s.stats = norm_.take_stats(run, x, "attention.norm_stats");
   s.normed = spec_.recompute_norm ? run.scratch.take(x.shape, x.dtype, "attention.normed")
@@ -116,14 +120,14 @@ void Attention::f(Run& run, AttentionSaved& s, const Tensor& x, const Tensor& y)
   } else {
     attend(run, s);
   }
-  forward_with_dropout(run, out_, s.out, y, /*residual=*/x, {spec_.hidden_dropout, hidden_key_});
+  forward_with_dropout(run, out_, s.out, y, /*residual=*/x, dropout());
 }
 
 void Attention::b(Run& run, AttentionSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
   s.dqkv = run.stash.take(Life::b_to_w, s.qkv.shape, s.qkv.dtype, "attention.dqkv");
-  s.dout = gradient_before_dropout(run, dy, {spec_.hidden_dropout, hidden_key_}, "attention.ddropout");
+  s.dout = gradient_before_dropout(run, out_, dy, dropout(), "attention.dprojected");
   const Tensor dattended = run.scratch.take(s.out.shape, s.out.dtype, "attention.dout");
-  out_.backward_input(run, s.dout, dattended);
+  run.ops.wait(out_.backward_input(run, s.dout, dattended));
 
   const Heads heads = turned_heads(s), grads = heads_of(s.dqkv);
   run.ops.attention_back({.q = heads.q,
@@ -144,17 +148,19 @@ void Attention::b(Run& run, AttentionSaved& s, const Tensor& x, const Tensor& dy
   }
 
   const Tensor dnormed = run.scratch.take(x.shape, x.dtype, "attention.dnormed");
-  qkv_.backward_input(run, s.dqkv, dnormed);
+  const Ticket summed = qkv_.backward_input(run, s.dqkv, dnormed);
   if (spec_.recompute_norm) {
     s.normed = run.stash.take(Life::b_to_w, x.shape, x.dtype, "attention.normed");
     norm_.forward(run, x, s.normed, s.stats);
   }
+  if (run.w_in_b) qkv_.backward_weight(run, s.normed, s.dqkv);
+  run.ops.wait(summed);
   norm_.backward(run, dnormed, x, s.stats, /*residual=*/dy, dx);
 }
 
 void Attention::w(Run& run, AttentionSaved& s, const Tensor& /*dy*/) {
   out_.backward_weight(run, s.out, s.dout);
-  qkv_.backward_weight(run, s.normed, s.dqkv);
+  if (!run.w_in_b) qkv_.backward_weight(run, s.normed, s.dqkv);
 }
 
 }  // namespace tera

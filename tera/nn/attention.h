@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "tera/nn/block.h"
-#include "tera/nn/linear.h"
+#include "tera/nn/dropout.h"
 #include "tera/nn/norm.h"
 #include "tera/nn/rope.h"
 
@@ -27,18 +27,18 @@ struct AttentionSpec {
 
 struct AttentionSaved final : Saved {
   NormStats stats, q_stats, k_stats;
-  Tensor normed;  // [T,H]
+  Tensor normed;  // [T,H]: own rows
   Tensor qkv;     // [T,(N+2G)D]: as projected; q and k turned in place unless they are normed
   Tensor qk;      // [T,(N+G)D]: normed and turned; only with q_norm
   Tensor out;     // [T,ND]
   Tensor lse;     // [N,T]
   Tensor dqkv;    // [T,(N+2G)D]
-  Tensor dout;    // [T,H]: gradient of the projection's output; dy itself without dropout
+  Tensor dout;    // [T,H]: gradient of the projection's output, all rows; dy itself without dropout and cut rows
 };
 
 class Attention final : public BlockOf<AttentionSaved> {
  public:
-  Attention(ParamStore& params, const AttentionSpec& spec);
+  Attention(ParamStore& params, const AttentionSpec& spec, const TensorParallel& tp = {});
   const char* kind() const override { return "attention"; }
 
  private:
@@ -57,7 +57,10 @@ class Attention final : public BlockOf<AttentionSaved> {
   void b(Run& run, AttentionSaved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) override;
   void w(Run& run, AttentionSaved& saved, const Tensor& dy) override;
 
-  AttentionSpec spec_;
+  Dropout dropout() const { return {spec_.hidden_dropout, hidden_key_, tp_}; }
+
+  AttentionSpec spec_;  // heads of this rank
+  TensorParallel tp_;
   Norm norm_;
   Linear qkv_, out_;
   std::optional<Rope> rope_;

@@ -10,14 +10,21 @@ void forward_with_dropout(Run& run, const Linear& linear, const Tensor& x, const
   }
   linear.forward(run, x, y);
   run.ops.dropout(
-      {.x = y, .y = y, .residual = residual, .rows = run.mb.rows, .rate = dropout.rate, .key = dropout.key});
+      {.x = y, .y = y, .residual = residual, .rows = dropout.tp.own_rows(run.mb.rows), .rate = dropout.rate, .key = dropout.key});
 }
 
-Tensor gradient_before_dropout(Run& run, const Tensor& dy, const Dropout& dropout, std::string_view tag) {
-  if (!dropout.active(run)) return dy;
-  const Tensor dx = run.stash.take(Life::b_to_w, dy.shape, dy.dtype, tag);
-  run.ops.dropout({.x = dy, .y = dx, .residual = {}, .rows = run.mb.rows, .rate = dropout.rate, .key = dropout.key});
-  return dx;
+Tensor gradient_before_dropout(Run& run, const Linear& linear, const Tensor& dy, const Dropout& dropout,
+                               std::string_view tag) {
+  Arena& until_w = run.stash.arena(Life::b_to_w);
+  if (!dropout.active(run)) return linear.gradient_of_all_rows(run, dy, until_w, tag);
+  const Tensor dx = (dropout.tp.cuts_rows() ? run.scratch : until_w).take(dy.shape, dy.dtype, tag);
+  run.ops.dropout({.x = dy,
+                   .y = dx,
+                   .residual = {},
+                   .rows = dropout.tp.own_rows(run.mb.rows),
+                   .rate = dropout.rate,
+                   .key = dropout.key});
+  return linear.gradient_of_all_rows(run, dx, until_w, tag);
 }
 
 }  // namespace tera

@@ -8,13 +8,16 @@ namespace tera {
 struct Dropout {
   float rate = 0;
   RngKey key;
+  const TensorParallel& tp;  // whose rows they are
   bool active(const Run& run) const { return rate > 0 && run.mb.training; }
 };
 
 void forward_with_dropout(Run& run, const Linear& linear, const Tensor& x, const Tensor& y, const Tensor& residual,
                           const Dropout& dropout);
 
-// The gradient of the projection's output, kept until W; dy itself when nothing was dropped.
-Tensor gradient_before_dropout(Run& run, const Tensor& dy, const Dropout& dropout, std::string_view tag);
+// The gradient of the projection's output, of all rows, kept until W; dy itself when nothing was dropped and no rows are
+// cut.
+Tensor gradient_before_dropout(Run& run, const Linear& linear, const Tensor& dy, const Dropout& dropout,
+                               std::string_view tag);
 
 }  // namespace tera

@@ -1,35 +1,53 @@
 #include "tera/nn/embedding.h"
 
+#include <algorithm>
+
 namespace tera {
 
-ParamSpec vocabulary_table(const std::string& name, std::int64_t vocab, std::int64_t padded_vocab, std::int64_t hidden,
-                           const Init& init) {
-  return {.name = name,
-          .shape = shape(padded_vocab, hidden),
-          .parts = {{.name = name, .global = shape(vocab, hidden)}},
-          .init = init};
+ParamSpec VocabularyTable::spec(const TensorParallel& tp) const {
+  const std::int64_t words = padded_vocab / tp.size(), first = words * tp.rank();
+  Part part{.name = name, .global = shape(vocab, hidden)};
+  part.begin = first;
+  part.end = std::clamp(vocab, first, first + words);
+  return {.name = name, .shape = shape(words, hidden), .parts = {part}, .init = init};
 }
 
-Embedding::Embedding(ParamStore& params, const EmbeddingSpec& spec)
-    : dropout_(spec.dropout), key_(rng_stream(spec.seed, spec.name + ".dropout")) {
-  const Init init{.kind = Init::Kind::normal, .std = spec.init_std, .padding = spec.init_padding};
-  table_ = &params.add(vocabulary_table(spec.name + ".weight", spec.vocab, spec.padded_vocab, spec.hidden, init));
+Embedding::Embedding(ParamStore& params, const EmbeddingSpec& spec, const TensorParallel& tp)
+    : tp_(tp), dropout_(spec.dropout), key_(rng_stream(spec.seed, spec.name + ".dropout")) {
+  const VocabularyTable table{
+      .name = spec.name + ".weight",
+      .vocab = spec.vocab,
+      .padded_vocab = spec.padded_vocab,
+      .hidden = spec.hidden,
+      .init = {.kind = Init::Kind::normal, .std = spec.init_std, .padding = spec.init_padding}};
+  table_ = &params.add(table.spec(tp));
+  table_->spec.on_another_stage = spec.on_another_stage;
   if (spec.position_name.empty()) return;
   const std::string name = spec.position_name + ".weight";
   positions_ = &params.add({.name = name,
                             .shape = shape(spec.max_positions, spec.hidden),
-                            .parts = {{.name = name, .global = shape(spec.max_positions, spec.hidden)}},
+                            .parts = {tp.replicated({.name = name, .global = shape(spec.max_positions, spec.hidden)})},
                             .init = {.kind = Init::Kind::normal, .std = spec.init_std}});
 }
 
+// Each rank has the rows of its own words, and the first adds the positions: the sum over ranks is exact.
 void Embedding::f(Run& run, EmbeddingSaved& /*saved*/, const Tensor& /*x*/, const Tensor& y) {
+  const bool with_positions = positions_ && tp_.rank() == 0;
+  const Tensor partial = tp_.room_for_partial(run, y, "embedding.y");
   run.ops.embedding({.tokens = run.mb.tokens,
                      .table = table_->value,
-                     .y = y,
-                     .positions = positions_ ? run.mb.positions : Tensor{},
-                     .position_table = positions_ ? positions_->value : Tensor{}});
-  if (dropout_ > 0 && run.mb.training)
-    run.ops.dropout({.x = y, .y = y, .residual = {}, .rows = run.mb.rows, .rate = dropout_, .key = key_});
+                     .y = partial,
+                     .positions = with_positions ? run.mb.positions : Tensor{},
+                     .position_table = with_positions ? positions_->value : Tensor{},
+                     .first = first_word(),
+                     .partial = tp_.size() > 1});
+  run.ops.wait(tp_.reduce(run, partial, y));
+  if (dropout_ > 0 && run.mb.training) drop(run, y, y);
+}
+
+void Embedding::drop(Run& run, const Tensor& x, const Tensor& y) const {
+  run.ops.dropout(
+      {.x = x, .y = y, .residual = {}, .rows = tp_.own_rows(run.mb.rows), .rate = dropout_, .key = key_});
 }
 
 void Embedding::b(Run& /*run*/, EmbeddingSaved& /*saved*/, const Tensor& /*x*/, const Tensor& /*dy*/,
@@ -39,11 +57,17 @@ void Embedding::w(Run& run, EmbeddingSaved& /*saved*/, const Tensor& dy) {
   Tensor dtaken = dy;
   if (dropout_ > 0 && run.mb.training) {
     dtaken = run.scratch.take(dy.shape, dy.dtype, "embedding.ddropout");
-    run.ops.dropout({.x = dy, .y = dtaken, .residual = {}, .rows = run.mb.rows, .rate = dropout_, .key = key_});
+    drop(run, dy, dtaken);
   }
-  if (table_->grad) run.ops.embedding_back({.ids = run.mb.tokens, .dy = dtaken, .dtable = table_->grad});
+  const Tensor all = tp_.gather(run, dtaken, run.scratch, "embedding.dy");
+  if (table_->grad)
+    run.ops.embedding_back({.ids = run.mb.tokens,
+                            .dy = all,
+                            .dtable = table_->grad,
+                            .first = first_word(),
+                            .partial = tp_.size() > 1});
   if (positions_ && positions_->grad)
-    run.ops.embedding_back({.ids = run.mb.positions, .dy = dtaken, .dtable = positions_->grad});
+    run.ops.embedding_back({.ids = run.mb.positions, .dy = all, .dtable = positions_->grad});
 }
 
 }  // namespace tera

@@ -2,6 +2,7 @@
 // The first block: y = table[tokens] (+ positions[position]), with dropout. It has no x.
 
 #include "tera/nn/block.h"
+#include "tera/nn/tensor_parallel.h"
 #include "tera/nn/params.h"
 
 namespace tera {
@@ -14,6 +15,7 @@ struct EmbeddingSpec {
   std::int64_t max_positions = 0;
   float init_std = 0, dropout = 0;
   bool init_padding = false;
+  bool on_another_stage = false;  // the head is tied and on another rank
   std::uint64_t seed = 0;
 };
 
@@ -21,23 +23,30 @@ struct EmbeddingSaved final : Saved {};
 
 class Embedding final : public BlockOf<EmbeddingSaved> {
  public:
-  Embedding(ParamStore& params, const EmbeddingSpec& spec);
+  Embedding(ParamStore& params, const EmbeddingSpec& spec, const TensorParallel& tp = {});
   Param& table() { return *table_; }  // for a tied head
   const char* kind() const override { return "embedding"; }
 
  private:
+  std::int64_t first_word() const { return table_->spec.parts[0].begin; }
+  void drop(Run& run, const Tensor& x, const Tensor& y) const;
   void f(Run& run, EmbeddingSaved& saved, const Tensor& x, const Tensor& y) override;
   void b(Run& run, EmbeddingSaved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) override;
   void w(Run& run, EmbeddingSaved& saved, const Tensor& dy) override;
 
-  Param* table_;                // [padded V,H]
+  TensorParallel tp_;
+  Param* table_;                // [padded V,H], this rank's words
   Param* positions_ = nullptr;  // [P,H]
   float dropout_;
   RngKey key_;
 };
 
-// The parameter of a table over the vocabulary; the output head has one too.
-ParamSpec vocabulary_table(const std::string& name, std::int64_t vocab, std::int64_t padded_vocab, std::int64_t hidden,
-                           const Init& init);
+// The parameter of a table over the vocabulary, of which each rank has some of the words; the output head has one too.
+struct VocabularyTable {
+  std::string name;
+  std::int64_t vocab = 0, padded_vocab = 0, hidden = 0;
+  Init init;
+  ParamSpec spec(const TensorParallel& tp) const;
+};
 
 }  // namespace tera

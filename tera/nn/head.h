@@ -7,39 +7,44 @@
 #include "tera/nn/block.h"
 #include "tera/nn/norm.h"
 #include "tera/nn/params.h"
+#include "tera/nn/tensor_parallel.h"
 
 namespace tera {
 
 struct HeadSpec {
   NormSpec norm;
-  std::string name;  // files hold name.weight; not used when tied
+  std::string name;  // files hold name.weight; when tied, the embedding's
   std::int64_t vocab = 0, padded_vocab = 0, hidden = 0;
   bool pad_vocab_in_softmax = false;
   float init_std = 0;
+  bool tied_elsewhere = false;  // to an embedding on another rank: this one has its own copy
 };
 
 struct HeadSaved final : Saved {
   NormStats stats;
-  Tensor dnormed;  // [T,H]
+  Tensor dnormed;  // [T,H]: own rows
 };
 
 class Head final : public BlockOf<HeadSaved> {
  public:
-  Head(ParamStore& params, const HeadSpec& spec, Param* tied);  // tied: the embedding's table, or null
+  // tied: the embedding's table, or null
+  Head(ParamStore& params, const HeadSpec& spec, Param* tied, const TensorParallel& tp = {});
 
   // Rows of logits that are made at a time.
   static std::int64_t chunk_rows(std::int64_t tokens, std::int64_t padded_vocab, std::int64_t chunk_elements);
   const char* kind() const override { return "head"; }
 
  private:
-  void chunk(Run& run, HeadSaved& saved, const Tensor& normed, std::int64_t begin, std::int64_t end);
+  void chunk(Run& run, const Tensor& normed, const Tensor& dnormed, std::int64_t begin, std::int64_t end);
+  void losses(Run& run, const Tensor& logits, std::int64_t begin, std::int64_t end);
   void write_logits(Run& run, const Tensor& normed);
   void f(Run& run, HeadSaved& saved, const Tensor& x, const Tensor& y) override;
   void b(Run& run, HeadSaved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) override;
   void w(Run& run, HeadSaved& saved, const Tensor& dy) override;
 
+  TensorParallel tp_;
   Norm norm_;
-  Param* weight_;               // [padded V,H]
+  Param* weight_;               // [padded V,H], this rank's words
   std::int64_t softmax_width_;  // columns of the softmax
 };
 

@@ -2,37 +2,47 @@
 
 namespace tera {
 
-Layer::Layer(std::unique_ptr<Block> mixer, std::unique_ptr<Block> ffn)
-    : mixer_(std::move(mixer)), ffn_(std::move(ffn)) {}
+Chain::Chain(const char* kind, std::vector<std::unique_ptr<Block>> links) : kind_(kind), links_(std::move(links)) {}
 
-std::unique_ptr<Saved> Layer::make_saved() const {
-  auto saved = std::make_unique<LayerSaved>();
-  saved->mixer = mixer_->make_saved();
-  saved->ffn = ffn_->make_saved();
+std::unique_ptr<Saved> Chain::make_saved() const {
+  auto saved = std::make_unique<ChainSaved>();
+  for (const auto& link : links_) saved->links.push_back(link->make_saved());
+  saved->mid.resize(links_.size() - 1);
+  saved->dmid.resize(links_.size() - 1);
   return saved;
 }
 
-void Layer::f(Run& run, LayerSaved& s, const Tensor& x, const Tensor& y) {
-  s.mid = run.stash.take(Life::f_to_b, x.shape, x.dtype, "layer.mid");
-  {
+void Chain::f(Run& run, ChainSaved& s, const Tensor& x, const Tensor& y) {
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    const bool last = i + 1 == links_.size();
+    if (!last) s.mid[i] = run.stash.take(Life::f_to_b, x.shape, x.dtype, "layer.mid");
     ScratchScope scope(run.scratch);
-    mixer_->forward(run, *s.mixer, x, s.mid);
+    links_[i]->forward(run, *s.links[i], i == 0 ? x : s.mid[i - 1], last ? y : s.mid[i]);
   }
-  ffn_->forward(run, *s.ffn, s.mid, y);
 }
 
-void Layer::b(Run& run, LayerSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
-  s.dmid = run.stash.take(Life::b_to_w, x.shape, x.dtype, "layer.dmid");
-  {
+void Chain::b(Run& run, ChainSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  for (std::size_t i = links_.size(); i-- > 0;) {
+    const bool last = i + 1 == links_.size();
+    if (i > 0) s.dmid[i - 1] = run.stash.take(Life::b_to_w, x.shape, x.dtype, "layer.dmid");
     ScratchScope scope(run.scratch);
-    ffn_->backward_input(run, *s.ffn, s.mid, dy, s.dmid);
+    links_[i]->backward_input(run, *s.links[i], i == 0 ? x : s.mid[i - 1], last ? dy : s.dmid[i],
+                              i == 0 ? dx : s.dmid[i - 1]);
   }
-  mixer_->backward_input(run, *s.mixer, x, s.dmid, dx);
 }
 
-void Layer::w(Run& run, LayerSaved& s, const Tensor& dy) {
-  ffn_->backward_weight(run, *s.ffn, dy);
-  mixer_->backward_weight(run, *s.mixer, s.dmid);
+void Chain::w(Run& run, ChainSaved& s, const Tensor& dy) {
+  for (std::size_t i = links_.size(); i-- > 0;) {
+    ScratchScope scope(run.scratch);
+    links_[i]->backward_weight(run, *s.links[i], i + 1 == links_.size() ? dy : s.dmid[i]);
+  }
+}
+
+std::unique_ptr<Block> make_layer(std::unique_ptr<Block> mixer, std::unique_ptr<Block> ffn) {
+  std::vector<std::unique_ptr<Block>> links;
+  links.push_back(std::move(mixer));
+  links.push_back(std::move(ffn));
+  return std::make_unique<Chain>("layer", std::move(links));
 }
 
 }  // namespace tera

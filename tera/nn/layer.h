@@ -1,27 +1,34 @@
 #pragma once
-// A mixer, then a feed-forward: y = ffn(mixer(x)). Both carry their own norm and residual.
+// Blocks one after the other, seen as one: a layer is a mixer, then a feed-forward, each with its own norm and residual;
+// layers that are recomputed together are such a chain too.
+
+#include <vector>
 
 #include "tera/nn/block.h"
 
 namespace tera {
 
-struct LayerSaved final : Saved {
-  std::unique_ptr<Saved> mixer, ffn;
-  Tensor mid, dmid;  // [T,H]: between the two
+struct ChainSaved final : Saved {
+  std::vector<std::unique_ptr<Saved>> links;
+  std::vector<Tensor> mid, dmid;  // [T,H]: between the links
 };
 
-class Layer final : public BlockOf<LayerSaved> {
+class Chain final : public BlockOf<ChainSaved> {
  public:
-  Layer(std::unique_ptr<Block> mixer, std::unique_ptr<Block> ffn);
+  Chain(const char* kind, std::vector<std::unique_ptr<Block>> links);
   std::unique_ptr<Saved> make_saved() const override;
-  const char* kind() const override { return "layer"; }
+  const char* kind() const override { return kind_; }
 
  private:
-  void f(Run& run, LayerSaved& saved, const Tensor& x, const Tensor& y) override;
-  void b(Run& run, LayerSaved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) override;
-  void w(Run& run, LayerSaved& saved, const Tensor& dy) override;
+  void f(Run& run, ChainSaved& saved, const Tensor& x, const Tensor& y) override;
+  void b(Run& run, ChainSaved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) override;
+  void w(Run& run, ChainSaved& saved, const Tensor& dy) override;
 
-  std::unique_ptr<Block> mixer_, ffn_;
+  const char* kind_;
+  std::vector<std::unique_ptr<Block>> links_;
 };
+
+// A mixer and a feed-forward.
+std::unique_ptr<Block> make_layer(std::unique_ptr<Block> mixer, std::unique_ptr<Block> ffn);
 
 }  // namespace tera

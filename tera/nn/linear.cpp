@@ -1,36 +1,75 @@
 #include "tera/nn/linear.h"
 
+#include <algorithm>
+#include <array>
+
 namespace tera {
 namespace {
 
-std::vector<Part> parts_of(const LinearSpec& spec, bool bias) {
-  std::vector<Part> parts;
-  std::int64_t row = 0;
-  for (const auto& out : spec.out) {
-    parts.push_back({.name = out.name + (bias ? ".bias" : ".weight"),
-                     .global = bias ? shape(out.rows) : shape(out.rows, spec.in),
-                     .local_row = row,
-                     .transposed = !bias && spec.transposed});
-    row += out.rows;
-  }
-  return parts;
+// Rows of one output that this rank holds. Where there are more ranks than units, several hold the same unit.
+Part rows_of(const TensorParallel& tp, const LinearSpec::Out& out, Part part) {
+  const std::int64_t ranks = tp.size(), pieces = out.units > 0 ? std::min(ranks, out.units) : ranks;
+  const std::int64_t replicas = ranks / pieces, piece = tp.rank() / replicas;
+  part.begin = out.first_row + out.rows * piece / pieces;
+  part.end = out.first_row + out.rows * (piece + 1) / pieces;
+  part.replicas = static_cast<int>(replicas);
+  part.replica = static_cast<int>(tp.rank() % replicas);
+  return part;
+}
+
+bool continues(const Part& before, const Part& part) {
+  return before.name == part.name && before.split == 0 && part.split == 0 && before.stop() == part.begin &&
+         before.replicas == part.replicas;
 }
 
 }  // namespace
 
-Linear::Linear(ParamStore& params, const LinearSpec& spec) {
-  for (const auto& out : spec.out) out_ += out.rows;
+std::vector<Part> Linear::parts_of(const LinearSpec& spec, bool bias) const {
+  std::vector<Part> parts;
+  std::int64_t row = 0;
+  for (const auto& out : spec.out) {
+    const std::int64_t file_rows = out.file_rows > 0 ? out.file_rows : out.rows;
+    Part part{.name = out.name + (bias ? ".bias" : ".weight"),
+              .global = bias ? shape(file_rows) : shape(file_rows, spec.in),
+              .local_row = row,
+              .transposed = !bias && spec.transposed};
+    part.begin = out.first_row;
+    part.end = out.first_row + out.rows;
+    const bool by_columns = split_ == Split::in && !bias;
+    part = split_ == Split::out ? rows_of(tp_, out, part) : by_columns ? tp_.piece(part, 1) : tp_.replicated(part);
+    row += part.held()[0];
+    if (!parts.empty() && continues(parts.back(), part)) {
+      parts.back().end = part.end;  // neighbours in the file too
+    } else {
+      parts.push_back(part);
+    }
+  }
+  return parts;
+}
+
+Linear::Linear(ParamStore& params, const LinearSpec& spec, const TensorParallel& tp) : tp_(tp), split_(spec.split) {
+  const std::vector<Part> parts = parts_of(spec, false);
+  out_ = parts.back().local_row + parts.back().held()[0];
+  const bool shared_pieces = std::any_of(parts.begin(), parts.end(), [](const Part& p) { return p.replicas > 1; });
+  const bool partial = split_ == Split::out && shared_pieces;  // each replica has the terms of its own query heads
   weight_ = &params.add({.name = spec.name + ".weight",
-                         .shape = shape(out_, spec.in),
-                         .parts = parts_of(spec, false),
-                         .init = {.kind = Init::Kind::normal, .std = spec.init_std}});
+                         .shape = shape(out_, split_ == Split::in ? spec.in / tp.size() : spec.in),
+                         .parts = parts,
+                         .init = {.kind = Init::Kind::normal, .std = spec.init_std},
+                         .partial_gradient = partial});
   if (spec.bias)
-    bias_ =
-        &params.add({.name = spec.name + ".bias", .shape = shape(out_), .parts = parts_of(spec, true), .decay = false});
+    bias_ = &params.add({.name = spec.name + ".bias",
+                         .shape = shape(out_),
+                         .parts = parts_of(spec, true),
+                         .init = {},
+                         .decay = false,
+                         .partial_gradient = partial});
 }
 
 void Linear::forward(Run& run, const Tensor& x, const Tensor& y, const Tensor& residual) const {
-  run.ops.gemm({.a = x,
+  if (split_ == Split::in && tp_.size() > 1) return forward_summed(run, x, y, residual);
+  const Tensor all = split_ == Split::out ? tp_.gather(run, x, run.scratch, "linear.x") : x;
+  run.ops.gemm({.a = all,
                 .b = weight_->value,
                 .out = y,
                 .bias = bias_ ? bias_->value : Tensor{},
@@ -38,13 +77,40 @@ void Linear::forward(Run& run, const Tensor& x, const Tensor& y, const Tensor& r
                 .trans_b = true});
 }
 
-void Linear::backward_input(Run& run, const Tensor& dy, const Tensor& dx) const {
-  run.ops.gemm({.a = dy, .b = weight_->value, .out = dx});
+// Bias and residual enter the sum once, with the first rank; the residual of cut rows is added after it.
+void Linear::forward_summed(Run& run, const Tensor& x, const Tensor& y, const Tensor& residual) const {
+  const bool first = tp_.rank() == 0, cut = tp_.cuts_rows();
+  const Tensor partial = tp_.room_for_partial(run, y, "linear.y");
+  run.ops.gemm({.a = x,
+                .b = weight_->value,
+                .out = partial,
+                .bias = first && bias_ ? bias_->value : Tensor{},
+                .residual = first && !cut ? residual : Tensor{},
+                .trans_b = true});
+  run.ops.wait(tp_.reduce(run, partial, y));
+  if (!cut || !residual) return;
+  const std::array sources{y, residual};
+  run.ops.combine({.sources = sources, .out = y});
+}
+
+Tensor Linear::gradient_of_all_rows(Run& run, const Tensor& dy, Arena& arena, std::string_view tag) const {
+  return split_ == Split::in ? tp_.gather(run, dy, arena, tag) : dy;
+}
+
+Ticket Linear::backward_input(Run& run, const Tensor& dy, const Tensor& dx) const {
+  const bool summed = split_ == Split::out;
+  const Tensor partial = summed ? tp_.room_for_partial(run, dx, "linear.dx") : dx;
+  run.ops.gemm({.a = dy, .b = weight_->value, .out = partial});
+  const Ticket sum = summed ? tp_.reduce(run, partial, dx) : Ticket{};
   if (bias_ && bias_->grad) run.ops.column_sum({.x = dy, .out = bias_->grad});
+  return sum;
 }
 
 void Linear::backward_weight(Run& run, const Tensor& x, const Tensor& dy) const {
-  if (weight_->grad) run.ops.gemm({.a = dy, .b = x, .out = weight_->grad, .trans_a = true, .accumulate = true});
+  if (!weight_->grad) return;
+  ScratchScope scope(run.scratch);
+  const Tensor all = split_ == Split::out ? tp_.gather(run, x, run.scratch, "linear.x") : x;
+  run.ops.gemm({.a = dy, .b = all, .out = weight_->grad, .trans_a = true, .accumulate = true});
 }
 
 }  // namespace tera

@@ -1,14 +1,13 @@
 #include "tera/nn/mlp.h"
 
-#include "tera/nn/dropout.h"
-
 namespace tera {
 
-Mlp::Mlp(ParamStore& params, const MlpSpec& spec)
+Mlp::Mlp(ParamStore& params, const MlpSpec& spec, const TensorParallel& tp)
     : spec_(spec),
-      norm_(params, spec.norm),
-      up_(params, spec.up),
-      down_(params, spec.down),
+      tp_(tp),
+      norm_(params, spec.norm, tp),
+      up_(params, spec.up, tp),
+      down_(params, spec.down, tp),
       hidden_key_(rng_stream(spec.seed, spec.name + ".hidden_dropout")) {}
 
 void Mlp::f(Run& run, MlpSaved& s, const Tensor& x, const Tensor& y) {
@@ -17,23 +16,24 @@ void Mlp::f(Run& run, MlpSaved& s, const Tensor& x, const Tensor& y) {
   };
   s.stats = norm_.take_stats(run, x, "mlp.norm_stats");
   s.normed = take(spec_.recompute_norm, x.shape, "mlp.normed");
-  s.up = run.stash.take(Life::f_to_b, shape(x.dim(0), up_.out_features()), x.dtype, "mlp.up");
-  s.act = take(spec_.recompute_activation, shape(x.dim(0), up_.out_features() / (is_gated(spec_.activation) ? 2 : 1)),
+  const std::int64_t tokens = run.mb.tokens.dim(0);
+  s.up = run.stash.take(Life::f_to_b, shape(tokens, up_.out_features()), x.dtype, "mlp.up");
+  s.act = take(spec_.recompute_activation, shape(tokens, up_.out_features() / (is_gated(spec_.activation) ? 2 : 1)),
                "mlp.act");
   norm_.forward(run, x, s.normed, s.stats);
   up_.forward(run, s.normed, s.up);
   run.ops.activation({.kind = spec_.activation, .x = s.up, .y = s.act});
-  forward_with_dropout(run, down_, s.act, y, /*residual=*/x, {spec_.hidden_dropout, hidden_key_});
+  forward_with_dropout(run, down_, s.act, y, /*residual=*/x, dropout());
 }
 
 void Mlp::b(Run& run, MlpSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
   s.dup = run.stash.take(Life::b_to_w, s.up.shape, s.up.dtype, "mlp.dup");
-  s.ddown = gradient_before_dropout(run, dy, {spec_.hidden_dropout, hidden_key_}, "mlp.ddropout");
+  s.ddown = gradient_before_dropout(run, down_, dy, dropout(), "mlp.ddown");
   const Tensor dact = run.scratch.take(s.act.shape, x.dtype, "mlp.dact");
   const Tensor dnormed = run.scratch.take(x.shape, x.dtype, "mlp.dnormed");
-  down_.backward_input(run, s.ddown, dact);
+  run.ops.wait(down_.backward_input(run, s.ddown, dact));
   run.ops.activation_back({.kind = spec_.activation, .dy = dact, .x = s.up, .dx = s.dup});
-  up_.backward_input(run, s.dup, dnormed);
+  const Ticket summed = up_.backward_input(run, s.dup, dnormed);
   if (spec_.recompute_activation) {
     s.act = run.stash.take(Life::b_to_w, s.act.shape, x.dtype, "mlp.act");
     run.ops.activation({.kind = spec_.activation, .x = s.up, .y = s.act});
@@ -42,12 +42,14 @@ void Mlp::b(Run& run, MlpSaved& s, const Tensor& x, const Tensor& dy, const Tens
     s.normed = run.stash.take(Life::b_to_w, x.shape, x.dtype, "mlp.normed");
     norm_.forward(run, x, s.normed, s.stats);
   }
+  if (run.w_in_b) up_.backward_weight(run, s.normed, s.dup);
+  run.ops.wait(summed);
   norm_.backward(run, dnormed, x, s.stats, /*residual=*/dy, dx);
 }
 
 void Mlp::w(Run& run, MlpSaved& s, const Tensor& /*dy*/) {
   down_.backward_weight(run, s.act, s.ddown);
-  up_.backward_weight(run, s.normed, s.dup);
+  if (!run.w_in_b) up_.backward_weight(run, s.normed, s.dup);
 }
 
 }  // namespace tera

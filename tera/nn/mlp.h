@@ -2,6 +2,7 @@
 // y = x + down(act(up(norm(x)))). Gated activations fuse gate and up into one product: [gate | up].
 
 #include "tera/nn/block.h"
+#include "tera/nn/dropout.h"
 #include "tera/nn/linear.h"
 #include "tera/nn/norm.h"
 
@@ -19,16 +20,16 @@ struct MlpSpec {
 
 struct MlpSaved final : Saved {
   NormStats stats;
-  Tensor normed;  // [T,H]
+  Tensor normed;  // [T,H]: own rows
   Tensor up;      // [T,2F] gated, else [T,F]
   Tensor act;     // [T,F]
   Tensor dup;     // like up
-  Tensor ddown;   // [T,H]: gradient of the projection's output; dy itself without dropout
+  Tensor ddown;   // [T,H]: gradient of the projection's output, all rows; dy itself without dropout and cut rows
 };
 
 class Mlp final : public BlockOf<MlpSaved> {
  public:
-  Mlp(ParamStore& params, const MlpSpec& spec);
+  Mlp(ParamStore& params, const MlpSpec& spec, const TensorParallel& tp = {});
   const char* kind() const override { return "mlp"; }
 
  private:
@@ -36,7 +37,10 @@ class Mlp final : public BlockOf<MlpSaved> {
   void b(Run& run, MlpSaved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) override;
   void w(Run& run, MlpSaved& saved, const Tensor& dy) override;
 
+  Dropout dropout() const { return {spec_.hidden_dropout, hidden_key_, tp_}; }
+
   MlpSpec spec_;
+  TensorParallel tp_;
   Norm norm_;
   Linear up_, down_;
   RngKey hidden_key_;

@@ -2,14 +2,16 @@
 
 namespace tera {
 
-Norm::Norm(ParamStore& params, const NormSpec& spec) : kind_(spec.kind), eps_(spec.eps) {
+Norm::Norm(ParamStore& params, const NormSpec& spec, const TensorParallel& tp) : kind_(spec.kind), eps_(spec.eps) {
   const Shape size = shape(spec.size);
+  const bool partial = tp.cuts_rows() || (spec.own_heads && tp.size() > 1);
   const auto add = [&](const std::string& name, Init::Kind init) {
     return &params.add({.name = name,
                         .shape = size,
-                        .parts = {{.name = name, .global = size}},
+                        .parts = {tp.replicated({.name = name, .global = size})},
                         .init = {.kind = init},
-                        .decay = false});
+                        .decay = false,
+                        .partial_gradient = partial});
   };
   weight_ = add(spec.name + ".weight", Init::Kind::ones);
   if (kind_ == NormKind::layer_norm) bias_ = add(spec.name + ".bias", Init::Kind::zeros);

@@ -1,6 +1,7 @@
 #pragma once
 #include "tera/nn/params.h"
 #include "tera/nn/run.h"
+#include "tera/nn/tensor_parallel.h"
 
 namespace tera {
 
@@ -9,6 +10,7 @@ struct NormSpec {
   std::int64_t size = 0;
   NormKind kind = NormKind::rms_norm;
   float eps = 1e-5f;
+  bool own_heads = false;  // of a head: over tp each rank norms its own heads, else its own rows where they are cut
 };
 
 // Statistics of the rows, kept for backward.
@@ -18,7 +20,7 @@ struct NormStats {
 
 class Norm {
  public:
-  Norm(ParamStore& params, const NormSpec& spec);
+  Norm(ParamStore& params, const NormSpec& spec, const TensorParallel& tp = {});
 
   NormStats take_stats(Run& run, const Tensor& x, std::string_view tag) const;  // from the stash, until B
   void forward(Run& run, const Tensor& x, const Tensor& y, const NormStats& stats) const;

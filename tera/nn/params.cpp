@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <map>
 #include <string_view>
+#include <tuple>
 
 #include "tera/base/error.h"
 #include "tera/base/glob.h"
@@ -22,26 +23,26 @@ Tensor flat_range(const Tensor& flat, std::int64_t begin, const Shape& shape) {
   return flat.rows(begin, begin + count(shape)).view(shape);
 }
 
-// Draws rows of a parameter that belong to a part.
-void draw(Ops& ops, const Init& init, RngKey key, const Tensor& out) {
-  switch (init.kind) {
+// The rows of a part, and with init.padding all rows behind it.
+void draw(Ops& ops, const ParamSpec& spec, const Part& part, std::uint64_t seed, const Tensor& whole) {
+  const std::int64_t rows = spec.init.padding ? spec.shape[0] - part.local_row : part.held()[0];
+  const Tensor out = whole.rows(part.local_row, part.local_row + rows);
+  if (count(out.shape) == 0) return;
+  switch (spec.init.kind) {
     case Init::Kind::zeros: return ops.fill({.out = out, .value = 0});
     case Init::Kind::ones: return ops.fill({.out = out, .value = 1});
-    case Init::Kind::normal: return ops.normal({.out = out, .key = key, .std = init.std});
+    case Init::Kind::normal: break;
   }
+  const std::int64_t columns = part.global.rank == 2 ? part.global[1] : 1;
+  ops.normal({.out = out,
+              .key = rng_stream(seed, part.name),
+              .std = spec.init.std,
+              .first = part.split == 0 ? part.begin * columns : part.begin,
+              .row_stride = columns});
 }
 
-void upload(Ops& ops, std::span<const float> values, const Tensor& to) {
-  std::vector<std::byte> converted(to.bytes());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    switch (to.dtype) {
-      case DType::f32: reinterpret_cast<float*>(converted.data())[i] = values[i]; break;
-      case DType::bf16: reinterpret_cast<BFloat16*>(converted.data())[i] = to_bf16(values[i]); break;
-      case DType::f16: reinterpret_cast<Float16*>(converted.data())[i] = to_f16(values[i]); break;
-      default: fail("parameters are not stored as {}", name_of(to.dtype));
-    }
-  }
-  ops.from_host(converted, to);
+void draw(Ops& ops, const ParamSpec& spec, std::uint64_t seed, const Tensor& whole) {
+  for (const auto& part : spec.parts) draw(ops, spec, part, seed, whole);
 }
 
 bool matches(const std::string& pattern, const ParamSpec& spec) {
@@ -75,8 +76,10 @@ Param& ParamStore::add(ParamSpec spec) {
   require(total_ == 0, "parameter '{}' was added after the layout was fixed", spec.name);
   for (const auto& pattern : freeze_)
     if (matches(pattern, spec)) spec.trainable = false;
-  return params_.emplace_back(Param{std::move(spec), {}, {}, {}, 0});
+  return params_.emplace_back(Param{.spec = std::move(spec), .blocks = {block_}});
 }
+
+void ParamStore::share(Param& param) { param.blocks.push_back(block_); }
 
 Constant& ParamStore::add_constant(Constant constant) {
   for (auto& known : constants_)
@@ -95,20 +98,19 @@ void ParamStore::check_freeze() const {
   for (const auto& param : params_) check_frozen_whole(freeze_, param.spec);
 }
 
-void ParamStore::lay_out() {
-  check_freeze();
+void ParamStore::lay_out(const FlatRules& rules) {
+  rules_ = rules;
+  if (rules.whole_model) check_freeze();
+  make_buckets();
   std::int64_t next = 0;
-  const auto place = [&](auto wanted) {
-    for (auto& param : params_) {
-      if (!wanted(param.spec)) continue;
-      param.offset = next;
-      next += align(count(param.spec.shape));
-    }
-    return next;
-  };
-  decayed_ = place([](const ParamSpec& spec) { return spec.trainable && spec.decay; });
-  trained_ = place([](const ParamSpec& spec) { return spec.trainable && !spec.decay; });
-  total_ = place([](const ParamSpec& spec) { return !spec.trainable; });
+  for (auto& bucket : buckets_) number(bucket, next);
+  trained_ = next;
+  for (auto& param : params_) {
+    if (param.spec.trainable) continue;
+    param.offset = next;
+    next += align(count(param.spec.shape));
+  }
+  total_ = next;
 
   by_name_.clear();
   for (auto& param : params_) by_name_.push_back(&param);
@@ -119,50 +121,170 @@ void ParamStore::lay_out() {
             by_name_[i]->spec.name);
 }
 
-void ParamStore::bind(const Memory& memory) {
-  require(total_ > 0, "parameters are bound before they are laid out");
-  const Tensor weights = memory.weights.take(shape(total_), compute_, "weights");
-  const bool train = memory.grads != nullptr && trained_ > 0;
-  const bool own_masters = train && compute_ != DType::f32;
-  const Tensor grads = train ? memory.grads->take(shape(trained_), DType::f32, "gradients") : Tensor{};
-  const Tensor masters = own_masters ? memory.masters->take(shape(trained_), DType::f32, "master weights") : Tensor{};
-
-  for (auto& param : params_) {
-    param.value = flat_range(weights, param.offset, param.spec.shape);
-    if (!train || !param.spec.trainable) continue;
-    param.grad = flat_range(grads, param.offset, param.spec.shape);
-    param.master = own_masters ? flat_range(masters, param.offset, param.spec.shape) : param.value;
+// Gradients are complete in the reverse order of use, so buckets are filled from the last block to the first: each is
+// complete as early as possible. A table that another stage holds too has a bucket of its own, the same on both.
+void ParamStore::make_buckets() {
+  buckets_.clear();
+  bool open = false;  // the last bucket takes more
+  std::int64_t filled = 0;
+  int block = -1;
+  const auto put = [&](Param& param, bool alone) {
+    const bool new_block = param.blocks.front() != block;
+    if (!open || alone || (rules_.bucket_per_block && new_block)) {
+      buckets_.emplace_back();
+      filled = 0;
+    }
+    Bucket& bucket = buckets_.back();
+    block = param.blocks.front();
+    param.bucket = static_cast<int>(buckets_.size()) - 1;
+    bucket.params.push_back(&param);
+    bucket.blocks.insert(bucket.blocks.end(), param.blocks.begin(), param.blocks.end());
+    filled += align(count(param.spec.shape));
+    open = !alone;
+  };
+  std::vector<Param*> trained;
+  for (auto& param : params_)
+    if (param.spec.trainable) trained.push_back(&param);
+  std::stable_sort(trained.begin(), trained.end(),
+                   [](const Param* a, const Param* b) { return a->blocks.front() > b->blocks.front(); });
+  for (std::size_t i = 0; i < trained.size(); ++i) {
+    put(*trained[i], trained[i]->spec.on_another_stage);
+    const bool block_ends = i + 1 == trained.size() || trained[i + 1]->blocks.front() != trained[i]->blocks.front();
+    if (rules_.bucket_size > 0 && filled >= rules_.bucket_size && block_ends) open = false;
   }
-  for (auto& constant : constants_) constant.value = memory.constants.take(constant.shape, DType::f32, constant.name);
-  groups_ = train ? make_groups(weights, masters, grads) : std::vector<Group>{};
+  for (auto& bucket : buckets_) {
+    std::sort(bucket.blocks.begin(), bucket.blocks.end());
+    bucket.blocks.erase(std::unique(bucket.blocks.begin(), bucket.blocks.end()), bucket.blocks.end());
+  }
 }
 
-std::vector<ParamStore::Group> ParamStore::make_groups(const Tensor& weights, const Tensor& masters,
-                                                       const Tensor& grads) const {
-  std::vector<Group> groups;
-  for (const auto& [begin, end, decay] : {std::tuple{std::int64_t{0}, decayed_, true}, {decayed_, trained_, false}}) {
-    if (begin == end) continue;
-    const Tensor weight = weights.rows(begin, end);
-    const Tensor master = masters ? masters.rows(begin, end) : weight;
-    groups.push_back({master, grads.rows(begin, end), masters ? weight : Tensor{}, decay, begin, end});
+// Within a bucket: decayed parameters, others, and last those whose gradients are summed over replicas, so that one
+// call can sum them all; each of these in the order of adding.
+void ParamStore::number(Bucket& bucket, std::int64_t& next) {
+  const auto rank = [](const Param* param) { return param->spec.decay ? 0 : param->spec.partial_gradient ? 2 : 1; };
+  std::stable_sort(bucket.params.begin(), bucket.params.end(),
+                   [&](const Param* a, const Param* b) { return rank(a) < rank(b); });
+  bucket.begin = bucket.decayed_end = next;
+  for (Param* param : bucket.params) {
+    param->offset = next;
+    next += align(count(param->spec.shape));
+    if (param->spec.decay) bucket.decayed_end = next;
   }
-  return groups;
+  const std::int64_t share = align((next - bucket.begin + rules_.shares - 1) / rules_.shares);
+  bucket.end = next = bucket.begin + share * rules_.shares;
+  bucket.share_begin = bucket.begin / rules_.shares;
+}
+
+void ParamStore::bind(const Memory& memory) {
+  require(total_ > 0, "parameters are bound before they are laid out");
+  const std::int64_t frozen = total_ - trained_, kept = rules_.keep_weights ? trained_ : share_elements();
+  const bool train = memory.grads != nullptr && trained_ > 0;
+  const bool own_masters = train && compute_ != DType::f32;
+  const Tensor weights = memory.weights.take(shape(kept + frozen), compute_, "weights");
+  const Tensor grads = train ? memory.grads->take(shape(rules_.keep_grads ? trained_ : share_elements()), DType::f32,
+                                                  "gradients")
+                             : Tensor{};
+  const Tensor masters =
+      own_masters ? memory.masters->take(shape(share_elements()), DType::f32, "master weights") : Tensor{};
+  for (auto& constant : constants_) constant.value = memory.constants.take(constant.shape, DType::f32, constant.name);
+
+  for (auto& param : params_) {
+    param.value = param.grad = param.master = {};
+    if (!param.spec.trainable) param.value = flat_range(weights, kept + param.offset - trained_, param.spec.shape);
+  }
+  bind_buckets(weights, masters, grads);
+  bind_rooms(memory, train);
+  groups_.clear();
+  if (train) make_groups();
+}
+
+void ParamStore::bind_buckets(const Tensor& weights, const Tensor& masters, const Tensor& grads) {
+  for (auto& bucket : buckets_) {
+    const std::int64_t share = bucket.elements() / rules_.shares, first = bucket.share_begin;
+    const auto own = [&](const Tensor& flat, bool whole) {
+      const std::int64_t begin = whole ? bucket.begin + rules_.share * share : first;
+      return flat ? flat.rows(begin, begin + share) : Tensor{};
+    };
+    const auto all = [&](const Tensor& flat) { return flat ? flat.rows(bucket.begin, bucket.end) : Tensor{}; };
+    bucket.own_weight = own(weights, rules_.keep_weights);
+    bucket.own_grad = own(grads, rules_.keep_grads);
+    bucket.own_master = masters ? own(masters, false) : grads ? bucket.own_weight : Tensor{};
+    place_weights(bucket, rules_.keep_weights ? all(weights) : Tensor{});
+    place_grads(bucket, rules_.keep_grads ? all(grads) : Tensor{});
+    if (rules_.shares > 1 || !grads) continue;
+    for (Param* param : bucket.params)
+      param->master = masters ? flat_range(masters, param->offset, param->spec.shape) : param->value;
+  }
+}
+
+// A block's buckets, and one more that is on its way meanwhile.
+void ParamStore::bind_rooms(const Memory& memory, bool train) {
+  std::int64_t largest = 0;
+  std::map<int, std::size_t> buckets_of_block;
+  for (const auto& bucket : buckets_) {
+    largest = std::max(largest, bucket.elements());
+    for (int block : bucket.blocks) ++buckets_of_block[block];
+  }
+  std::size_t most = 0;
+  for (const auto& [block, buckets] : buckets_of_block) most = std::max(most, buckets);
+  weight_rooms_.clear();
+  grad_rooms_.clear();
+  for (std::size_t i = 0; i < most + 1; ++i) {
+    if (!rules_.keep_weights) weight_rooms_.push_back(memory.weights.take(shape(largest), compute_, "fetched weights"));
+    if (!rules_.keep_grads && train)
+      grad_rooms_.push_back(memory.grads->take(shape(largest), DType::f32, "gradients of a block"));
+  }
+}
+
+void ParamStore::place_weights(Bucket& bucket, const Tensor& whole) {
+  bucket.weight = whole;
+  for (Param* param : bucket.params)
+    param->value = whole ? flat_range(whole, param->offset - bucket.begin, param->spec.shape) : Tensor{};
+}
+
+void ParamStore::place_grads(Bucket& bucket, const Tensor& whole) {
+  bucket.grad = whole;
+  for (Param* param : bucket.params)
+    param->grad = whole ? flat_range(whole, param->offset - bucket.begin, param->spec.shape) : Tensor{};
+}
+
+void ParamStore::make_groups() {
+  for (const auto& bucket : buckets_) {
+    const std::int64_t share = bucket.elements() / rules_.shares, begin = bucket.begin + rules_.share * share;
+    const std::int64_t decayed = std::clamp(bucket.decayed_end - begin, std::int64_t{0}, share);
+    for (const auto& [from, to, decay] : {std::tuple{std::int64_t{0}, decayed, true}, {decayed, share, false}}) {
+      if (from == to) continue;
+      const bool copied = compute_ != DType::f32;
+      groups_.push_back({bucket.own_master.rows(from, to), bucket.own_grad.rows(from, to),
+                         copied ? bucket.own_weight.rows(from, to) : Tensor{}, decay, bucket.share_begin + from,
+                         bucket.share_begin + to});
+    }
+  }
 }
 
 void ParamStore::initialize(Ops& ops, std::uint64_t seed) {
   for (auto& param : params_) {
-    const bool own_master = param.master && param.master.data != param.value.data;
-    const std::array both{param.value, own_master ? param.master : Tensor{}};
-    for (const Tensor& tensor : both) {
-      if (!tensor) continue;
-      ops.fill({.out = tensor, .value = 0});
-      for (const auto& part : param.spec.parts) {
-        const std::int64_t rows = param.spec.init.padding ? param.spec.shape[0] - part.local_row : part.global[0];
-        draw(ops, param.spec.init, rng_stream(seed, part.name), tensor.rows(part.local_row, part.local_row + rows));
-      }
-    }
+    if (param.spec.trainable && param.bucket >= 0 && buckets_[static_cast<std::size_t>(param.bucket)].own_grad) continue;
+    ops.fill({.out = param.value, .value = 0});
+    draw(ops, param.spec, seed, param.value);
   }
+  for (auto& bucket : buckets_)
+    if (bucket.own_grad) initialize(ops, seed, bucket);
   fill_constants(ops);
+}
+
+// Draws a whole bucket in fp32 where its gradients will be, keeps what this rank keeps, and clears it.
+void ParamStore::initialize(Ops& ops, std::uint64_t seed, Bucket& bucket) {
+  const std::int64_t share = bucket.elements() / rules_.shares, begin = rules_.share * share;
+  const Tensor room = bucket.grad ? bucket.grad : grad_rooms_.front().rows(0, bucket.elements());
+  ops.fill({.out = room, .value = 0});
+  for (const Param* param : bucket.params)
+    draw(ops, param->spec, seed, flat_range(room, param->offset - bucket.begin, param->spec.shape));
+  const Tensor own = room.rows(begin, begin + share);
+  ops.copy(bucket.weight ? CopyArgs{.src = room, .dst = bucket.weight} : CopyArgs{.src = own, .dst = bucket.own_weight});
+  if (bucket.own_master.data != bucket.own_weight.data) ops.copy({.src = own, .dst = bucket.own_master});
+  ops.fill({.out = room, .value = 0});
+  if (bucket.own_grad) ops.fill({.out = bucket.own_grad, .value = 0});
 }
 
 void ParamStore::fill_constants(Ops& ops) {
@@ -183,31 +305,6 @@ std::int64_t ParamStore::count_elements() const {
   std::int64_t n = 0;
   for (const auto& param : params_) n += count(param.spec.shape);
   return n;
-}
-
-void write_part(Ops& ops, const Param& param, const Part& part, std::span<const float> values) {
-  if (static_cast<std::int64_t>(values.size()) != count(part.global))
-    fail("'{}' takes {} values, not {}", part.name, to_string(part.global), values.size());
-  const std::int64_t end = part.local_row + part.global[0];
-  upload(ops, values, param.value.rows(part.local_row, end));
-  if (param.master && param.master.data != param.value.data)
-    upload(ops, values, param.master.rows(part.local_row, end));
-}
-
-std::vector<float> read_part(Ops& ops, const Tensor& whole, const Part& part) {
-  const Tensor from = whole.rows(part.local_row, part.local_row + part.global[0]);
-  std::vector<std::byte> raw(from.bytes());
-  ops.to_host(from, raw);
-  std::vector<float> values(static_cast<std::size_t>(count(part.global)));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    switch (from.dtype) {
-      case DType::f32: values[i] = reinterpret_cast<const float*>(raw.data())[i]; break;
-      case DType::bf16: values[i] = to_float(reinterpret_cast<const BFloat16*>(raw.data())[i]); break;
-      case DType::f16: values[i] = to_float(reinterpret_cast<const Float16*>(raw.data())[i]); break;
-      default: fail("parameters are not stored as {}", name_of(from.dtype));
-    }
-  }
-  return values;
 }
 
 }  // namespace tera

@@ -1,12 +1,17 @@
 #pragma once
 // Parameters. A block asks for them when it is built; ParamStore alone owns their memory.
 //
-// Memory is flat, so that the optimizer runs over few long ranges. All flat tensors share one numbering of elements:
+// Memory is flat, so that the optimizer runs over few long ranges. All flat tensors share one numbering of elements, cut
+// into buckets: what ranks with the same parameters reduce and gather at a time.
 //
-//   weight (compute dtype)  [ decayed | not decayed | frozen ]
-//   master, grad (f32)      [ decayed | not decayed ]             in fp32 runs master is weight
+//   weight (compute dtype)  [ bucket 0 | bucket 1 | ... | frozen ]         a bucket: [ decayed | not decayed | gap ]
+//   master, grad (f32)      [ bucket 0 | bucket 1 | ... ]                  in fp32 runs master is weight
 //
-// Each parameter begins on a multiple of `alignment` elements; the gaps stay zero.
+// Each parameter begins on a multiple of `alignment` elements; the gaps stay zero. Data-parallel ranks may share the
+// work (ZeRO): each bucket is cut into equal shares, one per rank, and a rank keeps only its own share of the masters
+// and moments, of the gradients, or of the weights too. What is not kept whole gets room for the time it is needed.
+//
+//   bucket   [ share of rank 0 | share of rank 1 | share of rank 2 ]       shares have a numbering of their own
 
 #include <cstdint>
 #include <deque>
@@ -15,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "tera/nn/part.h"
 #include "tera/tensor/arena.h"
 
 namespace tera {
@@ -28,29 +34,26 @@ struct Init {
   bool padding = false;  // also draw rows behind those that the part names (vocabulary padding); else they are zero
 };
 
-// Which rows of a fused parameter are which tensor of the outside world.
-struct Part {
-  std::string name;  // as in Hugging Face, e.g. model.layers.0.mlp.gate_proj.weight
-  Shape global;      // [out,in] or [out]
-  std::int64_t local_row = 0;
-  bool transposed = false;  // files hold [in,out] (GPT-2)
-};
-
 struct ParamSpec {
   std::string name;
-  Shape shape;
+  Shape shape;              // of what this rank holds
   std::vector<Part> parts;  // in order of rows; rows behind the last part are padding
   Init init;
   bool decay = true;  // weight decay applies
   bool trainable = true;
+  bool partial_gradient = false;   // replicas of a part each have only some of the terms of its gradient
+  bool on_another_stage = false;   // a tied table: the other end of the pipeline has it too
+  bool counted_elsewhere = false;  // and it is that stage's to count it
 };
 
 struct Param {
   ParamSpec spec;
-  Tensor value;             // what compute reads
-  Tensor master;            // f32; none when frozen
-  Tensor grad;              // f32, accumulates; none when frozen
+  Tensor value{};           // what compute reads; none while its bucket is not fetched
+  Tensor master{};          // f32; none when frozen, or when this rank keeps only a share
+  Tensor grad{};            // f32, accumulates; none when frozen or not fetched
   std::int64_t offset = 0;  // in the flat numbering
+  int bucket = -1;          // negative: frozen
+  std::vector<int> blocks{};
 };
 
 // A value that is computed once and never trained, e.g. the table of RoPE angles.
@@ -62,6 +65,27 @@ struct Constant {
   Tensor value;  // f32
 };
 
+struct Bucket {
+  std::int64_t begin = 0, end = 0;  // in the flat numbering
+  std::int64_t decayed_end = 0;     // parameters from here on are not decayed
+  std::int64_t share_begin = 0;     // of this rank's share, in the numbering of shares
+  std::vector<Param*> params{};
+  std::vector<int> blocks{};  // that use them, ascending
+
+  Tensor weight{}, grad{};                             // [elements] all of it; none while it is not kept or fetched
+  Tensor own_weight{}, own_master{}, own_grad{};       // [share]; views of the above where that is kept
+  std::int64_t elements() const { return end - begin; }
+};
+
+// How the numbering is cut, and what a rank keeps.
+struct FlatRules {
+  std::int64_t bucket_size = 0;   // elements that fill a bucket; 0: one bucket
+  bool bucket_per_block = false;  // what is fetched for a block and released after it
+  int shares = 1, share = 0;      // ranks that share the buckets, and which of them this is
+  bool keep_grads = true, keep_weights = true;  // whole
+  bool whole_model = true;                      // else freeze patterns may match nothing
+};
+
 class ParamStore {
  public:
   static constexpr std::int64_t alignment = 128;  // elements
@@ -71,13 +95,15 @@ class ParamStore {
   ParamStore(const ParamStore&) = delete;
   ParamStore& operator=(const ParamStore&) = delete;
 
-  Param& add(ParamSpec spec);  // the reference stays valid
+  void begin_block(int block) { block_ = block; }  // parameters added from here on are this block's
+  Param& add(ParamSpec spec);                      // the reference stays valid
+  void share(Param& param);                        // the block uses another block's parameter too
   Constant& add_constant(Constant constant);
   DType compute() const { return compute_; }
 
   // Numbers the elements; after the last add() and before bind(). UserError when a freeze pattern matches nothing, or
   // some parts of a parameter but not all.
-  void lay_out();
+  void lay_out(const FlatRules& rules = {});
 
   // Takes memory for everything. Called once with measuring arenas, once with real ones. Without gradients (inference)
   // `grads` and `masters` stay untouched.
@@ -89,7 +115,8 @@ class ParamStore {
   };
   void bind(const Memory& memory);
 
-  // Draws initial values; each is a function of seed, part name and element alone. Fills the constants.
+  // Draws initial values; each is a function of seed, part name and element alone. Fills the constants. Gradients are
+  // zero afterwards.
   void initialize(Ops& ops, std::uint64_t seed);
   void fill_constants(Ops& ops);
 
@@ -97,31 +124,46 @@ class ParamStore {
   Param& find(const std::string& name);  // throws if there is none
   std::int64_t count_elements() const;   // of all parameters, padding included
 
-  // Flat ranges of trained parameters, with and without decay.
+  std::span<Bucket> buckets() { return buckets_; }
+  std::span<const Bucket> buckets() const { return buckets_; }
+  const FlatRules& rules() const { return rules_; }
+  // Parameters of the bucket are in this memory from now on; none: nowhere.
+  void place_weights(Bucket& bucket, const Tensor& whole);
+  void place_grads(Bucket& bucket, const Tensor& whole);
+  // Room for whole buckets that are not kept, each large enough for any.
+  std::span<const Tensor> weight_rooms() const { return weight_rooms_; }  // compute dtype
+  std::span<const Tensor> grad_rooms() const { return grad_rooms_; }      // f32
+
+  // Ranges of this rank's shares, with and without decay: what an optimizer updates.
   struct Group {
     Tensor master, grad, copy;  // copy: the compute form, none when compute is f32
     bool decay;
-    std::int64_t begin, end;
+    std::int64_t begin, end;  // in the numbering of shares
   };
   std::span<const Group> groups() const { return groups_; }
   std::int64_t trained_elements() const { return trained_; }
+  std::int64_t share_elements() const { return trained_ / rules_.shares; }
 
  private:
   void check_freeze() const;
-  std::vector<Group> make_groups(const Tensor& weights, const Tensor& masters, const Tensor& grads) const;
+  void make_buckets();
+  void number(Bucket& bucket, std::int64_t& next);
+  void bind_buckets(const Tensor& weights, const Tensor& masters, const Tensor& grads);
+  void bind_rooms(const Memory& memory, bool train);
+  void make_groups();
+  void initialize(Ops& ops, std::uint64_t seed, Bucket& bucket);
 
   DType compute_;
   std::vector<std::string> freeze_;
+  int block_ = 0;
   std::deque<Param> params_;
   std::deque<Constant> constants_;
   std::vector<Param*> by_name_;
+  FlatRules rules_;
+  std::vector<Bucket> buckets_;
+  std::vector<Tensor> weight_rooms_, grad_rooms_;
   std::vector<Group> groups_;
-  std::int64_t decayed_ = 0, trained_ = 0, total_ = 0;  // ends of the three ranges
+  std::int64_t trained_ = 0, total_ = 0;  // ends of the trained and of the frozen range
 };
-
-// Writes one part's values, given in [out,in] order, into the rows of the parameter where it lives.
-void write_part(Ops& ops, const Param& param, const Part& part, std::span<const float> values);
-// Reads a part's rows out of a parameter's value, master copy or gradient.
-std::vector<float> read_part(Ops& ops, const Tensor& from, const Part& part);
 
 }  // namespace tera

@@ -1,4 +1,4 @@
-// The shared body on a world of one and on ranks that are threads; and what run_threads and Mesh add.
+// The shared body on a world of one and on ranks that are threads; and what run_threads and Groups add.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 
 #include "tera/backend/cpu/cpu_device.h"
 #include "tera/backend/cpu/cpu_ops.h"
+#include "tera/comm/groups.h"
 #include "tera/comm/world.h"
 #include "tests/parallel/comm_body.h"
 #include "tests/support/count_allocations.h"
@@ -146,12 +147,13 @@ TEST(ThreadComm, TheSameBitsOnEveryRankAndInEveryRun) {
 }
 
 // Every group of a mesh has the members that the plan says, in its order.
-TEST(Mesh, GroupsAreThoseOfThePlan) {
+TEST(Groups, AreThoseOfThePlan) {
   const MeshPlan plan({.world = 8, .tp = 2, .cp = 1, .pp = 2, .ep = 2, .etp = 1});
   run_threads(8, patient, [&](Seat& seat) {
     cpu::CpuOps ops(1, cpu::best_isa());
     const auto world = seat.join(ops);
-    const Mesh mesh(plan, *world);
+    Groups groups(plan, seat.rank());
+    groups.join(*world);
     const auto check = [&](Comm& group, Axis axis) {
       SCOPED_TRACE(fmt::format("{} of rank {}", name_of(axis), seat.rank()));
       std::int32_t me = seat.rank();
@@ -161,16 +163,10 @@ TEST(Mesh, GroupsAreThoseOfThePlan) {
       EXPECT_EQ(members, plan.members(axis, seat.rank()));
       EXPECT_EQ(group.name(), name_of(axis));
     };
-    check(mesh.world, Axis::world);
-    check(*mesh.tp, Axis::tp);
-    check(*mesh.cp, Axis::cp);
-    check(*mesh.dp, Axis::dp);
-    check(*mesh.dp_cp, Axis::dp_cp);
-    check(*mesh.pp, Axis::pp);
-    check(*mesh.ep, Axis::ep);
-    check(*mesh.etp, Axis::etp);
-    check(*mesh.edp, Axis::edp);
-    check(*mesh.embed, Axis::embed);
+    const auto all = groups.all();
+    constexpr std::array axes{Axis::world, Axis::tp, Axis::cp,  Axis::dp,  Axis::dp_cp,
+                              Axis::pp,    Axis::ep, Axis::etp, Axis::edp, Axis::embed};
+    for (std::size_t i = 0; i < axes.size(); ++i) check(*all[i], axes[i]);
   });
 }
 

@@ -1,0 +1,36 @@
+#pragma once
+// The groups of one rank. They are known by arithmetic when a model is built and planned, and joined when its memory is
+// bound.
+
+#include "tera/comm/mesh_plan.h"
+#include "tera/comm/planned_comm.h"
+
+namespace tera {
+
+class Groups {
+ public:
+  // kv_replicas: tensor-parallel ranks that hold the same key/value heads.
+  Groups(const MeshPlan& plan, int rank, int kv_replicas = 1);
+  Groups(const Groups&) = delete;
+  Groups& operator=(const Groups&) = delete;
+
+  // Meets the others; every rank of the world does so. The world outlives the groups.
+  void join(Comm& world);
+
+  // In the order of Axis, and kv.
+  std::array<PlannedComm*, 11> all() {
+    return {&world, &tp, &cp, &dp, &dp_cp, &pp, &ep, &etp, &edp, &embed, &kv};
+  }
+
+  const Coord coord;
+  const int rank;
+  PlannedComm world, tp, cp, dp, dp_cp, pp, ep, etp, edp;
+  PlannedComm embed;  // first and last stage
+  PlannedComm kv;     // ranks of tp with the same key/value heads
+
+ private:
+  MeshPlan plan_;
+  int kv_replicas_;
+};
+
+}  // namespace tera
