@@ -331,6 +331,9 @@ void FillArgs::check() const { dense("fill", "out", out); }
 void NormalArgs::check() const {
   float_dtype("normal", "out", out);
   dense("normal", "out", out);
+  that(first >= 0, "normal", "first is not negative");
+  that(row_stride == 0 || (out.shape.rank > 0 && row_stride >= out.shape.last()), "normal",
+       "row_stride is 0 or at least a row of out");
 }
 
 void CombineArgs::check() const {
