@@ -1,5 +1,7 @@
 // The checks of every argument struct: one place, used by all backends and by the plan.
 
+#include <limits>
+
 #include "tera/base/error.h"
 #include "tera/ops/check.h"
 #include "tera/ops/ops.h"
@@ -214,12 +216,22 @@ void DropoutArgs::check() const {
   that(rate >= 0 && rate < 1, op, "rate is in [0,1)");
 }
 
+namespace {
+
+void check_ids(std::string_view op, std::int64_t first, const Tensor& table) {
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  that(first >= 0 && table.dim(0) <= most - first, op, "first is not negative, and ids of all rows fit 32 bits");
+}
+
+}  // namespace
+
 void EmbeddingArgs::check() const {
   constexpr auto op = "embedding";
   dtype(op, "tokens", tokens, DType::i32);
   that(tokens.shape.rank == 1, op, "tokens has one dim");
   float_dtype(op, "table", table);
   that(table.shape.rank == 2, op, "table has two dims");
+  check_ids(op, first, table);
   dtype(op, "y", y, table.dtype);
   same_shape(op, "y", y, shape(tokens.dim(0), table.dim(1)));
   dense(op, "table", table);
@@ -240,6 +252,7 @@ void EmbeddingBackArgs::check() const {
   float_dtype(op, "dy", dy);
   dtype(op, "dtable", dtable, DType::f32);
   that(ids.shape.rank == 1 && dtable.shape.rank == 2, op, "ids has one dim, dtable two");
+  check_ids(op, first, dtable);
   same_shape(op, "dy", dy, shape(ids.dim(0), dtable.dim(1)));
   dense(op, "dy", dy);
   dense(op, "dtable", dtable);
@@ -331,6 +344,9 @@ void FillArgs::check() const { dense("fill", "out", out); }
 void NormalArgs::check() const {
   float_dtype("normal", "out", out);
   dense("normal", "out", out);
+  that(first >= 0, "normal", "first is not negative");
+  that(row_stride == 0 || (out.shape.rank > 0 && row_stride >= out.shape.last()), "normal",
+       "row_stride is 0 or at least a row of out");
 }
 
 void CombineArgs::check() const {

@@ -4,15 +4,20 @@
 namespace tera {
 
 // y[t] = table[tokens[t]] (+ position_table[positions[t]]). tokens, positions i32 [T]; table [V,H]; y [T,H]; dense.
+// The table may be a slice of a larger one: its rows are those of ids first, first + 1, ...
 struct EmbeddingArgs {
   Tensor tokens, table, y;
   Tensor positions, position_table;  // both or neither; position_table [P,H]
+  std::int64_t first = 0;
+  bool partial = false;  // tokens of other slices take zeros from the table; otherwise they are a fault
   void check() const;
 };
 
-// dtable[ids[t]] += dy[t], in the order of t. ids i32 [T]; dy [T,H]; dtable f32 [V,H].
+// dtable[ids[t]] += dy[t], in the order of t. ids i32 [T]; dy [T,H]; dtable f32 [V,H], rows as of the table above.
 struct EmbeddingBackArgs {
   Tensor ids, dy, dtable;
+  std::int64_t first = 0;
+  bool partial = false;  // ids of other slices are left out
   void check() const;
 };
 

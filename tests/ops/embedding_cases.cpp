@@ -9,24 +9,42 @@
 namespace tera::test {
 namespace {
 
-OpCase forward_case(DType dtype, std::int64_t tokens, std::int64_t width, bool with_positions) {
-  constexpr std::int64_t vocab = 11, places = 7;
-  OpCase op(fmt::format("embedding {} [{},{}] positions {}", name_of(dtype), tokens, width, with_positions));
-  const Handle ids = op.input("tokens", shape(tokens), DType::i32, integer_values(shape(tokens), 1, vocab));
-  const Handle table = op.input("table", shape(vocab, width), dtype, normal_values(shape(vocab, width), 2));
+// The rows of a table that are there, of ids `first` and up. Without `partial` all ids are among them.
+struct TablePart {
+  std::int64_t first = 0, rows = 11;
+  bool partial = false;
+
+  bool holds(double id) const { return id >= static_cast<double>(first) && id < static_cast<double>(first + rows); }
+  std::size_t row(double id) const { return static_cast<std::size_t>(id) - static_cast<std::size_t>(first); }
+  std::string name() const { return fmt::format("ids {}+{} partial {}", first, rows, partial); }
+  // Of the table, or of 5 more before and behind, which are negative where the table begins early.
+  Values ids(std::int64_t count) const {
+    Values out = integer_values(shape(count), 1, partial ? rows + 10 : rows);
+    for (double& id : out) id += static_cast<double>(partial ? first - 5 : first);
+    return out;
+  }
+};
+
+OpCase forward_case(DType dtype, std::int64_t tokens, std::int64_t width, bool with_positions, TablePart part = {}) {
+  constexpr std::int64_t places = 7;
+  OpCase op(
+      fmt::format("embedding {} [{},{}] positions {} {}", name_of(dtype), tokens, width, with_positions, part.name()));
+  const Handle ids = op.input("tokens", shape(tokens), DType::i32, part.ids(tokens));
+  const Handle table = op.input("table", shape(part.rows, width), dtype, normal_values(shape(part.rows, width), 2));
   const Handle positions = op.input("positions", shape(tokens), DType::i32, integer_values(shape(tokens), 3, places));
   const Handle position_table =
       op.input("position_table", shape(places, width), dtype, normal_values(shape(places, width), 4));
   const Handle y = op.output("y", shape(tokens, width), dtype, {.terms = with_positions ? 1 : 0});
   op.call([=](Ops& ops, const Bound& at) {
     EmbeddingArgs args{.tokens = at[ids], .table = at[table], .y = at[y]};
+    args.first = part.first, args.partial = part.partial;
     if (with_positions) args.positions = at[positions], args.position_table = at[position_table];
     ops.embedding(args);
   });
   op.reference([=](Reference& r) {
     const auto w = static_cast<std::size_t>(width);
     for (std::size_t i = 0; i < r[y].size(); ++i) {
-      const double token = r[table][static_cast<std::size_t>(r[ids][i / w]) * w + i % w];
+      const double id = r[ids][i / w], token = part.holds(id) ? r[table][part.row(id) * w + i % w] : 0;
       const double place = r[position_table][static_cast<std::size_t>(r[positions][i / w]) * w + i % w];
       r.expect(y, i, with_positions ? token + place : token, std::abs(token) + std::abs(place));
     }
@@ -34,20 +52,22 @@ OpCase forward_case(DType dtype, std::int64_t tokens, std::int64_t width, bool w
   return op;
 }
 
-OpCase backward_case(DType dtype, std::int64_t tokens, std::int64_t width) {
-  constexpr std::int64_t vocab = 5;  // every row is hit several times
-  OpCase op(fmt::format("embedding_back {} [{},{}]", name_of(dtype), tokens, width));
-  const Handle ids = op.input("ids", shape(tokens), DType::i32, integer_values(shape(tokens), 1, vocab));
+// Few rows: each is hit several times.
+OpCase backward_case(DType dtype, std::int64_t tokens, std::int64_t width, TablePart part = {.first = 0, .rows = 5}) {
+  OpCase op(fmt::format("embedding_back {} [{},{}] {}", name_of(dtype), tokens, width, part.name()));
+  const Handle ids = op.input("ids", shape(tokens), DType::i32, part.ids(tokens));
   const Handle dy = op.input("dy", shape(tokens, width), dtype, normal_values(shape(tokens, width), 2));
   const Handle dtable =
-      op.output("dtable", shape(vocab, width), DType::f32, {.terms = 0}, normal_values(shape(vocab, width), 3));
-  op.call([=](Ops& ops, const Bound& at) { ops.embedding_back({.ids = at[ids], .dy = at[dy], .dtable = at[dtable]}); });
+      op.output("dtable", shape(part.rows, width), DType::f32, {.terms = 0}, normal_values(shape(part.rows, width), 3));
+  op.call([=](Ops& ops, const Bound& at) {
+    ops.embedding_back({at[ids], at[dy], at[dtable], part.first, part.partial});
+  });
   op.reference([=](Reference& r) {
     // In fp32 and in the order of t: this op promises its order, so its bits.
     std::vector<float> sum(r[dtable].begin(), r[dtable].end());
     const auto w = static_cast<std::size_t>(width);
     for (std::size_t i = 0; i < r[dy].size(); ++i)
-      sum[static_cast<std::size_t>(r[ids][i / w]) * w + i % w] += static_cast<float>(r[dy][i]);
+      if (part.holds(r[ids][i / w])) sum[part.row(r[ids][i / w]) * w + i % w] += static_cast<float>(r[dy][i]);
     for (std::size_t i = 0; i < sum.size(); ++i) r.expect(dtable, i, static_cast<double>(sum[i]), 0);
   });
   return op;
@@ -68,6 +88,16 @@ TEST(EmbeddingOp, Backward) {
   backward_case(DType::f32, 23000, 16).play();  // thousands of times
 }
 
+TEST(EmbeddingOp, PartOfATable) {
+  for (DType dtype : float_dtypes)
+    for (const TablePart part : {TablePart{3, 4, true}, {4, 1, true}, {2000000000, 4, true}, {100, 5, false}})
+      for (std::int64_t width : {16, 133}) {
+        for (bool with_positions : {false, true}) forward_case(dtype, 37, width, with_positions, part).play();
+        backward_case(dtype, 203, width, part).play();
+      }
+  backward_case(DType::bf16, 23000, 16, {3, 4, true}).play();  // thousands of times
+}
+
 TEST(EmbeddingOp, RefusesForeignIds) {
   if (played_on() == PlayedOn::gpu) GTEST_SKIP() << "a GPU cannot refuse";
   float memory[64] = {};
@@ -79,6 +109,12 @@ TEST(EmbeddingOp, RefusesForeignIds) {
     EXPECT_THROW(ops.embedding({.tokens = ids, .table = table, .y = table.rows(0, 1)}), Error);
     EXPECT_THROW(ops.embedding_back({.ids = ids, .dy = table.rows(0, 1), .dtable = table}), Error);
   }
+  token = 1;  // of another slice
+  EmbeddingArgs later{.tokens = ids, .table = table, .y = make_tensor(memory + 32, shape(1, 2), DType::f32)};
+  later.first = 2;
+  EXPECT_THROW(ops.embedding(later), Error);
+  later.partial = true;
+  EXPECT_NO_THROW(ops.embedding(later));
 }
 
 TEST(EmbeddingOp, RejectsWrongTensors) {
@@ -93,6 +129,13 @@ TEST(EmbeddingOp, RejectsWrongTensors) {
                   {"embedding", "together"});
   expect_rejected([&](Ops& ops) { ops.embedding_back({.ids = ids, .dy = table, .dtable = table}); },
                   {"embedding_back: dy is f32[4,2]"});
+  EmbeddingArgs args{.tokens = ids, .table = table, .y = y};
+  for (std::int64_t first : {std::int64_t{-1}, std::int64_t{1} << 31}) {
+    args.first = first;
+    expect_rejected([&](Ops& ops) { ops.embedding(args); }, {"embedding", "first"});
+    expect_rejected([&](Ops& ops) { ops.embedding_back({.ids = ids, .dy = y, .dtable = table, .first = first}); },
+                    {"embedding_back", "first"});
+  }
 }
 
 }  // namespace

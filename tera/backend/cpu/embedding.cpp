@@ -11,12 +11,12 @@ const EmbeddingKernels& kernels(Isa isa) {
   return pick(isa, []<Isa i>() -> const EmbeddingKernels& { return embedding_kernels<i>(); });
 }
 
-// Ids come from data; one outside the table would read or write foreign memory.
-const std::int32_t* checked_ids(const Tensor& ids, std::int64_t table_rows, std::string_view op) {
+// Ids come from data: what is no partial table must hold all of them.
+const std::int32_t* checked_ids(const Tensor& ids, std::int64_t first, std::int64_t table_rows, std::string_view op) {
   const auto* id = ids.as<std::int32_t>();
   for (std::int64_t t = 0; t < ids.dim(0); ++t)
-    require(id[t] >= 0 && id[t] < table_rows, "{}: id {} of row {} is outside a table of {} rows", op, id[t], t,
-            table_rows);
+    require(id[t] >= first && id[t] - first < table_rows, "{}: id {} of row {} is outside a table of ids {} to {}", op,
+            id[t], t, first, first + table_rows - 1);
   return id;
 }
 
@@ -25,11 +25,14 @@ const std::int32_t* checked_ids(const Tensor& ids, std::int64_t table_rows, std:
 void CpuOps::do_embedding(const EmbeddingArgs& args) {
   const bool with_positions = static_cast<bool>(args.positions);
   const EmbeddingForward forward{
-      .tokens = checked_ids(args.tokens, args.table.dim(0), "embedding"),
-      .positions = with_positions ? checked_ids(args.positions, args.position_table.dim(0), "embedding") : nullptr,
+      .tokens = args.partial ? args.tokens.as<std::int32_t>()
+                             : checked_ids(args.tokens, args.first, args.table.dim(0), "embedding"),
+      .positions = with_positions ? checked_ids(args.positions, 0, args.position_table.dim(0), "embedding") : nullptr,
       .table = args.table.data,
       .position_table = args.position_table.data,
       .y = args.y.data,
+      .first = args.first,
+      .table_rows = args.table.dim(0),
       .width = args.y.dim(1)};
   const auto kernel = kernels(isa_).forward[static_cast<int>(args.y.dtype)];
   run_blocks(pool_, row_blocks(args.y.dim(0), forward.width),
@@ -37,9 +40,13 @@ void CpuOps::do_embedding(const EmbeddingArgs& args) {
 }
 
 void CpuOps::do_embedding_back(const EmbeddingBackArgs& args) {
-  const EmbeddingBackward backward{.ids = checked_ids(args.ids, args.dtable.dim(0), "embedding_back"),
+  const EmbeddingBackward backward{.ids = args.partial
+                                              ? args.ids.as<std::int32_t>()
+                                              : checked_ids(args.ids, args.first, args.dtable.dim(0), "embedding_back"),
                                    .dy = args.dy.data,
                                    .dtable = args.dtable.as<float>(),
+                                   .first = args.first,
+                                   .table_rows = args.dtable.dim(0),
                                    .rows = args.dy.dim(0),
                                    .width = args.dy.dim(1)};
   const auto kernel = kernels(isa_).backward[static_cast<int>(args.dy.dtype)];

@@ -5,16 +5,26 @@
 namespace tera::cpu {
 namespace {
 
-// Blocks of tasks begin at multiples of four, as the stream's draws do.
-static_assert(task_elements % 4 == 0);
+// Draws first, first + 1, ... of the stream, which makes four at a time.
+template <class T>
+void draw_run(const NormalArgs& args, T* out, std::int64_t first, std::int64_t count) {
+  for (std::int64_t i = 0; i < count;) {
+    const auto draw = static_cast<std::uint64_t>(first + i);
+    const auto normals = normals_at(args.key, draw / 4);
+    for (std::size_t j = draw % 4; j < 4 && i < count; ++j, ++i) out[i] = from_float<T>(args.std * normals[j]);
+  }
+}
 
 template <class T>
 void draw(ThreadPool& pool, const NormalArgs& args) {
   T* out = args.out.as<T>();
-  run_blocks(pool, element_blocks(count(args.out.shape)), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; i += 4) {
-      const auto normals = normals_at(args.key, static_cast<std::uint64_t>(i / 4));
-      for (std::int64_t j = 0; j < 4 && i + j < end; ++j) out[i + j] = from_float<T>(args.std * normals[j]);
+  const std::int64_t elements = count(args.out.shape);
+  const std::int64_t width = args.row_stride == 0 ? elements : args.out.shape.last();  // of runs without a gap
+  run_blocks(pool, element_blocks(elements), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end;) {
+      const std::int64_t row = i / width, column = i % width, run = std::min(end - i, width - column);
+      draw_run(args, out + i, args.first + row * args.row_stride + column, run);
+      i += run;
     }
   });
 }

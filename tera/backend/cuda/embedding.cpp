@@ -17,7 +17,9 @@ void CudaOps::do_embedding(const EmbeddingArgs& args) {
                                           .rows = args.y.dim(0),
                                           .width = args.y.dim(1),
                                           .table_rows = args.table.dim(0),
-                                          .position_rows = with_positions ? args.position_table.dim(0) : 0};
+                                          .position_rows = with_positions ? args.position_table.dim(0) : 0,
+                                          .first = args.first,
+                                          .partial = args.partial};
   check(kernels::launch_embedding(forward, stream_), "embedding");
 }
 
@@ -30,7 +32,8 @@ void CudaOps::do_embedding_back(const EmbeddingBackArgs& args) {
                                             .keys = reinterpret_cast<std::uint64_t*>(keys.data()),
                                             .rows = args.dy.dim(0),
                                             .width = args.dy.dim(1),
-                                            .table_rows = args.dtable.dim(0)};
+                                            .table_rows = args.dtable.dim(0),
+                                            .first = args.first};
   check(kernels::launch_embedding_back(backward, stream_), "embedding_back");
 }
 

@@ -5,8 +5,14 @@
 namespace tera::cuda {
 
 void CudaOps::do_normal(const NormalArgs& args) {
+  const std::int64_t elements = count(args.out.shape);
+  if (elements == 0) return;
+  const std::int64_t width = args.row_stride == 0 ? elements : args.out.shape.last();  // of runs without a gap
   check(kernels::launch_normal({.out = args.out.data,
-                                .elements = count(args.out.shape),
+                                .rows = elements / width,
+                                .columns = width,
+                                .first = args.first,
+                                .row_stride = args.row_stride,
                                 .seed = args.key.seed,
                                 .std = args.std,
                                 .type = scalar_of(args.out.dtype)},

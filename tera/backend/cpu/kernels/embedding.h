@@ -5,17 +5,18 @@
 
 namespace tera::cpu {
 
+// Tables hold the rows of ids first .. first + table_rows - 1; other ids take zeros and add nothing.
 struct EmbeddingForward {
   const std::int32_t *tokens, *positions;
   const void *table, *position_table;  // positions and their table may be null
   void* y;
-  std::int64_t width;
+  std::int64_t first, table_rows, width;
 };
 struct EmbeddingBackward {
   const std::int32_t* ids;
   const void* dy;
   float* dtable;
-  std::int64_t rows, width;
+  std::int64_t first, table_rows, rows, width;
 };
 
 // Indexed by dtype: f32, bf16, f16.

@@ -12,12 +12,12 @@ constexpr int forward_threads = 256, forward_rows = 2;  // rows per thread: load
 // Loads wait for no condition: rows that are not there repeat the last one, ids outside the table read its first row.
 template <class T, int N>
 struct Gathered {
-  std::int32_t ids[forward_rows];
+  std::int64_t ids[forward_rows];  // as rows of the table
   Pack<T, N> packs[forward_rows];
 
-  __device__ void load_ids(const std::int32_t* from, std::int64_t first, std::int64_t rows) {
+  __device__ void load_ids(const std::int32_t* from, std::int64_t row, std::int64_t rows, std::int64_t first) {
 #pragma unroll
-    for (int u = 0; u < forward_rows; ++u) ids[u] = from[first + u < rows ? first + u : rows - 1];
+    for (int u = 0; u < forward_rows; ++u) ids[u] = from[row + u < rows ? row + u : rows - 1] - first;
   }
   __device__ static bool inside(std::int64_t id, std::int64_t table_rows) { return id >= 0 && id < table_rows; }
   __device__ void load_packs(const void* table, std::int64_t table_rows, std::int64_t width, std::int64_t column) {
@@ -25,8 +25,8 @@ struct Gathered {
     for (int u = 0; u < forward_rows; ++u)
       packs[u] = load<N>(static_cast<const T*>(table) + (inside(ids[u], table_rows) ? ids[u] : 0) * width + column);
   }
-  __device__ Pack<T, N> pack(int u, std::int64_t table_rows) const {
-    return inside(ids[u], table_rows) ? packs[u] : filled<T, N>(broken_value());
+  __device__ Pack<T, N> pack(int u, std::int64_t table_rows, float otherwise) const {
+    return inside(ids[u], table_rows) ? packs[u] : filled<T, N>(otherwise);
   }
 };
 
@@ -36,18 +36,18 @@ __global__ void __launch_bounds__(forward_threads) embedding(EmbeddingForward ar
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * forward_threads + threadIdx.x) * N;
   if (column >= width) return;
   Gathered<T, N> tokens, places;
-  tokens.load_ids(args.tokens, row, args.rows);
-  if constexpr (with_positions) places.load_ids(args.positions, row, args.rows);
+  tokens.load_ids(args.tokens, row, args.rows, args.first);
+  if constexpr (with_positions) places.load_ids(args.positions, row, args.rows, 0);
   tokens.load_packs(args.table, args.table_rows, width, column);
   if constexpr (with_positions) places.load_packs(args.position_table, args.position_rows, width, column);
 #pragma unroll
   for (int u = 0; u < forward_rows; ++u) {
     if (row + u >= args.rows) continue;
-    Pack<T, N> result = tokens.pack(u, args.table_rows);
+    Pack<T, N> result = tokens.pack(u, args.table_rows, args.partial ? 0.0f : broken_value());
     if constexpr (with_positions) {
       float token[N], place[N];
       unpack(result, token);
-      unpack(places.pack(u, args.position_rows), place);
+      unpack(places.pack(u, args.position_rows, broken_value()), place);
 #pragma unroll
       for (int j = 0; j < N; ++j) token[j] += place[j];
       result = packed<T>(token);
@@ -240,11 +240,12 @@ __global__ void __launch_bounds__(sum_threads, 18) add_runs(EmbeddingBackward ar
   const auto key_at = [&](std::int64_t i) { return i >= 0 && i < args.rows ? args.keys[i] : no_key; };
   std::uint64_t key = key_at(begin + lane);
   const std::uint32_t id = __shfl_sync(all_lanes, id_of(key), 0);
-  if (id >= args.table_rows || id_of(key_at(begin - 1)) == id) return;
+  const std::int64_t table_row = static_cast<std::int64_t>(id) - args.first;
+  if (table_row < 0 || table_row >= args.table_rows || id_of(key_at(begin - 1)) == id) return;
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * sum_threads + threadIdx.x) * N;
   const bool there = column < width;  // others help with the keys
   const T* dy = static_cast<const T*>(args.dy) + (there ? column : 0);
-  float* out = args.dtable + static_cast<std::int64_t>(id) * width + (there ? column : 0);
+  float* out = args.dtable + table_row * width + (there ? column : 0);
   float sum[N];
   load_floats(out, sum);
   for (std::int64_t next = begin + 32;; next += 32) {

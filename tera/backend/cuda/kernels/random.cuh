@@ -3,10 +3,11 @@
 
 namespace tera::cuda::kernels {
 
-// out[i] = std * draw i of the standard normal stream under seed.
+// out[i, j] = std * draw first + i * row_stride + j of the standard normal stream under seed. out [rows, columns],
+// dense, of at least one element.
 struct Normal {
   void* out = nullptr;
-  std::int64_t elements = 0;
+  std::int64_t rows = 0, columns = 0, first = 0, row_stride = 0;
   std::uint64_t seed = 0;
   float std = 1;
   Scalar type = Scalar::f32;
