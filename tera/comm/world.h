@@ -5,8 +5,8 @@
 
 #include "tera/base/function_ref.h"
 #include "tera/comm/comm.h"
-#include "tera/comm/mesh_plan.h"
 #include "tera/comm/thread_comm.h"
+#include "tera/config/mesh_plan.h"
 
 namespace tera {
 

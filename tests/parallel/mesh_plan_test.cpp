@@ -1,6 +1,6 @@
 // MeshPlan against plain loops over all coordinates, in the order of the name, and against Megatron-LM's examples.
 
-#include "tera/comm/mesh_plan.h"
+#include "tera/config/mesh_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -26,6 +26,7 @@ struct MeshSizes {
   int tp = 1, cp = 1, pp = 1, ep = 1;  // tensor, context, pipeline, expert
   int etp = 0;                         // tensor parallelism inside experts; 0: as tp
   MeshOrder order = MeshOrder::tp_cp_ep_dp_pp;
+  bool operator==(const MeshSizes&) const = default;
 };
 
 // Everything that is wrong with the sizes: for each broken rule the key, the rule and the nearest values that keep it.

@@ -1,4 +1,4 @@
-#include "tera/comm/mesh_plan.h"
+#include "tera/config/mesh_plan.h"
 
 #include <fmt/format.h>
 
