@@ -2,7 +2,7 @@
 // The groups of one rank. They are known by arithmetic when a model is built and planned, and joined when its memory is
 // bound.
 
-#include "tera/comm/mesh_plan.h"
+#include "tera/config/mesh_plan.h"
 #include "tera/comm/planned_comm.h"
 
 namespace tera {

@@ -11,7 +11,10 @@ Head::Head(ParamStore& params, const HeadSpec& spec, Param* tied, const TensorPa
       norm_(params, spec.norm, tp),
       weight_(tied),
       softmax_width_(spec.pad_vocab_in_softmax ? spec.padded_vocab : spec.vocab) {
-  if (tied) return params.share(*tied);
+  if (tied) {
+    params.share(*tied);
+    return;
+  }
   const VocabularyTable table{
       .name = spec.name + ".weight",
       .vocab = spec.vocab,

@@ -1,6 +1,6 @@
 // MeshPlan against plain loops over all coordinates, in the order of the name, and against Megatron-LM's examples.
 
-#include "tera/comm/mesh_plan.h"
+#include "tera/config/mesh_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -110,7 +110,7 @@ TEST(MeshPlan, AgreesWithPlainLoops) {
     const MeshSizes s = random_sizes(random, trial % 30 == 0 ? 4096 : 200);
     SCOPED_TRACE(testing::Message() << "world " << s.world << " tp " << s.tp << " cp " << s.cp << " pp " << s.pp
                                     << " ep " << s.ep << " etp " << s.etp << " " << name_of(s.order));
-    ASSERT_EQ(mesh_problems(s), std::vector<std::string>{});
+    ASSERT_TRUE(mesh_problems(s).empty());
     const MeshPlan plan(s);
     const Brute brute = brute_force(s);
     ASSERT_EQ(brute.dense.size(), static_cast<std::size_t>(s.world));
@@ -170,27 +170,40 @@ TEST(MeshPlan, ExpertsOverAllOfAStage) {
 }
 
 TEST(MeshProblems, AreToldTogetherWithTheNearestValues) {
-  EXPECT_EQ(mesh_problems({.world = 8, .tp = 2, .pp = 2, .ep = 2}), std::vector<std::string>{});
+  EXPECT_TRUE(mesh_problems({.world = 8, .tp = 2, .pp = 2, .ep = 2}).empty());
   const auto dense = mesh_problems({.world = 12, .tp = 8, .cp = 1, .pp = 1});
   ASSERT_EQ(dense.size(), 1u);
-  EXPECT_EQ(
-      dense[0],
-      "dist.tensor_model_parallel_size=8: times context_parallel_size=1 and pipeline_model_parallel_size=1 is 8, "
-      "which must divide the world size 12; nearest: 6 or 12 of tensor_model_parallel_size, or a world of 8 or 16");
+  EXPECT_EQ(dense[0].text(),
+            "dist.tensor_model_parallel_size=8: must divide the number of ranks, which is 12; nearest: "
+            "tensor_model_parallel_size 6 or 12, or 8 or 16 ranks");
+  const auto product = mesh_problems({.world = 12, .tp = 4, .pp = 6});
+  ASSERT_EQ(product.size(), 1u);
+  EXPECT_EQ(product[0].text(),
+            "dist.tensor_model_parallel_size=4: times pipeline_model_parallel_size=6 is 24, which must divide the "
+            "number of ranks, which is 12; nearest: tensor_model_parallel_size 2, pipeline_model_parallel_size 3, or "
+            "24 ranks");
+  const auto pipeline = mesh_problems({.world = 8, .pp = 5});
+  ASSERT_EQ(pipeline.size(), 1u);
+  EXPECT_EQ(pipeline[0].text(),
+            "dist.pipeline_model_parallel_size=5: must divide the number of ranks, which is 8; nearest: "
+            "pipeline_model_parallel_size 4 or 8, or 5 or 10 ranks");
   const auto both = mesh_problems({.world = 8, .tp = 3, .ep = 3, .etp = 2});
   ASSERT_EQ(both.size(), 2u);
-  EXPECT_TRUE(contains(both[0], "tensor_model_parallel_size=3")) << both[0];
-  EXPECT_TRUE(contains(both[0], "nearest: 2 or 4")) << both[0];
-  EXPECT_TRUE(contains(both[1], "expert_model_parallel_size=3")) << both[1];
-  EXPECT_TRUE(contains(both[1], "nearest: 2 or 4 of expert_model_parallel_size, or a world of 6 or 12")) << both[1];
+  EXPECT_EQ(both[0].key, "dist.tensor_model_parallel_size");
+  EXPECT_EQ(both[0].value, 3);
+  EXPECT_TRUE(contains(both[0].rule, "nearest: tensor_model_parallel_size 2 or 4")) << both[0].rule;
+  EXPECT_EQ(both[1].key, "dist.expert_model_parallel_size");
+  EXPECT_TRUE(contains(both[1].rule, "nearest: expert_model_parallel_size 2 or 4, or 6 or 12 ranks")) << both[1].rule;
   const auto order = mesh_problems({.world = 16, .tp = 2, .cp = 2, .pp = 2, .order = MeshOrder::tp_cp_ep_pp_dp});
   ASSERT_EQ(order.size(), 1u);
-  EXPECT_TRUE(contains(order[0], "must be tensor_model_parallel_size times context_parallel_size, which is 4"));
-  EXPECT_TRUE(contains(order[0], "nearest: expert_model_parallel_size=2, or the order tp-cp-ep-dp-pp")) << order[0];
+  EXPECT_TRUE(contains(order[0].rule, "must be tensor_model_parallel_size times context_parallel_size, which is 4"));
+  EXPECT_TRUE(contains(order[0].rule, "nearest: expert_model_parallel_size=2, or the order tp-cp-ep-dp-pp"))
+      << order[0].rule;
   const auto limits = mesh_problems({.world = 0, .tp = 0, .cp = -1, .pp = 1 << 30, .ep = 0, .etp = -2});
-  EXPECT_EQ(limits.size(), 6u);
+  ASSERT_EQ(limits.size(), 6u);
+  EXPECT_EQ(limits[0].text(), "world=0: must be in 1..1048576");
   const std::string thrown = message_of<UserError>([] { MeshPlan({.world = 8, .tp = 3, .ep = 3, .etp = 2}); });
-  EXPECT_EQ(thrown, both[0] + "\n" + both[1]);
+  EXPECT_EQ(thrown, both[0].text() + "\n" + both[1].text());
 }
 
 // A layout has problems exactly when the definition breaks; and what is proposed has none.

@@ -21,15 +21,27 @@ struct EnumNames<MeshOrder> {
                                      std::pair{MeshOrder::tp_cp_ep_pp_dp, std::string_view("tp-cp-ep-pp-dp")}};
 };
 
+inline constexpr int most_ranks = 1 << 20;  // the product of three sizes fits 64 bits
+
 struct MeshSizes {
   int world = 1;                       // ranks in all; dp and edp follow from it
   int tp = 1, cp = 1, pp = 1, ep = 1;  // tensor, context, pipeline, expert
   int etp = 0;                         // tensor parallelism inside experts; 0: as tp
   MeshOrder order = MeshOrder::tp_cp_ep_dp_pp;
+  bool operator==(const MeshSizes&) const = default;
 };
 
-// Everything that is wrong with the sizes: for each broken rule the key, the rule and the nearest values that keep it.
-std::vector<std::string> mesh_problems(const MeshSizes& sizes);
+// A broken rule.
+struct MeshProblem {
+  std::string key;  // "dist.tensor_model_parallel_size", or "world"
+  int value = 0;
+  std::string rule;  // what must hold, and the nearest values with which it does
+
+  std::string text() const;  // all of it on a line
+};
+
+// Everything that is wrong with the sizes.
+std::vector<MeshProblem> mesh_problems(const MeshSizes& sizes);
 
 struct Coord {
   int tp = 0, cp = 0, dp = 0, pp = 0;  // dense view

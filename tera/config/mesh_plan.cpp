@@ -1,12 +1,12 @@
-#include "tera/comm/mesh_plan.h"
+#include "tera/config/mesh_plan.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <optional>
+#include <array>
 #include <utility>
 
 #include "tera/base/error.h"
+#include "tera/config/nearest.h"
 
 namespace tera {
 namespace {
@@ -17,82 +17,88 @@ constexpr auto pp_key = "pipeline_model_parallel_size";
 constexpr auto ep_key = "expert_model_parallel_size";
 constexpr auto etp_key = "expert_tensor_parallel_size";
 
-constexpr int most_ranks = 1 << 20;  // the product of three fits 64 bits
+struct Factor {
+  const char* key;
+  int value;
+};
+using Factors = std::array<Factor, 3>;
+using ProblemList = std::vector<MeshProblem>;
 
 int resolved_etp(const MeshSizes& sizes) { return sizes.etp == 0 ? sizes.tp : sizes.etp; }
 
-// "2 or 4": the nearest values below and above that are valid, in [1, most].
-template <class Valid>
-std::string nearest(int value, int most, const Valid& valid) {
-  std::optional<int> below, above;
-  for (int v = std::min(value, most); v >= 1 && !below; --v)
-    if (valid(v)) below = v;
-  for (int v = value + 1; v <= most && !above; ++v)
-    if (valid(v)) above = v;
-  if (below && above) return fmt::format("{} or {}", *below, *above);
-  if (below || above) return fmt::format("{}", below ? *below : *above);
-  return "none";
+void add_problem(ProblemList& problems, const Factor& factor, std::string rule) {
+  problems.push_back({fmt::format("dist.{}", factor.key), factor.value, std::move(rule)});
 }
 
-bool divides(std::int64_t divisor, int world) { return divisor <= world && world % divisor == 0; }
-
-std::string nearest_worlds(std::int64_t product, int world) {
-  const std::int64_t below = world / product * product;
-  return below == 0 ? fmt::format("{}", product) : fmt::format("{} or {}", below, below + product);
-}
-
-void check_limits(const MeshSizes& s, std::vector<std::string>& problems) {
-  if (s.world < 1 || s.world > most_ranks)
-    problems.push_back(fmt::format("world size {}: must be in 1..{}", s.world, most_ranks));
-  for (const auto& [key, value] : {std::pair{tp_key, s.tp}, {cp_key, s.cp}, {pp_key, s.pp}, {ep_key, s.ep}})
-    if (value < 1 || value > most_ranks)
-      problems.push_back(fmt::format("dist.{}={}: must be in 1..{}", key, value, most_ranks));
+void check_limits(const MeshSizes& s, ProblemList& problems) {
+  const std::string rule = fmt::format("must be in 1..{}", most_ranks);
+  if (s.world < 1 || s.world > most_ranks) problems.push_back({"world", s.world, rule});
+  for (const Factor& factor : {Factor{tp_key, s.tp}, {cp_key, s.cp}, {pp_key, s.pp}, {ep_key, s.ep}})
+    if (factor.value < 1 || factor.value > most_ranks) add_problem(problems, factor, rule);
   if (s.etp < 0 || s.etp > most_ranks)
-    problems.push_back(fmt::format("dist.{}={}: must be in 1..{}, or 0 for {}", etp_key, s.etp, most_ranks, tp_key));
+    add_problem(problems, {etp_key, s.etp}, fmt::format("{}, or 0 for {}", rule, tp_key));
 }
 
-void check_dense(const MeshSizes& s, std::vector<std::string>& problems) {
-  const std::int64_t others = std::int64_t{s.cp} * s.pp, product = s.tp * others;
-  if (divides(product, s.world)) return;
-  problems.push_back(
-      fmt::format("dist.{}={}: times {}={} and {}={} is {}, which must divide the world size {}; nearest: {} of {}, or "
-                  "a world of {}",
-                  tp_key, s.tp, cp_key, s.cp, pp_key, s.pp, product, s.world,
-                  nearest(s.tp, s.world, [&](int tp) { return divides(tp * others, s.world); }), tp_key,
-                  nearest_worlds(product, s.world)));
+// "tensor_model_parallel_size 2 or 4, pipeline_model_parallel_size 1": one of the factors changed, the others kept.
+std::string nearest_factors(const Factors& factors, std::int64_t product, int world) {
+  std::string out;
+  for (const auto& [key, value] : factors) {
+    const std::int64_t others = product / value;
+    const std::string values =
+        nearest_values(value, world, [&](std::int64_t v) { return v * others <= world && world % (v * others) == 0; });
+    if (value > 1 && !values.empty()) out += fmt::format("{} {}, ", key, values);
+  }
+  return out;
 }
 
-void check_expert(const MeshSizes& s, std::vector<std::string>& problems) {
-  const int etp = resolved_etp(s);
-  const std::int64_t others = std::int64_t{etp} * s.pp, product = s.ep * others;
-  if (divides(product, s.world) || (s.ep == 1 && s.etp == 0)) return;  // without experts, the dense rule says it all
-  problems.push_back(
-      fmt::format("dist.{}={}: times {}={} and {}={} is {}, which must divide the world size {}; nearest: {} of {}, or "
-                  "a world of {}",
-                  ep_key, s.ep, etp_key, etp, pp_key, s.pp, product, s.world,
-                  nearest(s.ep, s.world, [&](int ep) { return divides(ep * others, s.world); }), ep_key,
-                  nearest_worlds(product, s.world)));
+// The product divides the world. What is 1 has no part in it and is not told.
+void check_product(const Factors& factors, int world, ProblemList& problems) {
+  std::int64_t product = 1;
+  std::vector<std::string> others;
+  const Factor* first = nullptr;
+  for (const Factor& factor : factors) {
+    product *= factor.value;
+    if (factor.value > 1 && first != nullptr) others.push_back(fmt::format("{}={}", factor.key, factor.value));
+    if (factor.value > 1 && first == nullptr) first = &factor;
+  }
+  if (product <= world && world % product == 0) return;
+  const std::string what =
+      others.empty() ? "must" : fmt::format("times {} is {}, which must", fmt::join(others, " and "), product);
+  add_problem(problems, *first,
+              fmt::format("{} divide the number of ranks, which is {}; nearest: {}or {} ranks", what, world,
+                          nearest_factors(factors, product, world), nearest_multiples(product, world)));
+}
+
+void check_dense(const MeshSizes& s, ProblemList& problems) {
+  check_product({{{tp_key, s.tp}, {cp_key, s.cp}, {pp_key, s.pp}}}, s.world, problems);
+}
+
+void check_expert(const MeshSizes& s, ProblemList& problems) {
+  if (s.ep == 1 && s.etp == 0) return;  // without experts, the dense rule says it all
+  check_product({{{ep_key, s.ep}, {etp_key, resolved_etp(s)}, {pp_key, s.pp}}}, s.world, problems);
 }
 
 // With pp inside dp, the stages of one pipeline are tp*cp ranks apart in the dense view and etp*ep in the expert one.
-void check_order(const MeshSizes& s, std::vector<std::string>& problems) {
+void check_order(const MeshSizes& s, ProblemList& problems) {
   if (s.order == MeshOrder::tp_cp_ep_dp_pp || s.pp == 1) return;
   const int etp = resolved_etp(s);
   const std::int64_t dense = std::int64_t{s.tp} * s.cp, expert = std::int64_t{etp} * s.ep;
   if (dense == expert) return;
   const std::string fitting = dense % etp == 0 ? fmt::format("{}={}", ep_key, dense / etp)
                                                : fmt::format("{}={} with {}=1", ep_key, dense, etp_key);
-  problems.push_back(
-      fmt::format("dist.{}={}: in the order {}, {} times {}={} must be {} times {}, which is {}, so that both "
-                  "views have the same pipelines; nearest: {}, or the order {}",
-                  ep_key, s.ep, name_of(s.order), ep_key, etp_key, etp, tp_key, cp_key, dense, fitting,
-                  name_of(MeshOrder::tp_cp_ep_dp_pp)));
+  add_problem(problems, {ep_key, s.ep},
+              fmt::format("in the order {}, {} times {}={} must be {} times {}, which is {}, so that both views have "
+                          "the same pipelines; nearest: {}, or the order {}",
+                          name_of(s.order), ep_key, etp_key, etp, tp_key, cp_key, dense, fitting,
+                          name_of(MeshOrder::tp_cp_ep_dp_pp)));
 }
 
 }  // namespace
 
-std::vector<std::string> mesh_problems(const MeshSizes& sizes) {
-  std::vector<std::string> problems;
+std::string MeshProblem::text() const { return fmt::format("{}={}: {}", key, value, rule); }
+
+std::vector<MeshProblem> mesh_problems(const MeshSizes& sizes) {
+  ProblemList problems;
   check_limits(sizes, problems);
   if (!problems.empty()) return problems;  // the other rules count on positive numbers
   check_dense(sizes, problems);
@@ -102,7 +108,9 @@ std::vector<std::string> mesh_problems(const MeshSizes& sizes) {
 }
 
 MeshPlan::MeshPlan(const MeshSizes& sizes) : sizes_(sizes) {
-  if (const auto problems = mesh_problems(sizes); !problems.empty()) fail_user("{}", fmt::join(problems, "\n"));
+  std::vector<std::string> lines;
+  for (const MeshProblem& problem : mesh_problems(sizes)) lines.push_back(problem.text());
+  if (!lines.empty()) fail_user("{}", fmt::join(lines, "\n"));
   sizes_.etp = resolved_etp(sizes);
   dp_ = sizes.world / (sizes_.tp * sizes_.cp * sizes_.pp);
   edp_ = sizes.world / (sizes_.etp * sizes_.ep * sizes_.pp);

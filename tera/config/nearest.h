@@ -1,0 +1,36 @@
+#pragma once
+// Messages that refuse a number also say which ones would do.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace tera {
+
+// "2 or 4": the valid values nearest to `value` on either side, in [1, most]; empty when there is none.
+template <class Valid>
+std::string nearest_values(std::int64_t value, std::int64_t most, const Valid& valid) {
+  std::optional<std::int64_t> below, above;
+  for (std::int64_t v = std::min(value, most); v >= 1 && !below; --v)
+    if (valid(v)) below = v;
+  for (std::int64_t v = value + 1; v <= most && !above; ++v)
+    if (valid(v)) above = v;
+  if (below && above) return fmt::format("{} or {}", *below, *above);
+  if (below || above) return fmt::format("{}", below ? *below : *above);
+  return "";
+}
+
+inline std::string nearest_divisors(std::int64_t whole, std::int64_t part) {
+  return nearest_values(part, whole, [&](std::int64_t v) { return whole % v == 0; });
+}
+
+// Without a search: "8 or 12".
+inline std::string nearest_multiples(std::int64_t unit, std::int64_t value) {
+  const std::int64_t below = value / unit * unit;
+  return below == 0 ? fmt::format("{}", unit) : fmt::format("{} or {}", below, below + unit);
+}
+
+}  // namespace tera
