@@ -2,6 +2,10 @@
 // Clipping and the update rule, over the flat ranges of the parameter store. Everything that changes from step to step
 // stays in device memory; the host only writes the learning rate and reads the norm for the log.
 
+#include <string>
+#include <vector>
+
+#include "tera/comm/comm.h"
 #include "tera/config/optimizer.h"
 #include "tera/nn/params.h"
 
@@ -9,28 +13,50 @@ namespace tera {
 
 class Ops;
 
+// What the norm of the gradient needs to know of the other ranks: each part of each parameter is counted once, wherever
+// it is, and all sums of squares are added in one order.
+struct NormScope {
+  Comm* world = nullptr;                     // none: this rank has all
+  bool counts = true;                        // this rank's gradients count; false where another replica has the same
+  std::vector<std::string> parts_of_model{};  // norm_keys() of the whole model; empty: of the store
+};
+
+// A name for every trained part, in the order in which their sums are added.
+std::vector<std::string> norm_keys(const ParamStore& params);
+
 class Optimizer {
  public:
   Optimizer(const OptimizerConfig& config, ParamStore& params);
 
+  // After the layout of the parameters is fixed.
+  void span_ranks(NormScope scope) { scope_ = std::move(scope); }
+
   // Memory for moments and scalars; once with a measuring arena, once with a real one.
   void bind(Arena& state);
 
-  // Clips, updates the weights and clears the gradients. update counts from 1.
+  // Clips, updates the weights of this rank's shares and clears their gradients. update counts from 1.
   void step(Ops& ops, double lr, std::int64_t update);
 
   const Tensor& grad_norm() const { return norm_; }  // f32 [1], before clipping
 
  private:
+  struct Piece {  // a part of a parameter, as far as it is in this rank's share
+    Tensor grad;
+    std::int64_t slot;  // of sums_
+  };
+  void find_pieces();
   void write_scalars(Ops& ops, double lr, std::int64_t update);
   void clip(Ops& ops);
   void update(Ops& ops, const ParamStore::Group& group);
 
   OptimizerConfig config_;
   ParamStore& params_;
-  Tensor m_, v_;    // f32 [trained elements]; sgd has only m_, its momentum
+  NormScope scope_;
+  std::vector<Piece> pieces_;
+  std::int64_t slots_ = 0;
+  Tensor m_, v_;    // f32 [elements of this rank's shares]; sgd has only m_, its momentum
   Tensor scalars_;  // f32 [StepScalar::count]
-  Tensor sums_;     // f64 [trained parameters], in name order
+  Tensor sums_;     // f64 [trained parts of the model]
   Tensor norm_;     // f32 [1]
 };
 
