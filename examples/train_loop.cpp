@@ -25,7 +25,7 @@ int main() {
   const Blocks blocks = build_blocks(make_spec(model, /*seed=*/1), params);
   params.lay_out();
   Optimizer optimizer({.weight_decay = 0.1, .clip_grad = 1}, params);
-  const Schedule schedule = one_stage(/*microbatches=*/1);
+  const Stage stage{.chunks = {blocks}, .training = plan_alone(one_stage(1)), .hidden = model.hidden};
   Backend backend = make_backend({.threads = 2});
   Ops& ops = *backend.ops;
 
@@ -41,14 +41,14 @@ int main() {
   Arena measured = Arena::measuring();
   take_state(measured);
   PlanOps plan(*backend.rules);  // a rehearsal: shapes are checked, bytes added up, nothing is computed
-  StageMemory rehearsed = StageMemory::measuring(check(schedule, 1));
-  Pipeline(plan, blocks, model.hidden, DType::f32, rehearsed).step(schedule, {&mb, 1});
+  StageMemory rehearsed = StageMemory::measuring(stage);
+  Pipeline(plan, stage, rehearsed).step({&mb, 1});
   optimizer.step(plan, 0, 1);
   Arena state(backend.device->allocate(measured.peak()), "state", backend.device->is_host());
   take_state(state);
   StageMemory memory = rehearsed.allocate_on(*backend.device);
   ops.bind_workspace(backend.device->allocate(plan.workspace_peak()));
-  Pipeline pipeline(ops, blocks, model.hidden, DType::f32, memory);
+  Pipeline pipeline(ops, stage, memory);
   params.initialize(ops, /*seed=*/1);
 
   // Each sequence counts on by a stride of its own. The rate follows the gradients: up when two in a row agree.
@@ -66,7 +66,7 @@ int main() {
     ops.from_host(std::as_bytes(std::span(tokens)), mb.tokens);
     ops.from_host(std::as_bytes(std::span(targets)), mb.targets);
     ops.from_host(std::as_bytes(std::span(positions)), mb.positions);
-    pipeline.step(schedule, {&mb, 1});
+    pipeline.step({&mb, 1});
     ops.to_host(mb.token_loss, std::as_writable_bytes(std::span(losses)));
     ops.to_host(params.find("model.embed_tokens.weight").grad, std::as_writable_bytes(std::span(gradient)));
     loss = std::reduce(losses.begin(), losses.end(), 0.0) / rows;

@@ -1,93 +1,142 @@
 #include "tera/pipeline/pipeline.h"
 
 #include <algorithm>
+#include <array>
 
 #include "tera/base/error.h"
 
 namespace tera {
+namespace {
 
-StageMemory StageMemory::measuring(const Pools& pools) {
-  StageMemory memory;
-  for (int i = 0; i < pools.f_to_b; ++i) memory.f_to_b.push_back(Arena::measuring());
-  for (int i = 0; i < pools.f_to_w; ++i) memory.f_to_w.push_back(Arena::measuring());
-  for (int i = 0; i < pools.b_to_w; ++i) memory.b_to_w.push_back(Arena::measuring());
-  memory.replay = std::make_unique<Arena>(Arena::measuring());
-  memory.scratch = std::make_unique<Arena>(Arena::measuring());
-  return memory;
-}
-
-StageMemory StageMemory::allocate_on(Device& device) const {
-  StageMemory memory;
-  const auto real = [&](const Arena& measured, std::string_view name) {
-    return Arena(device.allocate(measured.peak()), name, device.is_host());
-  };
-  for (const auto& arena : f_to_b) memory.f_to_b.push_back(real(arena, "activations, F to B"));
-  for (const auto& arena : f_to_w) memory.f_to_w.push_back(real(arena, "activations, F to W"));
-  for (const auto& arena : b_to_w) memory.b_to_w.push_back(real(arena, "activations, B to W"));
-  memory.replay = std::make_unique<Arena>(real(*replay, "recompute"));
-  memory.scratch = std::make_unique<Arena>(real(*scratch, "scratch"));
-  return memory;
-}
-
-Pipeline::Pipeline(Ops& ops, std::span<const std::unique_ptr<Block>> blocks, std::int64_t hidden, DType dtype,
-                   StageMemory& memory)
-    : ops_(ops), blocks_(blocks), hidden_(hidden), dtype_(dtype), memory_(memory) {
-  const auto fill = [](Pool& pool, std::deque<Arena>& arenas) {
-    for (auto& arena : arenas) pool.push_back(&arena);
-  };
-  fill(free_f_to_b_, memory.f_to_b);
-  fill(free_f_to_w_, memory.f_to_w);
-  fill(free_b_to_w_, memory.b_to_w);
-  flights_.resize(std::max<std::size_t>(memory.f_to_w.size(), 1));
-  for (auto& flight : flights_) {
-    for (const auto& block : blocks_) flight.saved.push_back(block->make_saved());
-    flight.x.resize(blocks_.size());
-    flight.dy.resize(blocks_.size());
+void check_plan(const Stage& stage, const StagePlan& plan) {
+  const Placement& placement = plan.placement;
+  require(plan.chunks.size() == stage.chunks.size(), "a plan for {} chunks, and blocks of {}", plan.chunks.size(),
+          stage.chunks.size());
+  for (int chunk = 0; chunk < placement.chunks; ++chunk) {
+    const int place = placement.virtual_stage(plan.rank, chunk);
+    const bool at_end = place == 0 || place + 1 == placement.virtual_stages();
+    require(!at_end || !stage.chunks[static_cast<std::size_t>(chunk)].empty(),
+            "virtual stage {} of {} has no blocks; the first and the last need some", place,
+            placement.virtual_stages());
   }
+  if (placement.stages == 1) return;
+  require(stage.pp && stage.pp->size() == placement.stages && stage.pp->rank() == plan.rank,
+          "a plan for rank {} of {} in a pipeline needs the group of these", plan.rank, placement.stages);
 }
 
-void Pipeline::step(std::span<const Action> schedule, std::span<const MicroBatch> batch, GradSink& grads) {
-  int finished = 0;
-  for (const auto& action : schedule) {
-    const MicroBatch& mb = batch[static_cast<std::size_t>(action.microbatch)];
-    Flight& flight = flight_of(action.act == Act::F ? -1 : action.microbatch);
-    flight.microbatch = action.microbatch;
-    const bool ends = action.act == Act::W || action.act == Act::BW;
-    finished += ends ? 1 : 0;
-    GradSink* sink = ends && finished == static_cast<int>(batch.size()) ? &grads : nullptr;
-    switch (action.act) {
-      case Act::F: play_f(flight, mb); break;
-      case Act::B: play_b(flight, mb); break;
-      case Act::W: play_w(flight, mb, sink); break;
-      case Act::BW: play_bw(flight, mb, sink); break;
+// Inner borders of n blocks, when each is needed for one block only: two in turn are enough.
+class TwoBorders {
+ public:
+  TwoBorders(Arena& arena, std::size_t blocks, const Shape& border, DType dtype, std::string_view tag) {
+    for (std::size_t i = 0; i < std::min<std::size_t>(2, blocks - 1); ++i) borders_[i] = arena.take(border, dtype, tag);
+  }
+  const Tensor& behind(std::size_t block) const { return borders_[block % 2]; }
+
+ private:
+  std::array<Tensor, 2> borders_;
+};
+
+}  // namespace
+
+Pipeline::Pipeline(Ops& ops, const Stage& stage, StageMemory& memory)
+    : ops_(ops), stage_(stage), memory_(memory), borders_(ops, stage, *memory.buffers) {
+  for (const StagePlan* plan : {&stage.training, &stage.evaluation})
+    if (!plan->actions.empty()) check_plan(stage, *plan);
+  int blocks = 0;
+  for (std::size_t i = 0; i < stage.chunks.size(); ++i) {
+    Chunk chunk{.blocks = stage.chunks[i], .memory = memory.chunks[i], .first_block = blocks, .flights = {}};
+    chunk.flights.resize(std::max<std::size_t>(chunk.memory.f_to_w.size(), 1));
+    for (auto& flight : chunk.flights) {
+      for (const auto& block : chunk.blocks) flight.saved.push_back(block->make_saved());
+      flight.x.resize(chunk.blocks.size());
+      flight.dy.resize(chunk.blocks.size());
     }
+    blocks += static_cast<int>(chunk.blocks.size());
+    chunks_.push_back(std::move(chunk));
   }
 }
 
-void Pipeline::step(std::span<const Action> schedule, std::span<const MicroBatch> batch) {
-  struct NoSink final : GradSink {
-    void block_ready(int) override {}
-  } nobody;
-  step(schedule, batch, nobody);
+void Pipeline::step(std::span<const MicroBatch> batch, ParamWatch& watch) { play(stage_.training, batch, watch); }
+
+void Pipeline::step(std::span<const MicroBatch> batch) {
+  ParamWatch nobody;
+  step(batch, nobody);
 }
 
-// The flight of a microbatch; -1 finds a free one.
-Pipeline::Flight& Pipeline::flight_of(int microbatch) {
-  for (auto& flight : flights_)
-    if (flight.microbatch == microbatch) return flight;
-  fail("the schedule has more microbatches in flight than the {} it was checked for", flights_.size());
+void Pipeline::forward(std::span<const MicroBatch> batch, ParamWatch& watch) {
+  play(stage_.evaluation, batch, watch);
 }
 
-Arena* Pipeline::take(Pool& pool) {
-  require(!pool.empty(), "the schedule needs more memory than the pools it was checked for");
-  Arena* arena = pool.back();
-  pool.pop_back();
+void Pipeline::forward(std::span<const MicroBatch> batch) {
+  ParamWatch nobody;
+  forward(batch, nobody);
+}
+
+void Pipeline::play(const StagePlan& plan, std::span<const MicroBatch> batch, ParamWatch& watch) {
+  require(static_cast<int>(batch.size()) == plan.microbatches, "{} microbatches where the plan has {}", batch.size(),
+          plan.microbatches);
+  borders_.begin(plan, batch);
+  for (std::size_t i = 0; i < plan.actions.size(); ++i) {
+    now_ = {&plan, &watch, i};
+    borders_.post(plan.exchanges[i]);
+    play(plan.actions[i], batch[static_cast<std::size_t>(plan.actions[i].microbatch)]);
+  }
+  borders_.post(plan.exchanges.back());
+  borders_.end();
+}
+
+void Pipeline::play(const Action& action, const MicroBatch& mb) {
+  Chunk& chunk = chunks_[static_cast<std::size_t>(action.chunk)];
+  if (chunk.blocks.empty()) return hand_through(action);
+  if (!now_.plan->backward) return play_forward(chunk, action, mb);
+  switch (action.act) {
+    case Act::F: return play_f(chunk, action, mb);
+    case Act::B: return play_b(chunk, action, mb);
+    case Act::W: return play_w(chunk, action, mb);
+    case Act::BW: return play_bw(chunk, action, mb);
+  }
+}
+
+void Pipeline::hand_through(const Action& action) {
+  if (action.act == Act::W) return;
+  const Tensor from = borders_.input(action);
+  ops_.copy({.src = from, .dst = borders_.result(action)});
+}
+
+// The one that is visited after this, in this action or in a later one.
+int Pipeline::next_block(const Chunk& chunk, std::size_t block) const {
+  const auto& actions = now_.plan->actions;
+  const bool forward = actions[now_.action].act == Act::F;
+  const int number = chunk.first_block + static_cast<int>(block);
+  if (forward && block + 1 < chunk.blocks.size()) return number + 1;
+  if (!forward && block > 0) return number - 1;
+  for (std::size_t i = now_.action + 1; i < actions.size(); ++i) {
+    const Chunk& next = chunks_[static_cast<std::size_t>(actions[i].chunk)];
+    const int size = static_cast<int>(next.blocks.size());
+    if (size > 0) return next.first_block + (actions[i].act == Act::F ? 0 : size - 1);
+  }
+  return -1;
+}
+
+template <class Call>
+void Pipeline::visit(const Chunk& chunk, std::size_t block, const Call& call) {
+  const Action& action = now_.plan->actions[now_.action];
+  const int number = chunk.first_block + static_cast<int>(block);
+  const bool makes_weight_gradients = action.act == Act::W || action.act == Act::BW;
+  now_.watch->before(number, action.act, next_block(chunk, block));
+  call();
+  now_.watch->after(number, action.act, makes_weight_gradients && action.microbatch + 1 == now_.plan->microbatches);
+}
+
+// Microbatches take and give back in ascending order, so those that hold an arena at one time have different turns.
+Arena* Pipeline::take(std::vector<Arena>& pool, int microbatch) {
+  Arena* arena = &pool[static_cast<std::size_t>(microbatch) % pool.size()];
+  require(arena->mark() == 0, "microbatch {} finds its memory in use", microbatch);
   return arena;
 }
 
-void Pipeline::give_back(Pool& pool, Arena*& arena) {
+void Pipeline::give_back(Arena*& arena) {
   arena->rewind(0);
-  pool.push_back(arena);  // never grows beyond its first size
   arena = nullptr;
 }
 
@@ -97,91 +146,105 @@ Stash Pipeline::stash_of(const Flight& flight) {
   return {or_replay(flight.f_to_b), or_replay(flight.f_to_w), or_replay(flight.b_to_w), *memory_.replay};
 }
 
-Shape Pipeline::border_shape(const MicroBatch& mb) const { return shape(mb.tokens.dim(0), hidden_); }
+Pipeline::Flight& Pipeline::flight_of(Chunk& chunk, int microbatch) {
+  return chunk.flights[static_cast<std::size_t>(microbatch) % chunk.flights.size()];
+}
 
-void Pipeline::play_f(Flight& flight, const MicroBatch& mb) {
-  flight.f_to_b = take(free_f_to_b_);
-  flight.f_to_w = take(free_f_to_w_);
+void Pipeline::play_f(Chunk& chunk, const Action& action, const MicroBatch& mb) {
+  Flight& flight = flight_of(chunk, action.microbatch);
+  flight.f_to_b = take(chunk.memory.f_to_b, action.microbatch);
+  flight.f_to_w = take(chunk.memory.f_to_w, action.microbatch);
   Stash stash = stash_of(flight);
   Run run{ops_, stash, *memory_.scratch, mb};
-  Tensor x;
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const bool last = i + 1 == blocks_.size();
-    const Tensor y = last ? Tensor{} : flight.f_to_b->take(border_shape(mb), dtype_, "border.x");
-    ScratchScope scope(*memory_.scratch);
+  Tensor x = borders_.input(action);
+  const Tensor result = borders_.result(action);
+  for (std::size_t i = 0; i < chunk.blocks.size(); ++i) {
+    const bool last = i + 1 == chunk.blocks.size();
+    const Tensor y = last ? result : flight.f_to_b->take(borders_.shape_of(mb), stage_.dtype, "border.x");
     flight.x[i] = x;
-    blocks_[i]->forward(run, *flight.saved[i], x, y);
+    visit(chunk, i, [&] {
+      ScratchScope scope(*memory_.scratch);
+      chunk.blocks[i]->forward(run, *flight.saved[i], x, y);
+    });
     x = y;
   }
 }
 
-void Pipeline::block_b(std::size_t block, Flight& flight, Run& run) {
+void Pipeline::block_b(Chunk& chunk, std::size_t block, Flight& flight, Run& run, const Tensor& dx) {
   ScratchScope scope(*memory_.scratch);
-  const Tensor dx = block == 0 ? Tensor{} : flight.dy[block - 1];
-  blocks_[block]->backward_input(run, *flight.saved[block], flight.x[block], flight.dy[block], dx);
+  chunk.blocks[block]->backward_input(run, *flight.saved[block], flight.x[block], flight.dy[block], dx);
 }
 
-void Pipeline::block_w(std::size_t block, Flight& flight, Run& run, GradSink* grads) {
+void Pipeline::block_w(Chunk& chunk, std::size_t block, Flight& flight, Run& run) {
   ScratchScope scope(*memory_.scratch);
-  blocks_[block]->backward_weight(run, *flight.saved[block], flight.dy[block]);
-  if (grads) grads->block_ready(static_cast<int>(block));
+  chunk.blocks[block]->backward_weight(run, *flight.saved[block], flight.dy[block]);
 }
 
-void Pipeline::play_b(Flight& flight, const MicroBatch& mb) {
-  flight.b_to_w = take(free_b_to_w_);
+void Pipeline::play_b(Chunk& chunk, const Action& action, const MicroBatch& mb) {
+  Flight& flight = flight_of(chunk, action.microbatch);
+  flight.b_to_w = take(chunk.memory.b_to_w, action.microbatch);
   Stash stash = stash_of(flight);
   Run run{ops_, stash, *memory_.scratch, mb};
-  for (std::size_t i = blocks_.size(); i-- > 0;) {
-    if (i > 0) flight.dy[i - 1] = flight.b_to_w->take(border_shape(mb), dtype_, "border.dy");
-    block_b(i, flight, run);
+  flight.dy.back() = borders_.input(action);
+  const Tensor result = borders_.result(action);
+  for (std::size_t i = chunk.blocks.size(); i-- > 0;) {
+    if (i > 0) flight.dy[i - 1] = flight.b_to_w->take(borders_.shape_of(mb), stage_.dtype, "border.dy");
+    visit(chunk, i, [&] { block_b(chunk, i, flight, run, i > 0 ? flight.dy[i - 1] : result); });
   }
-  give_back(free_f_to_b_, flight.f_to_b);
+  give_back(flight.f_to_b);
 }
 
-void Pipeline::play_w(Flight& flight, const MicroBatch& mb, GradSink* grads) {
+void Pipeline::play_w(Chunk& chunk, const Action& action, const MicroBatch& mb) {
+  Flight& flight = flight_of(chunk, action.microbatch);
   Stash stash = stash_of(flight);
   Run run{ops_, stash, *memory_.scratch, mb};
-  for (std::size_t i = blocks_.size(); i-- > 0;) block_w(i, flight, run, grads);
-  give_back(free_f_to_w_, flight.f_to_w);
-  give_back(free_b_to_w_, flight.b_to_w);
-  flight.microbatch = -1;
+  for (std::size_t i = chunk.blocks.size(); i-- > 0;)
+    visit(chunk, i, [&] { block_w(chunk, i, flight, run); });
+  give_back(flight.f_to_w);
+  give_back(flight.b_to_w);
 }
 
 // With B and W of a block back to back, dy needs two buffers in all, and what waits for W only one block's.
-void Pipeline::play_bw(Flight& flight, const MicroBatch& mb, GradSink* grads) {
-  flight.b_to_w = take(free_b_to_w_);
+void Pipeline::play_bw(Chunk& chunk, const Action& action, const MicroBatch& mb) {
+  Flight& flight = flight_of(chunk, action.microbatch);
+  flight.b_to_w = take(chunk.memory.b_to_w, action.microbatch);
   Stash stash = stash_of(flight);
   Run run{ops_, stash, *memory_.scratch, mb};
-  const std::array<Tensor, 2> dy{flight.b_to_w->take(border_shape(mb), dtype_, "border.dy"),
-                                 flight.b_to_w->take(border_shape(mb), dtype_, "border.dy")};
+  flight.dy.back() = borders_.input(action);
+  const Tensor result = borders_.result(action);
+  const TwoBorders dy(*flight.b_to_w, chunk.blocks.size(), borders_.shape_of(mb), stage_.dtype, "border.dy");
   const std::size_t mark = flight.b_to_w->mark();
-  for (std::size_t i = blocks_.size(); i-- > 0;) {
-    if (i > 0) flight.dy[i - 1] = dy[i % 2];
-    block_b(i, flight, run);
-    block_w(i, flight, run, grads);
+  for (std::size_t i = chunk.blocks.size(); i-- > 0;) {
+    if (i > 0) flight.dy[i - 1] = dy.behind(i - 1);
+    visit(chunk, i, [&] {
+      block_b(chunk, i, flight, run, i > 0 ? flight.dy[i - 1] : result);
+      block_w(chunk, i, flight, run);
+    });
     flight.b_to_w->rewind(mark);
   }
-  give_back(free_f_to_b_, flight.f_to_b);
-  give_back(free_f_to_w_, flight.f_to_w);
-  give_back(free_b_to_w_, flight.b_to_w);
-  flight.microbatch = -1;
+  give_back(flight.f_to_b);
+  give_back(flight.f_to_w);
+  give_back(flight.b_to_w);
 }
 
-void Pipeline::forward(const MicroBatch& mb) {
-  Flight& flight = flight_of(-1);
-  Arena* arena = take(free_f_to_b_);
-  Stash stash(*arena, *arena, *arena, *memory_.replay);
+// Keeps nothing, in the memory of a training step where there is one: it needs no more of any kind.
+void Pipeline::play_forward(Chunk& chunk, const Action& action, const MicroBatch& mb) {
+  Flight& flight = chunk.flights.front();
+  Arena& until_b = chunk.memory.f_to_b.front();
+  Arena& until_w = chunk.memory.f_to_w.empty() ? until_b : chunk.memory.f_to_w.front();
+  Stash stash(until_b, until_w, until_w, *memory_.replay);
   Run run{ops_, stash, *memory_.scratch, mb};
-  const std::array<Tensor, 2> border{arena->take(border_shape(mb), dtype_, "border.x"),
-                                     arena->take(border_shape(mb), dtype_, "border.x")};
-  const std::size_t mark = arena->mark();
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    ScratchScope scope(*memory_.scratch);
-    const bool first = i == 0, last = i + 1 == blocks_.size();
-    blocks_[i]->forward(run, *flight.saved[i], first ? Tensor{} : border[(i + 1) % 2], last ? Tensor{} : border[i % 2]);
-    arena->rewind(mark);
+  const Tensor first = borders_.input(action), result = borders_.result(action);
+  ScratchScope borders_scope(until_b);
+  const TwoBorders borders(until_b, chunk.blocks.size(), borders_.shape_of(mb), stage_.dtype, "border.x");
+  for (std::size_t i = 0; i < chunk.blocks.size(); ++i) {
+    const bool last = i + 1 == chunk.blocks.size();
+    visit(chunk, i, [&] {
+      ScratchScope scope(*memory_.scratch), b_scope(until_b), w_scope(until_w);
+      chunk.blocks[i]->forward(run, *flight.saved[i], i == 0 ? first : borders.behind(i - 1),
+                               last ? result : borders.behind(i));
+    });
   }
-  give_back(free_f_to_b_, arena);
 }
 
 }  // namespace tera

@@ -1,73 +1,89 @@
 #pragma once
-// Plays a schedule over a stage's blocks. It owns the three rules that blocks rely on: x until B, dy until W, scratch
-// until the end of the call.
+// Plays one rank of a pipeline over its chunks of blocks. It owns the three rules that blocks rely on: x until B, dy
+// until W, scratch until the end of the call. Results do not depend on the schedule: on each chunk F, B and W come in
+// the order of microbatches.
+//
+// Nothing is allocated while it plays. A rehearsal is the same code with PlanOps, measuring arenas, and a Comm that
+// moves nothing.
 
-#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "tera/nn/block.h"
-#include "tera/pipeline/schedule.h"
-#include "tera/tensor/device.h"
+#include "tera/pipeline/borders.h"
+#include "tera/pipeline/stage.h"
+#include "tera/pipeline/stage_memory.h"
 
 namespace tera {
 
-// Learns when the gradients of a block are complete.
-struct GradSink {
-  virtual ~GradSink() = default;
-  virtual void block_ready(int block) = 0;
-};
-
-// The arenas a stage works in: per microbatch in flight one of each lifetime, and two that are empty between actions.
-struct StageMemory {
-  static StageMemory measuring(const Pools& pools);
-  // Real arenas of the sizes that these have measured.
-  StageMemory allocate_on(Device& device) const;
-
-  std::deque<Arena> f_to_b, f_to_w, b_to_w;  // as many as Pools says
-  std::unique_ptr<Arena> replay, scratch;
+// Told of every call of a block: to have sharded weights there in time and to let go of them, and to know when
+// gradients are complete. Blocks are numbered over all of the rank's chunks, one after the other. Does nothing itself.
+struct ParamWatch {
+  virtual ~ParamWatch() = default;
+  // BW is one pair of calls around both. next_block: which one comes after this, whatever its action; -1: none.
+  virtual void before(int /*block*/, Act /*act*/, int /*next_block*/) {}
+  // last: the gradients of this block are complete for this step.
+  virtual void after(int /*block*/, Act /*act*/, bool /*last*/) {}
 };
 
 class Pipeline {
  public:
-  // Activations are [T,hidden] of this dtype at every block's border.
-  Pipeline(Ops& ops, std::span<const std::unique_ptr<Block>> blocks, std::int64_t hidden, DType dtype,
-           StageMemory& memory);
+  // All three outlive it.
+  Pipeline(Ops& ops, const Stage& stage, StageMemory& memory);
 
-  void step(std::span<const Action> schedule, std::span<const MicroBatch> batch, GradSink& grads);
-  void step(std::span<const Action> schedule, std::span<const MicroBatch> batch);  // nobody waits for single gradients
-  // Forward only, keeping nothing: evaluation, logits, generation.
-  void forward(const MicroBatch& mb);
+  // Plays the training plan, or the evaluation plan, which keeps nothing: as many microbatches as that has, each with
+  // all its inputs on every rank.
+  void step(std::span<const MicroBatch> batch, ParamWatch& watch);
+  void step(std::span<const MicroBatch> batch);
+  void forward(std::span<const MicroBatch> batch, ParamWatch& watch);
+  void forward(std::span<const MicroBatch> batch);
 
  private:
   struct Flight {  // one microbatch between its F and its W
-    int microbatch = -1;
     Arena *f_to_b = nullptr, *f_to_w = nullptr, *b_to_w = nullptr;
     std::vector<std::unique_ptr<Saved>> saved;  // per block, as are the next two
     std::vector<Tensor> x, dy;
   };
-  using Pool = std::vector<Arena*>;
+  struct Chunk {
+    ChunkBlocks blocks;
+    ChunkMemory& memory;
+    int first_block = 0;  // number in the rank
+    std::vector<Flight> flights;
+  };
+  struct Playing {
+    const StagePlan* plan = nullptr;
+    ParamWatch* watch = nullptr;
+    std::size_t action = 0;
+  };
 
-  Flight& flight_of(int microbatch);
-  static Arena* take(Pool& pool);
-  static void give_back(Pool& pool, Arena*& arena);
+  void play(const StagePlan& plan, std::span<const MicroBatch> batch, ParamWatch& watch);
+  void play(const Action& action, const MicroBatch& mb);
+  void hand_through(const Action& action);
+  void play_f(Chunk& chunk, const Action& action, const MicroBatch& mb);
+  void play_b(Chunk& chunk, const Action& action, const MicroBatch& mb);
+  void play_w(Chunk& chunk, const Action& action, const MicroBatch& mb);
+  void play_bw(Chunk& chunk, const Action& action, const MicroBatch& mb);
+  void play_forward(Chunk& chunk, const Action& action, const MicroBatch& mb);
+
+  // A call of one block, between those of the watch.
+  template <class Call>
+  void visit(const Chunk& chunk, std::size_t block, const Call& call);
+  int next_block(const Chunk& chunk, std::size_t block) const;
+  void block_b(Chunk& chunk, std::size_t block, Flight& flight, Run& run, const Tensor& dx);
+  void block_w(Chunk& chunk, std::size_t block, Flight& flight, Run& run);
+
+  static Flight& flight_of(Chunk& chunk, int microbatch);
+  static Arena* take(std::vector<Arena>& pool, int microbatch);
+  static void give_back(Arena*& arena);
   Stash stash_of(const Flight& flight);
-  Shape border_shape(const MicroBatch& mb) const;
-  void play_f(Flight& flight, const MicroBatch& mb);
-  void play_b(Flight& flight, const MicroBatch& mb);
-  void play_w(Flight& flight, const MicroBatch& mb, GradSink* grads);
-  void play_bw(Flight& flight, const MicroBatch& mb, GradSink* grads);
-  void block_b(std::size_t block, Flight& flight, Run& run);
-  void block_w(std::size_t block, Flight& flight, Run& run, GradSink* grads);
 
   Ops& ops_;
-  std::span<const std::unique_ptr<Block>> blocks_;
-  std::int64_t hidden_;
-  DType dtype_;
+  const Stage& stage_;
   StageMemory& memory_;
-  Pool free_f_to_b_, free_f_to_w_, free_b_to_w_;
-  std::vector<Flight> flights_;
+  Borders borders_;
+  std::vector<Chunk> chunks_;
+  Playing now_;
 };
 
 }  // namespace tera

@@ -13,6 +13,7 @@ Generator::Generator(const Setup& setup, Backend& backend, std::int64_t max_prom
       max_tokens_(max_tokens),
       params_(DType::f32),
       blocks_(build_blocks(make_spec(setup.model, 0), params_)),
+      stage_{.chunks = {blocks_}, .evaluation = plan_forward_alone(), .hidden = model_.hidden, .dtype = DType::f32},
       ops_(*backend.ops) {
   require_user(max_tokens <= model_.max_positions, "{} tokens are more than the model's {} positions", max_tokens,
                model_.max_positions);
@@ -23,10 +24,8 @@ Generator::Generator(const Setup& setup, Backend& backend, std::int64_t max_prom
   params_.bind({weights, constants});
   bind_inputs(inputs);
   ops_.bind_workspace(memory_.bytes("workspace"));
-  stage_.f_to_b.push_back(memory_.arena("activations"));
-  stage_.replay = std::make_unique<Arena>(memory_.arena("recompute"));
-  stage_.scratch = std::make_unique<Arena>(memory_.arena("scratch"));
-  pipeline_ = std::make_unique<Pipeline>(ops_, blocks_, model_.hidden, DType::f32, stage_);
+  stage_memory_ = memory_.stage(StageMemory::measuring(stage_));
+  pipeline_ = std::make_unique<Pipeline>(ops_, stage_, stage_memory_);
   params_.fill_constants(ops_);
 }
 
@@ -57,18 +56,17 @@ MemoryPlan Generator::plan(const WorkspaceRules& rules) {
   params_.bind({weights, constants});
   bind_inputs(inputs);
   PlanOps ops(rules);
-  StageMemory stage = StageMemory::measuring({.f_to_b = 1});
-  Pipeline pipeline(ops, blocks_, model_.hidden, DType::f32, stage);
-  pipeline.forward(microbatch(max_prompt_, 0));
-  pipeline.forward(microbatch(1, max_tokens_ - 1));
+  StageMemory measured = StageMemory::measuring(stage_);
+  Pipeline pipeline(ops, stage_, measured);
+  const auto rehearse = [&](const MicroBatch& mb) { pipeline.forward({&mb, 1}); };
+  rehearse(microbatch(max_prompt_, 0));
+  rehearse(microbatch(1, max_tokens_ - 1));
 
   MemoryPlan plan;
   plan.add("weights", weights);
   plan.add("constants", constants);
   plan.add("inputs and cache", inputs);
-  plan.add("activations", stage.f_to_b[0]);
-  plan.add("recompute", *stage.replay);
-  plan.add("scratch", *stage.scratch);
+  plan.add_stage(measured);
   plan.add_bytes("workspace", ops.workspace_peak());
   return plan;
 }
@@ -79,7 +77,8 @@ void Generator::forward(std::span<const std::int32_t> tokens, std::int64_t past)
   std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(past));
   ops_.from_host(std::as_bytes(tokens), tokens_.rows(0, rows));
   ops_.from_host(std::as_bytes(std::span(positions)), positions_.rows(0, rows));
-  pipeline_->forward(microbatch(rows, past));
+  const MicroBatch mb = microbatch(rows, past);
+  pipeline_->forward({&mb, 1});
 }
 
 void Generator::generate(std::span<const std::int32_t> prompt, const GenerateOptions& options,

@@ -45,8 +45,9 @@ class Generator {
   Tensor logits_;              // f32 [1,padded V]
   std::vector<KvCache::Layer> layers_;
   KvCache cache_;
+  Stage stage_;
   PlannedMemory memory_;
-  StageMemory stage_;
+  StageMemory stage_memory_;
   std::unique_ptr<Pipeline> pipeline_;
   Ops& ops_;
 };

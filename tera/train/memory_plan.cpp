@@ -19,6 +19,10 @@ void MemoryPlan::add(std::string name, const Arena& measured) {
   items_.push_back({std::move(name), measured.peak(), 1, measured.at_peak()});
 }
 
+void MemoryPlan::add_stage(const StageMemory& measured) {
+  measured.visit([&](std::string_view name, std::span<const Arena> arenas) { add_pool(std::string(name), arenas); });
+}
+
 void MemoryPlan::add_bytes(std::string name, std::size_t bytes) {
   const std::size_t rounded = align_up(bytes, Arena::alignment);
   require_user(rounded >= bytes, "'{}' {}", name, beyond_addresses);
@@ -67,6 +71,10 @@ std::span<std::byte> PlannedMemory::bytes(std::string_view name, std::size_t cop
 
 Arena PlannedMemory::arena(std::string_view name, std::size_t copy) const {
   return Arena(bytes(name, copy), name, on_host_);
+}
+
+StageMemory PlannedMemory::stage(const StageMemory& measured) const {
+  return measured.bind([&](std::string_view name, std::size_t copy, const Arena&) { return arena(name, copy); });
 }
 
 std::string format_bytes(std::size_t bytes) {

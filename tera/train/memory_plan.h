@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tera/pipeline/stage_memory.h"
 #include "tera/tensor/arena.h"
 #include "tera/tensor/device.h"
 
@@ -31,6 +32,7 @@ class MemoryPlan {
     add(std::move(name), *largest);
     items_.back().copies = measured.size();
   }
+  void add_stage(const StageMemory& measured);  // every kind of its arenas as a pool
   void add_bytes(std::string name, std::size_t bytes);
 
   std::span<const MemoryItem> items() const { return items_; }
@@ -50,6 +52,7 @@ class PlannedMemory {
   const MemoryPlan& plan() const { return plan_; }
   Arena arena(std::string_view name, std::size_t copy = 0) const;
   std::span<std::byte> bytes(std::string_view name, std::size_t copy = 0) const;
+  StageMemory stage(const StageMemory& measured) const;  // the arenas of add_stage(measured)
 
  private:
   MemoryPlan plan_;

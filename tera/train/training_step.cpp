@@ -8,19 +8,6 @@ namespace {
 
 DType compute_dtype(Precision precision) { return precision == Precision::bf16 ? DType::bf16 : DType::f32; }
 
-StageMemory bind_stage(const PlannedMemory& memory, const Pools& pools) {
-  StageMemory stage;
-  const auto fill = [&](std::deque<Arena>& arenas, std::string_view name, int copies) {
-    for (int i = 0; i < copies; ++i) arenas.push_back(memory.arena(name, static_cast<std::size_t>(i)));
-  };
-  fill(stage.f_to_b, "activations, F to B", pools.f_to_b);
-  fill(stage.f_to_w, "activations, F to W", pools.f_to_w);
-  fill(stage.b_to_w, "activations, B to W", pools.b_to_w);
-  stage.replay = std::make_unique<Arena>(memory.arena("recompute"));
-  stage.scratch = std::make_unique<Arena>(memory.arena("scratch"));
-  return stage;
-}
-
 }  // namespace
 
 TrainingStep::TrainingStep(const Setup& setup)
@@ -29,8 +16,11 @@ TrainingStep::TrainingStep(const Setup& setup)
       params_(compute_, setup.model.freeze),
       blocks_(build_blocks(make_spec(setup.model, static_cast<std::uint64_t>(setup.config.train.seed)), params_)),
       optimizer_(setup.config.optimizer, params_),
-      schedule_(one_stage(static_cast<int>(setup.batch.num_microbatches))),
-      pools_(check(schedule_, static_cast<int>(setup.batch.num_microbatches))) {
+      stage_{.chunks = {blocks_},
+             .training = plan_alone(one_stage(static_cast<int>(setup.batch.num_microbatches))),
+             .evaluation = plan_forward_alone(),
+             .hidden = setup.model.hidden,
+             .dtype = compute_} {
   params_.lay_out();
   require_user(params_.trained_elements() > 0, "model.freeze: the patterns leave no parameter to train");
 }
@@ -74,8 +64,8 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
   optimizer_.bind(optimizer);
   bind_inputs(inputs);
 
-  StageMemory stage = StageMemory::measuring(pools_);
-  Pipeline pipeline(ops, blocks_, setup_.model.hidden, compute_, stage);
+  StageMemory measured = StageMemory::measuring(stage_);
+  Pipeline pipeline(ops, stage_, measured);
   play(ops, pipeline);
   planned_flops_ = ops.flops();
   optimizer_.step(ops, 0, 1);
@@ -88,11 +78,7 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
   plan.add("gradients", grads);
   plan.add("optimizer", optimizer);
   plan.add("inputs", inputs);
-  plan.add_pool("activations, F to B", stage.f_to_b);
-  plan.add_pool("activations, F to W", stage.f_to_w);
-  plan.add_pool("activations, B to W", stage.b_to_w);
-  plan.add("recompute", *stage.replay);
-  plan.add("scratch", *stage.scratch);
+  plan.add_stage(measured);
   plan.add_bytes("workspace", ops.workspace_peak());
   return plan;
 }
@@ -109,12 +95,12 @@ void TrainingStep::bind(Backend& backend) {
   ops_ = backend.ops.get();
   ops_->bind_workspace(memory_.bytes("workspace"));
   // All that a step takes and gives back is free until the first one, and lies together.
-  const std::span<std::byte> first = memory_.bytes("activations, F to B"), last = memory_.bytes("scratch");
+  const std::span<std::byte> first = memory_.bytes(activations_name(Life::f_to_b, 0, stage_.chunks.size())), last = memory_.bytes("scratch");
   ops_->prepare(rehearsal.planned_calls(), {first.data(), last.data() + last.size()});
   const std::span<std::byte> readings = backend.device->allocate_host(2 * sizeof(Result));
   read_back_ = {reinterpret_cast<Result*>(readings.data()), 2};
-  stage_ = bind_stage(memory_, pools_);
-  pipeline_ = std::make_unique<Pipeline>(*ops_, blocks_, setup_.model.hidden, compute_, stage_);
+  stage_memory_ = memory_.stage(StageMemory::measuring(stage_));
+  pipeline_ = std::make_unique<Pipeline>(*ops_, stage_, stage_memory_);
   params_.initialize(*ops_, static_cast<std::uint64_t>(setup_.config.train.seed));
 }
 
@@ -128,7 +114,7 @@ void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale)
 }
 
 void TrainingStep::play(Ops& ops, Pipeline& pipeline) {
-  pipeline.step(schedule_, batch_);
+  pipeline.step(batch_);
   sum_losses(ops);
 }
 
@@ -138,7 +124,8 @@ void TrainingStep::sum_losses(Ops& ops) {
 }
 
 void TrainingStep::play_evaluation(Ops& ops, Pipeline& pipeline) {
-  pipeline.forward(microbatch(inputs_[0], /*training=*/false));
+  const MicroBatch mb = microbatch(inputs_[0], /*training=*/false);
+  pipeline.forward({&mb, 1});
   ops.sum({.x = inputs_[0].token_loss, .out = loss_sum_});
 }
 

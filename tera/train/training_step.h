@@ -57,7 +57,7 @@ class TrainingStep {
   ParamStore& params() { return params_; }
   std::int64_t count_parameters() const { return params_.count_elements(); }
   const MemoryPlan& memory() const { return memory_.plan(); }
-  const StageMemory& stage_memory() const { return stage_; }  // what a step has really taken
+  const StageMemory& stage_memory() const { return stage_memory_; }  // what a step has really taken
   Ops& ops() { return *ops_; }
   std::int64_t updates() const { return updates_; }
 
@@ -77,8 +77,7 @@ class TrainingStep {
   ParamStore params_;
   Blocks blocks_;
   Optimizer optimizer_;
-  Schedule schedule_;
-  Pools pools_;
+  Stage stage_;
 
   std::vector<Inputs> inputs_;
   std::vector<MicroBatch> batch_;
@@ -86,7 +85,7 @@ class TrainingStep {
   std::span<Result> read_back_;  // host memory that the device writes
   std::size_t readings_ = 0;
   PlannedMemory memory_;
-  StageMemory stage_;
+  StageMemory stage_memory_;
   std::unique_ptr<Pipeline> pipeline_;
   Ops* ops_ = nullptr;
   std::int64_t updates_ = 0;

@@ -64,12 +64,13 @@ class AdaptedModel {
  public:
   AdaptedModel() : params_(DType::f32, {"model.*", "lm_head*"}), blocks_(build_blocks(make_spec(model_, 1), params_)) {
     blocks_.insert(blocks_.end() - 1, std::make_unique<Adapter>(params_, "adapter", model_.hidden, 8));
+    stage_ = {.chunks = {blocks_}, .training = plan_alone(one_stage(1)), .hidden = model_.hidden};
     params_.lay_out();
     Arena measured = Arena::measuring();
     take_state(measured);
     PlanOps plan(*backend_.rules);
-    StageMemory rehearsed = StageMemory::measuring(check(schedule_, 1));
-    Pipeline(plan, blocks_, model_.hidden, DType::f32, rehearsed).step(schedule_, {&mb_, 1});
+    StageMemory rehearsed = StageMemory::measuring(stage_);
+    Pipeline(plan, stage_, rehearsed).step({&mb_, 1});
 
     Arena state(backend_.device->allocate(measured.peak()));
     take_state(state);
@@ -81,7 +82,7 @@ class AdaptedModel {
 
   // The loss; gradients accumulate.
   double run() {
-    Pipeline(ops_, blocks_, model_.hidden, DType::f32, memory_).step(schedule_, {&mb_, 1});
+    Pipeline(ops_, stage_, memory_).step({&mb_, 1});
     double sum = 0;
     for (std::int64_t i = 0; i < rows; ++i) sum += mb_.token_loss.as<float>()[i];
     return sum / rows;
@@ -111,7 +112,7 @@ class AdaptedModel {
   Ops& ops_ = *backend_.ops;
   ParamStore params_;
   Blocks blocks_;
-  Schedule schedule_ = one_stage(1);
+  Stage stage_;
   MicroBatch mb_{.batch = 2};
   StageMemory memory_;
 };

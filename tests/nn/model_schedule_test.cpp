@@ -106,9 +106,11 @@ TEST(ModelSchedules, ThreadsChangeNoBit) {
   }
 }
 
-struct Recorder final : GradSink {
+struct Recorder final : ParamWatch {
   std::vector<int> ready;
-  void block_ready(int block) override { ready.push_back(block); }
+  void after(int block, Act, bool last) override {
+    if (last) ready.push_back(block);
+  }
 };
 
 // Embedding, two layers, head: each is reported once, in the order of backward, and only by the last microbatch: what
@@ -124,9 +126,10 @@ TEST(ModelSchedules, BlocksAreReadyOnceInReverse) {
   }
 }
 
-struct HeadGradientAtReady final : GradSink {
+struct HeadGradientAtReady final : ParamWatch {
   explicit HeadGradientAtReady(Model& m) : model(m) {}
-  void block_ready(int block) override {
+  void after(int block, Act, bool last) override {
+    if (!last) return;
     if (block == 3) head = model.gradient("lm_head.weight");
     if (block == 2) layer = model.gradient("model.layers.1.mlp.down_proj.weight");
   }
@@ -137,10 +140,10 @@ struct HeadGradientAtReady final : GradSink {
 TEST(ModelSchedules, GradientsOfAReadyBlockAreComplete) {
   for (const Schedule& schedule : schedules_in_order()) {
     Model model(tiny_shape(), {.schedule = schedule, .batch = batch_size, .seq = seq});
-    HeadGradientAtReady sink(model);
-    model.train(random_batches(3), sink);
-    expect_same_bits(sink.head, model.gradient("lm_head.weight"), "head");
-    expect_same_bits(sink.layer, model.gradient("model.layers.1.mlp.down_proj.weight"), "layer");
+    HeadGradientAtReady watch(model);
+    model.train(random_batches(3), watch);
+    expect_same_bits(watch.head, model.gradient("lm_head.weight"), "head");
+    expect_same_bits(watch.layer, model.gradient("model.layers.1.mlp.down_proj.weight"), "layer");
   }
 }
 

@@ -10,16 +10,6 @@
 namespace tera::test {
 namespace {
 
-struct NoSink final : GradSink {
-  void block_ready(int) override {}
-};
-
-int microbatches_of(const Schedule& schedule) {
-  int most = 0;
-  for (const auto& action : schedule) most = std::max(most, action.microbatch + 1);
-  return most;
-}
-
 std::int64_t count_targets(const Batch& batch) {
   return std::count_if(batch.targets.begin(), batch.targets.end(), [](std::int32_t target) { return target >= 0; });
 }
@@ -55,31 +45,27 @@ Model::Model(const ModelShape& shape, const Options& options)
       params_(options.compute, shape.freeze),
       blocks_(build_blocks(make_spec(shape, 7), params_)) {
   params_.lay_out();
-  const Pools pools = check(options_.schedule, microbatches_of(options_.schedule));
-
+  stage_ = {.chunks = {blocks_},
+            .training = plan_alone(options_.schedule),
+            .evaluation = plan_forward_alone(),
+            .hidden = shape_.hidden,
+            .dtype = options_.compute};
   Arena weights = Arena::measuring(), constants = Arena::measuring(), grads = Arena::measuring(),
         inputs = Arena::measuring();
   bind(weights, constants, grads, inputs);
   const cpu::CpuWorkspaceRules rules(options_.threads);
   PlanOps plan_ops(rules);
-  measured_ = StageMemory::measuring(pools);
-  Pipeline rehearsal(plan_ops, blocks_, shape_.hidden, options_.compute, measured_);
+  measured_ = StageMemory::measuring(stage_);
+  Pipeline rehearsal(plan_ops, stage_, measured_);
   play(rehearsal);
 
   const auto real = [&](const Arena& measured) { return Arena(device_.allocate(measured.peak()), "test"); };
   Arena real_weights = real(weights), real_constants = real(constants), real_grads = real(grads),
         real_inputs = real(inputs);
   bind(real_weights, real_constants, real_grads, real_inputs);
-  const auto fill = [&](std::deque<Arena>& to, const std::deque<Arena>& from) {
-    for (const auto& arena : from) to.push_back(real(arena));
-  };
-  fill(stage_.f_to_b, measured_.f_to_b);
-  fill(stage_.f_to_w, measured_.f_to_w);
-  fill(stage_.b_to_w, measured_.b_to_w);
-  stage_.replay = std::make_unique<Arena>(real(*measured_.replay));
-  stage_.scratch = std::make_unique<Arena>(real(*measured_.scratch));
+  real_ = measured_.allocate_on(device_);
   ops_.bind_workspace(device_.allocate(plan_ops.workspace_peak()));
-  pipeline_ = std::make_unique<Pipeline>(ops_, blocks_, shape_.hidden, options_.compute, stage_);
+  pipeline_ = std::make_unique<Pipeline>(ops_, stage_, real_);
   params_.initialize(ops_, 11);
 }
 
@@ -87,7 +73,7 @@ void Model::bind(Arena& weights, Arena& constants, Arena& grads, Arena& inputs) 
   const std::int64_t rows = options_.batch * options_.seq;
   params_.bind({weights, constants, &weights, &grads});
   batch_.clear();
-  for (int i = 0; i < microbatches_of(options_.schedule); ++i) {
+  for (int i = 0; i < stage_.training.microbatches; ++i) {
     batch_.push_back({.tokens = inputs.take(shape(rows), DType::i32, "tokens"),
                       .targets = inputs.take(shape(rows), DType::i32, "targets"),
                       .positions = inputs.take(shape(rows), DType::i32, "positions"),
@@ -102,26 +88,25 @@ void Model::bind(Arena& weights, Arena& constants, Arena& grads, Arena& inputs) 
 }
 
 void Model::play(Pipeline& pipeline) {
-  NoSink sink;
-  pipeline.step(options_.schedule, batch_, sink);
+  pipeline.step(batch_);
   MicroBatch forward = batch_[0];
   forward.training = false;
   forward.logits = logits_;
-  pipeline.forward(forward);
+  pipeline.forward({&forward, 1});
 }
 
 double Model::train(const std::vector<Batch>& batches) {
-  NoSink sink;
-  return train(batches, sink);
+  ParamWatch nobody;
+  return train(batches, nobody);
 }
 
-double Model::train(const std::vector<Batch>& batches, GradSink& sink) {
+double Model::train(const std::vector<Batch>& batches, ParamWatch& watch) {
   require(batches.size() == batch_.size(), "{} batches for {} microbatches", batches.size(), batch_.size());
   std::int64_t counted = 0;
   for (const auto& batch : batches) counted += count_targets(batch);
   for (std::size_t i = 0; i < batches.size(); ++i) load(i, batches[i], 1.0f / static_cast<float>(counted));
   for (const auto& group : params_.groups()) ops_.fill({.out = group.grad, .value = 0});
-  pipeline_->step(options_.schedule, batch_, sink);
+  pipeline_->step(batch_, watch);
   double sum = 0;
   for (const auto& mb : batch_)
     for (const float loss : download<float>(ops_, mb.token_loss)) sum += loss;
@@ -153,7 +138,7 @@ double Model::evaluate(const Batch& batch) {
   load(0, batch, 0);
   MicroBatch forward = batch_[0];
   forward.training = false;
-  pipeline_->forward(forward);
+  pipeline_->forward({&forward, 1});
   double sum = 0;
   for (const float loss : download<float>(ops_, forward.token_loss)) sum += loss;
   return sum / static_cast<double>(count_targets(batch));
@@ -165,7 +150,7 @@ std::vector<float> Model::logits(const Batch& batch) {
   forward.targets = {};
   forward.training = false;
   forward.logits = logits_;
-  pipeline_->forward(forward);
+  pipeline_->forward({&forward, 1});
   return download<float>(ops_, logits_);
 }
 
@@ -186,21 +171,23 @@ std::vector<float> Model::all_gradients() {
 }
 
 bool Model::peaks_as_planned() const {
-  const auto equal = [](const std::deque<Arena>& a, const std::deque<Arena>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                      [](const Arena& x, const Arena& y) { return x.peak() == y.peak(); });
+  std::vector<std::size_t> planned, taken;
+  const auto collect = [](const StageMemory& memory, std::vector<std::size_t>& peaks) {
+    memory.visit([&](std::string_view, std::span<const Arena> arenas) {
+      for (const Arena& arena : arenas) peaks.push_back(arena.peak());
+    });
   };
-  return equal(measured_.f_to_b, stage_.f_to_b) && equal(measured_.f_to_w, stage_.f_to_w) &&
-         equal(measured_.b_to_w, stage_.b_to_w) && measured_.replay->peak() == stage_.replay->peak() &&
-         measured_.scratch->peak() == stage_.scratch->peak();
+  collect(measured_, planned);
+  collect(real_, taken);
+  return planned == taken;
 }
 
 bool Model::stashes_are_empty() const {
-  const auto empty = [](const std::deque<Arena>& arenas) {
-    return std::all_of(arenas.begin(), arenas.end(), [](const Arena& arena) { return arena.mark() == 0; });
-  };
-  return empty(stage_.f_to_b) && empty(stage_.f_to_w) && empty(stage_.b_to_w) && stage_.replay->mark() == 0 &&
-         stage_.scratch->mark() == 0;
+  bool empty = true;
+  real_.visit([&](std::string_view, std::span<const Arena> arenas) {
+    for (const Arena& arena : arenas) empty = empty && arena.mark() == 0;
+  });
+  return empty;
 }
 
 }  // namespace tera::test

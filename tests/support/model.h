@@ -39,7 +39,7 @@ class Model {
 
   // Plays the schedule; gradients accumulate into zeros. Returns the mean of the counted token losses.
   double train(const std::vector<Batch>& batches);
-  double train(const std::vector<Batch>& batches, GradSink& sink);
+  double train(const std::vector<Batch>& batches, ParamWatch& watch);
   double evaluate(const Batch& batch);                   // the same mean, by a forward pass that keeps nothing
   std::vector<float> logits(const Batch& batch);         // [T,padded V]
   std::vector<float> gradient(const std::string& part);  // by outside name, [out,in]
@@ -62,7 +62,8 @@ class Model {
   Blocks blocks_;
   std::vector<MicroBatch> batch_;
   Tensor logits_;
-  StageMemory measured_, stage_;
+  Stage stage_;
+  StageMemory measured_, real_;
   std::unique_ptr<Pipeline> pipeline_;
 };
 

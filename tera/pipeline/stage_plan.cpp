@@ -1,0 +1,70 @@
+#include "tera/pipeline/stage_plan.h"
+
+#include <algorithm>
+
+#include "tera/base/error.h"
+#include "tera/pipeline/check.h"
+
+namespace tera {
+namespace {
+
+// Buffers in use, and the most there were.
+struct Use {
+  int now = 0, most = 0;
+  void open() { most = std::max(most, ++now); }
+  void close() { --now; }
+};
+
+struct ChunkUse {
+  Use x, dy;
+  Use& of(const Message& message) { return message.gradient ? dy : x; }
+};
+
+// Plays the plan's actions and exchanges; who waits for whom does not matter for buffers.
+std::vector<ChunkUse> count_buffers(const StagePlan& plan) {
+  const Placement& placement = plan.placement;
+  std::vector<ChunkUse> uses(static_cast<std::size_t>(placement.chunks));
+  const auto chunk = [&](int which) -> ChunkUse& { return uses[static_cast<std::size_t>(which)]; };
+  const auto target = [&](const Message& m) -> Use& { return chunk(placement.chunk_of(m.to_stage())).of(m); };
+  for (std::size_t i = 0; i < plan.actions.size(); ++i) {
+    for (const Message& message : plan.exchanges[i])
+      if (placement.rank_of(message.from_stage) != plan.rank) target(message).open();
+    const Action& action = plan.actions[i];
+    const auto result = result_of(placement, plan.rank, action);
+    if (result && !result->crosses_ranks(placement)) target(*result).open();
+    const int stage = placement.virtual_stage(plan.rank, action.chunk);
+    const bool has_x = stage > 0, has_dy = stage + 1 < placement.virtual_stages();
+    if (has_x && (makes_gradient(action.act) || !plan.backward)) chunk(action.chunk).x.close();
+    if (has_dy && (action.act == Act::W || action.act == Act::BW)) chunk(action.chunk).dy.close();
+  }
+  return uses;
+}
+
+}  // namespace
+
+StagePlan make_stage_plan(const PipelineSchedule& schedule, int rank) {
+  const ScheduleReport report = check(schedule);
+  require(rank >= 0 && rank < schedule.placement.stages, "rank {} of a pipeline of {}", rank,
+          schedule.placement.stages);
+  const auto mine = static_cast<std::size_t>(rank);
+  StagePlan plan{.placement = schedule.placement,
+                 .rank = rank,
+                 .microbatches = schedule.microbatches,
+                 .backward = schedule.backward,
+                 .actions = schedule.ranks[mine],
+                 .exchanges = exchanges(schedule)[mine]};
+  const auto uses = count_buffers(plan);
+  for (std::size_t i = 0; i < uses.size(); ++i)
+    plan.chunks.push_back({report.ranks[mine].chunks[i].pools, uses[i].x.most, uses[i].dy.most});
+  return plan;
+}
+
+StagePlan plan_alone(const Schedule& schedule) {
+  int microbatches = 0;
+  for (const Action& action : schedule) microbatches = std::max(microbatches, action.microbatch + 1);
+  return make_stage_plan({.placement = {}, .microbatches = microbatches, .ranks = {schedule}}, 0);
+}
+
+StagePlan plan_forward_alone(int microbatches) { return make_stage_plan(forward_only({}, microbatches), 0); }
+
+}  // namespace tera
