@@ -29,7 +29,7 @@ class SpecMaker {
                    .layers = {},
                    .head = head(),
                    .tied = model_.tied_embeddings,
-                   .recompute = {.unit = model_.recompute.full ? 1 : 0}};
+                   .recompute = recompute()};
     for (std::int64_t i = 0; i < model_.num_layers; ++i)
       spec.layers.push_back({.mixer = attention(i), .ffn = mlp(i)});
     return spec;
@@ -41,6 +41,12 @@ class SpecMaker {
   }
   NormSpec norm(std::string name, std::int64_t size) const {
     return {.name = std::move(name), .size = size, .kind = model_.norm, .eps = model_.norm_eps};
+  }
+  RecomputeRule recompute() const {
+    const RecomputeShape& wanted = model_.recompute;
+    if (!wanted.full) return {};
+    if (wanted.method == RecomputeMethod::uniform) return {.unit = wanted.layers};
+    return {.unit = 1, .layers_per_chunk = wanted.layers};
   }
   // Projections back into the residual stream start smaller, so that its variance does not grow with depth.
   float output_std() const { return model_.init_std / std::sqrt(2.0f * static_cast<float>(model_.num_layers)); }

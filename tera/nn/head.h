@@ -33,6 +33,7 @@ class Head final : public BlockOf<HeadSaved> {
   // Rows of logits that are made at a time.
   static std::int64_t chunk_rows(std::int64_t tokens, std::int64_t padded_vocab, std::int64_t chunk_elements);
   const char* kind() const override { return "head"; }
+  bool makes_gradients_in_f() const override { return true; }
 
  private:
   void chunk(Run& run, const Tensor& normed, const Tensor& dnormed, std::int64_t begin, std::int64_t end);

@@ -8,8 +8,8 @@
 
 namespace tera {
 
-DataParallel::DataParallel(ParamStore& params, Groups& groups, Options options)
-    : params_(params), groups_(groups), options_(std::move(options)) {
+DataParallel::DataParallel(ParamStore& params, Groups& groups, Ops& ops, Options options)
+    : params_(params), groups_(groups), options_(std::move(options)), ops_(&ops) {
   const auto buckets = params.buckets();
   states_.resize(buckets.size());
   buckets_of_.resize(options_.grads_in_f.size());
@@ -49,7 +49,7 @@ std::vector<DataParallel::ReplicaSum> DataParallel::replica_sums(const Bucket& b
 }
 
 bool DataParallel::makes_gradients(int block, Act act) const {
-  return act != Act::F || options_.grads_in_f[static_cast<std::size_t>(block)];
+  return training_ && (act != Act::F || options_.grads_in_f[static_cast<std::size_t>(block)]);
 }
 
 void DataParallel::before(int block, Act act, int next_block) {

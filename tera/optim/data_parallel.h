@@ -27,9 +27,9 @@ class DataParallel final : public ParamWatch {
     bool overlap_param_gather = false;  // wait for weights where they are first used
     std::vector<bool> grads_in_f{};     // per block: its forward makes gradients too
   };
-  DataParallel(ParamStore& params, Groups& groups, Options options);
+  DataParallel(ParamStore& params, Groups& groups, Ops& ops, Options options);
 
-  void use(Ops& ops) { ops_ = &ops; }  // whose queue computes: the plan's, then the real one
+  void training(bool on) { training_ = on; }  // else no block makes gradients
 
   void before(int block, Act act, int next_block) override;
   void after(int block, Act act, bool last) override;
@@ -73,7 +73,8 @@ class DataParallel final : public ParamWatch {
   ParamStore& params_;
   Groups& groups_;
   Options options_;
-  Ops* ops_ = nullptr;
+  Ops* ops_;
+  bool training_ = true;
   std::vector<State> states_;
   std::vector<std::vector<int>> buckets_of_;  // per block
   std::vector<Room> weight_rooms_, grad_rooms_;

@@ -28,6 +28,9 @@ struct Stage {
   // Whether computing goes on while a result is on its way. Without, a rank waits after each action until its result
   // has been taken; receives are posted early in any case, and only waited for by the action that needs them.
   bool overlap_p2p = true;
+
+  // In BW, blocks may play parts of W inside B, while sums over tensor-parallel ranks are on their way (Run::w_in_b).
+  bool w_in_b = false;
 };
 
 }  // namespace tera

@@ -16,10 +16,12 @@ double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-BatchOptions batch_options(const Setup& setup) {
+BatchOptions batch_options(const Setup& setup, const Groups& groups) {
   return {.seq_length = setup.batch.seq_length,
           .micro_batch_size = setup.batch.micro_batch,
-          .global_batch_size = setup.batch.global_batch};
+          .global_batch_size = setup.batch.global_batch,
+          .data_rank = groups.dp.rank(),
+          .data_ranks = groups.dp.size()};
 }
 
 // A microbatch with no target left to count must not divide by zero.
@@ -40,14 +42,24 @@ LrSchedule make_schedule(const Setup& setup) {
           .wsd_decay_samples = setup.schedule.wsd_decay_iters * samples};
 }
 
-Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log)
-    : setup_(setup), data_(std::move(data)), log_(log), step_(setup), schedule_(make_schedule(setup)) {
+Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log, Comm* world)
+    : setup_(setup),
+      data_(std::move(data)),
+      log_(log),
+      step_(setup, world ? world->rank() : 0),
+      schedule_(make_schedule(setup)) {
   schedule_.check();
-  step_.bind(backend);  // first: what does not fit is refused before anything is allocated
+  // First: what does not fit is refused before anything is allocated.
+  if (world) {
+    step_.bind(backend, *world);
+  } else {
+    step_.bind(backend);
+  }
+  const BatchOptions options = batch_options(setup, step_.layout().groups);
   report_late_ = backend.ops->traits().asynchronous;
   peak_flops_ = backend.peak_flops;
-  train_loader_ = std::make_unique<BatchLoader>(*data_.train, batch_options(setup));
-  if (data_.valid) valid_loader_ = std::make_unique<BatchLoader>(*data_.valid, batch_options(setup));
+  train_loader_ = std::make_unique<BatchLoader>(*data_.train, options);
+  if (data_.valid) valid_loader_ = std::make_unique<BatchLoader>(*data_.valid, options);
   const auto rows = static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length);
   for (auto* ids : {&tokens_, &targets_, &positions_}) ids->resize(rows);
   row_ids_.resize(rows);
@@ -55,26 +67,23 @@ Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log
 }
 
 void Trainer::run(StopRequest& stop) {
-  const auto begin = Clock::now();
+  begin_ = Clock::now();
   stop.collect();
-  const double limit_ms = setup_.config.train.exit_duration_in_mins * 60e3;
-  while (done_ < setup_.batch.train_iters) {
-    start_step();
+  while (done_ < setup_.batch.train_iters && !stopping_) {
+    start_step(stop);
     if (!report_late_) report_pending();
     if (evaluation_is_due()) evaluate();
-    if (stop.asked()) {
-      report_pending();
-      log_.info("stopped on request after step {} of {}", done_, setup_.batch.train_iters);
-      break;
-    }
-    if (limit_ms > 0 && milliseconds_since(begin) >= limit_ms) {
-      report_pending();
-      log_.info("train.exit_duration_in_mins is over: stopped after step {} of {}", done_, setup_.batch.train_iters);
-      break;
-    }
   }
   report_pending();
+  if (stopping_ && done_ < setup_.batch.train_iters)
+    log_.info("{} after step {} of {}", out_of_time() ? "train.exit_duration_in_mins is over: stopped" : "stopped on request",
+              done_, setup_.batch.train_iters);
   for (auto& sink : sinks_) sink->finish();
+}
+
+bool Trainer::out_of_time() const {
+  const double limit_ms = setup_.config.train.exit_duration_in_mins * 60e3;
+  return limit_ms > 0 && milliseconds_since(begin_) >= limit_ms;
 }
 
 // The loss is divided by the counted targets of the whole global batch, so it does not depend on how the batch is cut;
@@ -85,19 +94,20 @@ void Trainer::load_batch() {
   for (std::int64_t i = 0; i < setup_.batch.num_microbatches; ++i) {
     train_loader_->fill(consumed_, i, staging_);
     const auto own = std::count_if(targets_.begin(), targets_.end(), [](std::int32_t target) { return target >= 0; });
-    step_.load(i, staging_, global ? inverse(counted_) : inverse(own * setup_.batch.num_microbatches));
+    step_.load(i, staging_, global ? inverse(counted_) : inverse(own * setup_.batch.num_microbatches * setup_.parallel.dp));
   }
 }
 
-// Enqueues a step; then reports the one before it, whose results have come meanwhile.
-void Trainer::start_step() {
+// Enqueues a step; then reports the one before it, whose results have come meanwhile. A vote to stop is told with the
+// results, so all ranks learn of it at the same step.
+void Trainer::start_step(const StopRequest& stop) {
   if (!pending_) last_report_ = Clock::now();
   load_batch();
   step_.forward_backward();
   Pending started;
   started.metrics.lr = learning_rate(schedule_, consumed_);
   step_.update(started.metrics.lr);
-  started.reading = step_.read_back();
+  started.reading = step_.read_back(stop.asked() || out_of_time());
   started.counted = counted_;
   consumed_ += setup_.batch.global_batch;
   started.metrics.step = ++done_;
@@ -118,12 +128,13 @@ void Trainer::report(Pending pending) {
   StepMetrics& metrics = pending.metrics;
   metrics.loss = result.loss_sum / static_cast<double>(std::max<std::int64_t>(pending.counted, 1));
   metrics.grad_norm = result.grad_norm;
+  stopping_ = stopping_ || result.votes > 0;
   metrics.step_ms = milliseconds_since(last_report_);
   last_report_ = Clock::now();
   metrics.tokens_per_s =
       static_cast<double>(setup_.batch.global_batch * setup_.batch.seq_length) / metrics.step_ms * 1e3;
-  metrics.tflops_per_device =
-      metrics.tokens_per_s * model_flops_per_token(setup_.model, setup_.batch.seq_length) / 1e12;
+  metrics.tflops_per_device = metrics.tokens_per_s * model_flops_per_token(setup_.model, setup_.batch.seq_length) /
+                              1e12 / step_.layout().groups.world.size();
   if (peak_flops_ > 0) metrics.mfu = metrics.tflops_per_device * 1e12 / peak_flops_;
   for (auto& sink : sinks_) sink->step(metrics);
   check_finite(metrics);
@@ -150,9 +161,9 @@ void Trainer::evaluate() {
     counted += valid_loader_->counted_targets(first);
     for (std::int64_t j = 0; j < setup_.batch.num_microbatches; ++j) {
       valid_loader_->fill(first, j, staging_);
-      step_.load(0, staging_, 0);
-      sum += step_.evaluate();
+      step_.load(j, staging_, 0);
     }
+    sum += step_.evaluate();
   }
   const EvalMetrics metrics{.step = done_,
                             .eval_loss = sum / static_cast<double>(std::max<std::int64_t>(counted, 1)),

@@ -19,14 +19,15 @@ class StopRequest;
 
 class Trainer {
  public:
-  Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log);
+  // One of the ranks of the world; without a world, the only one. All train; sinks and log are usually rank 0's.
+  Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log, Comm* world = nullptr);
 
   void add_sink(std::unique_ptr<MetricsSink> sink) { sinks_.push_back(std::move(sink)); }
   // Whether a step is reported only when the next one has been enqueued; the default suits the backend.
   void report_late(bool late) { report_late_ = late; }
 
   // Trains until train_iters, the time limit, or a request to stop; each after a whole step and the evaluation that is
-  // due after it.
+  // due after it. When any rank wants to stop, all do, after the same step.
   void run(StopRequest& stop);
 
   TrainingStep& step() { return step_; }
@@ -41,7 +42,8 @@ class Trainer {
   };
 
   void load_batch();
-  void start_step();
+  void start_step(const StopRequest& stop);
+  bool out_of_time() const;
   void report(Pending pending);
   void report_pending();
   void evaluate();
@@ -70,6 +72,8 @@ class Trainer {
   std::optional<Pending> pending_;
   std::chrono::steady_clock::time_point last_report_;
   double peak_flops_ = 0;
+  std::chrono::steady_clock::time_point begin_;
+  bool stopping_ = false;  // some rank asked for it
 };
 
 // The learning rate as the config has it, counted in samples.

@@ -10,25 +10,43 @@ DType compute_dtype(Precision precision) { return precision == Precision::bf16 ?
 
 }  // namespace
 
-TrainingStep::TrainingStep(const Setup& setup)
+TrainingStep::TrainingStep(const Setup& setup, int rank)
     : setup_(setup),
       compute_(compute_dtype(setup.config.mixed_precision.precision)),
+      layout_(setup, rank),
+      whole_(layout_.whole_model(setup)),
       params_(compute_, setup.model.freeze),
-      blocks_(build_blocks(make_spec(setup.model, static_cast<std::uint64_t>(setup.config.train.seed)), params_)),
+      chunks_(build_chunks(make_spec(setup.model, static_cast<std::uint64_t>(setup.config.train.seed)), layout_.chunks,
+                           params_, layout_.tp)),
       optimizer_(setup.config.optimizer, params_),
-      stage_{.chunks = {blocks_},
-             .training = plan_alone(one_stage(static_cast<int>(setup.batch.num_microbatches))),
-             .evaluation = plan_forward_alone(),
+      stage_{.training = layout_.training,
+             .evaluation = layout_.evaluation,
              .hidden = setup.model.hidden,
-             .dtype = compute_} {
-  params_.lay_out();
-  require_user(params_.trained_elements() > 0, "model.freeze: the patterns leave no parameter to train");
+             .dtype = compute_,
+             .row_shards = layout_.tp.cuts_rows() ? layout_.tp.size() : 1,
+             .pp = &layout_.groups.pp,
+             .overlap_p2p = setup.parallel.overlap_p2p_comm,
+             .w_in_b = setup.parallel.tp_comm_overlap && layout_.tp.size() > 1} {
+  for (const auto& chunk : chunks_) stage_.chunks.emplace_back(chunk);
+  params_.lay_out(layout_.flat);
+  require_user(!whole_.norm_keys.empty(), "model.freeze: the patterns leave no parameter to train");
+  optimizer_.span_ranks(
+      {.world = &layout_.groups.world, .counts = layout_.counts_norm, .parts_of_model = whole_.norm_keys});
+}
+
+DataParallel TrainingStep::make_data_parallel(Ops& ops) {
+  DataParallel::Options options{.overlap_grad_reduce = setup_.parallel.overlap_grad_reduce,
+                                .overlap_param_gather = setup_.parallel.overlap_param_gather};
+  for (const auto& chunk : chunks_)
+    for (const auto& block : chunk) options.grads_in_f.push_back(block->makes_gradients_in_f());
+  return {params_, layout_.groups, ops, std::move(options)};
 }
 
 void TrainingStep::bind_inputs(Arena& arena) {
   const Shape rows = shape(setup_.batch.micro_batch * setup_.batch.seq_length);
   inputs_.clear();
   batch_.clear();
+  evaluation_batch_.clear();
   for (std::int64_t i = 0; i < setup_.batch.num_microbatches; ++i) {
     inputs_.push_back({.tokens = arena.take(rows, DType::i32, "tokens"),
                        .targets = arena.take(rows, DType::i32, "targets"),
@@ -37,8 +55,9 @@ void TrainingStep::bind_inputs(Arena& arena) {
                        .token_loss = arena.take(rows, DType::f32, "token losses"),
                        .loss_scale = arena.take(shape(1), DType::f32, "loss scale")});
     batch_.push_back(microbatch(inputs_.back(), /*training=*/true));
+    evaluation_batch_.push_back(microbatch(inputs_.back(), /*training=*/false));
   }
-  loss_sum_ = arena.take(shape(1), DType::f64, "loss sum");
+  loss_sum_ = arena.take(shape(2), DType::f64, "loss sum");
 }
 
 MicroBatch TrainingStep::microbatch(const Inputs& inputs, bool training) const {
@@ -66,10 +85,14 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
 
   StageMemory measured = StageMemory::measuring(stage_);
   Pipeline pipeline(ops, stage_, measured);
-  play(ops, pipeline);
+  DataParallel replicas = make_data_parallel(ops);
+  for (PlannedComm* group : layout_.groups.all()) group->forget_traffic();
+  play(ops, pipeline, replicas);
   planned_flops_ = ops.flops();
-  optimizer_.step(ops, 0, 1);
-  play_evaluation(ops, pipeline);
+  play_update(ops, replicas, 0, 1);
+  planned_traffic_.clear();
+  for (const PlannedComm* group : layout_.groups.all()) planned_traffic_.push_back(group->traffic());
+  play_evaluation(ops, pipeline, replicas);
 
   MemoryPlan plan;
   plan.add("weights", weights);
@@ -84,6 +107,11 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
 }
 
 void TrainingStep::bind(Backend& backend) {
+  alone_ = make_self_comm(*backend.ops);
+  bind(backend, *alone_);
+}
+
+void TrainingStep::bind(Backend& backend, Comm& world) {
   PlanOps rehearsal(*backend.rules);
   memory_ = PlannedMemory(*backend.device, rehearse(rehearsal));
   Arena weights = memory_.arena("weights"), constants = memory_.arena("constants");
@@ -100,6 +128,8 @@ void TrainingStep::bind(Backend& backend) {
   const std::span<std::byte> readings = backend.device->allocate_host(2 * sizeof(Result));
   read_back_ = {reinterpret_cast<Result*>(readings.data()), 2};
   stage_memory_ = memory_.stage(StageMemory::measuring(stage_));
+  layout_.groups.join(world);
+  replicas_ = std::make_unique<DataParallel>(make_data_parallel(*ops_));
   pipeline_ = std::make_unique<Pipeline>(*ops_, stage_, stage_memory_);
   params_.initialize(*ops_, static_cast<std::uint64_t>(setup_.config.train.seed));
 }
@@ -113,37 +143,52 @@ void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale)
   ops_->from_host(std::as_bytes(std::span(&scale, 1)), inputs.loss_scale);
 }
 
-void TrainingStep::play(Ops& ops, Pipeline& pipeline) {
-  pipeline.step(batch_);
+void TrainingStep::play(Ops& ops, Pipeline& pipeline, DataParallel& replicas) {
+  replicas.training(true);
+  pipeline.step(batch_, replicas);
+  replicas.finish_gradients();
   sum_losses(ops);
 }
 
+void TrainingStep::play_update(Ops& ops, DataParallel& replicas, double lr, std::int64_t number) {
+  optimizer_.step(ops, lr, number);
+  replicas.hand_out_weights();
+}
+
+// Ranks that have no losses, or the same as another, add nothing.
 void TrainingStep::sum_losses(Ops& ops) {
-  for (std::size_t i = 0; i < inputs_.size(); ++i)
-    ops.sum({.x = inputs_[i].token_loss, .out = loss_sum_, .accumulate = i > 0});
+  const Tensor losses = loss_sum_.rows(0, 1);
+  if (!layout_.counts_loss) ops.fill({.out = losses, .value = 0});
+  for (std::size_t i = 0; layout_.counts_loss && i < inputs_.size(); ++i)
+    ops.sum({.x = inputs_[i].token_loss, .out = losses, .accumulate = i > 0});
 }
 
-void TrainingStep::play_evaluation(Ops& ops, Pipeline& pipeline) {
-  const MicroBatch mb = microbatch(inputs_[0], /*training=*/false);
-  pipeline.forward({&mb, 1});
-  ops.sum({.x = inputs_[0].token_loss, .out = loss_sum_});
+void TrainingStep::play_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& replicas) {
+  replicas.training(false);
+  pipeline.forward(evaluation_batch_, replicas);
+  sum_losses(ops);
+  ops.wait(layout_.groups.world.all_reduce(loss_sum_.rows(0, 1), Reduce::sum, ops.record()));
 }
 
-void TrainingStep::forward_backward() { play(*ops_, *pipeline_); }
+void TrainingStep::forward_backward() { play(*ops_, *pipeline_, *replicas_); }
 
-void TrainingStep::update(double lr) { optimizer_.step(*ops_, lr, ++updates_); }
+void TrainingStep::update(double lr) { play_update(*ops_, *replicas_, lr, ++updates_); }
 
 double TrainingStep::evaluate() {
-  play_evaluation(*ops_, *pipeline_);
+  play_evaluation(*ops_, *pipeline_, *replicas_);
   double sum = 0;
-  ops_->to_host(loss_sum_, std::as_writable_bytes(std::span(&sum, 1)));
+  ops_->to_host(loss_sum_.rows(0, 1), std::as_writable_bytes(std::span(&sum, 1)));
   return sum;
 }
 
-TrainingStep::Reading TrainingStep::read_back() {
+TrainingStep::Reading TrainingStep::read_back(bool vote) {
+  const double mine = vote ? 1 : 0;
+  ops_->from_host(std::as_bytes(std::span(&mine, 1)), loss_sum_.rows(1, 2));
+  ops_->wait(layout_.groups.world.all_reduce(loss_sum_, Reduce::sum, ops_->record()));
   const std::size_t slot = readings_++ % read_back_.size();
   Result& result = read_back_[slot];
-  ops_->to_host_later(loss_sum_, std::as_writable_bytes(std::span(&result.loss_sum, 1)));
+  ops_->to_host_later(loss_sum_.rows(0, 1), std::as_writable_bytes(std::span(&result.loss_sum, 1)));
+  ops_->to_host_later(loss_sum_.rows(1, 2), std::as_writable_bytes(std::span(&result.votes, 1)));
   ops_->to_host_later(optimizer_.grad_norm(), std::as_writable_bytes(std::span(&result.grad_norm, 1)));
   return {ops_->record(), slot};
 }

@@ -1,20 +1,22 @@
 #pragma once
-// One training step of one rank: a model, its memory, the engine and the optimizer, put together. Use it as it is, or
-// take its parts and write a loop of your own (docs/library.md).
+// One training step of one rank: its part of the model, its memory, the engine, the sums over ranks and the optimizer,
+// put together. Use it as it is, or take its parts and write a loop of your own (docs/library.md).
 //
-//   TrainingStep step(setup);
-//   step.bind(backend);                  // rehearses, allocates once, draws the initial weights
-//   step.load(i, batch, scale) ...       // every microbatch
+//   TrainingStep step(setup, rank);
+//   step.bind(backend, world);           // rehearses, allocates once, meets the other ranks, draws the initial weights
+//   step.load(i, batch, scale) ...       // every microbatch of this rank
 //   step.forward_backward();
 //   step.update(lr);
 
 #include "tera/config/setup.h"
 #include "tera/data/batch_loader.h"
 #include "tera/models/build.h"
+#include "tera/optim/data_parallel.h"
 #include "tera/optim/optimizer.h"
 #include "tera/pipeline/pipeline.h"
 #include "tera/train/backend.h"
 #include "tera/train/memory_plan.h"
+#include "tera/train/rank_layout.h"
 
 namespace tera {
 
@@ -22,40 +24,46 @@ class PlanOps;
 
 class TrainingStep {
  public:
-  explicit TrainingStep(const Setup& setup);
+  explicit TrainingStep(const Setup& setup, int rank = 0);
 
   // The step, rehearsed without memory: exact for everything that bind() allocates.
   MemoryPlan plan(const WorkspaceRules& rules);
   // FLOPs (two per multiply-add) of matrix products and attention in one step, counted in the rehearsal.
   double planned_flops() const { return planned_flops_; }
 
-  void bind(Backend& backend);
+  // world: all ranks of the setup, working through backend.ops; it outlives the step.
+  void bind(Backend& backend, Comm& world);
+  void bind(Backend& backend);  // a world of one
 
   // Copies a microbatch to the device. scale: what a token's loss counts in the gradient.
   void load(std::int64_t microbatch, const BatchSpans& host, float scale);
-  // Gradients of all loaded microbatches accumulate.
+  // Gradients of all loaded microbatches accumulate, and are summed over the ranks.
   void forward_backward();
   // Clips, updates, clears the gradients.
   void update(double lr);
-  // Sum of the token losses of a microbatch loaded into slot 0, without gradients.
+  // Sum of the token losses of all loaded microbatches and ranks, without gradients.
   double evaluate();
 
-  // For the log: sum of token losses over all microbatches, and the norm of the gradient. read_back() only starts to
-  // bring them to the host, so that the next step can be enqueued before result() waits for them; at most two at a
-  // time.
+  // For the log: sum of token losses over all microbatches and ranks, and the norm of the gradient. read_back() only
+  // starts to bring them to the host, so that the next step can be enqueued before result() waits for them; at most two
+  // at a time. Every rank gives a vote, and all learn of all at the same step.
   struct Reading {
     Ticket ticket;
     std::size_t slot = 0;
   };
   struct Result {
     double loss_sum = 0;
+    double votes = 0;  // how many ranks gave one
     float grad_norm = 0;
   };
-  Reading read_back();
+  Reading read_back(bool vote = false);
   Result result(const Reading& reading);
 
   ParamStore& params() { return params_; }
-  std::int64_t count_parameters() const { return params_.count_elements(); }
+  std::int64_t count_parameters() const { return whole_.parameters; }  // of the whole model
+  const RankLayout& layout() const { return layout_; }
+  // What this rank sends in a step, group by group in the order of Groups::all(), as rehearsed.
+  const std::vector<Traffic>& planned_traffic() const { return planned_traffic_; }
   const MemoryPlan& memory() const { return memory_.plan(); }
   const StageMemory& stage_memory() const { return stage_memory_; }  // what a step has really taken
   Ops& ops() { return *ops_; }
@@ -67,26 +75,33 @@ class TrainingStep {
   };
   void bind_inputs(Arena& arena);
   MicroBatch microbatch(const Inputs& inputs, bool training) const;
-  void play(Ops& ops, Pipeline& pipeline);
+  DataParallel make_data_parallel(Ops& ops);
+  void play(Ops& ops, Pipeline& pipeline, DataParallel& replicas);
+  void play_update(Ops& ops, DataParallel& replicas, double lr, std::int64_t number);
   void sum_losses(Ops& ops);
-  void play_evaluation(Ops& ops, Pipeline& pipeline);
+  void play_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& replicas);
   MemoryPlan rehearse(PlanOps& ops);
 
   Setup setup_;
   DType compute_;
+  RankLayout layout_;
+  RankLayout::WholeModel whole_;
   ParamStore params_;
-  Blocks blocks_;
+  std::vector<Blocks> chunks_;
   Optimizer optimizer_;
   Stage stage_;
 
   std::vector<Inputs> inputs_;
-  std::vector<MicroBatch> batch_;
-  Tensor loss_sum_;              // f64 [1]
+  std::vector<MicroBatch> batch_, evaluation_batch_;
+  Tensor loss_sum_;              // f64 [2]: losses, votes
   std::span<Result> read_back_;  // host memory that the device writes
   std::size_t readings_ = 0;
   PlannedMemory memory_;
   StageMemory stage_memory_;
+  std::unique_ptr<Comm> alone_;  // the world of one
+  std::unique_ptr<DataParallel> replicas_;
   std::unique_ptr<Pipeline> pipeline_;
+  std::vector<Traffic> planned_traffic_;
   Ops* ops_ = nullptr;
   std::int64_t updates_ = 0;
   double planned_flops_ = 0;

@@ -1,0 +1,94 @@
+#include "tera/train/rank_layout.h"
+
+#include "tera/base/error.h"
+#include "tera/optim/optimizer.h"
+
+namespace tera {
+namespace {
+
+Placement placement(const ParallelShape& parallel) {
+  const bool v = parallel.schedule == PipelineScheduleKind::zero_bubble_v && parallel.mesh.pp > 1;
+  return {.stages = parallel.mesh.pp, .chunks = parallel.chunks, .kind = v ? PlacementKind::v : PlacementKind::loop};
+}
+
+int microbatches(const Setup& setup) { return static_cast<int>(setup.batch.num_microbatches); }
+
+FlatRules flat_rules(const ParallelShape& parallel, const Groups& groups) {
+  const int replicas = groups.dp_cp.size();
+  const Sharding sharding = replicas > 1 ? parallel.sharding : Sharding::no_shard;
+  const bool cut_grads = sharding == Sharding::optim_grads || sharding == Sharding::optim_grads_params;
+  return {.bucket_size = replicas > 1 ? parallel.bucket_size : 0,
+          .bucket_per_block = cut_grads,
+          .shares = sharding == Sharding::no_shard ? 1 : replicas,
+          .share = sharding == Sharding::no_shard ? 0 : groups.dp_cp.rank(),
+          .keep_grads = !cut_grads,
+          .keep_weights = sharding != Sharding::optim_grads_params,
+          .whole_model = groups.pp.size() == 1};
+}
+
+}  // namespace
+
+StageLayout stage_layout(const Setup& setup) {
+  const StageWishes& wishes = setup.parallel.stages;
+  return place_layers({.placement = placement(setup.parallel),
+                       .num_layers = static_cast<int>(setup.model.num_layers),
+                       .num_layers_in_first_pipeline_stage = wishes.first_layers,
+                       .num_layers_in_last_pipeline_stage = wishes.last_layers,
+                       .account_for_embedding_in_pipeline_split = wishes.count_embedding,
+                       .account_for_loss_in_pipeline_split = wishes.count_loss,
+                       .pipeline_model_parallel_layout = wishes.layout});
+}
+
+PipelineSchedule training_schedule(const Setup& setup) {
+  const ParallelShape& parallel = setup.parallel;
+  const int stages = parallel.mesh.pp, batches = microbatches(setup);
+  if (stages == 1) return {.placement = {}, .microbatches = batches, .ranks = {one_stage(batches)}};
+  switch (parallel.schedule) {
+    case PipelineScheduleKind::automatic:
+    case PipelineScheduleKind::one_f_one_b: return one_f_one_b(stages, batches);
+    case PipelineScheduleKind::interleaved: return interleaved(stages, parallel.chunks, batches, parallel.group_size);
+    case PipelineScheduleKind::zero_bubble: return zero_bubble_h1(stages, batches);
+    case PipelineScheduleKind::zero_bubble_v: return zero_bubble_v(stages, batches);
+  }
+  fail("there is no such schedule");
+}
+
+PipelineSchedule evaluation_schedule(const Setup& setup) {
+  return forward_only(placement(setup.parallel), microbatches(setup));
+}
+
+int kv_replicas(const Setup& setup) {
+  return static_cast<int>(setup.parallel.mesh.tp > setup.model.kv_heads ? setup.parallel.mesh.tp / setup.model.kv_heads
+                                                                         : 1);
+}
+
+RankLayout::RankLayout(const Setup& setup, int rank)
+    : groups(MeshPlan(setup.parallel.mesh), rank, kv_replicas(setup)),
+      tp{.group = &groups.tp, .sequence = setup.parallel.sequence_parallel},
+      flat(flat_rules(setup.parallel, groups)) {
+  const StageLayout stages = stage_layout(setup);
+  const int pp = groups.pp.rank();
+  for (int chunk = 0; chunk < stages.placement.chunks; ++chunk) {
+    const StageBlocks& blocks = stages.of(pp, chunk);
+    chunks.push_back({.embedding = blocks.embedding,
+                      .first_layer = blocks.first_layer,
+                      .layers = blocks.layers,
+                      .head = blocks.loss});
+    has_loss = has_loss || blocks.loss;
+  }
+  training = make_stage_plan(training_schedule(setup), pp);
+  evaluation = make_stage_plan(evaluation_schedule(setup), pp);
+  counts_loss = has_loss && groups.tp.rank() == 0;
+  counts_norm = flat.shares > 1 || groups.dp_cp.rank() == 0;
+}
+
+RankLayout::WholeModel RankLayout::whole_model(const Setup& setup) const {
+  ParamStore cut(DType::f32, setup.model.freeze), whole(DType::f32);
+  const ModelSpec spec = make_spec(setup.model, 0);
+  build_blocks(spec, cut, tp);
+  build_blocks(spec, whole);
+  cut.lay_out();
+  return {norm_keys(cut), whole.count_elements()};
+}
+
+}  // namespace tera

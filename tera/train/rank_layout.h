@@ -1,0 +1,44 @@
+#pragma once
+// What follows from a setup for one rank: who it is, which blocks it holds, what it plays, what it keeps. Arithmetic
+// alone; nobody is asked and nothing is allocated, so any rank of any world can be laid out anywhere.
+
+#include <vector>
+
+#include "tera/comm/groups.h"
+#include "tera/config/setup.h"
+#include "tera/models/build.h"
+#include "tera/pipeline/schedules.h"
+#include "tera/pipeline/stage_layout.h"
+#include "tera/pipeline/stage_plan.h"
+
+namespace tera {
+
+// Of the whole pipeline, as the setup asks.
+StageLayout stage_layout(const Setup& setup);
+PipelineSchedule training_schedule(const Setup& setup);
+PipelineSchedule evaluation_schedule(const Setup& setup);
+
+// Tensor-parallel ranks that hold the same key/value heads.
+int kv_replicas(const Setup& setup);
+
+struct RankLayout {
+  RankLayout(const Setup& setup, int rank);
+
+  // The whole model's norm_keys, in the cut of this rank, and its number of parameters.
+  struct WholeModel {
+    std::vector<std::string> norm_keys;
+    std::int64_t parameters = 0;
+  };
+  WholeModel whole_model(const Setup& setup) const;
+
+  Groups groups;
+  TensorParallel tp;
+  std::vector<BlockRange> chunks;
+  StagePlan training, evaluation;
+  FlatRules flat;
+  bool has_loss = false;       // the last virtual stage is here
+  bool counts_loss = false;    // and of the tensor-parallel ranks that have it, this is the first
+  bool counts_norm = true;     // of replicas with the same gradients, this is the first
+};
+
+}  // namespace tera
