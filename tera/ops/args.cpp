@@ -1,5 +1,6 @@
 // The checks of every argument struct: one place, used by all backends and by the plan.
 
+#include <algorithm>
 #include <limits>
 
 #include "tera/base/error.h"
@@ -258,16 +259,49 @@ void EmbeddingBackArgs::check() const {
   dense(op, "dtable", dtable);
 }
 
-void CrossEntropyArgs::check() const {
-  constexpr auto op = "cross_entropy";
+namespace {
+
+void check_logits(std::string_view op, const Tensor& logits, const Tensor& targets) {
   float_dtype(op, "logits", logits);
   that(logits.shape.rank == 2, op, "logits has two dims");
   dense(op, "logits", logits);
   dtype(op, "targets", targets, DType::i32);
   same_shape(op, "targets", targets, shape(logits.dim(0)));
+}
+
+std::int64_t columns_below(std::int64_t vocab, std::int64_t first, const Tensor& logits) {
+  return std::clamp<std::int64_t>(vocab - first, 0, logits.dim(1));
+}
+
+}  // namespace
+
+std::int64_t CrossEntropyArgs::used_columns() const { return columns_below(vocab, first, logits); }
+std::int64_t CrossEntropyStatsArgs::used_columns() const { return columns_below(vocab, first, logits); }
+
+void CrossEntropyStatsArgs::check() const {
+  constexpr auto op = "cross_entropy_stats";
+  check_logits(op, logits, targets);
+  dtype(op, "stats", stats, DType::f32);
+  same_shape(op, "stats", stats, shape(logits.dim(0), 3));
+  dense(op, "stats", stats);
+  that(vocab > 0 && first >= 0, op, "vocab is at least 1, and first is not negative");
+}
+
+void CrossEntropyArgs::check() const {
+  constexpr auto op = "cross_entropy";
+  check_logits(op, logits, targets);
   dtype(op, "token_loss", token_loss, DType::f32);
   same_shape(op, "token_loss", token_loss, targets.shape);
-  that(vocab > 0 && vocab <= logits.dim(1), op, "vocab is in 1..V");
+  if (stats) {
+    dtype(op, "stats", stats, DType::f32);
+    same_shape(op, "stats", stats, shape(stats.dim(0), logits.dim(0), 3));
+    dense(op, "stats", stats);
+    that(stats.dim(0) > 0, op, "stats are of one part at least");
+    that(vocab > 0 && first >= 0, op, "vocab is at least 1, and first is not negative");
+  } else {
+    that(vocab > 0 && vocab <= logits.dim(1), op, "vocab is in 1..V without stats of other parts");
+    that(first == 0, op, "first is 0 without stats of other parts");
+  }
   if (loss_only) return;
   dtype(op, "scale", scale, DType::f32);
   same_shape(op, "scale", scale, shape(1));

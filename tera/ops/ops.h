@@ -41,6 +41,7 @@ class Ops : public Timeline {
   void embedding(const EmbeddingArgs& args)            { args.check(); do_embedding(args); }
   void embedding_back(const EmbeddingBackArgs& args)   { args.check(); do_embedding_back(args); }
   void cross_entropy(const CrossEntropyArgs& args)     { args.check(); do_cross_entropy(args); }
+  void cross_entropy_stats(const CrossEntropyStatsArgs& args) { args.check(); do_cross_entropy_stats(args); }
   void sum(const SumArgs& args)                        { args.check(); do_sum(args); }
   void sum_squares(const SumSquaresArgs& args)         { args.check(); do_sum_squares(args); }
   void clip(const ClipArgs& args)                      { args.check(); do_clip(args); }
@@ -97,6 +98,7 @@ class Ops : public Timeline {
   virtual void do_embedding(const EmbeddingArgs& args) = 0;
   virtual void do_embedding_back(const EmbeddingBackArgs& args) = 0;
   virtual void do_cross_entropy(const CrossEntropyArgs& args) = 0;
+  virtual void do_cross_entropy_stats(const CrossEntropyStatsArgs& args) = 0;
   virtual void do_sum(const SumArgs& args) = 0;
   virtual void do_sum_squares(const SumSquaresArgs& args) = 0;
   virtual void do_clip(const ClipArgs& args) = 0;

@@ -249,6 +249,30 @@ void add_loss(Cases& cases, const Sizes& s) {
   });
 }
 
+// The loss where these logits are the first of eight parts.
+void add_loss_of_part(Cases& cases, const Sizes& s) {
+  constexpr std::int64_t parts = 8;
+  const Shape logits = shape(s.logits_rows, s.vocab);
+  add(cases, s, "cross_entropy_stats", logits, [s, logits](BenchTensors& tensors) -> BenchCall {
+    const CrossEntropyStatsArgs args{.logits = tensors.normal(logits, s.dtype),
+                                     .targets = tensors.integers(shape(s.logits_rows), DType::i32, parts * s.vocab),
+                                     .stats = tensors.filled(shape(s.logits_rows, 3), DType::f32, 0),
+                                     .first = 0,
+                                     .vocab = parts * s.vocab};
+    return {[args](Ops& ops) { ops.cross_entropy_stats(args); }, {args.logits}, {}};
+  });
+  add(cases, s, "cross_entropy, 8 parts", logits, [s, logits](BenchTensors& tensors) -> BenchCall {
+    const CrossEntropyArgs args{.logits = tensors.normal(logits, s.dtype),
+                                .targets = tensors.integers(shape(s.logits_rows), DType::i32, parts * s.vocab),
+                                .token_loss = tensors.filled(shape(s.logits_rows), DType::f32, 0),
+                                .scale = tensors.filled(shape(1), DType::f32, 1),
+                                .stats = tensors.filled(shape(parts, s.logits_rows, 3), DType::f32, 1),
+                                .first = 0,
+                                .vocab = parts * s.vocab};
+    return {[args](Ops& ops) { ops.cross_entropy(args); }, {args.logits}, {args.logits}};
+  });
+}
+
 void add_sums(Cases& cases, const Sizes& s) {
   const Shape wide = shape(s.tokens, s.qkv_heads() * s.head_size);
   add(cases, s, "column_sum", wide, [s, wide](BenchTensors& tensors) -> BenchCall {
@@ -307,7 +331,7 @@ std::vector<BenchCase> bench_cases(const BenchShapes& shapes, DType dtype, std::
   const Sizes s{shapes, dtype, logits_rows};
   Cases cases;
   for (const auto add_family : {add_copies, add_products, add_attention, add_norms, add_rope, add_pointwise,
-                                add_embedding, add_loss, add_sums, add_optimizers})
+                                add_embedding, add_loss, add_loss_of_part, add_sums, add_optimizers})
     add_family(cases, s);
   return cases;
 }

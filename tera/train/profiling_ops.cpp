@@ -128,6 +128,9 @@ void ProfilingOps::do_embedding_back(const EmbeddingBackArgs& a) {
 void ProfilingOps::do_cross_entropy(const CrossEntropyArgs& a) {
   timed(WorkKind::memory_bound, [&] { inner_->cross_entropy(a); });
 }
+void ProfilingOps::do_cross_entropy_stats(const CrossEntropyStatsArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->cross_entropy_stats(a); });
+}
 void ProfilingOps::do_sum(const SumArgs& a) {
   timed(WorkKind::memory_bound, [&] { inner_->sum(a); });
 }

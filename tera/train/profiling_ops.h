@@ -58,6 +58,7 @@ class ProfilingOps final : public Ops {
   void do_embedding(const EmbeddingArgs& args) override;
   void do_embedding_back(const EmbeddingBackArgs& args) override;
   void do_cross_entropy(const CrossEntropyArgs& args) override;
+  void do_cross_entropy_stats(const CrossEntropyStatsArgs& args) override;
   void do_sum(const SumArgs& args) override;
   void do_sum_squares(const SumSquaresArgs& args) override;
   void do_clip(const ClipArgs& args) override;

@@ -35,7 +35,8 @@ class CpuOps final : public Ops {
   void do_embedding(const EmbeddingArgs& args) override;  // embedding.cpp
   void do_embedding_back(const EmbeddingBackArgs& args) override;
   void do_cross_entropy(const CrossEntropyArgs& args) override;  // loss.cpp
-  void do_sum(const SumArgs& args) override;                     // reduce.cpp
+  void do_cross_entropy_stats(const CrossEntropyStatsArgs& args) override;
+  void do_sum(const SumArgs& args) override;  // reduce.cpp
   void do_sum_squares(const SumSquaresArgs& args) override;
   void do_clip(const ClipArgs& args) override;  // optim.cpp
   void do_adam(const AdamArgs& args) override;

@@ -5,20 +5,46 @@
 #include "tera/base/error.h"
 
 namespace tera::cpu {
+namespace {
+
+const LossKernels& kernels(Isa isa) {
+  return pick(isa, []<Isa i>() -> const LossKernels& { return loss_kernels<i>(); });
+}
+
+const std::int32_t* checked_targets(const Tensor& targets, std::int64_t vocab, std::string_view op) {
+  const auto* target = targets.as<std::int32_t>();
+  for (std::int64_t t = 0; t < targets.dim(0); ++t)
+    require(target[t] < vocab, "{}: target {} of row {} is outside a vocabulary of {}", op, target[t], t, vocab);
+  return target;
+}
+
+}  // namespace
 
 void CpuOps::do_cross_entropy(const CrossEntropyArgs& args) {
-  const auto* targets = args.targets.as<std::int32_t>();
-  for (std::int64_t t = 0; t < args.targets.dim(0); ++t)
-    require(targets[t] < args.vocab, "cross_entropy: target {} of row {} is outside a vocabulary of {}", targets[t], t,
-            args.vocab);
+  const bool merged = static_cast<bool>(args.stats);
   const CrossEntropyRows rows{.logits = args.logits.data,
-                              .targets = targets,
+                              .targets = checked_targets(args.targets, args.vocab, "cross_entropy"),
                               .token_loss = args.token_loss.as<float>(),
-                              .vocab = args.vocab,
+                              .stats = merged ? args.stats.as<float>() : nullptr,
+                              .parts = merged ? args.stats.dim(0) : 0,
+                              .rows = args.logits.dim(0),
+                              .first = args.first,
+                              .used = args.used_columns(),
                               .stride = args.logits.dim(1),
                               .scale = args.loss_only ? 0.0f : *args.scale.as<float>()};
-  const auto& kernels = pick(isa_, []<Isa i>() -> const LossKernels& { return loss_kernels<i>(); });
-  const auto kernel = kernels.cross_entropy[args.loss_only ? 1 : 0][static_cast<int>(args.logits.dtype)];
+  const auto kernel = kernels(isa_).cross_entropy[merged][args.loss_only][static_cast<int>(args.logits.dtype)];
+  run_blocks(pool_, row_blocks(args.logits.dim(0), rows.stride),
+             [&](std::int64_t begin, std::int64_t end) { kernel(rows, begin, end); });
+}
+
+void CpuOps::do_cross_entropy_stats(const CrossEntropyStatsArgs& args) {
+  const SoftmaxStatsRows rows{.logits = args.logits.data,
+                              .targets = checked_targets(args.targets, args.vocab, "cross_entropy_stats"),
+                              .stats = args.stats.as<float>(),
+                              .first = args.first,
+                              .used = args.used_columns(),
+                              .stride = args.logits.dim(1)};
+  const auto kernel = kernels(isa_).stats[static_cast<int>(args.logits.dtype)];
   run_blocks(pool_, row_blocks(args.logits.dim(0), rows.stride),
              [&](std::int64_t begin, std::int64_t end) { kernel(rows, begin, end); });
 }

@@ -83,6 +83,7 @@ void PlanOps::do_dropout(const DropoutArgs&) { note(0, 0); }
 void PlanOps::do_embedding(const EmbeddingArgs&) { note(0, 0); }
 void PlanOps::do_embedding_back(const EmbeddingBackArgs& args) { note(rules_.embedding_back(args), 0); }
 void PlanOps::do_cross_entropy(const CrossEntropyArgs&) { note(0, 0); }
+void PlanOps::do_cross_entropy_stats(const CrossEntropyStatsArgs&) { note(0, 0); }
 void PlanOps::do_clip(const ClipArgs&) { note(0, 0); }
 void PlanOps::do_adam(const AdamArgs&) { note(0, 0); }
 void PlanOps::do_sgd(const SgdArgs&) { note(0, 0); }

@@ -33,45 +33,90 @@ float sum_exponentials(T* x, float shift, std::int64_t count) {
   return sum.sum();
 }
 
-// A row of logits lies in cache while it is walked three times: maximum, exponentials, gradient. Floats keep their
-// exponentials in place; 16-bit storage would round them, so they are computed again.
-template <bool loss_only, class T>
-void cross_entropy_row(const CrossEntropyRows& args, T* x, std::int32_t target, float& loss) {
-  constexpr bool in_place = !loss_only && std::is_same_v<T, float>;
-  const float most = largest(x, args.vocab), chosen = value_of(x[target]);
-  const float sum = sum_exponentials<in_place>(x, most, args.vocab);
-  loss = static_cast<float>(__builtin_log(static_cast<double>(sum)) + (static_cast<double>(most) - chosen));
-  if constexpr (!loss_only) {
-    const float factor = args.scale / sum;
-    over_row(args.vocab, [&](auto i, auto n) {
-      const Vec v = load(x + i, n);
-      store(x + i, (in_place ? v : vexp(v - most)) * factor, n);
-    });
-    const Vec probability = vexp(splat(chosen - most)) / sum;
-    store_part(x + target, (probability - 1.0f) * args.scale, 1);
+// What to subtract in exponents: with nothing but -inf seen, -inf - -inf would be NaN.
+float shift_of(float most) { return most == -__builtin_inff() ? 0.0f : most; }
+
+// most: the largest logit; sum: of e^(x - most); chosen: the target's logit.
+struct Softmax {
+  float most, sum, chosen;
+
+  float loss() const {
+    return static_cast<float>(__builtin_log(static_cast<double>(sum)) + (static_cast<double>(most) - chosen));
   }
+};
+
+// column: the target's; outside the columns it is another part's.
+template <bool keep_exponentials, class T>
+Softmax softmax_of_row(T* x, std::int64_t column, std::int64_t used) {
+  const float most = largest(x, used), chosen = column >= 0 && column < used ? value_of(x[column]) : 0.0f;
+  return {most, sum_exponentials<keep_exponentials>(x, shift_of(most), used), chosen};
 }
 
-template <bool loss_only, class T>
+Softmax merged_softmax(const CrossEntropyRows& args, std::int64_t row) {
+  const auto part = [&](std::int64_t p) { return args.stats + (p * args.rows + row) * 3; };
+  Softmax softmax{-__builtin_inff(), 0, 0};
+  for (std::int64_t p = 0; p < args.parts; ++p)
+    if (part(p)[0] > softmax.most) softmax.most = part(p)[0];
+  for (std::int64_t p = 0; p < args.parts; ++p) {
+    softmax.sum += part(p)[1] * vexp(splat(part(p)[0] - shift_of(softmax.most)))[0];
+    softmax.chosen += part(p)[2];
+  }
+  return softmax;
+}
+
+// x holds logits or, already, e^(logit - most).
+template <bool exponentials, class T>
+void write_gradient(const CrossEntropyRows& args, T* x, std::int64_t column, const Softmax& softmax) {
+  const float factor = args.scale / softmax.sum, shift = shift_of(softmax.most);
+  over_row(args.used, [&](auto i, auto n) {
+    const Vec v = load(x + i, n);
+    store(x + i, (exponentials ? v : vexp(v - shift)) * factor, n);
+  });
+  if (column < 0 || column >= args.used) return;
+  const Vec probability = vexp(splat(softmax.chosen - shift)) / softmax.sum;
+  store_part(x + column, (probability - 1.0f) * args.scale, 1);
+}
+
+// A row of logits lies in cache while it is walked three times: maximum, exponentials, gradient. Floats keep their
+// exponentials in place; 16-bit storage would round them, so they are computed again.
+template <bool merged, bool loss_only, class T>
 void cross_entropy(const CrossEntropyRows& args, std::int64_t begin, std::int64_t end) {
+  constexpr bool in_place = !merged && !loss_only && std::is_same_v<T, float>;
   for (std::int64_t row = begin; row < end; ++row) {
     T* x = static_cast<T*>(args.logits) + row * args.stride;
-    const std::int32_t target = args.targets[row];
-    const bool counted = target >= 0;
-    if (counted)
-      cross_entropy_row<loss_only>(args, x, target, args.token_loss[row]);
-    else
-      args.token_loss[row] = 0;
+    const std::int64_t column = args.targets[row] - args.first;
+    const bool counted = args.targets[row] >= 0;
+    args.token_loss[row] = 0;
+    if (counted) {
+      const Softmax softmax = merged ? merged_softmax(args, row) : softmax_of_row<in_place>(x, column, args.used);
+      args.token_loss[row] = softmax.loss();
+      if constexpr (!loss_only) write_gradient<in_place>(args, x, column, softmax);
+    }
     if constexpr (!loss_only) {
-      const std::int64_t used = counted ? args.vocab : 0;
+      const std::int64_t used = counted ? args.used : 0;
       std::memset(static_cast<void*>(x + used), 0, static_cast<std::size_t>(args.stride - used) * sizeof(T));
     }
   }
 }
 
+template <class T>
+void stats(const SoftmaxStatsRows& args, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) {
+    const T* x = static_cast<const T*>(args.logits) + row * args.stride;
+    const std::int64_t used = args.targets[row] >= 0 ? args.used : 0;
+    const Softmax softmax = softmax_of_row<false>(x, args.targets[row] - args.first, used);
+    float* out = args.stats + row * 3;
+    out[0] = softmax.most, out[1] = softmax.sum, out[2] = softmax.chosen;
+  }
+}
+
 constexpr LossKernels table = {
-    .cross_entropy = {{cross_entropy<false, float>, cross_entropy<false, Bf16>, cross_entropy<false, Fp16>},
-                      {cross_entropy<true, float>, cross_entropy<true, Bf16>, cross_entropy<true, Fp16>}}};
+    .cross_entropy =
+        {{{cross_entropy<false, false, float>, cross_entropy<false, false, Bf16>, cross_entropy<false, false, Fp16>},
+          {cross_entropy<false, true, float>, cross_entropy<false, true, Bf16>, cross_entropy<false, true, Fp16>}},
+         {{cross_entropy<true, false, float>, cross_entropy<true, false, Bf16>, cross_entropy<true, false, Fp16>},
+          {cross_entropy<true, true, float>, cross_entropy<true, true, Bf16>, cross_entropy<true, true, Fp16>}}},
+    .stats = {stats<float>, stats<Bf16>, stats<Fp16>}};
 
 }  // namespace
 

@@ -9,13 +9,24 @@ struct CrossEntropyRows {
   void* logits;
   const std::int32_t* targets;
   float* token_loss;
-  std::int64_t vocab, stride;  // columns of the softmax, columns of a row
+  const float* stats;         // [parts,rows,3], see tera/ops/loss.h; null: the softmax is that of the row
+  std::int64_t parts, rows;   // of stats
+  std::int64_t first;         // of the columns: targets count from column 0 of all parts
+  std::int64_t used, stride;  // columns of the softmax, columns of a row
   float scale;
 };
+struct SoftmaxStatsRows {
+  const void* logits;
+  const std::int32_t* targets;
+  float* stats;  // [rows,3]
+  std::int64_t first, used, stride;
+};
 
-// First index: gradient, loss only. Second: f32, bf16, f16.
+// Last index: f32, bf16, f16.
 struct LossKernels {
-  void (*cross_entropy[2][3])(const CrossEntropyRows& args, std::int64_t begin, std::int64_t end);
+  // First index: a row is whole, merged with other parts. Second: gradient, loss only.
+  void (*cross_entropy[2][2][3])(const CrossEntropyRows& args, std::int64_t begin, std::int64_t end);
+  void (*stats[3])(const SoftmaxStatsRows& args, std::int64_t begin, std::int64_t end);
 };
 
 template <Isa isa>

@@ -1,6 +1,6 @@
 #include "tera/backend/cuda/kernels/loss.cuh"
 
-#include "tera/backend/cuda/kernels/rows.cuh"
+#include "tera/backend/cuda/kernels/softmax.cuh"
 
 namespace tera::cuda::kernels {
 namespace {
@@ -10,19 +10,6 @@ namespace {
 // long, are read twice. As soon as a pair has been used, its place takes one of the block's next row, so loads never
 // stop. Results do not depend on how many pairs wait where: pairs are added up in order.
 constexpr int most_threads = 1024, most_kept_pairs = 7;
-
-__device__ float minus_infinity() { return __int_as_float(0xff800000); }
-
-// sum of e^(x - most) over the values seen so far, most being the largest of them.
-struct Softmax {
-  float most, sum;
-};
-
-// What to subtract in exponents: with nothing but -inf seen, -inf - -inf would be NaN.
-__device__ float shift_of(float most) { return most == minus_infinity() ? 0.0f : most; }
-
-// e^(x - shift). The difference comes first: it is exact for the values that matter, next to the largest.
-__device__ float exponential(float x, float shift) { return exp2_approx((x - shift) * log2_e); }
 
 // fmaxf leaves NaN out; it comes back through the exponentials.
 template <int U, int N>
@@ -216,8 +203,41 @@ __device__ void clear(const Row<T, N>& row) {
   for (std::int64_t i = row.thread; i * N < row.columns; i += row.step) store(row.at(i), filled<T, N>(0.0f));
 }
 
-template <bool loss_only, class T, int N>
+// The target's logit. Stats hold 0 for one that lies in another part.
+template <Wanted wanted, class T, int N>
+__device__ float chosen_logit(const CrossEntropy& args, const Row<T, N>& row, std::int32_t target) {
+  if constexpr (wanted == Wanted::stats) {
+    const std::int64_t column = target - args.first;
+    if (target >= args.all_parts_vocab) return broken_value();
+    return column >= 0 && column < args.vocab ? to_float(row.x[column]) : 0.0f;
+  }
+  return target < args.vocab ? to_float(row.x[target]) : broken_value();
+}
+
+template <Wanted wanted>
+__device__ void write_result(const CrossEntropy& args, std::int64_t t, Softmax softmax, float chosen) {
+  if (threadIdx.x != 0) return;
+  if constexpr (wanted == Wanted::stats) {
+    args.result[3 * t] = softmax.most;
+    args.result[3 * t + 1] = softmax.sum;
+    args.result[3 * t + 2] = chosen;
+  } else {
+    args.result[t] = loss_of(softmax, chosen);
+  }
+}
+
+template <Wanted wanted, class T, int N>
+__device__ void leave_out(const CrossEntropy& args, const Row<T, N>& row, std::int64_t t) {
+  if constexpr (wanted == Wanted::stats)
+    write_result<wanted>(args, t, {minus_infinity(), 0.0f}, 0.0f);
+  else if (threadIdx.x == 0)
+    args.result[t] = 0.0f;
+  if constexpr (wanted == Wanted::gradient) clear(row);
+}
+
+template <Wanted wanted, class T, int N>
 __global__ void __launch_bounds__(most_threads) cross_entropy(CrossEntropy args) {
+  constexpr bool reads_only = wanted != Wanted::gradient;
   extern __shared__ uint4 memory[];
   __shared__ Softmax shared[2][32];
   auto* kept = reinterpret_cast<Pack<T, N>*>(memory);
@@ -239,8 +259,7 @@ __global__ void __launch_bounds__(most_threads) cross_entropy(CrossEntropy args)
     Row<T, N> next = row;
     next.x += gridDim.x * args.columns;
     if (target < 0) {
-      if (threadIdx.x == 0) args.token_loss[t] = 0.0f;
-      if constexpr (!loss_only) clear(row);
+      leave_out<wanted>(args, row, t);
       started = false;
     } else {
       if (!started) start_row(row, kept, held);
@@ -249,23 +268,20 @@ __global__ void __launch_bounds__(most_threads) cross_entropy(CrossEntropy args)
       };
       const auto leave = [](int) {};
       // Read before any thread writes its gradient: every write is behind the barrier of combine().
-      const float chosen = target < args.vocab ? to_float(row.x[target]) : broken_value();
+      const float chosen = chosen_logit<wanted>(args, row, target);
       Softmax softmax;
-      if constexpr (loss_only)
+      if constexpr (reads_only)
         softmax = sweep(row, kept, held, refill);
       else
         softmax = sweep(row, kept, held, leave);
       softmax = combine(softmax, shared[counted++ % 2]);
-      if (threadIdx.x == 0) {
-        const double off = static_cast<double>(softmax.most) - static_cast<double>(chosen);
-        args.token_loss[t] = static_cast<float>(log(static_cast<double>(softmax.sum)) + off);
-      }
+      write_result<wanted>(args, t, softmax, chosen);
       const float shift = shift_of(softmax.most);
-      const float scale = loss_only ? 0.0f : args.scale[0];
+      const float scale = reads_only ? 0.0f : args.scale[0];
       const Gradient gradient{shift, target < args.vocab ? scale / softmax.sum : broken_value()};
-      if (!loss_only && row.held() >= 0) write_pair<T, N>(row, row.held(), held, gradient);
+      if (!reads_only && row.held() >= 0) write_pair<T, N>(row, row.held(), held, gradient);
       if (next_target >= 0 && row.held() >= 0) load_pair(next, row.held(), held);
-      if constexpr (!loss_only) {
+      if constexpr (!reads_only) {
         write_gradient(row, kept, gradient, refill);
         // By the thread that wrote the target's pack, so in order.
         if (target < args.vocab && target / N % row.step == row.thread)
@@ -303,14 +319,14 @@ cudaError_t plan(std::int64_t rows, std::int64_t packs, Launch& launch) {
   return cudaSuccess;
 }
 
-template <bool loss_only, class T, int N>
+template <Wanted wanted, class T, int N>
 cudaError_t launch_typed(CrossEntropy args, cudaStream_t stream) {
   Launch launch;
   if (const cudaError_t status = plan(args.rows, args.vocab / N, launch); status != cudaSuccess) return status;
   constexpr int pack_bytes = static_cast<int>(sizeof(Pack<T, N>));
   args.kept_pairs = pack_bytes == 16 ? launch.kept_pairs : 0;
   const int bytes = args.kept_pairs * 2 * pack_bytes * launch.threads;
-  const auto kernel = cross_entropy<loss_only, T, N>;
+  const auto kernel = cross_entropy<wanted, T, N>;
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (status != cudaSuccess) return status;
   kernel<<<static_cast<unsigned>(launch.blocks), static_cast<unsigned>(launch.threads), static_cast<std::size_t>(bytes),
@@ -326,7 +342,11 @@ cudaError_t launch_cross_entropy(const CrossEntropy& args, cudaStream_t stream) 
     using T = decltype(zero);
     return with_pack<T>(aligned16<T>(args.logits, args.columns), [&](auto pack) {
       constexpr int N = decltype(pack)::value;
-      return args.loss_only ? launch_typed<true, T, N>(args, stream) : launch_typed<false, T, N>(args, stream);
+      switch (args.wanted) {
+        case Wanted::stats: return launch_typed<Wanted::stats, T, N>(args, stream);
+        case Wanted::loss: return launch_typed<Wanted::loss, T, N>(args, stream);
+        default: return launch_typed<Wanted::gradient, T, N>(args, stream);
+      }
     });
   });
 }
