@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct ConfigOptions {
   std::string file;
   std::vector<std::string> overrides;
   std::string explain;
+  std::optional<int> world;
   bool markdown = false;
 };
 
@@ -28,7 +30,8 @@ std::string config_text(const ConfigOptions& options) {
   }
   const LoadedConfig loaded = load_config(options.file, options.overrides);
   if (!options.explain.empty()) return explain_key(options.explain, &loaded);
-  return annotated_yaml(resolve(loaded.config, Purpose::inspect, &loaded.origins), loaded.origins);
+  const int world = options.world.value_or(smallest_world(loaded.config));
+  return annotated_yaml(resolve(loaded.config, Purpose::inspect, &loaded.origins, world), loaded.origins);
 }
 
 }  // namespace
@@ -40,6 +43,8 @@ void add_config_command(CLI::App& app) {
   command->add_option("overrides", options->overrides, "values that win over the file's")
       ->type_name("section.key=value");
   command->add_option("--explain", options->explain, "tell about one key or section")->type_name("KEY");
+  command->add_option("--world", options->world, "ranks of the run; without it, as few as the layout needs")
+      ->type_name("N");
   command->add_flag("--markdown", options->markdown)->group("");  // writes docs/config.md
   command->callback([options] {
     const std::string text = config_text(*options);

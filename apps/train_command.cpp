@@ -2,17 +2,29 @@
 
 #include "apps/commands.h"
 #include "apps/run_options.h"
+#include "tera/base/error.h"
 #include "tera/config/describe.h"
 #include "tera/train/trainer.h"
 
 namespace tera {
+namespace {
+
+void train_as_launched(const RunOptions& options) {
+  const Launch launch = detect_launch(options.ranks);
+  const Setup setup = options.load(Purpose::train, launch);
+  require(launch.world == 1, "training on {} ranks is not there yet", launch.world);
+  train(setup);
+}
+
+}  // namespace
 
 void add_train_command(CLI::App& app) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* command = app.add_subcommand("train", "train a model; everything it writes goes to run.dir");
   options->add_to(*command);
+  options->add_ranks_to(*command);
   command->footer([] { return "\nKeys of the config:\n" + config_help(); });
-  command->callback([options] { train(options->load(Purpose::train)); });
+  command->callback([options] { train_as_launched(*options); });
 }
 
 }  // namespace tera

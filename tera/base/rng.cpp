@@ -3,6 +3,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "tera/base/hash.h"
+
 namespace tera {
 namespace {
 
@@ -19,9 +21,7 @@ double open_uniform(std::uint32_t bits) { return (static_cast<double>(bits) + 0.
 }  // namespace
 
 RngKey rng_stream(std::uint64_t seed, std::string_view name) {
-  std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a
-  for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-  return {mix(seed + 0x9e3779b97f4a7c15ULL) ^ mix(hash)};
+  return {mix(seed + 0x9e3779b97f4a7c15ULL) ^ mix(hash_text(name))};
 }
 
 std::array<std::uint32_t, 4> philox(RngKey key, std::uint64_t counter_low, std::uint64_t counter_high) {

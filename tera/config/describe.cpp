@@ -16,6 +16,20 @@ namespace {
 
 using Comments = std::map<std::string, std::string>;
 
+void derive_parallel(const Setup& setup, Comments& derived) {
+  const DistConfig& dist = setup.config.dist;
+  const ParallelShape& parallel = setup.parallel;
+  if (dist.virtual_pipeline_model_parallel_size == 0)
+    derived["dist.virtual_pipeline_model_parallel_size"] = fmt::format("{}", parallel.chunks);
+  if (dist.pipeline_schedule == PipelineScheduleKind::automatic)
+    derived["dist.pipeline_schedule"] = name_of(parallel.schedule);
+  if (dist.microbatch_group_size_per_vp_stage == 0 && parallel.schedule == PipelineScheduleKind::interleaved)
+    derived["dist.microbatch_group_size_per_vp_stage"] = fmt::format("{}", parallel.group_size);
+  if (parallel.sharding != setup.config.ddp.data_parallel_sharding_strategy)
+    derived["ddp.data_parallel_sharding_strategy"] = name_of(parallel.sharding);
+  if (setup.config.ddp.bucket_size == 0) derived["ddp.bucket_size"] = fmt::format("{}", parallel.bucket_size);
+}
+
 // What follows from keys that may be left to be derived, for those that were.
 Comments derived_values(const Setup& setup) {
   const ModelConfig& model = setup.config.model;
@@ -35,6 +49,9 @@ Comments derived_values(const Setup& setup) {
   note("train.global_batch_size", train.global_batch_size == 0, setup.batch.global_batch);
   note("train.train_iters", train.train_iters == 0, setup.batch.train_iters);
   note("scheduler.lr_decay_iters", setup.config.scheduler.lr_decay_iters == 0, setup.schedule.decay_iters);
+  note("model.recompute_num_layers", setup.model.recompute.full && model.recompute_num_layers == 0,
+       setup.model.recompute.layers);
+  derive_parallel(setup, derived);
   if (setup.config.run.dir.empty()) derived["run.dir"] = setup.run_dir;
   return derived;
 }

@@ -1,10 +1,12 @@
 #pragma once
-// Where the run computes.
+// Where the run computes, and how the model is split over ranks; names and meanings are Megatron's.
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "tera/base/enum_names.h"
+#include "tera/config/mesh_plan.h"
 
 namespace tera {
 
@@ -12,11 +14,25 @@ struct Field;
 
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 enum class CpuIsa : std::uint8_t { automatic, baseline, avx2, avx512 };
+enum class PipelineScheduleKind : std::uint8_t { automatic, one_f_one_b, interleaved, zero_bubble, zero_bubble_v };
 
 struct DistConfig {
   DeviceChoice device = DeviceChoice::automatic;
   std::int64_t threads = 0;
   CpuIsa cpu_isa = CpuIsa::automatic;
+  std::int64_t tensor_model_parallel_size = 1;
+  bool sequence_parallel = false;
+  std::int64_t pipeline_model_parallel_size = 1;
+  std::int64_t virtual_pipeline_model_parallel_size = 0;
+  PipelineScheduleKind pipeline_schedule = PipelineScheduleKind::automatic;
+  std::int64_t microbatch_group_size_per_vp_stage = 0;
+  std::string pipeline_model_parallel_layout;
+  std::int64_t num_layers_in_first_pipeline_stage = 0;
+  std::int64_t num_layers_in_last_pipeline_stage = 0;
+  bool account_for_embedding_in_pipeline_split = false;
+  bool account_for_loss_in_pipeline_split = false;
+  MeshOrder order = MeshOrder::tp_cp_ep_dp_pp;
+  double timeout_seconds = 600;
 
   static std::span<const Field> fields();
   bool operator==(const DistConfig&) const = default;
@@ -33,6 +49,14 @@ struct EnumNames<CpuIsa> {
   static constexpr std::array values{
       std::pair{CpuIsa::automatic, std::string_view("auto")}, std::pair{CpuIsa::baseline, std::string_view("baseline")},
       std::pair{CpuIsa::avx2, std::string_view("avx2")}, std::pair{CpuIsa::avx512, std::string_view("avx512")}};
+};
+template <>
+struct EnumNames<PipelineScheduleKind> {
+  static constexpr std::array values{std::pair{PipelineScheduleKind::automatic, std::string_view("auto")},
+                                     std::pair{PipelineScheduleKind::one_f_one_b, std::string_view("1f1b")},
+                                     std::pair{PipelineScheduleKind::interleaved, std::string_view("interleaved")},
+                                     std::pair{PipelineScheduleKind::zero_bubble, std::string_view("zero_bubble")},
+                                     std::pair{PipelineScheduleKind::zero_bubble_v, std::string_view("zero_bubble_v")}};
 };
 
 }  // namespace tera

@@ -54,8 +54,9 @@ std::span<const Field> ModelConfig::fields() {
       field<&C::kv_channels>("kv_channels", "size of a head; 0: hidden_size / num_attention_heads")
           .within(0, max_width),
       field<&C::vocab_size>("vocab_size", "token ids the model knows; 0: the tokenizer's").within(0, max_index),
-      field<&C::make_vocab_size_divisible_by>("make_vocab_size_divisible_by",
-                                              "embedding rows are padded to a multiple of this")
+      field<&C::make_vocab_size_divisible_by>(
+          "make_vocab_size_divisible_by",
+          "embedding rows are padded to a multiple of this times tensor_model_parallel_size")
           .within(1, max_width),
       field<&C::max_position_embeddings>("max_position_embeddings", "longest sequence; 0: train.seq_length")
           .within(0, max_index),
@@ -85,6 +86,12 @@ std::span<const Field> ModelConfig::fields() {
                                        "forward work redone in backward to save memory: none, the parts in "
                                        "recompute_modules, or whole layers"),
       field<&C::recompute_modules>("recompute_modules", "with selective: layernorm, activation"),
+      field<&C::recompute_method>("recompute_method",
+                                  "with full: uniform redoes groups of recompute_num_layers layers, each as one; block "
+                                  "redoes the first recompute_num_layers layers of each virtual stage, each by itself"),
+      field<&C::recompute_num_layers>("recompute_num_layers",
+                                      "with full: see recompute_method; 0: every layer by itself")
+          .within(0, max_layers),
       field<&C::freeze>("freeze", "patterns (* and ?) over parameter names that are not trained"),
   };
   return table;

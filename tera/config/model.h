@@ -18,6 +18,9 @@ enum class Arch : std::uint8_t { gpt, llama, mistral, qwen2, qwen3 };
 enum class PositionKind : std::uint8_t { learned_absolute, rope, none };
 enum class RopeScalingKind : std::uint8_t { none, linear, llama3, yarn };
 enum class RecomputeGranularity : std::uint8_t { none, selective, full };
+// uniform: groups of so many layers are redone together; block: the first so many layers of each virtual stage are
+// redone.
+enum class RecomputeMethod : std::uint8_t { uniform, block };
 enum class RecomputeModule : std::uint8_t { layernorm, activation };
 
 struct RopeScaling {
@@ -68,6 +71,8 @@ struct ModelConfig {
   bool pad_vocab_in_softmax = false;
   RecomputeGranularity recompute_granularity = RecomputeGranularity::none;
   std::vector<std::string> recompute_modules;
+  RecomputeMethod recompute_method = RecomputeMethod::uniform;
+  std::int64_t recompute_num_layers = 0;
   std::vector<std::string> freeze;
 
   static std::span<const Field> fields();
@@ -99,6 +104,11 @@ struct EnumNames<RecomputeGranularity> {
   static constexpr std::array values{std::pair{RecomputeGranularity::none, std::string_view("none")},
                                      std::pair{RecomputeGranularity::selective, std::string_view("selective")},
                                      std::pair{RecomputeGranularity::full, std::string_view("full")}};
+};
+template <>
+struct EnumNames<RecomputeMethod> {
+  static constexpr std::array values{std::pair{RecomputeMethod::uniform, std::string_view("uniform")},
+                                     std::pair{RecomputeMethod::block, std::string_view("block")}};
 };
 template <>
 struct EnumNames<RecomputeModule> {

@@ -22,6 +22,7 @@ struct OptimizerConfig {
   double sgd_momentum = 0.9;
   double weight_decay = 0.01;
   double clip_grad = 1;
+  bool use_distributed_optimizer = false;
 
   static std::span<const Field> fields();
   bool operator==(const OptimizerConfig&) const = default;

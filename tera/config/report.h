@@ -25,6 +25,12 @@ class Report {
     problems_.add("{} is not given; {}", key, fmt::format(what, std::forward<Args>(args)...));
   }
 
+  // What is wrong with something that is no key.
+  template <class... Args>
+  void add(fmt::format_string<Args...> what, Args&&... args) {
+    problems_.add(what, std::forward<Args>(args)...);
+  }
+
   // "model.hidden_size=100 (tiny.yaml:4)", for rules that speak of two keys.
   std::string with_value(std::string_view key) const;
 

@@ -11,8 +11,10 @@
 #include <utility>
 
 #include "tera/config/catalog.h"
+#include "tera/config/nearest.h"
 #include "tera/config/report.h"
 #include "tera/config/resolve_model.h"
+#include "tera/config/resolve_parallel.h"
 #include "tera/config/value.h"
 
 namespace tera {
@@ -49,9 +51,10 @@ void check_token_counts(const BatchShape& batch, Report& report) {
   if (total > 0x1p62) report.broken("train.train_iters", "gives {:.2g} tokens in all, more than can be counted", total);
 }
 
-BatchShape resolve_batch(const TrainConfig& train, Purpose purpose, Report& report) {
+BatchShape resolve_batch(const TrainConfig& train, int dp, Purpose purpose, Report& report) {
+  const std::int64_t together = train.micro_batch_size * dp;  // sequences of all replicas at a time
   BatchShape batch{.micro_batch = train.micro_batch_size,
-                   .global_batch = train.global_batch_size == 0 ? train.micro_batch_size : train.global_batch_size,
+                   .global_batch = train.global_batch_size == 0 ? together : train.global_batch_size,
                    .num_microbatches = 1,
                    .seq_length = train.seq_length,
                    .train_iters = train.train_iters};
@@ -59,12 +62,12 @@ BatchShape resolve_batch(const TrainConfig& train, Purpose purpose, Report& repo
     report.broken("train.train_samples", "give either this or train_iters, which is {}", train.train_iters);
   if (train.train_iters == 0 && train.train_samples == 0 && purpose == Purpose::train)
     report.missing("train.train_iters", "say how long to train, with it or with train_samples");
-  batch.num_microbatches = batch.global_batch / batch.micro_batch;
-  if (batch.global_batch % batch.micro_batch != 0) {
-    const std::int64_t below = batch.num_microbatches * batch.micro_batch, above = below + batch.micro_batch;
-    report.broken("train.global_batch_size", "must be a multiple of micro_batch_size, which is {}; nearest: {}",
-                  batch.micro_batch, below == 0 ? fmt::format("{}", above) : fmt::format("{} or {}", below, above));
-  }
+  batch.num_microbatches = batch.global_batch / together;
+  if (batch.global_batch % together != 0)
+    report.broken(
+        "train.global_batch_size", "must be a multiple of {}, which is {}; nearest: {}",
+        dp == 1 ? "micro_batch_size" : fmt::format("micro_batch_size={} times the {} replicas", batch.micro_batch, dp),
+        together, nearest_multiples(together, batch.global_batch));
   if (batch.num_microbatches > max_microbatches)
     report.broken("train.global_batch_size",
                   "gives {} microbatches of micro_batch_size={} per step; at most {} are planned",
@@ -161,14 +164,16 @@ std::string resolve_run_dir(const RunSection& run, Report& report) {
 
 }  // namespace
 
-Setup resolve(const RunConfig& config, Purpose purpose, const Origins* origins) {
+Setup resolve(const RunConfig& config, Purpose purpose, const Origins* origins, int world) {
   Report report(config, origins);
   const std::set<std::string> sane = check_values(config, report);
   const bool train_sane = sane.contains("train");
   Setup setup;
   setup.config = config;
-  if (train_sane && sane.contains("model")) setup.model = resolve_model(config, report);
-  if (train_sane) setup.batch = resolve_batch(config.train, purpose, report);
+  if (sane.contains("dist") && sane.contains("ddp")) setup.parallel = resolve_parallel(config, world, report);
+  if (train_sane && sane.contains("model")) setup.model = resolve_model(config, setup.parallel.mesh.tp, report);
+  if (train_sane) setup.batch = resolve_batch(config.train, setup.parallel.dp, purpose, report);
+  if (train_sane && sane.contains("model")) check_split(setup.parallel, setup.model, setup.batch, report);
   if (train_sane && sane.contains("optimizer") && sane.contains("scheduler"))
     setup.schedule = resolve_schedule(config, setup.batch, purpose, report);
   setup.split = resolve_split(config.dataset.split, report);
@@ -176,6 +181,12 @@ Setup resolve(const RunConfig& config, Purpose purpose, const Origins* origins) 
   setup.run_dir = resolve_run_dir(config.run, report);
   report.throw_if_any();
   return setup;
+}
+
+int smallest_world(const RunConfig& config) {
+  const auto clamped = [](std::int64_t size) { return std::clamp(size, std::int64_t{1}, std::int64_t{most_ranks}); };
+  return static_cast<int>(
+      clamped(clamped(config.dist.tensor_model_parallel_size) * clamped(config.dist.pipeline_model_parallel_size)));
 }
 
 }  // namespace tera

@@ -12,7 +12,12 @@ namespace tera {
 enum class Purpose : std::uint8_t { train, inspect };
 
 // Pure. Checks every rule and reports all that are broken in one UserError, a line each; with the origins from
-// load_config() a line also says where the value was set.
-Setup resolve(const RunConfig& config, Purpose purpose = Purpose::train, const Origins* origins = nullptr);
+// load_config() a line also says where the value was set. `world` is the number of ranks; what is not taken by tensor
+// and pipeline parallelism are replicas.
+Setup resolve(const RunConfig& config, Purpose purpose = Purpose::train, const Origins* origins = nullptr,
+              int world = 1);
+
+// The fewest ranks that the layout fits on: one replica.
+int smallest_world(const RunConfig& config);
 
 }  // namespace tera

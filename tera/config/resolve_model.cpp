@@ -2,24 +2,18 @@
 
 #include <algorithm>
 
+#include "tera/config/nearest.h"
+
 namespace tera {
 namespace {
 
 constexpr std::int64_t byte_tokenizer_vocab = 512;
 
-// "3 or 4": the divisors of `whole` nearest to `part` on either side.
-std::string nearest_divisors(std::int64_t whole, std::int64_t part) {
-  std::int64_t below = part, above = part;
-  while (below > 1 && whole % below != 0) --below;
-  while (above < whole && whole % above != 0) ++above;
-  if (above >= whole) above = whole;
-  return below == above ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
-}
-
 // Every number is within its own limits here, or zero where it was not given, which has been reported.
 class ModelResolver {
  public:
-  ModelResolver(const RunConfig& config, Report& report) : config_(config), model_(config.model), report_(report) {}
+  ModelResolver(const RunConfig& config, int tp, Report& report)
+      : config_(config), model_(config.model), tp_(tp), report_(report) {}
 
   ModelShape resolve() {
     copy_plain_values();
@@ -28,7 +22,8 @@ class ModelResolver {
     resolve_vocab();
     resolve_positions();
     resolve_windows();
-    resolve_recompute();
+    resolve_selective_recompute();
+    resolve_full_recompute();
     check_freeze();
     check_size();
     return std::move(shape_);
@@ -87,7 +82,7 @@ class ModelResolver {
     const bool too_small = shape_.vocab > 0 && shape_.vocab < byte_tokenizer_vocab;
     if (bytes && too_small && config_.dataset.kind == DatasetKind::text)
       report_.broken("model.vocab_size", "smaller than ByteTokenizer's vocabulary, which is {}", byte_tokenizer_vocab);
-    const std::int64_t multiple = model_.make_vocab_size_divisible_by;
+    const std::int64_t multiple = model_.make_vocab_size_divisible_by * tp_;
     if (multiple > 0 && shape_.vocab > 0) shape_.padded_vocab = (shape_.vocab + multiple - 1) / multiple * multiple;
   }
 
@@ -133,9 +128,8 @@ class ModelResolver {
     for (std::int64_t layer = 0; layer < full; ++layer) shape_.window[static_cast<std::size_t>(layer)] = 0;
   }
 
-  void resolve_recompute() {
+  void resolve_selective_recompute() {
     const bool selective = model_.recompute_granularity == RecomputeGranularity::selective;
-    shape_.recompute.full = model_.recompute_granularity == RecomputeGranularity::full;
     if (selective && model_.recompute_modules.empty())
       report_.missing("model.recompute_modules", "recompute_granularity=selective needs a list of {}",
                       list_names<RecomputeModule>());
@@ -147,6 +141,21 @@ class ModelResolver {
       if (module == RecomputeModule::layernorm) shape_.recompute.layernorm = true;
       if (module == RecomputeModule::activation) shape_.recompute.activation = true;
     }
+  }
+
+  void resolve_full_recompute() {
+    RecomputeShape& recompute = shape_.recompute;
+    recompute.full = model_.recompute_granularity == RecomputeGranularity::full;
+    if (!recompute.full) {
+      if (model_.recompute_num_layers != 0)
+        report_.broken("model.recompute_num_layers", "needs recompute_granularity=full; or leave it 0");
+      if (model_.recompute_method != RecomputeMethod::uniform)
+        report_.broken("model.recompute_method", "needs recompute_granularity=full");
+      return;
+    }
+    const std::int64_t every_layer = model_.recompute_method == RecomputeMethod::uniform ? 1 : shape_.num_layers;
+    recompute.method = model_.recompute_method;
+    recompute.layers = model_.recompute_num_layers == 0 ? every_layer : model_.recompute_num_layers;
   }
 
   void check_freeze() {
@@ -185,12 +194,15 @@ class ModelResolver {
 
   const RunConfig& config_;
   const ModelConfig& model_;
+  const int tp_;
   Report& report_;
   ModelShape shape_;
 };
 
 }  // namespace
 
-ModelShape resolve_model(const RunConfig& config, Report& report) { return ModelResolver(config, report).resolve(); }
+ModelShape resolve_model(const RunConfig& config, int tp, Report& report) {
+  return ModelResolver(config, tp, report).resolve();
+}
 
 }  // namespace tera

@@ -6,6 +6,7 @@
 
 namespace tera {
 
-ModelShape resolve_model(const RunConfig& config, Report& report);
+// `tp` ranks share the vocabulary.
+ModelShape resolve_model(const RunConfig& config, int tp, Report& report);
 
 }  // namespace tera

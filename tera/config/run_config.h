@@ -2,7 +2,9 @@
 // Everything the user can say about a run, as written. What follows from it is a Setup (tera/config/setup.h).
 
 #include "tera/config/checkpoint.h"
+#include "tera/config/comm_overlap.h"
 #include "tera/config/dataset.h"
+#include "tera/config/ddp.h"
 #include "tera/config/dist.h"
 #include "tera/config/logger.h"
 #include "tera/config/mixed_precision.h"
@@ -21,6 +23,8 @@ struct RunConfig {
   TrainConfig train;
   OptimizerConfig optimizer;
   SchedulerConfig scheduler;
+  DdpConfig ddp;
+  CommOverlapConfig comm_overlap;
   MixedPrecisionConfig mixed_precision;
   DatasetConfig dataset;
   TokenizerConfig tokenizer;

@@ -7,6 +7,8 @@ namespace tera {
 namespace {
 
 constexpr double max_index = (1LL << 31) - 1;  // rows of a batch are counted in 32 bits
+constexpr double max_stages = 1 << 16;         // virtual ones
+constexpr double max_layers = 100'000;
 
 }  // namespace
 
@@ -14,8 +16,41 @@ std::span<const Field> DistConfig::fields() {
   using C = DistConfig;
   static constexpr std::array table{
       field<&C::device>("device", "where to compute; auto: a GPU when there is one that this program can use"),
-      field<&C::threads>("threads", "CPU threads per rank; 0: all cores").within(0, 1024),
+      field<&C::threads>("threads", "CPU threads per rank; 0: the cores there are, shared by the ranks of this process")
+          .within(0, 1024),
       field<&C::cpu_isa>("cpu_isa", "CPU instructions to use; auto: the widest this machine has"),
+      field<&C::tensor_model_parallel_size>("tensor_model_parallel_size", "ranks that share each layer")
+          .within(1, most_ranks),
+      field<&C::sequence_parallel>("sequence_parallel",
+                                   "those ranks also share the rows between split products; off where they are one"),
+      field<&C::pipeline_model_parallel_size>("pipeline_model_parallel_size", "ranks that share the depth of the model")
+          .within(1, max_stages),
+      field<&C::virtual_pipeline_model_parallel_size>("virtual_pipeline_model_parallel_size",
+                                                      "chunks of layers per rank; 0: 1, or 2 with zero_bubble_v")
+          .within(0, max_stages),
+      field<&C::pipeline_schedule>("pipeline_schedule",
+                                   "order of forward and backward; auto: interleaved with several chunks per rank, "
+                                   "else 1f1b"),
+      field<&C::microbatch_group_size_per_vp_stage>(
+          "microbatch_group_size_per_vp_stage",
+          "interleaved: microbatches played on a chunk before the next; 0: pipeline_model_parallel_size")
+          .within(0, max_stages),
+      field<&C::pipeline_model_parallel_layout>(
+          "pipeline_model_parallel_layout",
+          "Megatron's string of what each virtual stage holds (docs/pipeline.md); empty: even, or as the next keys say"),
+      field<&C::num_layers_in_first_pipeline_stage>("num_layers_in_first_pipeline_stage",
+                                                    "layers of the first rank, the others sharing the rest; 0: even")
+          .within(0, max_layers),
+      field<&C::num_layers_in_last_pipeline_stage>("num_layers_in_last_pipeline_stage", "the same for the last rank")
+          .within(0, max_layers),
+      field<&C::account_for_embedding_in_pipeline_split>("account_for_embedding_in_pipeline_split",
+                                                         "the embedding takes the place of a layer in an even split"),
+      field<&C::account_for_loss_in_pipeline_split>("account_for_loss_in_pipeline_split",
+                                                    "the head with the loss takes the place of a layer"),
+      field<&C::order>("order", "axes along which ranks are numbered, the first one fastest"),
+      field<&C::timeout_seconds>("timeout_seconds", "how long a rank waits for others before the run ends")
+          .above(0)
+          .at_most(1e7),
   };
   return table;
 }
@@ -25,8 +60,9 @@ std::span<const Field> TrainConfig::fields() {
   static constexpr std::array table{
       field<&C::train_iters>("train_iters", "optimizer steps; this or train_samples").at_least(0),
       field<&C::train_samples>("train_samples", "sequences to train on, instead of train_iters").at_least(0),
-      field<&C::micro_batch_size>("micro_batch_size", "sequences in one forward pass").within(1, max_index),
-      field<&C::global_batch_size>("global_batch_size", "sequences per optimizer step; 0: micro_batch_size")
+      field<&C::micro_batch_size>("micro_batch_size", "sequences in one forward pass of a replica")
+          .within(1, max_index),
+      field<&C::global_batch_size>("global_batch_size", "sequences per optimizer step; 0: micro_batch_size x replicas")
           .within(0, max_index),
       field<&C::seq_length>("seq_length", "tokens per sequence").within(1, max_index),
       field<&C::seed>("seed", "of initial weights, dropout and the order of samples").at_least(0),
@@ -57,6 +93,9 @@ std::span<const Field> OptimizerConfig::fields() {
       field<&C::sgd_momentum>("sgd_momentum", "momentum of sgd").at_least(0).below(1),
       field<&C::weight_decay>("weight_decay", "on matrices; never on biases and other 1-D parameters").at_least(0),
       field<&C::clip_grad>("clip_grad", "largest norm of the gradient; 0: no clipping").at_least(0),
+      field<&C::use_distributed_optimizer>(
+          "use_distributed_optimizer",
+          "replicas share main weights and moments; the same as ddp.data_parallel_sharding_strategy=optim"),
   };
   return table;
 }
@@ -70,6 +109,35 @@ std::span<const Field> SchedulerConfig::fields() {
       field<&C::lr_decay_iters>("lr_decay_iters", "steps until min_lr, warm-up included; 0: the whole run").at_least(0),
       field<&C::lr_wsd_decay_iters>("lr_wsd_decay_iters", "WSD: length of the final decay in steps").at_least(0),
       field<&C::lr_wsd_decay_style>("lr_wsd_decay_style", "WSD: shape of the final decay"),
+  };
+  return table;
+}
+
+std::span<const Field> DdpConfig::fields() {
+  using C = DdpConfig;
+  static constexpr std::array table{
+      field<&C::data_parallel_sharding_strategy>(
+          "data_parallel_sharding_strategy",
+          "what replicas share instead of each having all of it: nothing, optimizer state, gradients too, weights too"),
+      field<&C::bucket_size>("bucket_size",
+                             "gradients reduced at a time, in elements; 0: the larger of 40000000 and 1000000 x "
+                             "replicas")
+          .within(0, 0x1p50),
+  };
+  return table;
+}
+
+std::span<const Field> CommOverlapConfig::fields() {
+  using C = CommOverlapConfig;
+  static constexpr std::array table{
+      field<&C::overlap_grad_reduce>("overlap_grad_reduce", "reduce gradients over replicas during the backward pass"),
+      field<&C::overlap_param_gather>("overlap_param_gather",
+                                      "gather updated weights during the next forward pass; needs "
+                                      "overlap_grad_reduce and shared optimizer state"),
+      field<&C::tp_comm_overlap>("tp_comm_overlap",
+                                 "reduce input gradients over tensor-parallel ranks during the weight-gradient "
+                                 "product"),
+      field<&C::overlap_p2p_comm>("overlap_p2p_comm", "pass activations between pipeline stages during computation"),
   };
   return table;
 }
@@ -135,10 +203,12 @@ std::span<const Field> RunConfig::fields() {
   using C = RunConfig;
   static constexpr std::array table{
       field<&C::model>("model", "The model's family and shape."),
-      field<&C::dist>("dist", "Where the run computes."),
+      field<&C::dist>("dist", "Where the run computes, and how the model is split over ranks."),
       field<&C::train>("train", "How long, how much at a time, how often to evaluate."),
       field<&C::optimizer>("optimizer", "The optimizer's rule and constants."),
       field<&C::scheduler>("scheduler", "The learning rate over the run."),
+      field<&C::ddp>("ddp", "How replicas share gradients, optimizer state and weights."),
+      field<&C::comm_overlap>("comm_overlap", "Which communication runs beside computation; results stay the same."),
       field<&C::mixed_precision>("mixed_precision", "Storage types."),
       field<&C::dataset>("dataset", "What the run reads."),
       field<&C::tokenizer>("tokenizer", "How text becomes token ids."),

@@ -2,6 +2,7 @@
 // What follows from a RunConfig: every size filled in, every rule checked. Made by resolve(), never changed afterwards.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct RopeShape {
 
 struct RecomputeShape {
   bool full = false;
+  RecomputeMethod method = RecomputeMethod::uniform;  // of full
+  std::int64_t layers = 1;                            // uniform: in a group; block: at the front of a virtual stage
   bool layernorm = false;
   bool activation = false;
   bool operator==(const RecomputeShape&) const = default;
@@ -54,10 +57,34 @@ struct ModelShape {
   bool operator==(const ModelShape&) const = default;
 };
 
+// What the user wishes about which layers lie where; what comes of it is a StageLayout (tera/pipeline).
+struct StageWishes {
+  std::optional<int> first_layers, last_layers;  // of the first and the last rank
+  bool count_embedding = false, count_loss = false;
+  std::string layout;  // Megatron's string, or empty
+  bool operator==(const StageWishes&) const = default;
+};
+
+// How the run is split over ranks.
+struct ParallelShape {
+  MeshSizes mesh;
+  int dp = 1;                      // replicas
+  bool sequence_parallel = false;  // rows [T/tp,H] outside the split products; never with one rank
+  PipelineScheduleKind schedule = PipelineScheduleKind::one_f_one_b;  // never automatic
+  int chunks = 1;                                                     // per rank of the pipeline
+  int group_size = 1;  // interleaved: microbatches played on a chunk before the next
+  StageWishes stages;
+  Sharding sharding = Sharding::no_shard;
+  std::int64_t bucket_size = 40'000'000;  // elements
+  bool overlap_grad_reduce = false, overlap_param_gather = false, tp_comm_overlap = false, overlap_p2p_comm = true;
+  double timeout_seconds = 600;
+  bool operator==(const ParallelShape&) const = default;
+};
+
 struct BatchShape {
   std::int64_t micro_batch = 1;
   std::int64_t global_batch = 1;
-  std::int64_t num_microbatches = 1;
+  std::int64_t num_microbatches = 1;  // of one replica in a step
   std::int64_t seq_length = 0;
   std::int64_t train_iters = 0;
   bool operator==(const BatchShape&) const = default;
@@ -82,6 +109,7 @@ struct SplitShape {
 struct Setup {
   RunConfig config;  // as written
   ModelShape model;
+  ParallelShape parallel;
   BatchShape batch;
   ScheduleShape schedule;
   SplitShape split;

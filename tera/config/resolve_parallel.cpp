@@ -1,0 +1,152 @@
+#include "tera/config/resolve_parallel.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tera/config/nearest.h"
+
+namespace tera {
+namespace {
+
+using Kind = PipelineScheduleKind;
+
+constexpr std::string_view tp_key = "dist.tensor_model_parallel_size";
+constexpr std::string_view chunks_key = "dist.virtual_pipeline_model_parallel_size";
+constexpr std::string_view schedule_key = "dist.pipeline_schedule";
+
+void resolve_mesh(const DistConfig& dist, int world, ParallelShape& shape, Report& report) {
+  shape.mesh = {.world = world,
+                .tp = static_cast<int>(dist.tensor_model_parallel_size),
+                .pp = static_cast<int>(dist.pipeline_model_parallel_size),
+                .order = dist.order};
+  const std::vector<MeshProblem> problems = mesh_problems(shape.mesh);
+  for (const MeshProblem& problem : problems) {
+    if (problem.key == "world")
+      report.add("{}", problem.text());
+    else
+      report.broken(problem.key, "{}{}", problem.rule, world == 1 ? " (--ranks N, or mpirun -n N)" : "");
+  }
+  if (problems.empty()) shape.dp = MeshPlan(shape.mesh).dp();
+  shape.sequence_parallel = dist.sequence_parallel && shape.mesh.tp > 1;
+}
+
+// How many chunks per rank a schedule plays.
+bool chunks_fit(Kind schedule, int chunks) {
+  switch (schedule) {
+    case Kind::interleaved: return chunks > 1;
+    case Kind::zero_bubble_v: return chunks == 2;
+    default: return chunks == 1;
+  }
+}
+
+void check_chunks(const DistConfig& dist, const ParallelShape& shape, Report& report) {
+  if (!chunks_fit(shape.schedule, shape.chunks)) {
+    const char* const valid = shape.schedule == Kind::interleaved     ? "2 or more"
+                              : shape.schedule == Kind::zero_bubble_v ? "2"
+                                                                      : "1";
+    const char* const others = shape.chunks == 1   ? "1f1b or zero_bubble"
+                               : shape.chunks == 2 ? "interleaved or zero_bubble_v"
+                                                   : "interleaved";
+    report.broken(chunks_key, "pipeline_schedule={} has {} chunks per rank, not {}; for those there is {}",
+                  name_of(shape.schedule), valid, shape.chunks, others);
+  } else if (shape.chunks > 1 && shape.mesh.pp == 1) {
+    const bool asked = dist.virtual_pipeline_model_parallel_size > 1;
+    report.broken(asked ? chunks_key : schedule_key,
+                  "{} chunks per rank need pipeline_model_parallel_size of at least 2, which is 1", shape.chunks);
+  }
+}
+
+void check_group_size(const DistConfig& dist, const ParallelShape& shape, Report& report) {
+  constexpr std::string_view key = "dist.microbatch_group_size_per_vp_stage";
+  if (dist.microbatch_group_size_per_vp_stage == 0) return;
+  if (shape.schedule != Kind::interleaved)
+    report.broken(key, "needs pipeline_schedule=interleaved, which is {}; or leave it 0", name_of(shape.schedule));
+  else if (shape.group_size < shape.mesh.pp)
+    report.broken(key, "must be at least pipeline_model_parallel_size, which is {}; or 0 for that", shape.mesh.pp);
+}
+
+void resolve_pipeline(const DistConfig& dist, ParallelShape& shape, Report& report) {
+  shape.schedule = dist.pipeline_schedule;
+  shape.chunks = static_cast<int>(dist.virtual_pipeline_model_parallel_size);
+  if (shape.chunks == 0) shape.chunks = shape.schedule == Kind::zero_bubble_v ? 2 : 1;
+  if (shape.schedule == Kind::automatic) shape.schedule = shape.chunks > 1 ? Kind::interleaved : Kind::one_f_one_b;
+  const auto group = static_cast<int>(dist.microbatch_group_size_per_vp_stage);
+  shape.group_size = group == 0 ? shape.mesh.pp : group;
+  check_chunks(dist, shape, report);
+  check_group_size(dist, shape, report);
+
+  const auto given = [](std::int64_t layers) {
+    return layers == 0 ? std::nullopt : std::optional(static_cast<int>(layers));
+  };
+  shape.stages = {.first_layers = given(dist.num_layers_in_first_pipeline_stage),
+                  .last_layers = given(dist.num_layers_in_last_pipeline_stage),
+                  .count_embedding = dist.account_for_embedding_in_pipeline_split,
+                  .count_loss = dist.account_for_loss_in_pipeline_split,
+                  .layout = dist.pipeline_model_parallel_layout};
+}
+
+void resolve_replicas(const RunConfig& config, ParallelShape& shape, Report& report) {
+  constexpr std::int64_t least_bucket = 40'000'000, per_replica = 1'000'000;  // Megatron's
+  const Sharding least = config.optimizer.use_distributed_optimizer ? Sharding::optim : Sharding::no_shard;
+  shape.sharding = std::max(config.ddp.data_parallel_sharding_strategy, least);
+  shape.bucket_size =
+      config.ddp.bucket_size == 0 ? std::max(least_bucket, per_replica * shape.dp) : config.ddp.bucket_size;
+
+  const CommOverlapConfig& overlap = config.comm_overlap;
+  shape.overlap_grad_reduce = overlap.overlap_grad_reduce;
+  shape.overlap_param_gather = overlap.overlap_param_gather;
+  shape.tp_comm_overlap = overlap.tp_comm_overlap;
+  shape.overlap_p2p_comm = overlap.overlap_p2p_comm;
+  if (!overlap.overlap_param_gather) return;
+  std::vector<std::string_view> needed;
+  if (!overlap.overlap_grad_reduce) needed.push_back("overlap_grad_reduce=true");
+  if (shape.sharding == Sharding::no_shard) needed.push_back("optimizer.use_distributed_optimizer=true");
+  if (!needed.empty()) report.broken("comm_overlap.overlap_param_gather", "needs {}", fmt::join(needed, " and "));
+}
+
+// Query heads, feed-forward width and key heads are cut into tp parts; fewer key heads than parts are repeated.
+bool splits_evenly(const ModelShape& model, std::int64_t tp) {
+  return model.heads % tp == 0 && model.ffn % tp == 0 && (model.kv_heads % tp == 0 || tp % model.kv_heads == 0);
+}
+
+void check_model_split(const ParallelShape& parallel, const ModelShape& model, Report& report) {
+  const std::int64_t tp = parallel.mesh.tp;
+  if (model.heads <= 0 || model.kv_heads <= 0 || model.ffn <= 0 || splits_evenly(model, tp)) return;
+  std::vector<std::string> rules;
+  if (model.heads % tp != 0) rules.push_back(fmt::format("divide model.num_attention_heads, which is {}", model.heads));
+  if (model.ffn % tp != 0) rules.push_back(fmt::format("divide model.ffn_hidden_size, which is {}", model.ffn));
+  if (model.kv_heads % tp != 0 && tp % model.kv_heads != 0)
+    rules.push_back(fmt::format("divide or be a multiple of model.num_query_groups, which is {}", model.kv_heads));
+  report.broken(tp_key, "must {}; nearest: {}", fmt::join(rules, ", "),
+                nearest_values(tp, model.heads, [&](std::int64_t v) { return splits_evenly(model, v); }));
+}
+
+void check_row_split(const ParallelShape& parallel, const BatchShape& batch, Report& report) {
+  const std::int64_t tp = parallel.mesh.tp, rows = batch.micro_batch * batch.seq_length;
+  if (!parallel.sequence_parallel || rows % tp == 0) return;
+  const auto fits = [&](std::int64_t sequence) { return batch.micro_batch * sequence % tp == 0; };
+  report.broken("dist.sequence_parallel",
+                "tensor_model_parallel_size, which is {}, must divide train.micro_batch_size x seq_length, which is "
+                "{}; nearest: train.seq_length {}",
+                tp, rows, nearest_values(batch.seq_length, batch.seq_length + tp, fits));
+}
+
+}  // namespace
+
+ParallelShape resolve_parallel(const RunConfig& config, int world, Report& report) {
+  ParallelShape shape;
+  resolve_mesh(config.dist, world, shape, report);
+  resolve_pipeline(config.dist, shape, report);
+  resolve_replicas(config, shape, report);
+  shape.timeout_seconds = config.dist.timeout_seconds;
+  return shape;
+}
+
+void check_split(const ParallelShape& parallel, const ModelShape& model, const BatchShape& batch, Report& report) {
+  check_model_split(parallel, model, report);
+  check_row_split(parallel, batch, report);
+}
+
+}  // namespace tera

@@ -1,0 +1,15 @@
+#pragma once
+// The part of resolve() that says how a run is split over ranks.
+
+#include "tera/config/report.h"
+#include "tera/config/setup.h"
+
+namespace tera {
+
+// From dist, ddp, comm_overlap and optimizer.
+ParallelShape resolve_parallel(const RunConfig& config, int world, Report& report);
+
+// Whether the model and the batch can be split so.
+void check_split(const ParallelShape& parallel, const ModelShape& model, const BatchShape& batch, Report& report);
+
+}  // namespace tera

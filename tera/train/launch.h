@@ -1,0 +1,39 @@
+#pragma once
+// How many ranks there are, and how they come to be: this process alone, threads of it, or one process for each under
+// mpirun or srun. The only place of the library that reads the environment.
+
+#include <cstdint>
+#include <optional>
+
+#include "tera/base/function_ref.h"
+#include "tera/comm/world.h"
+#include "tera/config/dist.h"
+
+namespace tera {
+
+enum class LaunchKind : std::uint8_t { alone, threads, mpi };
+
+struct Launch {
+  LaunchKind kind = LaunchKind::alone;
+  int world = 1;
+  int rank = 0;   // mpi: of this process; the others learn it from their Seat
+  int local = 1;  // ranks that share this machine, as far as is known
+  bool operator==(const Launch&) const = default;
+};
+
+// A variable of the environment, or null.
+using Environment = FunctionRef<const char*(const char* name)>;
+
+// `ranks` is what --ranks says. A UserError for --ranks under mpirun, and for launchers whose processes cannot find
+// each other.
+Launch detect_launch(std::optional<int> ranks, Environment environment);
+Launch detect_launch(std::optional<int> ranks);  // of this process
+
+// dist.threads=0 is all cores for one rank; ranks on one machine share them.
+void share_cores(DistConfig& dist, const Launch& launch);
+
+// Runs body for each rank of this process, and returns when all are done. Faults are thrown as run_threads does; alone,
+// as they are.
+void run_ranks(const Launch& launch, double timeout_seconds, FunctionRef<void(Seat&)> body);
+
+}  // namespace tera

@@ -1,0 +1,137 @@
+// How many ranks there are, from what launchers leave in the environment.
+
+#include "tera/train/launch.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "tera/backend/cpu/cpu_ops.h"
+#include "tera/base/cores.h"
+#include "tera/base/error.h"
+#include "tests/support/expect_error.h"
+
+namespace tera::test {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+Launch detect(const Variables& variables, std::optional<int> ranks = {}) {
+  return detect_launch(ranks, [&](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+void expect_refused(const Variables& variables, std::optional<int> ranks, std::string_view words) {
+  const std::string message = message_of<UserError>([&] { detect(variables, ranks); });
+  EXPECT_TRUE(contains(message, words)) << message;
+}
+
+const Variables open_mpi{
+    {"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_RANK", "5"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}};
+const Variables torchrun{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "1"}};
+
+TEST(DetectLaunch, AloneOrAsThreads) {
+  EXPECT_EQ(detect({}), Launch{});
+  EXPECT_EQ(detect({}, 1), Launch{});
+  EXPECT_EQ(detect({}, 6), (Launch{.kind = LaunchKind::threads, .world = 6, .local = 6}));
+  for (int wrong : {0, -1, 4097}) expect_refused({}, wrong, "must be from 1 to 4096");
+}
+
+TEST(DetectLaunch, ProcessesOfMpi) {
+  EXPECT_EQ(detect(open_mpi), (Launch{.kind = LaunchKind::mpi, .world = 8, .rank = 5, .local = 4}));
+  EXPECT_EQ(detect({{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}}), (Launch{.kind = LaunchKind::mpi, .world = 2, .rank = 1}));
+  const Variables pmix{{"PMIX_RANK", "7"},
+                       {"SLURM_STEP_ID", "0"},
+                       {"SLURM_STEP_NUM_TASKS", "9"},
+                       {"SLURM_NTASKS", "20"},
+                       {"SLURM_STEP_TASKS_PER_NODE", "4(x2),1"}};
+  EXPECT_EQ(detect(pmix), (Launch{.kind = LaunchKind::mpi, .world = 9, .rank = 7, .local = 4}));
+  EXPECT_EQ(detect({{"PMIX_RANK", "0"}, {"SLURM_NTASKS", "3"}}), (Launch{.kind = LaunchKind::mpi, .world = 3}));
+  Variables also_torch = torchrun;  // some containers set these everywhere
+  also_torch.insert(open_mpi.begin(), open_mpi.end());
+  EXPECT_EQ(detect(also_torch).world, 8);
+}
+
+TEST(DetectLaunch, RanksAsThreadsOfAProcessThatIsOne) {
+  expect_refused(open_mpi, 2, "--ranks 2: this is already one of 8 processes");
+  // One process needs no others: an interactive shell under srun, for example.
+  const Variables single{{"PMI_SIZE", "1"}, {"PMI_RANK", "0"}};
+  EXPECT_EQ(detect(single), Launch{});
+  EXPECT_EQ(detect(single, 3).world, 3);
+}
+
+TEST(DetectLaunch, ProcessesThatCannotMeet) {
+  expect_refused(torchrun, {}, "mpirun -n N, with srun --mpi=pmix, or as threads with --ranks N");
+  expect_refused({{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "4"}}, {}, "without MPI");
+  Variables single = torchrun;
+  single["WORLD_SIZE"] = "1";
+  EXPECT_EQ(detect(single), Launch{});
+  // An allocation alone starts nothing.
+  EXPECT_EQ(detect({{"SLURM_NTASKS", "16"}}, 4).world, 4);
+  EXPECT_EQ(detect({{"WORLD_SIZE", "garbage"}}), Launch{});
+}
+
+TEST(DetectLaunch, NumbersThatAreNone) {
+  for (const char* wrong : {"", "x", "0", "-2", "2x", "99999999999"}) {
+    Variables variables = open_mpi;
+    variables["OMPI_COMM_WORLD_SIZE"] = wrong;
+    expect_refused(variables, {}, "should be a number from 1 to 1048576");
+  }
+  expect_refused({{"PMI_SIZE", "2"}, {"PMI_RANK", "2"}}, {}, "numbered from 0");
+}
+
+TEST(ShareCores, AmongTheRanksOfAMachine) {
+  const auto threads = [](std::int64_t given, const Launch& launch, DeviceChoice device = DeviceChoice::cpu) {
+    DistConfig dist{.device = device, .threads = given};
+    share_cores(dist, launch);
+    return dist.threads;
+  };
+  const Launch two{.kind = LaunchKind::threads, .world = 2, .local = 2};
+  EXPECT_EQ(threads(0, {}), 0);
+  EXPECT_EQ(threads(0, two), std::max(1, usable_cores() / 2));
+  EXPECT_EQ(threads(0, {.kind = LaunchKind::threads, .world = 4000, .local = 4000}), 1);
+  EXPECT_EQ(threads(3, two), 3);
+  EXPECT_EQ(threads(0, two, DeviceChoice::cuda), 0);
+}
+
+TEST(RunRanks, StartsEveryRankOnce) {
+  for (int world : {1, 3}) {
+    std::mutex mutex;
+    std::set<int> seen;
+    int calls = 0;
+    run_ranks(detect({}, world), 30, [&](Seat& seat) {
+      cpu::CpuOps ops(1, cpu::best_isa());
+      const auto comm = seat.join(ops);
+      EXPECT_EQ(seat.size(), world);
+      EXPECT_EQ(comm->size(), world);
+      EXPECT_EQ(comm->rank(), seat.rank());
+      comm->barrier();
+      const std::lock_guard lock(mutex);
+      seen.insert(seat.rank());
+      ++calls;
+    });
+    EXPECT_EQ(calls, world);
+    EXPECT_EQ(static_cast<int>(seen.size()), world);
+  }
+  EXPECT_TRUE(contains(message_of<UserError>([] { run_ranks(detect(open_mpi), 1, [](Seat&) {}); }), "has no MPI"));
+}
+
+TEST(RunRanks, TheTimeoutIsThatOfEveryWait) {
+  const std::string message = message_of<Error>([] {
+    run_ranks(detect({}, 2), 0.25, [](Seat& seat) {
+      cpu::CpuOps ops(1, cpu::best_isa());
+      const auto comm = seat.join(ops);
+      if (seat.rank() == 0) comm->barrier();
+    });
+  });
+  EXPECT_TRUE(contains(message, "rank 1 did not come")) << message;
+}
+
+}  // namespace
+}  // namespace tera::test
