@@ -63,9 +63,7 @@ void Pipeline::step(std::span<const MicroBatch> batch) {
   step(batch, nobody);
 }
 
-void Pipeline::forward(std::span<const MicroBatch> batch, ParamWatch& watch) {
-  play(stage_.evaluation, batch, watch);
-}
+void Pipeline::forward(std::span<const MicroBatch> batch, ParamWatch& watch) { play(stage_.evaluation, batch, watch); }
 
 void Pipeline::forward(std::span<const MicroBatch> batch) {
   ParamWatch nobody;
@@ -198,8 +196,7 @@ void Pipeline::play_w(Chunk& chunk, const Action& action, const MicroBatch& mb) 
   Flight& flight = flight_of(chunk, action.microbatch);
   Stash stash = stash_of(flight);
   Run run{ops_, stash, *memory_.scratch, mb};
-  for (std::size_t i = chunk.blocks.size(); i-- > 0;)
-    visit(chunk, i, [&] { block_w(chunk, i, flight, run); });
+  for (std::size_t i = chunk.blocks.size(); i-- > 0;) visit(chunk, i, [&] { block_w(chunk, i, flight, run); });
   give_back(flight.f_to_w);
   give_back(flight.b_to_w);
 }

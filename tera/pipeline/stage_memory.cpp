@@ -24,8 +24,8 @@ struct Single {
   std::unique_ptr<Arena> StageMemory::*arena;
 };
 
-constexpr std::array singles{Single{"pipeline buffers", &StageMemory::buffers}, Single{"recompute", &StageMemory::replay},
-                             Single{"scratch", &StageMemory::scratch}};
+constexpr std::array singles{Single{"pipeline buffers", &StageMemory::buffers},
+                             Single{"recompute", &StageMemory::replay}, Single{"scratch", &StageMemory::scratch}};
 
 }  // namespace
 

@@ -123,7 +123,8 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
   ops_ = backend.ops.get();
   ops_->bind_workspace(memory_.bytes("workspace"));
   // All that a step takes and gives back is free until the first one, and lies together.
-  const std::span<std::byte> first = memory_.bytes(activations_name(Life::f_to_b, 0, stage_.chunks.size())), last = memory_.bytes("scratch");
+  const std::span<std::byte> first = memory_.bytes(activations_name(Life::f_to_b, 0, stage_.chunks.size())),
+                             last = memory_.bytes("scratch");
   ops_->prepare(rehearsal.planned_calls(), {first.data(), last.data() + last.size()});
   const std::span<std::byte> readings = backend.device->allocate_host(2 * sizeof(Result));
   read_back_ = {reinterpret_cast<Result*>(readings.data()), 2};
