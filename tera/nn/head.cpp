@@ -78,7 +78,7 @@ void Head::losses(Run& run, const Tensor& logits, std::int64_t begin, std::int64
     const Tensor own = all.rows(rank * rows, (rank + 1) * rows);
     args.first = weight_->spec.parts[0].begin;
     run.ops.cross_entropy_stats(
-        {.logits = logits, .targets = args.targets, .stats = own, .vocab = softmax_width_, .first = args.first});
+        {.logits = logits, .targets = args.targets, .stats = own, .first = args.first, .vocab = softmax_width_});
     run.ops.wait(tp_.group->all_gather(own, all, run.ops.record()));
     args.stats = all.view(shape(tp_.size(), rows, 3));
   }

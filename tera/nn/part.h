@@ -3,6 +3,7 @@
 // replicated gradients and the gradient norm all read parts; nothing else knows how a model is cut over ranks.
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
