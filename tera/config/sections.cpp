@@ -49,8 +49,7 @@ std::span<const Field> DistConfig::fields() {
                                                     "the head with the loss takes the place of a layer"),
       field<&C::order>("order", "axes along which ranks are numbered, the first one fastest"),
       field<&C::timeout_seconds>("timeout_seconds", "how long a rank waits for others before the run ends")
-          .above(0)
-          .at_most(1e7),
+          .within(0.001, 1e7),
   };
   return table;
 }
