@@ -43,13 +43,13 @@ bool chunks_fit(Kind schedule, int chunks) {
 
 void check_chunks(const DistConfig& dist, const ParallelShape& shape, Report& report) {
   if (!chunks_fit(shape.schedule, shape.chunks)) {
-    const char* const valid = shape.schedule == Kind::interleaved     ? "2 or more"
-                              : shape.schedule == Kind::zero_bubble_v ? "2"
-                                                                      : "1";
+    const char* const valid = shape.schedule == Kind::interleaved     ? "2 or more chunks"
+                              : shape.schedule == Kind::zero_bubble_v ? "2 chunks"
+                                                                      : "1 chunk";
     const char* const others = shape.chunks == 1   ? "1f1b or zero_bubble"
                                : shape.chunks == 2 ? "interleaved or zero_bubble_v"
                                                    : "interleaved";
-    report.broken(chunks_key, "pipeline_schedule={} has {} chunks per rank, not {}; for those there is {}",
+    report.broken(chunks_key, "pipeline_schedule={} has {} per rank, not {}; for those there is {}",
                   name_of(shape.schedule), valid, shape.chunks, others);
   } else if (shape.chunks > 1 && shape.mesh.pp == 1) {
     const bool asked = dist.virtual_pipeline_model_parallel_size > 1;

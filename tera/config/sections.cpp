@@ -35,9 +35,9 @@ std::span<const Field> DistConfig::fields() {
           "microbatch_group_size_per_vp_stage",
           "interleaved: microbatches played on a chunk before the next; 0: pipeline_model_parallel_size")
           .within(0, max_stages),
-      field<&C::pipeline_model_parallel_layout>(
-          "pipeline_model_parallel_layout",
-          "Megatron's string of what each virtual stage holds (docs/pipeline.md); empty: even, or as the next keys say"),
+      field<&C::pipeline_model_parallel_layout>("pipeline_model_parallel_layout",
+                                                "Megatron's string of what each virtual stage holds "
+                                                "(docs/pipeline.md); empty: even, or as the next keys say"),
       field<&C::num_layers_in_first_pipeline_stage>("num_layers_in_first_pipeline_stage",
                                                     "layers of the first rank, the others sharing the rest; 0: even")
           .within(0, max_layers),
@@ -49,8 +49,7 @@ std::span<const Field> DistConfig::fields() {
                                                     "the head with the loss takes the place of a layer"),
       field<&C::order>("order", "axes along which ranks are numbered, the first one fastest"),
       field<&C::timeout_seconds>("timeout_seconds", "how long a rank waits for others before the run ends")
-          .above(0)
-          .at_most(1e7),
+          .within(0.001, 1e7),
   };
   return table;
 }

@@ -55,6 +55,8 @@ TEST(ConfigTables, ListEveryMember) {
   expect_every_member_listed<TrainConfig>();
   expect_every_member_listed<OptimizerConfig>();
   expect_every_member_listed<SchedulerConfig>();
+  expect_every_member_listed<DdpConfig>();
+  expect_every_member_listed<CommOverlapConfig>();
   expect_every_member_listed<MixedPrecisionConfig>();
   expect_every_member_listed<DatasetConfig>();
   expect_every_member_listed<TokenizerConfig>();

@@ -1,0 +1,296 @@
+// How a run is split over ranks: what follows from the keys, and every rule they can break.
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tera/base/error.h"
+#include "tera/config/arch_defaults.h"
+#include "tera/config/describe.h"
+#include "tera/config/resolve.h"
+#include "tests/support/expect_error.h"
+
+namespace tera::test {
+namespace {
+
+using Kind = PipelineScheduleKind;
+
+// 12 query heads, 4 key heads, 384 feed-forward channels: tp may be 1, 2, 4 or 12.
+RunConfig small() {
+  RunConfig config;
+  config.model.arch = Arch::llama;
+  apply_arch_defaults(Arch::llama, config.model);
+  config.model.num_layers = 8;
+  config.model.hidden_size = 96;
+  config.model.ffn_hidden_size = 384;
+  config.model.num_attention_heads = 12;
+  config.model.num_query_groups = 4;
+  config.train.train_iters = 100;
+  config.train.seq_length = 32;
+  config.optimizer.lr = 1e-3;
+  return config;
+}
+
+RunConfig with_sizes(std::int64_t tp, std::int64_t pp) {
+  RunConfig config = small();
+  config.dist.tensor_model_parallel_size = tp;
+  config.dist.pipeline_model_parallel_size = pp;
+  return config;
+}
+
+ParallelShape parallel_of(const RunConfig& config, int world) {
+  return resolve(config, Purpose::train, nullptr, world).parallel;
+}
+
+// The message names the key and holds the words, and is one line.
+void expect_broken(const RunConfig& config, int world, std::string_view key, std::string_view words) {
+  const std::string message = message_of<UserError>([&] { resolve(config, Purpose::train, nullptr, world); });
+  EXPECT_TRUE(contains(message, key) && contains(message, words)) << message;
+  EXPECT_FALSE(contains(message, "\n")) << "one mistake, one line: " << message;
+}
+
+TEST(ResolveParallel, OneRankNeedsNothing) {
+  const ParallelShape shape = parallel_of(small(), 1);
+  EXPECT_EQ(shape, ParallelShape{});
+  EXPECT_EQ(shape.dp, 1);
+  EXPECT_EQ(shape.schedule, Kind::one_f_one_b);
+}
+
+TEST(ResolveParallel, ReplicasAreWhatIsLeft) {
+  RunConfig config = with_sizes(2, 4);
+  config.dist.order = MeshOrder::tp_cp_ep_pp_dp;
+  config.dist.timeout_seconds = 2.5;
+  const ParallelShape shape = parallel_of(config, 24);
+  EXPECT_EQ(shape.mesh, (MeshSizes{.world = 24, .tp = 2, .pp = 4, .order = MeshOrder::tp_cp_ep_pp_dp}));
+  EXPECT_EQ(shape.dp, 3);
+  EXPECT_EQ(shape.timeout_seconds, 2.5);
+  EXPECT_EQ(smallest_world(config), 8);
+  EXPECT_EQ(parallel_of(config, smallest_world(config)).dp, 1);
+}
+
+TEST(ResolveParallel, BatchesAreSharedByReplicas) {
+  RunConfig config = small();
+  config.train.micro_batch_size = 2;
+  EXPECT_EQ(resolve(config, Purpose::train, nullptr, 4).batch.global_batch, 8);
+  EXPECT_EQ(resolve(config, Purpose::train, nullptr, 4).batch.num_microbatches, 1);
+  config.train.global_batch_size = 48;
+  EXPECT_EQ(resolve(config).batch.num_microbatches, 24);
+  EXPECT_EQ(resolve(config, Purpose::train, nullptr, 4).batch.num_microbatches, 6);
+  config.dist.tensor_model_parallel_size = 2;
+  EXPECT_EQ(resolve(config, Purpose::train, nullptr, 4).batch.num_microbatches, 12);
+  config.dist.tensor_model_parallel_size = 1;
+  config.train.loss_reduction = LossReduction::microbatch;
+  EXPECT_EQ(resolve(config, Purpose::train, nullptr, 4).batch.num_microbatches, 6);
+  config.train.global_batch_size = 20;
+  expect_broken(config, 4, "train.global_batch_size=20",
+                "must be a multiple of micro_batch_size=2 times the 4 replicas, which is 8; nearest: 16 or 24");
+  config.train.global_batch_size = 4;
+  expect_broken(config, 4, "train.global_batch_size=4", "which is 8; nearest: 8");
+}
+
+TEST(ResolveParallel, VocabulariesArePaddedForEachRank) {
+  RunConfig config = with_sizes(4, 1);
+  config.model.vocab_size = 50257;
+  EXPECT_EQ(resolve(config, Purpose::train, nullptr, 4).model.padded_vocab, 50688);  // 99 x 512
+  config.model.make_vocab_size_divisible_by = 1;
+  EXPECT_EQ(resolve(config, Purpose::train, nullptr, 4).model.padded_vocab, 50260);
+}
+
+TEST(ResolveParallel, SchedulesFollowFromChunks) {
+  RunConfig config = with_sizes(1, 4);
+  EXPECT_EQ(parallel_of(config, 4).schedule, Kind::one_f_one_b);
+  config.dist.virtual_pipeline_model_parallel_size = 1;
+  EXPECT_EQ(parallel_of(config, 4).schedule, Kind::one_f_one_b);
+  config.dist.virtual_pipeline_model_parallel_size = 2;
+  EXPECT_EQ(parallel_of(config, 4).schedule, Kind::interleaved);
+  EXPECT_EQ(parallel_of(config, 4).chunks, 2);
+  EXPECT_EQ(parallel_of(config, 4).group_size, 4);
+  config.dist.microbatch_group_size_per_vp_stage = 6;
+  EXPECT_EQ(parallel_of(config, 4).group_size, 6);
+  config = with_sizes(1, 4);
+  config.dist.pipeline_schedule = Kind::zero_bubble_v;
+  EXPECT_EQ(parallel_of(config, 4).chunks, 2);
+  config.dist.pipeline_schedule = Kind::zero_bubble;
+  EXPECT_EQ(parallel_of(config, 4).schedule, Kind::zero_bubble);
+  EXPECT_EQ(parallel_of(config, 4).chunks, 1);
+}
+
+TEST(ResolveParallel, WishesAboutStages) {
+  RunConfig config = with_sizes(1, 4);
+  EXPECT_EQ(parallel_of(config, 4).stages, StageWishes{});
+  config.dist.num_layers_in_first_pipeline_stage = 1;
+  config.dist.num_layers_in_last_pipeline_stage = 3;
+  config.dist.account_for_embedding_in_pipeline_split = true;
+  config.dist.account_for_loss_in_pipeline_split = true;
+  config.dist.pipeline_model_parallel_layout = "Et|L";
+  EXPECT_EQ(parallel_of(config, 4).stages,
+            (StageWishes{
+                .first_layers = 1, .last_layers = 3, .count_embedding = true, .count_loss = true, .layout = "Et|L"}));
+}
+
+TEST(ResolveParallel, Sharding) {
+  RunConfig config = small();
+  EXPECT_EQ(parallel_of(config, 2).sharding, Sharding::no_shard);
+  config.optimizer.use_distributed_optimizer = true;
+  EXPECT_EQ(parallel_of(config, 2).sharding, Sharding::optim);
+  config.ddp.data_parallel_sharding_strategy = Sharding::optim_grads_params;
+  EXPECT_EQ(parallel_of(config, 2).sharding, Sharding::optim_grads_params);
+  config.optimizer.use_distributed_optimizer = false;
+  config.ddp.data_parallel_sharding_strategy = Sharding::optim_grads;
+  EXPECT_EQ(parallel_of(config, 2).sharding, Sharding::optim_grads);
+}
+
+TEST(ResolveParallel, BucketsGrowWithReplicas) {
+  RunConfig config = small();
+  EXPECT_EQ(parallel_of(config, 1).bucket_size, 40'000'000);
+  EXPECT_EQ(parallel_of(config, 64).bucket_size, 64'000'000);
+  config.ddp.bucket_size = 1000;
+  EXPECT_EQ(parallel_of(config, 64).bucket_size, 1000);
+}
+
+TEST(ResolveParallel, Overlap) {
+  RunConfig config = small();
+  EXPECT_TRUE(parallel_of(config, 2).overlap_p2p_comm);
+  config.comm_overlap = {.overlap_grad_reduce = true, .tp_comm_overlap = true, .overlap_p2p_comm = false};
+  const ParallelShape shape = parallel_of(config, 2);
+  EXPECT_TRUE(shape.overlap_grad_reduce && shape.tp_comm_overlap);
+  EXPECT_FALSE(shape.overlap_param_gather || shape.overlap_p2p_comm);
+  config.comm_overlap.overlap_param_gather = true;
+  expect_broken(config, 2, "comm_overlap.overlap_param_gather=true", "needs optimizer.use_distributed_optimizer=true");
+  config.comm_overlap.overlap_grad_reduce = false;
+  expect_broken(config, 2, "comm_overlap.overlap_param_gather=true",
+                "needs overlap_grad_reduce=true and optimizer.use_distributed_optimizer=true");
+  config.ddp.data_parallel_sharding_strategy = Sharding::optim;
+  expect_broken(config, 2, "comm_overlap.overlap_param_gather=true", "needs overlap_grad_reduce=true");
+  config.comm_overlap.overlap_grad_reduce = true;
+  EXPECT_TRUE(parallel_of(config, 2).overlap_param_gather);
+}
+
+TEST(ResolveParallel, SequenceParallelNeedsSeveralRanks) {
+  RunConfig config = with_sizes(2, 1);
+  config.dist.sequence_parallel = true;
+  EXPECT_TRUE(parallel_of(config, 2).sequence_parallel);
+  config.dist.tensor_model_parallel_size = 1;
+  EXPECT_FALSE(parallel_of(config, 2).sequence_parallel);
+  config.train.seq_length = 33;
+  EXPECT_NO_THROW(parallel_of(config, 2));
+  config.dist.tensor_model_parallel_size = 4;
+  expect_broken(config, 4, "dist.sequence_parallel=true",
+                "tensor_model_parallel_size, which is 4, must divide train.micro_batch_size x seq_length, which is 33; "
+                "nearest: train.seq_length 32 or 36");
+  config.train.micro_batch_size = 2;
+  expect_broken(config, 4, "dist.sequence_parallel=true", "which is 66; nearest: train.seq_length 32 or 34");
+  config.dist.sequence_parallel = false;
+  EXPECT_NO_THROW(parallel_of(config, 4));
+}
+
+TEST(ParallelRules, SizesDivideTheWorld) {
+  expect_broken(with_sizes(4, 1), 6, "dist.tensor_model_parallel_size=4",
+                "must divide the number of ranks, which is 6; nearest: tensor_model_parallel_size 3 or 6, or 4 or 8 "
+                "ranks");
+  expect_broken(with_sizes(2, 2), 6, "dist.tensor_model_parallel_size=2",
+                "times pipeline_model_parallel_size=2 is 4, which must divide the number of ranks, which is 6");
+  expect_broken(with_sizes(2, 1), 1, "dist.tensor_model_parallel_size=2", "or 2 ranks (--ranks N, or mpirun -n N)");
+  expect_broken(with_sizes(1, 2), 1, "dist.pipeline_model_parallel_size=2", "(--ranks N, or mpirun -n N)");
+  expect_broken(small(), 0, "world=0", "must be in 1..1048576");
+  expect_broken(with_sizes(0, 1), 1, "dist.tensor_model_parallel_size=0", "from 1 to 1048576");
+  expect_broken(with_sizes(1, -1), 1, "dist.pipeline_model_parallel_size=-1", "from 1 to 65536");
+}
+
+TEST(ParallelRules, ModelsAreCutEvenly) {
+  EXPECT_NO_THROW(parallel_of(with_sizes(4, 1), 4));
+  EXPECT_NO_THROW(parallel_of(with_sizes(12, 1), 12)) << "4 key heads, each on 3 ranks";
+  expect_broken(with_sizes(8, 1), 8, "dist.tensor_model_parallel_size=8",
+                "must divide model.num_attention_heads, which is 12; nearest: 4 or 12");
+  expect_broken(with_sizes(6, 1), 6, "dist.tensor_model_parallel_size=6",
+                "must divide or be a multiple of model.num_query_groups, which is 4; nearest: 4 or 12");
+  expect_broken(with_sizes(24, 1), 24, "dist.tensor_model_parallel_size=24",
+                "must divide model.num_attention_heads, which is 12; nearest: 12");
+  RunConfig config = with_sizes(4, 1);
+  config.model.ffn_hidden_size = 390;
+  expect_broken(config, 4, "dist.tensor_model_parallel_size=4",
+                "must divide model.ffn_hidden_size, which is 390; nearest: 2");
+  expect_broken(
+      with_sizes(5, 1), 5, "dist.tensor_model_parallel_size=5",
+      "must divide model.num_attention_heads, which is 12, divide model.ffn_hidden_size, which is 384, divide "
+      "or be a multiple of model.num_query_groups, which is 4; nearest: 4 or 12");
+}
+
+TEST(ParallelRules, ChunksNeedAPipelineAndAScheduleForThem) {
+  const auto chunked = [](std::int64_t pp, std::int64_t chunks, Kind schedule) {
+    RunConfig config = with_sizes(1, pp);
+    config.dist.virtual_pipeline_model_parallel_size = chunks;
+    config.dist.pipeline_schedule = schedule;
+    return config;
+  };
+  constexpr const char* chunks = "dist.virtual_pipeline_model_parallel_size";
+  expect_broken(chunked(1, 2, Kind::automatic), 1, chunks, "2 chunks per rank need pipeline_model_parallel_size");
+  expect_broken(chunked(1, 0, Kind::zero_bubble_v), 1, "dist.pipeline_schedule=zero_bubble_v", "of at least 2");
+  expect_broken(chunked(2, 3, Kind::zero_bubble_v), 2, chunks,
+                "pipeline_schedule=zero_bubble_v has 2 chunks per rank, not 3; for those there is interleaved");
+  expect_broken(chunked(2, 1, Kind::zero_bubble_v), 2, chunks, "has 2 chunks per rank, not 1");
+  expect_broken(chunked(2, 2, Kind::zero_bubble), 2, chunks,
+                "has 1 chunk per rank, not 2; for those there is interleaved or zero_bubble_v");
+  expect_broken(chunked(2, 4, Kind::one_f_one_b), 2, chunks, "pipeline_schedule=1f1b has 1 chunk");
+  expect_broken(chunked(2, 0, Kind::interleaved), 2, chunks,
+                "has 2 or more chunks per rank, not 1; for those there is 1f1b or zero_bubble");
+  EXPECT_NO_THROW(parallel_of(chunked(1, 1, Kind::zero_bubble), 1));
+  EXPECT_NO_THROW(parallel_of(chunked(2, 4, Kind::interleaved), 2));
+}
+
+TEST(ParallelRules, GroupsOfMicrobatches) {
+  constexpr const char* key = "dist.microbatch_group_size_per_vp_stage";
+  RunConfig config = with_sizes(1, 4);
+  config.dist.microbatch_group_size_per_vp_stage = 4;
+  expect_broken(config, 4, key, "needs pipeline_schedule=interleaved, which is 1f1b");
+  config.dist.virtual_pipeline_model_parallel_size = 2;
+  EXPECT_NO_THROW(parallel_of(config, 4));
+  config.dist.microbatch_group_size_per_vp_stage = 3;
+  expect_broken(config, 4, key, "at least pipeline_model_parallel_size, which is 4");
+}
+
+TEST(ParallelRules, AreToldTogetherWithOrigins) {
+  RunConfig config = with_sizes(5, 1);
+  config.dist.virtual_pipeline_model_parallel_size = 2;
+  config.train.global_batch_size = 3;
+  config.train.micro_batch_size = 2;
+  const Origins origins{{"dist.tensor_model_parallel_size", "a.yaml:7"}};
+  const std::string message = message_of<UserError>([&] { resolve(config, Purpose::train, &origins, 8); });
+  for (const char* words :
+       {"4 problems", "dist.tensor_model_parallel_size=5 (a.yaml:7): must divide the number of ranks",
+        "dist.tensor_model_parallel_size=5 (a.yaml:7): must divide model.num_attention_heads",
+        "dist.virtual_pipeline_model_parallel_size=2 (default)", "train.global_batch_size=3"})
+    EXPECT_TRUE(contains(message, words)) << message;
+}
+
+TEST(Recompute, MethodsAndNumbersOfLayers) {
+  RunConfig config = small();
+  config.model.recompute_granularity = RecomputeGranularity::full;
+  EXPECT_EQ(resolve(config).model.recompute, (RecomputeShape{.full = true, .layers = 1}));
+  config.model.recompute_num_layers = 3;
+  EXPECT_EQ(resolve(config).model.recompute, (RecomputeShape{.full = true, .layers = 3}));
+  config.model.recompute_method = RecomputeMethod::block;
+  EXPECT_EQ(resolve(config).model.recompute,
+            (RecomputeShape{.full = true, .method = RecomputeMethod::block, .layers = 3}));
+  config.model.recompute_num_layers = 0;
+  EXPECT_EQ(resolve(config).model.recompute.layers, 8);
+  config.model.recompute_granularity = RecomputeGranularity::none;
+  expect_broken(config, 1, "model.recompute_method=block", "needs recompute_granularity=full");
+  config.model.recompute_method = RecomputeMethod::uniform;
+  config.model.recompute_num_layers = 2;
+  expect_broken(config, 1, "model.recompute_num_layers=2", "needs recompute_granularity=full");
+}
+
+TEST(ConfigYaml, SaysWhatFollowsForRanks) {
+  RunConfig config = with_sizes(2, 2);
+  config.optimizer.use_distributed_optimizer = true;
+  config.dist.virtual_pipeline_model_parallel_size = 2;
+  const std::string text = annotated_yaml(resolve(config, Purpose::train, nullptr, 4), {});
+  for (const char* words :
+       {"pipeline_schedule: auto", "becomes interleaved", "microbatch_group_size_per_vp_stage: 0", "becomes 2",
+        "data_parallel_sharding_strategy: no_shard", "becomes optim\n", "becomes 40000000"})
+    EXPECT_TRUE(contains(text, words)) << words << "\n" << text;
+}
+
+}  // namespace
+}  // namespace tera::test
