@@ -31,10 +31,10 @@ Ticket TensorParallel::reduce(Run& run, const Tensor& partial, const Tensor& out
 }
 
 Part TensorParallel::piece(Part part, int split) const {
-  const std::int64_t first = part.begin, length = part.stop() - first;
+  const std::int64_t length = part.global[split];
   part.split = split;
-  part.begin = first + length * rank() / size();
-  part.end = first + length * (rank() + 1) / size();
+  part.begin = length * rank() / size();
+  part.end = length * (rank() + 1) / size();
   return part;
 }
 

@@ -31,7 +31,7 @@ struct TensorParallel {
   // Adds up what the ranks have in it, into out. The sum is there, and `partial` free, after the ticket.
   Ticket reduce(Run& run, const Tensor& partial, const Tensor& out) const;
 
-  // The part as this rank holds it: [begin,end) of the dim, one piece of size() equal ones.
+  // The part as this rank holds it: of the dim one piece of size() equal ones.
   Part piece(Part part, int split) const;
   // The part as every rank holds it.
   Part replicated(Part part) const;
