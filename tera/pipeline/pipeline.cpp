@@ -71,6 +71,7 @@ void Pipeline::forward(std::span<const MicroBatch> batch) {
 }
 
 void Pipeline::play(const StagePlan& plan, std::span<const MicroBatch> batch, ParamWatch& watch) {
+  require(!plan.exchanges.empty(), "the stage has no plan for this");
   require(static_cast<int>(batch.size()) == plan.microbatches, "{} microbatches where the plan has {}", batch.size(),
           plan.microbatches);
   borders_.begin(plan, batch);

@@ -189,6 +189,15 @@ TEST(PipelineEngineLayouts, NoBlocksAtTheEndsAreRefused) {
   EXPECT_THROW(Pipeline(model.ops, stage, memory), Error);
 }
 
+TEST(PipelineEngineLayouts, WhatHasNoPlanIsRefused) {
+  WholeModel model(tiny_shape(), 2);
+  Stage stage{.chunks = {model.blocks}, .evaluation = plan_forward_alone(), .hidden = model.shape.hidden};
+  StageMemory memory = StageMemory::measuring(stage);
+  Pipeline pipeline(model.ops, stage, memory);
+  EXPECT_THROW(pipeline.step({}), Error);
+  EXPECT_THROW(pipeline.forward(model.evaluation_batch), Error);  // two microbatches, planned for one
+}
+
 TEST(PipelineEngineLayouts, AGroupThatIsNotThePlansIsRefused) {
   WholeModel model(tiny_shape(), 2);
   const auto alone = make_self_comm(model.ops);

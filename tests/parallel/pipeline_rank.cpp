@@ -7,6 +7,7 @@
 #include "tera/backend/cpu/workspace.h"
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
+#include "tests/parallel/stub_comm.h"
 
 namespace tera::test {
 namespace {
@@ -23,37 +24,6 @@ void append(Ops& ops, const Tensor& from, std::vector<float>& to) {
   ops.to_host(from, std::as_writable_bytes(std::span(values)));
   to.insert(to.end(), values.begin(), values.end());
 }
-
-// Any rank of any group, with nobody there.
-class StubComm final : public Comm {
- public:
-  StubComm(int rank, int size) : rank_(rank), size_(size) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  std::string_view name() const override { return "stub"; }
-  void barrier() override {}
-  std::unique_ptr<Comm> split(int, int, std::string) override { fail("a stub is not split"); }
-  void abort(std::string_view) noexcept override {}
-
-  std::int64_t messages = 0;
-
- private:
-  Ticket do_all_reduce(const Tensor&, Reduce, Ticket) override { fail("the engine only exchanges"); }
-  Ticket do_all_gather(const Tensor&, const Tensor&, Ticket) override { fail("the engine only exchanges"); }
-  Ticket do_reduce_scatter(const Tensor&, const Tensor&, Reduce, Ticket) override { fail("the engine only exchanges"); }
-  Ticket do_all_to_all(const Tensor&, const Tensor&, std::span<const std::int64_t>, std::span<const std::int64_t>,
-                       Ticket) override {
-    fail("the engine only exchanges");
-  }
-  Ticket do_broadcast(const Tensor&, int, Ticket) override { fail("the engine only exchanges"); }
-  Ticket do_exchange(std::span<const Transfer> transfers, Ticket) override {
-    require(transfers.size() == 1 && transfers[0].peer != rank_, "one message at a time, to another rank");
-    ++messages;
-    return {};
-  }
-
-  int rank_, size_;
-};
 
 std::vector<int> even_layers(int num_layers, int stages) {
   std::vector<int> layers;
