@@ -220,7 +220,7 @@ void DropoutArgs::check() const {
 namespace {
 
 void check_ids(std::string_view op, std::int64_t first, const Tensor& table) {
-  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  constexpr std::int64_t most = std::int64_t{1} << 31;
   that(first >= 0 && table.dim(0) <= most - first, op, "first is not negative, and ids of all rows fit 32 bits");
 }
 
