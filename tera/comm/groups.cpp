@@ -32,7 +32,7 @@ Groups::Groups(const MeshPlan& plan, int rank_, int kv_replicas)
 
 void Groups::join(Comm& met) {
   world.join(met);
-  constexpr std::array axes{Axis::tp, Axis::cp, Axis::dp,  Axis::dp_cp, Axis::pp,
+  constexpr std::array axes{Axis::tp, Axis::cp,  Axis::dp,  Axis::dp_cp, Axis::pp,
                             Axis::ep, Axis::etp, Axis::edp, Axis::embed};
   const auto groups = all();
   for (std::size_t i = 0; i < axes.size(); ++i)

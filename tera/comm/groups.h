@@ -2,8 +2,8 @@
 // The groups of one rank. They are known by arithmetic when a model is built and planned, and joined when its memory is
 // bound.
 
-#include "tera/config/mesh_plan.h"
 #include "tera/comm/planned_comm.h"
+#include "tera/config/mesh_plan.h"
 
 namespace tera {
 
@@ -18,9 +18,7 @@ class Groups {
   void join(Comm& world);
 
   // In the order of Axis, and kv.
-  std::array<PlannedComm*, 11> all() {
-    return {&world, &tp, &cp, &dp, &dp_cp, &pp, &ep, &etp, &edp, &embed, &kv};
-  }
+  std::array<PlannedComm*, 11> all() { return {&world, &tp, &cp, &dp, &dp_cp, &pp, &ep, &etp, &edp, &embed, &kv}; }
 
   const Coord coord;
   const int rank;

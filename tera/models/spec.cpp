@@ -30,8 +30,7 @@ class SpecMaker {
                    .head = head(),
                    .tied = model_.tied_embeddings,
                    .recompute = recompute()};
-    for (std::int64_t i = 0; i < model_.num_layers; ++i)
-      spec.layers.push_back({.mixer = attention(i), .ffn = mlp(i)});
+    for (std::int64_t i = 0; i < model_.num_layers; ++i) spec.layers.push_back({.mixer = attention(i), .ffn = mlp(i)});
     return spec;
   }
 
@@ -106,7 +105,8 @@ class SpecMaker {
   }
 
   LinearSpec up(std::int64_t layer) const {
-    if (!is_gated(model_.activation)) return linear(layer, names_.up, model_.hidden, model_.ffn, model_.init_std, Split::out);
+    if (!is_gated(model_.activation))
+      return linear(layer, names_.up, model_.hidden, model_.ffn, model_.init_std, Split::out);
     LinearSpec spec = linear(layer, "mlp.gate_up_proj", model_.hidden, 2 * model_.ffn, model_.init_std, Split::out);
     spec.out = {{.name = in_layer(layer, names_.gated_up[0]), .rows = model_.ffn},
                 {.name = in_layer(layer, names_.gated_up[1]), .rows = model_.ffn}};
@@ -123,20 +123,21 @@ class SpecMaker {
   }
 
   AttentionSpec attention(std::int64_t i) const {
-    AttentionSpec spec{.name = in_layer(i, "attention"),
-                       .norm = norm(in_layer(i, names_.attention_norm), model_.hidden),
-                       .qkv = qkv(i),
-                       .out = linear(i, names_.out, model_.heads * model_.head_dim, model_.hidden, output_std(), Split::in),
-                       .heads = model_.heads,
-                       .kv_heads = model_.kv_heads,
-                       .head_dim = model_.head_dim,
-                       .rope = rope(),
-                       .window = model_.window[static_cast<std::size_t>(i)],
-                       .attention_dropout = model_.attention_dropout,
-                       .hidden_dropout = model_.hidden_dropout,
-                       .seed = seed_,
-                       .layer = static_cast<int>(i),
-                       .recompute_norm = model_.recompute.layernorm};
+    AttentionSpec spec{
+        .name = in_layer(i, "attention"),
+        .norm = norm(in_layer(i, names_.attention_norm), model_.hidden),
+        .qkv = qkv(i),
+        .out = linear(i, names_.out, model_.heads * model_.head_dim, model_.hidden, output_std(), Split::in),
+        .heads = model_.heads,
+        .kv_heads = model_.kv_heads,
+        .head_dim = model_.head_dim,
+        .rope = rope(),
+        .window = model_.window[static_cast<std::size_t>(i)],
+        .attention_dropout = model_.attention_dropout,
+        .hidden_dropout = model_.hidden_dropout,
+        .seed = seed_,
+        .layer = static_cast<int>(i),
+        .recompute_norm = model_.recompute.layernorm};
     if (model_.qk_norm) {
       spec.q_norm = norm(in_layer(i, names_.q_norm), model_.head_dim);
       spec.k_norm = norm(in_layer(i, names_.k_norm), model_.head_dim);

@@ -21,7 +21,7 @@ struct LayerSpec {
 
 // Layers whose forward is played again in B.
 struct RecomputeRule {
-  std::int64_t unit = 0;                                                        // layers at a time; 0: none
+  std::int64_t unit = 0;                                                     // layers at a time; 0: none
   std::int64_t layers_per_chunk = std::numeric_limits<std::int64_t>::max();  // the first ones of each chunk
 };
 

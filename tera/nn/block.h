@@ -20,7 +20,7 @@ struct Saved {
 class Block {
  public:
   virtual ~Block() = default;
-  virtual const char* kind() const = 0;  // "attention": what profiles call it
+  virtual const char* kind() const = 0;                        // "attention": what profiles call it
   virtual bool makes_gradients_in_f() const { return false; }  // of its parameters, already in training's forward
   virtual std::unique_ptr<Saved> make_saved() const = 0;
   virtual void forward(Run& run, Saved& saved, const Tensor& x, const Tensor& y) = 0;

@@ -9,8 +9,12 @@ void forward_with_dropout(Run& run, const Linear& linear, const Tensor& x, const
     return;
   }
   linear.forward(run, x, y);
-  run.ops.dropout(
-      {.x = y, .y = y, .residual = residual, .rows = dropout.tp.own_rows(run.mb.rows), .rate = dropout.rate, .key = dropout.key});
+  run.ops.dropout({.x = y,
+                   .y = y,
+                   .residual = residual,
+                   .rows = dropout.tp.own_rows(run.mb.rows),
+                   .rate = dropout.rate,
+                   .key = dropout.key});
 }
 
 Tensor gradient_before_dropout(Run& run, const Linear& linear, const Tensor& dy, const Dropout& dropout,

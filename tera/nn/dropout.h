@@ -15,8 +15,8 @@ struct Dropout {
 void forward_with_dropout(Run& run, const Linear& linear, const Tensor& x, const Tensor& y, const Tensor& residual,
                           const Dropout& dropout);
 
-// The gradient of the projection's output, of all rows, kept until W; dy itself when nothing was dropped and no rows are
-// cut.
+// The gradient of the projection's output, of all rows, kept until W; dy itself when nothing was dropped and no rows
+// are cut.
 Tensor gradient_before_dropout(Run& run, const Linear& linear, const Tensor& dy, const Dropout& dropout,
                                std::string_view tag);
 

@@ -14,12 +14,11 @@ ParamSpec VocabularyTable::spec(const TensorParallel& tp) const {
 
 Embedding::Embedding(ParamStore& params, const EmbeddingSpec& spec, const TensorParallel& tp)
     : tp_(tp), dropout_(spec.dropout), key_(rng_stream(spec.seed, spec.name + ".dropout")) {
-  const VocabularyTable table{
-      .name = spec.name + ".weight",
-      .vocab = spec.vocab,
-      .padded_vocab = spec.padded_vocab,
-      .hidden = spec.hidden,
-      .init = {.kind = Init::Kind::normal, .std = spec.init_std, .padding = spec.init_padding}};
+  const VocabularyTable table{.name = spec.name + ".weight",
+                              .vocab = spec.vocab,
+                              .padded_vocab = spec.padded_vocab,
+                              .hidden = spec.hidden,
+                              .init = {.kind = Init::Kind::normal, .std = spec.init_std, .padding = spec.init_padding}};
   table_ = &params.add(table.spec(tp));
   table_->spec.on_another_stage = spec.on_another_stage;
   if (spec.position_name.empty()) return;
@@ -46,8 +45,7 @@ void Embedding::f(Run& run, EmbeddingSaved& /*saved*/, const Tensor& /*x*/, cons
 }
 
 void Embedding::drop(Run& run, const Tensor& x, const Tensor& y) const {
-  run.ops.dropout(
-      {.x = x, .y = y, .residual = {}, .rows = tp_.own_rows(run.mb.rows), .rate = dropout_, .key = key_});
+  run.ops.dropout({.x = x, .y = y, .residual = {}, .rows = tp_.own_rows(run.mb.rows), .rate = dropout_, .key = key_});
 }
 
 void Embedding::b(Run& /*run*/, EmbeddingSaved& /*saved*/, const Tensor& /*x*/, const Tensor& /*dy*/,
@@ -61,11 +59,8 @@ void Embedding::w(Run& run, EmbeddingSaved& /*saved*/, const Tensor& dy) {
   }
   const Tensor all = tp_.gather(run, dtaken, run.scratch, "embedding.dy");
   if (table_->grad)
-    run.ops.embedding_back({.ids = run.mb.tokens,
-                            .dy = all,
-                            .dtable = table_->grad,
-                            .first = first_word(),
-                            .partial = tp_.size() > 1});
+    run.ops.embedding_back(
+        {.ids = run.mb.tokens, .dy = all, .dtable = table_->grad, .first = first_word(), .partial = tp_.size() > 1});
   if (positions_ && positions_->grad)
     run.ops.embedding_back({.ids = run.mb.positions, .dy = all, .dtable = positions_->grad});
 }

@@ -2,8 +2,8 @@
 // The first block: y = table[tokens] (+ positions[position]), with dropout. It has no x.
 
 #include "tera/nn/block.h"
-#include "tera/nn/tensor_parallel.h"
 #include "tera/nn/params.h"
+#include "tera/nn/tensor_parallel.h"
 
 namespace tera {
 

@@ -1,6 +1,6 @@
 #pragma once
-// Blocks one after the other, seen as one: a layer is a mixer, then a feed-forward, each with its own norm and residual;
-// layers that are recomputed together are such a chain too.
+// Blocks one after the other, seen as one: a layer is a mixer, then a feed-forward, each with its own norm and
+// residual; layers that are recomputed together are such a chain too.
 
 #include <vector>
 

@@ -20,7 +20,7 @@ struct LinearSpec {
   struct Out {
     std::string name;  // of the part, e.g. model.layers.0.self_attn.q_proj; files hold name.weight and name.bias
     std::int64_t rows;
-    std::int64_t units = 0;      // rows are cut into at most so many pieces (heads); beyond that ranks share one. 0: any
+    std::int64_t units = 0;  // rows are cut into at most so many pieces (heads); beyond that ranks share one. 0: any
     std::int64_t first_row = 0;  // in the tensor of that name, which has file_rows
     std::int64_t file_rows = 0;  // 0: rows, all of it
   };
@@ -37,7 +37,7 @@ class Linear {
  public:
   Linear(ParamStore& params, const LinearSpec& spec, const TensorParallel& tp = {});
 
-  std::int64_t out_features() const { return out_; }  // of this rank
+  std::int64_t out_features() const { return out_; }                                            // of this rank
   void forward(Run& run, const Tensor& x, const Tensor& y, const Tensor& residual = {}) const;  // x [T,in]  y [T,out]
 
   // dy as backward takes it: of all rows. Gathered rows come from `arena`; keep them for backward_weight.

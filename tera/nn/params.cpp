@@ -181,9 +181,9 @@ void ParamStore::bind(const Memory& memory) {
   const bool train = memory.grads != nullptr && trained_ > 0;
   const bool own_masters = train && compute_ != DType::f32;
   const Tensor weights = memory.weights.take(shape(kept + frozen), compute_, "weights");
-  const Tensor grads = train ? memory.grads->take(shape(rules_.keep_grads ? trained_ : share_elements()), DType::f32,
-                                                  "gradients")
-                             : Tensor{};
+  const Tensor grads =
+      train ? memory.grads->take(shape(rules_.keep_grads ? trained_ : share_elements()), DType::f32, "gradients")
+            : Tensor{};
   const Tensor masters =
       own_masters ? memory.masters->take(shape(share_elements()), DType::f32, "master weights") : Tensor{};
   for (auto& constant : constants_) constant.value = memory.constants.take(constant.shape, DType::f32, constant.name);
@@ -264,7 +264,8 @@ void ParamStore::make_groups() {
 
 void ParamStore::initialize(Ops& ops, std::uint64_t seed) {
   for (auto& param : params_) {
-    if (param.spec.trainable && param.bucket >= 0 && buckets_[static_cast<std::size_t>(param.bucket)].own_grad) continue;
+    if (param.spec.trainable && param.bucket >= 0 && buckets_[static_cast<std::size_t>(param.bucket)].own_grad)
+      continue;
     ops.fill({.out = param.value, .value = 0});
     draw(ops, param.spec, seed, param.value);
   }
@@ -281,7 +282,8 @@ void ParamStore::initialize(Ops& ops, std::uint64_t seed, Bucket& bucket) {
   for (const Param* param : bucket.params)
     draw(ops, param->spec, seed, flat_range(room, param->offset - bucket.begin, param->spec.shape));
   const Tensor own = room.rows(begin, begin + share);
-  ops.copy(bucket.weight ? CopyArgs{.src = room, .dst = bucket.weight} : CopyArgs{.src = own, .dst = bucket.own_weight});
+  ops.copy(bucket.weight ? CopyArgs{.src = room, .dst = bucket.weight}
+                         : CopyArgs{.src = own, .dst = bucket.own_weight});
   if (bucket.own_master.data != bucket.own_weight.data) ops.copy({.src = own, .dst = bucket.own_master});
   ops.fill({.out = room, .value = 0});
   if (bucket.own_grad) ops.fill({.out = bucket.own_grad, .value = 0});

@@ -1,8 +1,8 @@
 #pragma once
 // Parameters. A block asks for them when it is built; ParamStore alone owns their memory.
 //
-// Memory is flat, so that the optimizer runs over few long ranges. All flat tensors share one numbering of elements, cut
-// into buckets: what ranks with the same parameters reduce and gather at a time.
+// Memory is flat, so that the optimizer runs over few long ranges. All flat tensors share one numbering of elements,
+// cut into buckets: what ranks with the same parameters reduce and gather at a time.
 //
 //   weight (compute dtype)  [ bucket 0 | bucket 1 | ... | frozen ]         a bucket: [ decayed | not decayed | gap ]
 //   master, grad (f32)      [ bucket 0 | bucket 1 | ... ]                  in fp32 runs master is weight
@@ -72,16 +72,16 @@ struct Bucket {
   std::vector<Param*> params{};
   std::vector<int> blocks{};  // that use them, ascending
 
-  Tensor weight{}, grad{};                             // [elements] all of it; none while it is not kept or fetched
-  Tensor own_weight{}, own_master{}, own_grad{};       // [share]; views of the above where that is kept
+  Tensor weight{}, grad{};                        // [elements] all of it; none while it is not kept or fetched
+  Tensor own_weight{}, own_master{}, own_grad{};  // [share]; views of the above where that is kept
   std::int64_t elements() const { return end - begin; }
 };
 
 // How the numbering is cut, and what a rank keeps.
 struct FlatRules {
-  std::int64_t bucket_size = 0;   // elements that fill a bucket; 0: one bucket
-  bool bucket_per_block = false;  // what is fetched for a block and released after it
-  int shares = 1, share = 0;      // ranks that share the buckets, and which of them this is
+  std::int64_t bucket_size = 0;                 // elements that fill a bucket; 0: one bucket
+  bool bucket_per_block = false;                // what is fetched for a block and released after it
+  int shares = 1, share = 0;                    // ranks that share the buckets, and which of them this is
   bool keep_grads = true, keep_weights = true;  // whole
   bool whole_model = true;                      // else freeze patterns may match nothing
 };

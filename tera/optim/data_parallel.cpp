@@ -195,7 +195,8 @@ void DataParallel::hand_out_weights() {
     State& state = states_[i];
     if (params_.rules().keep_grads) {  // the optimizer has cleared this rank's share only
       const std::int64_t share = bucket.elements() / shares;
-      const Tensor below = bucket.grad.rows(0, own * share), above = bucket.grad.rows((own + 1) * share, bucket.elements());
+      const Tensor below = bucket.grad.rows(0, own * share),
+                   above = bucket.grad.rows((own + 1) * share, bucket.elements());
       for (const Tensor& others : {below, above})
         if (count(others.shape) > 0) ops_->fill({.out = others, .value = 0});
     }

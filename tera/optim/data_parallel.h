@@ -42,13 +42,13 @@ class DataParallel final : public ParamWatch {
   void settle();
 
  private:
-  struct ReplicaSum {  // of gradients that several tensor-parallel ranks have parts of
+  struct ReplicaSum {         // of gradients that several tensor-parallel ranks have parts of
     std::int64_t begin, end;  // in the bucket
     Comm* group;
   };
   struct State {  // of one bucket
     int blocks_left = 0;
-    Ticket weights, grads;  // on their way, where they are kept whole
+    Ticket weights, grads;                 // on their way, where they are kept whole
     int weight_room = -1, grad_room = -1;  // negative: none
     std::vector<ReplicaSum> sums;
   };

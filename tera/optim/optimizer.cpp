@@ -27,7 +27,8 @@ std::pair<std::int64_t, std::int64_t> flat_range(const Param& param, std::size_t
 std::vector<std::string> norm_keys(const ParamStore& params) {
   std::vector<std::string> keys;
   for (const Param* param : params.by_name())
-    for (std::size_t i = 0; param->spec.trainable && i < param->spec.parts.size(); ++i) keys.push_back(key_of(*param, i));
+    for (std::size_t i = 0; param->spec.trainable && i < param->spec.parts.size(); ++i)
+      keys.push_back(key_of(*param, i));
   std::sort(keys.begin(), keys.end());
   return keys;
 }
@@ -89,8 +90,7 @@ void Optimizer::write_scalars(Ops& ops, double lr, std::int64_t number) {
 // their gradients came.
 void Optimizer::clip(Ops& ops) {
   ops.fill({.out = sums_, .value = 0});
-  for (const Piece& piece : pieces_)
-    ops.sum_squares({.x = piece.grad, .out = sums_.rows(piece.slot, piece.slot + 1)});
+  for (const Piece& piece : pieces_) ops.sum_squares({.x = piece.grad, .out = sums_.rows(piece.slot, piece.slot + 1)});
   if (scope_.world) ops.wait(scope_.world->all_reduce(sums_, Reduce::sum, ops.record()));
   const auto factor = static_cast<std::int64_t>(StepScalar::grad_factor);
   ops.clip({.sums = sums_,

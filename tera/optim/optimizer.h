@@ -16,8 +16,8 @@ class Ops;
 // What the norm of the gradient needs to know of the other ranks: each part of each parameter is counted once, wherever
 // it is, and all sums of squares are added in one order.
 struct NormScope {
-  Comm* world = nullptr;                     // none: this rank has all
-  bool counts = true;                        // this rank's gradients count; false where another replica has the same
+  Comm* world = nullptr;                      // none: this rank has all
+  bool counts = true;                         // this rank's gradients count; false where another replica has the same
   std::vector<std::string> parts_of_model{};  // norm_keys() of the whole model; empty: of the store
 };
 

@@ -59,7 +59,7 @@ PipelineSchedule evaluation_schedule(const Setup& setup) {
 
 int kv_replicas(const Setup& setup) {
   return static_cast<int>(setup.parallel.mesh.tp > setup.model.kv_heads ? setup.parallel.mesh.tp / setup.model.kv_heads
-                                                                         : 1);
+                                                                        : 1);
 }
 
 RankLayout::RankLayout(const Setup& setup, int rank)

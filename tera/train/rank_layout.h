@@ -36,9 +36,9 @@ struct RankLayout {
   std::vector<BlockRange> chunks;
   StagePlan training, evaluation;
   FlatRules flat;
-  bool has_loss = false;       // the last virtual stage is here
-  bool counts_loss = false;    // and of the tensor-parallel ranks that have it, this is the first
-  bool counts_norm = true;     // of replicas with the same gradients, this is the first
+  bool has_loss = false;     // the last virtual stage is here
+  bool counts_loss = false;  // and of the tensor-parallel ranks that have it, this is the first
+  bool counts_norm = true;   // of replicas with the same gradients, this is the first
 };
 
 }  // namespace tera

@@ -76,8 +76,9 @@ void Trainer::run(StopRequest& stop) {
   }
   report_pending();
   if (stopping_ && done_ < setup_.batch.train_iters)
-    log_.info("{} after step {} of {}", out_of_time() ? "train.exit_duration_in_mins is over: stopped" : "stopped on request",
-              done_, setup_.batch.train_iters);
+    log_.info("{} after step {} of {}",
+              out_of_time() ? "train.exit_duration_in_mins is over: stopped" : "stopped on request", done_,
+              setup_.batch.train_iters);
   for (auto& sink : sinks_) sink->finish();
 }
 
@@ -94,7 +95,8 @@ void Trainer::load_batch() {
   for (std::int64_t i = 0; i < setup_.batch.num_microbatches; ++i) {
     train_loader_->fill(consumed_, i, staging_);
     const auto own = std::count_if(targets_.begin(), targets_.end(), [](std::int32_t target) { return target >= 0; });
-    step_.load(i, staging_, global ? inverse(counted_) : inverse(own * setup_.batch.num_microbatches * setup_.parallel.dp));
+    step_.load(i, staging_,
+               global ? inverse(counted_) : inverse(own * setup_.batch.num_microbatches * setup_.parallel.dp));
   }
 }
 

@@ -60,6 +60,7 @@ class TrainingStep {
   Result result(const Reading& reading);
 
   ParamStore& params() { return params_; }
+  const ParamStore& params() const { return params_; }
   std::int64_t count_parameters() const { return whole_.parameters; }  // of the whole model
   const RankLayout& layout() const { return layout_; }
   // What this rank sends in a step, group by group in the order of Groups::all(), as rehearsed.

@@ -14,12 +14,12 @@ BlockSetup setup_of(const ModelShape& model) {
               [spec](ParamStore& params) {
                 Param* tied = nullptr;
                 if (spec.tied)
-                  tied = &params.add(VocabularyTable{.name = "table",
-                                                     .vocab = spec.head.vocab,
-                                                     .padded_vocab = spec.head.padded_vocab,
-                                                     .hidden = spec.head.hidden,
-                                                     .init = {}}
-                                         .spec({}));
+                  tied = &params.add(VocabularyTable{
+                      .name = "table",
+                      .vocab = spec.head.vocab,
+                      .padded_vocab = spec.head.padded_vocab,
+                      .hidden = spec.head.hidden,
+                      .init = {}}.spec({}));
                 return std::make_unique<Head>(params, spec.head, tied);
               },
           .hidden = model.hidden,

@@ -1,0 +1,163 @@
+#include "tests/parallel/sweep_body.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tera/config/load.h"
+#include "tera/config/resolve.h"
+#include "tera/train/data_source.h"
+#include "tests/support/count_allocations.h"
+
+namespace tera::test {
+namespace {
+
+// A microbatch on the host.
+struct HostBatch {
+  explicit HostBatch(std::size_t rows) : tokens(rows), targets(rows), positions(rows), row_ids(rows) {}
+  BatchSpans spans() { return {tokens, targets, positions, row_ids}; }
+  std::vector<std::int32_t> tokens, targets, positions;
+  std::vector<std::int64_t> row_ids;
+};
+
+BatchOptions batch_options(const tera::Setup& setup, const Groups& groups) {
+  return {.seq_length = setup.batch.seq_length,
+          .micro_batch_size = setup.batch.micro_batch,
+          .global_batch_size = setup.batch.global_batch,
+          .data_rank = groups.dp.rank(),
+          .data_ranks = groups.dp.size()};
+}
+
+class Feeder {
+ public:
+  Feeder(const tera::Setup& setup, TrainingStep& step)
+      : setup_(setup),
+        step_(step),
+        data_(make_data_source(setup)),
+        loader_(*data_.train, batch_options(setup, step.layout().groups)),
+        host_(static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length)) {}
+
+  // Returns how many targets count.
+  std::int64_t load(std::int64_t number) {
+    const std::int64_t consumed = number * setup_.batch.global_batch, counted = loader_.counted_targets(consumed);
+    for (std::int64_t i = 0; i < setup_.batch.num_microbatches; ++i) {
+      loader_.fill(consumed, i, host_.spans());
+      step_.load(i, host_.spans(), 1.0f / static_cast<float>(counted));
+    }
+    return counted;
+  }
+
+ private:
+  const tera::Setup& setup_;
+  TrainingStep& step_;
+  DataSource data_;
+  BatchLoader loader_;
+  HostBatch host_;
+};
+
+bool peaks_as_planned(const TrainingStep& step) {
+  bool same = true;
+  step.stage_memory().visit([&](std::string_view name, std::span<const Arena> arenas) {
+    std::size_t largest = 0;
+    for (const Arena& arena : arenas) largest = std::max(largest, arena.peak());
+    same = same && largest == step.memory().item(name).bytes;
+  });
+  return same;
+}
+
+}  // namespace
+
+std::string SweepCase::describe() const { return fmt::format("{} x{} {}", config, ranks, fmt::join(overrides, " ")); }
+
+tera::Setup sweep_setup(const SweepCase& one) {
+  const LoadedConfig loaded = load_config(TERA_TEST_CONFIGS "/" + one.config + ".yaml", one.overrides);
+  return resolve(loaded.config, Purpose::train, &loaded.origins, one.ranks);
+}
+
+// Element by element, by the definition of a part.
+void Assembled::add(const TrainingStep& step, Ops& ops, What what) {
+  const ParamStore& params = step.params();
+  const FlatRules& rules = params.rules();
+  const std::lock_guard lock(mutex_);
+  for (const Bucket& bucket : params.buckets()) {
+    const std::int64_t share = bucket.elements() / rules.shares, own = bucket.begin + rules.share * share;
+    const std::vector<float> values = download(ops, what == What::gradients ? bucket.own_grad : bucket.own_master);
+    for (const Param* param : bucket.params) {
+      const std::int64_t width = count(param->spec.shape) / param->spec.shape[0];
+      for (const Part& part : param->spec.parts) {
+        auto& tensor = tensors_[part.name];
+        auto& came = came_[part.name];
+        tensor.resize(static_cast<std::size_t>(count(part.global)));
+        came.resize(tensor.size());
+        const std::int64_t columns = part.global.rank == 2 ? part.global[1] : 1;
+        for (std::int64_t row = 0; row < part.held()[0]; ++row) {
+          for (std::int64_t column = 0; column < width; ++column) {
+            const std::int64_t flat = param->offset + (part.local_row + row) * width + column;
+            if (flat < own || flat >= own + share) continue;
+            const std::int64_t global_row = row + (part.split == 0 ? part.begin : 0);
+            const std::int64_t global_column = column + (part.split == 1 ? part.begin : 0);
+            const auto to = static_cast<std::size_t>(global_row * columns + global_column);
+            const float value = values[static_cast<std::size_t>(flat - own)];
+            contradicted_ = contradicted_ || (came[to] && tensor[to] != value);
+            tensor[to] = value;
+            came[to] = true;
+          }
+        }
+      }
+    }
+  }
+}
+
+bool Assembled::complete() const {
+  for (const auto& [name, came] : came_)
+    if (std::find(came.begin(), came.end(), false) != came.end()) return false;
+  return !contradicted_ && !tensors_.empty();
+}
+
+void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result) {
+  static std::mutex mutex;
+  const tera::Setup setup = sweep_setup(one);
+  Backend backend = make_backend(setup.config.dist);
+  const auto world = seat.join(*backend.ops);
+  TrainingStep step(setup, seat.rank());
+  step.bind(backend, *world);
+  Feeder feeder(setup, step);
+
+  const bool first_rank = seat.rank() == 0;
+  const std::int64_t counted = feeder.load(0);
+  const double initial = step.evaluate() / static_cast<double>(counted);
+  if (first_rank) result.initial_loss = initial;
+  for (int i = 0; i < steps; ++i) {
+    if (i == 1) {
+      world->barrier();
+      if (first_rank) start_counting_allocations();
+      world->barrier();
+    }
+    const std::int64_t targets = feeder.load(i);
+    step.forward_backward();
+    if (i == 0) result.gradients.add(step, *backend.ops, Assembled::What::gradients);
+    step.update(setup.config.optimizer.lr);
+    const TrainingStep::Result read = step.result(step.read_back());
+    if (!first_rank) continue;
+    result.loss.push_back(read.loss_sum / static_cast<double>(targets));
+    result.norm.push_back(read.grad_norm);
+  }
+  world->barrier();
+  if (first_rank) result.allocations = stop_counting_allocations();
+  world->barrier();
+  result.weights.add(step, *backend.ops, Assembled::What::weights);
+  const std::lock_guard lock(mutex);
+  result.peaks_as_planned = result.peaks_as_planned && peaks_as_planned(step);
+  result.most_bytes = std::max(result.most_bytes, step.memory().total());
+}
+
+void play_threads(const SweepCase& one, int steps, SweepResult& result) {
+  result.loss.reserve(static_cast<std::size_t>(steps));
+  result.norm.reserve(static_cast<std::size_t>(steps));
+  run_threads(one.ranks, {.timeout = std::chrono::seconds(60)},
+              [&](Seat& seat) { play_rank(one, seat, steps, result); });
+}
+
+}  // namespace tera::test

@@ -1,0 +1,61 @@
+#pragma once
+// A few steps of a small model in one layout, and all that can be said of them: losses, norms, every gradient put
+// together from its pieces, weights at the end, memory and allocations. The body of a rank is the same for threads and
+// for processes.
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tera/comm/world.h"
+#include "tera/train/training_step.h"
+
+namespace tera::test {
+
+using Overrides = std::vector<std::string>;
+
+struct SweepCase {
+  std::string config = "sweep_llama";  // below configs/tests
+  int ranks = 1;
+  Overrides overrides{};
+  std::string describe() const;
+};
+
+Setup sweep_setup(const SweepCase& one);
+
+// Whole tensors by outside name, put together from what ranks hold.
+class Assembled {
+ public:
+  // The pieces that `params` has of all parts: of the gradients, or of the (master) weights.
+  enum class What : std::uint8_t { gradients, weights };
+  void add(const TrainingStep& step, Ops& ops, What what);
+
+  const std::map<std::string, std::vector<float>>& tensors() const { return tensors_; }
+  bool complete() const;  // every element came, and where it came twice it was the same
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::vector<float>> tensors_;
+  std::map<std::string, std::vector<bool>> came_;
+  bool contradicted_ = false;
+};
+
+struct SweepResult {
+  double initial_loss = 0;         // by evaluation, before the first step
+  std::vector<double> loss, norm;  // of each step
+  Assembled gradients;             // of the first step
+  Assembled weights;               // after the last
+  bool peaks_as_planned = true;    // on every rank
+  std::int64_t allocations = 0;    // in all steps but the first, on all ranks
+  std::size_t most_bytes = 0;      // planned, of the largest rank
+};
+
+// One rank's part; all ranks write into one result, except in processes, where each has its own.
+void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result);
+
+// All ranks as threads.
+void play_threads(const SweepCase& one, int steps, SweepResult& result);
+
+}  // namespace tera::test
