@@ -9,7 +9,6 @@
 #include "tera/config/load.h"
 #include "tera/config/resolve.h"
 #include "tera/train/data_source.h"
-#include "tests/support/count_allocations.h"
 
 namespace tera::test {
 namespace {
@@ -132,7 +131,7 @@ void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result)
   for (int i = 0; i < steps; ++i) {
     if (i == 1) {
       world->barrier();
-      if (first_rank) start_counting_allocations();
+      if (first_rank && result.start_counting) result.start_counting();
       world->barrier();
     }
     const std::int64_t targets = feeder.load(i);
@@ -145,7 +144,7 @@ void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result)
     result.norm.push_back(read.grad_norm);
   }
   world->barrier();
-  if (first_rank) result.allocations = stop_counting_allocations();
+  if (first_rank && result.stop_counting) result.allocations = result.stop_counting();
   world->barrier();
   result.weights.add(step, *backend.ops, Assembled::What::weights);
   const std::lock_guard lock(mutex);

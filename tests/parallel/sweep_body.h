@@ -43,13 +43,15 @@ class Assembled {
 };
 
 struct SweepResult {
-  double initial_loss = 0;         // by evaluation, before the first step
-  std::vector<double> loss, norm;  // of each step
-  Assembled gradients;             // of the first step
-  Assembled weights;               // after the last
-  bool peaks_as_planned = true;    // on every rank
-  std::int64_t allocations = 0;    // in all steps but the first, on all ranks
-  std::size_t most_bytes = 0;      // planned, of the largest rank
+  double initial_loss = 0;             // by evaluation, before the first step
+  std::vector<double> loss, norm;      // of each step
+  Assembled gradients;                 // of the first step
+  Assembled weights;                   // after the last
+  bool peaks_as_planned = true;        // on every rank
+  std::int64_t allocations = 0;        // in all steps but the first, on all ranks
+  void (*start_counting)() = nullptr;  // of allocations, where they are counted
+  std::int64_t (*stop_counting)() = nullptr;
+  std::size_t most_bytes = 0;  // planned, of the largest rank
 };
 
 // One rank's part; all ranks write into one result, except in processes, where each has its own.

@@ -1,0 +1,39 @@
+// Layouts as on the CPU (tests/parallel/sweep_test.cpp), the ranks being threads that share one GPU.
+
+#include <gtest/gtest.h>
+
+#include "tests/parallel/sweep_expect.h"
+#include "tests/support/gpu.h"
+
+namespace tera::test {
+namespace {
+
+void sweep(const std::string& config, const Overrides& precision, const SweepLimits& limits, std::size_t stride) {
+  const Overrides on_gpu = Overrides{"dist.device=cuda"} + precision;
+  SweepResult alone;
+  play_threads({.config = config, .overrides = on_gpu}, sweep_steps, alone);
+  const std::vector<SweepCase> all = sweep_layouts();
+  for (std::size_t i = 0; i < all.size(); i += stride) {
+    SweepCase one{.config = config, .ranks = all[i].ranks, .overrides = all[i].overrides + on_gpu};
+    expect_like_one_rank(one, alone, limits);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+const Overrides fp32{"mixed_precision.precision=fp32"}, bf16{"mixed_precision.precision=bf16"};
+
+TEST(CudaSweep, Fp32) {
+  sweep("sweep_llama", fp32, {}, 9);
+  sweep("sweep_gpt", fp32, {}, 11);
+}
+
+// Partial sums are rounded to bf16 before they are added over ranks, and every rounding of an activation goes on
+// through the layers behind it: several units of bf16.
+TEST(CudaSweep, Bf16) {
+  const SweepLimits limits{.loss = 5e-3, .norm = 5e-2, .gradients = DType::bf16, .slack = 8};
+  sweep("sweep_llama", bf16, limits, 11);
+  sweep("sweep_gpt", bf16, limits, 9);
+}
+
+}  // namespace
+}  // namespace tera::test

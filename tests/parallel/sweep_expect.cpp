@@ -1,0 +1,89 @@
+#include "tests/parallel/sweep_expect.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace tera::test {
+namespace {
+
+void expect_close(const Assembled& got, const Assembled& want, const SweepLimits& limits, std::int64_t terms) {
+  ASSERT_TRUE(got.complete());
+  ASSERT_EQ(got.tensors().size(), want.tensors().size());
+  for (const auto& [name, expected] : want.tensors()) {
+    const std::vector<float>& values = got.tensors().at(name);
+    double largest = 0, worst = 0;
+    for (const float value : expected) largest = std::max(largest, std::abs(static_cast<double>(value)));
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      worst = std::max(worst, std::abs(static_cast<double>(values[i]) - static_cast<double>(expected[i])));
+    EXPECT_LE(worst, limits.slack * tolerance(limits.gradients, terms, largest)) << name;
+  }
+}
+
+void expect_sound(const SweepResult& result) {
+  EXPECT_TRUE(result.peaks_as_planned);
+  EXPECT_EQ(result.allocations, 0);
+  EXPECT_TRUE(result.weights.complete());
+}
+
+struct Named {
+  const char* name;
+  int ranks;
+  Overrides overrides;
+};
+
+}  // namespace
+
+Overrides operator+(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+void expect_like_one_rank(const SweepCase& one, const SweepResult& want, const SweepLimits& limits) {
+  SCOPED_TRACE(one.describe());
+  SweepResult got{.start_counting = limits.start_counting, .stop_counting = limits.stop_counting};
+  play_threads(one, sweep_steps, got);
+  expect_sound(got);
+  EXPECT_NEAR(got.initial_loss, want.initial_loss, limits.loss * want.initial_loss);
+  ASSERT_EQ(got.loss.size(), want.loss.size());
+  for (std::size_t i = 0; i < want.loss.size(); ++i) {
+    EXPECT_NEAR(got.loss[i], want.loss[i], limits.loss * want.loss[i]) << "step " << i;
+    EXPECT_NEAR(got.norm[i], want.norm[i], limits.norm * want.norm[i]) << "step " << i;
+  }
+  const tera::Setup setup = sweep_setup({.config = one.config});
+  expect_close(got.gradients, want.gradients, limits, setup.batch.global_batch * setup.batch.seq_length);
+}
+
+std::vector<SweepCase> sweep_layouts() {
+  const std::vector<Named> tensor{
+      {"", 1, {}}, {"tp2", 2, tp2}, {"tp2sp", 2, tp2 + sp}, {"tp4", 4, tp4}, {"tp4sp", 4, tp4 + sp}};
+  const std::vector<Named> pipeline{{"", 1, {}},
+                                    {"pp2", 2, pp2},
+                                    {"pp2zb", 2, pp2 + zero_bubble},
+                                    {"pp2v", 2, pp2 + zero_bubble_v},
+                                    {"pp2i", 2, pp2 + vp2},
+                                    {"pp4", 4, pp4},
+                                    {"pp4zb", 4, pp4 + zero_bubble}};
+  const std::vector<Named> data{{"", 1, {}},         {"dp2", 2, {}},      {"dp2z1", 2, zero1 + buckets},
+                                {"dp2z2", 2, zero2}, {"dp2z3", 2, zero3}, {"dp4", 4, buckets},
+                                {"dp4z1", 4, zero1}, {"dp4z2", 4, zero2}, {"dp4z3", 4, zero3}};
+  const std::vector<Overrides> recompute{
+      {},
+      full,
+      selective,
+      {"model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=2"},
+      {"model.recompute_granularity=full", "model.recompute_method=block", "model.recompute_num_layers=1"}};
+  std::vector<SweepCase> all;
+  for (const auto& t : tensor)
+    for (const auto& p : pipeline)
+      for (const auto& d : data) {
+        const int ranks = t.ranks * p.ranks * d.ranks;
+        if (ranks == 1 || ranks > 8) continue;
+        Overrides overrides = t.overrides + p.overrides + d.overrides + recompute[all.size() % recompute.size()];
+        if (d.ranks > 1 && all.size() % 2 == 0) overrides = overrides + overlap;
+        all.push_back({.ranks = ranks, .overrides = overrides});
+      }
+  return all;
+}
+
+}  // namespace tera::test

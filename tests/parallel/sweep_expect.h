@@ -1,0 +1,42 @@
+#pragma once
+// What is asked of a layout, and the layouts that are asked.
+
+#include "tests/parallel/sweep_body.h"
+#include "tests/support/close.h"
+
+namespace tera::test {
+
+inline constexpr int sweep_steps = 10;
+
+// How far a layout may be from one rank.
+struct SweepLimits {
+  double loss = 1e-6, norm = 1e-5;     // relative
+  DType gradients = DType::f32;        // rounded to this on the way
+  double slack = 1;                    // of gradients, over the rule
+  void (*start_counting)() = nullptr;  // of allocations, none of which is allowed after the first step
+  std::int64_t (*stop_counting)() = nullptr;
+};
+
+void expect_like_one_rank(const SweepCase& one, const SweepResult& want, const SweepLimits& limits = {});
+
+Overrides operator+(Overrides a, const Overrides& b);
+
+inline const Overrides tp2{"dist.tensor_model_parallel_size=2"}, tp4{"dist.tensor_model_parallel_size=4"};
+inline const Overrides sp{"dist.sequence_parallel=true"};
+inline const Overrides pp2{"dist.pipeline_model_parallel_size=2"}, pp4{"dist.pipeline_model_parallel_size=4"};
+inline const Overrides zero1{"ddp.data_parallel_sharding_strategy=optim"};
+inline const Overrides zero2{"ddp.data_parallel_sharding_strategy=optim_grads"};
+inline const Overrides zero3{"ddp.data_parallel_sharding_strategy=optim_grads_params"};
+inline const Overrides buckets{"ddp.bucket_size=3000"};
+inline const Overrides overlap{"comm_overlap.overlap_grad_reduce=true"};
+inline const Overrides zero_bubble{"dist.pipeline_schedule=zero_bubble"};
+inline const Overrides zero_bubble_v{"dist.pipeline_schedule=zero_bubble_v"};
+inline const Overrides vp2{"dist.virtual_pipeline_model_parallel_size=2"};
+inline const Overrides full{"model.recompute_granularity=full"};
+inline const Overrides selective{"model.recompute_granularity=selective",
+                                 "model.recompute_modules=[layernorm,activation]"};
+
+// Every combination of tensor, pipeline and data parallelism that fits on 8 ranks; recompute and overlap take turns.
+std::vector<SweepCase> sweep_layouts();
+
+}  // namespace tera::test
