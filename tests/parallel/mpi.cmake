@@ -22,3 +22,12 @@ foreach(ranks 1 2 3 4 8)
   add_test(NAME MpiComm.${ranks} COMMAND ${mpirun} -n ${ranks} $<TARGET_FILE:mpi_comm_test>)
   set_tests_properties(MpiComm.${ranks} PROPERTIES LABELS "cpu;mpi" TIMEOUT 120 PROCESSORS 2)
 endforeach()
+
+tera_mpi_program(mpi_failing mpi_failing.cpp)
+add_executable(mpi_failure_test mpi_failure_test.cpp)
+target_link_libraries(mpi_failure_test PRIVATE tera_flags fmt::fmt GTest::gtest GTest::gtest_main)
+list(JOIN mpirun " " mpirun_line)
+target_compile_definitions(mpi_failure_test PRIVATE TERA_MPIRUN="${mpirun_line}"
+                                                    TERA_MPI_FAILING="$<TARGET_FILE:mpi_failing>")
+add_dependencies(mpi_failure_test mpi_failing)
+gtest_discover_tests(mpi_failure_test DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "cpu;mpi" TIMEOUT 120 PROCESSORS 2)

@@ -177,15 +177,17 @@ void Engine::say_bye(int stage, bool work_failed) {
   });
 }
 
-bool Engine::leave(std::string_view own_fault, bool work_failed) {
-  if (!own_fault.empty()) abort(own_fault);
+std::string Engine::leave(const std::string& fault, bool work_failed) {
+  if (!fault.empty()) abort(fault);
   say_bye(1, work_failed);
   sleep_until(Clock::time_point::max(), [&] { return failed() || all_at_stage(1); });
-  if (!failed()) return true;
+  if (!failed()) return {};
   sleep_until(Clock::now() + time_to_leave, [&] { return all_at_stage(1); });
   const std::lock_guard lock(mutex_);
   const auto mine = others_.begin() + rank_;
-  return std::none_of(others_.begin(), mine, [&](const Other& o) { return o.reason && *o.reason == own_fault; });
+  const auto told_there = [&](const Other& lower) { return lower.reason == mine->reason; };
+  if (!mine->reason || std::any_of(others_.begin(), mine, told_there)) return {};
+  return fault.empty() ? *mine->reason : fault;
 }
 
 void Engine::end(int status) {

@@ -50,8 +50,8 @@ class Engine {
   void let_go_of_memory() noexcept;
 
   // This rank's work is over, with a fault of its own or without. Returns when all ranks' is or, once one has failed,
-  // after a moment; true when no lower rank tells the same fault.
-  bool leave(std::string_view own_fault, bool work_failed);
+  // after a moment: what this rank has to tell, which is nothing when a lower rank tells the same.
+  std::string leave(const std::string& fault, bool work_failed);
   // After leave: this rank has told what it had to tell. Ends MPI, or the whole job where a rank did not leave.
   void end(int status);
 

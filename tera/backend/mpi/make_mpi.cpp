@@ -56,8 +56,8 @@ int run_process(const MpiOptions& options, Ops& combiner, FunctionRef<void(Seat&
   Engine engine(options, combiner);
   MpiSeat seat(engine);
   Outcome outcome = run_rank(seat, body);
-  const bool alone_with_it = engine.leave(outcome.fault, outcome.status != 0);
-  if (!outcome.fault.empty() && alone_with_it) tell(fmt::format("rank {}: {}", engine.rank(), outcome.fault));
+  const std::string fault = engine.leave(outcome.fault, outcome.status != 0);
+  if (!fault.empty()) tell(fmt::format("rank {}: {}", engine.rank(), fault));
   if (outcome.status == 0 && engine.failed()) outcome.status = 1;
   engine.end(outcome.status);
   return outcome.status;
