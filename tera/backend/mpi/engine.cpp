@@ -67,14 +67,14 @@ void Engine::on_thread(FunctionRef<void()> work) {
 template <class Done>
 bool Engine::sleep_until(Clock::time_point deadline, const Done& done) {
   std::unique_lock lock(mutex_);
-  rank_sleeps_ = true;
+  sleepers_.fetch_add(1);
   bool is_done = done();
   for (bool in_time = true; in_time && !is_done; is_done = done()) {
     const auto soon = std::min(deadline, Clock::now() + 1h);  // a far deadline overflows some clocks
     for_rank_.wait_until(lock, soon, done);
     in_time = Clock::now() < deadline;
   }
-  rank_sleeps_ = false;
+  sleepers_.fetch_sub(1);
   return is_done;
 }
 
@@ -198,7 +198,9 @@ void Engine::end(int status) {
       const std::lock_guard lock(mutex_);
       return std::all_of(others_.begin(), others_.end(), [](const Other& other) { return other.stage == 2; });
     }();
-    if (!all_left) kill_status_ = status;
+    std::size_t under_way = 0;
+    on_thread([&] { under_way = wire_->bytes_under_way(); });
+    if (!all_left || under_way > 0) kill_status_ = status;  // MPI would wait for them
   }
   on_thread([&] { quit_ = true; });
   thread_.join();

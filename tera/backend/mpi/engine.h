@@ -119,7 +119,8 @@ class Engine {
   std::vector<Other> others_;
   std::string start_fault_;
   bool started_ = false;
-  std::atomic<bool> rank_sleeps_{false}, thread_sleeps_{false}, quit_{false};
+  std::atomic<int> sleepers_{0};  // threads of the rank
+  std::atomic<bool> thread_sleeps_{false}, quit_{false};
   std::atomic<int> failed_rank_{-1}, kill_status_{0};
 
   std::mutex doing_mutex_;

@@ -102,7 +102,7 @@ void Engine::rest(int idle_polls) {
 }
 
 void Engine::wake_rank() {
-  if (!rank_sleeps_.load()) return;
+  if (sleepers_.load() == 0) return;
   { const std::lock_guard lock(mutex_); }  // it may have looked and not yet gone to sleep
   for_rank_.notify_all();
 }
