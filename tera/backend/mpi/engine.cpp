@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <exception>
+#include <utility>
 
 namespace tera::mpi {
 namespace {
@@ -79,15 +80,14 @@ bool Engine::sleep_until(Clock::time_point deadline, const Done& done) {
 }
 
 void Engine::wait(Group& group, std::uint64_t number) {
-  Task* open = group.first_open(number);
-  if (open != nullptr) {
+  while (Task* open = group.first_open(number)) {
     const InCall scope(*this, group, open->call, false);
-    sleep_until(Clock::now() + options_.timeout, [&] {
+    const bool ended = sleep_until(Clock::now() + options_.timeout, [&] {
       open = group.first_open(number);
       return open == nullptr || failed();
     });
     if (open != nullptr && failed()) throw_failure(group, open->call);
-    if (open != nullptr) late(group, *open);
+    if (!ended) give_up_waiting(group, *open);
   }
   group.collect();
 }
@@ -105,11 +105,13 @@ void Engine::throw_failure(const Group& group, const Call& call) {
                     std::source_location::current());
 }
 
-void Engine::late(Group& group, Task& task) {
+// Unless it is done after all.
+void Engine::give_up_waiting(Group& group, Task& task) {
   std::vector<int> absent;
   on_thread([&] {
     if (!task.done.load()) absent = runner_->absent(task);
   });
+  if (absent.empty()) return;
   const std::vector<std::string> doing = ask(absent);
   if (failed()) throw_failure(group, task.call);
   const double seconds = std::chrono::duration<double>(options_.timeout).count();
@@ -154,6 +156,7 @@ void Engine::abort(std::string_view reason) noexcept {
 }
 
 void Engine::let_go_of_memory() noexcept {
+  if (std::exchange(has_let_go_, true)) return;
   std::size_t under_way = 0;
   on_thread([&] {
     runner_->forget_all();

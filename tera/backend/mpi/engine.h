@@ -46,7 +46,7 @@ class Engine {
   [[noreturn]] void give_up(const std::string& message);
   [[noreturn]] void throw_failure(const Group& group, const Call& call);
   bool failed() const { return failed_rank_.load() >= 0; }
-  // Nobody moves bytes of this rank's memory any more, or not for long.
+  // For a rank that ends: nobody moves bytes of its memory any more, or not for long.
   void let_go_of_memory() noexcept;
 
   // This rank's work is over, with a fault of its own or without. Returns when all ranks' is or, once one has failed,
@@ -90,7 +90,7 @@ class Engine {
   void on_thread(FunctionRef<void()> work);
   template <class Done>
   bool sleep_until(Clock::time_point deadline, const Done& done);
-  [[noreturn]] void late(Group& group, Task& task);
+  void give_up_waiting(Group& group, Task& task);
   std::vector<std::string> ask(const std::vector<int>& ranks);
   bool all_at_stage(int stage) const;
   void say_bye(int stage, bool work_failed);
@@ -99,6 +99,7 @@ class Engine {
   void run(Ops& combiner);
   bool poll();
   bool take_requests();
+  void run_errand(Errand& errand);
   void rest(int idle_polls);
   void handle(Message& message);
   void fail_with(int rank, std::string reason);  // and tells the others if it is this one
@@ -110,6 +111,7 @@ class Engine {
   int rank_ = 0, size_ = 0;
   std::vector<std::unique_ptr<Group>> groups_;
   std::uint64_t groups_made_ = 0;
+  bool has_let_go_ = false;
 
   std::mutex mutex_;  // the queue, the news below it, and going to sleep
   std::condition_variable for_thread_, for_rank_;

@@ -81,11 +81,19 @@ bool Engine::take_requests() {
     any = true;
     if (request.task != nullptr) runner_->start(*request.task);
     if (request.errand == nullptr) continue;
-    request.errand->work();
-    request.errand->done = true;
-    wake_rank();
+    run_errand(*request.errand);
   }
   return any;
+}
+
+void Engine::run_errand(Errand& errand) {
+  try {
+    errand.work();
+  } catch (const std::exception& error) {
+    fail_with(rank_, error.what());
+  }
+  errand.done = true;  // it is gone after this
+  wake_rank();
 }
 
 void Engine::rest(int idle_polls) {
@@ -121,7 +129,8 @@ void Engine::handle(Message& message) {
       const std::lock_guard lock(doing_mutex_);
       doing_.rank = rank_;
       doing_.group = doing_group_ == nullptr ? std::string_view() : std::string_view(doing_group_->name);
-      send_text(message.source, MessageKind::pong, to_string(doing_));
+      const bool has_left = others_[static_cast<std::size_t>(rank_)].stage > 0;
+      send_text(message.source, MessageKind::pong, to_string(doing_) + (has_left ? ", and has ended" : ""));
       break;
     }
     case MessageKind::pong: {
