@@ -130,6 +130,83 @@ TEST(MpiComm, MoreCallsThanThereIsRoomFor) {
   for (double value : values) EXPECT_EQ(value, world.size());
 }
 
+// One of many calls that are under way together: every rank can work out what comes of it.
+struct RandomCall {
+  std::vector<double> values, out;
+  Ticket done;
+  int kind = 0;
+  std::size_t group = 0;
+  std::int64_t n = 0;
+};
+
+double value_at(int rank, std::size_t call, std::int64_t i) {
+  return static_cast<double>(rank * 1000 + static_cast<int>(call)) + static_cast<double>(i % 17);
+}
+
+void begin(RandomCall& call, std::size_t number, Comm& comm, Ops& ops) {
+  const std::int64_t n = call.n, ranks = comm.size();
+  call.values.resize(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) call.values[static_cast<std::size_t>(i)] = value_at(comm.rank(), number, i);
+  call.out.assign(static_cast<std::size_t>(n * ranks), -1);
+  const Tensor mine = make_tensor(call.values.data(), shape(n), DType::f64);
+  const Tensor all = make_tensor(call.out.data(), shape(n * ranks), DType::f64);
+  const auto next = static_cast<int>((comm.rank() + 1) % ranks),
+             before = static_cast<int>((comm.rank() + ranks - 1) % ranks);
+  const Transfer ring[] = {{all.rows(0, n), before, false}, {mine, next, true}};
+  switch (call.kind) {
+    case 0: call.done = comm.all_reduce(mine, Reduce::sum, ops.record()); return;
+    case 1: call.done = comm.all_gather(mine, all, ops.record()); return;
+    case 2: call.done = comm.broadcast(mine, static_cast<int>(number) % comm.size(), ops.record()); return;
+    default: call.done = comm.exchange(ring, ops.record());
+  }
+}
+
+void check(const RandomCall& call, std::size_t number, const Comm& comm) {
+  SCOPED_TRACE(fmt::format("call {} kind {} x {} of {}", number, call.kind, call.n, comm.name()));
+  const int ranks = comm.size(), before = (comm.rank() + ranks - 1) % ranks;
+  for (std::int64_t i = 0; i < call.n; ++i) {
+    double sum = 0;
+    for (int r = 0; r < ranks; ++r) sum += value_at(r, number, i);
+    const double value = call.values[static_cast<std::size_t>(i)], out = call.out[static_cast<std::size_t>(i)];
+    switch (call.kind) {
+      case 0: ASSERT_EQ(value, sum) << i; break;
+      case 1:
+        for (int r = 0; r < ranks; ++r)
+          ASSERT_EQ(call.out[static_cast<std::size_t>(r * call.n + i)], value_at(r, number, i)) << i;
+        break;
+      case 2: ASSERT_EQ(value, value_at(static_cast<int>(number) % ranks, number, i)) << i; break;
+      default: ASSERT_EQ(out, value_at(before, number, i)) << i;
+    }
+  }
+}
+
+// Calls of all kinds and sizes in three groups, finished in another order than begun, by ranks that dawdle differently.
+TEST(MpiComm, RandomCalls) {
+  Comm& world = *place().world;
+  const auto turned = world.split(0, -world.rank(), "turned"), half = world.split(world.rank() % 2, 0, "half");
+  Comm* const groups[] = {&world, turned.get(), half.get()};
+  std::uint64_t state = 12345, own = static_cast<std::uint64_t>(world.rank()) + 1;
+  const auto next = [](std::uint64_t& s) { return (s = s * 6364136223846793005u + 1442695040888963407u) >> 33; };
+  constexpr std::int64_t sizes[] = {0, 1, 100, 225, 250, 260, 3000, 40'000, 90'000};
+  for (int round = 0; round < 12; ++round) {
+    std::vector<RandomCall> calls(1 + next(state) % 25);
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      calls[i].kind = static_cast<int>(next(state) % 4);
+      calls[i].group = next(state) % 3;
+      calls[i].n = sizes[next(state) % std::size(sizes)];
+      begin(calls[i], i, *groups[calls[i].group], *place().ops);
+      if (next(own) % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(next(own) % 2000));
+    }
+    const std::size_t first = next(own) % calls.size();
+    for (std::size_t k = 0; k < calls.size(); ++k) {
+      const std::size_t i = (first + k * 7) % calls.size();  // any order; some are waited for twice
+      place().ops->finish(calls[i].done);
+      place().ops->finish(calls[k].done);
+      check(calls[i], i, *groups[calls[i].group]);
+    }
+  }
+}
+
 // Bytes move while the rank computes (here: sleeps).
 TEST(MpiComm, TransfersGoOnWhileTheRankIsBusy) {
   Comm& world = *place().world;

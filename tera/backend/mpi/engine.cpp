@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include <csignal>
+#include <cstdio>
 #include <exception>
 #include <utility>
 
@@ -204,6 +205,7 @@ void Engine::end(int status) {
     std::size_t under_way = 0;
     on_thread([&] { under_way = wire_->bytes_under_way(); });
     if (!all_left || under_way > 0) kill_status_ = status;  // MPI would wait for them
+    std::fflush(nullptr);                                   // nothing is written after a kill
   }
   on_thread([&] { quit_ = true; });
   thread_.join();
