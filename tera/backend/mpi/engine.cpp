@@ -100,10 +100,9 @@ void Engine::throw_failure(const Group& group, const Call& call) {
     const std::lock_guard lock(mutex_);
     return others_[static_cast<std::size_t>(who)].reason.value_or("for a reason that it did not tell");
   }();
-  if (who == rank_) throw CommError(reason, std::source_location::current());
+  if (who == rank_) throw CommError(reason);  // which names its place
   throw CommAborted(fmt::format("{}: {} on rank {} ended because rank {} failed: {}", group.name, to_string(call),
-                                rank_, who, reason),
-                    std::source_location::current());
+                                rank_, who, reason));
 }
 
 // Unless it is done after all.
@@ -125,7 +124,6 @@ std::vector<std::string> Engine::ask(const std::vector<int>& ranks) {
   on_thread([&] {
     for (int rank : ranks) {
       Other& other = others_[static_cast<std::size_t>(rank)];
-      other.asked = true;
       other.answer.reset();
       send_text(rank, MessageKind::ping, "");
     }
@@ -146,10 +144,10 @@ std::vector<std::string> Engine::ask(const std::vector<int>& ranks) {
   return answers;
 }
 
-void Engine::give_up(const std::string& message) {
+void Engine::give_up(const std::string& message, std::source_location where) {
   abort(message);
   let_go_of_memory();
-  throw CommError(message, std::source_location::current());
+  throw CommError(message, where);
 }
 
 void Engine::abort(std::string_view reason) noexcept {

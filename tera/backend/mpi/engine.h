@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -43,7 +44,7 @@ class Engine {
   // Until all tasks up to this number are done; throws when they cannot be.
   void wait(Group& group, std::uint64_t number);
   void abort(std::string_view reason) noexcept;
-  [[noreturn]] void give_up(const std::string& message);
+  [[noreturn]] void give_up(const std::string& message, std::source_location where = std::source_location::current());
   [[noreturn]] void throw_failure(const Group& group, const Call& call);
   bool failed() const { return failed_rank_.load() >= 0; }
   // For a rank that ends: nobody moves bytes of its memory any more, or not for long.
@@ -81,8 +82,8 @@ class Engine {
   };
   struct Other {  // a rank of the world, this one too
     std::optional<std::string> reason, answer;
-    int stage = 0;  // of leaving
-    bool asked = false, silent = false;
+    int stage = 0;        // of leaving
+    bool silent = false;  // it was asked, and did not answer
   };
 
   // The rank's side.
@@ -109,6 +110,7 @@ class Engine {
 
   const MpiOptions options_;
   int rank_ = 0, size_ = 0;
+  bool has_own_core_ = false;  // while its rank waits
   std::vector<std::unique_ptr<Group>> groups_;
   std::uint64_t groups_made_ = 0;
   bool has_let_go_ = false;

@@ -1,23 +1,31 @@
 // The thread that owns MPI.
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "tera/backend/mpi/engine.h"
+#include "tera/base/cores.h"
 
 namespace tera::mpi {
 namespace {
 
 using namespace std::chrono_literals;
 
-// Other processes may need the core: yield a while, as what comes often comes at once, then sleep.
-constexpr int polls_before_sleep = 100, polls_before_long_sleep = 1000;
-constexpr auto short_sleep = 50us;  // something is under way
-constexpr auto long_sleep = 1ms;    // only others' questions can come
+// What comes often comes at once, so the thread of a waiting rank looks again for some microseconds where it has a core
+// to itself. Then it sleeps, longer with time: others may need the core, and who has slept gets it back sooner than who
+// has yielded it.
+constexpr int polls_before_sleep = 100;
+constexpr auto shortest_sleep = 20us, longest_sleep = 100us;  // something is under way
+constexpr auto idle_sleep = 1ms;                              // only others' questions can come
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
 
 }  // namespace
 
@@ -34,6 +42,7 @@ void Engine::run(Ops& combiner) {
     if (wire_) {
       rank_ = wire_->rank();
       size_ = wire_->size();
+      has_own_core_ = wire_->ranks_here() <= usable_cores();
       others_.resize(static_cast<std::size_t>(size_));
     }
     started_ = true;
@@ -98,14 +107,12 @@ void Engine::run_errand(Errand& errand) {
 
 void Engine::rest(int idle_polls) {
   const bool busy = !runner_->idle();
-  if (busy && idle_polls < polls_before_sleep) {
-    sched_yield();
-    return;
-  }
+  if (busy && has_own_core_ && sleepers_.load() > 0 && idle_polls < polls_before_sleep) return pause();
   std::unique_lock lock(mutex_);
   thread_sleeps_ = true;
-  const auto time = busy || idle_polls < polls_before_long_sleep ? std::chrono::microseconds(short_sleep) : long_sleep;
-  for_thread_.wait_for(lock, time, [&] { return queued_.load() > 0; });
+  const auto busy_sleep = std::clamp(std::chrono::microseconds(idle_polls), shortest_sleep, longest_sleep);
+  for_thread_.wait_for(lock, busy ? busy_sleep : std::chrono::microseconds(idle_sleep),
+                       [&] { return queued_.load() > 0; });
   thread_sleeps_ = false;
 }
 

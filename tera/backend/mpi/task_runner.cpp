@@ -15,7 +15,9 @@ constexpr std::size_t bytes_ahead = 2;  // pieces of a lane that are under way
 bool is_exchange(const Task& task) { return task.collective == 0; }
 bool sums(const Task& task) { return task.sum.shape.rank > 0; }
 
-[[noreturn]] void disagree(const std::string& message) { throw CommError(message, std::source_location::current()); }
+[[noreturn]] void disagree(const std::string& message, std::source_location where = std::source_location::current()) {
+  throw CommError(message, where);
+}
 
 template <class Visit>
 void each_lane(const Task& task, const Visit& visit) {

@@ -23,6 +23,10 @@ Wire::Wire() {
   MPI_Comm_dup(MPI_COMM_WORLD, &bytes_comm_);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  MPI_Comm here = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &here);
+  MPI_Comm_size(here, &ranks_here_);
+  MPI_Comm_free(&here);
   requests_.reserve(usual_requests);
   pending_.reserve(usual_requests);
   completed_.resize(usual_requests);

@@ -32,6 +32,7 @@ class Wire {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  int ranks_here() const { return ranks_here_; }  // on this machine
 
   Message& take();  // to fill and send
   void send(int peer, Message& message, std::size_t payload_bytes);
@@ -67,7 +68,7 @@ class Wire {
   void complete(const Pending& pending, const MPI_Status& status);
   void make_messages(std::size_t count);
 
-  int rank_ = 0, size_ = 0, tag_ = 0;
+  int rank_ = 0, size_ = 0, ranks_here_ = 0, tag_ = 0;
   MPI_Comm messages_comm_ = MPI_COMM_NULL, bytes_comm_ = MPI_COMM_NULL;
   std::vector<std::unique_ptr<Message>> all_;
   std::vector<Message*> free_;
