@@ -15,9 +15,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto time_to_answer = 1s;  // for a rank that is asked what it does
-constexpr auto time_to_leave = 1s;   // for ranks after one has failed
-constexpr auto time_to_tell = 500ms;
+constexpr auto time_to_answer = 1s;   // for a rank that is asked what it does
+constexpr auto time_to_leave = 1s;    // for ranks after one has failed
+constexpr auto time_to_tell = 1s;     // for others who failed, too
+constexpr auto time_to_be_told = 3s;  // where others have something to tell, one of them ends the job
 constexpr auto time_to_let_go = 300ms;
 
 }  // namespace
@@ -134,6 +135,7 @@ std::vector<std::string> Engine::ask(const std::vector<int>& ranks) {
   sleep_until(Clock::now() + time_to_answer, [&] {
     return failed() || std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return answer_of(rank).has_value(); });
   });
+  if (failed()) return {};  // they had no time to answer
   const std::lock_guard lock(mutex_);
   std::vector<std::string> answers;
   for (int rank : ranks) {
@@ -195,7 +197,8 @@ std::string Engine::leave(const std::string& fault, bool work_failed) {
 void Engine::end(int status) {
   if (failed()) {
     say_bye(2, true);
-    sleep_until(Clock::now() + time_to_tell, [&] { return all_at_stage(2); });
+    const bool has_told = others_[static_cast<std::size_t>(rank_)].reason.has_value();
+    sleep_until(Clock::now() + (has_told ? time_to_tell : time_to_be_told), [&] { return all_at_stage(2); });
     const bool all_left = [&] {
       const std::lock_guard lock(mutex_);
       return std::all_of(others_.begin(), others_.end(), [](const Other& other) { return other.stage == 2; });
