@@ -4,7 +4,8 @@ PREFIX ?= /usr/local
 CTEST_ARGS ?=
 BUILD := build/release
 CPP_FILES = $(shell scripts/list-sources)
-TEST = ctest --output-on-failure --no-tests=error -j $(JOBS) -L cpu $(CTEST_ARGS)
+LABELS := cpu|mpi
+TEST = ctest --output-on-failure --no-tests=error -j $(JOBS) -L "$(LABELS)" $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help bootstrap quickstart build test debug asan tsan lint format tidy bench-cpu install clean
@@ -28,6 +29,8 @@ test: build  ## from a bare machine to a passed test suite
 	@$(MAKE) --no-print-directory run-lint
 	@$(TEST) --test-dir $(BUILD)
 
+# MPI libraries are not built for this sanitizer.
+tsan: LABELS := cpu
 debug asan tsan: bootstrap
 	@cmake --preset $@
 	@cmake --build build/$@ -j $(JOBS)

@@ -7,8 +7,10 @@
 //   ...                                                               // other work
 //   ops.wait(sent);                                                   // from here on ops may use grad
 //
-// Until that ticket, the tensors of a call belong to it. A Comm works through an Ops of its rank, its queue. Where that
-// is the queue that also computes, the order of calls is enough and both tickets may be left out.
+// Until that ticket, the tensors of a call belong to it; their memory outlives the Comm, so that a rank may throw while
+// others still read it. A Comm works through an Ops of its rank. Threads do all but exchanges on that queue, where the
+// order of calls would be enough; processes move bytes while the rank computes, so whoever leaves out the wait for a
+// ticket is right by luck.
 //
 // Sums are made in the order of ranks, 16-bit floats in fp32 with one rounding at the end (Ops::combine). So results
 // are the same bits on every rank, in every run, and for every implementation.

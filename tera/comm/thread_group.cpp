@@ -16,33 +16,16 @@ void pause() {
 #endif
 }
 
-// "rank 1 is in all_gather f32 x 40 of dp, its call 17"
 std::string describe(Activity& activity, int rank) {
   const std::lock_guard lock(activity.mutex);
-  if (activity.group == nullptr) return fmt::format("rank {} has called nothing yet", rank);
-  return fmt::format("rank {} {} {} of {}, its call {}", rank, activity.inside ? "is in" : "last did",
-                     to_string(activity.call), activity.group->name(), activity.calls);
+  return to_string({.rank = rank,
+                    .group = activity.group == nullptr ? std::string_view() : activity.group->name(),
+                    .call = activity.call,
+                    .calls = activity.calls,
+                    .inside = activity.inside});
 }
 
 }  // namespace
-
-std::string to_string(const Call& call) {
-  const std::string_view kind = name_of(call.kind);
-  switch (call.kind) {
-    case CallKind::none:
-    case CallKind::barrier:
-    case CallKind::split: return std::string(kind);
-    case CallKind::exchange: return fmt::format("{} of {} elements", kind, call.elements);
-    case CallKind::all_reduce:
-    case CallKind::reduce_scatter:
-      return fmt::format("{} {} {} x {}", kind, name_of(call.how), name_of(call.dtype), call.elements);
-    case CallKind::broadcast:
-      return fmt::format("{} from {} {} x {}", kind, call.root, name_of(call.dtype), call.elements);
-    case CallKind::all_gather:
-    case CallKind::all_to_all: break;
-  }
-  return fmt::format("{} {} x {}", kind, name_of(call.dtype), call.elements);
-}
 
 ThreadHubState::ThreadHubState(int ranks, const ThreadCommOptions& options)
     : options_(options),
@@ -142,8 +125,7 @@ void ThreadGroup::missing(int rank, Waited waited, const std::vector<int>& absen
     return to_string(own.call);
   }();
   const std::string where = fmt::format("{}: {} on rank {}", name_, call, world_rank(rank));
-  const std::string who = fmt::format("{} {} did not come ({})", ranks.size() == 1 ? "rank" : "ranks",
-                                      fmt::join(ranks, ", "), fmt::join(doing, "; "));
+  const std::string who = did_not_come(ranks, doing);
   if (waited == Waited::aborted)
     throw CommAborted(fmt::format("{} ended because rank {} failed: {}{}{}", where, hub_.failed_rank(), hub_.reason(),
                                   absent.empty() ? "" : "; ", absent.empty() ? "" : who),

@@ -21,47 +21,11 @@
 #include <string>
 #include <vector>
 
+#include "tera/comm/call.h"
 #include "tera/comm/comm.h"
 #include "tera/comm/thread_comm.h"
 
 namespace tera {
-
-enum class CallKind : std::uint8_t {
-  none,
-  all_reduce,
-  all_gather,
-  reduce_scatter,
-  all_to_all,
-  broadcast,
-  exchange,
-  barrier,
-  split
-};
-
-template <>
-struct EnumNames<CallKind> {
-  static constexpr std::array values{std::pair{CallKind::none, std::string_view("nothing")},
-                                     std::pair{CallKind::all_reduce, std::string_view("all_reduce")},
-                                     std::pair{CallKind::all_gather, std::string_view("all_gather")},
-                                     std::pair{CallKind::reduce_scatter, std::string_view("reduce_scatter")},
-                                     std::pair{CallKind::all_to_all, std::string_view("all_to_all")},
-                                     std::pair{CallKind::broadcast, std::string_view("broadcast")},
-                                     std::pair{CallKind::exchange, std::string_view("exchange")},
-                                     std::pair{CallKind::barrier, std::string_view("barrier")},
-                                     std::pair{CallKind::split, std::string_view("split")}};
-};
-
-// What all ranks of a call must agree on.
-struct Call {
-  CallKind kind = CallKind::none;
-  DType dtype = DType::f32;
-  std::int64_t elements = 0;  // of a shard, of a row in all_to_all, of all tensors of an exchange
-  Reduce how = Reduce::sum;
-  int root = 0;
-  bool operator==(const Call&) const = default;
-};
-
-std::string to_string(const Call& call);  // "all_reduce sum f32 x 10"
 
 class ThreadGroup;
 

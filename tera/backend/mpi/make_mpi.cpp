@@ -1,0 +1,66 @@
+#include "tera/backend/mpi/make_mpi.h"
+
+#include <fmt/format.h>
+
+#include "tera/backend/mpi/engine.h"
+#include "tera/backend/mpi/mpi_comm.h"
+
+namespace tera::mpi {
+namespace {
+
+class MpiSeat final : public Seat {
+ public:
+  explicit MpiSeat(Engine& engine) : engine_(engine) {}
+  int rank() const override { return engine_.rank(); }
+  int size() const override { return engine_.size(); }
+  std::unique_ptr<Comm> join(Ops& ops) override;
+
+ private:
+  Engine& engine_;
+};
+
+std::unique_ptr<Comm> MpiSeat::join(Ops& ops) {
+  require_user(!ops.traits().asynchronous,
+               "ranks as processes compute on the CPU only (dist.device=cpu); several ranks share a GPU as threads");
+  std::vector<int> members;
+  for (int r = 0; r < size(); ++r) members.push_back(r);
+  return make_mpi_comm(engine_, engine_.add_group("world", 0, std::move(members)), ops);
+}
+
+struct Outcome {
+  int status = 0;
+  std::string fault;  // this rank's own; empty: it has none
+};
+
+Outcome run_rank(Seat& seat, FunctionRef<void(Seat&)> body) {
+  try {
+    body(seat);
+    return {};
+  } catch (const UserError& error) {
+    return {.status = 2, .fault = error.what()};
+  } catch (const CommAborted&) {  // another rank tells
+    return {.status = 1};
+  } catch (const std::exception& error) {
+    return {.status = 1, .fault = error.what()};
+  } catch (...) {
+    return {.status = 1, .fault = "an exception of unknown type"};
+  }
+}
+
+}  // namespace
+
+bool built_in() { return true; }
+
+int run_process(const MpiOptions& options, Ops& combiner, FunctionRef<void(Seat&)> body,
+                FunctionRef<void(std::string_view)> tell) {
+  Engine engine(options, combiner);
+  MpiSeat seat(engine);
+  Outcome outcome = run_rank(seat, body);
+  const std::string fault = engine.leave(outcome.fault, outcome.status != 0);
+  if (!fault.empty()) tell(fmt::format("rank {}: {}", engine.rank(), fault));
+  if (outcome.status == 0 && engine.failed()) outcome.status = 1;
+  engine.end(outcome.status);
+  return outcome.status;
+}
+
+}  // namespace tera::mpi

@@ -1,0 +1,36 @@
+#include "tera/comm/call.h"
+
+#include <fmt/format.h>
+
+namespace tera {
+
+std::string to_string(const Call& call) {
+  const std::string_view kind = name_of(call.kind);
+  switch (call.kind) {
+    case CallKind::none:
+    case CallKind::barrier:
+    case CallKind::split: return std::string(kind);
+    case CallKind::exchange: return fmt::format("{} of {} elements", kind, call.elements);
+    case CallKind::all_reduce:
+    case CallKind::reduce_scatter:
+      return fmt::format("{} {} {} x {}", kind, name_of(call.how), name_of(call.dtype), call.elements);
+    case CallKind::broadcast:
+      return fmt::format("{} from {} {} x {}", kind, call.root, name_of(call.dtype), call.elements);
+    case CallKind::all_gather:
+    case CallKind::all_to_all: break;
+  }
+  return fmt::format("{} {} x {}", kind, name_of(call.dtype), call.elements);
+}
+
+std::string to_string(const Doing& doing) {
+  if (doing.group.empty()) return fmt::format("rank {} has called nothing yet", doing.rank);
+  return fmt::format("rank {} {} {} of {}, its call {}", doing.rank, doing.inside ? "is in" : "last did",
+                     to_string(doing.call), doing.group, doing.calls);
+}
+
+std::string did_not_come(std::span<const int> ranks, std::span<const std::string> doing) {
+  return fmt::format("{} {} did not come ({})", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "),
+                     fmt::join(doing, "; "));
+}
+
+}  // namespace tera

@@ -1,0 +1,292 @@
+// The shared body on ranks that are processes, and what they promise beyond it. Started by mpirun; every rank runs
+// every test.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "tera/backend/cpu/cpu_device.h"
+#include "tera/backend/cpu/cpu_ops.h"
+#include "tera/backend/mpi/make_mpi.h"
+#include "tests/parallel/comm_body.h"
+#include "tests/parallel/comm_values.h"
+#include "tests/support/count_allocations.h"
+
+namespace tera::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Where the tests find their rank: main() puts it there.
+struct Place {
+  Comm* world = nullptr;
+  cpu::CpuOps* ops = nullptr;
+};
+Place& place() {
+  static Place here;
+  return here;
+}
+
+void with_world(void (*check)(const CommSubject&)) {
+  cpu::CpuDevice device;
+  check({*place().world, *place().ops, device});
+}
+
+TEST(MpiComm, Reductions) { with_world(check_reductions); }
+TEST(MpiComm, Movements) { with_world(check_movements); }
+TEST(MpiComm, Exchanges) { with_world(check_exchanges); }
+TEST(MpiComm, Tickets) { with_world(check_tickets); }
+TEST(MpiComm, Splits) { with_world(check_splits); }
+TEST(MpiComm, SmallCalls) { with_world(check_small_calls); }
+TEST(MpiComm, Rejected) { with_world(check_rejected); }
+
+// What a rank brings to the comparison with threads.
+template <class T>
+std::vector<T> brought_by(int rank, std::size_t n) {
+  std::vector<T> values(n);
+  for (std::size_t i = 0; i < n; ++i)
+    to_storage(1e-3 * static_cast<double>((i * 7919 + static_cast<std::size_t>(rank) * 131) % 10007) - 4.7, values[i]);
+  return values;
+}
+
+template <class T>
+std::vector<T> reduced_by(Comm& comm, Ops& ops, std::size_t n, DType dtype, Reduce how) {
+  std::vector<T> values = brought_by<T>(comm.rank(), n), shard(n / static_cast<std::size_t>(comm.size()));
+  ops.finish(comm.all_reduce(make_tensor(values.data(), shape(n), dtype), how, ops.record()));
+  ops.finish(comm.reduce_scatter(make_tensor(values.data(), shape(n), dtype),
+                                 make_tensor(shard.data(), shape(shard.size()), dtype), how, ops.record()));
+  values.insert(values.end(), shard.begin(), shard.end());
+  return values;
+}
+
+template <class T>
+void expect_same_as_threads(DType dtype, Reduce how, std::size_t n) {
+  Comm& world = *place().world;
+  const auto mine = reduced_by<T>(world, *place().ops, n, dtype, how);
+  std::vector<T> threads;
+  run_threads(world.size(), {.timeout = 60s}, [&](Seat& seat) {
+    cpu::CpuOps ops(1, cpu::best_isa());
+    const auto comm = seat.join(ops);
+    auto result = reduced_by<T>(*comm, ops, n, dtype, how);
+    if (seat.rank() == world.rank()) threads = std::move(result);
+  });
+  ASSERT_EQ(mine.size(), threads.size());
+  EXPECT_EQ(std::memcmp(mine.data(), threads.data(), mine.size() * sizeof(T)), 0)
+      << name_of(dtype) << " " << name_of(how) << " x " << n;
+}
+
+// Large enough for several pieces of a sum, small enough for one message, and between.
+TEST(MpiComm, TheSameBitsAsThreads) {
+  const std::size_t ranks = static_cast<std::size_t>(place().world->size());
+  for (std::size_t n : {8 * ranks, 1000 * ranks})
+    for (Reduce how : {Reduce::sum, Reduce::mean, Reduce::max}) {
+      expect_same_as_threads<float>(DType::f32, how, n);
+      expect_same_as_threads<BFloat16>(DType::bf16, how, n);
+      expect_same_as_threads<Float16>(DType::f16, how, n);
+    }
+  expect_same_as_threads<float>(DType::f32, Reduce::mean, 200'000 * ranks);
+  expect_same_as_threads<BFloat16>(DType::bf16, Reduce::sum, 300'000 * ranks);
+}
+
+// Several calls of several groups under way at once, large and small, finished in another order.
+TEST(MpiComm, ManyCallsUnderWay) {
+  Comm& world = *place().world;
+  Ops& ops = *place().ops;
+  const int me = world.rank(), ranks = world.size();
+  const auto turned = world.split(0, -me, "turned");
+  constexpr std::int64_t n = 200'000;
+  std::vector<std::vector<float>> values(12, std::vector<float>(n)), gathered;
+  std::vector<Ticket> tickets;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::fill(values[i].begin(), values[i].end(), static_cast<float>(me + 1) * static_cast<float>(i));
+    Comm& comm = i % 2 == 0 ? world : *turned;
+    const std::int64_t length = i % 3 == 0 ? 10 : n;
+    tickets.push_back(comm.all_reduce(make_tensor(values[i].data(), shape(length), DType::f32), Reduce::sum));
+  }
+  std::vector<float> out(n, static_cast<float>(me)), in(n);
+  const Transfer ring[] = {{make_tensor(out.data(), shape(n), DType::f32), (me + 1) % ranks, true},
+                           {make_tensor(in.data(), shape(n), DType::f32), (me + ranks - 1) % ranks, false}};
+  ops.finish(world.exchange(ring));
+  EXPECT_EQ(in.back(), static_cast<float>((me + ranks - 1) % ranks));
+  for (std::size_t i = values.size(); i-- > 0;) ops.finish(tickets[i]);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const float sum = static_cast<float>(ranks * (ranks + 1) / 2) * static_cast<float>(i);
+    EXPECT_EQ(values[i].front(), sum) << i;
+    EXPECT_EQ(values[i][9], sum) << i;
+    EXPECT_EQ(values[i].back(), i % 3 == 0 ? static_cast<float>(me + 1) * static_cast<float>(i) : sum) << i;
+  }
+}
+
+// More calls than a group keeps under way: the oldest are waited for.
+TEST(MpiComm, MoreCallsThanThereIsRoomFor) {
+  Comm& world = *place().world;
+  std::vector<double> values(300, 1.0);
+  Ticket last;
+  for (double& value : values) last = world.all_reduce(make_tensor(&value, shape(1), DType::f64), Reduce::sum);
+  place().ops->finish(last);
+  for (double value : values) EXPECT_EQ(value, world.size());
+}
+
+// One of many calls that are under way together: every rank can work out what comes of it.
+struct RandomCall {
+  std::vector<double> values, out;
+  Ticket done;
+  int kind = 0;
+  std::size_t group = 0;
+  std::int64_t n = 0;
+};
+
+double value_at(int rank, std::size_t call, std::int64_t i) {
+  return static_cast<double>(rank * 1000 + static_cast<int>(call)) + static_cast<double>(i % 17);
+}
+
+void begin(RandomCall& call, std::size_t number, Comm& comm, Ops& ops) {
+  const std::int64_t n = call.n, ranks = comm.size();
+  call.values.resize(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) call.values[static_cast<std::size_t>(i)] = value_at(comm.rank(), number, i);
+  call.out.assign(static_cast<std::size_t>(n * ranks), -1);
+  const Tensor mine = make_tensor(call.values.data(), shape(n), DType::f64);
+  const Tensor all = make_tensor(call.out.data(), shape(n * ranks), DType::f64);
+  const auto next = static_cast<int>((comm.rank() + 1) % ranks),
+             before = static_cast<int>((comm.rank() + ranks - 1) % ranks);
+  const Transfer ring[] = {{all.rows(0, n), before, false}, {mine, next, true}};
+  switch (call.kind) {
+    case 0: call.done = comm.all_reduce(mine, Reduce::sum, ops.record()); return;
+    case 1: call.done = comm.all_gather(mine, all, ops.record()); return;
+    case 2: call.done = comm.broadcast(mine, static_cast<int>(number) % comm.size(), ops.record()); return;
+    default: call.done = comm.exchange(ring, ops.record());
+  }
+}
+
+void check(const RandomCall& call, std::size_t number, const Comm& comm) {
+  SCOPED_TRACE(fmt::format("call {} kind {} x {} of {}", number, call.kind, call.n, comm.name()));
+  const int ranks = comm.size(), before = (comm.rank() + ranks - 1) % ranks;
+  for (std::int64_t i = 0; i < call.n; ++i) {
+    double sum = 0;
+    for (int r = 0; r < ranks; ++r) sum += value_at(r, number, i);
+    const double value = call.values[static_cast<std::size_t>(i)], out = call.out[static_cast<std::size_t>(i)];
+    switch (call.kind) {
+      case 0: ASSERT_EQ(value, sum) << i; break;
+      case 1:
+        for (int r = 0; r < ranks; ++r)
+          ASSERT_EQ(call.out[static_cast<std::size_t>(r * call.n + i)], value_at(r, number, i)) << i;
+        break;
+      case 2: ASSERT_EQ(value, value_at(static_cast<int>(number) % ranks, number, i)) << i; break;
+      default: ASSERT_EQ(out, value_at(before, number, i)) << i;
+    }
+  }
+}
+
+// Calls of all kinds and sizes in three groups, finished in another order than begun, by ranks that dawdle differently.
+TEST(MpiComm, RandomCalls) {
+  Comm& world = *place().world;
+  const auto turned = world.split(0, -world.rank(), "turned"), half = world.split(world.rank() % 2, 0, "half");
+  Comm* const groups[] = {&world, turned.get(), half.get()};
+  std::uint64_t state = 12345, own = static_cast<std::uint64_t>(world.rank()) + 1;
+  const auto next = [](std::uint64_t& s) { return (s = s * 6364136223846793005u + 1442695040888963407u) >> 33; };
+  constexpr std::int64_t sizes[] = {0, 1, 100, 225, 250, 260, 3000, 40'000, 90'000};
+  for (int round = 0; round < 12; ++round) {
+    std::vector<RandomCall> calls(1 + next(state) % 25);
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      calls[i].kind = static_cast<int>(next(state) % 4);
+      calls[i].group = next(state) % 3;
+      calls[i].n = sizes[next(state) % std::size(sizes)];
+      begin(calls[i], i, *groups[calls[i].group], *place().ops);
+      if (next(own) % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(next(own) % 2000));
+    }
+    const std::size_t first = next(own) % calls.size();
+    for (std::size_t k = 0; k < calls.size(); ++k) {
+      const std::size_t i = (first + k * 7) % calls.size();  // any order; some are waited for twice
+      place().ops->finish(calls[i].done);
+      place().ops->finish(calls[k].done);
+      check(calls[i], i, *groups[calls[i].group]);
+    }
+  }
+}
+
+// Bytes move while the rank computes (here: sleeps).
+TEST(MpiComm, TransfersGoOnWhileTheRankIsBusy) {
+  Comm& world = *place().world;
+  std::vector<float> values(1 << 20, 1.0f);
+  world.barrier();
+  const Ticket done = world.all_reduce(make_tensor(values.data(), shape(values.size()), DType::f32), Reduce::sum);
+  const auto begin = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(1s);
+  const auto slept = std::chrono::steady_clock::now();
+  place().ops->finish(done);
+  const auto waited = std::chrono::steady_clock::now() - slept;
+  EXPECT_LT(waited, 300ms) << std::chrono::duration<double>(slept - begin).count();
+  EXPECT_EQ(values.back(), static_cast<float>(world.size()));
+  world.barrier();
+}
+
+TEST(MpiComm, AllocatesNothingAfterSetUp) {
+  if (!can_count_allocations()) GTEST_SKIP() << "a sanitizer has its own allocator";
+  Comm& world = *place().world;
+  Ops& ops = *place().ops;
+  const int me = world.rank(), ranks = world.size();
+  const auto pair = world.split(me / 2, 0, "pair");
+  std::vector<float> large(1 << 18), whole(static_cast<std::size_t>(ranks) * 64);
+  const Tensor all = make_tensor(whole.data(), shape(ranks, 64), DType::f32), mine = all.rows(me, me + 1);
+  const Tensor big = make_tensor(large.data(), shape(large.size()), DType::f32);
+  const std::vector<std::int64_t> rows(static_cast<std::size_t>(ranks), 1);
+  std::vector<float> other(whole.size());
+  const Tensor copy = make_tensor(other.data(), all.shape, DType::f32);
+  std::int64_t allocations = 0;
+  for (int phase = 0; phase < 2; ++phase) {  // MPI has its own set-up: the first calls of each kind
+    world.barrier();
+    start_counting_allocations();
+    for (int round = 0; round < 20; ++round) {
+      ops.wait(world.all_reduce(big, Reduce::max));
+      ops.wait(world.all_gather(mine, all));
+      ops.wait(world.reduce_scatter(all, mine, Reduce::mean));
+      ops.wait(world.all_to_all(all, copy, rows, rows));
+      ops.wait(pair->broadcast(big, round % pair->size()));
+      const Transfer ring[] = {{mine, (me + 1) % ranks, true}, {copy.rows(0, 1), (me + ranks - 1) % ranks, false}};
+      ops.wait(world.exchange(ring));
+    }
+    allocations = stop_counting_allocations();
+    world.barrier();
+  }
+  EXPECT_EQ(allocations, 0);
+}
+
+// Ranks other than the first speak only when something is wrong.
+struct FailuresOnly : testing::EmptyTestEventListener {
+  explicit FailuresOnly(int own_rank) : rank(own_rank) {}
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (result.failed())
+      fmt::print(stderr, "rank {}: {}:{}: {}\n", rank, result.file_name() ? result.file_name() : "",
+                 result.line_number(), result.message());
+  }
+  int rank;
+};
+
+void be_quiet(int rank) {
+  auto& listeners = testing::UnitTest::GetInstance()->listeners();
+  delete listeners.Release(listeners.default_result_printer());
+  listeners.Append(new FailuresOnly(rank));
+}
+
+}  // namespace
+}  // namespace tera::test
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  int failed = 0;
+  tera::cpu::CpuOps combiner(1, tera::cpu::best_isa());
+  const int status = tera::mpi::run_process(
+      {.timeout = std::chrono::seconds(60)}, combiner,
+      [&](tera::Seat& seat) {
+        if (seat.rank() != 0) tera::test::be_quiet(seat.rank());
+        tera::cpu::CpuOps ops(1, tera::cpu::best_isa());
+        const auto world = seat.join(ops);
+        tera::test::place() = {world.get(), &ops};
+        failed = RUN_ALL_TESTS();
+      },
+      [](std::string_view fault) { fmt::print(stderr, "{}\n", fault); });
+  return status != 0 ? status : failed;
+}

@@ -1,0 +1,150 @@
+// What the console says, and how soon a job of processes is over, when a rank does not do its part.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tera::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Job {
+  int status = -1;
+  std::string output;
+  double seconds = 0;
+  std::vector<std::string> left_behind;  // command lines
+
+  int told(const std::string& words) const {
+    int times = 0;
+    for (std::size_t at = output.find(words); at != std::string::npos; at = output.find(words, at + 1)) ++times;
+    return times;
+  }
+};
+
+// Processes whose command line has the mark, but for zombies (which have none).
+std::vector<std::string> processes(const std::string& mark) {
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "cmdline");
+    std::string line{std::istreambuf_iterator<char>(file), {}};
+    std::replace(line.begin(), line.end(), '\0', ' ');
+    if (line.find(mark) != std::string::npos) found.push_back(line);
+  }
+  return found;
+}
+
+Job run(int ranks, const std::string& way) {
+  Job job;
+  const std::string mark = fmt::format("mark-{}-{}", getpid(), way);
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string command = fmt::format("exec timeout -k 1 40 {} -n {} {} {} {} 2>&1 < /dev/null", TERA_MPIRUN, ranks,
+                                          TERA_MPI_FAILING, way, mark);
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return job;
+  std::array<char, 4096> buffer{};
+  for (std::size_t n = 0; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+    job.output.append(buffer.data(), n);
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) job.status = WEXITSTATUS(status);
+  job.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  for (int i = 0; i < 20 && !(job.left_behind = processes(mark)).empty(); ++i) std::this_thread::sleep_for(100ms);
+  return job;
+}
+
+// The job is over, soon and entirely, and the console has these words.
+Job expect_failure(int ranks, const std::string& way, const std::vector<std::string>& words) {
+  Job job = run(ranks, way);
+  EXPECT_NE(job.status, 0) << way;
+  EXPECT_NE(job.status, 77) << way << " is not known";
+  EXPECT_NE(job.status, 124) << way << " did not end";
+  EXPECT_LT(job.seconds, 12) << way;
+  EXPECT_TRUE(job.left_behind.empty()) << way << " left " << job.left_behind.size() << " processes";
+  for (const std::string& word : words)
+    EXPECT_GE(job.told(word), 1) << way << ": '" << word << "' is not in:\n" << job.output;
+  return job;
+}
+
+TEST(MpiFailure, ARankThatThrows) {
+  const Job job = expect_failure(3, "throws", {"told by rank 1: the disk is full"});
+  EXPECT_EQ(job.told("told by"), 1) << job.output;
+  EXPECT_LT(job.seconds, 6);
+}
+
+TEST(MpiFailure, ARankThatThrowsWithBytesUnderWay) {
+  const Job job = expect_failure(3, "throws_with_bytes_under_way", {"told by rank 1: the disk is full"});
+  EXPECT_EQ(job.told("told by"), 1) << job.output;
+}
+
+TEST(MpiFailure, ARankThatIsStopped) {
+  const Job job = expect_failure(3, "stops", {"tp: all_reduce max f32 x 10 on rank "});
+  EXPECT_GE(job.told("waited 2 s: rank 1 did not come (rank 1 does not answer: it is stopped, or gone)"), 1)
+      << job.output;
+}
+
+TEST(MpiFailure, ARankThatIsKilled) { expect_failure(3, "killed", {"rank 1", "signal 9"}); }
+
+TEST(MpiFailure, ARankThatNeverComes) {
+  expect_failure(4, "never_comes",
+                 {"waited 2 s: rank 1 did not come (rank 1 last did all_gather f32 x 2 of tp, its "
+                  "call 2)"});
+}
+
+TEST(MpiFailure, ARankThatIsDoneAlready) {
+  expect_failure(3, "leaves_early", {"waited 2 s: rank 1 did not come (rank 1 has called nothing yet, and has ended)"});
+}
+
+TEST(MpiFailure, RanksThatWaitElsewhere) {
+  const Job job = expect_failure(3, "waits_elsewhere", {"did not come (rank "});
+  EXPECT_GE(job.told("rank 1 is in broadcast from 1 f32 x 4 of dp, its call 2") +
+                job.told("rank 0 is in all_reduce sum f32 x 5 of world, its call 2"),
+            1)
+      << job.output;
+}
+
+TEST(MpiFailure, DifferentCalls) {
+  const Job job = expect_failure(3, "other_call",
+                                 {"world: the ranks make different calls: rank 0: all_reduce sum f32 x 1048576; rank "
+                                  "1: barrier; rank 2: all_reduce sum f32 x 1048576"});
+  EXPECT_EQ(job.told("told by"), 1) << job.output;  // the same words on all ranks
+  EXPECT_LT(job.seconds, 6);
+  expect_failure(2, "other_size", {"rank 0: all_reduce sum f32 x 10; rank 1: all_reduce sum f32 x 11"});
+}
+
+TEST(MpiFailure, RowsAndTransfersThatDoNotFit) {
+  expect_failure(2, "other_rows",
+                 {"told by rank 1: world: all_to_all: rank 0 sends 2 rows to rank 1, which expects 1"});
+  expect_failure(2, "other_transfer",
+                 {"told by rank 1: world: exchange: rank 0 sends f32[4] to rank 1, which expects f32[5]"});
+}
+
+TEST(MpiFailure, ATransferWhoseOtherSideNeverComes) {
+  expect_failure(3, "lonely_transfer",
+                 {"told by rank 1: world: exchange of 1048582 elements on rank 1 waited 2 s: "
+                  "ranks 0, 2 did not come (rank 0 has called nothing yet"});
+}
+
+TEST(MpiFailure, AbortWithoutAnException) { expect_failure(2, "aborts", {"told by rank 1: stopped by hand"}); }
+
+TEST(MpiFailure, FaultsOfSeveralRanks) {
+  Job job = expect_failure(4, "same_mistake", {"told by rank 0: train.seed=x: not a number"});
+  EXPECT_EQ(job.told("told by"), 1) << job.output;
+  EXPECT_EQ(job.status, 2);
+  job = expect_failure(3, "two_faults", {"told by rank 0: fault 0", "told by rank 1: fault 1"});
+  EXPECT_EQ(job.told("told by"), 2) << job.output;
+}
+
+}  // namespace
+}  // namespace tera::test
