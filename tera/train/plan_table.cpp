@@ -3,19 +3,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <array>
+#include <string_view>
 
 namespace tera {
 namespace {
 
 constexpr int name_width = 34, bar_width = 24;
+constexpr std::size_t most_lines = 16, lines_at_the_end = 4;
 
-std::vector<std::pair<std::string, std::size_t>> by_size(const Arena::BytesByTag& tags) {
-  std::vector<std::pair<std::string, std::size_t>> sorted;
-  for (const auto& [tag, bytes] : tags)
-    if (bytes > 0) sorted.emplace_back(tag, bytes);
-  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
-  return sorted;
+std::string folded(const std::vector<std::string>& lines) {
+  std::string text;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const bool hidden =
+        lines.size() > most_lines && i >= most_lines - lines_at_the_end - 1 && i + lines_at_the_end < lines.size();
+    if (!hidden) text += lines[i] + "\n";
+    if (hidden && i + lines_at_the_end + 1 == lines.size())
+      text += fmt::format("  ... {} more\n", lines.size() - (most_lines - 1));
+  }
+  return text;
 }
 
 std::string bar(std::size_t bytes, std::size_t total) {
@@ -24,6 +30,14 @@ std::string bar(std::size_t bytes, std::size_t total) {
   std::string text;
   for (int i = 0; i < full; ++i) text += "█";
   return text;
+}
+
+std::vector<std::pair<std::string, std::size_t>> by_size(const Arena::BytesByTag& tags) {
+  std::vector<std::pair<std::string, std::size_t>> sorted;
+  for (const auto& [tag, bytes] : tags)
+    if (bytes > 0) sorted.emplace_back(tag, bytes);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  return sorted;
 }
 
 std::string item_rows(const MemoryItem& item, std::size_t total) {
@@ -37,35 +51,150 @@ std::string item_rows(const MemoryItem& item, std::size_t total) {
   return text;
 }
 
-}  // namespace
-
-std::string plan_table(const Setup& setup, const MemoryPlan& plan, const TrainingStep& step) {
-  const std::size_t total = plan.total();
-  std::string text = fmt::format(
-      "{} {}: {} layers, hidden {}, {} parameters\nbatch: {} x {} tokens, {} microbatch{} of {}; {} on {}\n\n",
-      setup.config.run.name, name_of(setup.model.arch), setup.model.num_layers, setup.model.hidden,
-      step.count_parameters(), setup.batch.global_batch, setup.batch.seq_length, setup.batch.num_microbatches,
-      setup.batch.num_microbatches == 1 ? "" : "es", setup.batch.micro_batch,
-      name_of(setup.config.mixed_precision.precision),
+std::string head_line(const Setup& setup, const WorldPlan& plan) {
+  const BatchShape& batch = setup.batch;
+  return fmt::format(
+      "{} {}: {} layers, hidden {}, {} parameters\nbatch: {} x {} tokens, {} microbatch{} of {}; {} on {}\n",
+      setup.config.run.name, name_of(setup.model.arch), setup.model.num_layers, setup.model.hidden, plan.parameters,
+      batch.global_batch, batch.seq_length, batch.num_microbatches, batch.num_microbatches == 1 ? "" : "es",
+      batch.micro_batch, name_of(setup.config.mixed_precision.precision),
       setup.config.dist.device == DeviceChoice::cuda ? "a GPU" : "the CPU");
-  for (const auto& item : plan.items())
-    if (item.bytes > 0) text += item_rows(item, total);
-  text += fmt::format("{:<{}} {:>11}  {} bytes\n\n", "total", name_width, format_bytes(total), total);
-  text += fmt::format("{:.3f} TFLOP a step in matrix products and attention\n", step.planned_flops() / 1e12);
+}
+
+std::string_view describe(Sharding sharding) {
+  switch (sharding) {
+    case Sharding::no_shard: return "nothing sharded";
+    case Sharding::optim: return "optimizer sharded";
+    case Sharding::optim_grads: return "optimizer and gradients sharded";
+    case Sharding::optim_grads_params: return "optimizer, gradients and weights sharded";
+  }
+  return "";
+}
+
+std::string layout_line(const ParallelShape& parallel) {
+  const MeshSizes& mesh = parallel.mesh;
+  std::string text = fmt::format("{} ranks: tp {}", mesh.world, mesh.tp);
+  if (parallel.sequence_parallel) text += " with sequence parallelism";
+  text += fmt::format(" x pp {}", mesh.pp);
+  if (mesh.pp > 1) text += fmt::format(" ({}", name_of(parallel.schedule));
+  if (parallel.chunks > 1) text += fmt::format(", {} chunks a rank", parallel.chunks);
+  if (mesh.pp > 1) text += ")";
+  text += fmt::format(" x dp {}", parallel.dp);
+  if (parallel.dp > 1) text += fmt::format(", {}", describe(parallel.sharding));
+  return text + "\n";
+}
+
+// The columns of a stage.
+struct Columns {
+  std::size_t weights = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
+};
+
+Columns columns(const MemoryPlan& plan) {
+  Columns sum;
+  for (const auto& item : plan.items()) {
+    const auto is = [&](std::string_view name) { return item.name == name; };
+    const bool activations = item.name.starts_with("activations") || is("pipeline buffers") || is("recompute");
+    std::size_t& column = is("weights")                             ? sum.weights
+                          : is("gradients")                         ? sum.gradients
+                          : is("optimizer") || is("master weights") ? sum.optimizer
+                          : activations                             ? sum.activations
+                                                                    : sum.other;
+    column += item.bytes * item.copies;
+  }
+  return sum;
+}
+
+std::string layer_lines(const StageLayout& layout) {
+  std::vector<std::string> lines;
+  const std::string table = layout.table();
+  for (std::size_t begin = 0; begin < table.size();) {
+    const std::size_t end = table.find('\n', begin);
+    lines.push_back(table.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return folded(lines);
+}
+
+bool fits(const StageRehearsal& stage, double device_bytes) {
+  return static_cast<double>(stage.memory.total()) <= device_bytes;
+}
+
+std::string stage_lines(const WorldPlan& plan, std::optional<double> device_bytes) {
+  constexpr const char* form = "{:>5} {:>6} {:>13} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}";
+  std::string head = fmt::format(form, "stage", "layers", "parameters", "weights", "gradients", "optimizer",
+                                 "activations", "other", "total");
+  std::vector<std::string> lines;
+  for (const StageRehearsal& stage : plan.stages) {
+    const Columns sum = columns(stage.memory);
+    std::string line =
+        fmt::format(form, lines.size(), stage.layers, stage.parameters, format_bytes(sum.weights),
+                    format_bytes(sum.gradients), format_bytes(sum.optimizer), format_bytes(sum.activations),
+                    format_bytes(sum.other), format_bytes(stage.memory.total()));
+    if (device_bytes) line += fits(stage, *device_bytes) ? "  fits" : "  does not fit";
+    if (lines.size() == plan.largest_stage()) line += "  <- largest";
+    lines.push_back(std::move(line));
+  }
+  return head + "\n" + folded(lines);
+}
+
+std::string fit_line(const WorldPlan& plan, double device_bytes) {
+  const auto device = static_cast<std::size_t>(device_bytes);
+  const std::size_t largest = plan.largest_stage(), total = plan.stages[largest].memory.total();
+  const auto count = std::count_if(plan.stages.begin(), plan.stages.end(),
+                                   [&](const StageRehearsal& stage) { return fits(stage, device_bytes); });
+  if (static_cast<std::size_t>(count) == plan.stages.size())
+    return fmt::format("fits {}: stage {} is the largest and leaves {}\n", format_bytes(device), largest,
+                       format_bytes(device - total));
+  return fmt::format("does not fit {}: {} of {} stages do; stage {} is the largest and needs {} more\n",
+                     format_bytes(device), count, plan.stages.size(), largest, format_bytes(total - device));
+}
+
+// The most that a rank of any stage sends to each group.
+std::string traffic_lines(const WorldPlan& plan) {
+  std::string text = fmt::format("{:<{}} {:>11} {:>8} {:>14} {:>13}\n", "sent by a rank in a step, at most", name_width,
+                                 "bytes", "calls", "ranks in group", "largest call");
+  for (std::size_t i = 0; i < plan.stages.front().groups.size(); ++i) {
+    const auto less = [i](const auto& a, const auto& b) {
+      return a.groups[i].traffic.bytes < b.groups[i].traffic.bytes;
+    };
+    const auto& [name, ranks, traffic] = std::max_element(plan.stages.begin(), plan.stages.end(), less)->groups[i];
+    if (ranks > 1 && traffic.calls > 0)
+      text += fmt::format("  {:<{}} {:>11} {:>8} {:>14} {:>13}\n", name, name_width - 2,
+                          format_bytes(static_cast<std::size_t>(traffic.bytes)), traffic.calls, ranks,
+                          format_bytes(traffic.largest));
+  }
   return text;
 }
 
-std::string plan_json(const Setup& setup, const MemoryPlan& plan, const TrainingStep& step) {
-  nlohmann::json items = nlohmann::json::array();
-  for (const auto& item : plan.items())
-    items.push_back(
-        {{"name", item.name}, {"bytes", item.bytes * item.copies}, {"copies", item.copies}, {"tags", item.tags}});
-  const nlohmann::json json{{"name", setup.config.run.name},
-                            {"parameters", step.count_parameters()},
-                            {"items", std::move(items)},
-                            {"total_bytes", plan.total()},
-                            {"flops_per_step", step.planned_flops()}};
-  return json.dump(1) + "\n";
+std::string item_lines(const MemoryPlan& memory) {
+  const std::size_t total = memory.total();
+  std::string text;
+  for (const auto& item : memory.items())
+    if (item.bytes > 0) text += item_rows(item, total);
+  return text + fmt::format("{:<{}} {:>11}  {} bytes\n", "total", name_width, format_bytes(total), total);
+}
+
+}  // namespace
+
+std::string plan_table(const Setup& setup, const WorldPlan& plan, std::optional<double> device_bytes) {
+  const ParallelShape& parallel = setup.parallel;
+  const StageRehearsal& largest = plan.stages[plan.largest_stage()];
+  std::string text = head_line(setup, plan);
+  if (parallel.mesh.world > 1) text += layout_line(parallel);
+  text += "\n";
+  if (parallel.mesh.pp > 1) {
+    text += layer_lines(plan.layout) + "\n" + stage_lines(plan, device_bytes) + "\n";
+    text += fmt::format("a rank of stage {}:\n", plan.largest_stage());
+  }
+  text += item_lines(largest.memory) + "\n";
+  if (device_bytes) text += fit_line(plan, *device_bytes);
+  text += fmt::format("{:.3f} TFLOP a step in matrix products and attention", plan.total_flops(parallel) / 1e12);
+  if (parallel.mesh.world > 1) text += fmt::format(" on all ranks");
+  text += "\n";
+  if (parallel.mesh.pp > 1)
+    text += fmt::format("bubble: ranks wait {:.1f} % of the time if all chunks take as long\n", 100 * plan.bubble);
+  if (parallel.mesh.world > 1) text += "\n" + traffic_lines(plan);
+  return text;
 }
 
 }  // namespace tera
