@@ -13,6 +13,13 @@ struct PlanOptions : RunOptions {
   std::optional<int> world;
   std::optional<double> memory;  // GiB
   bool json = false;
+
+  std::optional<double> device_bytes() const {
+    if (!memory) return {};
+    constexpr double most = 1 << 30;
+    require_user(*memory > 0 && *memory <= most, "--memory {}: must be more than 0 and at most {} GiB", *memory, most);
+    return *memory * (1 << 30);
+  }
 };
 
 Setup load_world(const PlanOptions& options) {
@@ -22,12 +29,11 @@ Setup load_world(const PlanOptions& options) {
 }
 
 void print_plan(const PlanOptions& options) {
-  require_user(!options.memory || *options.memory > 0, "--memory {}: must be more than 0 GiB", *options.memory);
+  const std::optional<double> device_bytes = options.device_bytes();
   const Setup setup = load_world(options);
   const WorldPlan plan = plan_world(setup, *make_workspace_rules(setup));
-  std::optional<double> bytes;
-  if (options.memory) bytes = *options.memory * (1 << 30);
-  std::fputs((options.json ? plan_json(setup, plan, bytes) : plan_table(setup, plan, bytes)).c_str(), stdout);
+  const std::string text = options.json ? plan_json(setup, plan, device_bytes) : plan_table(setup, plan, device_bytes);
+  std::fputs(text.c_str(), stdout);
 }
 
 }  // namespace

@@ -3,26 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
 namespace tera {
 namespace {
 
 constexpr int name_width = 34, bar_width = 24;
-constexpr std::size_t most_lines = 16, lines_at_the_end = 4;
-
-std::string folded(const std::vector<std::string>& lines) {
-  std::string text;
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    const bool hidden =
-        lines.size() > most_lines && i >= most_lines - lines_at_the_end - 1 && i + lines_at_the_end < lines.size();
-    if (!hidden) text += lines[i] + "\n";
-    if (hidden && i + lines_at_the_end + 1 == lines.size())
-      text += fmt::format("  ... {} more\n", lines.size() - (most_lines - 1));
-  }
-  return text;
-}
+constexpr std::size_t most_lines = 8, lines_at_the_end = 2;
 
 std::string bar(std::size_t bytes, std::size_t total) {
   const auto full = static_cast<int>(
@@ -30,6 +17,25 @@ std::string bar(std::size_t bytes, std::size_t total) {
   std::string text;
   for (int i = 0; i < full; ++i) text += "█";
   return text;
+}
+
+// An item of the plan, or those of all chunks of a rank together.
+struct Row {
+  std::string name;
+  std::size_t bytes = 0, copies = 0;
+  Arena::BytesByTag tags;  // of all copies
+};
+
+std::vector<Row> rows_of(const MemoryPlan& memory) {
+  std::vector<Row> rows;
+  for (const auto& item : memory.items()) {
+    const std::string name = item.name.substr(0, item.name.find(", chunk "));
+    if (rows.empty() || rows.back().name != name) rows.push_back({.name = name});
+    rows.back().bytes += item.bytes * item.copies;
+    rows.back().copies += item.copies;
+    for (const auto& [tag, bytes] : item.tags) rows.back().tags[tag] += bytes * item.copies;
+  }
+  return rows;
 }
 
 std::vector<std::pair<std::string, std::size_t>> by_size(const Arena::BytesByTag& tags) {
@@ -40,14 +46,14 @@ std::vector<std::pair<std::string, std::size_t>> by_size(const Arena::BytesByTag
   return sorted;
 }
 
-std::string item_rows(const MemoryItem& item, std::size_t total) {
-  const std::size_t bytes = item.bytes * item.copies;
-  const std::string name = item.copies > 1 ? fmt::format("{} x {}", item.name, item.copies) : item.name;
-  std::string text = fmt::format("{:<{}} {:>11}  {:>5.1f} %  {}\n", name, name_width, format_bytes(bytes),
-                                 100.0 * static_cast<double>(bytes) / static_cast<double>(total), bar(bytes, total));
-  if (item.tags.size() < 2) return text;
-  for (const auto& [tag, size] : by_size(item.tags))
-    text += fmt::format("  {:<{}} {:>11}\n", tag, name_width - 2, format_bytes(size * item.copies));
+std::string row_lines(const Row& row, std::size_t total) {
+  const std::string name = row.copies > 1 ? fmt::format("{} x {}", row.name, row.copies) : row.name;
+  std::string text =
+      fmt::format("{:<{}} {:>11}  {:>5.1f} %  {}\n", name, name_width, format_bytes(row.bytes),
+                  100.0 * static_cast<double>(row.bytes) / static_cast<double>(total), bar(row.bytes, total));
+  if (row.tags.size() < 2) return text;
+  for (const auto& [tag, size] : by_size(row.tags))
+    text += fmt::format("  {:<{}} {:>11}\n", tag, name_width - 2, format_bytes(size));
   return text;
 }
 
@@ -84,6 +90,8 @@ std::string layout_line(const ParallelShape& parallel) {
   return text + "\n";
 }
 
+constexpr const char* stage_form = "{:>6} {:>13} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}";
+
 // The columns of a stage.
 struct Columns {
   std::size_t weights = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
@@ -104,37 +112,52 @@ Columns columns(const MemoryPlan& plan) {
   return sum;
 }
 
+// Which blocks lie where; of a long pipeline the first and the last ranks.
 std::string layer_lines(const StageLayout& layout) {
-  std::vector<std::string> lines;
+  constexpr std::string_view rank_word = "rank ";  // of the pipeline, here a stage of the world
   const std::string table = layout.table();
-  for (std::size_t begin = 0; begin < table.size();) {
-    const std::size_t end = table.find('\n', begin);
-    lines.push_back(table.substr(begin, end - begin));
-    begin = end + 1;
+  const auto ranks = static_cast<std::size_t>(layout.placement.stages);
+  std::string text;
+  for (std::size_t rank = 0, begin = 0; rank < ranks; ++rank) {
+    const std::size_t end = table.find('\n', begin) + 1;
+    const bool shown =
+        ranks <= most_lines || rank + lines_at_the_end + 1 < most_lines || rank + lines_at_the_end >= ranks;
+    if (shown) text += fmt::format("stage {}", table.substr(begin + rank_word.size(), end - begin - rank_word.size()));
+    if (!shown && rank + lines_at_the_end + 1 == ranks) text += "...\n";
+    begin = end;
   }
-  return folded(lines);
+  return text;
 }
 
 bool fits(const StageRehearsal& stage, double device_bytes) {
   return static_cast<double>(stage.memory.total()) <= device_bytes;
 }
 
+// All of a stage's line but its number.
+std::string stage_line(const StageRehearsal& stage, std::optional<double> device_bytes) {
+  const Columns sum = columns(stage.memory);
+  std::string line =
+      fmt::format(stage_form, stage.layers, stage.parameters, format_bytes(sum.weights), format_bytes(sum.gradients),
+                  format_bytes(sum.optimizer), format_bytes(sum.activations), format_bytes(sum.other),
+                  format_bytes(stage.memory.total()));
+  if (device_bytes) line += fits(stage, *device_bytes) ? "  fits" : "  does not fit";
+  return line;
+}
+
+// Neighbours that are the same share a line.
 std::string stage_lines(const WorldPlan& plan, std::optional<double> device_bytes) {
-  constexpr const char* form = "{:>5} {:>6} {:>13} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}";
-  std::string head = fmt::format(form, "stage", "layers", "parameters", "weights", "gradients", "optimizer",
-                                 "activations", "other", "total");
-  std::vector<std::string> lines;
-  for (const StageRehearsal& stage : plan.stages) {
-    const Columns sum = columns(stage.memory);
-    std::string line =
-        fmt::format(form, lines.size(), stage.layers, stage.parameters, format_bytes(sum.weights),
-                    format_bytes(sum.gradients), format_bytes(sum.optimizer), format_bytes(sum.activations),
-                    format_bytes(sum.other), format_bytes(stage.memory.total()));
-    if (device_bytes) line += fits(stage, *device_bytes) ? "  fits" : "  does not fit";
-    if (lines.size() == plan.largest_stage()) line += "  <- largest";
-    lines.push_back(std::move(line));
+  std::string text =
+      fmt::format("{:<7}", "stage") + fmt::format(stage_form, "layers", "parameters", "weights", "gradients",
+                                                  "optimizer", "activations", "other", "total");
+  const std::size_t most = plan.stages[plan.largest_stage()].memory.total();
+  for (std::size_t first = 0, last = 0; first < plan.stages.size(); first = ++last) {
+    const StageRehearsal& stage = plan.stages[first];
+    const std::string line = stage_line(stage, device_bytes);
+    while (last + 1 < plan.stages.size() && stage_line(plan.stages[last + 1], device_bytes) == line) ++last;
+    text += fmt::format("\n{:<7}{}{}", first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last),
+                        line, stage.memory.total() == most ? "  largest" : "");
   }
-  return head + "\n" + folded(lines);
+  return text + "\n";
 }
 
 std::string fit_line(const WorldPlan& plan, double device_bytes) {
@@ -166,11 +189,18 @@ std::string traffic_lines(const WorldPlan& plan) {
   return text;
 }
 
+std::string flops_line(const Setup& setup, const WorldPlan& plan) {
+  const double flops = plan.total_flops(setup.parallel);
+  const bool large = flops >= 1e16;
+  return fmt::format("{:.3f} {} a step in matrix products and attention{}\n", flops / (large ? 1e15 : 1e12),
+                     large ? "PFLOP" : "TFLOP", setup.parallel.mesh.world > 1 ? ", on all ranks" : "");
+}
+
 std::string item_lines(const MemoryPlan& memory) {
   const std::size_t total = memory.total();
   std::string text;
-  for (const auto& item : memory.items())
-    if (item.bytes > 0) text += item_rows(item, total);
+  for (const Row& row : rows_of(memory))
+    if (row.bytes > 0) text += row_lines(row, total);
   return text + fmt::format("{:<{}} {:>11}  {} bytes\n", "total", name_width, format_bytes(total), total);
 }
 
@@ -188,11 +218,10 @@ std::string plan_table(const Setup& setup, const WorldPlan& plan, std::optional<
   }
   text += item_lines(largest.memory) + "\n";
   if (device_bytes) text += fit_line(plan, *device_bytes);
-  text += fmt::format("{:.3f} TFLOP a step in matrix products and attention", plan.total_flops(parallel) / 1e12);
-  if (parallel.mesh.world > 1) text += fmt::format(" on all ranks");
-  text += "\n";
+  text += flops_line(setup, plan);
   if (parallel.mesh.pp > 1)
-    text += fmt::format("bubble: ranks wait {:.1f} % of the time if all chunks take as long\n", 100 * plan.bubble);
+    text += fmt::format("bubble: with {} microbatches ranks wait {:.1f} % of the time if all chunks take as long\n",
+                        setup.batch.num_microbatches, 100 * plan.bubble);
   if (parallel.mesh.world > 1) text += "\n" + traffic_lines(plan);
   return text;
 }
