@@ -9,7 +9,12 @@ namespace tera {
 namespace {
 
 constexpr int name_width = 34, bar_width = 24;
-constexpr std::size_t most_lines = 8, lines_at_the_end = 2;
+
+// A long list shows its first and its last lines.
+bool is_shown(std::size_t line, std::size_t lines, std::size_t most) {
+  const std::size_t last = most / 4;
+  return lines <= most || line + last + 1 < most || line + last >= lines;
+}
 
 std::string bar(std::size_t bytes, std::size_t total) {
   const auto full = static_cast<int>(
@@ -114,16 +119,16 @@ Columns columns(const MemoryPlan& plan) {
 
 // Which blocks lie where; of a long pipeline the first and the last ranks.
 std::string layer_lines(const StageLayout& layout) {
+  constexpr std::size_t most = 8;
   constexpr std::string_view rank_word = "rank ";  // of the pipeline, here a stage of the world
   const std::string table = layout.table();
   const auto ranks = static_cast<std::size_t>(layout.placement.stages);
   std::string text;
   for (std::size_t rank = 0, begin = 0; rank < ranks; ++rank) {
     const std::size_t end = table.find('\n', begin) + 1;
-    const bool shown =
-        ranks <= most_lines || rank + lines_at_the_end + 1 < most_lines || rank + lines_at_the_end >= ranks;
+    const bool shown = is_shown(rank, ranks, most);
     if (shown) text += fmt::format("stage {}", table.substr(begin + rank_word.size(), end - begin - rank_word.size()));
-    if (!shown && rank + lines_at_the_end + 1 == ranks) text += "...\n";
+    if (!shown && is_shown(rank + 1, ranks, most)) text += "...\n";
     begin = end;
   }
   return text;
@@ -144,20 +149,31 @@ std::string stage_line(const StageRehearsal& stage, std::optional<double> device
   return line;
 }
 
-// Neighbours that are the same share a line.
+// Neighbours that are the same share a line. The largest is always shown.
 std::string stage_lines(const WorldPlan& plan, std::optional<double> device_bytes) {
-  std::string text =
-      fmt::format("{:<7}", "stage") + fmt::format(stage_form, "layers", "parameters", "weights", "gradients",
-                                                  "optimizer", "activations", "other", "total");
-  const std::size_t most = plan.stages[plan.largest_stage()].memory.total();
+  constexpr std::size_t most = 24;
+  const std::size_t largest = plan.stages[plan.largest_stage()].memory.total();
+  std::vector<std::string> lines;
+  std::vector<bool> is_largest;
   for (std::size_t first = 0, last = 0; first < plan.stages.size(); first = ++last) {
     const StageRehearsal& stage = plan.stages[first];
     const std::string line = stage_line(stage, device_bytes);
     while (last + 1 < plan.stages.size() && stage_line(plan.stages[last + 1], device_bytes) == line) ++last;
-    text += fmt::format("\n{:<7}{}{}", first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last),
-                        line, stage.memory.total() == most ? "  largest" : "");
+    is_largest.push_back(stage.memory.total() == largest);
+    lines.push_back(fmt::format("{:<7}{}{}\n",
+                                first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last), line,
+                                is_largest.back() ? "  largest" : ""));
   }
-  return text + "\n";
+  std::string text = fmt::format("{:<7}", "stage") +
+                     fmt::format(stage_form, "layers", "parameters", "weights", "gradients", "optimizer", "activations",
+                                 "other", "total") +
+                     "\n";
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const bool shown = is_largest[i] || is_shown(i, lines.size(), most);
+    if (shown) text += lines[i];
+    if (!shown && (is_largest[i + 1] || is_shown(i + 1, lines.size(), most))) text += "...\n";
+  }
+  return text;
 }
 
 std::string fit_line(const WorldPlan& plan, double device_bytes) {

@@ -38,9 +38,10 @@ double WorldPlan::total_flops(const ParallelShape& parallel) const {
 WorldPlan plan_world(const Setup& setup, const WorkspaceRules& rules) {
   const MeshPlan mesh(setup.parallel.mesh);
   WorldPlan plan{.layout = stage_layout(setup), .bubble = check(training_schedule(setup)).bubble};
+  std::vector<StageSchedules> schedules = all_stage_schedules(setup);
   for (int stage = 0; stage < setup.parallel.mesh.pp; ++stage) {
     const int rank = mesh.rank({.pp = stage});
-    TrainingStep step(setup, rank);
+    TrainingStep step(setup, rank, std::move(schedules[static_cast<std::size_t>(stage)]));
     StageRehearsal rehearsal{.layers = count_layers(plan.layout, stage), .memory = step.plan(rules)};
     rehearsal.parameters = step.params().count_elements();
     rehearsal.flops = step.planned_flops();
