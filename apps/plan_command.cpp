@@ -3,20 +3,37 @@
 
 #include "apps/commands.h"
 #include "apps/run_options.h"
+#include "tera/base/error.h"
 #include "tera/train/plan_table.h"
 
 namespace tera {
 namespace {
 
 struct PlanOptions : RunOptions {
+  std::optional<int> world;
+  std::optional<double> memory;  // GiB
   bool json = false;
+
+  std::optional<double> device_bytes() const {
+    if (!memory) return {};
+    constexpr double most = 1 << 30;
+    require_user(*memory > 0 && *memory <= most, "--memory {}: must be more than 0 and at most {} GiB", *memory, most);
+    return *memory * (1 << 30);
+  }
 };
 
+Setup load_world(const PlanOptions& options) {
+  const LoadedConfig loaded = load_config(options.config, options.overrides);
+  const RunConfig settled = settle(loaded.config);
+  return resolve(settled, Purpose::inspect, &loaded.origins, options.world.value_or(smallest_world(settled)));
+}
+
 void print_plan(const PlanOptions& options) {
-  const Setup setup = options.load(Purpose::inspect);
-  TrainingStep step(setup);
-  const MemoryPlan plan = step.plan(*make_workspace_rules(setup));
-  std::fputs((options.json ? plan_json(setup, plan, step) : plan_table(setup, plan, step)).c_str(), stdout);
+  const std::optional<double> device_bytes = options.device_bytes();
+  const Setup setup = load_world(options);
+  const WorldPlan plan = plan_world(setup, *make_workspace_rules(setup));
+  const std::string text = options.json ? plan_json(setup, plan, device_bytes) : plan_table(setup, plan, device_bytes);
+  std::fputs(text.c_str(), stdout);
 }
 
 }  // namespace
@@ -25,6 +42,9 @@ void add_plan_command(CLI::App& app) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command = app.add_subcommand("plan", "rehearse a training step: exact bytes by what they are for");
   options->add_to(*command);
+  command->add_option("--world", options->world, "ranks of the run; without it, as few as the layout needs")
+      ->type_name("N");
+  command->add_option("--memory", options->memory, "of each rank's device: say which stages fit")->type_name("GIB");
   command->add_flag("--json", options->json, "as JSON");
   command->callback([options] { print_plan(*options); });
 }

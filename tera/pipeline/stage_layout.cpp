@@ -39,6 +39,16 @@ std::vector<StageBlocks> stages_of(const std::vector<int>& layers, int mtp_layer
   return stages;
 }
 
+// When counting an end of the model as a layer, or both, would make the split even.
+std::string count_ends_hint(const LayoutRequest& r) {
+  const int missing = r.placement.virtual_stages() - r.num_layers % r.placement.virtual_stages();
+  if (missing > 2) return {};
+  return fmt::format(
+      "; or dist.account_for_embedding_in_pipeline_split=true {} dist.account_for_loss_in_pipeline_split=true, which "
+      "makes it {}",
+      missing == 1 ? "or" : "and", r.num_layers + missing);
+}
+
 std::vector<int> even(const LayoutRequest& r) {
   const int embedding = r.account_for_embedding_in_pipeline_split ? 1 : 0;
   const int loss = r.account_for_loss_in_pipeline_split ? 1 : 0;
@@ -46,10 +56,10 @@ std::vector<int> even(const LayoutRequest& r) {
   if (total % stages != 0)
     fail_user(
         "{} layers{} cannot be split evenly over {} pipeline stages x {} virtual stages = {}; a product that divides "
-        "{} is valid ({}), or dist.pipeline_model_parallel_layout",
+        "{} is valid ({}), or dist.pipeline_model_parallel_layout{}",
         r.num_layers,
         embedding + loss == 0 ? std::string() : fmt::format(" and {} counted as layers", embedding + loss),
-        r.placement.stages, r.placement.chunks, stages, total, divisors(total));
+        r.placement.stages, r.placement.chunks, stages, total, divisors(total), count_ends_hint(r));
   std::vector<int> layers(index(stages), total / stages);
   layers.front() -= embedding;
   layers.back() -= loss;

@@ -40,23 +40,43 @@ std::vector<ChunkUse> count_buffers(const StagePlan& plan) {
   return uses;
 }
 
+// What holds for all ranks of a schedule; a rank's plan is cut out of it.
+class CheckedSchedule {
+ public:
+  explicit CheckedSchedule(const PipelineSchedule& schedule)
+      : schedule_(schedule), report_(check(schedule)), exchanges_(exchanges(schedule)) {}
+
+  StagePlan cut(int rank) {  // once for each rank
+    require(rank >= 0 && rank < schedule_.placement.stages, "rank {} of a pipeline of {}", rank,
+            schedule_.placement.stages);
+    const auto mine = static_cast<std::size_t>(rank);
+    StagePlan plan{.placement = schedule_.placement,
+                   .rank = rank,
+                   .microbatches = schedule_.microbatches,
+                   .backward = schedule_.backward,
+                   .actions = schedule_.ranks[mine],
+                   .exchanges = std::move(exchanges_[mine])};
+    const auto uses = count_buffers(plan);
+    for (std::size_t i = 0; i < uses.size(); ++i)
+      plan.chunks.push_back({report_.ranks[mine].chunks[i].pools, uses[i].x.most, uses[i].dy.most});
+    return plan;
+  }
+
+ private:
+  const PipelineSchedule& schedule_;
+  ScheduleReport report_;
+  std::vector<std::vector<Exchange>> exchanges_;
+};
+
 }  // namespace
 
-StagePlan make_stage_plan(const PipelineSchedule& schedule, int rank) {
-  const ScheduleReport report = check(schedule);
-  require(rank >= 0 && rank < schedule.placement.stages, "rank {} of a pipeline of {}", rank,
-          schedule.placement.stages);
-  const auto mine = static_cast<std::size_t>(rank);
-  StagePlan plan{.placement = schedule.placement,
-                 .rank = rank,
-                 .microbatches = schedule.microbatches,
-                 .backward = schedule.backward,
-                 .actions = schedule.ranks[mine],
-                 .exchanges = exchanges(schedule)[mine]};
-  const auto uses = count_buffers(plan);
-  for (std::size_t i = 0; i < uses.size(); ++i)
-    plan.chunks.push_back({report.ranks[mine].chunks[i].pools, uses[i].x.most, uses[i].dy.most});
-  return plan;
+StagePlan make_stage_plan(const PipelineSchedule& schedule, int rank) { return CheckedSchedule(schedule).cut(rank); }
+
+std::vector<StagePlan> make_stage_plans(const PipelineSchedule& schedule) {
+  CheckedSchedule checked(schedule);
+  std::vector<StagePlan> plans;
+  for (int rank = 0; rank < schedule.placement.stages; ++rank) plans.push_back(checked.cut(rank));
+  return plans;
 }
 
 StagePlan plan_alone(const Schedule& schedule) {

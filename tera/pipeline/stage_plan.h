@@ -32,6 +32,7 @@ struct StagePlan {
 
 // Throws an Error unless the schedule can be played (check.h).
 StagePlan make_stage_plan(const PipelineSchedule& schedule, int rank);
+std::vector<StagePlan> make_stage_plans(const PipelineSchedule& schedule);  // of all ranks, in the time of one
 
 // A pipeline of one rank and chunk. The actions on each microbatch come in ascending order of microbatches.
 StagePlan plan_alone(const Schedule& schedule);

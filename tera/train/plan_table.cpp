@@ -3,19 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <string_view>
 
 namespace tera {
 namespace {
 
 constexpr int name_width = 34, bar_width = 24;
 
-std::vector<std::pair<std::string, std::size_t>> by_size(const Arena::BytesByTag& tags) {
-  std::vector<std::pair<std::string, std::size_t>> sorted;
-  for (const auto& [tag, bytes] : tags)
-    if (bytes > 0) sorted.emplace_back(tag, bytes);
-  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
-  return sorted;
+// A long list shows its first and its last lines.
+bool is_shown(std::size_t line, std::size_t lines, std::size_t most) {
+  const std::size_t last = most / 4;
+  return lines <= most || line + last + 1 < most || line + last >= lines;
 }
 
 std::string bar(std::size_t bytes, std::size_t total) {
@@ -26,46 +24,222 @@ std::string bar(std::size_t bytes, std::size_t total) {
   return text;
 }
 
-std::string item_rows(const MemoryItem& item, std::size_t total) {
-  const std::size_t bytes = item.bytes * item.copies;
-  const std::string name = item.copies > 1 ? fmt::format("{} x {}", item.name, item.copies) : item.name;
-  std::string text = fmt::format("{:<{}} {:>11}  {:>5.1f} %  {}\n", name, name_width, format_bytes(bytes),
-                                 100.0 * static_cast<double>(bytes) / static_cast<double>(total), bar(bytes, total));
-  if (item.tags.size() < 2) return text;
-  for (const auto& [tag, size] : by_size(item.tags))
-    text += fmt::format("  {:<{}} {:>11}\n", tag, name_width - 2, format_bytes(size * item.copies));
+// An item of the plan, or those of all chunks of a rank together.
+struct Row {
+  std::string name;
+  std::size_t bytes = 0, copies = 0;
+  Arena::BytesByTag tags;  // of all copies
+};
+
+std::vector<Row> rows_of(const MemoryPlan& memory) {
+  std::vector<Row> rows;
+  for (const auto& item : memory.items()) {
+    const std::string name = item.name.substr(0, item.name.find(", chunk "));
+    if (rows.empty() || rows.back().name != name) rows.push_back({.name = name});
+    rows.back().bytes += item.bytes * item.copies;
+    rows.back().copies += item.copies;
+    for (const auto& [tag, bytes] : item.tags) rows.back().tags[tag] += bytes * item.copies;
+  }
+  return rows;
+}
+
+std::vector<std::pair<std::string, std::size_t>> by_size(const Arena::BytesByTag& tags) {
+  std::vector<std::pair<std::string, std::size_t>> sorted;
+  for (const auto& [tag, bytes] : tags)
+    if (bytes > 0) sorted.emplace_back(tag, bytes);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  return sorted;
+}
+
+std::string row_lines(const Row& row, std::size_t total) {
+  const std::string name = row.copies > 1 ? fmt::format("{} x {}", row.name, row.copies) : row.name;
+  std::string text =
+      fmt::format("{:<{}} {:>11}  {:>5.1f} %  {}\n", name, name_width, format_bytes(row.bytes),
+                  100.0 * static_cast<double>(row.bytes) / static_cast<double>(total), bar(row.bytes, total));
+  if (row.tags.size() < 2) return text;
+  for (const auto& [tag, size] : by_size(row.tags))
+    text += fmt::format("  {:<{}} {:>11}\n", tag, name_width - 2, format_bytes(size));
   return text;
+}
+
+std::string head_line(const Setup& setup, const WorldPlan& plan) {
+  const BatchShape& batch = setup.batch;
+  return fmt::format(
+      "{} {}: {} layers, hidden {}, {} parameters\nbatch: {} x {} tokens, {} microbatch{} of {}; {} on {}\n",
+      setup.config.run.name, name_of(setup.model.arch), setup.model.num_layers, setup.model.hidden, plan.parameters,
+      batch.global_batch, batch.seq_length, batch.num_microbatches, batch.num_microbatches == 1 ? "" : "es",
+      batch.micro_batch, name_of(setup.config.mixed_precision.precision),
+      setup.config.dist.device == DeviceChoice::cuda ? "a GPU" : "the CPU");
+}
+
+std::string_view describe(Sharding sharding) {
+  switch (sharding) {
+    case Sharding::no_shard: return "nothing sharded";
+    case Sharding::optim: return "optimizer sharded";
+    case Sharding::optim_grads: return "optimizer and gradients sharded";
+    case Sharding::optim_grads_params: return "optimizer, gradients and weights sharded";
+  }
+  return "";
+}
+
+std::string layout_line(const ParallelShape& parallel) {
+  const MeshSizes& mesh = parallel.mesh;
+  std::string text = fmt::format("{} ranks: tp {}", mesh.world, mesh.tp);
+  if (parallel.sequence_parallel) text += " with sequence parallelism";
+  text += fmt::format(" x pp {}", mesh.pp);
+  if (mesh.pp > 1) text += fmt::format(" ({}", name_of(parallel.schedule));
+  if (parallel.chunks > 1) text += fmt::format(", {} chunks a rank", parallel.chunks);
+  if (mesh.pp > 1) text += ")";
+  text += fmt::format(" x dp {}", parallel.dp);
+  if (parallel.dp > 1) text += fmt::format(", {}", describe(parallel.sharding));
+  return text + "\n";
+}
+
+constexpr const char* stage_form = "{:>6} {:>13} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}";
+
+// The columns of a stage.
+struct Columns {
+  std::size_t weights = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
+};
+
+Columns columns(const MemoryPlan& plan) {
+  Columns sum;
+  for (const auto& item : plan.items()) {
+    const auto is = [&](std::string_view name) { return item.name == name; };
+    const bool activations = item.name.starts_with("activations") || is("pipeline buffers") || is("recompute");
+    std::size_t& column = is("weights")                             ? sum.weights
+                          : is("gradients")                         ? sum.gradients
+                          : is("optimizer") || is("master weights") ? sum.optimizer
+                          : activations                             ? sum.activations
+                                                                    : sum.other;
+    column += item.bytes * item.copies;
+  }
+  return sum;
+}
+
+// Which blocks lie where; of a long pipeline the first and the last ranks.
+std::string layer_lines(const StageLayout& layout) {
+  constexpr std::size_t most = 8;
+  constexpr std::string_view rank_word = "rank ";  // of the pipeline, here a stage of the world
+  const std::string table = layout.table();
+  const auto ranks = static_cast<std::size_t>(layout.placement.stages);
+  std::string text;
+  for (std::size_t rank = 0, begin = 0; rank < ranks; ++rank) {
+    const std::size_t end = table.find('\n', begin) + 1;
+    const bool shown = is_shown(rank, ranks, most);
+    if (shown) text += fmt::format("stage {}", table.substr(begin + rank_word.size(), end - begin - rank_word.size()));
+    if (!shown && is_shown(rank + 1, ranks, most)) text += "...\n";
+    begin = end;
+  }
+  return text;
+}
+
+bool fits(const StageRehearsal& stage, double device_bytes) {
+  return static_cast<double>(stage.memory.total()) <= device_bytes;
+}
+
+// All of a stage's line but its number.
+std::string stage_line(const StageRehearsal& stage, std::optional<double> device_bytes) {
+  const Columns sum = columns(stage.memory);
+  std::string line =
+      fmt::format(stage_form, stage.layers, stage.parameters, format_bytes(sum.weights), format_bytes(sum.gradients),
+                  format_bytes(sum.optimizer), format_bytes(sum.activations), format_bytes(sum.other),
+                  format_bytes(stage.memory.total()));
+  if (device_bytes) line += fits(stage, *device_bytes) ? "  fits" : "  does not fit";
+  return line;
+}
+
+// Neighbours that are the same share a line. The largest is always shown.
+std::string stage_lines(const WorldPlan& plan, std::optional<double> device_bytes) {
+  constexpr std::size_t most = 24;
+  const std::size_t largest = plan.stages[plan.largest_stage()].memory.total();
+  std::vector<std::string> lines;
+  std::vector<bool> is_largest;
+  for (std::size_t first = 0, last = 0; first < plan.stages.size(); first = ++last) {
+    const StageRehearsal& stage = plan.stages[first];
+    const std::string line = stage_line(stage, device_bytes);
+    while (last + 1 < plan.stages.size() && stage_line(plan.stages[last + 1], device_bytes) == line) ++last;
+    is_largest.push_back(stage.memory.total() == largest);
+    lines.push_back(fmt::format("{:<7}{}{}\n",
+                                first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last), line,
+                                is_largest.back() ? "  largest" : ""));
+  }
+  std::string text = fmt::format("{:<7}", "stage") +
+                     fmt::format(stage_form, "layers", "parameters", "weights", "gradients", "optimizer", "activations",
+                                 "other", "total") +
+                     "\n";
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const bool shown = is_largest[i] || is_shown(i, lines.size(), most);
+    if (shown) text += lines[i];
+    if (!shown && (is_largest[i + 1] || is_shown(i + 1, lines.size(), most))) text += "...\n";
+  }
+  return text;
+}
+
+std::string fit_line(const WorldPlan& plan, double device_bytes) {
+  const auto device = static_cast<std::size_t>(device_bytes);
+  const std::size_t largest = plan.largest_stage(), total = plan.stages[largest].memory.total();
+  const auto count = std::count_if(plan.stages.begin(), plan.stages.end(),
+                                   [&](const StageRehearsal& stage) { return fits(stage, device_bytes); });
+  if (static_cast<std::size_t>(count) == plan.stages.size())
+    return fmt::format("fits {}: stage {} is the largest and leaves {}\n", format_bytes(device), largest,
+                       format_bytes(device - total));
+  return fmt::format("does not fit {}: {} of {} stages do; stage {} is the largest and needs {} more\n",
+                     format_bytes(device), count, plan.stages.size(), largest, format_bytes(total - device));
+}
+
+// The most that a rank of any stage sends to each group.
+std::string traffic_lines(const WorldPlan& plan) {
+  std::string text = fmt::format("{:<{}} {:>11} {:>8} {:>14} {:>13}\n", "sent by a rank in a step, at most", name_width,
+                                 "bytes", "calls", "ranks in group", "largest call");
+  for (std::size_t i = 0; i < plan.stages.front().groups.size(); ++i) {
+    const auto less = [i](const auto& a, const auto& b) {
+      return a.groups[i].traffic.bytes < b.groups[i].traffic.bytes;
+    };
+    const auto& [name, ranks, traffic] = std::max_element(plan.stages.begin(), plan.stages.end(), less)->groups[i];
+    if (ranks > 1 && traffic.calls > 0)
+      text += fmt::format("  {:<{}} {:>11} {:>8} {:>14} {:>13}\n", name, name_width - 2,
+                          format_bytes(static_cast<std::size_t>(traffic.bytes)), traffic.calls, ranks,
+                          format_bytes(traffic.largest));
+  }
+  return text;
+}
+
+std::string flops_line(const Setup& setup, const WorldPlan& plan) {
+  const double flops = plan.total_flops(setup.parallel);
+  const bool large = flops >= 1e16;
+  return fmt::format("{:.3f} {} a step in matrix products and attention{}\n", flops / (large ? 1e15 : 1e12),
+                     large ? "PFLOP" : "TFLOP", setup.parallel.mesh.world > 1 ? ", on all ranks" : "");
+}
+
+std::string item_lines(const MemoryPlan& memory) {
+  const std::size_t total = memory.total();
+  std::string text;
+  for (const Row& row : rows_of(memory))
+    if (row.bytes > 0) text += row_lines(row, total);
+  return text + fmt::format("{:<{}} {:>11}  {} bytes\n", "total", name_width, format_bytes(total), total);
 }
 
 }  // namespace
 
-std::string plan_table(const Setup& setup, const MemoryPlan& plan, const TrainingStep& step) {
-  const std::size_t total = plan.total();
-  std::string text = fmt::format(
-      "{} {}: {} layers, hidden {}, {} parameters\nbatch: {} x {} tokens, {} microbatch{} of {}; {} on {}\n\n",
-      setup.config.run.name, name_of(setup.model.arch), setup.model.num_layers, setup.model.hidden,
-      step.count_parameters(), setup.batch.global_batch, setup.batch.seq_length, setup.batch.num_microbatches,
-      setup.batch.num_microbatches == 1 ? "" : "es", setup.batch.micro_batch,
-      name_of(setup.config.mixed_precision.precision),
-      setup.config.dist.device == DeviceChoice::cuda ? "a GPU" : "the CPU");
-  for (const auto& item : plan.items())
-    if (item.bytes > 0) text += item_rows(item, total);
-  text += fmt::format("{:<{}} {:>11}  {} bytes\n\n", "total", name_width, format_bytes(total), total);
-  text += fmt::format("{:.3f} TFLOP a step in matrix products and attention\n", step.planned_flops() / 1e12);
+std::string plan_table(const Setup& setup, const WorldPlan& plan, std::optional<double> device_bytes) {
+  const ParallelShape& parallel = setup.parallel;
+  const StageRehearsal& largest = plan.stages[plan.largest_stage()];
+  std::string text = head_line(setup, plan);
+  if (parallel.mesh.world > 1) text += layout_line(parallel);
+  text += "\n";
+  if (parallel.mesh.pp > 1) {
+    text += layer_lines(plan.layout) + "\n" + stage_lines(plan, device_bytes) + "\n";
+    text += fmt::format("a rank of stage {}:\n", plan.largest_stage());
+  }
+  text += item_lines(largest.memory) + "\n";
+  if (device_bytes) text += fit_line(plan, *device_bytes);
+  text += flops_line(setup, plan);
+  if (parallel.mesh.pp > 1)
+    text += fmt::format("bubble: with {} microbatches ranks wait {:.1f} % of the time if all chunks take as long\n",
+                        setup.batch.num_microbatches, 100 * plan.bubble);
+  if (parallel.mesh.world > 1) text += "\n" + traffic_lines(plan);
   return text;
-}
-
-std::string plan_json(const Setup& setup, const MemoryPlan& plan, const TrainingStep& step) {
-  nlohmann::json items = nlohmann::json::array();
-  for (const auto& item : plan.items())
-    items.push_back(
-        {{"name", item.name}, {"bytes", item.bytes * item.copies}, {"copies", item.copies}, {"tags", item.tags}});
-  const nlohmann::json json{{"name", setup.config.run.name},
-                            {"parameters", step.count_parameters()},
-                            {"items", std::move(items)},
-                            {"total_bytes", plan.total()},
-                            {"flops_per_step", step.planned_flops()}};
-  return json.dump(1) + "\n";
 }
 
 }  // namespace tera

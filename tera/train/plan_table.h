@@ -1,13 +1,14 @@
 #pragma once
+#include <optional>
 #include <string>
 
-#include "tera/train/memory_plan.h"
-#include "tera/train/training_step.h"
+#include "tera/train/world_plan.h"
 
 namespace tera {
 
-// `tera plan`: every byte of a rank by what it is for, as a table or as JSON.
-std::string plan_table(const Setup& setup, const MemoryPlan& plan, const TrainingStep& step);
-std::string plan_json(const Setup& setup, const MemoryPlan& plan, const TrainingStep& step);
+// `tera plan`: every byte of a rank by what it is for, stage by stage, and what the ranks say to each other; as text or
+// as JSON. With the memory of a device it also says which stages fit.
+std::string plan_table(const Setup& setup, const WorldPlan& plan, std::optional<double> device_bytes = {});
+std::string plan_json(const Setup& setup, const WorldPlan& plan, std::optional<double> device_bytes = {});
 
 }  // namespace tera

@@ -62,9 +62,23 @@ int kv_replicas(const Setup& setup) {
                                                                         : 1);
 }
 
-RankLayout::RankLayout(const Setup& setup, int rank)
+StageSchedules stage_schedules(const Setup& setup, int stage) {
+  return {make_stage_plan(training_schedule(setup), stage), make_stage_plan(evaluation_schedule(setup), stage)};
+}
+
+std::vector<StageSchedules> all_stage_schedules(const Setup& setup) {
+  std::vector<StagePlan> training = make_stage_plans(training_schedule(setup));
+  std::vector<StagePlan> evaluation = make_stage_plans(evaluation_schedule(setup));
+  std::vector<StageSchedules> all;
+  for (std::size_t i = 0; i < training.size(); ++i) all.push_back({std::move(training[i]), std::move(evaluation[i])});
+  return all;
+}
+
+RankLayout::RankLayout(const Setup& setup, int rank, StageSchedules schedules)
     : groups(MeshPlan(setup.parallel.mesh), rank, kv_replicas(setup)),
       tp{.group = &groups.tp, .sequence = setup.parallel.sequence_parallel},
+      training(std::move(schedules.training)),
+      evaluation(std::move(schedules.evaluation)),
       flat(flat_rules(setup.parallel, groups)) {
   const StageLayout stages = stage_layout(setup);
   const int pp = groups.pp.rank();
@@ -76,8 +90,6 @@ RankLayout::RankLayout(const Setup& setup, int rank)
                       .head = blocks.loss});
     has_loss = has_loss || blocks.loss;
   }
-  training = make_stage_plan(training_schedule(setup), pp);
-  evaluation = make_stage_plan(evaluation_schedule(setup), pp);
   counts_loss = has_loss && groups.tp.rank() == 0;
   counts_norm = flat.shares > 1 || groups.dp_cp.rank() == 0;
 }

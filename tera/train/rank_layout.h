@@ -21,8 +21,15 @@ PipelineSchedule evaluation_schedule(const Setup& setup);
 // Tensor-parallel ranks that hold the same key/value heads.
 int kv_replicas(const Setup& setup);
 
+// What a stage of the pipeline plays.
+struct StageSchedules {
+  StagePlan training, evaluation;
+};
+StageSchedules stage_schedules(const Setup& setup, int stage);
+std::vector<StageSchedules> all_stage_schedules(const Setup& setup);  // in the time of one
+
 struct RankLayout {
-  RankLayout(const Setup& setup, int rank);
+  RankLayout(const Setup& setup, int rank, StageSchedules schedules);  // those of the rank's stage
 
   // The whole model's norm_keys, in the cut of this rank, and its number of parameters.
   struct WholeModel {

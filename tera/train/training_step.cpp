@@ -11,9 +11,12 @@ DType compute_dtype(Precision precision) { return precision == Precision::bf16 ?
 }  // namespace
 
 TrainingStep::TrainingStep(const Setup& setup, int rank)
+    : TrainingStep(setup, rank, stage_schedules(setup, MeshPlan(setup.parallel.mesh).coord(rank).pp)) {}
+
+TrainingStep::TrainingStep(const Setup& setup, int rank, StageSchedules schedules)
     : setup_(setup),
       compute_(compute_dtype(setup.config.mixed_precision.precision)),
-      layout_(setup, rank),
+      layout_(setup, rank, std::move(schedules)),
       whole_(layout_.whole_model(setup)),
       params_(compute_, setup.model.freeze),
       chunks_(build_chunks(make_spec(setup.model, static_cast<std::uint64_t>(setup.config.train.seed)), layout_.chunks,

@@ -25,6 +25,7 @@ class PlanOps;
 class TrainingStep {
  public:
   explicit TrainingStep(const Setup& setup, int rank = 0);
+  TrainingStep(const Setup& setup, int rank, StageSchedules schedules);  // those of the rank's stage
 
   // The step, rehearsed without memory: exact for everything that bind() allocates.
   MemoryPlan plan(const WorkspaceRules& rules);

@@ -11,6 +11,7 @@
 #include "tests/end_to_end/training_run.h"
 #include "tests/support/count_allocations.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/watched_device.h"
 
 namespace tera::test {
 namespace {
@@ -41,23 +42,6 @@ std::vector<Case> cases() {
           {"qwen3", "tiny_qwen3", {}},
           {"frozen", "tiny", {"model.freeze=['*layers.0*']"}}};
 }
-
-// Remembers what was asked of the device.
-class WatchedDevice final : public Device {
- public:
-  std::span<std::byte> allocate(std::size_t bytes) override {
-    asked.push_back(bytes);
-    return device_.allocate(bytes);
-  }
-  std::span<std::byte> allocate_host(std::size_t bytes) override { return device_.allocate_host(bytes); }
-  bool is_host() const override { return true; }
-  std::size_t available() const override { return device_.available(); }
-
-  std::vector<std::size_t> asked;
-
- private:
-  cpu::CpuDevice device_;
-};
 
 // Counts from the end of step `first` to the end of step `last`. It is added last, so that the work of all other
 // destinations is inside.

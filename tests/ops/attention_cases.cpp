@@ -230,9 +230,16 @@ TEST(Attention, ForwardWithDocuments) {
 TEST(Attention, ForwardWithDropout) {
   for (const auto& c : in_every_dtype(dropout_cases())) play_forward(c);
 }
-TEST(Attention, BackwardFollowsTheDefinition) {
-  for (const auto& c : in_every_dtype(shape_cases())) play_backward(c);
+// In several cases of the test, which tools that are slow can play side by side.
+class AttentionShapes : public testing::TestWithParam<std::size_t> {
+ protected:
+  static constexpr std::size_t parts = 6;
+};
+TEST_P(AttentionShapes, BackwardFollowsTheDefinition) {
+  const auto cases = in_every_dtype(shape_cases());
+  for (std::size_t i = GetParam(); i < cases.size(); i += parts) play_backward(cases[i]);
 }
+INSTANTIATE_TEST_SUITE_P(Parts, AttentionShapes, testing::Range<std::size_t>(0, 6));
 TEST(Attention, BackwardWithWindows) {
   for (const auto& c : in_every_dtype(window_cases())) play_backward(c);
 }

@@ -155,6 +155,9 @@ TEST(LayoutString, MistakesSayWhereAndWhy) {
 TEST(StageLayout, MistakesNameTheRule) {
   EXPECT_TRUE(contains(mistake({.placement = {5}, .num_layers = 24}), "24 layers cannot be split evenly over 5"));
   EXPECT_TRUE(contains(mistake({.placement = {5}, .num_layers = 24}), "(1, 2, 3, 4, 6, 8, 12, 24)"));
+  EXPECT_TRUE(contains(mistake({.placement = {5}, .num_layers = 24}), "_split=true or dist.account_for_loss"));
+  EXPECT_TRUE(contains(mistake({.placement = {16, 8}, .num_layers = 126}), "_split=true and dist.account_for_loss"));
+  EXPECT_FALSE(contains(mistake({.placement = {5}, .num_layers = 22}), "account_for"));
   EXPECT_TRUE(contains(mistake({.placement = {4}, .num_layers = 12, .account_for_loss_in_pipeline_split = true}),
                        "1 counted as layers"));
   EXPECT_TRUE(

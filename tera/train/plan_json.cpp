@@ -1,0 +1,79 @@
+#include <nlohmann/json.hpp>
+
+#include "tera/train/plan_table.h"
+
+namespace tera {
+namespace {
+
+using nlohmann::json;
+
+json layout_json(const ParallelShape& parallel) {
+  return {{"world", parallel.mesh.world},
+          {"tensor_parallel", parallel.mesh.tp},
+          {"sequence_parallel", parallel.sequence_parallel},
+          {"pipeline_parallel", parallel.mesh.pp},
+          {"data_parallel", parallel.dp},
+          {"sharding", name_of(parallel.sharding)},
+          {"schedule", name_of(parallel.schedule)},
+          {"chunks", parallel.chunks}};
+}
+
+json items_json(const MemoryPlan& memory) {
+  json items = json::array();
+  for (const auto& item : memory.items())
+    items.push_back(
+        {{"name", item.name}, {"bytes", item.bytes * item.copies}, {"copies", item.copies}, {"tags", item.tags}});
+  return items;
+}
+
+json groups_json(const StageRehearsal& stage) {
+  json groups = json::object();
+  for (const auto& [name, ranks, traffic] : stage.groups)
+    if (ranks > 1)
+      groups[name] = {
+          {"ranks", ranks}, {"calls", traffic.calls}, {"bytes", traffic.bytes}, {"largest_bytes", traffic.largest}};
+  return groups;
+}
+
+json chunks_json(const StageLayout& layout, int stage) {
+  json chunks = json::array();
+  for (int chunk = 0; chunk < layout.placement.chunks; ++chunk) {
+    const StageBlocks& blocks = layout.of(stage, chunk);
+    chunks.push_back({{"embedding", blocks.embedding},
+                      {"first_layer", blocks.first_layer},
+                      {"layers", blocks.layers},
+                      {"loss", blocks.loss}});
+  }
+  return chunks;
+}
+
+}  // namespace
+
+std::string plan_json(const Setup& setup, const WorldPlan& plan, std::optional<double> device_bytes) {
+  json stages = json::array();
+  for (const StageRehearsal& stage : plan.stages) {
+    json one{{"chunks", chunks_json(plan.layout, static_cast<int>(stages.size()))},
+             {"layers", stage.layers},
+             {"parameters", stage.parameters},
+             {"items", items_json(stage.memory)},
+             {"total_bytes", stage.memory.total()},
+             {"flops_per_step", stage.flops},
+             {"groups", groups_json(stage)}};
+    if (device_bytes) one["fits"] = static_cast<double>(stage.memory.total()) <= *device_bytes;
+    stages.push_back(std::move(one));
+  }
+  const std::size_t largest = plan.largest_stage();
+  const json whole{{"name", setup.config.run.name},
+                   {"parameters", plan.parameters},
+                   {"layout", layout_json(setup.parallel)},
+                   {"microbatches", setup.batch.num_microbatches},
+                   {"bubble", plan.bubble},
+                   {"flops_per_step", plan.total_flops(setup.parallel)},
+                   {"largest_stage", largest},
+                   {"total_bytes", plan.stages[largest].memory.total()},
+                   {"items", items_json(plan.stages[largest].memory)},
+                   {"stages", std::move(stages)}};
+  return whole.dump(1) + "\n";
+}
+
+}  // namespace tera

@@ -1,0 +1,133 @@
+// `tera plan` of worlds nobody has here, through the real program.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tests/end_to_end/program.h"
+
+namespace tera::test {
+namespace {
+
+Outcome plan(const std::string& config, const std::string& arguments) {
+  return run_program(fmt::format("plan \"{}/{}.yaml\" {}", TERA_CONFIGS, config, arguments));
+}
+
+nlohmann::json plan_json(const std::string& config, const std::string& arguments) {
+  const Outcome outcome = plan(config, arguments + " --json");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  return nlohmann::json::parse(outcome.output);
+}
+
+std::int64_t item_bytes(const nlohmann::json& stage, const std::string& name) {
+  for (const auto& item : stage.at("items"))
+    if (item.at("name") == name) return item.at("bytes");
+  return -1;
+}
+
+bool contains(const std::string& text, const std::string& words) { return text.find(words) != std::string::npos; }
+
+// 126 layers with embedding and loss counted as two more are 16 x 8 chunks of one.
+const char* const llama3_405b =
+    "dist.device=cuda mixed_precision.precision=bf16 dist.tensor_model_parallel_size=8 dist.sequence_parallel=true "
+    "dist.pipeline_model_parallel_size=16 dist.virtual_pipeline_model_parallel_size=8 "
+    "dist.account_for_embedding_in_pipeline_split=true dist.account_for_loss_in_pipeline_split=true "
+    "optimizer.use_distributed_optimizer=true train.seq_length=8192 train.global_batch_size=2048 --world 1024";
+
+TEST(PlanProgram, Llama405bOn1024RanksByFormula) {
+  const nlohmann::json json = plan_json("models/llama3-405b", llama3_405b);
+  const std::int64_t tp = 8, dp = 8, hidden = 16384, kv = 8 * 128, ffn = 53248, vocab = 129024, batches = 256;
+  const std::int64_t layer = (hidden * (2 * hidden + 2 * kv) + 3 * hidden * ffn) / tp + 2 * hidden;
+  ASSERT_EQ(json.at("stages").size(), 16u);
+  EXPECT_EQ(json.at("layout").at("data_parallel"), dp);
+  EXPECT_EQ(json.at("microbatches"), batches);
+  EXPECT_NEAR(json.at("bubble").get<double>(), 15.0 / (8 * 256 + 15), 1e-9);
+  for (std::size_t i = 0; i < 16; ++i) {
+    const nlohmann::json& stage = json.at("stages")[i];
+    const bool first = i == 0, last = i == 15;
+    const std::int64_t layers = first || last ? 7 : 8;
+    const std::int64_t parameters = layers * layer + (first || last ? hidden * vocab / tp : 0) + (last ? hidden : 0);
+    EXPECT_EQ(stage.at("layers"), layers) << i;
+    EXPECT_EQ(stage.at("parameters"), parameters) << i;
+    EXPECT_EQ(item_bytes(stage, "weights"), 2 * parameters) << i;
+    EXPECT_EQ(item_bytes(stage, "gradients"), 4 * parameters) << i;
+    EXPECT_EQ(item_bytes(stage, "master weights"), 4 * parameters / dp) << i;
+    const std::int64_t borders = (first || last ? 15 : 16) * batches;  // y and dx of each chunk; none at the ends
+    EXPECT_EQ(stage.at("groups").at("pp").at("calls"), borders) << i;
+    EXPECT_EQ(stage.at("groups").at("pp").at("bytes"), static_cast<double>(borders * 8192 / tp * hidden * 2)) << i;
+    EXPECT_EQ(stage.at("groups").at("dp_cp").at("bytes"), static_cast<double>(parameters * (4 + 2) / dp * (dp - 1)))
+        << i;
+  }
+  const double tokens = 2048.0 * 8192, model = 6 * 405.8e9 * tokens;  // and attention
+  EXPECT_GT(json.at("flops_per_step").get<double>(), model);
+  EXPECT_LT(json.at("flops_per_step").get<double>(), 1.1 * model);
+}
+
+TEST(PlanProgram, SaysWhoIsLargestAndWhatFits) {
+  const Outcome outcome = plan("models/llama3-405b", std::string(llama3_405b) + " --memory 120");
+  EXPECT_EQ(outcome.status, 0);
+  const std::string& text = outcome.output;
+  EXPECT_TRUE(
+      contains(text, "1024 ranks: tp 8 with sequence parallelism x pp 16 (interleaved, 8 chunks a rank) x dp 8"))
+      << text;
+  EXPECT_TRUE(contains(text, "stage 15  layer 14")) << text;
+  EXPECT_TRUE(contains(text, "does not fit 120.00 GiB: ")) << text;
+  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 100);
+  for (const char* words : {"largest", "\n  tp ", "\n  pp ", "\n  dp_cp ", "bubble: ", "  fits\n"})
+    EXPECT_TRUE(contains(text, words)) << words << "\n" << text;
+
+  const nlohmann::json none = plan_json("tests/tiny", "dist.pipeline_model_parallel_size=2 --memory 1e-6");
+  const nlohmann::json all = plan_json("tests/tiny", "dist.pipeline_model_parallel_size=2 --memory 1");
+  for (std::size_t stage = 0; stage < 2; ++stage) {
+    EXPECT_EQ(none.at("stages").at(stage).at("fits"), false);
+    EXPECT_EQ(all.at("stages").at(stage).at("fits"), true);
+  }
+  EXPECT_FALSE(plan_json("tests/tiny", "").at("stages").at(0).contains("fits"));
+}
+
+TEST(PlanProgram, OneRankHasNoWorldToTellOf) {
+  const Outcome outcome = plan("tests/tiny", "");
+  EXPECT_EQ(outcome.status, 0);
+  for (const char* words : {"ranks", "stage", "bubble", "sent by"})
+    EXPECT_FALSE(contains(outcome.output, words)) << outcome.output;
+}
+
+TEST(PlanProgram, TakesAsFewRanksAsTheLayoutNeeds) {
+  const std::string layout = "dist.tensor_model_parallel_size=2 dist.pipeline_model_parallel_size=2";
+  EXPECT_EQ(plan_json("tests/tiny", layout).at("layout").at("world"), 4);
+  EXPECT_EQ(plan_json("tests/tiny", layout + " --world 8").at("layout").at("data_parallel"), 2);
+}
+
+TEST(PlanProgram, WrongLayoutsAreRefusedWithTheRule) {
+  const std::string tp = "dist.tensor_model_parallel_size=", pp = "dist.pipeline_model_parallel_size=";
+  const std::string vp = "dist.virtual_pipeline_model_parallel_size=", layout = "dist.pipeline_model_parallel_layout=";
+  const std::vector<std::pair<std::string, std::string>> mistakes{
+      {tp + "8 " + pp + "16 --world 1000", "must divide the number of ranks, which is 1000; nearest: "},
+      {tp + "8 " + pp + "16 --world 1000", "or 896 or 1024 ranks"},
+      {tp + "7", "must divide model.num_attention_heads, which is 128"},
+      {tp + "7", "nearest: 4 or 8"},
+      {tp + "8 --world 16 train.global_batch_size=101", "nearest: 100 or 102"},
+      {pp + "16", "126 layers cannot be split evenly over 16 pipeline stages"},
+      {pp + "16 " + vp + "8", "dist.account_for_loss_in_pipeline_split=true, which makes it 128"},
+      {vp + "2", "need pipeline_model_parallel_size of at least 2"},
+      {pp + "2 " + vp + "3 dist.pipeline_schedule=zero_bubble_v", "zero_bubble_v has 2 chunks per rank, not 3"},
+      {pp + "2 '" + layout + "Et*63|t*64L'", "places 127 layers (t) where model.num_layers is 126"},
+      {pp + "4 '" + layout + "Et*2|(t*2|)*34,t*3|(t*2|)*3,tL'", "pipeline_model_parallel_size=10 would fit"},
+      {pp + "3 dist.num_layers_in_first_pipeline_stage=1", "125 are left for the 2 pipeline stages"},
+      {tp + "2 dist.sequence_parallel=true train.seq_length=127", "nearest: train.seq_length 126 or 128"},
+      {pp + "4 dist.microbatch_group_size_per_vp_stage=8", "needs pipeline_schedule=interleaved"},
+      {"--world 0", "world=0: must be in 1..1048576"},
+      {"--memory 0", "--memory 0: must be more than 0"},
+      {"--memory inf", "--memory inf: must be more than 0"}};
+  for (const auto& [arguments, words] : mistakes) {
+    const Outcome outcome = plan("models/llama3-405b", "dist.device=cuda " + arguments);
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    EXPECT_TRUE(contains(outcome.output, words)) << arguments << "\n" << outcome.output;
+    EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
+  }
+}
+
+}  // namespace
+}  // namespace tera::test

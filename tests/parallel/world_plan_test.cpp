@@ -1,0 +1,186 @@
+// A world planned on one machine against the same world by threads: every rank takes the planned bytes and makes the
+// planned calls. And volumes against formulas.
+
+#include <gtest/gtest.h>
+
+#include "tera/comm/world.h"
+#include "tera/config/load.h"
+#include "tera/config/resolve.h"
+#include "tera/train/training_step.h"
+#include "tera/train/world_plan.h"
+#include "tests/support/counting_comm.h"
+#include "tests/support/watched_device.h"
+
+namespace tera::test {
+namespace {
+
+struct Layout {
+  std::string name, config;
+  int ranks;
+  std::vector<std::string> overrides;
+};
+
+void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
+
+tera::Setup load(const Layout& layout) {
+  const LoadedConfig loaded = load_config(TERA_TEST_CONFIGS "/" + layout.config + ".yaml", layout.overrides);
+  return resolve(loaded.config, Purpose::inspect, &loaded.origins, layout.ranks);
+}
+
+WorldPlan plan(const tera::Setup& setup) { return plan_world(setup, *make_workspace_rules(setup)); }
+
+const GroupTraffic& group(const StageRehearsal& stage, std::string_view name) {
+  for (const auto& group : stage.groups)
+    if (group.name == name) return group;
+  fail("no group {}", name);
+}
+
+const std::string tp2 = "dist.tensor_model_parallel_size=2", tp4 = "dist.tensor_model_parallel_size=4";
+const std::string pp2 = "dist.pipeline_model_parallel_size=2", pp4 = "dist.pipeline_model_parallel_size=4";
+const std::string sp = "dist.sequence_parallel=true", vp2 = "dist.virtual_pipeline_model_parallel_size=2";
+const std::string zero1 = "ddp.data_parallel_sharding_strategy=optim";
+const std::string zero2 = "ddp.data_parallel_sharding_strategy=optim_grads";
+const std::string zero3 = "ddp.data_parallel_sharding_strategy=optim_grads_params";
+
+std::vector<Layout> layouts() {
+  return {{"one", "sweep_llama", 1, {}},
+          {"dp2", "sweep_gpt", 2, {"ddp.bucket_size=3000", "comm_overlap.overlap_grad_reduce=true"}},
+          {"zero1", "sweep_llama", 4, {zero1}},
+          {"zero2", "sweep_gpt", 2, {zero2}},
+          {"zero3", "sweep_llama", 4, {zero3}},
+          {"tp2", "sweep_gpt", 2, {tp2}},
+          {"repeated_heads_sp", "sweep_llama", 4, {tp4, sp}},
+          {"pp4", "sweep_gpt", 4, {pp4}},
+          {"interleaved", "sweep_llama", 4, {pp2, vp2, zero1}},
+          {"zero_bubble", "sweep_llama", 4, {pp4, "dist.pipeline_schedule=zero_bubble"}},
+          {"v", "sweep_gpt", 4, {pp2, tp2, sp, "dist.pipeline_schedule=zero_bubble_v"}},
+          {"uneven", "sweep_llama", 2, {pp2, "dist.pipeline_model_parallel_layout=Et|tttL"}},
+          {"bf16", "sweep_llama", 8, {tp2, sp, pp2, zero1, "mixed_precision.precision=bf16"}},
+          {"all_with_zero3", "sweep_gpt", 8, {tp2, sp, pp2, zero3, "model.recompute_granularity=full"}},
+          {"other_order", "sweep_llama", 8, {tp2, pp2, zero2, "dist.order=tp-cp-ep-pp-dp"}}};
+}
+
+void load_nothing(TrainingStep& step, const tera::Setup& setup) {
+  const auto rows = static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length);
+  std::vector<std::int32_t> tokens(rows), targets(rows), positions(rows);
+  std::vector<std::int64_t> row_ids(rows);
+  for (std::int64_t i = 0; i < setup.batch.num_microbatches; ++i)
+    step.load(i, {tokens, targets, positions, row_ids}, 1);
+}
+
+// What a rank has really taken, against the plan of its stage.
+void expect_memory(const TrainingStep& step, const MemoryPlan& plan, const std::vector<std::size_t>& asked) {
+  EXPECT_EQ(asked, std::vector{plan.total()});
+  ASSERT_EQ(step.memory().items().size(), plan.items().size());
+  for (const auto& item : step.memory().items()) {
+    EXPECT_EQ(item.bytes, plan.item(item.name).bytes) << item.name;
+    EXPECT_EQ(item.copies, plan.item(item.name).copies) << item.name;
+    EXPECT_EQ(item.tags, plan.item(item.name).tags) << item.name;
+  }
+  step.stage_memory().visit([&](std::string_view name, std::span<const Arena> arenas) {
+    std::size_t peak = 0;
+    for (const Arena& arena : arenas) peak = std::max(peak, arena.peak());
+    EXPECT_EQ(peak, plan.item(name).bytes) << name;
+  });
+}
+
+class PlannedWorld : public testing::TestWithParam<Layout> {};
+
+TEST_P(PlannedWorld, EveryRankTakesTheBytesAndMakesTheCalls) {
+  const tera::Setup setup = load(GetParam());
+  const WorldPlan planned = plan(setup);
+  ASSERT_EQ(planned.stages.size(), static_cast<std::size_t>(setup.parallel.mesh.pp));
+  run_threads(GetParam().ranks, {.timeout = std::chrono::seconds(60)}, [&](Seat& seat) {
+    SCOPED_TRACE("rank " + std::to_string(seat.rank()));
+    Backend backend = make_backend(setup.config.dist);
+    auto watched = std::make_unique<WatchedDevice>();
+    const WatchedDevice& device = *watched;
+    backend.device = std::move(watched);
+    CallsByGroup calls;
+    CountingComm world(seat.join(*backend.ops), calls);
+    TrainingStep step(setup, seat.rank());
+    step.bind(backend, world);
+    load_nothing(step, setup);
+    calls.clear();
+    step.forward_backward();
+    step.update(1e-3);
+    const CallsByGroup in_a_step = calls;
+    step.evaluate();
+
+    const StageRehearsal& stage = planned.stages.at(static_cast<std::size_t>(step.layout().groups.coord.pp));
+    expect_memory(step, stage.memory, device.asked);
+    EXPECT_EQ(step.params().count_elements(), stage.parameters);
+    for (const auto& [name, ranks, traffic] : stage.groups) {
+      const auto found = in_a_step.find(name);
+      EXPECT_EQ(found == in_a_step.end() ? 0 : found->second, traffic.calls) << name;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, PlannedWorld, testing::ValuesIn(layouts()),
+                         [](const auto& test) { return test.param.name; });
+
+constexpr double rows = 24, hidden = 32, f32 = 4;  // of a microbatch of the sweep's configs
+
+TEST(WorldPlan, OneRankIsItsStep) {
+  const tera::Setup setup = load({"", "sweep_llama", 1, {}});
+  const WorldPlan planned = plan(setup);
+  TrainingStep step(setup);
+  const MemoryPlan memory = step.plan(*make_workspace_rules(setup));
+  EXPECT_EQ(planned.stages.at(0).memory.total(), memory.total());
+  EXPECT_EQ(planned.parameters, planned.stages[0].parameters);
+  EXPECT_EQ(planned.total_flops(setup.parallel), step.planned_flops());
+  EXPECT_EQ(planned.bubble, 0);
+  for (const auto& one : planned.stages[0].groups) EXPECT_EQ(one.traffic.bytes, 0) << one.name;
+}
+
+TEST(WorldPlan, PipelineSendsBorders) {
+  const tera::Setup setup = load({"", "sweep_llama", 8, {pp4, tp2, sp}});
+  const WorldPlan planned = plan(setup);
+  const auto batches = static_cast<double>(setup.batch.num_microbatches);
+  const double border = rows / 2 * hidden * f32;
+  for (std::size_t stage = 0; stage < 4; ++stage) {
+    const double neighbours = stage == 0 || stage == 3 ? 1 : 2;
+    EXPECT_EQ(group(planned.stages[stage], "pp").traffic.bytes, neighbours * batches * border) << stage;
+  }
+  EXPECT_DOUBLE_EQ(planned.bubble, 3 / (batches + 3));
+}
+
+// Two sums forward and two backward in a layer, each of which a ring sends twice.
+TEST(WorldPlan, TensorParallelLayersSumTheirOutputs) {
+  const tera::Setup setup = load({"", "sweep_llama", 8, {pp4, tp2}});
+  const StageRehearsal middle = plan(setup).stages.at(1);
+  const auto batches = static_cast<double>(setup.batch.num_microbatches);
+  EXPECT_EQ(group(middle, "tp").traffic.bytes, 4 * batches * rows * hidden * f32);
+}
+
+// Gradients are f32 here; a ring sends them once to sum them and once to hand the sums round.
+TEST(WorldPlan, ReplicasSumGradientsAndHandOutWeights) {
+  const auto sent = [](const std::string& sharding, const char* precision) {
+    const tera::Setup setup =
+        load({"", "sweep_llama", 4, {sharding, std::string("mixed_precision.precision=") + precision}});
+    return group(plan(setup).stages.at(0), "dp_cp").traffic.bytes;
+  };
+  const tera::Setup alone = load({"", "sweep_llama", 1, {}});
+  const auto gradients = static_cast<double>(plan(alone).stages.at(0).memory.item("gradients").bytes);
+  const double part = 0.75;  // what a rank sends of a tensor of 4 ranks, in each half of a sum
+  const double all = sent("ddp.data_parallel_sharding_strategy=no_shard", "fp32");
+  EXPECT_EQ(all, 2 * part * gradients);
+  EXPECT_NEAR(sent(zero1, "fp32"), all, 0.05 * all);  // shares are rounded up
+  EXPECT_NEAR(sent(zero1, "bf16"), 0.75 * all, 0.05 * all);
+}
+
+TEST(WorldPlan, ShardingDividesWhatIsKept) {
+  const auto kept = [](const std::string& sharding, const char* item) {
+    const tera::Setup setup = load({"", "sweep_llama", 4, {sharding, "mixed_precision.precision=bf16"}});
+    return static_cast<double>(plan(setup).stages.at(0).memory.item(item).bytes);
+  };
+  const std::string none = "ddp.data_parallel_sharding_strategy=no_shard";
+  EXPECT_NEAR(kept(zero1, "master weights"), kept(none, "master weights") / 4, 0.05 * kept(none, "master weights"));
+  EXPECT_NEAR(kept(zero1, "optimizer"), kept(none, "optimizer") / 4, 0.05 * kept(none, "optimizer"));
+  EXPECT_LT(kept(zero2, "gradients"), kept(zero1, "gradients"));
+  EXPECT_LT(kept(zero3, "weights"), kept(zero2, "weights"));
+}
+
+}  // namespace
+}  // namespace tera::test
