@@ -11,6 +11,7 @@
 #include "tera/base/signals.h"
 #include "tera/base/utf8.h"
 #include "tera/checkpoint/checkpoint.h"
+#include "tera/checkpoint/gather_weights.h"
 #include "tera/comm/agree.h"
 #include "tera/config/describe.h"
 #include "tera/train/console.h"
@@ -135,9 +136,13 @@ class RunOfRank {
   void save(const std::string& config) {
     const fs::path root = setup_.config.checkpoint.save;
     if (root.empty()) return;
-    require_user(world_->size() == 1, "checkpoint.save: not there yet for several ranks");
-    const fs::path saved = save_checkpoint(root, {.step = trainer_->steps(), .config_yaml = config},
-                                           trainer_->step().params(), *backend_.ops);
+    TrainingStep& step = trainer_->step();
+    GatherWeights weights(step.params(), *backend_.ops,
+                          {.world = *world_,
+                           .device = *backend_.device,
+                           .first_replica = step.layout().groups.dp_cp.rank() == 0,
+                           .model = setup_.model});
+    const fs::path saved = save_checkpoint(root, {.step = trainer_->steps(), .config_yaml = config}, weights);
     log_.info("saved {}", saved.string());
   }
 
