@@ -162,6 +162,7 @@ void train(const Setup& setup, const Launch& launch) {
   StopRequest stop;  // before any thread is started; until the first step Ctrl-C ends the program as usual
   const std::string config = resolved_yaml(setup);
   require_user(valid_utf8_prefix(config) == config.size(), "the config is not UTF-8 text, and could not be stored");
+  stage_layout(setup);  // refuses layers that cannot be placed, before any rank is started
   if (launch.rank == 0) check_writable("run.dir", setup.run_dir);
   run_ranks(launch, setup.parallel.timeout_seconds, [&](Seat& seat) { RunOfRank(setup, seat).run(config, stop); });
 }
