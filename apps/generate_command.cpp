@@ -31,7 +31,8 @@ struct Options {
 // The model is the checkpoint's; how it is cut over ranks is asked for here, whatever it was trained with.
 Setup setup_of(const Checkpoint& checkpoint, const Options& options, const Launch& launch) {
   for (const std::string& assignment : options.layout)
-    require_user(assignment.starts_with("dist."), "'{}': of the config only dist.key=value can be given here", assignment);
+    require_user(assignment.starts_with("dist."), "'{}': of the config only dist.key=value can be given here",
+                 assignment);
   LoadedConfig loaded = load_config_text(checkpoint.config_yaml(), (checkpoint.folder() / "manifest.json").string());
   loaded.config.dist = {.device = parse_choice<DeviceChoice>("--device", options.device), .threads = options.threads};
   loaded.config.ddp = {};

@@ -27,8 +27,8 @@ struct ModelShape;
 struct ModelTensor;
 struct Part;
 
-// All ranks call it; the first writes. The files do not depend on how the model is cut over ranks. Returns the folder that was published. If all was written but cannot be published, it is kept, and the UserError says
-// where.
+// All ranks call it; the first writes. The files do not depend on how the model is cut over ranks. Returns the folder
+// that was published. If all was written but cannot be published, it is kept, and the UserError says where.
 std::filesystem::path save_checkpoint(const std::filesystem::path& root, const CheckpointSource& source,
                                       GatherWeights& weights);
 // Of a store that holds the whole model.

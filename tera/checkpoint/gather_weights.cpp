@@ -69,7 +69,11 @@ void GatherWeights::find_pieces(const ParamStore& params) {
 
 // Where masters are shared, a part lies across the shares of several ranks.
 void GatherWeights::add_piece(const ParamStore& params, const Param& param, const Part& part, std::int64_t tensor) {
-  Piece piece{.tensor = tensor, .split = part.split, .begin = part.begin, .end = part.stop(), .from = 0,
+  Piece piece{.tensor = tensor,
+              .split = part.split,
+              .begin = part.begin,
+              .end = part.stop(),
+              .from = 0,
               .to = count(part.held())};
   if (piece.to == 0) return;
   if (params.rules().shares == 1 || !param.spec.trainable) {
@@ -123,8 +127,7 @@ std::int64_t GatherWeights::place(const Piece& piece, std::int64_t from, std::sp
   const std::int64_t end = from + std::ssize(values);
   for (std::int64_t at = from; at < end;) {
     const std::int64_t row = at / width, column = at % width, n = std::min(width - column, end - at);
-    std::copy_n(values.begin() + (at - from), n,
-                whole.begin() + (first_row + row) * columns + first_column + column);
+    std::copy_n(values.begin() + (at - from), n, whole.begin() + (first_row + row) * columns + first_column + column);
     at += n;
   }
   return std::ssize(values);

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "tera/base/function_ref.h"
-#include "tera/config/setup.h"
 #include "tera/comm/comm.h"
+#include "tera/config/setup.h"
 #include "tera/nn/params.h"
 #include "tera/tensor/device.h"
 
@@ -40,8 +40,8 @@ class GatherWeights {
   // One of the ranks of a world, which has been joined with ops; all make one.
   struct Ranks {
     Comm& world;
-    Device& device;            // gives a few megabytes for what is on its way, and keeps them
-    bool first_replica;        // of ranks that hold the same parameters
+    Device& device;      // gives a few megabytes for what is on its way, and keeps them
+    bool first_replica;  // of ranks that hold the same parameters
     const ModelShape& model;
   };
   GatherWeights(const ParamStore& params, Ops& ops, const Ranks& ranks);
@@ -67,7 +67,8 @@ class GatherWeights {
   void find_pieces(const ParamStore& params);
   void add_piece(const ParamStore& params, const Param& param, const Part& part, std::int64_t tensor);
   void tell_pieces();
-  std::int64_t place(const Piece& piece, std::int64_t from, std::span<const float> values, std::span<float> whole) const;
+  std::int64_t place(const Piece& piece, std::int64_t from, std::span<const float> values,
+                     std::span<float> whole) const;
   std::int64_t receive(int rank, const Piece& piece, std::span<float> whole);
   void send_to_first(const OwnPiece& own);
 

@@ -35,10 +35,7 @@ Generator::Generator(const Setup& setup, Backend& backend, std::int64_t max_prom
       speaker_(rank_with_logits(setup)),
       params_(DType::f32),
       chunks_(build_chunks(make_spec(setup.model, 0), layout_.chunks, params_, layout_.tp)),
-      stage_{.evaluation = layout_.evaluation,
-             .hidden = model_.hidden,
-             .dtype = DType::f32,
-             .pp = &layout_.groups.pp},
+      stage_{.evaluation = layout_.evaluation, .hidden = model_.hidden, .dtype = DType::f32, .pp = &layout_.groups.pp},
       ops_(*backend.ops) {
   require_user(max_tokens <= model_.max_positions, "{} tokens are more than the model's {} positions", max_tokens,
                model_.max_positions);

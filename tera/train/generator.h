@@ -50,9 +50,9 @@ class Generator {
   int speaker_;  // the rank that chooses tokens
   ParamStore params_;
   std::vector<Blocks> chunks_;
-  Tensor tokens_, positions_;  // i32 [max_prompt]
-  Tensor logits_;              // f32 [1,padded V]; where the head is
-  Tensor chosen_;              // i32 [1]: the token that all ranks go on with
+  Tensor tokens_, positions_;           // i32 [max_prompt]
+  Tensor logits_;                       // f32 [1,padded V]; where the head is
+  Tensor chosen_;                       // i32 [1]: the token that all ranks go on with
   std::vector<KvCache::Layer> layers_;  // of the whole model; those of other ranks have no memory
   KvCache cache_;
   Stage stage_;

@@ -75,7 +75,8 @@ std::string describe_layout(const ParallelShape& parallel) {
   if (parallel.sequence_parallel) text += ", sequence parallel";
   if (parallel.mesh.pp > 1) text += fmt::format(", {}", name_of(parallel.schedule));
   if (parallel.chunks > 1) text += fmt::format(" with {} chunks a rank", parallel.chunks);
-  if (parallel.dp > 1 && parallel.sharding != Sharding::no_shard) text += fmt::format(", {}", name_of(parallel.sharding));
+  if (parallel.dp > 1 && parallel.sharding != Sharding::no_shard)
+    text += fmt::format(", {}", name_of(parallel.sharding));
   return text;
 }
 
@@ -112,9 +113,9 @@ class RunOfRank {
     write_file_atomically(folder / "config.resolved.yaml", config);
     describe();
     trainer_->add_sink(std::make_unique<JsonlSink>(folder / "metrics.jsonl", AppendFile::Start::empty));
-    trainer_->add_sink(std::make_unique<ConsoleSink>(
-        log_, ConsoleSink::Options{.total_steps = setup_.batch.train_iters,
-                                   .log_interval = setup_.config.logger.log_interval}));
+    trainer_->add_sink(
+        std::make_unique<ConsoleSink>(log_, ConsoleSink::Options{.total_steps = setup_.batch.train_iters,
+                                                                 .log_interval = setup_.config.logger.log_interval}));
   }
 
   void describe() {
@@ -126,8 +127,8 @@ class RunOfRank {
     log_.info("device: {}{}; data: {}", backend_.name, several ? " on each rank" : "", data_summary_);
     if (several) log_.info("{}", describe_layout(setup_.parallel));
     const auto largest = std::max_element(planned_bytes_.begin(), planned_bytes_.end());
-    log_.info("batch: {} x {} tokens in {} microbatch{}; memory: {} as planned{}", batch.global_batch,
-              batch.seq_length, batch.num_microbatches, batch.num_microbatches == 1 ? "" : "es",
+    log_.info("batch: {} x {} tokens in {} microbatch{}; memory: {} as planned{}", batch.global_batch, batch.seq_length,
+              batch.num_microbatches, batch.num_microbatches == 1 ? "" : "es",
               format_bytes(static_cast<std::size_t>(*largest)),
               several ? fmt::format(" for rank {}, the largest", largest - planned_bytes_.begin()) : "");
     if (const std::string remarks = backend_.ops->remarks(); !remarks.empty()) log_.info("{}", remarks);
