@@ -212,6 +212,7 @@ void Checkpoint::load_weights(ParamStore& params, Ops& ops, const ModelShape& mo
 }
 
 void Checkpoint::load_listed(ParamStore& params, Ops& ops, std::span<const ModelTensor> model) const {
+  require(params.rules().shares == 1, "weights are loaded where ranks keep them whole, not into shares");
   const std::string where = (folder_ / manifest_file).string();
   std::map<std::string, SafetensorsFile> files;
   for (const auto& listed : manifest_.files)
