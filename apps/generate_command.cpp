@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "apps/choice.h"
 #include "apps/commands.h"
@@ -11,6 +12,7 @@
 #include "tera/config/resolve.h"
 #include "tera/train/data_source.h"
 #include "tera/train/generator.h"
+#include "tera/train/launch.h"
 
 namespace tera {
 namespace {
@@ -19,15 +21,32 @@ constexpr std::size_t max_prompt_bytes = std::size_t{16} << 20;
 
 struct Options {
   std::string model, prompt, prompt_file;
+  std::vector<std::string> layout;
+  std::optional<int> ranks;
   GenerateOptions generate;
   std::int64_t threads = 0;
   std::string device = "auto";
 };
 
-Setup setup_of(const Checkpoint& checkpoint) {
-  const LoadedConfig loaded =
-      load_config_text(checkpoint.config_yaml(), (checkpoint.folder() / "manifest.json").string());
-  return resolve(loaded.config, Purpose::inspect, &loaded.origins);
+// The model is the checkpoint's; how it is cut over ranks is asked for here, whatever it was trained with.
+Setup setup_of(const Checkpoint& checkpoint, const Options& options, const Launch& launch) {
+  for (const std::string& assignment : options.layout)
+    require_user(assignment.starts_with("dist."), "'{}': of the config only dist.key=value can be given here",
+                 assignment);
+  LoadedConfig loaded = load_config_text(checkpoint.config_yaml(), (checkpoint.folder() / "manifest.json").string());
+  loaded.config.dist = {.device = parse_choice<DeviceChoice>("--device", options.device), .threads = options.threads};
+  loaded.config.ddp = {};
+  loaded.config.comm_overlap = {};
+  loaded.config.train.global_batch_size = 0;  // one microbatch, whatever the number of replicas was
+  std::erase_if(loaded.origins, [](const auto& origin) { return origin.first.starts_with("dist."); });
+  apply_overrides(loaded, options.layout);
+  share_cores(loaded.config.dist, launch);
+  const Setup setup = resolve(loaded.config, Purpose::inspect, &loaded.origins, launch.world);
+  require_user(setup.parallel.dp == 1,
+               "{} ranks, but tensor x pipeline parallelism takes {}; give dist.tensor_model_parallel_size and "
+               "dist.pipeline_model_parallel_size whose product is the number of ranks",
+               launch.world, launch.world / setup.parallel.dp);
+  return setup;
 }
 
 std::string read_prompt(const Options& options) {
@@ -50,32 +69,40 @@ std::vector<std::int32_t> encode_prompt(const std::string& text, const Tokenizer
   return tokens;
 }
 
-void print_sample(const Options& options) {
+void check_options(const Options& options) {
   options.generate.sampling.check();
   require_user(options.generate.max_new_tokens >= 1, "--max-new-tokens {} is not at least 1",
                options.generate.max_new_tokens);
   require_user(options.threads >= 0 && options.threads <= 1024,
                "--threads is {}; it must be from 0 (all cores) to 1024", options.threads);
+}
+
+void print_sample(const Options& options) {
+  check_options(options);
+  const Launch launch = detect_launch(options.ranks);
   const std::string text = read_prompt(options);
   const Checkpoint checkpoint(options.model);
-  const Setup setup = setup_of(checkpoint);
+  const Setup setup = setup_of(checkpoint, options, launch);
   const auto tokenizer = make_tokenizer(setup);
   const std::vector<std::int32_t> prompt = encode_prompt(text, *tokenizer);
   const auto length = static_cast<std::int64_t>(prompt.size());
   require_user(length < setup.model.max_positions, "the prompt's {} tokens leave no room in the model's {} positions",
                length, setup.model.max_positions);
-
-  Backend backend =
-      make_backend({.device = parse_choice<DeviceChoice>("--device", options.device), .threads = options.threads});
   GenerateOptions generate = options.generate;
   generate.max_new_tokens = std::min(generate.max_new_tokens, setup.model.max_positions - length);
   generate.stop = tokenizer->eod();
-  Generator generator(setup, backend, length, length + generate.max_new_tokens);
-  checkpoint.load_weights(generator.params(), *backend.ops);
-  std::vector<std::int32_t> tokens = prompt;
-  generator.generate(prompt, generate, [&](std::int32_t token) { tokens.push_back(token); });
-  const std::string sample = tokenizer->decode(tokens) + "\n";
-  std::fwrite(sample.data(), 1, sample.size(), stdout);  // a sample may hold zero bytes
+
+  run_ranks(launch, setup.parallel.timeout_seconds, [&](Seat& seat) {
+    Backend backend = make_backend(setup.config.dist);
+    const std::unique_ptr<Comm> world = seat.join(*backend.ops);
+    Generator generator(setup, backend, length, length + generate.max_new_tokens, world.get());
+    checkpoint.load_weights(generator.params(), *backend.ops, setup.model);
+    std::vector<std::int32_t> tokens = prompt;
+    generator.generate(prompt, generate, [&](std::int32_t token) { tokens.push_back(token); });
+    if (seat.rank() != 0) return;
+    const std::string sample = tokenizer->decode(tokens) + "\n";
+    std::fwrite(sample.data(), 1, sample.size(), stdout);  // a sample may hold zero bytes
+  });
 }
 
 }  // namespace
@@ -105,6 +132,9 @@ void add_generate_command(CLI::App& app) {
   command->add_option("--seed", options->generate.seed, "of the draws")->capture_default_str();
   command->add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
   command->add_option("--threads", options->threads, "CPU threads; 0: all cores")->capture_default_str();
+  command->add_option("--ranks", options->ranks, "ranks to run as threads of this process")->type_name("N");
+  command->add_option("layout", options->layout, "how the model is cut over ranks; without it, it is not")
+      ->type_name("dist.key=value");
   command->callback([options] { print_sample(*options); });
 }
 

@@ -2,7 +2,6 @@
 
 #include "apps/commands.h"
 #include "apps/run_options.h"
-#include "tera/base/error.h"
 #include "tera/config/describe.h"
 #include "tera/train/trainer.h"
 
@@ -11,9 +10,7 @@ namespace {
 
 void train_as_launched(const RunOptions& options) {
   const Launch launch = detect_launch(options.ranks);
-  const Setup setup = options.load(Purpose::train, launch);
-  require(launch.world == 1, "training on {} ranks is not there yet", launch.world);
-  train(setup);
+  train(options.load(Purpose::train, launch), launch);
 }
 
 }  // namespace

@@ -4,9 +4,11 @@
 
 #include <map>
 #include <set>
+#include <string_view>
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
+#include "tera/checkpoint/gather_weights.h"
 #include "tera/checkpoint/safetensors.h"
 #include "tera/nn/params.h"
 
@@ -19,8 +21,6 @@ constexpr std::size_t max_manifest_bytes = std::size_t{64} << 20;
 constexpr auto weights_file = "model.safetensors", manifest_file = "manifest.json", latest_file = "latest";
 constexpr auto writing_suffix = ".writing", old_suffix = ".old";
 
-Shape stored_shape(const Part& part) { return part.transposed ? shape(part.global[1], part.global[0]) : part.global; }
-
 // From [rows,columns] to [columns,rows].
 std::vector<float> transpose(std::span<const float> in, std::int64_t rows, std::int64_t columns) {
   std::vector<float> out(in.size());
@@ -30,21 +30,25 @@ std::vector<float> transpose(std::span<const float> in, std::int64_t rows, std::
   return out;
 }
 
-std::vector<SafetensorsSpec> list_tensors(const ParamStore& params) {
+Shape stored_shape(const ModelTensor& tensor) {
+  return tensor.transposed ? shape(tensor.shape[1], tensor.shape[0]) : tensor.shape;
+}
+
+std::vector<SafetensorsSpec> stored_tensors(std::span<const ModelTensor> model) {
   std::vector<SafetensorsSpec> tensors;
-  for (const Param* param : params.by_name())
-    for (const auto& part : param->spec.parts) tensors.push_back({part.name, DType::f32, stored_shape(part)});
+  for (const ModelTensor& tensor : model) tensors.push_back({tensor.name, DType::f32, stored_shape(tensor)});
   return tensors;
 }
 
-void write_weights(SafetensorsWriter& writer, const ParamStore& params, Ops& ops) {
-  for (const Param* param : params.by_name()) {
-    for (const auto& part : param->spec.parts) {
-      std::vector<float> values = read_part(ops, param->master ? param->master : param->value, part);
-      if (part.transposed) values = transpose(values, part.global[0], part.global[1]);
-      writer.write(part.name, std::as_bytes(std::span(values)));
+void write_weights(SafetensorsWriter& writer, GatherWeights& weights) {
+  weights.each([&](const ModelTensor& tensor, std::span<const float> values) {
+    if (tensor.transposed) {
+      const std::vector<float> turned = transpose(values, tensor.shape[0], tensor.shape[1]);
+      writer.write(tensor.name, std::as_bytes(std::span(turned)));
+    } else {
+      writer.write(tensor.name, std::as_bytes(values));
     }
-  }
+  });
   writer.finish();
 }
 
@@ -61,11 +65,11 @@ std::string make_manifest(const CheckpointSource& source, const std::vector<Safe
 
 // The manifest's text comes first: what it cannot say is known before any data is written. Its file comes last: where
 // there is one, all is there and synced.
-void write_files(const fs::path& folder, const CheckpointSource& source, const ParamStore& params, Ops& ops) {
-  const std::vector<SafetensorsSpec> tensors = list_tensors(params);
+void write_files(const fs::path& folder, const CheckpointSource& source, GatherWeights& weights) {
+  const std::vector<SafetensorsSpec> tensors = stored_tensors(weights.tensors());
   SafetensorsWriter writer(folder / weights_file, tensors);
   const std::string manifest = make_manifest(source, tensors, writer.file_bytes());
-  write_weights(writer, params, ops);
+  write_weights(writer, weights);
   write_file_atomically(folder / manifest_file, manifest);
 }
 
@@ -166,20 +170,30 @@ void check_entries(const Manifest& manifest, const SafetensorsFile& file) {
 
 void load_part(const SafetensorsFile& file, const Param& param, const Part& part, Ops& ops) {
   const StoredTensor stored = file.get(part.name);
-  if (stored.shape != stored_shape(part))
+  const Shape needed = stored_shape({part.name, part.global, part.transposed});
+  if (stored.shape != needed)
     fail_user("{}: '{}' is {}, the model needs {}", file.path().string(), part.name, to_string(stored.shape),
-              to_string(stored_shape(part)));
+              to_string(needed));
   write_part(ops, param, part, to_model_layout(file.read_floats(part.name), part));
 }
 
 }  // namespace
 
-fs::path save_checkpoint(const fs::path& root, const CheckpointSource& source, ParamStore& params, Ops& ops) {
+fs::path save_checkpoint(const fs::path& root, const CheckpointSource& source, const ParamStore& params, Ops& ops) {
+  GatherWeights weights(params, ops);
+  return save_checkpoint(root, source, weights);
+}
+
+fs::path save_checkpoint(const fs::path& root, const CheckpointSource& source, GatherWeights& weights) {
   const fs::path folder = root / fmt::format("step_{:08d}", source.step);
+  if (!weights.first()) {
+    weights.each([](const ModelTensor&, std::span<const float>) {});
+    return folder;
+  }
   const fs::path beside = with_suffix(folder, writing_suffix);
   make_room(beside, folder);
   try {
-    write_files(beside, source, params, ops);
+    write_files(beside, source, weights);
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(beside, ignored);
@@ -191,15 +205,22 @@ fs::path save_checkpoint(const fs::path& root, const CheckpointSource& source, P
 
 Checkpoint::Checkpoint(const fs::path& path) : folder_(resolve_folder(path)), manifest_(read_manifest(folder_)) {}
 
-void Checkpoint::load_weights(ParamStore& params, Ops& ops) const {
+void Checkpoint::load_weights(ParamStore& params, Ops& ops) const { load_listed(params, ops, list_tensors(params)); }
+
+void Checkpoint::load_weights(ParamStore& params, Ops& ops, const ModelShape& model) const {
+  load_listed(params, ops, list_tensors(model));
+}
+
+void Checkpoint::load_listed(ParamStore& params, Ops& ops, std::span<const ModelTensor> model) const {
+  require(params.rules().shares == 1, "weights are loaded where ranks keep them whole, not into shares");
   const std::string where = (folder_ / manifest_file).string();
   std::map<std::string, SafetensorsFile> files;
   for (const auto& listed : manifest_.files)
     check_entries(manifest_, files.try_emplace(listed.first, folder_ / listed.first).first->second);
-  std::set<std::string> expected;
+  std::set<std::string_view> expected;
+  for (const ModelTensor& tensor : model) expected.insert(tensor.name);
   for (const Param* param : params.by_name()) {
     for (const auto& part : param->spec.parts) {
-      expected.insert(part.name);
       const auto tensor = manifest_.tensors.find(part.name);
       require_user(tensor != manifest_.tensors.end(), "{} has no tensor '{}'", where, part.name);
       const SafetensorsFile& file = files.at(tensor->second.file);

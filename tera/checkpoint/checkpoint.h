@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,15 +19,21 @@
 
 namespace tera {
 
+class GatherWeights;
 class Ops;
 class ParamStore;
 class SafetensorsFile;
+struct ModelShape;
+struct ModelTensor;
 struct Part;
 
-// Returns the folder that was published. If all was written but cannot be published, it is kept, and the UserError says
-// where.
+// All ranks call it; the first writes. The files do not depend on how the model is cut over ranks. Returns the folder
+// that was published. If all was written but cannot be published, it is kept, and the UserError says where.
 std::filesystem::path save_checkpoint(const std::filesystem::path& root, const CheckpointSource& source,
-                                      ParamStore& params, Ops& ops);
+                                      GatherWeights& weights);
+// Of a store that holds the whole model.
+std::filesystem::path save_checkpoint(const std::filesystem::path& root, const CheckpointSource& source,
+                                      const ParamStore& params, Ops& ops);
 
 class Checkpoint {
  public:
@@ -39,8 +46,12 @@ class Checkpoint {
 
   // Every parameter must be there, with its shape, and nothing else.
   void load_weights(ParamStore& params, Ops& ops) const;
+  // Into what one rank holds of a model; there must be nothing that is not the model's.
+  void load_weights(ParamStore& params, Ops& ops, const ModelShape& model) const;
 
  private:
+  void load_listed(ParamStore& params, Ops& ops, std::span<const ModelTensor> model) const;
+
   std::filesystem::path folder_;
   Manifest manifest_;
 };

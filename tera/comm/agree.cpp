@@ -11,19 +11,6 @@
 namespace tera {
 namespace {
 
-// By rank of the group.
-std::vector<std::int64_t> gather(Comm& group, Ops& ops, Device& device, std::int64_t own) {
-  const std::int64_t ranks = group.size();
-  const std::span<std::byte> memory = device.allocate(static_cast<std::size_t>(ranks) * sizeof(std::int64_t));
-  const Tensor whole = make_tensor(memory.data(), shape(ranks), DType::i64);
-  const Tensor part = whole.rows(group.rank(), group.rank() + 1);
-  ops.from_host(std::as_bytes(std::span(&own, 1)), part);
-  ops.wait(group.all_gather(part, whole, ops.record()));
-  std::vector<std::int64_t> all(static_cast<std::size_t>(ranks));
-  ops.to_host(whole, std::as_writable_bytes(std::span(all)));
-  return all;
-}
-
 // The hash that most ranks have; of several, the one of the lowest rank.
 std::int64_t most_frequent(const std::vector<std::int64_t>& hashes) {
   std::map<std::int64_t, int> counts;
@@ -43,8 +30,20 @@ std::string list_ranks(const std::vector<int>& ranks) {
 
 }  // namespace
 
+std::vector<std::int64_t> gather_numbers(Comm& group, Ops& ops, Device& device, std::int64_t own) {
+  const std::int64_t ranks = group.size();
+  const std::span<std::byte> memory = device.allocate(static_cast<std::size_t>(ranks) * sizeof(std::int64_t));
+  const Tensor whole = make_tensor(memory.data(), shape(ranks), DType::i64);
+  const Tensor part = whole.rows(group.rank(), group.rank() + 1);
+  ops.from_host(std::as_bytes(std::span(&own, 1)), part);
+  ops.wait(group.all_gather(part, whole, ops.record()));
+  std::vector<std::int64_t> all(static_cast<std::size_t>(ranks));
+  ops.to_host(whole, std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
 void agree(Comm& group, Ops& ops, Device& device, std::string_view what, std::uint64_t hash) {
-  const std::vector<std::int64_t> hashes = gather(group, ops, device, static_cast<std::int64_t>(hash));
+  const std::vector<std::int64_t> hashes = gather_numbers(group, ops, device, static_cast<std::int64_t>(hash));
   const std::int64_t usual = most_frequent(hashes);
   std::vector<int> alike, others;
   for (std::size_t rank = 0; rank < hashes.size(); ++rank)

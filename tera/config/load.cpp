@@ -204,4 +204,11 @@ LoadedConfig load_config_text(std::string_view yaml, const std::string& source) 
   return read_layers({{.root = std::move(root), .file = source, .assignment = {}}});
 }
 
+void apply_overrides(LoadedConfig& loaded, std::span<const std::string> overrides) {
+  Problems problems;
+  Reader reader(loaded, problems);
+  for (const std::string& assignment : overrides) reader.read(parse_override(assignment));
+  problems.throw_if_any();
+}
+
 }  // namespace tera

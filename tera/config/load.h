@@ -28,4 +28,7 @@ LoadedConfig load_config(const std::string& path, std::span<const std::string> o
 // From text that stands alone, as a checkpoint keeps it; `source` names it in messages.
 LoadedConfig load_config_text(std::string_view yaml, const std::string& source);
 
+// Values in place of those that were loaded.
+void apply_overrides(LoadedConfig& loaded, std::span<const std::string> overrides);
+
 }  // namespace tera

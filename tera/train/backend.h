@@ -25,8 +25,8 @@ struct BackendOptions {
 };
 
 Backend make_backend(const DistConfig& config, const BackendOptions& options = {});
-// As the config asks; choices are kept in the run's folder.
-Backend make_backend(const Setup& setup);
+// As the config asks; choices are kept in the run's folder, each rank's in a file of its own.
+Backend make_backend(const Setup& setup, int rank = 0);
 
 // The rules alone, for a plan of a machine that need not be this one.
 std::unique_ptr<WorkspaceRules> make_workspace_rules(const Setup& setup);

@@ -1,5 +1,6 @@
 #include "tera/train/generator.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "tera/backend/plan/plan_ops.h"
@@ -7,17 +8,43 @@
 
 namespace tera {
 
-Generator::Generator(const Setup& setup, Backend& backend, std::int64_t max_prompt, std::int64_t max_tokens)
+namespace {
+
+// One sequence at a time, every rank with all its rows.
+Setup for_generation(Setup setup) {
+  setup.batch.num_microbatches = 1;
+  setup.parallel.sequence_parallel = false;
+  setup.parallel.sharding = Sharding::no_shard;
+  return setup;
+}
+
+// The first of the ranks with the last virtual stage.
+int rank_with_logits(const Setup& setup) {
+  const Placement placement = stage_layout(setup).placement;
+  return MeshPlan(setup.parallel.mesh).rank({.pp = placement.rank_of(placement.virtual_stages() - 1)});
+}
+
+}  // namespace
+
+Generator::Generator(const Setup& setup, Backend& backend, std::int64_t max_prompt, std::int64_t max_tokens,
+                     Comm* world)
     : model_(setup.model),
       max_prompt_(max_prompt),
       max_tokens_(max_tokens),
+      layout_(for_generation(setup), world ? world->rank() : 0),
+      speaker_(rank_with_logits(setup)),
       params_(DType::f32),
-      blocks_(build_blocks(make_spec(setup.model, 0), params_)),
-      stage_{.chunks = {blocks_}, .evaluation = plan_forward_alone(), .hidden = model_.hidden, .dtype = DType::f32},
+      chunks_(build_chunks(make_spec(setup.model, 0), layout_.chunks, params_, layout_.tp)),
+      stage_{.evaluation = layout_.evaluation, .hidden = model_.hidden, .dtype = DType::f32, .pp = &layout_.groups.pp},
       ops_(*backend.ops) {
   require_user(max_tokens <= model_.max_positions, "{} tokens are more than the model's {} positions", max_tokens,
                model_.max_positions);
+  for (const auto& chunk : chunks_) stage_.chunks.emplace_back(chunk);
   params_.lay_out();
+  bind(backend, world);
+}
+
+void Generator::bind(Backend& backend, Comm* world) {
   memory_ = PlannedMemory(*backend.device, plan(*backend.rules));
   Arena weights = memory_.arena("weights"), constants = memory_.arena("constants"),
         inputs = memory_.arena("inputs and cache");
@@ -25,6 +52,8 @@ Generator::Generator(const Setup& setup, Backend& backend, std::int64_t max_prom
   bind_inputs(inputs);
   ops_.bind_workspace(memory_.bytes("workspace"));
   stage_memory_ = memory_.stage(StageMemory::measuring(stage_));
+  if (!world) alone_ = make_self_comm(ops_);
+  layout_.groups.join(world ? *world : *alone_);
   pipeline_ = std::make_unique<Pipeline>(ops_, stage_, stage_memory_);
   params_.fill_constants(ops_);
 }
@@ -32,13 +61,15 @@ Generator::Generator(const Setup& setup, Backend& backend, std::int64_t max_prom
 void Generator::bind_inputs(Arena& arena) {
   tokens_ = arena.take(shape(max_prompt_), DType::i32, "tokens");
   positions_ = arena.take(shape(max_prompt_), DType::i32, "positions");
-  logits_ = arena.take(shape(1, model_.padded_vocab), DType::f32, "logits");
-  layers_.clear();
-  for (std::int64_t i = 0; i < model_.num_layers; ++i) {
-    const Shape rows = shape(max_tokens_, model_.kv_heads, model_.head_dim);
-    layers_.push_back(
-        {.k = arena.take(rows, DType::f32, "key cache"), .v = arena.take(rows, DType::f32, "value cache")});
-  }
+  chosen_ = arena.take(shape(1), DType::i32, "chosen token");
+  if (layout_.has_loss) logits_ = arena.take(shape(1, model_.padded_vocab), DType::f32, "logits");
+  const std::int64_t heads = std::max<std::int64_t>(model_.kv_heads / layout_.tp.size(), 1);
+  const Shape rows = shape(max_tokens_, heads, model_.head_dim);
+  layers_.assign(static_cast<std::size_t>(model_.num_layers), {});
+  for (const BlockRange& chunk : layout_.chunks)
+    for (std::int64_t i = chunk.first_layer; i < chunk.first_layer + chunk.layers; ++i)
+      layers_[static_cast<std::size_t>(i)] = {.k = arena.take(rows, DType::f32, "key cache"),
+                                              .v = arena.take(rows, DType::f32, "value cache")};
   cache_.layers = layers_;
 }
 
@@ -81,20 +112,33 @@ void Generator::forward(std::span<const std::int32_t> tokens, std::int64_t past)
   pipeline_->forward({&mb, 1});
 }
 
+// Of the text whose last token was just passed through the model.
+std::int32_t Generator::next_token(const GenerateOptions& options, std::int64_t position) {
+  std::int32_t token = -1;
+  if (layout_.groups.rank == speaker_) {
+    ops_.to_host(logits_, std::as_writable_bytes(std::span(host_logits_)));
+    token = sample_token(std::span(host_logits_).first(static_cast<std::size_t>(model_.vocab)), options.sampling,
+                         rng_stream(options.seed, "generate"), static_cast<std::uint64_t>(position), chances_);
+  }
+  Comm& world = layout_.groups.world;
+  if (world.size() == 1) return token;
+  ops_.from_host(std::as_bytes(std::span(&token, 1)), chosen_);
+  ops_.wait(world.broadcast(chosen_, speaker_, ops_.record()));
+  ops_.to_host(chosen_, std::as_writable_bytes(std::span(&token, 1)));
+  return token;
+}
+
 void Generator::generate(std::span<const std::int32_t> prompt, const GenerateOptions& options,
                          const std::function<void(std::int32_t)>& emit) {
   const auto length = static_cast<std::int64_t>(prompt.size());
   require(length >= 1 && length <= max_prompt_, "a prompt of {} tokens, room for {}", length, max_prompt_);
-  std::vector<float> logits(static_cast<std::size_t>(model_.padded_vocab));
-  std::vector<TokenChance> scratch(logits.size());
-  const RngKey key = rng_stream(options.seed, "generate");
+  host_logits_.resize(static_cast<std::size_t>(model_.padded_vocab));
+  chances_.resize(host_logits_.size());
 
   forward(prompt, 0);
   const std::int64_t end = length + std::min(options.max_new_tokens, max_tokens_ - length);
   for (std::int64_t position = length; position < end; ++position) {
-    ops_.to_host(logits_, std::as_writable_bytes(std::span(logits)));
-    const std::int32_t token = sample_token(std::span(logits).first(static_cast<std::size_t>(model_.vocab)),
-                                            options.sampling, key, static_cast<std::uint64_t>(position), scratch);
+    const std::int32_t token = next_token(options, position);
     if (token == options.stop) return;
     emit(token);
     if (position + 1 < end) forward(std::span(&token, 1), position);

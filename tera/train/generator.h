@@ -1,5 +1,7 @@
 #pragma once
-// Text from a model: the prompt in one pass, then a token at a time over a cache of keys and values.
+// Text from a model: the prompt in one pass, then a token at a time over a cache of keys and values. A model may be cut
+// over ranks: each keeps the keys and values of its own layers and heads, the rank with the logits chooses the token
+// and tells it to all.
 
 #include <functional>
 #include <memory>
@@ -9,6 +11,7 @@
 #include "tera/pipeline/pipeline.h"
 #include "tera/train/backend.h"
 #include "tera/train/memory_plan.h"
+#include "tera/train/rank_layout.h"
 #include "tera/train/sample_token.h"
 
 namespace tera {
@@ -22,12 +25,14 @@ struct GenerateOptions {
 
 class Generator {
  public:
-  // Room for prompts of up to `max_prompt` tokens and `max_tokens` in all.
-  Generator(const Setup& setup, Backend& backend, std::int64_t max_prompt, std::int64_t max_tokens);
+  // Room for prompts of up to `max_prompt` tokens and `max_tokens` in all. world: all ranks of the setup, working
+  // through backend.ops; without one, this rank alone.
+  Generator(const Setup& setup, Backend& backend, std::int64_t max_prompt, std::int64_t max_tokens,
+            Comm* world = nullptr);
 
   ParamStore& params() { return params_; }  // to load weights into
 
-  // Calls `emit` with each new token, stop token excluded.
+  // Calls `emit` with each new token, stop token excluded. All ranks make the same call and get the same tokens.
   void generate(std::span<const std::int32_t> prompt, const GenerateOptions& options,
                 const std::function<void(std::int32_t)>& emit);
 
@@ -35,20 +40,28 @@ class Generator {
   void bind_inputs(Arena& arena);
   MicroBatch microbatch(std::int64_t tokens, std::int64_t past);
   MemoryPlan plan(const WorkspaceRules& rules);
+  void bind(Backend& backend, Comm* world);
   void forward(std::span<const std::int32_t> tokens, std::int64_t past);
+  std::int32_t next_token(const GenerateOptions& options, std::int64_t position);
 
   ModelShape model_;
   std::int64_t max_prompt_, max_tokens_;
+  RankLayout layout_;
+  int speaker_;  // the rank that chooses tokens
   ParamStore params_;
-  Blocks blocks_;
-  Tensor tokens_, positions_;  // i32 [max_prompt]
-  Tensor logits_;              // f32 [1,padded V]
-  std::vector<KvCache::Layer> layers_;
+  std::vector<Blocks> chunks_;
+  Tensor tokens_, positions_;           // i32 [max_prompt]
+  Tensor logits_;                       // f32 [1,padded V]; where the head is
+  Tensor chosen_;                       // i32 [1]: the token that all ranks go on with
+  std::vector<KvCache::Layer> layers_;  // of the whole model; those of other ranks have no memory
   KvCache cache_;
   Stage stage_;
   PlannedMemory memory_;
   StageMemory stage_memory_;
+  std::unique_ptr<Comm> alone_;  // the world of one
   std::unique_ptr<Pipeline> pipeline_;
+  std::vector<float> host_logits_;
+  std::vector<TokenChance> chances_;
   Ops& ops_;
 };
 

@@ -3,11 +3,16 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "tera/base/error.h"
 #include "tera/base/file.h"
+#include "tera/base/hash.h"
 #include "tera/base/signals.h"
 #include "tera/base/utf8.h"
 #include "tera/checkpoint/checkpoint.h"
+#include "tera/checkpoint/gather_weights.h"
+#include "tera/comm/agree.h"
 #include "tera/config/describe.h"
 #include "tera/train/console.h"
 #include "tera/train/loss_plot.h"
@@ -56,47 +61,111 @@ void draw_losses(const fs::path& folder, const Setup& setup, Log& log) {
   log.info("loss curve: {}", (folder / "loss.svg").string());
 }
 
+// Equal on ranks that will train the same thing: without what each machine decides for itself.
+std::uint64_t config_hash(Setup setup) {
+  setup.config.dist.threads = 0;
+  setup.config.dist.device = DeviceChoice::automatic;
+  return hash_text(resolved_yaml(setup));
+}
+
+// "8 ranks: tp 2 x pp 2 x dp 2, sequence parallel, 1f1b, optim_grads"
+std::string describe_layout(const ParallelShape& parallel) {
+  std::string text = fmt::format("{} ranks: tp {} x pp {} x dp {}", parallel.mesh.world, parallel.mesh.tp,
+                                 parallel.mesh.pp, parallel.dp);
+  if (parallel.sequence_parallel) text += ", sequence parallel";
+  if (parallel.mesh.pp > 1) text += fmt::format(", {}", name_of(parallel.schedule));
+  if (parallel.chunks > 1) text += fmt::format(" with {} chunks a rank", parallel.chunks);
+  if (parallel.dp > 1 && parallel.sharding != Sharding::no_shard)
+    text += fmt::format(", {}", name_of(parallel.sharding));
+  return text;
+}
+
+// One rank of a run. All ranks make the same calls; what a run shows and writes is the first one's.
+class RunOfRank {
+ public:
+  RunOfRank(const Setup& setup, Seat& seat)
+      : setup_(setup),
+        first_(seat.rank() == 0),
+        log_({.console = first_ ? STDOUT_FILENO : -1}),
+        backend_(make_backend(setup, seat.rank())),
+        world_(seat.join(*backend_.ops)) {
+    if (world_->size() > 1) agree(*world_, *backend_.ops, *backend_.device, "the configuration", config_hash(setup));
+    DataSource data = make_data_source(setup);
+    data_summary_ = data.summary;
+    trainer_ = std::make_unique<Trainer>(setup, backend_, std::move(data), log_, world_.get());
+    planned_bytes_ = gather_numbers(*world_, *backend_.ops, *backend_.device,
+                                    static_cast<std::int64_t>(trainer_->step().memory().total()));
+  }
+
+  void run(const std::string& config, StopRequest& stop) {
+    if (first_) open_folder(config);
+    trainer_->run(stop);
+    save(config);
+    if (first_) draw_losses(setup_.run_dir, setup_, log_);
+  }
+
+ private:
+  void open_folder(const std::string& config) {
+    if (!setup_.config.checkpoint.save.empty()) prepare_folder("checkpoint.save", setup_.config.checkpoint.save);
+    const fs::path folder = prepare_folder("run.dir", setup_.run_dir);
+    for (const char* name : {"log.txt", "metrics.jsonl"}) keep_earlier(folder / name);
+    log_.open_file(folder / "log.txt");
+    write_file_atomically(folder / "config.resolved.yaml", config);
+    describe();
+    trainer_->add_sink(std::make_unique<JsonlSink>(folder / "metrics.jsonl", AppendFile::Start::empty));
+    trainer_->add_sink(
+        std::make_unique<ConsoleSink>(log_, ConsoleSink::Options{.total_steps = setup_.batch.train_iters,
+                                                                 .log_interval = setup_.config.logger.log_interval}));
+  }
+
+  void describe() {
+    const BatchShape& batch = setup_.batch;
+    const bool several = world_->size() > 1;
+    log_.info("{} {}: {} layers, hidden {}, {:.2f} M parameters", setup_.config.run.name, name_of(setup_.model.arch),
+              setup_.model.num_layers, setup_.model.hidden,
+              static_cast<double>(trainer_->step().count_parameters()) / 1e6);
+    log_.info("device: {}{}; data: {}", backend_.name, several ? " on each rank" : "", data_summary_);
+    if (several) log_.info("{}", describe_layout(setup_.parallel));
+    const auto largest = std::max_element(planned_bytes_.begin(), planned_bytes_.end());
+    log_.info("batch: {} x {} tokens in {} microbatch{}; memory: {} as planned{}", batch.global_batch, batch.seq_length,
+              batch.num_microbatches, batch.num_microbatches == 1 ? "" : "es",
+              format_bytes(static_cast<std::size_t>(*largest)),
+              several ? fmt::format(" for rank {}, the largest", largest - planned_bytes_.begin()) : "");
+    if (const std::string remarks = backend_.ops->remarks(); !remarks.empty()) log_.info("{}", remarks);
+  }
+
+  void save(const std::string& config) {
+    const fs::path root = setup_.config.checkpoint.save;
+    if (root.empty()) return;
+    TrainingStep& step = trainer_->step();
+    GatherWeights weights(step.params(), *backend_.ops,
+                          {.world = *world_,
+                           .device = *backend_.device,
+                           .first_replica = step.layout().groups.dp_cp.rank() == 0,
+                           .model = setup_.model});
+    const fs::path saved = save_checkpoint(root, {.step = trainer_->steps(), .config_yaml = config}, weights);
+    log_.info("saved {}", saved.string());
+  }
+
+  const Setup& setup_;
+  bool first_;
+  Log log_;
+  Backend backend_;
+  std::unique_ptr<Comm> world_;
+  std::unique_ptr<Trainer> trainer_;
+  std::string data_summary_;
+  std::vector<std::int64_t> planned_bytes_;  // by rank
+};
+
 }  // namespace
 
-void train(const Setup& setup) {
+void train(const Setup& setup, const Launch& launch) {
   StopRequest stop;  // before any thread is started; until the first step Ctrl-C ends the program as usual
   const std::string config = resolved_yaml(setup);
   require_user(valid_utf8_prefix(config) == config.size(), "the config is not UTF-8 text, and could not be stored");
-  check_writable("run.dir", setup.run_dir);
-  Log log;
-  Backend backend = make_backend(setup);
-  DataSource data = make_data_source(setup);
-  const std::string summary = data.summary;
-  Trainer trainer(setup, backend, std::move(data), log);
-
-  const fs::path checkpoints = setup.config.checkpoint.save;
-  if (!checkpoints.empty()) prepare_folder("checkpoint.save", checkpoints);
-  const fs::path folder = prepare_folder("run.dir", setup.run_dir);
-  for (const char* name : {"log.txt", "metrics.jsonl"}) keep_earlier(folder / name);
-  log.open_file(folder / "log.txt");
-  write_file_atomically(folder / "config.resolved.yaml", config);
-
-  log.info("{} {}: {} layers, hidden {}, {:.2f} M parameters", setup.config.run.name, name_of(setup.model.arch),
-           setup.model.num_layers, setup.model.hidden,
-           static_cast<double>(trainer.step().params().count_elements()) / 1e6);
-  log.info("device: {}; data: {}", backend.name, summary);
-  log.info("batch: {} x {} tokens in {} microbatch{}; memory: {} as planned", setup.batch.global_batch,
-           setup.batch.seq_length, setup.batch.num_microbatches, setup.batch.num_microbatches == 1 ? "" : "es",
-           format_bytes(trainer.step().memory().total()));
-
-  if (const std::string remarks = backend.ops->remarks(); !remarks.empty()) log.info("{}", remarks);
-  trainer.add_sink(std::make_unique<JsonlSink>(folder / "metrics.jsonl", AppendFile::Start::empty));
-  trainer.add_sink(std::make_unique<ConsoleSink>(
-      log,
-      ConsoleSink::Options{.total_steps = setup.batch.train_iters, .log_interval = setup.config.logger.log_interval}));
-  trainer.run(stop);
-
-  if (!checkpoints.empty()) {
-    const auto saved = save_checkpoint(checkpoints, {.step = trainer.steps(), .config_yaml = config},
-                                       trainer.step().params(), *backend.ops);
-    log.info("saved {}", saved.string());
-  }
-  draw_losses(folder, setup, log);
+  stage_layout(setup);  // refuses layers that cannot be placed, before any rank is started
+  if (launch.rank == 0) check_writable("run.dir", setup.run_dir);
+  run_ranks(launch, setup.parallel.timeout_seconds, [&](Seat& seat) { RunOfRank(setup, seat).run(config, stop); });
 }
 
 }  // namespace tera

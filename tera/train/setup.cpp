@@ -52,10 +52,11 @@ Backend make_backend(const DistConfig& config, const BackendOptions& options) {
           .ops = std::make_unique<cpu::CpuOps>(threads, isa)};
 }
 
-Backend make_backend(const Setup& setup) {
+Backend make_backend(const Setup& setup, int rank) {
+  const std::string choices = rank == 0 ? "kernels.json" : fmt::format("kernels.rank{}.json", rank);
   return make_backend(setup.config.dist, {.deterministic = setup.config.train.deterministic,
                                           .tf32 = setup.config.mixed_precision.tf32,
-                                          .kernel_choices = std::filesystem::path(setup.run_dir) / "kernels.json"});
+                                          .kernel_choices = std::filesystem::path(setup.run_dir) / choices});
 }
 
 std::unique_ptr<WorkspaceRules> make_workspace_rules(const Setup& setup) {

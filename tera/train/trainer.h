@@ -10,6 +10,7 @@
 #include "tera/base/log.h"
 #include "tera/optim/lr_schedule.h"
 #include "tera/train/data_source.h"
+#include "tera/train/launch.h"
 #include "tera/train/metrics.h"
 #include "tera/train/training_step.h"
 
@@ -79,7 +80,7 @@ class Trainer {
 // The learning rate as the config has it, counted in samples.
 LrSchedule make_schedule(const Setup& setup);
 
-// `tera train`: everything a run does and writes under its folder.
-void train(const Setup& setup);
+// `tera train`: everything a run does and writes under its folder, on all ranks of the launch.
+void train(const Setup& setup, const Launch& launch = {});
 
 }  // namespace tera

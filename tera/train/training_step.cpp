@@ -1,7 +1,10 @@
 #include "tera/train/training_step.h"
 
+#include <fmt/format.h>
+
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
+#include "tera/comm/agree.h"
 
 namespace tera {
 namespace {
@@ -133,9 +136,19 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
   read_back_ = {reinterpret_cast<Result*>(readings.data()), 2};
   stage_memory_ = memory_.stage(StageMemory::measuring(stage_));
   layout_.groups.join(world);
+  agree_on_traffic(*backend.device);
   replicas_ = std::make_unique<DataParallel>(make_data_parallel(*ops_));
   pipeline_ = std::make_unique<Pipeline>(*ops_, stage_, stage_memory_);
   params_.initialize(*ops_, static_cast<std::uint64_t>(setup_.config.train.seed));
+}
+
+// Ranks that would call different things would wait for each other until the timeout.
+void TrainingStep::agree_on_traffic(Device& device) {
+  const auto groups = layout_.groups.all();
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    if (groups[i]->size() > 1)
+      agree(*groups[i], *ops_, device, fmt::format("the communication plan of group {}", groups[i]->name()),
+            planned_traffic_[i].hash);
 }
 
 void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale) {

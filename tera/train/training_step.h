@@ -83,6 +83,7 @@ class TrainingStep {
   void sum_losses(Ops& ops);
   void play_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& replicas);
   MemoryPlan rehearse(PlanOps& ops);
+  void agree_on_traffic(Device& device);
 
   Setup setup_;
   DType compute_;

@@ -5,7 +5,10 @@
 
 #include <array>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <vector>
 
 namespace tera::test {
 
@@ -25,6 +28,20 @@ inline Outcome run_program(const std::string& arguments) {
   const int status = pclose(pipe);
   if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);
   return outcome;
+}
+
+// The text behind a key of every line of a run's metrics that has it, digits as they were printed.
+inline std::vector<std::string> column(const std::filesystem::path& run, const std::string& key) {
+  std::vector<std::string> values;
+  const std::string before = "\"" + key + "\":";
+  std::ifstream in(run / "metrics.jsonl");
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t at = line.find(before);
+    if (at == std::string::npos) continue;
+    const std::size_t begin = at + before.size();
+    values.push_back(line.substr(begin, line.find_first_of(",}", begin) - begin));
+  }
+  return values;
 }
 
 }  // namespace tera::test

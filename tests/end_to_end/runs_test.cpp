@@ -19,16 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The text behind "loss": of every line, digits as they were printed.
-std::vector<std::string> loss_column(const fs::path& folder) {
-  std::vector<std::string> losses;
-  std::ifstream in(folder / "metrics.jsonl");
-  for (std::string line; std::getline(in, line);) {
-    const std::size_t at = line.find("\"loss\":");
-    if (at != std::string::npos) losses.push_back(line.substr(at + 7, line.find(',', at) - at - 7));
-  }
-  return losses;
-}
+std::vector<std::string> loss_column(const fs::path& folder) { return column(folder, "loss"); }
 
 class Runs : public testing::Test {
  protected:

@@ -1,0 +1,171 @@
+// Runs on several ranks through the real program: the same losses, the same files, the same text as on one.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "tera/checkpoint/checkpoint.h"
+#include "tests/end_to_end/program.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string tp2 = " dist.tensor_model_parallel_size=2", pp2 = " dist.pipeline_model_parallel_size=2",
+                  zero = " ddp.data_parallel_sharding_strategy=";
+
+class ParallelRuns : public testing::Test {
+ protected:
+  static std::string config(const std::string& name) { return std::string(TERA_TEST_CONFIGS "/") + name + ".yaml"; }
+
+  Outcome train(const std::string& name, const std::string& arguments) const {
+    return run_program(
+        fmt::format("train {} run.dir={} dist.timeout_seconds=60 {}", config(name), run_folder_.string(), arguments));
+  }
+  void expect_trained(const std::string& name, const std::string& arguments) const {
+    const Outcome outcome = train(name, arguments);
+    ASSERT_EQ(outcome.status, 0) << arguments << "\n" << outcome.output;
+  }
+  std::vector<double> numbers(const std::string& key) const {
+    std::vector<double> values;
+    for (const std::string& text : column(run_folder_, key)) values.push_back(std::stod(text));
+    return values;
+  }
+  // The file of weights of a run of the given arguments.
+  std::string saved_weights(const std::string& name, const std::string& arguments) const {
+    const fs::path save = folder_ / "saved";
+    fs::remove_all(save);
+    expect_trained(name, fmt::format("checkpoint.save={} {}", save.string(), arguments));
+    return slurp(Checkpoint(save).folder() / "model.safetensors");
+  }
+  static std::size_t count(const std::string& text, const std::string& words) {
+    std::size_t found = 0;
+    for (std::size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++found;
+    return found;
+  }
+
+  TempFolder folder_;
+  fs::path run_folder_ = folder_ / "run";
+};
+
+void expect_near(const std::vector<double>& found, const std::vector<double>& wanted, const std::string& what) {
+  ASSERT_EQ(found.size(), wanted.size()) << what;
+  for (std::size_t i = 0; i < found.size(); ++i)
+    EXPECT_NEAR(found[i], wanted[i], 1e-5 * std::abs(wanted[i])) << what << ", line " << i;
+}
+
+TEST_F(ParallelRuns, LossesAreThoseOfOneRank) {
+  for (const char* name : {"tiny", "tiny_gpt"}) {
+    expect_trained(name, "");
+    const auto losses = numbers("loss"), eval_losses = numbers("eval_loss"), norms = numbers("grad_norm");
+    ASSERT_EQ(losses.size(), 10u);
+    ASSERT_EQ(eval_losses.size(), 2u);
+    for (const std::string& layout : {"--ranks 4" + tp2 + pp2, "--ranks 4" + tp2 + zero + "optim_grads_params"}) {
+      expect_trained(name, layout);
+      expect_near(numbers("loss"), losses, name + layout);
+      expect_near(numbers("eval_loss"), eval_losses, name + layout);
+      expect_near(numbers("grad_norm"), norms, name + layout);
+    }
+  }
+  const std::string log = slurp(run_folder_ / "log.txt");
+  EXPECT_EQ(count(log, "4 ranks: tp 2 x pp 1 x dp 2, optim_grads_params"), 1u) << log;
+  EXPECT_EQ(count(log, "step 10/10 |"), 1u) << log;
+}
+
+// The first step has the learning rate 0: what is saved are the initial weights.
+TEST_F(ParallelRuns, CheckpointsDoNotDependOnTheLayout) {
+  const std::string once =
+      "train.train_iters=1 scheduler.lr_decay_iters=10 train.eval_iters=0 train.micro_batch_size=1 model.num_layers=4 ";
+  const std::string tp4 = " dist.tensor_model_parallel_size=4";
+  for (const char* name : {"tiny", "tiny_gpt"}) {
+    const std::string whole = saved_weights(name, once);
+    EXPECT_FALSE(saved_weights(name, once + "train.seed=7") == whole) << name;
+    for (const std::string& layout :
+         {"--ranks 2" + tp2, "--ranks 4" + tp4, "--ranks 2" + pp2, "--ranks 2" + zero + "optim",
+          "--ranks 4" + zero + "optim_grads", "--ranks 8" + tp2 + pp2 + zero + "optim_grads_params",
+          "--ranks 2" + tp2 + " dist.sequence_parallel=true",
+          "--ranks 2" + pp2 + " dist.pipeline_schedule=zero_bubble_v",
+          "--ranks 4" + pp2 + zero + "optim mixed_precision.precision=bf16"})
+      EXPECT_TRUE(saved_weights(name, once + layout) == whole) << name << " " << layout;
+  }
+}
+
+TEST_F(ParallelRuns, FrozenWeightsAreSavedOnce) {
+  const std::string rest =
+      "train.train_iters=1 scheduler.lr_decay_iters=10 train.eval_iters=0 model.freeze=[model.layers.0.*] ";
+  const std::string whole = saved_weights("tiny", rest);
+  EXPECT_TRUE(saved_weights("tiny", rest + "--ranks 2" + zero + "optim") == whole);
+  EXPECT_TRUE(saved_weights("tiny", rest + "--ranks 2" + pp2) == whole);
+}
+
+TEST_F(ParallelRuns, TheTextDoesNotDependOnTheLayout) {
+  for (const char* name : {"tiny", "tiny_gpt"}) {
+    const std::string save = (folder_ / name).string();
+    expect_trained(name, fmt::format("checkpoint.save={} train.train_iters=3 train.eval_iters=0 model.vocab_size=512 "
+                                     "model.init_method_std=0.3 model.max_position_embeddings=64 --ranks 4{}{}",
+                                     save, tp2, pp2));
+    const auto text = [&](const std::string& arguments) {
+      const Outcome outcome =
+          run_program(fmt::format("generate --model {} --prompt 'It was' --max-new-tokens 30 {}", save, arguments));
+      EXPECT_EQ(outcome.status, 0) << outcome.output;
+      return outcome.output;
+    };
+    const std::string alone = text("");
+    EXPECT_GT(alone.size(), 20u);
+    for (const std::string& layout : {"--ranks 2" + tp2, "--ranks 2" + pp2, "--ranks 4" + tp2 + pp2})
+      EXPECT_EQ(text(layout), alone) << name << layout;
+    const std::string drawn = " --temperature 1 --seed 5 ";
+    EXPECT_EQ(text("--ranks 4" + tp2 + pp2 + drawn), text(drawn));
+    EXPECT_NE(text(drawn), alone);
+  }
+}
+
+TEST_F(ParallelRuns, LayoutsThatCannotBeAreRefusedBeforeAnyRankStarts) {
+  const auto expect_refused = [](const Outcome& outcome, const std::string& words) {
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find(words), std::string::npos) << outcome.output;
+    EXPECT_EQ(outcome.output.find("rank 0:"), std::string::npos) << outcome.output;
+  };
+  expect_refused(train("tiny", "--ranks 3" + tp2), "must divide the number of ranks, which is 3");
+  expect_refused(train("tiny", "--ranks 3"), "train.global_batch_size");
+  expect_refused(train("tiny", "--ranks 0"), "--ranks 0: must be from 1");
+  expect_refused(train("tiny", tp2), "--ranks N");
+  expect_refused(train("tiny", "--ranks 2 model.num_layers=3" + pp2), "3 layers cannot be split evenly");
+  EXPECT_FALSE(fs::exists(run_folder_));
+  expect_trained("tiny", fmt::format("checkpoint.save={} model.vocab_size=512", (folder_ / "saved").string()));
+  const std::string generate = fmt::format("generate --model {} ", (folder_ / "saved").string());
+  expect_refused(run_program(generate + "--ranks 4" + tp2), "4 ranks, but tensor x pipeline parallelism takes 2");
+  expect_refused(run_program(generate + "train.seed=2"), "only dist.key=value");
+}
+
+TEST_F(ParallelRuns, AFaultIsToldOnceWithItsRank) {
+  folder_.write("in the way", "x");
+  const Outcome first =
+      train("tiny", fmt::format("--ranks 4{} 'checkpoint.save={}'", tp2, (folder_ / "in the way").string()));
+  EXPECT_EQ(first.status, 2) << first.output;
+  EXPECT_EQ(count(first.output, "rank 0: checkpoint.save="), 1u) << first.output;
+  EXPECT_EQ(count(first.output, "rank "), 1u) << first.output;
+
+  const Outcome diverged = train("tiny", "--ranks 4" + tp2 + pp2 + " optimizer.lr=1e30 optimizer.clip_grad=0");
+  EXPECT_EQ(diverged.status, 2) << diverged.output;
+  EXPECT_EQ(count(diverged.output, "are not finite"), 1u) << diverged.output;
+}
+
+TEST_F(ParallelRuns, AnInterruptEndsAllRanksAfterTheSameStep) {
+  const std::string run = run_folder_.string(), save = (folder_ / "saved").string();
+  const Outcome outcome = run_program(fmt::format(
+      "train {} run.dir={} checkpoint.save={} train.train_iters=1000000 train.eval_iters=0 --ranks 4{}{} & "
+      "for i in $(seq 200); do [ -s {}/metrics.jsonl ] && break; sleep 0.05; done; kill -INT $!; wait $!; echo status "
+      "$?",
+      config("tiny"), run, save, tp2, pp2, run));
+  EXPECT_EQ(count(outcome.output, "stopped on request after step "), 1u) << outcome.output.substr(0, 2000);
+  EXPECT_EQ(count(outcome.output, "status 0"), 1u);
+  EXPECT_EQ(Checkpoint(save).step(), static_cast<std::int64_t>(column(run_folder_, "loss").size()));
+}
+
+}  // namespace
+}  // namespace tera::test
