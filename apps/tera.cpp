@@ -114,6 +114,8 @@ int run(int argc, char** argv) {
 int run_and_report(int argc, char** argv) {
   try {
     return run(argc, argv);
+  } catch (const ToldError& error) {
+    return error.status();
   } catch (const UserError& error) {
     report(error.what());
     return users_mistake;

@@ -22,6 +22,17 @@ class UserError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A fault that was told already; only the exit status is left to give.
+class ToldError : public std::exception {
+ public:
+  explicit ToldError(int status) : status_(status) {}
+  int status() const { return status_; }
+  const char* what() const noexcept override { return "a fault that was told already"; }
+
+ private:
+  int status_;
+};
+
 // A format string that remembers where it stands, so that require() needs no macro.
 template <class... Args>
 struct LocatedFormat {

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <memory>
 
+#include "tera/base/function_ref.h"
+#include "tera/comm/world.h"
 #include "tera/config/setup.h"
 #include "tera/ops/ops.h"
 #include "tera/ops/workspace.h"
@@ -27,6 +29,10 @@ struct BackendOptions {
 Backend make_backend(const DistConfig& config, const BackendOptions& options = {});
 // As the config asks; choices are kept in the run's folder, each rank's in a file of its own.
 Backend make_backend(const Setup& setup, int rank = 0);
+
+// Runs body for the rank that this process is among those that mpirun or srun started; ToldError when a rank failed,
+// whose fault went to `tell`.
+void run_as_process(double timeout_seconds, FunctionRef<void(Seat&)> body, FunctionRef<void(std::string_view)> tell);
 
 // The rules alone, for a plan of a machine that need not be this one.
 std::unique_ptr<WorkspaceRules> make_workspace_rules(const Setup& setup);

@@ -1,5 +1,7 @@
 #include "tera/train/launch.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -9,6 +11,7 @@
 
 #include "tera/base/cores.h"
 #include "tera/base/error.h"
+#include "tera/train/backend.h"
 
 namespace tera {
 namespace {
@@ -105,8 +108,8 @@ void run_ranks(const Launch& launch, double timeout_seconds, FunctionRef<void(Se
     }
     case LaunchKind::threads: return run_threads(launch.world, {.timeout = timeout}, body);
     case LaunchKind::mpi:
-      fail_user("{} processes were started, but this build has no MPI; --ranks N starts ranks as threads",
-                launch.world);
+      return run_as_process(timeout_seconds, body,
+                            [](std::string_view fault) { fmt::print(stderr, "tera: {}\n", fault); });
   }
 }
 

@@ -74,6 +74,9 @@ std::vector<StageSchedules> all_stage_schedules(const Setup& setup) {
   return all;
 }
 
+RankLayout::RankLayout(const Setup& setup, int rank)
+    : RankLayout(setup, rank, stage_schedules(setup, MeshPlan(setup.parallel.mesh).coord(rank).pp)) {}
+
 RankLayout::RankLayout(const Setup& setup, int rank, StageSchedules schedules)
     : groups(MeshPlan(setup.parallel.mesh), rank, kv_replicas(setup)),
       tp{.group = &groups.tp, .sequence = setup.parallel.sequence_parallel},

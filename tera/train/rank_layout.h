@@ -29,6 +29,7 @@ StageSchedules stage_schedules(const Setup& setup, int stage);
 std::vector<StageSchedules> all_stage_schedules(const Setup& setup);  // in the time of one
 
 struct RankLayout {
+  RankLayout(const Setup& setup, int rank);
   RankLayout(const Setup& setup, int rank, StageSchedules schedules);  // those of the rank's stage
 
   // The whole model's norm_keys, in the cut of this rank, and its number of parameters.

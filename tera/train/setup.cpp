@@ -4,6 +4,7 @@
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/cpu/workspace.h"
 #include "tera/backend/cuda/make_cuda.h"
+#include "tera/backend/mpi/make_mpi.h"
 #include "tera/base/cores.h"
 #include "tera/base/error.h"
 #include "tera/config/setup.h"
@@ -57,6 +58,14 @@ Backend make_backend(const Setup& setup, int rank) {
   return make_backend(setup.config.dist, {.deterministic = setup.config.train.deterministic,
                                           .tf32 = setup.config.mixed_precision.tf32,
                                           .kernel_choices = std::filesystem::path(setup.run_dir) / choices});
+}
+
+void run_as_process(double timeout_seconds, FunctionRef<void(Seat&)> body, FunctionRef<void(std::string_view)> tell) {
+  require_user(mpi::built_in(), "this build has no MPI; --ranks N starts ranks as threads of one process");
+  cpu::CpuOps combiner(1, cpu::best_isa());
+  const auto timeout =
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(timeout_seconds));
+  if (const int status = mpi::run_process({.timeout = timeout}, combiner, body, tell)) throw ToldError(status);
 }
 
 std::unique_ptr<WorkspaceRules> make_workspace_rules(const Setup& setup) {
