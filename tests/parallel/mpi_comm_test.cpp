@@ -197,17 +197,17 @@ TEST_F(MpiComm, RandomCalls) {
   }
 }
 
-// Bytes move while the rank computes (here: sleeps).
-TEST_F(MpiComm, TransfersGoOnWhileTheRankIsBusy) {
+// Rank 0 is busy (here: sleeps) as soon as it has called; the others have their sums long before it is done with that.
+TEST_F(MpiComm, CallsGoOnWhileARankIsBusy) {
   std::vector<float> values(1 << 20, 1.0f);
   world.barrier();
   const Ticket done = world.all_reduce(make_tensor(values.data(), shape(values.size()), DType::f32), Reduce::sum);
   const auto begin = std::chrono::steady_clock::now();
-  std::this_thread::sleep_for(1s);
-  const auto slept = std::chrono::steady_clock::now();
+  if (world.rank() == 0) std::this_thread::sleep_for(2s);
   ops.finish(done);
-  const auto waited = std::chrono::steady_clock::now() - slept;
-  EXPECT_LT(waited, 300ms) << std::chrono::duration<double>(slept - begin).count();
+  if (world.rank() != 0) {
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 1500ms);
+  }
   EXPECT_EQ(values.back(), static_cast<float>(world.size()));
   world.barrier();
 }
