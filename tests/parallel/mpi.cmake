@@ -19,12 +19,21 @@ function(tera_mpi_program name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
 endfunction()
 
-tera_mpi_program(mpi_comm_test comm_body.cpp mpi_comm_test.cpp ../support/count_allocations.cpp)
-foreach(ranks 1 2 3 4 8)
-  add_test(NAME MpiComm.${ranks} COMMAND ${mpirun} -n ${ranks} $<TARGET_FILE:mpi_comm_test>)
-  set_tests_properties(MpiComm.${ranks} PROPERTIES LABELS mpi TIMEOUT 120 PROCESSORS 2
-                       ENVIRONMENT "${mpi_environment}")
-endforeach()
+# tera_mpi_test(name program ranks...): the program under mpirun, once for each number of ranks.
+function(tera_mpi_test name program)
+  foreach(ranks ${ARGN})
+    add_test(NAME ${name}.${ranks} COMMAND ${mpirun} -n ${ranks} $<TARGET_FILE:${program}>)
+    set_tests_properties(${name}.${ranks} PROPERTIES LABELS mpi TIMEOUT 120 PROCESSORS 2
+                         ENVIRONMENT "${mpi_environment}")
+  endforeach()
+endfunction()
+
+tera_mpi_program(mpi_comm_test comm_body.cpp mpi_comm_test.cpp mpi_main.cpp ../support/count_allocations.cpp)
+tera_mpi_test(MpiComm mpi_comm_test 1 2 3 4 8)
+
+tera_mpi_program(mpi_sweep_test mpi_sweep_test.cpp mpi_main.cpp sweep_body.cpp ../support/count_allocations.cpp)
+target_compile_definitions(mpi_sweep_test PRIVATE TERA_TEST_CONFIGS="${PROJECT_SOURCE_DIR}/configs/tests")
+tera_mpi_test(MpiSweep mpi_sweep_test 2 4 8)
 
 tera_mpi_program(mpi_failing mpi_failing.cpp)
 add_executable(mpi_failure_test mpi_failure_test.cpp)

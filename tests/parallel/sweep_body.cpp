@@ -115,6 +115,16 @@ bool Assembled::complete() const {
   return !contradicted_ && !tensors_.empty();
 }
 
+bool Assembled::is_part_of(const Assembled& whole) const {
+  for (const auto& [name, came] : came_) {
+    const auto found = whole.tensors_.find(name);
+    if (found == whole.tensors_.end() || found->second.size() != came.size()) return false;
+    for (std::size_t i = 0; i < came.size(); ++i)
+      if (came[i] && tensors_.at(name)[i] != found->second[i]) return false;
+  }
+  return !contradicted_ && !came_.empty();
+}
+
 void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result) {
   static std::mutex mutex;
   const tera::Setup setup = sweep_setup(one);

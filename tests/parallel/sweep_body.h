@@ -33,7 +33,8 @@ class Assembled {
   void add(const TrainingStep& step, Ops& ops, What what);
 
   const std::map<std::string, std::vector<float>>& tensors() const { return tensors_; }
-  bool complete() const;  // every element came, and where it came twice it was the same
+  bool complete() const;                          // every element came, and where it came twice it was the same
+  bool is_part_of(const Assembled& whole) const;  // what came has the same bits there
 
  private:
   std::mutex mutex_;

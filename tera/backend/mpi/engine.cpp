@@ -15,10 +15,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto time_to_answer = 1s;   // for a rank that is asked what it does
-constexpr auto time_to_leave = 1s;    // for ranks after one has failed
-constexpr auto time_to_tell = 1s;     // for others who failed, too
-constexpr auto time_to_be_told = 3s;  // where others have something to tell, one of them ends the job
+constexpr auto time_to_answer = 1s;     // for ranks that are asked what they do
+constexpr auto time_to_leave = 1s;      // for ranks after one has failed
+constexpr auto time_to_tell = 500ms;    // for others who failed, too
+constexpr auto time_to_be_told = 1s;    // where others have something to tell
+constexpr auto time_to_be_killed = 3s;  // by another rank
 constexpr auto time_to_let_go = 300ms;
 
 }  // namespace
@@ -81,15 +82,21 @@ bool Engine::sleep_until(Clock::time_point deadline, const Done& done) {
   return is_done;
 }
 
+// When the time is nearly over, the others are asked what they do, so that there is something to tell when it is.
 void Engine::wait(Group& group, std::uint64_t number) {
   while (Task* open = group.first_open(number)) {
     const InCall scope(*this, group, open->call, false);
-    const bool ended = sleep_until(Clock::now() + options_.timeout, [&] {
+    const auto ended = [&] {
       open = group.first_open(number);
       return open == nullptr || failed();
-    });
+    };
+    const auto deadline = Clock::now() + options_.timeout;
+    if (!sleep_until(deadline - std::min<Clock::duration>(time_to_answer, options_.timeout / 2), ended)) {
+      ask(group);
+      sleep_until(deadline, ended);
+    }
     if (open != nullptr && failed()) throw_failure(group, open->call);
-    if (!ended) give_up_waiting(group, *open);
+    if (open != nullptr) give_up_waiting(group, *open);
   }
   group.collect();
 }
@@ -106,44 +113,31 @@ void Engine::throw_failure(const Group& group, const Call& call) {
                                 rank_, who, reason));
 }
 
+void Engine::ask(const Group& group) {
+  on_thread([&] {
+    for (int rank : group.members) {
+      others_[static_cast<std::size_t>(rank)].answer.reset();
+      if (rank != rank_) send_text(rank, MessageKind::ping, "");
+    }
+  });
+}
+
 // Unless it is done after all.
 void Engine::give_up_waiting(Group& group, Task& task) {
   std::vector<int> absent;
+  std::vector<std::string> doing;
   on_thread([&] {
     if (!task.done.load()) absent = runner_->absent(task);
+    for (int rank : absent) {
+      Other& other = others_[static_cast<std::size_t>(rank)];
+      other.silent = !other.answer.has_value();
+      doing.push_back(other.answer.value_or(fmt::format("rank {} does not answer: it is stopped, or gone", rank)));
+    }
   });
   if (absent.empty()) return;
-  const std::vector<std::string> doing = ask(absent);
-  if (failed()) throw_failure(group, task.call);
   const double seconds = std::chrono::duration<double>(options_.timeout).count();
   give_up(fmt::format("{}: {} on rank {} waited {:g} s: {}", group.name, to_string(task.call), rank_, seconds,
                       did_not_come(absent, doing)));
-}
-
-// What each of them is doing, in its own words.
-std::vector<std::string> Engine::ask(const std::vector<int>& ranks) {
-  on_thread([&] {
-    for (int rank : ranks) {
-      Other& other = others_[static_cast<std::size_t>(rank)];
-      other.answer.reset();
-      send_text(rank, MessageKind::ping, "");
-    }
-  });
-  const auto answer_of = [&](int rank) -> const std::optional<std::string>& {
-    return others_[static_cast<std::size_t>(rank)].answer;
-  };
-  sleep_until(Clock::now() + time_to_answer, [&] {
-    return failed() || std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return answer_of(rank).has_value(); });
-  });
-  if (failed()) return {};  // they had no time to answer
-  const std::lock_guard lock(mutex_);
-  std::vector<std::string> answers;
-  for (int rank : ranks) {
-    Other& other = others_[static_cast<std::size_t>(rank)];
-    other.silent = !other.answer.has_value();
-    answers.push_back(other.answer.value_or(fmt::format("rank {} does not answer: it is stopped, or gone", rank)));
-  }
-  return answers;
 }
 
 void Engine::give_up(const std::string& message, std::source_location where) {
@@ -174,10 +168,12 @@ bool Engine::all_at_stage(int stage) const {
   return std::all_of(others_.begin(), others_.end(), [&](const Other& o) { return o.stage >= stage || o.silent; });
 }
 
-void Engine::say_bye(int stage, bool work_failed) {
+void Engine::say_bye(int stage, bool failed_or_stuck) {
   on_thread([&] {
-    others_[static_cast<std::size_t>(rank_)].stage = stage;
-    tell_all(MessageKind::bye, "", stage, work_failed);
+    Other& own = others_[static_cast<std::size_t>(rank_)];
+    own.stage = stage;
+    own.stuck = stage == 2 && failed_or_stuck;
+    tell_all(MessageKind::bye, "", stage, failed_or_stuck);
   });
 }
 
@@ -196,20 +192,29 @@ std::string Engine::leave(const std::string& fault, bool work_failed) {
 
 void Engine::end(int status) {
   if (failed()) {
-    say_bye(2, true);
+    std::fflush(nullptr);  // nothing is written after a kill
+    bool stuck = false;
+    on_thread([&] { stuck = wire_->bytes_under_way() > 0; });
+    say_bye(2, stuck);
     const bool has_told = others_[static_cast<std::size_t>(rank_)].reason.has_value();
     sleep_until(Clock::now() + (has_told ? time_to_tell : time_to_be_told), [&] { return all_at_stage(2); });
-    const bool all_left = [&] {
-      const std::lock_guard lock(mutex_);
-      return std::all_of(others_.begin(), others_.end(), [](const Other& other) { return other.stage == 2; });
-    }();
-    std::size_t under_way = 0;
-    on_thread([&] { under_way = wire_->bytes_under_way(); });
-    if (!all_left || under_way > 0) kill_status_ = status;  // MPI would wait for them
-    std::fflush(nullptr);                                   // nothing is written after a kill
+    if (must_kill()) kill_status_ = status;
   }
   on_thread([&] { quit_ = true; });
   thread_.join();
+}
+
+// MPI ends with all ranks, and waits for bytes that are under way. Where it cannot, the lowest rank that is here kills
+// the job, and the others wait for it: mpirun does not always survive being asked by several at once.
+bool Engine::must_kill() {
+  std::unique_lock lock(mutex_);
+  const auto here = [](const Other& other) { return other.stage == 2; };
+  const auto ends_well = [&](const Other& other) { return here(other) && !other.stuck; };
+  if (std::all_of(others_.begin(), others_.end(), ends_well)) return false;
+  const bool first = std::none_of(others_.begin(), others_.begin() + rank_, here);
+  lock.unlock();
+  if (!first) std::this_thread::sleep_for(time_to_be_killed);
+  return true;
 }
 
 Engine::InCall::InCall(Engine& engine, const Group& group, const Call& call, bool is_new)

@@ -84,6 +84,7 @@ class Engine {
     std::optional<std::string> reason, answer;
     int stage = 0;        // of leaving
     bool silent = false;  // it was asked, and did not answer
+    bool stuck = false;   // it has left, but bytes of it are under way
   };
 
   // The rank's side.
@@ -92,9 +93,10 @@ class Engine {
   template <class Done>
   bool sleep_until(Clock::time_point deadline, const Done& done);
   void give_up_waiting(Group& group, Task& task);
-  std::vector<std::string> ask(const std::vector<int>& ranks);
+  void ask(const Group& group);
+  bool must_kill();
   bool all_at_stage(int stage) const;
-  void say_bye(int stage, bool work_failed);
+  void say_bye(int stage, bool failed_or_stuck);
 
   // The thread's.
   void run(Ops& combiner);
@@ -104,7 +106,7 @@ class Engine {
   void rest(int idle_polls);
   void handle(Message& message);
   void fail_with(int rank, std::string reason);  // and tells the others if it is this one
-  void tell_all(MessageKind kind, std::string_view text, int stage = 0, bool work_failed = false);
+  void tell_all(MessageKind kind, std::string_view text, int stage = 0, bool failed_or_stuck = false);
   void send_text(int peer, MessageKind kind, std::string_view text);
   void wake_rank();
 

@@ -149,8 +149,9 @@ void Engine::handle(Message& message) {
       {
         const std::lock_guard lock(mutex_);
         other.stage = std::max(other.stage, header.stage);
+        other.stuck = other.stuck || (header.stage == 2 && header.failed_or_stuck);
       }
-      if (header.failed && !failed()) failed_rank_ = message.source;
+      if (header.stage == 1 && header.failed_or_stuck && !failed()) failed_rank_ = message.source;
       break;
     }
     case MessageKind::call: break;
@@ -174,11 +175,11 @@ void Engine::fail_with(int rank, std::string reason) {
   wake_rank();
 }
 
-void Engine::tell_all(MessageKind kind, std::string_view text, int stage, bool work_failed) {
+void Engine::tell_all(MessageKind kind, std::string_view text, int stage, bool failed_or_stuck) {
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     Message& message = wire_->take();
-    message.header = {.kind = kind, .failed = work_failed, .stage = stage};
+    message.header = {.kind = kind, .failed_or_stuck = failed_or_stuck, .stage = stage};
     std::memcpy(message.payload.data(), text.data(), text.size());
     wire_->send(peer, message, text.size());
   }

@@ -17,6 +17,7 @@ class MpiSeat final : public Seat {
 
  private:
   Engine& engine_;
+  std::uint64_t joins_ = 0;  // as many on every rank: tests may join again
 };
 
 std::unique_ptr<Comm> MpiSeat::join(Ops& ops) {
@@ -24,7 +25,8 @@ std::unique_ptr<Comm> MpiSeat::join(Ops& ops) {
                "ranks as processes compute on the CPU only (dist.device=cpu); several ranks share a GPU as threads");
   std::vector<int> members;
   for (int r = 0; r < size(); ++r) members.push_back(r);
-  return make_mpi_comm(engine_, engine_.add_group("world", 0, std::move(members)), ops);
+  constexpr std::uint64_t world_id = std::uint64_t{1} << 63;  // Engine::new_group_id makes smaller ones
+  return make_mpi_comm(engine_, engine_.add_group("world", world_id | ++joins_, std::move(members)), ops);
 }
 
 struct Outcome {

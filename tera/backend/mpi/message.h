@@ -21,11 +21,11 @@ enum class MessageKind : std::uint8_t {
 
 struct Header {
   MessageKind kind = MessageKind::call;
-  bool failed = false;       // bye
-  int stage = 0;             // bye
-  std::uint64_t group = 0;   // call, as everything below
-  int from = 0;              // rank in the group
-  std::uint64_t number = 0;  // of the collective in its group, or of the transfer between two ranks
+  bool failed_or_stuck = false;  // bye: its work failed (stage 1), bytes of it are under way (stage 2)
+  int stage = 0;                 // bye
+  std::uint64_t group = 0;       // call, as everything below
+  int from = 0;                  // rank in the group
+  std::uint64_t number = 0;      // of the collective in its group, or of the transfer between two ranks
   Call call;
   DType dtype = DType::f32;  // of a transfer
   Shape shape;               // and of it, too
@@ -35,8 +35,10 @@ struct Header {
 };
 
 struct Message {
-  static constexpr std::size_t size = 2048;
-  static constexpr std::size_t room = size - sizeof(Header);
+  // Open MPI sends bytes of up to 4 KiB ahead on one machine and keeps what nobody asked for yet. So these come in
+  // messages, which are always asked for.
+  static constexpr std::size_t room = 4096;
+  static constexpr std::size_t size = room + sizeof(Header);
   Header header;
   alignas(8) std::array<std::byte, room> payload;
 

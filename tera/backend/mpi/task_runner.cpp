@@ -19,6 +19,18 @@ bool sums(const Task& task) { return task.sum.shape.rank > 0; }
   throw CommError(message, where);
 }
 
+std::int64_t count_pieces(std::size_t bytes, std::size_t most) {
+  return static_cast<std::int64_t>((bytes + most - 1) / most);
+}
+
+// Bytes of all pieces but the last. They are about equal: a small one at the end would be sent before it is asked for,
+// and MPI would have to find memory for it.
+std::size_t even_piece(std::size_t bytes, std::size_t most) {
+  constexpr std::size_t line = 64;
+  const auto pieces = static_cast<std::size_t>(std::max<std::int64_t>(1, count_pieces(bytes, most)));
+  return ((bytes + pieces - 1) / pieces + line - 1) / line * line;
+}
+
 template <class Visit>
 void each_lane(const Task& task, const Visit& visit) {
   for (std::size_t i = 0; i < task.lanes; ++i) visit(task.group->lane(task, i));
@@ -199,8 +211,9 @@ void TaskRunner::open(Task& task, Lane& lane) {
 bool TaskRunner::move(Task& task, Lane& lane) {
   bool changed = false;
   const int peer = task.group->world_rank(lane.peer);
-  while (lane.open && lane.started < lane.bytes && lane.started - lane.moved < bytes_ahead * task.piece) {
-    const std::size_t bytes = std::min(task.piece, lane.bytes - lane.started);
+  const std::size_t usual = even_piece(lane.bytes, task.piece);
+  while (lane.open && lane.started < lane.bytes && lane.started - lane.moved < bytes_ahead * usual) {
+    const std::size_t bytes = std::min(usual, lane.bytes - lane.started);
     const Moved piece{.task = &task, .lane = &lane, .bytes = bytes};
     if (lane.send)
       wire_.send_bytes(peer, lane.tag, lane.memory + lane.started, piece);
@@ -215,8 +228,7 @@ bool TaskRunner::move(Task& task, Lane& lane) {
 // Staging is taken only when all have announced the call: what they send is then on its way and depends on nothing, so
 // whoever has staging gives it back.
 bool TaskRunner::sum(Task& task) {
-  const auto bytes = static_cast<std::int64_t>(task.own.bytes()), piece = static_cast<std::int64_t>(task.piece);
-  const std::int64_t pieces = (bytes + piece - 1) / piece;
+  const std::int64_t pieces = count_pieces(task.own.bytes(), task.piece);
   if (task.pieces_summed == pieces || !take_staging(task)) return false;
   bool changed = false;
   for (; task.pieces_asked < std::min(pieces, task.pieces_summed + 2); changed = true) ask_for_piece(task);
@@ -254,7 +266,7 @@ void TaskRunner::ask_for_piece(Task& task) {
   const std::int64_t piece = task.pieces_asked++;
   each_lane(task, [&](Lane& lane) {
     if (lane.send || lane.message != nullptr) return;
-    const std::size_t bytes = std::min(task.piece, lane.bytes - lane.started);
+    const std::size_t bytes = std::min(even_piece(lane.bytes, task.piece), lane.bytes - lane.started);
     lane.landed[static_cast<std::size_t>(piece % 2)] = false;
     wire_.receive_bytes(task.group->world_rank(lane.peer), lane.tag, staged(task, piece, lane.peer),
                         {.task = &task, .lane = &lane, .bytes = bytes, .piece = piece});
@@ -269,9 +281,9 @@ bool TaskRunner::piece_has_landed(Task& task) {
 
 void TaskRunner::sum_piece_of(Task& task, std::int64_t piece) {
   const Group& group = *task.group;
-  const std::int64_t width = static_cast<std::int64_t>(size_of(task.own.dtype));
-  const std::int64_t begin = piece * static_cast<std::int64_t>(task.piece) / width;
-  const std::int64_t end = std::min(task.own.dim(0), begin + static_cast<std::int64_t>(task.piece) / width);
+  const std::size_t usual = even_piece(task.own.bytes(), task.piece);
+  const auto elements = static_cast<std::int64_t>(usual / size_of(task.own.dtype));
+  const std::int64_t begin = piece * elements, end = std::min(task.own.dim(0), begin + elements);
   for (int r = 0; r < group.size(); ++r)
     sources_[static_cast<std::size_t>(r)] =
         r == group.rank ? task.own.rows(begin, end)
@@ -290,10 +302,8 @@ void TaskRunner::sum_piece_of(Task& task, std::int64_t piece) {
 
 bool TaskRunner::complete(Task& task) {
   return task.begun && (is_exchange(task) || task.met) &&
-         all_lanes(task, [](const Lane& lane) { return lane.open && lane.moved == lane.bytes; }) && [&] {
-           const auto bytes = static_cast<std::int64_t>(sums(task) ? task.own.bytes() : 0);
-           return task.pieces_summed * static_cast<std::int64_t>(task.piece) >= bytes;
-         }();
+         all_lanes(task, [](const Lane& lane) { return lane.open && lane.moved == lane.bytes; }) &&
+         (!sums(task) || task.pieces_summed == count_pieces(task.own.bytes(), task.piece));
 }
 
 // After this the task is the rank's again.

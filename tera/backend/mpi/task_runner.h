@@ -1,10 +1,10 @@
 #pragma once
-// Plays tasks, on the thread that talks to MPI:
+// Plays tasks, on the thread that talks to MPI.
 //
-//   announce     one message to each other rank of the call: what is called, and how many bytes follow (or they are
-//   inside) meet         the messages of all others are there, and name the same call move         bytes go out from
-//   the start; they are received when all have met sum          what is to be summed comes to staging memory, a piece
-//   of each rank, and is added in the order of ranks
+// - Announce: one message to each other rank says what is called and how many bytes follow, or has them inside.
+// - Meet: the messages of all others are there, and name the same call.
+// - Move: bytes go out from the start, and are received when all have met.
+// - Sum: what is to be summed comes to staging memory, a piece of each rank, and is added in the order of ranks.
 //
 // An exchange does not meet: each of its lanes goes its own way.
 

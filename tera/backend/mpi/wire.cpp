@@ -9,7 +9,7 @@ namespace tera::mpi {
 namespace {
 
 // Room that a run does not outgrow unless ranks run far ahead of each other; more is made then, and kept.
-constexpr std::size_t usual_messages = 256, usual_requests = 4096;
+constexpr std::size_t usual_messages = 512, usual_requests = 4096;
 constexpr std::size_t most_messages = 65'536;
 constexpr int most_tags = 32'000;  // every MPI has 32,767
 
@@ -34,7 +34,8 @@ Wire::Wire() {
   messages_.reserve(usual_messages);
   moved_.reserve(usual_requests);
   make_messages(usual_messages);
-  for (int i = 0; i < waiting_receives; ++i) receive_message();
+  const int waiting = std::clamp(8 * size_, 32, 256);  // for messages that may come from anyone, several from each
+  for (int i = 0; i < waiting; ++i) receive_message();
 }
 
 Wire::~Wire() {

@@ -61,8 +61,6 @@ class Wire {
     Message* message = nullptr;
     Moved moved;
   };
-  static constexpr int waiting_receives = 16;  // for messages that may come from anyone
-
   void add(MPI_Request request, const Pending& pending);
   void receive_message();
   void complete(const Pending& pending, const MPI_Status& status);
