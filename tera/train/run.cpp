@@ -174,14 +174,20 @@ class RunOfRank {
   std::vector<std::int64_t> planned_bytes_;  // by rank
 };
 
+// Returns the config as it will be stored.
+std::string check_before_ranks_start(const Setup& setup, const Launch& launch) {
+  std::string config = resolved_yaml(setup);
+  require_user(valid_utf8_prefix(config) == config.size(), "the config is not UTF-8 text, and could not be stored");
+  stage_layout(setup);  // refuses layers that cannot be placed
+  if (launch.rank == 0) check_writable("run.dir", setup.run_dir);
+  return config;
+}
+
 }  // namespace
 
 void train(const Setup& setup, const Launch& launch) {
   StopRequest stop;  // before any thread is started; until the first step Ctrl-C ends the program as usual
-  const std::string config = resolved_yaml(setup);
-  require_user(valid_utf8_prefix(config) == config.size(), "the config is not UTF-8 text, and could not be stored");
-  stage_layout(setup);  // refuses layers that cannot be placed, before any rank is started
-  if (launch.rank == 0) check_writable("run.dir", setup.run_dir);
+  const std::string config = prepare_ranks(launch, [&] { return check_before_ranks_start(setup, launch); });
   run_ranks(launch, setup.parallel.timeout_seconds,
             [&](Seat& seat) { RunOfRank(setup, launch, seat).run(config, stop); });
 }
