@@ -77,30 +77,44 @@ void check_options(const Options& options) {
                "--threads is {}; it must be from 0 (all cores) to 1024", options.threads);
 }
 
-void print_sample(const Options& options) {
-  check_options(options);
-  const Launch launch = detect_launch(options.ranks);
-  const std::string text = read_prompt(options);
-  const Checkpoint checkpoint(options.model);
-  const Setup setup = setup_of(checkpoint, options, launch);
-  const auto tokenizer = make_tokenizer(setup);
-  const std::vector<std::int32_t> prompt = encode_prompt(text, *tokenizer);
-  const auto length = static_cast<std::int64_t>(prompt.size());
-  require_user(length < setup.model.max_positions, "the prompt's {} tokens leave no room in the model's {} positions",
-               length, setup.model.max_positions);
-  GenerateOptions generate = options.generate;
-  generate.max_new_tokens = std::min(generate.max_new_tokens, setup.model.max_positions - length);
-  generate.stop = tokenizer->eod();
+// What all ranks know before they start.
+struct Task {
+  Checkpoint checkpoint;
+  Setup setup;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<std::int32_t> prompt;
+  GenerateOptions generate;
+};
 
-  run_ranks(launch, setup.parallel.timeout_seconds, [&](Seat& seat) {
-    Backend backend = make_backend(setup.config.dist);
+Task make_task(const Options& options, const Launch& launch) {
+  check_options(options);
+  const std::string text = read_prompt(options);
+  Checkpoint checkpoint(options.model);
+  Setup setup = setup_of(checkpoint, options, launch);
+  std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(setup);
+  std::vector<std::int32_t> prompt = encode_prompt(text, *tokenizer);
+  const std::int64_t length = std::ssize(prompt), positions = setup.model.max_positions;
+  require_user(length < positions, "the prompt's {} tokens leave no room in the model's {} positions", length,
+               positions);
+  GenerateOptions generate = options.generate;
+  generate.max_new_tokens = std::min(generate.max_new_tokens, positions - length);
+  generate.stop = tokenizer->eod();
+  return {std::move(checkpoint), std::move(setup), std::move(tokenizer), std::move(prompt), generate};
+}
+
+void print_sample(const Options& options) {
+  const Launch launch = detect_launch(options.ranks);
+  const Task task = prepare_ranks(launch, [&] { return make_task(options, launch); });
+  run_ranks(launch, task.setup.parallel.timeout_seconds, [&](Seat& seat) {
+    Backend backend = make_backend(task.setup.config.dist);
     const std::unique_ptr<Comm> world = seat.join(*backend.ops);
-    Generator generator(setup, backend, length, length + generate.max_new_tokens, world.get());
-    checkpoint.load_weights(generator.params(), *backend.ops, setup.model);
-    std::vector<std::int32_t> tokens = prompt;
-    generator.generate(prompt, generate, [&](std::int32_t token) { tokens.push_back(token); });
+    const std::int64_t length = std::ssize(task.prompt);
+    Generator generator(task.setup, backend, length, length + task.generate.max_new_tokens, world.get());
+    task.checkpoint.load_weights(generator.params(), *backend.ops, task.setup.model);
+    std::vector<std::int32_t> tokens = task.prompt;
+    generator.generate(task.prompt, task.generate, [&](std::int32_t token) { tokens.push_back(token); });
     if (seat.rank() != 0) return;
-    const std::string sample = tokenizer->decode(tokens) + "\n";
+    const std::string sample = task.tokenizer->decode(tokens) + "\n";
     std::fwrite(sample.data(), 1, sample.size(), stdout);  // a sample may hold zero bytes
   });
 }

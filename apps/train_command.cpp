@@ -10,7 +10,7 @@ namespace {
 
 void train_as_launched(const RunOptions& options) {
   const Launch launch = detect_launch(options.ranks);
-  train(options.load(Purpose::train, launch), launch);
+  train(prepare_ranks(launch, [&] { return options.load(Purpose::train, launch); }), launch);
 }
 
 }  // namespace

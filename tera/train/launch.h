@@ -3,6 +3,7 @@
 // mpirun or srun. The only place of the library that reads the environment.
 
 #include <cstdint>
+#include <exception>
 #include <optional>
 
 #include "tera/base/function_ref.h"
@@ -32,8 +33,26 @@ Launch detect_launch(std::optional<int> ranks);  // of this process
 // dist.threads=0 is all cores for one rank; ranks on one machine share them.
 void share_cores(DistConfig& dist, const Launch& launch);
 
+// What a process does before its ranks start, such as reading the config. Under mpirun all processes find the same
+// mistakes there, and tell them as ranks do: once.
+template <class Prepare>
+auto prepare_ranks(const Launch& launch, const Prepare& prepare) -> decltype(prepare());
+
 // Runs body for each rank of this process, and returns when all are done. Faults are thrown as run_threads does; alone,
 // as they are.
 void run_ranks(const Launch& launch, double timeout_seconds, FunctionRef<void(Seat&)> body);
+
+template <class Prepare>
+auto prepare_ranks(const Launch& launch, const Prepare& prepare) -> decltype(prepare()) {
+  try {
+    return prepare();
+  } catch (...) {
+    if (launch.kind != LaunchKind::mpi) throw;
+    constexpr double until_all_know = 60;
+    const std::exception_ptr mistake = std::current_exception();
+    run_ranks(launch, until_all_know, [&](Seat&) { std::rethrow_exception(mistake); });
+    throw;
+  }
+}
 
 }  // namespace tera

@@ -18,6 +18,7 @@
 #include "tera/train/loss_plot.h"
 #include "tera/train/plan_table.h"
 #include "tera/train/trainer.h"
+#include "tera/train/world_plan.h"
 
 namespace tera {
 namespace {
@@ -80,15 +81,31 @@ std::string describe_layout(const ParallelShape& parallel) {
   return text;
 }
 
+// Ranks on one machine share its memory, and each sees only its own plan. Elsewhere memory that was taken is seen gone.
+void check_shared_memory(const Setup& setup, const Launch& launch, const Backend& backend) {
+  if (launch.local < 2 || launch.local != launch.world || !backend.device->is_host()) return;
+  const WorldPlan plan = plan_world(setup, *backend.rules);
+  const auto ranks_of_stage = static_cast<std::size_t>(launch.world / setup.parallel.mesh.pp);
+  const std::size_t available = backend.device->available();
+  double total = 0;  // may be more than can be addressed
+  for (const StageRehearsal& stage : plan.stages) total += static_cast<double>(stage.memory.total() * ranks_of_stage);
+  if (total > static_cast<double>(available))
+    fail_user(
+        "the plans of the {} ranks need {:.2f} GiB together, and this machine has {} left; fewer --ranks, a "
+        "smaller train.micro_batch_size or train.seq_length, or model.recompute_granularity=full, needs less",
+        launch.world, total / 0x1p30, format_bytes(available));
+}
+
 // One rank of a run. All ranks make the same calls; what a run shows and writes is the first one's.
 class RunOfRank {
  public:
-  RunOfRank(const Setup& setup, Seat& seat)
+  RunOfRank(const Setup& setup, const Launch& launch, Seat& seat)
       : setup_(setup),
         first_(seat.rank() == 0),
         log_({.console = first_ ? STDOUT_FILENO : -1}),
         backend_(make_backend(setup, seat.rank())),
         world_(seat.join(*backend_.ops)) {
+    if (first_) check_shared_memory(setup, launch, backend_);
     if (world_->size() > 1) agree(*world_, *backend_.ops, *backend_.device, "the configuration", config_hash(setup));
     DataSource data = make_data_source(setup);
     data_summary_ = data.summary;
@@ -157,15 +174,22 @@ class RunOfRank {
   std::vector<std::int64_t> planned_bytes_;  // by rank
 };
 
+// Returns the config as it will be stored.
+std::string check_before_ranks_start(const Setup& setup, const Launch& launch) {
+  std::string config = resolved_yaml(setup);
+  require_user(valid_utf8_prefix(config) == config.size(), "the config is not UTF-8 text, and could not be stored");
+  stage_layout(setup);  // refuses layers that cannot be placed
+  if (launch.rank == 0) check_writable("run.dir", setup.run_dir);
+  return config;
+}
+
 }  // namespace
 
 void train(const Setup& setup, const Launch& launch) {
   StopRequest stop;  // before any thread is started; until the first step Ctrl-C ends the program as usual
-  const std::string config = resolved_yaml(setup);
-  require_user(valid_utf8_prefix(config) == config.size(), "the config is not UTF-8 text, and could not be stored");
-  stage_layout(setup);  // refuses layers that cannot be placed, before any rank is started
-  if (launch.rank == 0) check_writable("run.dir", setup.run_dir);
-  run_ranks(launch, setup.parallel.timeout_seconds, [&](Seat& seat) { RunOfRank(setup, seat).run(config, stop); });
+  const std::string config = prepare_ranks(launch, [&] { return check_before_ranks_start(setup, launch); });
+  run_ranks(launch, setup.parallel.timeout_seconds,
+            [&](Seat& seat) { RunOfRank(setup, launch, seat).run(config, stop); });
 }
 
 }  // namespace tera

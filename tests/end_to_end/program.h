@@ -17,10 +17,9 @@ struct Outcome {
   std::string output;  // standard output and error together
 };
 
-// Runs `tera ARGUMENTS` in a shell, so that tests can redirect as users do.
-inline Outcome run_program(const std::string& arguments) {
+inline Outcome run_shell(const std::string& command) {
   Outcome outcome;
-  FILE* pipe = popen(("{ \"" TERA_PROGRAM "\" " + arguments + "; } 2>&1").c_str(), "r");
+  FILE* pipe = popen(("{ " + command + "; } 2>&1").c_str(), "r");
   if (pipe == nullptr) return outcome;
   std::array<char, 4096> buffer{};
   for (std::size_t n = 0; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
@@ -29,6 +28,9 @@ inline Outcome run_program(const std::string& arguments) {
   if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);
   return outcome;
 }
+
+// Runs `tera ARGUMENTS` in a shell, so that tests can redirect as users do.
+inline Outcome run_program(const std::string& arguments) { return run_shell("\"" TERA_PROGRAM "\" " + arguments); }
 
 // The text behind a key of every line of a run's metrics that has it, digits as they were printed.
 inline std::vector<std::string> column(const std::filesystem::path& run, const std::string& key) {

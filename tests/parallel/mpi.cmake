@@ -44,3 +44,12 @@ target_compile_definitions(mpi_failure_test PRIVATE TERA_MPIRUN="${mpirun_line}"
 add_dependencies(mpi_failure_test mpi_failing)
 gtest_discover_tests(mpi_failure_test DISCOVERY_TIMEOUT 60 PROPERTIES LABELS mpi TIMEOUT 120
                      ENVIRONMENT "${mpi_environment}")
+
+add_executable(mpi_runs_test mpi_runs_test.cpp)
+target_link_libraries(mpi_runs_test PRIVATE tera_flags fmt::fmt GTest::gtest GTest::gtest_main)
+target_include_directories(mpi_runs_test PRIVATE ${PROJECT_SOURCE_DIR})
+target_compile_definitions(mpi_runs_test PRIVATE TERA_MPIRUN="${mpirun_line}" TERA_PROGRAM="$<TARGET_FILE:tera_app>"
+                                                 TERA_TEST_CONFIGS="${PROJECT_SOURCE_DIR}/configs/tests")
+add_dependencies(mpi_runs_test tera_app)
+gtest_discover_tests(mpi_runs_test DISCOVERY_TIMEOUT 60 PROPERTIES LABELS mpi TIMEOUT 120
+                     ENVIRONMENT "${mpi_environment}")
