@@ -28,12 +28,21 @@ std::string list_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
+Tensor take_room(const Comm& group, Device& device) {
+  const std::int64_t ranks = group.size();
+  const std::span<std::byte> memory = device.allocate(static_cast<std::size_t>(ranks) * sizeof(std::int64_t));
+  return make_tensor(memory.data(), shape(ranks), DType::i64);
+}
+
 }  // namespace
 
 std::vector<std::int64_t> gather_numbers(Comm& group, Ops& ops, Device& device, std::int64_t own) {
+  return gather_numbers(group, ops, take_room(group, device), own);
+}
+
+std::vector<std::int64_t> gather_numbers(Comm& group, Ops& ops, const Tensor& room, std::int64_t own) {
   const std::int64_t ranks = group.size();
-  const std::span<std::byte> memory = device.allocate(static_cast<std::size_t>(ranks) * sizeof(std::int64_t));
-  const Tensor whole = make_tensor(memory.data(), shape(ranks), DType::i64);
+  const Tensor whole = room.rows(0, ranks);
   const Tensor part = whole.rows(group.rank(), group.rank() + 1);
   ops.from_host(std::as_bytes(std::span(&own, 1)), part);
   ops.wait(group.all_gather(part, whole, ops.record()));
@@ -43,7 +52,11 @@ std::vector<std::int64_t> gather_numbers(Comm& group, Ops& ops, Device& device, 
 }
 
 void agree(Comm& group, Ops& ops, Device& device, std::string_view what, std::uint64_t hash) {
-  const std::vector<std::int64_t> hashes = gather_numbers(group, ops, device, static_cast<std::int64_t>(hash));
+  agree(group, ops, take_room(group, device), what, hash);
+}
+
+void agree(Comm& group, Ops& ops, const Tensor& room, std::string_view what, std::uint64_t hash) {
+  const std::vector<std::int64_t> hashes = gather_numbers(group, ops, room, static_cast<std::int64_t>(hash));
   const std::int64_t usual = most_frequent(hashes);
   std::vector<int> alike, others;
   for (std::size_t rank = 0; rank < hashes.size(); ++rank)

@@ -64,6 +64,8 @@ void TrainingStep::bind_inputs(Arena& arena) {
     evaluation_batch_.push_back(microbatch(inputs_.back(), /*training=*/false));
   }
   loss_sum_ = arena.take(shape(2), DType::f64, "loss sum");
+  const int ranks = layout_.groups.world.size();
+  if (ranks > 1) agreement_ = arena.take(shape(ranks), DType::i64, "what ranks compare");
 }
 
 MicroBatch TrainingStep::microbatch(const Inputs& inputs, bool training) const {
@@ -136,18 +138,18 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
   read_back_ = {reinterpret_cast<Result*>(readings.data()), 2};
   stage_memory_ = memory_.stage(StageMemory::measuring(stage_));
   layout_.groups.join(world);
-  agree_on_traffic(*backend.device);
+  agree_on_traffic();
   replicas_ = std::make_unique<DataParallel>(make_data_parallel(*ops_));
   pipeline_ = std::make_unique<Pipeline>(*ops_, stage_, stage_memory_);
   params_.initialize(*ops_, static_cast<std::uint64_t>(setup_.config.train.seed));
 }
 
 // Ranks that would call different things would wait for each other until the timeout.
-void TrainingStep::agree_on_traffic(Device& device) {
+void TrainingStep::agree_on_traffic() {
   const auto groups = layout_.groups.all();
   for (std::size_t i = 0; i < groups.size(); ++i)
     if (groups[i]->size() > 1)
-      agree(*groups[i], *ops_, device, fmt::format("the communication plan of group {}", groups[i]->name()),
+      agree(*groups[i], *ops_, agreement_, fmt::format("the communication plan of group {}", groups[i]->name()),
             planned_traffic_[i].hash);
 }
 

@@ -83,7 +83,7 @@ class TrainingStep {
   void sum_losses(Ops& ops);
   void play_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& replicas);
   MemoryPlan rehearse(PlanOps& ops);
-  void agree_on_traffic(Device& device);
+  void agree_on_traffic();
 
   Setup setup_;
   DType compute_;
@@ -97,6 +97,7 @@ class TrainingStep {
   std::vector<Inputs> inputs_;
   std::vector<MicroBatch> batch_, evaluation_batch_;
   Tensor loss_sum_;              // f64 [2]: losses, votes
+  Tensor agreement_;             // i64 [ranks]
   std::span<Result> read_back_;  // host memory that the device writes
   std::size_t readings_ = 0;
   PlannedMemory memory_;
