@@ -14,10 +14,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What comes often comes at once, so the thread of a waiting rank looks again for some microseconds where it has a core
-// to itself. Then it sleeps, longer with time: others may need the core, and who has slept gets it back sooner than who
-// has yielded it.
-constexpr int polls_before_sleep = 100;
+// What comes often comes at once, so the thread of a waiting rank looks again for a while: about 100 microseconds where
+// it has a core to itself, 10 elsewhere. Then it sleeps, longer with time: others may need the core, and who has slept
+// gets it back sooner than who has yielded it.
+constexpr int polls_with_own_core = 1000, polls_without = 100;
 constexpr auto shortest_sleep = 20us, longest_sleep = 100us;  // something is under way
 constexpr auto idle_sleep = 1ms;                              // only others' questions can come
 
@@ -107,10 +107,11 @@ void Engine::run_errand(Errand& errand) {
 
 void Engine::rest(int idle_polls) {
   const bool busy = !runner_->idle();
-  if (busy && has_own_core_ && sleepers_.load() > 0 && idle_polls < polls_before_sleep) return pause();
+  const int most_polls = has_own_core_ ? polls_with_own_core : polls_without;
+  if (busy && sleepers_.load() > 0 && idle_polls < most_polls) return pause();
   std::unique_lock lock(mutex_);
   thread_sleeps_ = true;
-  const auto busy_sleep = std::clamp(std::chrono::microseconds(idle_polls), shortest_sleep, longest_sleep);
+  const auto busy_sleep = std::clamp(std::chrono::microseconds(idle_polls - most_polls), shortest_sleep, longest_sleep);
   for_thread_.wait_for(lock, busy ? busy_sleep : std::chrono::microseconds(idle_sleep),
                        [&] { return queued_.load() > 0; });
   thread_sleeps_ = false;
