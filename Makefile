@@ -8,7 +8,7 @@ LABELS := cpu|mpi
 TEST = ctest --output-on-failure --no-tests=error -j $(JOBS) -L "$(LABELS)" $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap quickstart build test debug asan tsan lint format tidy bench-cpu install clean
+.PHONY: help bootstrap quickstart build test slow debug asan tsan tsan-layouts lint format tidy bench-cpu install clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -31,6 +31,16 @@ test: build  ## from a bare machine to a passed test suite
 
 # MPI libraries are not built for this sanitizer.
 tsan: LABELS := cpu
+slow: build  ## checks that take minutes: every layout of the sweep
+	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -L slow $(CTEST_ARGS)
+
+# Only what runs ranks as threads; `make tsan` builds and runs everything.
+tsan-layouts: bootstrap  ## ranks as threads under ThreadSanitizer: two dozen layouts
+	@cmake --preset tsan
+	@cmake --build build/tsan -j $(JOBS) --target comm_test sweep_test
+	@build/tsan/bin/comm_test --gtest_brief=1
+	@build/tsan/bin/sweep_test --gtest_brief=1 --gtest_filter='SweepFew.*'
+
 debug asan tsan: bootstrap
 	@cmake --preset $@
 	@cmake --build build/$@ -j $(JOBS)
