@@ -33,6 +33,18 @@ std::size_t fitting_prefix(std::string_view text, int columns) {
   return text.size();
 }
 
+// The text without codes of colour, which have no place in a file: ESC [ ... m.
+template <class Take>
+void for_each_plain_piece(std::string_view text, const Take& take) {
+  while (!text.empty()) {
+    const std::size_t begin = text.find("\x1b[");
+    take(text.substr(0, begin));
+    if (begin == std::string_view::npos) return;
+    const std::size_t end = text.find('m', begin);
+    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
+  }
+}
+
 }  // namespace
 
 Log::Log(const Options& options)
@@ -76,7 +88,7 @@ void Log::write_line(Level level, std::string_view text) {
   const auto add = [&out](std::string_view part) { out.append(part.data(), part.data() + part.size()); };
   if (file_) {
     add(name);
-    add(text);
+    for_each_plain_piece(text, add);
     add("\n");
     file_->append({out.data(), out.size()});
     out.clear();

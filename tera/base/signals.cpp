@@ -24,7 +24,8 @@ StopRequest::StopRequest() {
   sigemptyset(&signals_);
   sigaddset(&signals_, SIGINT);
   sigaddset(&signals_, SIGTERM);
-  sigaddset(&signals_, SIGHUP);  // the terminal was closed
+  sigaddset(&signals_, SIGHUP);   // the terminal was closed
+  sigaddset(&signals_, SIGUSR1);  // what batch systems send before the end, and mpirun hands on
   require(pthread_sigmask(SIG_BLOCK, &signals_, &before_) == 0, "signals cannot be blocked");
   try {
     taker_ = std::thread([this] { take_signals(); });

@@ -7,10 +7,10 @@
 
 namespace tera {
 
-// While it lives, a thread of its own takes every SIGINT and SIGTERM. Until collect() they end the process at once, as
-// usual: nothing is lost by that during set-up. After collect() the first one is only noted for asked(), and the next
-// ends the process at once, however long the step takes. Make it before any other thread is started: threads inherit
-// that they are not disturbed. No handler, no global.
+// While it lives, a thread of its own takes every SIGINT, SIGTERM, SIGHUP and SIGUSR1. Until collect() they end the
+// process at once, as usual: nothing is lost by that during set-up. After collect() the first one is only noted for
+// asked(), and the next ends the process at once, however long the step takes. Make it before any other thread is
+// started: threads inherit that they are not disturbed. No handler, no global.
 class StopRequest {
  public:
   StopRequest();

@@ -110,7 +110,8 @@ ScheduleShape resolve_schedule(const RunConfig& config, const BatchShape& batch,
   if (schedule.decay_iters <= 0) return schedule;
   const char* const horizon = scheduler.lr_decay_iters == 0 ? "the length of the run" : "lr_decay_iters";
   if (schedule.warmup_iters >= schedule.decay_iters)
-    report.broken("scheduler.lr_warmup_iters", "must be below {}, which is {}", horizon, schedule.decay_iters);
+    report.broken("scheduler.lr_warmup_iters", "must be below {}, which is {}; 0: no warm-up", horizon,
+                  schedule.decay_iters);
   if (scheduler.lr_decay_style != LrDecayStyle::wsd) return schedule;
   if (schedule.wsd_decay_iters == 0)
     report.missing("scheduler.lr_wsd_decay_iters", "lr_decay_style=WSD needs the length of its final decay");

@@ -117,7 +117,8 @@ std::span<const Field> DdpConfig::fields() {
   static constexpr std::array table{
       field<&C::data_parallel_sharding_strategy>(
           "data_parallel_sharding_strategy",
-          "what replicas share instead of each having all of it: nothing, optimizer state, gradients too, weights too"),
+          "what replicas share instead of each having all of it: nothing, optimizer state (ZeRO-1), gradients too "
+          "(ZeRO-2), weights too (ZeRO-3)"),
       field<&C::bucket_size>("bucket_size",
                              "gradients reduced at a time, in elements; 0: the larger of 40000000 and 1000000 x "
                              "replicas")

@@ -125,9 +125,10 @@ void Attention::f(Run& run, AttentionSaved& s, const Tensor& x, const Tensor& y)
 
 void Attention::b(Run& run, AttentionSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
   s.dqkv = run.stash.take(Life::b_to_w, s.qkv.shape, s.qkv.dtype, "attention.dqkv");
-  s.dout = gradient_before_dropout(run, out_, dy, dropout(), "attention.dprojected");
+  const ProjectionGradient dprojected = gradient_before_dropout(run, out_, dy, dropout(), "attention.dprojected");
+  s.dout = dprojected.kept;
   const Tensor dattended = run.scratch.take(s.out.shape, s.out.dtype, "attention.dout");
-  run.ops.wait(out_.backward_input(run, s.dout, dattended));
+  run.ops.wait(out_.backward_input(run, dprojected.all, dattended));
 
   const Heads heads = turned_heads(s), grads = heads_of(s.dqkv);
   run.ops.attention_back({.q = heads.q,

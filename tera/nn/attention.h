@@ -33,7 +33,7 @@ struct AttentionSaved final : Saved {
   Tensor out;     // [T,ND]
   Tensor lse;     // [N,T]
   Tensor dqkv;    // [T,(N+2G)D]
-  Tensor dout;    // [T,H]: gradient of the projection's output, all rows; dy itself without dropout and cut rows
+  Tensor dout;    // [T,H]: gradient of the projection's output; dy itself without dropout and cut rows
 };
 
 class Attention final : public BlockOf<AttentionSaved> {

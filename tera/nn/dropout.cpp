@@ -17,18 +17,22 @@ void forward_with_dropout(Run& run, const Linear& linear, const Tensor& x, const
                    .key = dropout.key});
 }
 
-Tensor gradient_before_dropout(Run& run, const Linear& linear, const Tensor& dy, const Dropout& dropout,
-                               std::string_view tag) {
+ProjectionGradient gradient_before_dropout(Run& run, const Linear& linear, const Tensor& dy, const Dropout& dropout,
+                                           std::string_view tag) {
   Arena& until_w = run.stash.arena(Life::b_to_w);
-  if (!dropout.active(run)) return linear.gradient_of_all_rows(run, dy, until_w, tag);
-  const Tensor dx = (dropout.tp.cuts_rows() ? run.scratch : until_w).take(dy.shape, dy.dtype, tag);
-  run.ops.dropout({.x = dy,
-                   .y = dx,
-                   .residual = {},
-                   .rows = dropout.tp.own_rows(run.mb.rows),
-                   .rate = dropout.rate,
-                   .key = dropout.key});
-  return linear.gradient_of_all_rows(run, dx, until_w, tag);
+  const bool keep_all = run.w_follows || !dropout.tp.cuts_rows();
+  Tensor own = dy;
+  if (dropout.active(run)) {
+    own = (keep_all && dropout.tp.cuts_rows() ? run.scratch : until_w).take(dy.shape, dy.dtype, tag);
+    run.ops.dropout({.x = dy,
+                     .y = own,
+                     .residual = {},
+                     .rows = dropout.tp.own_rows(run.mb.rows),
+                     .rate = dropout.rate,
+                     .key = dropout.key});
+  }
+  const Tensor all = linear.gradient_of_all_rows(run, own, keep_all ? until_w : run.scratch, tag);
+  return {all, keep_all ? all : own};
 }
 
 }  // namespace tera

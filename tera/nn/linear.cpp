@@ -110,7 +110,8 @@ void Linear::backward_weight(Run& run, const Tensor& x, const Tensor& dy) const 
   if (!weight_->grad) return;
   ScratchScope scope(run.scratch);
   const Tensor all = split_ == Split::out ? tp_.gather(run, x, run.scratch, "linear.x") : x;
-  run.ops.gemm({.a = dy, .b = all, .out = weight_->grad, .trans_a = true, .accumulate = true});
+  const Tensor all_dy = dy.dim(0) == all.dim(0) ? dy : gradient_of_all_rows(run, dy, run.scratch, "linear.dy");
+  run.ops.gemm({.a = all_dy, .b = all, .out = weight_->grad, .trans_a = true, .accumulate = true});
 }
 
 }  // namespace tera

@@ -40,11 +40,11 @@ class Linear {
   std::int64_t out_features() const { return out_; }                                            // of this rank
   void forward(Run& run, const Tensor& x, const Tensor& y, const Tensor& residual = {}) const;  // x [T,in]  y [T,out]
 
-  // dy as backward takes it: of all rows. Gathered rows come from `arena`; keep them for backward_weight.
+  // dy as backward_input takes it: of all rows. Gathered rows come from `arena`.
   Tensor gradient_of_all_rows(Run& run, const Tensor& dy, Arena& arena, std::string_view tag) const;
   // And the bias gradient. dx is there after the ticket; meanwhile this rank may do something else.
   Ticket backward_input(Run& run, const Tensor& dy, const Tensor& dx) const;
-  void backward_weight(Run& run, const Tensor& x, const Tensor& dy) const;
+  void backward_weight(Run& run, const Tensor& x, const Tensor& dy) const;  // dy of all rows or of this rank's
 
  private:
   std::vector<Part> parts_of(const LinearSpec& spec, bool bias) const;

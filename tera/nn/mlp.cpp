@@ -28,10 +28,11 @@ void Mlp::f(Run& run, MlpSaved& s, const Tensor& x, const Tensor& y) {
 
 void Mlp::b(Run& run, MlpSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
   s.dup = run.stash.take(Life::b_to_w, s.up.shape, s.up.dtype, "mlp.dup");
-  s.ddown = gradient_before_dropout(run, down_, dy, dropout(), "mlp.ddown");
+  const ProjectionGradient ddown = gradient_before_dropout(run, down_, dy, dropout(), "mlp.ddown");
+  s.ddown = ddown.kept;
   const Tensor dact = run.scratch.take(s.act.shape, x.dtype, "mlp.dact");
   const Tensor dnormed = run.scratch.take(x.shape, x.dtype, "mlp.dnormed");
-  run.ops.wait(down_.backward_input(run, s.ddown, dact));
+  run.ops.wait(down_.backward_input(run, ddown.all, dact));
   run.ops.activation_back({.kind = spec_.activation, .dy = dact, .x = s.up, .dx = s.dup});
   const Ticket summed = up_.backward_input(run, s.dup, dnormed);
   if (spec_.recompute_activation) {

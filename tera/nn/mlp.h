@@ -24,7 +24,7 @@ struct MlpSaved final : Saved {
   Tensor up;      // [T,2F] gated, else [T,F]
   Tensor act;     // [T,F]
   Tensor dup;     // like up
-  Tensor ddown;   // [T,H]: gradient of the projection's output, all rows; dy itself without dropout and cut rows
+  Tensor ddown;   // [T,H]: gradient of the projection's output; dy itself without dropout and cut rows
 };
 
 class Mlp final : public BlockOf<MlpSaved> {

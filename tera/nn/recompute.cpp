@@ -20,7 +20,7 @@ void Recompute::b(Run& run, RecomputeSaved& s, const Tensor& x, const Tensor& dy
   ScratchScope scope(run.stash.replay());
   Arena& until_w = run.stash.arena(Life::b_to_w);
   Stash stash(run.stash.replay(), until_w, until_w, run.stash.replay());
-  Run inner{run.ops, stash, run.scratch, run.mb, run.w_in_b};
+  Run inner{run.ops, stash, run.scratch, run.mb, run.w_follows, run.w_in_b};
   {
     ScratchScope forward_scope(run.scratch);
     const Tensor y = run.scratch.take(x.shape, x.dtype, "recompute.y");  // nobody reads it, but forward writes it

@@ -35,8 +35,8 @@ struct Run {
   Stash& stash;
   Arena& scratch;
   const MicroBatch& mb;
-  // B and W of the block are played back to back, and B may do a part of W while sums of other ranks are on their way.
-  bool w_in_b = false;
+  bool w_follows = false;  // B and W of the block are played back to back: what B made for W lives for a moment only
+  bool w_in_b = false;     // and B may do a part of W while sums of other ranks are on their way
 };
 
 }  // namespace tera

@@ -207,7 +207,7 @@ void Pipeline::play_bw(Chunk& chunk, const Action& action, const MicroBatch& mb)
   Flight& flight = flight_of(chunk, action.microbatch);
   flight.b_to_w = take(chunk.memory.b_to_w, action.microbatch);
   Stash stash = stash_of(flight);
-  Run run{ops_, stash, *memory_.scratch, mb, stage_.w_in_b};
+  Run run{ops_, stash, *memory_.scratch, mb, /*w_follows=*/true, stage_.w_in_b};
   flight.dy.back() = borders_.input(action);
   const Tensor result = borders_.result(action);
   const TwoBorders dy(*flight.b_to_w, chunk.blocks.size(), borders_.shape_of(mb), stage_.dtype, "border.dy");

@@ -105,6 +105,11 @@ class RunOfRank {
         log_({.console = first_ ? STDOUT_FILENO : -1}),
         backend_(make_backend(setup, seat.rank())),
         world_(seat.join(*backend_.ops)) {
+    require_user(
+        world_->size() == launch.world,
+        "{} processes were started, but {} found each other: started by another MPI than the one that tera was "
+        "built with (tera doctor names it)",
+        launch.world, world_->size());
     if (first_) check_shared_memory(setup, launch, backend_);
     if (world_->size() > 1) agree(*world_, *backend_.ops, *backend_.device, "the configuration", config_hash(setup));
     DataSource data = make_data_source(setup);

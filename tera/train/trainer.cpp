@@ -103,7 +103,8 @@ void Trainer::load_batch() {
 // Enqueues a step; then reports the one before it, whose results have come meanwhile. A vote to stop is told with the
 // results, so all ranks learn of it at the same step.
 void Trainer::start_step(const StopRequest& stop) {
-  if (!pending_) last_report_ = Clock::now();
+  const auto begin = Clock::now();
+  if (!pending_) last_report_ = begin;
   load_batch();
   step_.forward_backward();
   Pending started;
@@ -114,6 +115,7 @@ void Trainer::start_step(const StopRequest& stop) {
   consumed_ += setup_.batch.global_batch;
   started.metrics.step = ++done_;
   started.metrics.tokens = consumed_ * setup_.batch.seq_length;
+  started.enqueue_ms = milliseconds_since(begin);
   report_pending();
   pending_ = started;
 }
@@ -131,7 +133,8 @@ void Trainer::report(Pending pending) {
   metrics.loss = result.loss_sum / static_cast<double>(std::max<std::int64_t>(pending.counted, 1));
   metrics.grad_norm = result.grad_norm;
   stopping_ = stopping_ || result.votes > 0;
-  metrics.step_ms = milliseconds_since(last_report_);
+  // From report to report; but the last step, reported right after the one before it, took at least the host's time.
+  metrics.step_ms = std::max(milliseconds_since(last_report_), pending.enqueue_ms);
   last_report_ = Clock::now();
   metrics.tokens_per_s =
       static_cast<double>(setup_.batch.global_batch * setup_.batch.seq_length) / metrics.step_ms * 1e3;

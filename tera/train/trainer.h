@@ -40,6 +40,7 @@ class Trainer {
     StepMetrics metrics;  // loss, norm and times are filled in when they are known
     TrainingStep::Reading reading;
     std::int64_t counted = 0;  // targets
+    double enqueue_ms = 0;     // of the host
   };
 
   void load_batch();
