@@ -79,7 +79,7 @@ void ThreadComm::combine_rows(std::int64_t begin, std::int64_t end, const Tensor
 Ticket ThreadComm::do_all_reduce(const Tensor& inout, Reduce how, Ticket after) {
   const std::int64_t n = count(inout.shape);
   const Call call{.kind = CallKind::all_reduce, .dtype = inout.dtype, .elements = n, .how = how};
-  const InCall scope(hub_, group_, group_.world_rank(rank_), call);
+  const InCall scope(hub_, group_, rank_, call);
   ops_.wait(after);
   const Tensor flat = inout.view(shape(n));
   constexpr std::int64_t grain = 64;  // parts begin at whole cache lines
@@ -98,7 +98,7 @@ Ticket ThreadComm::do_all_reduce(const Tensor& inout, Reduce how, Ticket after) 
 
 Ticket ThreadComm::do_all_gather(const Tensor& shard, const Tensor& whole, Ticket after) {
   const Call call{.kind = CallKind::all_gather, .dtype = shard.dtype, .elements = count(shard.shape)};
-  const InCall scope(hub_, group_, group_.world_rank(rank_), call);
+  const InCall scope(hub_, group_, rank_, call);
   ops_.wait(after);
   meet({.call = call, .tensor = shard});
   const std::int64_t rows = shard.dim(0);
@@ -113,7 +113,7 @@ Ticket ThreadComm::do_all_gather(const Tensor& shard, const Tensor& whole, Ticke
 Ticket ThreadComm::do_reduce_scatter(const Tensor& whole, const Tensor& shard, Reduce how, Ticket after) {
   const std::int64_t n = count(shard.shape);
   const Call call{.kind = CallKind::reduce_scatter, .dtype = shard.dtype, .elements = n, .how = how};
-  const InCall scope(hub_, group_, group_.world_rank(rank_), call);
+  const InCall scope(hub_, group_, rank_, call);
   ops_.wait(after);
   meet({.call = call, .tensor = whole.view(shape(n * size()))});
   combine_rows(rank_ * n, (rank_ + 1) * n, shard.view(shape(n)), how);
@@ -126,7 +126,7 @@ Ticket ThreadComm::do_all_to_all(const Tensor& in, const Tensor& out, std::span<
   Shape row = in.shape;
   row[0] = 1;
   const Call call{.kind = CallKind::all_to_all, .dtype = in.dtype, .elements = count(row)};
-  const InCall scope(hub_, group_, group_.world_rank(rank_), call);
+  const InCall scope(hub_, group_, rank_, call);
   ops_.wait(after);
   meet({.call = call, .tensor = in, .in_rows = in_rows.data()});
   std::int64_t to = 0;
@@ -147,7 +147,7 @@ Ticket ThreadComm::do_all_to_all(const Tensor& in, const Tensor& out, std::span<
 
 Ticket ThreadComm::do_broadcast(const Tensor& inout, int root, Ticket after) {
   const Call call{.kind = CallKind::broadcast, .dtype = inout.dtype, .elements = count(inout.shape), .root = root};
-  const InCall scope(hub_, group_, group_.world_rank(rank_), call);
+  const InCall scope(hub_, group_, rank_, call);
   ops_.wait(after);
   meet({.call = call, .tensor = inout});
   copy(of(root).tensor.view(inout.shape), inout);
@@ -173,7 +173,7 @@ void ThreadComm::copy_with_post(const Transfer& transfer, Post& post) {
 Ticket ThreadComm::do_exchange(std::span<const Transfer> transfers, Ticket after) {
   Call call{.kind = CallKind::exchange};
   for (const Transfer& transfer : transfers) call.elements += count(transfer.tensor.shape);
-  const InCall scope(hub_, group_, group_.world_rank(rank_), call);
+  const InCall scope(hub_, group_, rank_, call);
   const std::uint64_t exchange = ++exchanges_;
   exchanged_elements_ = call.elements;
   ops_.wait(after);
@@ -186,20 +186,20 @@ Ticket ThreadComm::do_exchange(std::span<const Transfer> transfers, Ticket after
 
 void ThreadComm::finish(std::uint64_t exchange) {
   const Call call{.kind = CallKind::exchange, .elements = exchanged_elements_};
-  const InCall scope(hub_, group_, group_.world_rank(rank_), call);
+  const InCall scope(hub_, group_, rank_, call);
   group_.finish_exchanges(rank_, exchange);
 }
 
 void ThreadComm::barrier() {
   const Call call{.kind = CallKind::barrier};
-  const InCall scope(hub_, group_, group_.world_rank(rank_), call);
+  const InCall scope(hub_, group_, rank_, call);
   group_.meet(rank_, {.call = call});
   group_.have_read(rank_);
 }
 
 std::unique_ptr<Comm> ThreadComm::split(int color, int key, std::string name) {
   const Call call{.kind = CallKind::split};
-  const InCall scope(hub_, group_, group_.world_rank(rank_), call);
+  const InCall scope(hub_, group_, rank_, call);
   group_.meet(rank_, {.call = call, .color = color, .key = key});
   std::vector<int> ranks;  // of this group
   for (int r = 0; r < size(); ++r)

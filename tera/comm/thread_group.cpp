@@ -180,6 +180,22 @@ void ThreadGroup::have_read(int rank) {
   if (leaving_.load() > 0) wake();  // after the store, as leave() looks after its own
 }
 
+void ThreadGroup::come_out(int rank) {
+  slot(rank).inside.fetch_sub(1);
+  if (leaving_.load() > 0) wake();
+}
+
+// After a failure nobody waits in a call for long: who waits is woken, and copies end.
+void ThreadGroup::wait_for_others_to_come_out(int rank) {
+  const auto deadline = std::chrono::steady_clock::now() + hub_.options().timeout;
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline, [&] {
+    for (int r = 0; r < size(); ++r)
+      if (r != rank && slot(r).inside.load() > 0) return false;
+    return true;
+  });
+}
+
 void ThreadGroup::leave(int rank) noexcept {
   const auto own_is_copied = [](const Post& post) { return post.state == Post::State::copying; };
   const auto copied_here = [&](const Post& post) { return post.state == Post::State::done && post.copier == rank; };
@@ -198,6 +214,7 @@ void ThreadGroup::leave(int rank) noexcept {
     return std::all_of(slots_.begin(), slots_.end(), done_with_me) &&
            std::none_of(slot(rank).posts.begin(), slot(rank).posts.end(), own_is_copied);
   });
+  if (hub_.failed_rank() >= 0) wait_for_others_to_come_out(rank);
   leaving_.fetch_sub(1);
   if (waited == Waited::late) hub_.abort(world_rank(rank), "left while others still used its queue");
 }
@@ -253,8 +270,12 @@ void ThreadGroup::finish_exchanges(int rank, std::uint64_t exchange) {
   }
 }
 
-InCall::InCall(ThreadHubState& hub, const ThreadGroup& group, int world_rank, const Call& call)
-    : activity_(hub.activity(world_rank)), exceptions_(std::uncaught_exceptions()) {
+InCall::InCall(ThreadHubState& hub, ThreadGroup& group, int rank, const Call& call)
+    : group_(group),
+      rank_(rank),
+      activity_(hub.activity(group.world_rank(rank))),
+      exceptions_(std::uncaught_exceptions()) {
+  group.enter(rank);
   const std::lock_guard lock(activity_.mutex);
   activity_.group = &group;
   activity_.call = call;
@@ -263,6 +284,7 @@ InCall::InCall(ThreadHubState& hub, const ThreadGroup& group, int world_rank, co
 }
 
 InCall::~InCall() {
+  group_.come_out(rank_);
   if (std::uncaught_exceptions() > exceptions_) return;  // what a rank failed in is what the others should read
   const std::lock_guard lock(activity_.mutex);
   activity_.inside = false;

@@ -74,8 +74,8 @@ class ThreadHubState {
   int spins() const { return spins_; }
 
   void abort(int rank, std::string_view reason) noexcept;
-  int failed_rank() const { return failed_rank_.load(std::memory_order_acquire); }  // -1: none
-  std::string_view reason() const { return {reason_.data(), reason_size_}; }        // once a rank has failed
+  int failed_rank() const { return failed_rank_.load(); }                     // -1: none
+  std::string_view reason() const { return {reason_.data(), reason_size_}; }  // once a rank has failed
 
  private:
   ThreadCommOptions options_;
@@ -112,7 +112,11 @@ class ThreadGroup {
 
   // This rank's queue now waits for what the others brought to the phase.
   void have_read(int rank);
-  // A rank goes away, and its queue with it: waits until nobody will ask for a ticket of it any more.
+  // A rank goes into a call and comes out of it, in whatever way.
+  void enter(int rank) { slot(rank).inside.fetch_add(1); }
+  void come_out(int rank);
+  // A rank goes away, and its queue and its memory with it: waits until nobody will ask for a ticket of it any more;
+  // and where a rank has failed, and calls end halfway, until all others are out of theirs.
   void leave(int rank) noexcept;
 
   void wake();
@@ -125,6 +129,7 @@ class ThreadGroup {
   struct alignas(64) Slot {
     std::atomic<std::uint64_t> phase{0};  // how many this rank has come to
     std::atomic<std::uint64_t> read{0};   // and in how many it is done with the others' arrivals
+    std::atomic<int> inside{0};           // calls that it is in, which may read the others' memory
     std::array<Arrival, 2> arrivals;
     std::array<Post, posts_per_rank> posts;
   };
@@ -135,6 +140,7 @@ class ThreadGroup {
   bool all_at(std::uint64_t phase) const;
   template <class Done>
   Waited wait_until(const Done& done);
+  void wait_for_others_to_come_out(int rank);
   Post* waiting_post(int rank, const Transfer& transfer);
   [[noreturn]] void missing(int rank, Waited waited, const std::vector<int>& absent);
   void compare_calls(int rank);
@@ -152,12 +158,14 @@ class ThreadGroup {
 // Says in the hub what a rank is about, for as long as it lives.
 class InCall {
  public:
-  InCall(ThreadHubState& hub, const ThreadGroup& group, int world_rank, const Call& call);
+  InCall(ThreadHubState& hub, ThreadGroup& group, int rank, const Call& call);
   ~InCall();
   InCall(const InCall&) = delete;
   InCall& operator=(const InCall&) = delete;
 
  private:
+  ThreadGroup& group_;
+  int rank_;
   Activity& activity_;
   int exceptions_;
 };

@@ -38,7 +38,8 @@ std::vector<DataParallel::ReplicaSum> DataParallel::replica_sums(const Bucket& b
       Comm* group = part.replicas == groups_.tp.size() ? &groups_.tp : &groups_.kv;
       const std::int64_t begin = param->offset - bucket.begin + part.local_row * width;
       const std::int64_t end = begin + part.held()[0] * width;
-      if (!sums.empty() && sums.back().group == group && begin - sums.back().end < ParamStore::alignment) {
+      const std::int64_t gap = part.local_row == 0 ? ParamStore::alignment : 1;  // within a parameter there is none
+      if (!sums.empty() && sums.back().group == group && begin - sums.back().end < gap) {
         sums.back().end = end;
       } else {
         sums.push_back({begin, end, group});
@@ -211,7 +212,7 @@ void DataParallel::hand_out_weights() {
   }
 }
 
-void DataParallel::settle() {
+void DataParallel::wait_for_weights() {
   for (State& state : states_) ops_->wait(std::exchange(state.weights, {}));
 }
 

@@ -39,7 +39,7 @@ class DataParallel final : public ParamWatch {
   // After the update: every rank has all weights again, or will fetch the new ones.
   void hand_out_weights();
   // Weights that are on their way have come. Before anything but a block reads them.
-  void settle();
+  void wait_for_weights();
 
  private:
   struct ReplicaSum {         // of gradients that several tensor-parallel ranks have parts of

@@ -85,10 +85,10 @@ std::string describe_layout(const ParallelShape& parallel) {
 void check_shared_memory(const Setup& setup, const Launch& launch, const Backend& backend) {
   if (launch.local < 2 || launch.local != launch.world || !backend.device->is_host()) return;
   const WorldPlan plan = plan_world(setup, *backend.rules);
-  const auto ranks_of_stage = static_cast<std::size_t>(launch.world / setup.parallel.mesh.pp);
+  const double ranks_of_stage = launch.world / setup.parallel.mesh.pp;
   const std::size_t available = backend.device->available();
   double total = 0;  // may be more than can be addressed
-  for (const StageRehearsal& stage : plan.stages) total += static_cast<double>(stage.memory.total() * ranks_of_stage);
+  for (const StageRehearsal& stage : plan.stages) total += static_cast<double>(stage.memory.total()) * ranks_of_stage;
   if (total > static_cast<double>(available))
     fail_user(
         "the plans of the {} ranks need {:.2f} GiB together, and this machine has {} left; fewer --ranks, a "

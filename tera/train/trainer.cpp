@@ -75,6 +75,7 @@ void Trainer::run(StopRequest& stop) {
     if (evaluation_is_due()) evaluate();
   }
   report_pending();
+  step_.wait_for_weights();
   if (stopping_ && done_ < setup_.batch.train_iters)
     log_.info("{} after step {} of {}",
               out_of_time() ? "train.exit_duration_in_mins is over: stopped" : "stopped on request", done_,

@@ -42,6 +42,9 @@ class TrainingStep {
   void forward_backward();
   // Clips, updates, clears the gradients.
   void update(double lr);
+  // With overlap_param_gather, weights may still be on their way after update(); blocks wait for them, others call
+  // this.
+  void wait_for_weights() { replicas_->wait_for_weights(); }
   // Sum of the token losses of all loaded microbatches and ranks, without gradients.
   double evaluate();
 

@@ -210,5 +210,28 @@ TEST(RunThreads, ReturnsWhenAllAreDone) {
   EXPECT_THROW(run_threads(0, patient, [](Seat&) {}), Error);
 }
 
+// A rank that another one reads from is woken by the fault of a third, and its memory goes: not before the reader is
+// done.
+TEST(CommFailure, MemoryStaysWhileOthersReadIt) {
+  for (int round = 0; round < 3; ++round) {
+    const std::string message = message_of<Error>([] {
+      run_threads(3, patient, [](Seat& seat) {
+        constexpr std::int64_t n = 20'000'000;  // so large that it is given back to the system at once
+        cpu::CpuOps ops(1, cpu::best_isa());
+        std::vector<float> memory(seat.rank() < 2 ? static_cast<std::size_t>(n) : 0, 1.0f);
+        const auto world = seat.join(ops);
+        const auto pair = world->split(seat.rank() < 2 ? 0 : 1, seat.rank(), "pair");
+        world->barrier();
+        if (seat.rank() == 2) {
+          std::this_thread::sleep_for(3ms);
+          throw std::runtime_error("the fault of a third");
+        }
+        for (int i = 0; i < 100; ++i) pair->broadcast(make_tensor(memory.data(), shape(n), DType::f32), 0);
+      });
+    });
+    EXPECT_TRUE(contains(message, "rank 2: the fault of a third")) << message;
+  }
+}
+
 }  // namespace
 }  // namespace tera::test

@@ -79,6 +79,54 @@ TEST(Sweep, ScheduleOverlapAndRecomputeChangeNoBit) {
         expect_same_bits({config, group.ranks, group.base}, {config, group.ranks, group.base + variant});
 }
 
+// What a model or a run can have besides, where cutting it could go wrong: each against one rank of the same.
+TEST(Sweep, UnusualModelsAndLayouts) {
+  const Overrides one_group{"model.num_query_groups=1"}, qkv_bias{"model.add_qkv_bias=true"};
+  const Overrides qk_norm{"model.qk_layernorm=true"};
+  const Overrides sgd{"optimizer.optimizer=sgd", "optimizer.sgd_momentum=0.9", "optimizer.lr=0.01"};
+  const Overrides frozen{"model.freeze=['*.mlp.*','*embed*']"}, frozen_gpt{"model.freeze=['*.attn.*']"};
+  const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};
+  const Overrides padded{"model.pad_vocab_in_softmax=true", "model.make_vocab_size_divisible_by=64",
+                         "model.vocab_size=100"};
+  const Overrides uneven{"dist.pipeline_model_parallel_layout=Et|t*2|t|L"};
+  const Overrides few{"train.global_batch_size=8", "train.micro_batch_size=4"};
+  const Overrides window{"model.window_size=5"};
+  struct Extra {
+    std::string config;
+    Overrides model;
+    int ranks;
+    Overrides layout;
+  };
+  const std::vector<Extra> extras{
+      {"sweep_llama", qkv_bias, 4, tp4},
+      {"sweep_llama", qkv_bias, 4, tp4 + sp},
+      {"sweep_llama", qkv_bias + one_group, 8, tp4 + sp + zero3},
+      {"sweep_gpt", one_group, 4, tp4 + sp},
+      {"sweep_gpt", one_group, 2, tp2},
+      {"sweep_llama", qk_norm, 4, tp4},
+      {"sweep_llama", qk_norm, 4, tp2 + sp + pp2},
+      {"sweep_llama", sgd, 4, zero1 + buckets},
+      {"sweep_llama", sgd, 4, pp2 + zero3},
+      {"sweep_llama", frozen, 4, pp2 + zero1},
+      {"sweep_llama", frozen, 4, tp2 + sp + zero3},
+      {"sweep_gpt", frozen_gpt, 4, pp2 + zero2},
+      {"sweep_gpt", dropout, 4, tp2 + sp + pp2},
+      {"sweep_gpt", dropout, 4, zero3 + full},
+      {"sweep_llama", dropout, 2, pp2 + zero_bubble_v},
+      {"sweep_gpt", padded, 2, tp2},
+      {"sweep_llama", {}, 4, pp4 + uneven},
+      {"sweep_gpt", {}, 4, pp4 + uneven + zero_bubble},
+      {"sweep_gpt", few, 4, pp4},
+      {"sweep_llama", few, 4, pp2 + vp2},
+      {"sweep_llama", window, 4, tp4 + sp},
+  };
+  for (const auto& extra : extras) {
+    SweepResult alone;
+    play_threads({.config = extra.config, .overrides = extra.model}, sweep_steps, alone);
+    expect_like_one_rank({extra.config, extra.ranks, extra.model + extra.layout}, alone);
+  }
+}
+
 // A few of everything, under ThreadSanitizer in every check of a change.
 TEST(SweepFew, Llama) { sweep("sweep_llama", 3, 11); }
 TEST(SweepFew, Gpt) { sweep("sweep_gpt", 8, 11); }
