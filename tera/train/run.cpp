@@ -14,6 +14,7 @@
 #include "tera/checkpoint/gather_weights.h"
 #include "tera/comm/agree.h"
 #include "tera/config/describe.h"
+#include "tera/pipeline/check.h"
 #include "tera/train/console.h"
 #include "tera/train/loss_plot.h"
 #include "tera/train/plan_table.h"
@@ -69,13 +70,16 @@ std::uint64_t config_hash(Setup setup) {
   return hash_text(resolved_yaml(setup));
 }
 
-// "8 ranks: tp 2 x pp 2 x dp 2, sequence parallel, 1f1b, optim_grads"
-std::string describe_layout(const ParallelShape& parallel) {
+// "8 ranks: tp 2 x pp 2 x dp 2, sequence parallel, 1f1b (11 % of the time waiting), optim_grads"
+std::string describe_layout(const Setup& setup) {
+  const ParallelShape& parallel = setup.parallel;
   std::string text = fmt::format("{} ranks: tp {} x pp {} x dp {}", parallel.mesh.world, parallel.mesh.tp,
                                  parallel.mesh.pp, parallel.dp);
   if (parallel.sequence_parallel) text += ", sequence parallel";
   if (parallel.mesh.pp > 1) text += fmt::format(", {}", name_of(parallel.schedule));
   if (parallel.chunks > 1) text += fmt::format(" with {} chunks a rank", parallel.chunks);
+  if (parallel.mesh.pp > 1)
+    text += fmt::format(" ({:.0f} % of the time waiting)", 100 * check(training_schedule(setup)).bubble);
   if (parallel.dp > 1 && parallel.sharding != Sharding::no_shard)
     text += fmt::format(", {}", name_of(parallel.sharding));
   return text;
@@ -121,8 +125,13 @@ class RunOfRank {
 
   void run(const std::string& config, StopRequest& stop) {
     if (first_) open_folder(config);
-    trainer_->run(stop);
-    save(config);
+    try {
+      trainer_->run(stop);
+      save(config);
+    } catch (const std::exception& error) {  // told on the console by whoever started the ranks
+      log_.file_only("error: {}", error.what());
+      throw;
+    }
     if (first_) draw_losses(setup_.run_dir, setup_, log_);
   }
 
@@ -147,7 +156,7 @@ class RunOfRank {
               setup_.model.num_layers, setup_.model.hidden,
               static_cast<double>(trainer_->step().count_parameters()) / 1e6);
     log_.info("device: {}{}; data: {}", backend_.name, several ? " on each rank" : "", data_summary_);
-    if (several) log_.info("{}", describe_layout(setup_.parallel));
+    if (several) log_.info("{}", describe_layout(setup_));
     const auto largest = std::max_element(planned_bytes_.begin(), planned_bytes_.end());
     log_.info("batch: {} x {} tokens in {} microbatch{}; memory: {} as planned{}", batch.global_batch, batch.seq_length,
               batch.num_microbatches, batch.num_microbatches == 1 ? "" : "es",

@@ -148,7 +148,8 @@ void Trainer::report(Pending pending) {
 
 void Trainer::check_finite(const StepMetrics& metrics) const {
   require_user(std::isfinite(metrics.loss) && std::isfinite(metrics.grad_norm),
-               "step {}: loss {} and gradient norm {} are not finite; a lower optimizer.lr, a longer "
+               "step {}: the loss is {}, the gradient norm {}, and one that is not finite ends the run; a lower "
+               "optimizer.lr, a longer "
                "scheduler.lr_warmup_iters or a smaller optimizer.clip_grad may help",
                metrics.step, metrics.loss, metrics.grad_norm);
 }
