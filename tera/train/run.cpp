@@ -100,13 +100,18 @@ void check_shared_memory(const Setup& setup, const Launch& launch, const Backend
         launch.world, total / 0x1p30, format_bytes(available));
 }
 
+// mpirun gives its first process something that looks like a terminal, whatever its own output is.
+std::optional<bool> can_redraw(const Launch& launch) {
+  return launch.kind == LaunchKind::mpi ? std::optional(false) : std::nullopt;
+}
+
 // One rank of a run. All ranks make the same calls; what a run shows and writes is the first one's.
 class RunOfRank {
  public:
   RunOfRank(const Setup& setup, const Launch& launch, Seat& seat)
       : setup_(setup),
         first_(seat.rank() == 0),
-        log_({.console = first_ ? STDOUT_FILENO : -1}),
+        log_({.console = first_ ? STDOUT_FILENO : -1, .terminal = can_redraw(launch)}),
         backend_(make_backend(setup, seat.rank())),
         world_(seat.join(*backend_.ops)) {
     require_user(
