@@ -1,0 +1,50 @@
+#pragma once
+// A file seen as memory, read only. Its size is fixed when it is opened; whoever shortens a mapped file ends us.
+
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <span>
+#include <type_traits>
+
+namespace tera {
+
+class MappedFile {
+ public:
+  MappedFile() = default;
+  explicit MappedFile(std::filesystem::path path);  // UserError if it is no readable plain file
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile() { unmap(); }
+
+  const std::filesystem::path& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return bytes_; }
+  std::size_t size() const { return bytes_.size(); }
+
+ private:
+  void unmap();
+
+  std::filesystem::path path_;
+  std::span<const std::byte> bytes_;
+};
+
+// Numbers as they lie in a file, at any address: read by copying, since a pointer to them may be unaligned.
+template <class T>
+requires std::is_trivially_copyable_v<T>
+class PackedArray {
+ public:
+  PackedArray() = default;
+  explicit PackedArray(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  std::size_t size() const { return bytes_.size() / sizeof(T); }
+  std::span<const std::byte> bytes() const { return bytes_; }
+  T operator[](std::size_t i) const {
+    T value;
+    std::memcpy(&value, bytes_.data() + i * sizeof(T), sizeof(T));
+    return value;
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace tera
