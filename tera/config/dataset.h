@@ -7,17 +7,29 @@
 #include <vector>
 
 #include "tera/base/enum_names.h"
+#include "tera/config/blend_part.h"
 
 namespace tera {
 
 struct Field;
 
-enum class DatasetKind : std::uint8_t { mock, text };
+enum class DatasetKind : std::uint8_t { mock, text, indexed };
 
 struct DatasetConfig {
   DatasetKind kind = DatasetKind::mock;
   std::vector<std::string> data_path;
+  std::vector<BlendPart> blend;
+  std::vector<std::string> train_data_path;
+  std::vector<std::string> valid_data_path;
+  std::vector<std::string> test_data_path;
   std::string split = "969,30,1";
+  std::string data_cache_path;
+  double mid_level_dataset_surplus = 0.005;
+  bool full_validation = false;
+  bool add_extra_token_to_sequence = true;
+  bool drop_last_partial_validation_sequence = true;
+  bool reset_position_ids = false;
+  bool eod_mask_loss = false;
 
   static std::span<const Field> fields();
   bool operator==(const DatasetConfig&) const = default;
@@ -26,7 +38,8 @@ struct DatasetConfig {
 template <>
 struct EnumNames<DatasetKind> {
   static constexpr std::array values{std::pair{DatasetKind::mock, std::string_view("mock")},
-                                     std::pair{DatasetKind::text, std::string_view("text")}};
+                                     std::pair{DatasetKind::text, std::string_view("text")},
+                                     std::pair{DatasetKind::indexed, std::string_view("indexed")}};
 };
 
 }  // namespace tera

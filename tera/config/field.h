@@ -12,10 +12,11 @@
 #include <vector>
 
 #include "tera/base/enum_names.h"
+#include "tera/config/blend_part.h"
 
 namespace tera {
 
-enum class FieldKind : std::uint8_t { boolean, whole, number, text, text_list, choice, section };
+enum class FieldKind : std::uint8_t { boolean, whole, number, text, text_list, blend, choice, section };
 
 // A named enum, or an optional one, seen as an index into its list of names; -1 when unset.
 struct ChoiceAccess {
@@ -116,6 +117,10 @@ struct FieldType<std::string> {
 template <>
 struct FieldType<std::vector<std::string>> {
   static constexpr FieldKind kind = FieldKind::text_list;
+};
+template <>
+struct FieldType<std::vector<BlendPart>> {
+  static constexpr FieldKind kind = FieldKind::blend;
 };
 template <NamedEnum E>
 struct FieldType<E> {

@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cmath>
 #include <set>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "tera/config/catalog.h"
 #include "tera/config/nearest.h"
 #include "tera/config/report.h"
+#include "tera/config/resolve_data.h"
 #include "tera/config/resolve_model.h"
 #include "tera/config/resolve_parallel.h"
 #include "tera/config/value.h"
@@ -122,39 +120,6 @@ ScheduleShape resolve_schedule(const RunConfig& config, const BatchShape& batch,
   return schedule;
 }
 
-// "969,30,1" to parts of the whole; parts left out at the end are zero.
-SplitShape resolve_split(const std::string& text, Report& report) {
-  std::array<double, 3> weights{};
-  std::size_t count = 0;
-  double sum = 0;
-  bool valid = !text.empty();
-  for (std::size_t start = 0; valid && start <= text.size(); ++count) {
-    const std::size_t comma = std::min(text.find(',', start), text.size());
-    double weight = 0;
-    const auto [stop, error] = std::from_chars(text.data() + start, text.data() + comma, weight);
-    valid = count < weights.size() && error == std::errc{} && stop == text.data() + comma && weight >= 0 &&
-            std::isfinite(weight);
-    if (valid) sum += weights[count] = weight;
-    start = comma + 1;
-  }
-  if (!valid || !(sum > 0) || !std::isfinite(sum)) {
-    report.broken("dataset.split", "must be up to three weights such as 969,30,1, not all zero");
-    return {};
-  }
-  return {.train = weights[0] / sum, .valid = weights[1] / sum, .test = weights[2] / sum};
-}
-
-void check_data_path(const DatasetConfig& dataset, Purpose purpose, Report& report) {
-  if (dataset.kind == DatasetKind::mock && !dataset.data_path.empty())
-    report.broken(
-        "dataset.data_path",
-        "dataset.kind=mock reads no files; set dataset.kind=text to read them, or dataset.data_path=[] to leave them");
-  if (dataset.kind == DatasetKind::text && dataset.data_path.empty() && purpose == Purpose::train)
-    report.missing("dataset.data_path", "dataset.kind=text needs a file, a folder, a pattern or a list of them");
-  for (const std::string& path : dataset.data_path)
-    if (path.empty()) report.broken("dataset.data_path", "an empty path");
-}
-
 std::string resolve_run_dir(const RunSection& run, Report& report) {
   if (!run.dir.empty()) return run.dir;
   const std::string name = run.name.empty() ? "run" : run.name;
@@ -178,6 +143,7 @@ Setup resolve(const RunConfig& config, Purpose purpose, const Origins* origins, 
   if (train_sane && sane.contains("optimizer") && sane.contains("scheduler"))
     setup.schedule = resolve_schedule(config, setup.batch, purpose, report);
   setup.split = resolve_split(config.dataset.split, report);
+  setup.indexed = resolve_indexed(config, purpose, report);
   check_data_path(config.dataset, purpose, report);
   setup.run_dir = resolve_run_dir(config.run, report);
   report.throw_if_any();

@@ -1,6 +1,7 @@
 #pragma once
 // What follows from a RunConfig: every size filled in, every rule checked. Made by resolve(), never changed afterwards.
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -106,6 +107,20 @@ struct SplitShape {
   bool operator==(const SplitShape&) const = default;
 };
 
+// Datasets of a split, and their weights where the user gave some.
+struct BlendShape {
+  std::vector<std::string> prefixes;
+  std::vector<double> weights;
+  bool operator==(const BlendShape&) const = default;
+};
+
+// Of dataset.kind=indexed.
+struct IndexedShape {
+  std::array<BlendShape, 3> blends;  // train, valid, test: the same unless each has its own paths
+  bool own_paths = false;            // each split has; dataset.split does not apply
+  bool operator==(const IndexedShape&) const = default;
+};
+
 struct Setup {
   RunConfig config;  // as written
   ModelShape model;
@@ -113,6 +128,7 @@ struct Setup {
   BatchShape batch;
   ScheduleShape schedule;
   SplitShape split;
+  IndexedShape indexed;
   std::string run_dir;
   bool operator==(const Setup&) const = default;
 };

@@ -100,6 +100,27 @@ std::string read_text_list(const YamlNode& node, std::vector<std::string>& value
   return {};
 }
 
+// One {prefix, weight}, both given and nothing else.
+std::string read_blend_part(const YamlNode& node, BlendPart& part) {
+  const YamlNode* prefix = node.find("prefix");
+  const YamlNode* weight = node.find("weight");
+  if (node.kind != YamlNode::Kind::map || prefix == nullptr || weight == nullptr || node.entries.size() != 2 ||
+      prefix->kind != YamlNode::Kind::scalar)
+    return fmt::format("{} in line {} of the list is not {{prefix: P, weight: W}}", describe_node(node), node.line);
+  part.prefix = prefix->text;
+  return read_number(*weight, part.weight);
+}
+
+std::string read_blend(const YamlNode& node, std::vector<BlendPart>& value) {
+  if (node.kind != YamlNode::Kind::list && node.kind != YamlNode::Kind::null)
+    return not_a(node, "a list of {prefix: P, weight: W}");
+  std::vector<BlendPart> parts(node.items.size());
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    if (std::string wrong = read_blend_part(node.items[i], parts[i]); !wrong.empty()) return wrong;
+  value = std::move(parts);
+  return {};
+}
+
 std::string join_names(std::span<const std::string_view> names) {
   std::string out;
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -147,6 +168,13 @@ std::string write_text_list(const std::vector<std::string>& texts) {
   return out + "]";
 }
 
+std::string write_blend(const std::vector<BlendPart>& parts) {
+  std::string out = "[";
+  for (const BlendPart& part : parts)
+    out += fmt::format("{}{{prefix: {}, weight: {}}}", out.size() > 1 ? ", " : "", quote(part.prefix), part.weight);
+  return out + "]";
+}
+
 double as_double(const Field& field, const void* value) {
   return field.kind == FieldKind::whole ? static_cast<double>(as<std::int64_t>(value)) : as<double>(value);
 }
@@ -175,7 +203,9 @@ std::string describe_limits(const Limits& limits) {
 }  // namespace
 
 std::string read_value(const Field& field, const YamlNode& node, void* value) {
-  if (node.kind == YamlNode::Kind::null && field.kind != FieldKind::text && field.kind != FieldKind::text_list)
+  const bool may_be_empty =
+      field.kind == FieldKind::text || field.kind == FieldKind::text_list || field.kind == FieldKind::blend;
+  if (node.kind == YamlNode::Kind::null && !may_be_empty)
     return fmt::format("no value is given; write {}", describe_type(field));
   switch (field.kind) {
     case FieldKind::boolean: return read_boolean(node, as<bool>(value));
@@ -183,6 +213,7 @@ std::string read_value(const Field& field, const YamlNode& node, void* value) {
     case FieldKind::number: return read_number(node, as<double>(value));
     case FieldKind::text: return read_text(node, as<std::string>(value));
     case FieldKind::text_list: return read_text_list(node, as<std::vector<std::string>>(value));
+    case FieldKind::blend: return read_blend(node, as<std::vector<BlendPart>>(value));
     case FieldKind::choice: return read_choice(field, node, value);
     case FieldKind::section: break;
   }
@@ -196,6 +227,7 @@ std::string write_value(const Field& field, const void* value) {
     case FieldKind::number: return fmt::format("{}", as<double>(value));
     case FieldKind::text: return quote(as<std::string>(value));
     case FieldKind::text_list: return write_text_list(as<std::vector<std::string>>(value));
+    case FieldKind::blend: return write_blend(as<std::vector<BlendPart>>(value));
     case FieldKind::choice: {
       const int index = field.choice->get(value);
       return index < 0 ? "null" : std::string(field.choice->names[static_cast<std::size_t>(index)]);
@@ -214,6 +246,7 @@ std::string describe_type(const Field& field) {
     case FieldKind::number: return "number" + limits;
     case FieldKind::text: return "text";
     case FieldKind::text_list: return "text or list of texts";
+    case FieldKind::blend: return "list of {prefix: text, weight: number}";
     case FieldKind::choice: return join_names(field.choice->names);
     case FieldKind::section: break;
   }
@@ -225,6 +258,9 @@ std::string check_limits(const Field& field, const void* value) {
   if (field.kind == FieldKind::text_list)
     for (const std::string& text : as<std::vector<std::string>>(value))
       if (const std::string wrong = check_utf8(text); !wrong.empty()) return wrong;
+  if (field.kind == FieldKind::blend)
+    for (const BlendPart& part : as<std::vector<BlendPart>>(value))
+      if (const std::string wrong = check_utf8(part.prefix); !wrong.empty()) return wrong;
   if (field.kind != FieldKind::whole && field.kind != FieldKind::number) return {};
   const double number = as_double(field, value);
   const Limits& limits = field.limits;

@@ -10,22 +10,13 @@
 #include <string_view>
 #include <vector>
 
-#include "tera/base/enum_names.h"
 #include "tera/config/setup.h"
+#include "tera/data/data_split.h"
 #include "tera/data/dataset.h"
 #include "tera/data/permutation.h"
 #include "tera/data/tokenizer.h"
 
 namespace tera {
-
-enum class DataSplit : std::uint8_t { train, valid, test };
-
-template <>
-struct EnumNames<DataSplit> {
-  static constexpr std::array values{std::pair{DataSplit::train, std::string_view("train")},
-                                     std::pair{DataSplit::valid, std::string_view("valid")},
-                                     std::pair{DataSplit::test, std::string_view("test")}};
-};
 
 // All documents, each followed by the tokenizer's end of document.
 class TextCorpus {

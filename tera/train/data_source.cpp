@@ -2,7 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "tera/base/error.h"
+#include "tera/data/indexed_builder.h"
+#include "tera/data/once_dataset.h"
 #include "tera/data/text_dataset.h"
 
 namespace tera {
@@ -13,31 +18,105 @@ bool evaluates(const Setup& setup) {
          setup.config.train.eval_interval <= setup.batch.train_iters;
 }
 
-DataSource mock_source(const Setup& setup) {
-  const auto seed = static_cast<std::uint64_t>(setup.config.train.seed);
-  DataSource source;
-  source.train = std::make_unique<MockDataset>(setup.model.vocab, seed);
-  if (evaluates(setup)) source.valid = std::make_unique<MockDataset>(setup.model.vocab, seed, /*part=*/1);
-  source.summary = "mock tokens";
-  return source;
+// Makes the splits of a run, and says what they are made of.
+class SplitMaker {
+ public:
+  virtual ~SplitMaker() = default;
+  virtual std::unique_ptr<Dataset> make(DataSplit split) = 0;  // none where the split has nothing
+  virtual std::string summary() const = 0;
+};
+
+class MockSplits final : public SplitMaker {
+ public:
+  explicit MockSplits(const Setup& setup) : setup_(setup) {}
+  std::unique_ptr<Dataset> make(DataSplit split) override {
+    return std::make_unique<MockDataset>(setup_.model.vocab, static_cast<std::uint64_t>(setup_.config.train.seed),
+                                         /*part=*/static_cast<std::uint64_t>(split));
+  }
+  std::string summary() const override { return "mock tokens"; }
+
+ private:
+  const Setup& setup_;
+};
+
+class TextSplits final : public SplitMaker {
+ public:
+  TextSplits(const Setup& setup, const Tokenizer& tokenizer)
+      : setup_(setup),
+        corpus_(std::make_shared<const TextCorpus>(
+            TextCorpus::Options{
+                .paths = setup.config.dataset.data_path, .vocab_size = setup.model.vocab, .split = setup.split},
+            tokenizer)) {}
+  std::unique_ptr<Dataset> make(DataSplit split) override {
+    return std::make_unique<TextDataset>(
+        corpus_, TextDataset::Options{.split = split,
+                                      .seq_length = setup_.batch.seq_length,
+                                      .seed = static_cast<std::uint64_t>(setup_.config.train.seed)});
+  }
+  std::string summary() const override {
+    return fmt::format("{} tokens in {} documents", corpus_->tokens(), corpus_->documents());
+  }
+
+ private:
+  const Setup& setup_;
+  std::shared_ptr<const TextCorpus> corpus_;
+};
+
+IndexedBuilder::Options indexed_options(const Setup& setup) {
+  const DatasetConfig& dataset = setup.config.dataset;
+  return {.seq_length = setup.batch.seq_length,
+          .vocab_size = setup.model.vocab,
+          .seed = static_cast<std::uint32_t>(setup.config.train.seed),
+          .add_extra_token = dataset.add_extra_token_to_sequence,
+          .drop_last_partial_validation = dataset.drop_last_partial_validation_sequence,
+          .surplus = dataset.mid_level_dataset_surplus,
+          .cache_path = dataset.data_cache_path};
 }
 
-DataSource text_source(const Setup& setup, const Tokenizer& tokenizer) {
-  const auto corpus = std::make_shared<const TextCorpus>(
-      TextCorpus::Options{
-          .paths = setup.config.dataset.data_path, .vocab_size = setup.model.vocab, .split = setup.split},
-      tokenizer);
-  const auto part = [&](DataSplit split) {
-    return std::make_unique<TextDataset>(
-        corpus, TextDataset::Options{.split = split,
-                                     .seq_length = setup.batch.seq_length,
-                                     .seed = static_cast<std::uint64_t>(setup.config.train.seed)});
-  };
-  DataSource source;
-  source.train = part(DataSplit::train);
-  if (evaluates(setup)) source.valid = part(DataSplit::valid);
-  source.summary = fmt::format("{} tokens in {} documents", corpus->tokens(), corpus->documents());
-  return source;
+class IndexedSplits final : public SplitMaker {
+ public:
+  explicit IndexedSplits(const Setup& setup) : setup_(setup), builder_(indexed_options(setup)) {}
+  std::unique_ptr<Dataset> make(DataSplit split) override {
+    const auto i = static_cast<std::size_t>(split);
+    const auto bounds = split_bounds(setup_.split);
+    const bool own = setup_.indexed.own_paths;
+    auto dataset = builder_.build({.split = split,
+                                   .blend = setup_.indexed.blends[i],
+                                   .begin = own ? 0 : bounds[i],
+                                   .end = own ? 1 : bounds[i + 1],
+                                   .samples = samples_asked(setup_, split),
+                                   .lone_prefix_is_plain = own});
+    if (split == DataSplit::train) check_train(dataset.get());
+    if (split == DataSplit::valid && dataset && dataset->samples() == 0) return nullptr;
+    if (split == DataSplit::valid && dataset && setup_.config.dataset.full_validation)
+      return std::make_unique<OnceDataset>(std::move(dataset));
+    return dataset;
+  }
+  std::string summary() const override {
+    return fmt::format("{} tokens in {} documents", builder_.tokens(), builder_.documents());
+  }
+
+ private:
+  void check_train(const Dataset* dataset) const {
+    require_user(dataset != nullptr, "dataset.split={} gives the training data nothing", setup_.config.dataset.split);
+    const std::int64_t asked = samples_asked(setup_, DataSplit::train).value_or(0);
+    require_user(dataset->samples() >= asked,
+                 "the run reads {} samples, and the datasets, which without weights are read once, have {}: give "
+                 "weights (dataset.data_path=[weight, prefix, ...]), or a smaller train.train_iters",
+                 asked, dataset->samples());
+  }
+
+  const Setup& setup_;
+  IndexedBuilder builder_;
+};
+
+std::unique_ptr<SplitMaker> make_splits(const Setup& setup, const Tokenizer& tokenizer) {
+  switch (setup.config.dataset.kind) {
+    case DatasetKind::mock: return std::make_unique<MockSplits>(setup);
+    case DatasetKind::text: return std::make_unique<TextSplits>(setup, tokenizer);
+    case DatasetKind::indexed: return std::make_unique<IndexedSplits>(setup);
+  }
+  fail("datasets of kind {} cannot be made", name_of(setup.config.dataset.kind));
 }
 
 }  // namespace
@@ -50,11 +129,33 @@ std::unique_ptr<Tokenizer> make_tokenizer(const Setup& setup) {
   fail("tokenizer {} cannot be made", name_of(setup.config.tokenizer.tokenizer_type));
 }
 
+std::optional<std::int64_t> samples_asked(const Setup& setup, DataSplit split) {
+  const TrainConfig& train = setup.config.train;
+  const std::int64_t batch = setup.batch.global_batch, iters = setup.batch.train_iters;
+  if (split == DataSplit::train) return train.train_samples > 0 ? train.train_samples : iters * batch;
+  if (split == DataSplit::valid && setup.config.dataset.full_validation) return {};
+  const std::int64_t times =
+      split == DataSplit::valid ? (train.eval_interval > 0 ? iters / train.eval_interval : 0) + 1 : 1;
+  const double asked = static_cast<double>(times) * static_cast<double>(train.eval_iters) * static_cast<double>(batch);
+  require_user(asked < 0x1p62, "train.eval_iters={} asks for {:.2g} samples of the {} split", train.eval_iters, asked,
+               name_of(split));
+  return times * train.eval_iters * batch;
+}
+
+std::unique_ptr<Dataset> make_split(const Setup& setup, DataSplit split) {
+  return make_splits(setup, *make_tokenizer(setup))->make(split);
+}
+
 DataSource make_data_source(const Setup& setup) {
-  auto tokenizer = make_tokenizer(setup);
-  DataSource source =
-      setup.config.dataset.kind == DatasetKind::mock ? mock_source(setup) : text_source(setup, *tokenizer);
-  source.tokenizer = std::move(tokenizer);
+  DataSource source;
+  source.tokenizer = make_tokenizer(setup);
+  const auto splits = make_splits(setup, *source.tokenizer);
+  source.train = splits->make(DataSplit::train);
+  if (evaluates(setup)) source.valid = splits->make(DataSplit::valid);
+  source.valid_batches = setup.config.train.eval_iters;
+  if (source.valid && setup.config.dataset.full_validation)
+    source.valid_batches = (source.valid->samples() + setup.batch.global_batch - 1) / setup.batch.global_batch;
+  source.summary = splits->summary();
   return source;
 }
 

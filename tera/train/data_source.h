@@ -1,9 +1,13 @@
 #pragma once
 // Tokenizer and datasets of a run, from its config.
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "tera/config/setup.h"
+#include "tera/data/data_split.h"
 #include "tera/data/dataset.h"
 #include "tera/data/tokenizer.h"
 
@@ -15,9 +19,16 @@ struct DataSource {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<Dataset> train;
   std::unique_ptr<Dataset> valid;  // none when the split gives it nothing or no evaluation is asked for
+  std::int64_t valid_batches = 0;  // global batches of one evaluation
   std::string summary;             // for the log
 };
 
 DataSource make_data_source(const Setup& setup);
+
+// One split alone, as training would see it; none where dataset.split or the paths give it nothing.
+std::unique_ptr<Dataset> make_split(const Setup& setup, DataSplit split);
+
+// Samples that indexed data is built for; none: each sample once.
+std::optional<std::int64_t> samples_asked(const Setup& setup, DataSplit split);
 
 }  // namespace tera

@@ -16,12 +16,18 @@ double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-BatchOptions batch_options(const Setup& setup, const Groups& groups) {
+BatchOptions batch_options(const Setup& setup, const Groups& groups, const Tokenizer* tokenizer) {
+  const DatasetConfig& dataset = setup.config.dataset;
+  const bool indexed = dataset.kind == DatasetKind::indexed;  // other data is never padded
   return {.seq_length = setup.batch.seq_length,
           .micro_batch_size = setup.batch.micro_batch,
           .global_batch_size = setup.batch.global_batch,
           .data_rank = groups.dp.rank(),
-          .data_ranks = groups.dp.size()};
+          .data_ranks = groups.dp.size(),
+          .eod = tokenizer ? tokenizer->eod() : -1,
+          .pad = tokenizer && indexed ? tokenizer->pad() : -1,
+          .eod_mask_loss = dataset.eod_mask_loss,
+          .reset_position_ids = dataset.reset_position_ids};
 }
 
 // A microbatch with no target left to count must not divide by zero.
@@ -55,7 +61,7 @@ Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log
   } else {
     step_.bind(backend);
   }
-  const BatchOptions options = batch_options(setup, step_.layout().groups);
+  const BatchOptions options = batch_options(setup, step_.layout().groups, data_.tokenizer.get());
   report_late_ = backend.ops->traits().asynchronous;
   peak_flops_ = backend.peak_flops;
   train_loader_ = std::make_unique<BatchLoader>(*data_.train, options);
@@ -158,12 +164,12 @@ bool Trainer::evaluation_is_due() const {
   return valid_loader_ && (done_ % setup_.config.train.eval_interval == 0 || done_ == setup_.batch.train_iters);
 }
 
-// Always the same first eval_iters global batches of the validation data, so that values compare.
+// Always the same first global batches of the validation data, so that values compare.
 void Trainer::evaluate() {
   report_pending();
   double sum = 0;
   std::int64_t counted = 0;
-  for (std::int64_t i = 0; i < setup_.config.train.eval_iters; ++i) {
+  for (std::int64_t i = 0; i < data_.valid_batches; ++i) {
     const std::int64_t first = i * setup_.batch.global_batch;
     counted += valid_loader_->counted_targets(first);
     for (std::int64_t j = 0; j < setup_.batch.num_microbatches; ++j) {

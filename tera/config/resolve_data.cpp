@@ -1,0 +1,158 @@
+#include "tera/config/resolve_data.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+namespace tera {
+namespace {
+
+std::optional<double> number_in(std::string_view text) {
+  double value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || stop != text.data() + text.size()) return {};
+  return value;
+}
+
+bool is_weight(double value) { return std::isfinite(value) && value > 0; }
+
+// A prefix; a list of prefixes; or weight, prefix, weight, prefix, ...
+BlendShape resolve_paths(std::string_view key, const std::vector<std::string>& list, Report& report) {
+  BlendShape blend;
+  std::size_t numbers = 0;
+  for (std::size_t i = 0; i < list.size(); i += 2) numbers += number_in(list[i]).has_value() ? 1 : 0;
+  const bool pairs = list.size() % 2 == 0 && numbers > 0;
+  if (pairs && 2 * numbers != list.size()) {
+    report.broken(key, "must be prefixes only, or a weight before each prefix; here some have one");
+    return {};
+  }
+  for (std::size_t i = 0; i < list.size(); i += pairs ? 2 : 1) {
+    if (pairs) blend.weights.push_back(*number_in(list[i]));
+    blend.prefixes.push_back(list[pairs ? i + 1 : i]);
+  }
+  return blend;
+}
+
+void check_blend(std::string_view key, const BlendShape& blend, Report& report) {
+  if (std::ranges::any_of(blend.prefixes, [](const std::string& prefix) { return prefix.empty(); }))
+    report.broken(key, "an empty path");
+  double sum = 0;
+  for (const double weight : blend.weights) sum += weight;
+  if (!std::ranges::all_of(blend.weights, is_weight) || !std::isfinite(sum))
+    report.broken(key, "weights must be above 0 and finite");
+}
+
+struct PathKey {
+  std::string_view key;
+  const std::vector<std::string>& paths;
+};
+
+std::array<PathKey, 3> keys_by_split(const DatasetConfig& dataset) {
+  return {PathKey{"dataset.train_data_path", dataset.train_data_path},
+          PathKey{"dataset.valid_data_path", dataset.valid_data_path},
+          PathKey{"dataset.test_data_path", dataset.test_data_path}};
+}
+
+BlendShape common_blend(const DatasetConfig& dataset, Report& report) {
+  if (dataset.blend.empty()) {
+    BlendShape blend = resolve_paths("dataset.data_path", dataset.data_path, report);
+    check_blend("dataset.data_path", blend, report);
+    return blend;
+  }
+  if (!dataset.data_path.empty())
+    report.broken("dataset.blend", "give either this or dataset.data_path, which says the same in another form");
+  BlendShape blend;
+  for (const BlendPart& part : dataset.blend) {
+    blend.prefixes.push_back(part.prefix);
+    blend.weights.push_back(part.weight);
+  }
+  check_blend("dataset.blend", blend, report);
+  return blend;
+}
+
+// What only .bin/.idx files have must not be given for others, where it would change nothing.
+void check_unused(const DatasetConfig& dataset, Report& report) {
+  const auto needs_indexed = [&](std::string_view key, bool given) {
+    if (given) report.broken(key, "only dataset.kind=indexed has it; dataset.kind is {}", name_of(dataset.kind));
+  };
+  const DatasetConfig usual;
+  needs_indexed("dataset.blend", !dataset.blend.empty());
+  for (const auto& [key, paths] : keys_by_split(dataset)) needs_indexed(key, !paths.empty());
+  needs_indexed("dataset.data_cache_path", !dataset.data_cache_path.empty());
+  needs_indexed("dataset.full_validation", dataset.full_validation);
+  needs_indexed("dataset.add_extra_token_to_sequence", !dataset.add_extra_token_to_sequence);
+  needs_indexed("dataset.drop_last_partial_validation_sequence", !dataset.drop_last_partial_validation_sequence);
+  needs_indexed("dataset.mid_level_dataset_surplus",
+                dataset.mid_level_dataset_surplus != usual.mid_level_dataset_surplus);
+}
+
+}  // namespace
+
+SplitShape resolve_split(const std::string& text, Report& report) {
+  std::array<double, 3> weights{};
+  std::size_t count = 0;
+  double sum = 0;
+  bool valid = !text.empty();
+  for (std::size_t start = 0; valid && start <= text.size(); ++count) {
+    const std::size_t comma = std::min(text.find(',', start), text.size());
+    const auto weight = number_in(std::string_view(text).substr(start, comma - start));
+    valid = count < weights.size() && weight && *weight >= 0 && std::isfinite(*weight);
+    if (valid) sum += weights[count] = *weight;
+    start = comma + 1;
+  }
+  if (!valid || !(sum > 0) || !std::isfinite(sum)) {
+    report.broken("dataset.split", "must be up to three weights such as 969,30,1, not all zero");
+    return {};
+  }
+  return {.train = weights[0] / sum, .valid = weights[1] / sum, .test = weights[2] / sum};
+}
+
+IndexedShape resolve_indexed(const RunConfig& config, Purpose purpose, Report& report) {
+  const DatasetConfig& dataset = config.dataset;
+  if (dataset.kind != DatasetKind::indexed) {
+    check_unused(dataset, report);
+    return {};
+  }
+  if (config.train.seed < 0 || config.train.seed > 0xffffffff)
+    report.broken("train.seed", "must be from 0 to 4294967295 for dataset.kind=indexed, whose order it decides");
+  IndexedShape shape;
+  const auto keys = keys_by_split(dataset);
+  shape.own_paths = std::ranges::any_of(keys, [](const PathKey& split) { return !split.paths.empty(); });
+  if (shape.own_paths) {
+    if (!dataset.data_path.empty() || !dataset.blend.empty())
+      report.broken(dataset.blend.empty() ? "dataset.data_path" : "dataset.blend",
+                    "give either this or train_data_path, valid_data_path and test_data_path");
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      shape.blends[i] = resolve_paths(keys[i].key, keys[i].paths, report);
+      check_blend(keys[i].key, shape.blends[i], report);
+    }
+  } else {
+    shape.blends.fill(common_blend(dataset, report));
+  }
+  if (shape.blends[0].prefixes.empty() && purpose == Purpose::train)
+    report.missing(shape.own_paths ? "dataset.train_data_path" : "dataset.data_path",
+                   "dataset.kind=indexed needs a prefix (of PREFIX.bin and PREFIX.idx) or a list of them");
+  const BlendShape& valid = shape.blends[1];
+  if (dataset.full_validation && !valid.weights.empty() && !(shape.own_paths && valid.prefixes.size() == 1))
+    report.broken("dataset.full_validation", "each sample once is not possible in a blend with weights");
+  return shape;
+}
+
+void check_data_path(const DatasetConfig& dataset, Purpose purpose, Report& report) {
+  if (dataset.kind == DatasetKind::indexed) return;
+  if (dataset.kind == DatasetKind::mock && !dataset.data_path.empty())
+    report.broken("dataset.data_path",
+                  "dataset.kind=mock reads no files; set dataset.kind=text or indexed to read them, or "
+                  "dataset.data_path=[] to leave them");
+  if (dataset.kind == DatasetKind::text && dataset.data_path.empty() && purpose == Purpose::train)
+    report.missing("dataset.data_path", "dataset.kind=text needs a file, a folder, a pattern or a list of them");
+  for (const std::string& path : dataset.data_path)
+    if (path.empty()) report.broken("dataset.data_path", "an empty path");
+}
+
+}  // namespace tera
