@@ -13,7 +13,8 @@ namespace tera {
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  // Samples in one pass over the data. Indices run on past it: the next pass has the same samples in another order.
+  // Samples in one pass over the data. Indices run on past it: the next pass has the same samples, in another order if
+  // the dataset says nothing else.
   virtual std::int64_t samples() const = 0;
   // The ids of sample `index`: one more than a sequence has, inputs being all but the last and targets all but the
   // first. Negative where there is no token.

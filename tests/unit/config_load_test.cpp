@@ -106,6 +106,21 @@ TEST_F(ConfigLoad, ReadsEveryType) {
   EXPECT_EQ(loaded.config.checkpoint.save, "007");
 }
 
+TEST_F(ConfigLoad, ReadsBlends) {
+  const auto blend = [&](const std::string& text) {
+    return load("dataset: {blend: " + text + "}").config.dataset.blend;
+  };
+  EXPECT_EQ(blend("[{prefix: a, weight: 0.25}, {weight: 3, prefix: '7'}]"),
+            (std::vector<BlendPart>{{"a", 0.25}, {"7", 3}}));
+  EXPECT_TRUE(blend("[]").empty());
+  expect_refused("dataset: {blend: a}", "'a' is not a list of {prefix: P, weight: W}");
+  expect_refused("dataset: {blend: {prefix: a, weight: 1}}", "a map is not a list of");
+  for (const char* bad : {"[a]", "[{prefix: a}]", "[{weight: 1}]", "[{prefix: a, weight: 1, more: 2}]",
+                          "[{prefix: [a], weight: 1}]", "[{prefix: , weight: 1}]"})
+    expect_refused(fmt::format("dataset: {{blend: {}}}", bad), "of the list is not {prefix: P, weight: W}");
+  expect_refused("dataset: {blend: [{prefix: a, weight: x}]}", "'x' is not a number");
+}
+
 TEST_F(ConfigLoad, OverridesAreYaml) {
   const RunConfig config = load("model: {arch: llama}\ncheckpoint: {save: x}",
                                 {"model.rope_scaling={type: linear, factor: 2}", "model.freeze=[a, b]",
