@@ -11,6 +11,7 @@ void add_plan_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 void add_config_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
+void add_dataset_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 
 }  // namespace tera

@@ -77,6 +77,8 @@ class IndexedSplits final : public SplitMaker {
  public:
   explicit IndexedSplits(const Setup& setup) : setup_(setup), builder_(indexed_options(setup)) {}
   std::unique_ptr<Dataset> make(DataSplit split) override {
+    require_user(!setup_.indexed.blends[0].prefixes.empty() || setup_.indexed.own_paths,
+                 "dataset.data_path is not given; dataset.kind=indexed needs a prefix or a list of them");
     const auto i = static_cast<std::size_t>(split);
     const auto bounds = split_bounds(setup_.split);
     const bool own = setup_.indexed.own_paths;
@@ -98,7 +100,8 @@ class IndexedSplits final : public SplitMaker {
 
  private:
   void check_train(const Dataset* dataset) const {
-    require_user(dataset != nullptr, "dataset.split={} gives the training data nothing", setup_.config.dataset.split);
+    require_user(dataset != nullptr, "{} gives the training data nothing",
+                 setup_.indexed.own_paths ? "dataset.train_data_path" : "dataset.split=" + setup_.config.dataset.split);
     const std::int64_t asked = samples_asked(setup_, DataSplit::train).value_or(0);
     require_user(dataset->samples() >= asked,
                  "the run reads {} samples, and the datasets, which without weights are read once, have {}: give "
@@ -142,7 +145,23 @@ std::optional<std::int64_t> samples_asked(const Setup& setup, DataSplit split) {
   return times * train.eval_iters * batch;
 }
 
+BatchOptions batch_options(const Setup& setup, const Tokenizer* tokenizer) {
+  const DatasetConfig& dataset = setup.config.dataset;
+  const bool indexed = dataset.kind == DatasetKind::indexed;  // other data is never padded
+  return {.seq_length = setup.batch.seq_length,
+          .micro_batch_size = setup.batch.micro_batch,
+          .global_batch_size = setup.batch.global_batch,
+          .eod = tokenizer ? tokenizer->eod() : -1,
+          .pad = tokenizer && indexed ? tokenizer->pad() : -1,
+          .eod_mask_loss = dataset.eod_mask_loss,
+          .reset_position_ids = dataset.reset_position_ids};
+}
+
 std::unique_ptr<Dataset> make_split(const Setup& setup, DataSplit split) {
+  const auto bounds = split_bounds(setup.split);
+  const auto i = static_cast<std::size_t>(split);
+  const bool cut = setup.config.dataset.kind != DatasetKind::mock && !setup.indexed.own_paths;  // by dataset.split
+  if (cut && !(bounds[i] < bounds[i + 1])) return nullptr;
   return make_splits(setup, *make_tokenizer(setup))->make(split);
 }
 

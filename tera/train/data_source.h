@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tera/config/setup.h"
+#include "tera/data/batch_loader.h"
 #include "tera/data/data_split.h"
 #include "tera/data/dataset.h"
 #include "tera/data/tokenizer.h"
@@ -24,6 +25,9 @@ struct DataSource {
 };
 
 DataSource make_data_source(const Setup& setup);
+
+// How samples become rows, on a run's only replica; a run without tokenizer knows no end of a document.
+BatchOptions batch_options(const Setup& setup, const Tokenizer* tokenizer);
 
 // One split alone, as training would see it; none where dataset.split or the paths give it nothing.
 std::unique_ptr<Dataset> make_split(const Setup& setup, DataSplit split);

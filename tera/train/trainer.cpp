@@ -16,20 +16,6 @@ double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-BatchOptions batch_options(const Setup& setup, const Groups& groups, const Tokenizer* tokenizer) {
-  const DatasetConfig& dataset = setup.config.dataset;
-  const bool indexed = dataset.kind == DatasetKind::indexed;  // other data is never padded
-  return {.seq_length = setup.batch.seq_length,
-          .micro_batch_size = setup.batch.micro_batch,
-          .global_batch_size = setup.batch.global_batch,
-          .data_rank = groups.dp.rank(),
-          .data_ranks = groups.dp.size(),
-          .eod = tokenizer ? tokenizer->eod() : -1,
-          .pad = tokenizer && indexed ? tokenizer->pad() : -1,
-          .eod_mask_loss = dataset.eod_mask_loss,
-          .reset_position_ids = dataset.reset_position_ids};
-}
-
 // A microbatch with no target left to count must not divide by zero.
 float inverse(std::int64_t count) { return 1.0f / static_cast<float>(std::max<std::int64_t>(count, 1)); }
 
@@ -61,7 +47,9 @@ Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log
   } else {
     step_.bind(backend);
   }
-  const BatchOptions options = batch_options(setup, step_.layout().groups, data_.tokenizer.get());
+  BatchOptions options = batch_options(setup, data_.tokenizer.get());
+  options.data_rank = step_.layout().groups.dp.rank();
+  options.data_ranks = step_.layout().groups.dp.size();
   report_late_ = backend.ops->traits().asynchronous;
   peak_flops_ = backend.peak_flops;
   train_loader_ = std::make_unique<BatchLoader>(*data_.train, options);

@@ -1,0 +1,169 @@
+// tera dataset: the samples that a run would see, in its order, as lines of JSON.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/choice.h"
+#include "apps/commands.h"
+#include "tera/base/error.h"
+#include "tera/base/file.h"
+#include "tera/config/resolve.h"
+#include "tera/train/data_source.h"
+
+namespace tera {
+namespace {
+
+enum class SampleField : std::uint8_t { tokens, labels, loss_mask, position_ids };
+
+}  // namespace
+
+template <>
+struct EnumNames<SampleField> {
+  static constexpr std::array values{std::pair{SampleField::tokens, std::string_view("tokens")},
+                                     std::pair{SampleField::labels, std::string_view("labels")},
+                                     std::pair{SampleField::loss_mask, std::string_view("loss_mask")},
+                                     std::pair{SampleField::position_ids, std::string_view("position_ids")}};
+};
+
+namespace {
+
+constexpr std::int64_t no_end = std::numeric_limits<std::int64_t>::max();
+
+struct DatasetOptions {
+  std::string file;
+  std::vector<std::string> overrides;
+  std::string split = "train", samples, fields = "tokens";
+};
+
+struct SampleRange {
+  std::int64_t begin = 0, end = no_end;
+};
+
+std::int64_t parse_end(const std::string& whole, std::string_view text, std::int64_t absent) {
+  if (text.empty()) return absent;
+  std::int64_t value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  require_user(error == std::errc{} && stop == text.data() + text.size() && value >= 0,
+               "--samples {}: must be A:B, the first sample and the one after the last", whole);
+  return value;
+}
+
+SampleRange parse_range(const std::string& text) {
+  if (text.empty()) return {};
+  const std::size_t colon = text.find(':');
+  require_user(colon != std::string::npos, "--samples {}: must be A:B, the first sample and the one after the last",
+               text);
+  const std::string_view view(text);
+  return {parse_end(text, view.substr(0, colon), 0), parse_end(text, view.substr(colon + 1), no_end)};
+}
+
+std::vector<SampleField> parse_fields(const std::string& text) {
+  std::vector<SampleField> fields;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', begin), text.size());
+    fields.push_back(parse_choice<SampleField>("--fields", text.substr(begin, comma - begin)));
+    begin = comma + 1;
+  }
+  return fields;
+}
+
+// One sample at a time, as the batches of a run hold it.
+class SamplePrinter {
+ public:
+  SamplePrinter(const Setup& setup, const Dataset& dataset, const Tokenizer& tokenizer)
+      : dataset_(dataset),
+        pad_(batch_options(setup, &tokenizer).pad),
+        drawn_(setup.config.dataset.add_extra_token_to_sequence ? 1 : 0),
+        loader_(dataset, one_sample(setup, tokenizer)),
+        row_ids_(static_cast<std::size_t>(setup.batch.seq_length)) {
+    for (auto* ids : {&tokens_, &targets_, &positions_, &labels_, &mask_}) ids->resize(row_ids_.size());
+    drawn_ += row_ids_.size();
+    ids_.resize(row_ids_.size() + 1);
+  }
+
+  void print(std::int64_t index, const std::vector<SampleField>& fields, std::string& out) {
+    dataset_.sample(index, ids_);
+    loader_.fill(index, 0, {tokens_, targets_, positions_, row_ids_});
+    for (std::size_t i = 0; i < labels_.size(); ++i) {
+      const std::int32_t next = ids_[i + 1];
+      labels_[i] = next < 0 || next == pad_ ? 0 : next;
+      mask_[i] = targets_[i] >= 0 ? 1 : 0;
+    }
+    fmt::format_to(std::back_inserter(out), "{{\"index\":{}", index);
+    for (const SampleField field : fields)
+      fmt::format_to(std::back_inserter(out), ",\"{}\":[{}]", name_of(field), fmt::join(values_of(field), ","));
+    out += "}\n";
+  }
+
+ private:
+  static BatchOptions one_sample(const Setup& setup, const Tokenizer& tokenizer) {
+    BatchOptions options = batch_options(setup, &tokenizer);
+    options.micro_batch_size = options.global_batch_size = 1;
+    return options;
+  }
+  std::span<const std::int32_t> values_of(SampleField field) const {
+    switch (field) {
+      case SampleField::tokens: return std::span(ids_).first(drawn_);
+      case SampleField::labels: return labels_;
+      case SampleField::loss_mask: return mask_;
+      case SampleField::position_ids: return positions_;
+    }
+    fail("a field that does not exist");
+  }
+
+  const Dataset& dataset_;
+  std::int32_t pad_;
+  std::size_t drawn_;  // ids of a sample
+  BatchLoader loader_;
+  std::vector<std::int64_t> row_ids_;
+  std::vector<std::int32_t> ids_, tokens_, targets_, positions_, labels_, mask_;
+};
+
+void print_samples(const DatasetOptions& options) {
+  constexpr std::size_t chunk = std::size_t{1} << 16;
+  const auto split = parse_choice<DataSplit>("--split", options.split);
+  const auto fields = parse_fields(options.fields);
+  SampleRange range = parse_range(options.samples);
+  const LoadedConfig loaded = load_config(options.file, options.overrides);
+  const Setup setup = resolve(loaded.config, Purpose::inspect, &loaded.origins, smallest_world(loaded.config));
+  const auto dataset = make_split(setup, split);
+  if (!dataset) return;
+  range.end = std::min(range.end, dataset->samples());
+  require_user(range.end != no_end, "mock data has no end; say which samples: --samples A:B");
+  const auto tokenizer = make_tokenizer(setup);
+  SamplePrinter printer(setup, *dataset, *tokenizer);
+  std::string out;
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
+    printer.print(i, fields, out);
+    if (out.size() < chunk && i + 1 < range.end) continue;
+    write_all(STDOUT_FILENO, out, "standard output");
+    out.clear();
+  }
+}
+
+}  // namespace
+
+void add_dataset_command(CLI::App& app) {
+  auto options = std::make_shared<DatasetOptions>();
+  CLI::App* command = app.add_subcommand("dataset", "print the samples that a run would see, in its order");
+  command->add_option("config", options->file, "the run's YAML file")->required()->type_name("CONFIG.yaml");
+  command->add_option("overrides", options->overrides, "values in place of those in the file")
+      ->type_name("section.key=value");
+  command->add_option("--split", options->split, "train, valid or test")->type_name("SPLIT");
+  command->add_option("--samples", options->samples, "from A up to but not B; without it, all")->type_name("A:B");
+  command->add_option("--fields", options->fields, "of tokens, labels, loss_mask and position_ids")
+      ->type_name("FIELD,...");
+  command->callback([options] { print_samples(*options); });
+}
+
+}  // namespace tera
