@@ -135,27 +135,35 @@ void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result)
   Feeder feeder(setup, step);
 
   const bool first_rank = seat.rank() == 0;
+  const auto count_from_here = [&] {  // allocations of all ranks, none of which is ahead or behind
+    world->barrier();
+    if (first_rank && result.start_counting) result.start_counting();
+    world->barrier();
+  };
+  const auto count_up_to_here = [&] {
+    world->barrier();
+    if (first_rank && result.stop_counting) result.allocations += result.stop_counting();
+    world->barrier();
+  };
+  count_from_here();
   const std::int64_t counted = feeder.load(0);
   const double initial = step.evaluate() / static_cast<double>(counted);
   if (first_rank) result.initial_loss = initial;
   for (int i = 0; i < steps; ++i) {
-    if (i == 1) {
-      world->barrier();
-      if (first_rank && result.start_counting) result.start_counting();
-      world->barrier();
-    }
     const std::int64_t targets = feeder.load(i);
     step.forward_backward();
-    if (i == 0) result.gradients.add(step, *backend.ops, Assembled::What::gradients);
+    if (i == 0) {
+      count_up_to_here();
+      result.gradients.add(step, *backend.ops, Assembled::What::gradients);
+      count_from_here();
+    }
     step.update(setup.config.optimizer.lr);
     const TrainingStep::Result read = step.result(step.read_back());
     if (!first_rank) continue;
     result.loss.push_back(read.loss_sum / static_cast<double>(targets));
     result.norm.push_back(read.grad_norm);
   }
-  world->barrier();
-  if (first_rank && result.stop_counting) result.allocations = result.stop_counting();
-  world->barrier();
+  count_up_to_here();
   result.weights.add(step, *backend.ops, Assembled::What::weights);
   const std::lock_guard lock(mutex);
   result.peaks_as_planned = result.peaks_as_planned && peaks_as_planned(step);

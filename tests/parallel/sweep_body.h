@@ -49,7 +49,7 @@ struct SweepResult {
   Assembled gradients;                 // of the first step
   Assembled weights;                   // after the last
   bool peaks_as_planned = true;        // on every rank
-  std::int64_t allocations = 0;        // in all steps but the first, on all ranks
+  std::int64_t allocations = 0;        // after binding, on all ranks
   void (*start_counting)() = nullptr;  // of allocations, where they are counted
   std::int64_t (*stop_counting)() = nullptr;
   std::size_t most_bytes = 0;  // planned, of the largest rank

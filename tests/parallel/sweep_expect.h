@@ -13,7 +13,7 @@ struct SweepLimits {
   double loss = 1e-6, norm = 1e-5;     // relative
   DType gradients = DType::f32;        // rounded to this on the way
   double slack = 1;                    // of gradients, over the rule
-  void (*start_counting)() = nullptr;  // of allocations, none of which is allowed after the first step
+  void (*start_counting)() = nullptr;  // of allocations, none of which is allowed after binding
   std::int64_t (*stop_counting)() = nullptr;
 };
 
