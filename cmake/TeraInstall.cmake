@@ -17,4 +17,5 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/tera-config.cmake.in ${P
                               INSTALL_DESTINATION ${tera_package_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tera-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/tera-config.cmake ${PROJECT_BINARY_DIR}/tera-config-version.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/TeraTextLibraries.cmake
         DESTINATION ${tera_package_dir})

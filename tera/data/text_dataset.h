@@ -14,7 +14,7 @@
 #include "tera/data/data_split.h"
 #include "tera/data/dataset.h"
 #include "tera/data/permutation.h"
-#include "tera/data/tokenizer.h"
+#include "tera/tokenizer/tokenizer.h"
 
 namespace tera {
 

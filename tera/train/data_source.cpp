@@ -9,6 +9,7 @@
 #include "tera/data/indexed_builder.h"
 #include "tera/data/once_dataset.h"
 #include "tera/data/text_dataset.h"
+#include "tera/tokenizer/plain_tokenizers.h"
 
 namespace tera {
 namespace {

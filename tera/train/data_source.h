@@ -10,7 +10,7 @@
 #include "tera/data/batch_loader.h"
 #include "tera/data/data_split.h"
 #include "tera/data/dataset.h"
-#include "tera/data/tokenizer.h"
+#include "tera/tokenizer/tokenizer.h"
 
 namespace tera {
 

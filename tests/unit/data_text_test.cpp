@@ -6,7 +6,7 @@
 #include "tera/base/error.h"
 #include "tera/data/text_dataset.h"
 #include "tera/data/text_files.h"
-#include "tera/data/tokenizer.h"
+#include "tera/tokenizer/plain_tokenizers.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 

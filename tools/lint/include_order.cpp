@@ -12,8 +12,8 @@ namespace {
 using Name = std::string_view;
 
 // A folder includes itself and those before it; train comes last and sees them all.
-constexpr std::array<Name, 12> order{"base",   "config",   "tensor", "ops",  "comm",       "nn",
-                                     "models", "pipeline", "optim",  "data", "checkpoint", "train"};
+constexpr std::array<Name, 13> order{"base",   "tokenizer", "config", "tensor", "ops",        "comm", "nn",
+                                     "models", "pipeline",  "optim",  "data",   "checkpoint", "train"};
 // A backend implements ops, comm and tensor/device.h, and knows nothing of what stands on them.
 constexpr std::array<Name, 4> below_backends{"base", "tensor", "ops", "comm"};
 // These files are compiled once per instruction set: an inline function from elsewhere, compiled there with wide

@@ -1,30 +1,16 @@
 #pragma once
-// Text to token ids and back.
+// Tokenizers that need no vocabulary file.
 
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
+#include "tera/tokenizer/tokenizer.h"
 
 namespace tera {
-
-class Tokenizer {
- public:
-  virtual ~Tokenizer() = default;
-  virtual void encode(std::string_view text, std::vector<std::int32_t>& ids) const = 0;  // appends
-  virtual std::string decode(std::span<const std::int32_t> ids) const = 0;               // always valid UTF-8
-  virtual std::int64_t vocab_size() const = 0;
-  virtual std::int32_t eod() const = 0;  // ends a document
-  virtual std::int32_t pad() const = 0;  // negative where there is none
-};
 
 // Ids are the bytes of UTF-8 text. Bytes 0 and 1, which text has no use for, are end of document and padding; text that
 // holds them is refused. The vocabulary is 512, a round size for models; ids from 256 up mean nothing and decode to
 // U+FFFD, as do bytes that are no UTF-8. End of document and padding decode to nothing.
 class ByteTokenizer final : public Tokenizer {
  public:
-  void encode(std::string_view text, std::vector<std::int32_t>& ids) const override;
+  std::unique_ptr<Encoder> make_encoder() const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::int64_t vocab_size() const override { return 512; }
   std::int32_t eod() const override { return 0; }
@@ -35,7 +21,7 @@ class ByteTokenizer final : public Tokenizer {
 class NullTokenizer final : public Tokenizer {
  public:
   explicit NullTokenizer(std::int64_t vocab_size);
-  void encode(std::string_view text, std::vector<std::int32_t>& ids) const override;
+  std::unique_ptr<Encoder> make_encoder() const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::int64_t vocab_size() const override { return vocab_size_; }
   std::int32_t eod() const override { return static_cast<std::int32_t>(vocab_size_ - 1); }
