@@ -45,4 +45,16 @@ struct Composition {
 };
 extern const std::array<Composition, 940> compositions;  // in order of first and second
 
+// Classes of regular expressions (Unicode 16) that are no sum of categories: scripts, and what the properties
+// Alphabetic, Lowercase and Uppercase have beyond letters, letter numbers and cased letters.
+struct CodeRange {
+  std::uint32_t first, last;
+};
+struct NamedRanges {
+  const char* name;  // in lower case
+  std::uint16_t first, count;
+};
+extern const std::array<NamedRanges, 32> property_names;
+extern const std::array<CodeRange, 706> property_ranges;
+
 }  // namespace tera::unicode_tables

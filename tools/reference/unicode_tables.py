@@ -232,6 +232,29 @@ def numbered(name, kind, comment, values):
         kind, f"{name}_records", texts)
 
 
+SCRIPTS = """Arabic Armenian Bengali Bopomofo Cyrillic Devanagari Ethiopic Georgian Greek Gujarati Gurmukhi Han Hangul
+Hebrew Hiragana Kannada Katakana Khmer Lao Latin Malayalam Mongolian Myanmar Oriya Sinhala Tamil Telugu Thai Tibetan""".split()
+
+
+def property_ranges(categories):
+    """Classes of regular expressions that are no sum of categories, as (name, first range, ranges)."""
+    others = {"other_alphabetic": r"(?=\p{Alphabetic})[^\p{L}\p{Nl}]", "other_lowercase": r"(?=\p{Lowercase})\P{Ll}",
+              "other_uppercase": r"(?=\p{Uppercase})\P{Lu}"}
+    names, ranges = [], []
+    for name, pattern in list(others.items()) + [(name.lower(), r"\p{Script=%s}" % name) for name in SCRIPTS]:
+        matches = regex.compile(pattern).match
+        first = len(ranges)
+        for code in CODES:
+            if categories[code] != "Cn" and matches(chr(code)):  # the package is newer than the version wanted
+                if len(ranges) > first and ranges[-1][1] == code - 1:
+                    ranges[-1][1] = code
+                else:
+                    ranges.append([code, code])
+        names.append(f'{{"{name}",{first},{len(ranges) - first}}}')
+    return ("// Named parts of property_ranges.\n" + array("NamedRanges", "property_names", names) +
+            array("CodeRange", "property_ranges", [f"{{{first},{last}}}" for first, last in ranges]))
+
+
 def composition_table(pairs):
     rows = [f"{{{first},{second},{code}}}" for (first, second), code in sorted(pairs.items())]
     return "// In order of both codes.\n" + array("Composition", "compositions", rows)
@@ -259,6 +282,7 @@ def main():
         decomposition_table("compatible", "Full compatible decompositions where they differ from the canonical ones.",
                             {c: codes for c, codes in compatible.items() if codes != canonical.get(c)}),
         composition_table(pairs),
+        property_ranges(databases["regex"].category),
         "}  // namespace tera::unicode_tables\n",
     ]
     options.output.write_text("\n".join(parts))
