@@ -1,0 +1,72 @@
+#include "tera/tokenizer/bpe_model.h"
+
+#include "tera/base/error.h"
+#include "tera/tokenizer/bpe_vocab.h"
+#include "tera/tokenizer/bpe_words.h"
+#include "tera/tokenizer/split_pattern_scan.h"
+
+namespace tera {
+
+void BpeWords::encode_new(std::string_view word, const WordKey& key, IdBuffer& ids) {
+  const std::span<const std::int32_t> found = merger_.encode(word);
+  cache_.insert(key, found);
+  ids.add(found.data(), found.size());
+}
+
+void BpeWords::encode_long(std::string_view word, IdBuffer& ids) {
+  const std::span<const std::int32_t> found = merger_.encode(word);
+  ids.add(found.data(), found.size());
+}
+
+namespace {
+
+class BpeWordEncoder final : public WordEncoder {
+ public:
+  explicit BpeWordEncoder(const BpeVocab& vocab) : words_(vocab) {}
+
+  void encode(std::string_view word, std::vector<std::int32_t>& ids) override {
+    IdBuffer buffer(ids);
+    words_.encode(word.data(), word.data() + word.size(), word.data() + word.size(), buffer);
+    buffer.flush();
+  }
+
+ private:
+  BpeWords words_;
+};
+
+template <class Scanner>
+class BpeTextEncoder final : public WordEncoder {
+ public:
+  explicit BpeTextEncoder(const BpeVocab& vocab) : words_(vocab) {}
+
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
+    IdBuffer buffer(ids);
+    const char* const end = text.data() + text.size();
+    for (const char* at = text.data(); at < end;) {
+      const char* const next = Scanner::next(at, end);
+      words_.encode(at, next, end, buffer);
+      at = next;
+    }
+    buffer.flush();
+  }
+
+ private:
+  BpeWords words_;
+};
+
+}  // namespace
+
+BpeModel::BpeModel(const BpeData& data) : vocab_(std::make_unique<BpeVocab>(data)) {}
+BpeModel::~BpeModel() = default;
+
+std::unique_ptr<WordEncoder> BpeModel::make_encoder() const { return std::make_unique<BpeWordEncoder>(*vocab_); }
+
+std::unique_ptr<WordEncoder> BpeModel::make_text_encoder(SplitPattern pattern) const {
+  return split::with_scanner(pattern, [&](auto scanner) -> std::unique_ptr<WordEncoder> {
+    return std::make_unique<BpeTextEncoder<decltype(scanner)>>(*vocab_);
+  });
+}
+
+std::unique_ptr<SpacedEncoder> BpeModel::make_spaced_encoder(SpaceRule) const { fail("not yet"); }
+
+}  // namespace tera
