@@ -7,17 +7,6 @@
 
 namespace tera {
 
-void BpeWords::encode_new(std::string_view word, const WordKey& key, IdBuffer& ids) {
-  const std::span<const std::int32_t> found = merger_.encode(word);
-  cache_.insert(key, found);
-  ids.add(found.data(), found.size());
-}
-
-void BpeWords::encode_long(std::string_view word, IdBuffer& ids) {
-  const std::span<const std::int32_t> found = merger_.encode(word);
-  ids.add(found.data(), found.size());
-}
-
 namespace {
 
 class BpeWordEncoder final : public WordEncoder {
@@ -25,9 +14,10 @@ class BpeWordEncoder final : public WordEncoder {
   explicit BpeWordEncoder(const BpeVocab& vocab) : words_(vocab) {}
 
   void encode(std::string_view word, std::vector<std::int32_t>& ids) override {
-    IdBuffer buffer(ids);
-    words_.encode(word.data(), word.data() + word.size(), word.data() + word.size(), buffer);
-    buffer.flush();
+    if (word.empty()) return;
+    words_.begin(ids, word.data() + word.size());
+    words_.add(word.data(), word.data() + word.size());
+    words_.finish();
   }
 
  private:
@@ -40,14 +30,14 @@ class BpeTextEncoder final : public WordEncoder {
   explicit BpeTextEncoder(const BpeVocab& vocab) : words_(vocab) {}
 
   void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
-    IdBuffer buffer(ids);
     const char* const end = text.data() + text.size();
+    words_.begin(ids, end);
     for (const char* at = text.data(); at < end;) {
       const char* const next = Scanner::next(at, end);
-      words_.encode(at, next, end, buffer);
+      words_.add(at, next);
       at = next;
     }
-    buffer.flush();
+    words_.finish();
   }
 
  private:

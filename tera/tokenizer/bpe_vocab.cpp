@@ -61,15 +61,18 @@ BpeVocab::BpeVocab(const BpeData& data)
     byte_ids_[byte] = characters_are_bytes_ || byte < 128 ? find(std::string_view(&character, 1)) : none;
     fallback_ids_[byte] = byte_fallback_ ? find(byte_token(byte)) : none;
   }
+  plain_bytes_ = characters_are_bytes_ && always_known() && continuing_prefix_.empty() && word_suffix_.empty();
   if (data.merges_by_id)
     derive_merges();
   else
     keep_merges(data);
+  fill_byte_ranks();
 }
 
 void BpeVocab::keep_tokens(const BpeData& data) {
-  require_user(data.tokens.size() < std::size_t{1} << 28, "a vocabulary of {} tokens is too large", data.tokens.size());
-  token_slots_.assign(std::bit_ceil(data.tokens.size() * 2 + 2), none);
+  require_user(data.tokens.size() <= std::size_t{1} << id_bits, "a vocabulary of {} tokens is too large (at most {})",
+               data.tokens.size(), 1 << id_bits);
+  token_slots_.assign(std::bit_ceil(data.tokens.size() * 2 + 2), TokenSlot{});
   const std::size_t mask = token_slots_.size() - 1;
   token_ends_.reserve(data.tokens.size());
   for (const std::string& token : data.tokens) {
@@ -79,10 +82,11 @@ void BpeVocab::keep_tokens(const BpeData& data) {
     spellings_ += bytes;
     require_user(spellings_.size() < std::numeric_limits<std::uint32_t>::max(), "the tokens are longer than 4 GiB");
     token_ends_.push_back(static_cast<std::uint32_t>(spellings_.size()));
-    if (bytes.empty()) continue;
-    std::size_t at = hash_spelling(bytes) & mask;
-    while (token_slots_[at] != none && spelling(token_slots_[at]) != bytes) at = (at + 1) & mask;
-    if (token_slots_[at] == none) token_slots_[at] = id;
+    if (bytes.empty() || find(bytes) != none) continue;
+    const std::uint64_t hash = hash_spelling(bytes);
+    std::size_t at = hash & mask;
+    while (token_slots_[at].id != none) at = (at + 1) & mask;
+    token_slots_[at] = {static_cast<std::uint32_t>(hash >> 32), id};
   }
 }
 
@@ -92,28 +96,35 @@ std::string_view BpeVocab::spelling(Id id) const {
 }
 
 BpeVocab::Id BpeVocab::find(std::string_view text) const {
+  const std::uint64_t hash = hash_spelling(text);
   const std::size_t mask = token_slots_.size() - 1;
-  for (std::size_t at = hash_spelling(text) & mask;; at = (at + 1) & mask) {
-    const Id id = token_slots_[at];
-    if (id == none || spelling(id) == text) return id;
+  for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
+    const TokenSlot slot = token_slots_[at];
+    if (slot.id == none || (slot.check == static_cast<std::uint32_t>(hash >> 32) && spelling(slot.id) == text))
+      return slot.id;
   }
 }
 
 void BpeVocab::reserve_pairs(std::size_t count) {
-  pairs_.assign(std::bit_ceil(count * 2 + 2), Pair{});
+  pairs_.assign(std::bit_ceil(count * 2 + 2), no_pair);
   pair_mask_ = pairs_.size() - 1;
-  pair_shift_ = 64 - std::countr_zero(pairs_.size());
+  pair_shift_ = key_bits - std::countr_zero(pairs_.size());
+  unions_.reserve(count);
 }
 
-void BpeVocab::add_pair(const Pair& pair) {
-  std::size_t at = pair_slot(pair.left, pair.right);
-  while (pairs_[at].left != none && (pairs_[at].left != pair.left || pairs_[at].right != pair.right))
-    at = (at + 1) & pair_mask_;
-  pairs_[at] = pair;  // of a pair that is listed twice the last counts, as in `tokenizers`
+void BpeVocab::add_pair(Id left, Id right, Rank rank, Id id) {
+  const std::uint64_t key = pair_key(left, right);
+  std::size_t at = pair_slot(key);
+  while (pairs_[at] != no_pair && pairs_[at] >> rank_bits != key) at = (at + 1) & pair_mask_;
+  // Of a pair that is listed twice the last counts, as in `tokenizers`.
+  pairs_[at] = key << rank_bits | static_cast<std::uint64_t>(rank);
+  unions_.resize(static_cast<std::size_t>(rank) + 1, none);
+  unions_.back() = id;
 }
 
 void BpeVocab::keep_merges(const BpeData& data) {
-  require_user(data.merges.size() < std::size_t{1} << 28, "{} merges are too many", data.merges.size());
+  require_user(data.merges.size() <= std::size_t{1} << rank_bits, "{} merges are too many (at most {})",
+               data.merges.size(), 1 << rank_bits);
   reserve_pairs(data.merges.size());
   std::string both;
   for (std::size_t rank = 0; rank < data.merges.size(); ++rank) {
@@ -121,14 +132,52 @@ void BpeVocab::keep_merges(const BpeData& data) {
     require_user(std::min(left, right) >= 0 && std::max(left, right) < size(),
                  "merge {} joins the tokens {} and {}; the vocabulary ends at {}", rank, left, right, size());
     const std::string_view tail = spelling(right);
-    if (characters_are_bytes_ && (tail.empty() || spelling(left).empty())) continue;  // no word reaches these
+    if (tail.empty() || spelling(left).empty()) continue;  // no word reaches what is not in the byte alphabet
     both = spelling(left);
     both += tail.substr(std::min(continuing_prefix_.size(), tail.size()));
     const Id id = find(both);
     if (id == none) fail_user("merge {} makes '{}', which is no token", rank, both);
-    add_pair({left, right, static_cast<std::int32_t>(rank), id});
+    add_pair(left, right, static_cast<Rank>(rank), id);
   }
 }
+
+namespace {
+
+// Merges the bytes of a token down to two by spelling; false if it does not come to that.
+class LastPair {
+ public:
+  explicit LastPair(const BpeVocab& vocab) : vocab_(vocab) {}
+
+  bool find(std::string_view text, BpeVocab::Id& left, BpeVocab::Id& right) {
+    begins_.resize(text.size() + 1);
+    for (std::size_t i = 0; i < begins_.size(); ++i) begins_[i] = i;
+    const auto part = [&](std::size_t from, std::size_t to) { return vocab_.find(text.substr(from, to - from)); };
+    unions_.clear();
+    for (std::size_t i = 0; i + 2 < begins_.size(); ++i) unions_.push_back(part(i, i + 2));
+    while (unions_.size() > 1) {
+      // The smallest id; none is the largest number of all.
+      const auto best = std::min_element(unions_.begin(), unions_.end(), [](BpeVocab::Id a, BpeVocab::Id b) {
+        return static_cast<std::uint32_t>(a) < static_cast<std::uint32_t>(b);
+      });
+      if (*best == BpeVocab::none) return false;
+      const auto at = static_cast<std::size_t>(best - unions_.begin());
+      begins_.erase(begins_.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+      unions_.erase(best);
+      if (at < unions_.size()) unions_[at] = part(begins_[at], begins_[at + 2]);
+      if (at > 0) unions_[at - 1] = part(begins_[at - 1], begins_[at + 1]);
+    }
+    left = part(0, begins_[1]);
+    right = part(begins_[1], text.size());
+    return true;
+  }
+
+ private:
+  const BpeVocab& vocab_;
+  std::vector<std::size_t> begins_;
+  std::vector<BpeVocab::Id> unions_;
+};
+
+}  // namespace
 
 // A token is ever made of one pair only: the two that are left when its spelling alone is merged as far as it goes.
 // (What happens inside a stretch of a word does not depend on what stands around it until a merge crosses its ends.)
@@ -136,37 +185,19 @@ void BpeVocab::derive_merges() {
   for (int byte = 0; byte < 256; ++byte)
     require_user(byte_ids_[static_cast<std::size_t>(byte)] != none, "the vocabulary has no token for byte {}", byte);
   reserve_pairs(token_ends_.size());
-  std::vector<Id> symbols;
-  std::vector<std::uint32_t> begins;
-  Pair last;
-  for (Id id = 0; id < size(); ++id)
-    if (spelling(id).size() > 1 && find_last_pair(id, symbols, begins, last)) add_pair(last);
+  LastPair last(*this);
+  for (Id id = 0; id < size(); ++id) {
+    Id left = none, right = none;
+    if (spelling(id).size() > 1 && last.find(spelling(id), left, right)) add_pair(left, right, id, id);
+  }
 }
 
-// Merges by spelling, not by pairs_, since a token may be made of some of larger id.
-bool BpeVocab::find_last_pair(Id token, std::vector<Id>& symbols, std::vector<std::uint32_t>& begins,
-                              Pair& last) const {
-  const std::string_view text = spelling(token);
-  symbols_of(text, symbols);
-  begins.resize(symbols.size() + 1);
-  for (std::size_t i = 0; i < begins.size(); ++i) begins[i] = static_cast<std::uint32_t>(i);
-  while (symbols.size() > 1) {
-    Id best = none;
-    std::size_t at = 0;
-    for (std::size_t i = 0; i + 1 < symbols.size(); ++i) {
-      const Id id = find(text.substr(begins[i], begins[i + 2] - begins[i]));
-      if (id != none && (best == none || id < best)) best = id, at = i;
-    }
-    if (best == none) return false;
-    if (symbols.size() == 2) {
-      last = {symbols[0], symbols[1], token, token};
-      return true;
-    }
-    symbols[at] = best;
-    symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(at) + 1);
-    begins.erase(begins.begin() + static_cast<std::ptrdiff_t>(at) + 1);
-  }
-  return false;
+void BpeVocab::fill_byte_ranks() {
+  if (!plain_bytes_) return;
+  byte_ranks_.resize(std::size_t{256} * 256);
+  for (std::size_t left = 0; left < 256; ++left)
+    for (std::size_t right = 0; right < 256; ++right)
+      byte_ranks_[left * 256 + right] = rank_of(byte_ids_[left], byte_ids_[right]);
 }
 
 void BpeVocab::symbols_of(std::string_view word, std::vector<Id>& symbols) const {

@@ -11,57 +11,52 @@
 
 namespace tera {
 
-// Collects ids in a buffer of fixed size, so that the loop over words sees no vector.
-class IdBuffer {
- public:
-  explicit IdBuffer(std::vector<std::int32_t>& target) : target_(target) {}
-  ~IdBuffer() = default;
-  IdBuffer(const IdBuffer&) = delete;
-  IdBuffer& operator=(const IdBuffer&) = delete;
-
-  // Four are written, `count` of them count.
-  void add_four(const std::int32_t* ids, std::int32_t count) {
-    std::memcpy(next_, ids, 4 * sizeof(std::int32_t));
-    next_ += count;
-    if (next_ > buffer_.data() + buffer_.size() - 4) [[unlikely]]
-      flush();
-  }
-  void add(const std::int32_t* ids, std::size_t count) {
-    flush();
-    target_.insert(target_.end(), ids, ids + count);
-  }
-  void flush() {
-    target_.insert(target_.end(), buffer_.data(), next_);
-    next_ = buffer_.data();
-  }
-
- private:
-  std::vector<std::int32_t>& target_;
-  std::array<std::int32_t, 1024> buffer_;
-  std::int32_t* next_ = buffer_.data();
-};
-
+// Takes words one by one and looks them up some at a time: by then the cache lines that were asked for have come, and
+// what the branches of a scanner cost does not add to what memory costs. Words must stay where they are until finish().
 class BpeWords {
  public:
   explicit BpeWords(const BpeVocab& vocab) : merger_(vocab) {}
 
-  // `text_end` bounds what may be read.
-  void encode(const char* word, const char* word_end, const char* text_end, IdBuffer& ids) {
-    const auto size = static_cast<std::size_t>(word_end - word);
-    if (size > WordCache::longest_word) return encode_long({word, size}, ids);
-    const WordKey key = WordCache::key_of(word, size, text_end - word >= 16);
-    const WordCache::Entry* const entry = cache_.find(key);
-    if (entry == nullptr) return encode_new({word, size}, key, ids);
-    if (entry->count <= WordCache::most_inline) return ids.add_four(entry->ids, entry->count);
-    ids.add(cache_.more_ids(*entry), static_cast<std::size_t>(entry->count));
+  void begin(std::vector<std::int32_t>& ids, const char* text_end) {
+    ids_ = &ids;
+    text_end_ = text_end;
   }
+  // A word that is not empty.
+  void add(const char* word, const char* word_end) {
+    const auto size = static_cast<std::size_t>(word_end - word);
+    Pending& pending = pending_[waiting_];
+    pending.word = word;
+    pending.size = size;
+    if (size > WordCache::longest_whole) [[unlikely]] {
+      if (size > WordCache::longest_word) return add_long(word, size);
+      pending.key = WordCache::hashed_key({word, size});
+    } else {
+      pending.key = WordCache::key_of(word, size, text_end_ - word >= 16);
+    }
+    pending.line = cache_.line_of(pending.key);
+    cache_.prefetch(pending.line);
+    if (++waiting_ == pending_.size()) look_up();
+  }
+  void finish() { look_up(); }
 
  private:
-  void encode_new(std::string_view word, const WordKey& key, IdBuffer& ids);
-  void encode_long(std::string_view word, IdBuffer& ids);
+  struct Pending {
+    WordKey key;
+    const char* word;
+    std::size_t size;
+    std::size_t line;
+  };
+
+  void look_up();
+  void add_long(const char* word, std::size_t size);
+  std::span<const std::int32_t> find_or_merge(const Pending& pending, const WordCache::Entry* entry);
 
   BpeMerger merger_;
   WordCache cache_;
+  std::vector<std::int32_t>* ids_ = nullptr;
+  const char* text_end_ = nullptr;
+  std::size_t waiting_ = 0;
+  std::array<Pending, 32> pending_;
 };
 
 }  // namespace tera
