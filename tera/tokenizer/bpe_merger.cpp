@@ -5,6 +5,8 @@
 #include <functional>
 #include <limits>
 
+#include "tera/base/error.h"
+
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -43,60 +45,122 @@ std::int32_t place_number(BpeVocab::Rank rank, std::size_t at) {
 
 }  // namespace
 
-std::span<const std::int32_t> BpeMerger::encode(std::string_view word) {
-  if (vocab_.ignore_merges()) {
-    short_symbols_[0] = vocab_.find(word);
-    if (short_symbols_[0] != BpeVocab::none) return {short_symbols_.data(), 1};
-  }
-  if (vocab_.plain_bytes() && word.size() <= most_short) {
-    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(word[i]); };
-    for (std::size_t i = 0; i < word.size(); ++i) short_symbols_[i] = vocab_.byte_id(byte(i));
-    for (std::size_t i = 0; i + 1 < word.size(); ++i)
-      places_[i] = place_number(vocab_.byte_rank(byte(i), byte(i + 1)), i);
-    return merge_short(word.size());
-  }
-  vocab_.symbols_of(word, symbols_);
-  if (symbols_.size() > most_short) {
-    merge_long();
-    return symbols_;
-  }
-  std::copy(symbols_.begin(), symbols_.end(), short_symbols_.begin());
-  for (std::size_t i = 0; i + 1 < symbols_.size(); ++i)
-    places_[i] = place_number(vocab_.rank_of(symbols_[i], symbols_[i + 1]), i);
-  return merge_short(symbols_.size());
-}
-
-// Looking at all places each time beats any heap for so few. Symbols stay where they are; bits tell which are left.
-std::span<const BpeVocab::Id> BpeMerger::merge_short(std::size_t count) {
-  if (count == 0) return {};
-  std::uint64_t left = count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
-  const std::size_t groups = (count + 3) / 4;
-  for (std::size_t i = count - 1; i < groups * 4; ++i) places_[i] = no_place;
-  while (true) {
-    const std::int32_t best = smallest(places_.data(), groups);
-    if (best == no_place) break;
-    const auto at = static_cast<std::size_t>(best & (most_short - 1));
-    const Id both = vocab_.union_of(best >> place_bits);
-    std::uint64_t behind = left & (~std::uint64_t{1} << at);
-    const int gone = std::countr_zero(behind);
-    behind &= behind - 1;
-    left &= ~(std::uint64_t{1} << gone);
-    short_symbols_[at] = both;
-    places_[static_cast<std::size_t>(gone)] = no_place;
-    const std::uint64_t ahead = left & ((std::uint64_t{1} << at) - 1);
-    places_[at] =
-        behind == 0 ? no_place
-                    : place_number(
-                          vocab_.rank_of(both, short_symbols_[static_cast<std::size_t>(std::countr_zero(behind))]), at);
-    if (ahead != 0) {
-      const auto before = static_cast<std::size_t>(63 - std::countl_zero(ahead));
-      places_[before] = place_number(vocab_.rank_of(short_symbols_[before], both), before);
+bool BpeJob::begin(const BpeVocab& vocab, std::string_view word, std::uint64_t hash, std::vector<Id>& scratch) {
+  if (vocab.ignore_merges()) {
+    symbols_[0] = vocab.find(word, hash);
+    if (symbols_[0] != BpeVocab::none) {
+      start(1);
+      return true;
     }
   }
-  std::size_t kept = 0;
-  for (; left != 0; left &= left - 1)
-    short_symbols_[kept++] = short_symbols_[static_cast<std::size_t>(std::countr_zero(left))];
-  return {short_symbols_.data(), kept};
+  if (vocab.plain_bytes()) {
+    if (word.size() > most_symbols) return false;
+    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(word[i]); };
+    for (std::size_t i = 0; i < word.size(); ++i) symbols_[i] = vocab.byte_id(byte(i));
+    for (std::size_t i = 0; i + 1 < word.size(); ++i)
+      places_[i] = place_number(vocab.byte_rank(byte(i), byte(i + 1)), i);
+    start(word.size());
+    return true;
+  }
+  vocab.symbols_of(word, scratch);
+  if (scratch.size() > most_symbols) return false;
+  std::copy(scratch.begin(), scratch.end(), symbols_.begin());
+  for (std::size_t i = 0; i + 1 < scratch.size(); ++i)
+    places_[i] = place_number(vocab.rank_of(symbols_[i], symbols_[i + 1]), i);
+  start(scratch.size());
+  return true;
+}
+
+void BpeJob::start(std::size_t count) {
+  left_ = count == most_symbols ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
+  groups_ = std::max<std::size_t>((count + 3) / 4, 1);
+  for (std::size_t i = count == 0 ? 0 : count - 1; i < groups_ * 4; ++i) places_[i] = no_place;
+  best_ = no_place;
+  chosen_ = false;
+}
+
+bool BpeJob::advance(const BpeVocab& vocab) {
+  if (chosen_) {
+    merge(vocab);
+    chosen_ = false;
+    return true;
+  }
+  return choose(vocab);
+}
+
+// The second half of the last merge, ranks beside the new symbol, and the first of the next: which it is.
+bool BpeJob::choose(const BpeVocab& vocab) {
+  if (best_ != no_place) {
+    const auto at = static_cast<std::size_t>(best_ & (most_symbols - 1));
+    const std::uint64_t ahead = left_ & ((std::uint64_t{1} << at) - 1);
+    look(vocab, at);
+    if (ahead != 0) look(vocab, static_cast<std::size_t>(63 - std::countl_zero(ahead)));
+  }
+  best_ = smallest(places_.data(), groups_);
+  if (best_ == no_place) {
+    keep();
+    return false;
+  }
+  vocab.prefetch_union(best_ >> place_bits);
+  chosen_ = true;
+  return true;
+}
+
+void BpeJob::look(const BpeVocab& vocab, std::size_t at) {
+  const std::uint64_t behind = left_ & (~std::uint64_t{1} << at);
+  if (behind == 0)
+    places_[at] = no_place;
+  else
+    places_[at] =
+        place_number(vocab.rank_of(symbols_[at], symbols_[static_cast<std::size_t>(std::countr_zero(behind))]), at);
+}
+
+void BpeJob::merge(const BpeVocab& vocab) {
+  const auto at = static_cast<std::size_t>(best_ & (most_symbols - 1));
+  const Id both = vocab.union_of(best_ >> place_bits);
+  const int gone = std::countr_zero(left_ & (~std::uint64_t{1} << at));
+  left_ &= ~(std::uint64_t{1} << gone);
+  symbols_[at] = both;
+  places_[static_cast<std::size_t>(gone)] = no_place;
+  const std::uint64_t ahead = left_ & ((std::uint64_t{1} << at) - 1), behind = left_ & (~std::uint64_t{1} << at);
+  if (behind != 0) vocab.prefetch_rank(both, symbols_[static_cast<std::size_t>(std::countr_zero(behind))]);
+  if (ahead != 0) vocab.prefetch_rank(symbols_[static_cast<std::size_t>(63 - std::countl_zero(ahead))], both);
+}
+
+void BpeJob::keep() {
+  kept_ = 0;
+  for (; left_ != 0; left_ &= left_ - 1)
+    symbols_[kept_++] = symbols_[static_cast<std::size_t>(std::countr_zero(left_))];
+}
+
+void BpeMerger::encode(std::span<const Word> words) {
+  std::array<BpeJob*, most_jobs> running;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (!jobs_[i].begin(vocab_, words[i].text, words[i].hash, symbols_)) fail("a word of too many symbols");
+    running[count++] = &jobs_[i];
+  }
+  while (count > 0) {
+    std::size_t still = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      running[still] = running[i];
+      if (running[i]->advance(vocab_)) ++still;
+    }
+    count = still;
+  }
+}
+
+std::span<const std::int32_t> BpeMerger::encode_long(std::string_view word) {
+  if (vocab_.ignore_merges()) {
+    const Id id = vocab_.find(word);
+    if (id != BpeVocab::none) {
+      symbols_.assign(1, id);
+      return symbols_;
+    }
+  }
+  vocab_.symbols_of(word, symbols_);
+  merge_long();
+  return symbols_;
 }
 
 void BpeMerger::push(std::uint32_t at) {

@@ -15,24 +15,6 @@ namespace tera {
 
 namespace {
 
-std::uint64_t hash_spelling(std::string_view text) {
-  std::uint64_t hash = text.size() * 0x9e3779b97f4a7c15ULL;
-  const auto mix = [&hash](std::uint64_t word) {
-    hash = (hash ^ word) * 0xff51afd7ed558ccdULL;
-    hash ^= hash >> 32;
-  };
-  while (text.size() >= 8) {
-    std::uint64_t word;
-    std::memcpy(&word, text.data(), 8);
-    mix(word);
-    text.remove_prefix(8);
-  }
-  std::uint64_t word = 0;
-  std::memcpy(&word, text.data(), text.size());
-  mix(word);
-  return hash;
-}
-
 std::string byte_token(unsigned byte) { return fmt::format("<0x{:02X}>", byte); }
 
 std::string in_bytes(const std::string& spelling, const char* what) {
@@ -83,7 +65,7 @@ void BpeVocab::keep_tokens(const BpeData& data) {
     require_user(spellings_.size() < std::numeric_limits<std::uint32_t>::max(), "the tokens are longer than 4 GiB");
     token_ends_.push_back(static_cast<std::uint32_t>(spellings_.size()));
     if (bytes.empty() || find(bytes) != none) continue;
-    const std::uint64_t hash = hash_spelling(bytes);
+    const std::uint64_t hash = hash_of(bytes);
     std::size_t at = hash & mask;
     while (token_slots_[at].id != none) at = (at + 1) & mask;
     token_slots_[at] = {static_cast<std::uint32_t>(hash >> 32), id};
@@ -95,8 +77,25 @@ std::string_view BpeVocab::spelling(Id id) const {
   return std::string_view(spellings_).substr(begin, token_ends_[static_cast<std::size_t>(id)] - begin);
 }
 
-BpeVocab::Id BpeVocab::find(std::string_view text) const {
-  const std::uint64_t hash = hash_spelling(text);
+std::uint64_t BpeVocab::hash_of(std::string_view text) {
+  std::uint64_t hash = text.size() * 0x9e3779b97f4a7c15ULL;
+  const auto mix = [&hash](std::uint64_t word) {
+    hash = (hash ^ word) * 0xff51afd7ed558ccdULL;
+    hash ^= hash >> 32;
+  };
+  while (text.size() >= 8) {
+    std::uint64_t word;
+    std::memcpy(&word, text.data(), 8);
+    mix(word);
+    text.remove_prefix(8);
+  }
+  std::uint64_t word = 0;
+  std::memcpy(&word, text.data(), text.size());
+  mix(word);
+  return hash;
+}
+
+BpeVocab::Id BpeVocab::find(std::string_view text, std::uint64_t hash) const {
   const std::size_t mask = token_slots_.size() - 1;
   for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
     const TokenSlot slot = token_slots_[at];

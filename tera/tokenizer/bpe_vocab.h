@@ -22,7 +22,10 @@ class BpeVocab {
   explicit BpeVocab(const BpeData& data);
 
   // The token spelled like this, or none. With a byte-level vocabulary spelling means bytes.
-  Id find(std::string_view spelling) const;
+  Id find(std::string_view spelling) const { return find(spelling, hash_of(spelling)); }
+  Id find(std::string_view spelling, std::uint64_t hash) const;
+  static std::uint64_t hash_of(std::string_view spelling);
+  void prefetch_token(std::uint64_t hash) const { __builtin_prefetch(&token_slots_[hash & (token_slots_.size() - 1)]); }
   // How early two neighbours merge, and what becomes of them.
   Rank rank_of(Id left, Id right) const {
     const std::uint64_t key = pair_key(left, right);
@@ -32,6 +35,8 @@ class BpeVocab {
       if (pair == no_pair) return no_rank;
     }
   }
+  void prefetch_rank(Id left, Id right) const { __builtin_prefetch(&pairs_[pair_slot(pair_key(left, right))]); }
+  void prefetch_union(Rank rank) const { __builtin_prefetch(&unions_[static_cast<std::size_t>(rank)]); }
   Id union_of(Rank rank) const { return unions_[static_cast<std::size_t>(rank)]; }
   // The same for single bytes, where characters are bytes.
   Rank byte_rank(unsigned char left, unsigned char right) const { return byte_ranks_[left * 256U + right]; }

@@ -37,7 +37,10 @@ class BpeWords {
     cache_.prefetch(pending.line);
     if (++waiting_ == pending_.size()) look_up();
   }
-  void finish() { look_up(); }
+  void finish() {
+    look_up();
+    resolve();
+  }
 
  private:
   struct Pending {
@@ -46,17 +49,29 @@ class BpeWords {
     std::size_t size;
     std::size_t line;
   };
+  struct Miss {
+    WordKey key;
+    std::size_t line;
+    std::size_t place;  // in found_
+  };
+  static constexpr std::size_t batch = 32, most_found = 4096;
 
   void look_up();
+  void resolve();
+  void look_elsewhere(const Pending& pending, const WordCache::Entry* entry);
   void add_long(const char* word, std::size_t size);
-  std::span<const std::int32_t> find_or_merge(const Pending& pending, const WordCache::Entry* entry);
 
   BpeMerger merger_;
   WordCache cache_;
   std::vector<std::int32_t>* ids_ = nullptr;
   const char* text_end_ = nullptr;
   std::size_t waiting_ = 0;
-  std::array<Pending, 32> pending_;
+  std::array<Pending, batch> pending_;
+  // Ids of words that were in the cache; those that were not are merged later and belong before some of them.
+  std::size_t found_count_ = 0, missing_ = 0;
+  std::array<Miss, BpeMerger::most_jobs> misses_;
+  std::array<BpeMerger::Word, BpeMerger::most_jobs> words_;
+  std::array<std::int32_t, most_found + 4> found_;  // some of an entry are written that do not count
 };
 
 }  // namespace tera
