@@ -9,7 +9,7 @@
 #include "tera/base/error.h"
 #include "tera/base/utf8.h"
 #include "tera/tokenizer/byte_level.h"
-#include "tera/tokenizer/make_normalizer.h"
+#include "tera/tokenizer/normalize_steps.h"
 #include "tera/tokenizer/pre_token_steps.h"
 #include "tera/tokenizer/token_json.h"
 #include "tera/tokenizer/unicode.h"

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "tera/base/error.h"
-#include "tera/tokenizer/make_normalizer.h"
+#include "tera/tokenizer/normalize_steps.h"
 #include "tera/tokenizer/pre_token_steps.h"
 #include "tera/tokenizer/pre_tokenizers.h"
 #include "tera/tokenizer/token_json.h"

@@ -25,7 +25,6 @@ void read_pattern(JsonFields& fields, PreTokenStep& step) {
   require_user(text.has_value() != regex.has_value(), "{}: one of String and Regex is needed", pattern.path());
   step.is_regex = regex.has_value();
   step.pattern = regex ? *regex : *text;
-  require_user(!step.pattern.empty(), "{}: an empty pattern", pattern.path());
 }
 
 class StepReader {
@@ -71,12 +70,13 @@ class StepReader {
       }
       case PreTokenKind::split:
         read_pattern(fields, step);
-        fields.at("behavior");
-        step.behavior = choice(fields, "behavior", SplitBehavior::isolated);
+        step.behavior = parse_split_behavior(fields.text("behavior"), fields.path_of("behavior"));
         step.invert = fields.flag("invert");
         break;
       case PreTokenKind::digits: step.individual_digits = fields.flag("individual_digits"); break;
-      case PreTokenKind::punctuation: step.behavior = choice(fields, "behavior", SplitBehavior::isolated); break;
+      case PreTokenKind::punctuation:
+        step.behavior = parse_split_behavior(fields.text("behavior", "Isolated"), fields.path_of("behavior"));
+        break;
       case PreTokenKind::delimiter: step.character = fields.character("delimiter"); break;
       case PreTokenKind::fixed_length:
         step.length = fields.whole("length", 5);

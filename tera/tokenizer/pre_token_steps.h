@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tera/base/enum_names.h"
-#include "tera/tokenizer/split_behavior.h"
+#include "tera/tokenizer/regex_split.h"
 
 namespace tera {
 

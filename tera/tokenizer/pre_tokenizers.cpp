@@ -5,6 +5,7 @@
 
 #include "tera/base/error.h"
 #include "tera/tokenizer/byte_level.h"
+#include "tera/tokenizer/regex.h"
 #include "tera/tokenizer/split_pattern.h"
 #include "tera/tokenizer/unicode.h"
 
@@ -13,49 +14,9 @@ namespace {
 
 using Piece = PieceText::Piece;
 
-struct Match {
-  std::uint32_t begin, end;
-  bool is_match;
-};
-
 std::uint32_t to_offset(std::size_t value) {
   require_user(value <= std::numeric_limits<std::uint32_t>::max(), "a text of more than 4 GiB cannot be tokenized");
   return static_cast<std::uint32_t>(value);
-}
-
-// Turns matches that cover a piece, in order, into pieces.
-void keep_pieces(std::span<const Match> matches, SplitBehavior behavior, std::vector<Piece>& pieces) {
-  const std::size_t before = pieces.size();
-  bool previous = false;
-  for (std::size_t i = 0; i < matches.size(); ++i) {
-    const auto [begin, end, is_match] = matches[i];
-    const bool follows = pieces.size() > before;
-    switch (behavior) {
-      case SplitBehavior::isolated: pieces.push_back({begin, end}); break;
-      case SplitBehavior::removed:
-        if (!is_match) pieces.push_back({begin, end});
-        break;
-      case SplitBehavior::contiguous:
-        if (follows && is_match == previous)
-          pieces.back().end = end;
-        else
-          pieces.push_back({begin, end});
-        break;
-      case SplitBehavior::merged_with_previous:
-        if (follows && is_match && !previous)
-          pieces.back().end = end;
-        else
-          pieces.push_back({begin, end});
-        break;
-      case SplitBehavior::merged_with_next:
-        if (!is_match && i > 0 && matches[i - 1].is_match)
-          pieces.back().end = end;
-        else
-          pieces.push_back({begin, end});
-        break;
-    }
-    previous = is_match;
-  }
 }
 
 // A step that only cuts. find(text, emit) calls emit(begin, end, is_match) for parts that cover the text.
@@ -67,16 +28,15 @@ class Cutter final : public PreTokenizer {
   void apply(PieceText& text) const override {
     std::vector<Piece> pieces;
     pieces.reserve(text.pieces.size() * 2);
-    std::vector<Match> matches;
+    std::vector<MatchSpan> spans;
     for (const Piece piece : text.pieces) {
-      matches.clear();
+      spans.clear();
       find_(std::string_view(text.text).substr(piece.begin, piece.end - piece.begin),
             [&](std::size_t begin, std::size_t end, bool is_match) {
               if (begin < end)
-                matches.push_back({piece.begin + static_cast<std::uint32_t>(begin),
-                                   piece.begin + static_cast<std::uint32_t>(end), is_match});
+                spans.push_back({static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end), is_match});
             });
-      keep_pieces(matches, behavior_, pieces);
+      append_pieces(spans, behavior_, piece.begin, pieces);
     }
     text.pieces = std::move(pieces);
   }
@@ -235,18 +195,14 @@ void add_metaspace(const PreTokenStep& step, Chain& chain) {
 }
 
 std::unique_ptr<PreTokenizer> make_split(const PreTokenStep& step) {
-  // With `invert`, what matches and what lies between matches change places.
-  if (!step.is_regex) {
-    auto find = by_text(step.pattern);
-    return make_cutter(step.behavior, [find, invert = step.invert](std::string_view text, auto&& emit) {
-      find(text, [&](std::size_t begin, std::size_t end, bool is_match) { emit(begin, end, is_match != invert); });
-    });
-  }
+  const SplitRule rule{.behavior = step.behavior, .invert = step.invert};
+  if (!step.is_regex) return make_text_split(step.pattern, rule);
+  // Known patterns leave nothing between their matches.
   const auto known = known_split_pattern(step.pattern);
-  if (known && step.behavior == SplitBehavior::isolated) return make_cutter(step.behavior, by_known_pattern(*known));
-  if (known && step.behavior == SplitBehavior::removed && step.invert)
-    return make_cutter(SplitBehavior::isolated, by_known_pattern(*known));
-  fail_user("{}: the pattern is not one of those known", step.path);
+  const bool whole_matches =
+      step.behavior == SplitBehavior::isolated || (step.behavior == SplitBehavior::removed && step.invert);
+  if (known && whole_matches) return make_cutter(SplitBehavior::isolated, by_known_pattern(*known));
+  return make_regex_split(Regex(step.pattern, RegexDialect::oniguruma, step.path + ".pattern"), rule);
 }
 
 void add_step(const PreTokenStep& step, bool plain_bytes, Chain& chain) {
