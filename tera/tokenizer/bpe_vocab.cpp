@@ -137,6 +137,8 @@ void BpeVocab::keep_merges(const BpeData& data) {
     const Id id = find(both);
     if (id == none) fail_user("merge {} makes '{}', which is no token", rank, both);
     add_pair(left, right, static_cast<Rank>(rank), id);
+    for (const Id part : {left, right})
+      merges_fallback_ |= std::find(fallback_ids_.begin(), fallback_ids_.end(), part) != fallback_ids_.end();
   }
 }
 
@@ -199,7 +201,7 @@ void BpeVocab::fill_byte_ranks() {
       byte_ranks_[left * 256 + right] = rank_of(byte_ids_[left], byte_ids_[right]);
 }
 
-void BpeVocab::symbols_of(std::string_view word, std::vector<Id>& symbols) const {
+void BpeVocab::symbols_of(std::string_view word, Id space, std::vector<Id>& symbols) const {
   symbols.clear();
   const bool plain = continuing_prefix_.empty() && word_suffix_.empty();
   Id waiting = none;  // an unknown token that may grow
@@ -213,7 +215,9 @@ void BpeVocab::symbols_of(std::string_view word, std::vector<Id>& symbols) const
       if (at + bytes == word.size()) affixed += word_suffix_;
       character = affixed;
     }
-    const Id id = character.size() == 1 ? byte_ids_[static_cast<unsigned char>(character[0])] : find(character);
+    const Id id = character == " "        ? space
+                  : character.size() == 1 ? byte_ids_[static_cast<unsigned char>(character[0])]
+                                          : find(character);
     at += bytes;
     if (id != none) {
       if (waiting != none) symbols.push_back(waiting);
@@ -235,6 +239,10 @@ BpeVocab::Id BpeVocab::add_by_bytes(std::string_view character, std::vector<Id>&
     if (fallback_ids_[static_cast<unsigned char>(byte)] == none) return none;
   for (const char byte : character) symbols.push_back(fallback_ids_[static_cast<unsigned char>(byte)]);
   return symbols.back();
+}
+
+bool BpeVocab::can_be_cut() const {
+  return always_known() && !ignore_merges_ && !merges_fallback_ && continuing_prefix_.empty() && word_suffix_.empty();
 }
 
 bool BpeVocab::always_known() const {
