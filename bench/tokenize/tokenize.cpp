@@ -101,7 +101,7 @@ int main(int argc, char** argv) {
   if (data.byte_level)
     encoder = model.make_text_encoder(pattern_of(file));
   else
-    spaced = model.make_spaced_encoder(false);
+    spaced = model.make_spaced_encoder({});
   std::vector<std::int32_t> ids;
   std::vector<std::size_t> ends;
   ids.reserve(bytes / 2);

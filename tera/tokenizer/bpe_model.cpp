@@ -59,8 +59,8 @@ std::unique_ptr<WordEncoder> BpeModel::make_text_encoder(SplitPattern pattern) c
   });
 }
 
-std::unique_ptr<SpacedEncoder> BpeModel::make_spaced_encoder(bool split) const {
-  return tera::make_spaced_encoder(*vocab_, *cuts_, split);
+std::unique_ptr<SpacedEncoder> BpeModel::make_spaced_encoder(SpaceRule rule) const {
+  return tera::make_spaced_encoder(*vocab_, *cuts_, rule);
 }
 
 }  // namespace tera

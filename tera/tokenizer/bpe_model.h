@@ -14,12 +14,17 @@ namespace tera {
 class BpeCuts;
 class BpeVocab;
 
-// Encodes text for a SentencePiece-like vocabulary, in which U+2581 stands for a space, for one thread.
+// How text becomes words for a SentencePiece-like vocabulary, in which U+2581 stands for a space.
+struct SpaceRule {
+  bool split = false;       // a word begins at every U+2581 (Metaspace with split); else the text is one word
+  bool replace_all = true;  // spaces in the text are U+2581; else only those that are written so
+};
+
+// Encodes text for such a vocabulary, for one thread.
 class SpacedEncoder {
  public:
   virtual ~SpacedEncoder() = default;
-  // Appends the ids of a whole text (what lies between two added tokens), with U+2581 before it if `prepend`. Both
-  // spaces and U+2581 in the text are U+2581.
+  // Appends the ids of a whole text (what lies between two added tokens), with U+2581 before it if `prepend`.
   virtual void encode(std::string_view text, bool prepend, std::vector<std::int32_t>& ids) = 0;
 };
 
@@ -30,9 +35,8 @@ class BpeModel final : public WordModel {
   std::unique_ptr<WordEncoder> make_encoder() const override;
   // Takes whole texts (what lies between two added tokens) and cuts them by the pattern in the same loop.
   std::unique_ptr<WordEncoder> make_text_encoder(SplitPattern pattern) const;
-  // The same for SentencePiece-like vocabularies: the whole text is one word, or with `split` (Metaspace) a word begins
-  // at every U+2581.
-  std::unique_ptr<SpacedEncoder> make_spaced_encoder(bool split) const;
+  // The same for SentencePiece-like vocabularies.
+  std::unique_ptr<SpacedEncoder> make_spaced_encoder(SpaceRule rule) const;
 
  private:
   std::unique_ptr<const BpeVocab> vocab_;

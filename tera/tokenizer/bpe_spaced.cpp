@@ -34,18 +34,18 @@ void for_neighbours(std::string_view token, Function function) {
   }
 }
 
-// All U+2581 are spaces in words, so that the cache has short keys.
+// Words keep their spaces, so that the cache has short keys.
 class CuttingEncoder final : public SpacedEncoder {
  public:
-  CuttingEncoder(const BpeVocab& vocab, const BpeCuts& cuts, bool split)
-      : cuts_(cuts), split_(split), words_(vocab, vocab.find(space_mark)) {}
+  CuttingEncoder(const BpeVocab& vocab, const BpeCuts& cuts, SpaceRule rule)
+      : cuts_(cuts), rule_(rule), words_(vocab, rule.replace_all ? vocab.find(space_mark) : vocab.byte_id(' ')) {}
 
   void encode(std::string_view text, bool prepend, std::vector<std::int32_t>& ids) override {
     const char* at = text.data();
     const char* const end = at + text.size();
     if (prepend && !text.empty()) {
       at = word_end(at, end, ' ');
-      first_ = ' ';
+      first_ = rule_.replace_all ? " " : space_mark;
       first_.append(text.data(), at);
       words_.begin(ids, first_.data() + first_.size());
       words_.add(first_.data(), first_.data() + first_.size());
@@ -73,7 +73,8 @@ class CuttingEncoder final : public SpacedEncoder {
         continue;
       }
       const Utf8Character character = spaced_character(at, end);
-      if ((split_ && character.code == ' ') || !cuts_.may_touch(left, character.code)) return at;
+      const bool is_mark = character.code == ' ' && (rule_.replace_all || *at != ' ');
+      if ((rule_.split && is_mark) || !cuts_.may_touch(left, character.code)) return at;
       left = character.code;
       at += character.bytes;
     }
@@ -90,7 +91,7 @@ class CuttingEncoder final : public SpacedEncoder {
   }
 
   const BpeCuts& cuts_;
-  const bool split_;
+  const SpaceRule rule_;
   BpeWords words_;
   std::string first_;
 };
@@ -98,13 +99,13 @@ class CuttingEncoder final : public SpacedEncoder {
 // Where cutting is not known to be safe: the text as the reference sees it.
 class WholeEncoder final : public SpacedEncoder {
  public:
-  WholeEncoder(const BpeVocab& vocab, bool split) : split_(split), words_(vocab) {}
+  WholeEncoder(const BpeVocab& vocab, SpaceRule rule) : rule_(rule), words_(vocab) {}
 
   void encode(std::string_view text, bool prepend, std::vector<std::int32_t>& ids) override {
     if (text.empty()) return;
     text_ = prepend ? space_mark : std::string_view();
     for (const char c : text) {
-      if (c == ' ')
+      if (c == ' ' && rule_.replace_all)
         text_ += space_mark;
       else
         text_ += c;
@@ -112,7 +113,7 @@ class WholeEncoder final : public SpacedEncoder {
     const std::string_view marked = text_;
     words_.begin(ids, marked.data() + marked.size());
     for (std::size_t at = 0; at < marked.size();) {
-      const std::size_t mark = split_ ? marked.find(space_mark, at + 1) : std::string_view::npos;
+      const std::size_t mark = rule_.split ? marked.find(space_mark, at + 1) : std::string_view::npos;
       const std::size_t next = std::min(mark, marked.size());
       words_.add(marked.data() + at, marked.data() + next);
       at = next;
@@ -121,7 +122,7 @@ class WholeEncoder final : public SpacedEncoder {
   }
 
  private:
-  const bool split_;
+  const SpaceRule rule_;
   BpeWords words_;
   std::string text_;
 };
@@ -145,10 +146,11 @@ BpeCuts::BpeCuts(const BpeVocab& vocab) : allowed_(vocab.can_be_cut() && !vocab.
   }
 }
 
-std::unique_ptr<SpacedEncoder> make_spaced_encoder(const BpeVocab& vocab, const BpeCuts& cuts, bool split) {
-  if (cuts.allowed() && vocab.find(space_mark) != BpeVocab::none)
-    return std::make_unique<CuttingEncoder>(vocab, cuts, split);
-  return std::make_unique<WholeEncoder>(vocab, split);
+std::unique_ptr<SpacedEncoder> make_spaced_encoder(const BpeVocab& vocab, const BpeCuts& cuts, SpaceRule rule) {
+  // A space that is no token would become bytes of its own, not those of U+2581.
+  if (cuts.allowed() && (!rule.replace_all || vocab.find(space_mark) != BpeVocab::none))
+    return std::make_unique<CuttingEncoder>(vocab, cuts, rule);
+  return std::make_unique<WholeEncoder>(vocab, rule);
 }
 
 }  // namespace tera

@@ -16,7 +16,7 @@ class BpeCuts {
  public:
   explicit BpeCuts(const BpeVocab& vocab);
 
-  // False for sure if no token has the one before the other. U+2581 is asked for as a space.
+  // False for sure if no token has the one before the other. U+2581 and the space are taken for the same.
   bool may_touch(char32_t left, char32_t right) const {
     const std::size_t bit = bit_of(left, right);
     return bits_[bit >> 6] >> (bit & 63) & 1;
@@ -37,6 +37,6 @@ class BpeCuts {
   std::vector<std::uint64_t> bits_;  // pairs of ASCII, then hashes of the others
 };
 
-std::unique_ptr<SpacedEncoder> make_spaced_encoder(const BpeVocab& vocab, const BpeCuts& cuts, bool split);
+std::unique_ptr<SpacedEncoder> make_spaced_encoder(const BpeVocab& vocab, const BpeCuts& cuts, SpaceRule rule);
 
 }  // namespace tera

@@ -37,6 +37,9 @@ BpeVocab::BpeVocab(const BpeData& data)
     continuing_prefix_ = in_bytes(continuing_prefix_, "continuing_subword_prefix");
     word_suffix_ = in_bytes(word_suffix_, "end_of_word_suffix");
   }
+  // A word never has more symbols than bytes, which with these it would.
+  require_user(!byte_fallback_ || (continuing_prefix_.empty() && word_suffix_.empty()),
+               "byte_fallback together with continuing_subword_prefix or end_of_word_suffix is not supported");
   keep_tokens(data);
   for (unsigned byte = 0; byte < 256; ++byte) {
     const char character = static_cast<char>(byte);
@@ -138,7 +141,7 @@ void BpeVocab::keep_merges(const BpeData& data) {
     if (id == none) fail_user("merge {} makes '{}', which is no token", rank, both);
     add_pair(left, right, static_cast<Rank>(rank), id);
     for (const Id part : {left, right})
-      merges_fallback_ |= std::find(fallback_ids_.begin(), fallback_ids_.end(), part) != fallback_ids_.end();
+      if (byte_fallback_ && spelling(part).starts_with("<0x")) merges_fallback_ = true;
   }
 }
 
