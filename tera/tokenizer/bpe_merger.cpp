@@ -45,9 +45,10 @@ std::int32_t place_number(BpeVocab::Rank rank, std::size_t at) {
 
 }  // namespace
 
-bool BpeJob::begin(const BpeVocab& vocab, std::string_view word, std::uint64_t hash, std::vector<Id>& scratch) {
+bool BpeJob::begin(const BpeVocab& vocab, const BpeWord& of, Id space, std::vector<Id>& scratch) {
+  const std::string_view word = of.text;
   if (vocab.ignore_merges()) {
-    symbols_[0] = vocab.find(word, hash);
+    symbols_[0] = vocab.find(word, of.hash);
     if (symbols_[0] != BpeVocab::none) {
       start(1);
       return true;
@@ -62,7 +63,7 @@ bool BpeJob::begin(const BpeVocab& vocab, std::string_view word, std::uint64_t h
     start(word.size());
     return true;
   }
-  vocab.symbols_of(word, scratch);
+  vocab.symbols_of(word, space, scratch);
   if (scratch.size() > most_symbols) return false;
   std::copy(scratch.begin(), scratch.end(), symbols_.begin());
   for (std::size_t i = 0; i + 1 < scratch.size(); ++i)
@@ -133,11 +134,11 @@ void BpeJob::keep() {
     symbols_[kept_++] = symbols_[static_cast<std::size_t>(std::countr_zero(left_))];
 }
 
-void BpeMerger::encode(std::span<const Word> words) {
+void BpeMerger::encode(std::span<const BpeWord> words) {
   std::array<BpeJob*, most_jobs> running;
   std::size_t count = 0;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    if (!jobs_[i].begin(vocab_, words[i].text, words[i].hash, symbols_)) fail("a word of too many symbols");
+    if (!jobs_[i].begin(vocab_, words[i], space_, symbols_)) fail("a word of too many symbols");
     running[count++] = &jobs_[i];
   }
   while (count > 0) {
@@ -158,7 +159,7 @@ std::span<const std::int32_t> BpeMerger::encode_long(std::string_view word) {
       return symbols_;
     }
   }
-  vocab_.symbols_of(word, symbols_);
+  vocab_.symbols_of(word, space_, symbols_);
   merge_long();
   return symbols_;
 }

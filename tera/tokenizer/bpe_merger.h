@@ -11,6 +11,11 @@
 
 namespace tera {
 
+struct BpeWord {
+  std::string_view text;
+  std::uint64_t hash = 0;  // of the text, where the vocabulary ignores merges
+};
+
 // A word of few symbols on its way. Symbols stay where they are; bits tell which are left.
 class BpeJob {
  public:
@@ -18,7 +23,7 @@ class BpeJob {
   static constexpr std::size_t most_symbols = 64;
 
   // False if the word has too many symbols.
-  bool begin(const BpeVocab& vocab, std::string_view word, std::uint64_t hash, std::vector<Id>& scratch);
+  bool begin(const BpeVocab& vocab, const BpeWord& word, Id space, std::vector<Id>& scratch);
   // Does half a merge, having asked memory for what the next half needs; false when the word is done.
   bool advance(const BpeVocab& vocab);
   std::span<const Id> ids() const { return {symbols_.data(), kept_}; }
@@ -44,22 +49,19 @@ class BpeMerger {
  public:
   static constexpr std::size_t most_jobs = 16;
 
-  explicit BpeMerger(const BpeVocab& vocab) : vocab_(vocab) {}
+  // `space` is the token that a space begins as.
+  BpeMerger(const BpeVocab& vocab, BpeVocab::Id space) : vocab_(vocab), space_(space) {}
 
-  struct Word {
-    std::string_view text;
-    std::uint64_t hash = 0;  // of the text, where the vocabulary ignores merges
-  };
   // Merges at most most_jobs words side by side, so that they wait for memory together. Each has at most
   // BpeJob::most_symbols bytes.
-  void encode(std::span<const Word> words);
+  void encode(std::span<const BpeWord> words);
   std::span<const std::int32_t> ids(std::size_t word) const { return jobs_[word].ids(); }
 
   // The ids of one word of any length, valid until the next call.
   std::span<const std::int32_t> encode_long(std::string_view word);
 
   // To be called some time before encode().
-  Word announce(std::string_view word) const {
+  BpeWord announce(std::string_view word) const {
     if (!vocab_.ignore_merges()) return {word};
     const std::uint64_t hash = BpeVocab::hash_of(word);
     vocab_.prefetch_token(hash);
@@ -74,6 +76,7 @@ class BpeMerger {
   void push(std::uint32_t at);
 
   const BpeVocab& vocab_;
+  const Id space_;
   std::array<BpeJob, most_jobs> jobs_;
   // Long words: a list through the symbols, ranks, and a heap of (rank, place) with the smallest on top.
   std::vector<Id> symbols_;

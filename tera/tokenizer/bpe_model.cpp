@@ -1,6 +1,7 @@
 #include "tera/tokenizer/bpe_model.h"
 
 #include "tera/base/error.h"
+#include "tera/tokenizer/bpe_spaced.h"
 #include "tera/tokenizer/bpe_vocab.h"
 #include "tera/tokenizer/bpe_words.h"
 #include "tera/tokenizer/split_pattern_scan.h"
@@ -46,7 +47,8 @@ class BpeTextEncoder final : public WordEncoder {
 
 }  // namespace
 
-BpeModel::BpeModel(const BpeData& data) : vocab_(std::make_unique<BpeVocab>(data)) {}
+BpeModel::BpeModel(const BpeData& data)
+    : vocab_(std::make_unique<BpeVocab>(data)), cuts_(std::make_unique<BpeCuts>(*vocab_)) {}
 BpeModel::~BpeModel() = default;
 
 std::unique_ptr<WordEncoder> BpeModel::make_encoder() const { return std::make_unique<BpeWordEncoder>(*vocab_); }
@@ -57,6 +59,8 @@ std::unique_ptr<WordEncoder> BpeModel::make_text_encoder(SplitPattern pattern) c
   });
 }
 
-std::unique_ptr<SpacedEncoder> BpeModel::make_spaced_encoder(SpaceRule) const { fail("not yet"); }
+std::unique_ptr<SpacedEncoder> BpeModel::make_spaced_encoder(SpaceRule rule) const {
+  return tera::make_spaced_encoder(*vocab_, *cuts_, rule);
+}
 
 }  // namespace tera

@@ -11,19 +11,20 @@
 
 namespace tera {
 
+class BpeCuts;
 class BpeVocab;
 
-// How text with spaces becomes the words of a SentencePiece-like vocabulary, in which U+2581 stands for a space.
+// How text becomes words for a SentencePiece-like vocabulary, in which U+2581 stands for a space.
 struct SpaceRule {
-  bool split = false;       // a word ends before every U+2581 (Metaspace with split); else the text is one word
-  bool replace_all = true;  // spaces in the text stand for U+2581; else it holds U+2581 already
+  bool split = false;       // a word begins at every U+2581 (Metaspace with split); else the text is one word
+  bool replace_all = true;  // spaces in the text are U+2581; else only those that are written so
 };
 
-// Encodes text that is cut at spaces, for one thread.
+// Encodes text for such a vocabulary, for one thread.
 class SpacedEncoder {
  public:
   virtual ~SpacedEncoder() = default;
-  // Appends the ids of the text, with U+2581 before it if `prepend`.
+  // Appends the ids of a whole text (what lies between two added tokens), with U+2581 before it if `prepend`.
   virtual void encode(std::string_view text, bool prepend, std::vector<std::int32_t>& ids) = 0;
 };
 
@@ -34,11 +35,12 @@ class BpeModel final : public WordModel {
   std::unique_ptr<WordEncoder> make_encoder() const override;
   // Takes whole texts (what lies between two added tokens) and cuts them by the pattern in the same loop.
   std::unique_ptr<WordEncoder> make_text_encoder(SplitPattern pattern) const;
-  // The same for SentencePiece-like vocabularies, in which the whole text is one word or words begin with a space.
+  // The same for SentencePiece-like vocabularies.
   std::unique_ptr<SpacedEncoder> make_spaced_encoder(SpaceRule rule) const;
 
  private:
   std::unique_ptr<const BpeVocab> vocab_;
+  std::unique_ptr<const BpeCuts> cuts_;
 };
 
 }  // namespace tera

@@ -37,6 +37,9 @@ BpeVocab::BpeVocab(const BpeData& data)
     continuing_prefix_ = in_bytes(continuing_prefix_, "continuing_subword_prefix");
     word_suffix_ = in_bytes(word_suffix_, "end_of_word_suffix");
   }
+  // A word never has more symbols than bytes, which with these it would.
+  require_user(!byte_fallback_ || (continuing_prefix_.empty() && word_suffix_.empty()),
+               "byte_fallback together with continuing_subword_prefix or end_of_word_suffix is not supported");
   keep_tokens(data);
   for (unsigned byte = 0; byte < 256; ++byte) {
     const char character = static_cast<char>(byte);
@@ -137,6 +140,8 @@ void BpeVocab::keep_merges(const BpeData& data) {
     const Id id = find(both);
     if (id == none) fail_user("merge {} makes '{}', which is no token", rank, both);
     add_pair(left, right, static_cast<Rank>(rank), id);
+    for (const Id part : {left, right})
+      if (byte_fallback_ && spelling(part).starts_with("<0x")) merges_fallback_ = true;
   }
 }
 
@@ -199,7 +204,7 @@ void BpeVocab::fill_byte_ranks() {
       byte_ranks_[left * 256 + right] = rank_of(byte_ids_[left], byte_ids_[right]);
 }
 
-void BpeVocab::symbols_of(std::string_view word, std::vector<Id>& symbols) const {
+void BpeVocab::symbols_of(std::string_view word, Id space, std::vector<Id>& symbols) const {
   symbols.clear();
   const bool plain = continuing_prefix_.empty() && word_suffix_.empty();
   Id waiting = none;  // an unknown token that may grow
@@ -213,7 +218,9 @@ void BpeVocab::symbols_of(std::string_view word, std::vector<Id>& symbols) const
       if (at + bytes == word.size()) affixed += word_suffix_;
       character = affixed;
     }
-    const Id id = character.size() == 1 ? byte_ids_[static_cast<unsigned char>(character[0])] : find(character);
+    const Id id = character == " "        ? space
+                  : character.size() == 1 ? byte_ids_[static_cast<unsigned char>(character[0])]
+                                          : find(character);
     at += bytes;
     if (id != none) {
       if (waiting != none) symbols.push_back(waiting);
@@ -235,6 +242,10 @@ BpeVocab::Id BpeVocab::add_by_bytes(std::string_view character, std::vector<Id>&
     if (fallback_ids_[static_cast<unsigned char>(byte)] == none) return none;
   for (const char byte : character) symbols.push_back(fallback_ids_[static_cast<unsigned char>(byte)]);
   return symbols.back();
+}
+
+bool BpeVocab::can_be_cut() const {
+  return always_known() && !ignore_merges_ && !merges_fallback_ && continuing_prefix_.empty() && word_suffix_.empty();
 }
 
 bool BpeVocab::always_known() const {

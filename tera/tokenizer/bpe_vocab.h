@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,12 +44,15 @@ class BpeVocab {
   Id byte_id(unsigned char byte) const { return byte_ids_[byte]; }
 
   // What a word begins with before anything merges; replaces what `symbols` holds.
-  void symbols_of(std::string_view word, std::vector<Id>& symbols) const;
+  // `space` is what a space begins as.
+  void symbols_of(std::string_view word, Id space, std::vector<Id>& symbols) const;
 
   bool ignore_merges() const { return ignore_merges_; }
   bool plain_bytes() const { return plain_bytes_; }  // symbols of a word are its bytes, each with an id
-  // No word gives the unknown token, so that a part that was cut from a text gives the same ids alone.
-  bool always_known() const;
+  // Where no merge crosses a place of a word, its two parts may be encoded alone: characters depend neither on their
+  // place nor on their neighbours.
+  bool can_be_cut() const;
+  std::span<const Id> unions() const { return unions_; }  // what merges make; none for those that no word can reach
   std::string_view spelling(Id id) const;
   Id size() const { return static_cast<Id>(token_ends_.size()); }
 
@@ -72,9 +76,10 @@ class BpeVocab {
   void reserve_pairs(std::size_t count);
   void add_pair(Id left, Id right, Rank rank, Id id);
   void fill_byte_ranks();
+  bool always_known() const;  // no word gives the unknown token
   Id add_by_bytes(std::string_view character, std::vector<Id>& symbols) const;
 
-  bool characters_are_bytes_, ignore_merges_, byte_fallback_, fuse_unk_, plain_bytes_ = false;
+  bool characters_are_bytes_, ignore_merges_, byte_fallback_, fuse_unk_, plain_bytes_ = false, merges_fallback_ = false;
   Id unk_;
   std::string continuing_prefix_, word_suffix_;
   std::string spellings_;                  // of all tokens, one after the other

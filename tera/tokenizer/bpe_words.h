@@ -15,7 +15,9 @@ namespace tera {
 // what the branches of a scanner cost does not add to what memory costs. Words must stay where they are until finish().
 class BpeWords {
  public:
-  explicit BpeWords(const BpeVocab& vocab) : merger_(vocab) {}
+  explicit BpeWords(const BpeVocab& vocab) : BpeWords(vocab, vocab.byte_id(' ')) {}
+  // `space` is the token that a space begins as.
+  BpeWords(const BpeVocab& vocab, BpeVocab::Id space) : merger_(vocab, space) {}
 
   void begin(std::vector<std::int32_t>& ids, const char* text_end) {
     ids_ = &ids;
@@ -70,7 +72,7 @@ class BpeWords {
   // Ids of words that were in the cache; those that were not are merged later and belong before some of them.
   std::size_t found_count_ = 0, missing_ = 0;
   std::array<Miss, BpeMerger::most_jobs> misses_;
-  std::array<BpeMerger::Word, BpeMerger::most_jobs> words_;
+  std::array<BpeWord, BpeMerger::most_jobs> words_;
   std::array<std::int32_t, most_found + 4> found_;  // some of an entry are written that do not count
 };
 
