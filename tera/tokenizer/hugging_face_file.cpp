@@ -117,7 +117,7 @@ void read_scored_vocab(dom::element value, TokenizerFile& file) {
 // One merge: both halves must be tokens. `index` is its place, for messages.
 class MergeReader {
  public:
-  MergeReader(const TokenIds& ids, std::string path) : ids_(ids), path_(std::move(path)) {}
+  MergeReader(const TokenIndex& ids, std::string path) : ids_(ids), path_(std::move(path)) {}
   Merges merges;
 
   void add(std::string_view left, std::string_view right, std::size_t index) {
@@ -132,16 +132,16 @@ class MergeReader {
 
  private:
   std::int32_t id_of(std::string_view token, std::size_t index) const {
-    const auto it = ids_.find(token);
-    if (it == ids_.end()) fail_user("{}[{}]: '{:.80}' is not a token of the vocabulary", path_, index, token);
-    return it->second;
+    const std::int32_t id = ids_.find(token);
+    if (id < 0) fail_user("{}[{}]: '{:.80}' is not a token of the vocabulary", path_, index, token);
+    return id;
   }
-  const TokenIds& ids_;
+  const TokenIndex& ids_;
   std::string path_;
 };
 
 // "a b" or ["a", "b"], all in the same form.
-Merges read_merges(dom::element value, const TokenIds& ids, const std::string& path) {
+Merges read_merges(dom::element value, const TokenIndex& ids, const std::string& path) {
   dom::array entries;
   require_user(value.get(entries) == simdjson::SUCCESS, "{}: a list of merges was expected", path);
   MergeReader reader(ids, path);
@@ -172,18 +172,10 @@ void read_model(dom::element model, TokenizerFile& file) {
   file.tokens = std::move(read.tokens);
   file.vocab_count = read.count;
   if (model["merges"].get(merges) == simdjson::SUCCESS)
-    file.merges = read_merges(merges, token_ids(file.tokens), file.path_of("model.merges"));
+    file.merges = read_merges(merges, TokenIndex(file.tokens), file.path_of("model.merges"));
 }
 
 }  // namespace
-
-TokenIds token_ids(const std::vector<std::string>& tokens) {
-  TokenIds ids;
-  ids.reserve(tokens.size());
-  for (std::size_t i = 0; i < tokens.size(); ++i)
-    if (!tokens[i].empty()) ids[tokens[i]] = static_cast<std::int32_t>(i);
-  return ids;
-}
 
 TokenizerFile read_tokenizer_file(const std::filesystem::path& path) {
   const ParsedFile parsed(path);
@@ -207,7 +199,7 @@ std::vector<std::string> read_vocab_json(const std::filesystem::path& path) {
   return read_vocab(parsed.root(), path.string()).tokens;
 }
 
-Merges read_merges_text(const std::filesystem::path& path, const TokenIds& ids) {
+Merges read_merges_text(const std::filesystem::path& path, const TokenIndex& ids) {
   const std::string text = read_whole_file(path, max_tokenizer_bytes);
   MergeReader reader(ids, path.string());
   std::size_t line = 1;

@@ -6,9 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "tera/tokenizer/token_index.h"
 
 namespace tera {
 
@@ -28,15 +29,11 @@ struct TokenizerFile {
 
 TokenizerFile read_tokenizer_file(const std::filesystem::path& path);
 
-// Ids by spelling; the spellings must stay where they are.
-using TokenIds = std::unordered_map<std::string_view, std::int32_t>;
-TokenIds token_ids(const std::vector<std::string>& tokens);
-
 // {"token": id, ...} as a file of its own.
 std::vector<std::string> read_vocab_json(const std::filesystem::path& path);
 
 // Lines "a b" of a merges.txt, the first of which may say its version.
 std::vector<std::pair<std::int32_t, std::int32_t>> read_merges_text(const std::filesystem::path& path,
-                                                                    const TokenIds& ids);
+                                                                    const TokenIndex& ids);
 
 }  // namespace tera

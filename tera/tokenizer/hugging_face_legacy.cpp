@@ -1,6 +1,7 @@
 // Tokenizers whose files are older than tokenizer.json, each put together as transformers does it.
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
@@ -80,7 +81,7 @@ std::unique_ptr<HuggingFaceTokenizer> HuggingFaceTokenizer::load_gpt2(const std:
                                                                       const std::filesystem::path& merges,
                                                                       bool include_special_tokens) {
   TokenizerFile file{.name = vocab.string(), .parts = gpt2_parts(), .tokens = read_vocab_json(vocab)};
-  file.merges = read_merges_text(merges, token_ids(file.tokens));
+  file.merges = read_merges_text(merges, TokenIndex(file.tokens));
   file.vocab_count = file.tokens.size() - static_cast<std::size_t>(std::ranges::count(file.tokens, std::string()));
   TokenizerParts parts = assemble_tokenizer(std::move(file));
   SpecialTokensConfig config;

@@ -1,7 +1,7 @@
 #include "tera/tokenizer/hugging_face_parts.h"
 
 #include <algorithm>
-#include <limits>
+#include <unordered_map>
 
 #include "tera/base/error.h"
 #include "tera/tokenizer/normalize_steps.h"
@@ -94,7 +94,11 @@ void make_bpe(const TokenizerFile& file, const Steps& steps, TokenizerParts& par
   parts.rule = bpe_rule(steps, data.byte_level);
   if (!parts.rule.pattern && !parts.rule.spaces && !steps.empty())
     parts.pre_tokenizer = make_pre_tokenizer(steps, data.byte_level);
-  parts.model = std::make_unique<BpeModel>(data);
+  try {
+    parts.model = std::make_unique<BpeModel>(data);
+  } catch (const UserError& error) {
+    fail_user("{}: {}", file.path_of("model"), error.what());
+  }
 }
 
 // Llama 2's way to say what Metaspace says: a space mark before the text and in place of every space. Done by the
@@ -162,7 +166,7 @@ std::int32_t id_of_token(const TokenizerParts& parts, std::string_view content) 
 }
 
 void add_tokens(TokenizerParts& parts, std::span<const AddedToken> tokens) {
-  const TokenIds ids = token_ids(parts.tokens);
+  const TokenIndex ids(parts.tokens);
   std::int32_t next = static_cast<std::int32_t>(parts.vocab_count);
   for (const AddedToken& token : parts.added) next = std::max(next, token.id + 1);
   std::unordered_map<std::string, std::size_t> places;
@@ -177,8 +181,8 @@ void add_tokens(TokenizerParts& parts, std::span<const AddedToken> tokens) {
       continue;
     }
     AddedToken added = token;
-    const auto model = ids.find(token.content);
-    added.id = model == ids.end() ? next++ : model->second;
+    const std::int32_t model_id = ids.find(token.content);
+    added.id = model_id < 0 ? next++ : model_id;
     places[token.content] = parts.added.size();
     parts.added.push_back(std::move(added));
   }
