@@ -147,12 +147,38 @@ void BpeVocab::keep_merges(const BpeData& data) {
 
 namespace {
 
-// Merges the bytes of a token down to two by spelling; false if it does not come to that.
+// Finds the two symbols that the bytes of a token come down to, if they do.
 class LastPair {
  public:
+  using Id = BpeVocab::Id;
   explicit LastPair(const BpeVocab& vocab) : vocab_(vocab) {}
 
-  bool find(std::string_view text, BpeVocab::Id& left, BpeVocab::Id& right) {
+  // By the merges that the vocabulary has so far, which are those of smaller ids.
+  bool find(std::string_view text, Id& left, Id& right) {
+    symbols_.clear();
+    ranks_.clear();
+    for (const char byte : text) symbols_.push_back(vocab_.byte_id(static_cast<unsigned char>(byte)));
+    for (std::size_t i = 0; i + 1 < symbols_.size(); ++i) ranks_.push_back(rank_at(i));
+    while (symbols_.size() > 2) {
+      const auto best = std::min_element(ranks_.begin(), ranks_.end());
+      if (*best == BpeVocab::no_rank) return find_by_spelling(text, left, right);
+      const auto at = static_cast<std::size_t>(best - ranks_.begin());
+      symbols_[at] = vocab_.union_of(*best);
+      symbols_.erase(symbols_.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+      ranks_.erase(best);
+      if (at < ranks_.size()) ranks_[at] = rank_at(at);
+      if (at > 0) ranks_[at - 1] = rank_at(at - 1);
+    }
+    left = symbols_[0];
+    right = symbols_[1];
+    return true;
+  }
+
+ private:
+  BpeVocab::Rank rank_at(std::size_t i) const { return vocab_.rank_of(symbols_[i], symbols_[i + 1]); }
+
+  // The same for a token that is made of some of larger id.
+  bool find_by_spelling(std::string_view text, Id& left, Id& right) {
     begins_.resize(text.size() + 1);
     for (std::size_t i = 0; i < begins_.size(); ++i) begins_[i] = i;
     const auto part = [&](std::size_t from, std::size_t to) { return vocab_.find(text.substr(from, to - from)); };
@@ -160,7 +186,7 @@ class LastPair {
     for (std::size_t i = 0; i + 2 < begins_.size(); ++i) unions_.push_back(part(i, i + 2));
     while (unions_.size() > 1) {
       // The smallest id; none is the largest number of all.
-      const auto best = std::min_element(unions_.begin(), unions_.end(), [](BpeVocab::Id a, BpeVocab::Id b) {
+      const auto best = std::min_element(unions_.begin(), unions_.end(), [](Id a, Id b) {
         return static_cast<std::uint32_t>(a) < static_cast<std::uint32_t>(b);
       });
       if (*best == BpeVocab::none) return false;
@@ -175,10 +201,11 @@ class LastPair {
     return true;
   }
 
- private:
   const BpeVocab& vocab_;
+  std::vector<Id> symbols_;
+  std::vector<BpeVocab::Rank> ranks_;
   std::vector<std::size_t> begins_;
-  std::vector<BpeVocab::Id> unions_;
+  std::vector<Id> unions_;
 };
 
 }  // namespace
