@@ -34,6 +34,7 @@ void add_commands(CLI::App& app) {
   add_config_command(app);
   add_bench_command(app);
   add_dataset_command(app);
+  add_tokenizer_command(app);
   add_doctor_command(app);
 }
 

@@ -15,6 +15,7 @@
 #include "tera/comm/agree.h"
 #include "tera/config/describe.h"
 #include "tera/pipeline/check.h"
+#include "tera/tokenizer/make_tokenizer.h"
 #include "tera/train/console.h"
 #include "tera/train/loss_plot.h"
 #include "tera/train/plan_table.h"
@@ -179,7 +180,10 @@ class RunOfRank {
                            .device = *backend_.device,
                            .first_replica = step.layout().groups.dp_cp.rank() == 0,
                            .model = setup_.model});
-    const fs::path saved = save_checkpoint(root, {.step = trainer_->steps(), .config_yaml = config}, weights);
+    const CheckpointSource source{.step = trainer_->steps(),
+                                  .config_yaml = config,
+                                  .carried = tokenizer_files(setup_.config.tokenizer.options())};
+    const fs::path saved = save_checkpoint(root, source, weights);
     log_.info("saved {}", saved.string());
   }
 

@@ -1,0 +1,230 @@
+#include "tera/tokenizer/normalize.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "tera/tokenizer/unicode.h"
+
+namespace tera {
+namespace {
+
+using unicode_tables::Composition;
+using unicode_tables::Trait;
+
+Trait trait_of(char32_t c) {
+  if (c >= unicode::limit) return {0, 0, 0};
+  const std::size_t block = unicode_tables::trait_block[c >> 7];
+  return unicode_tables::trait_records[unicode_tables::trait_values[block << 7 | (c & 127)]];
+}
+
+constexpr bool composes(NormalForm form) { return form == NormalForm::nfc || form == NormalForm::nfkc; }
+constexpr bool is_compatible(NormalForm form) { return form == NormalForm::nfkc || form == NormalForm::nfkd; }
+
+// The flag of characters that the form may change, themselves or together with what stands before them.
+constexpr std::uint8_t flag_of(NormalForm form) { return static_cast<std::uint8_t>(1U << static_cast<unsigned>(form)); }
+
+namespace hangul {
+constexpr char32_t syllables = 0xac00, leads = 0x1100, vowels = 0x1161, tails = 0x11a7;
+constexpr char32_t syllable_count = 11172, lead_count = 19, vowel_count = 21, tail_count = 28;
+}  // namespace hangul
+
+// One run of characters that may act on each other: in canonical order, then composed.
+class Segment {
+ public:
+  explicit Segment(NormalForm form) : form_(form) {}
+
+  bool changes() const { return changes_ || !in_order_; }  // it may come out otherwise than it went in
+
+  void add(char32_t c, bool changes) {
+    changes_ |= changes;
+    if (c - hangul::syllables < hangul::syllable_count) return add_syllable(c - hangul::syllables);
+    if (is_compatible(form_))
+      if (const std::size_t place = place_of(unicode_tables::compatible_block, unicode_tables::compatible_values, c))
+        return add_pool(unicode_tables::compatible_pool.data() + place);
+    if (const std::size_t place = place_of(unicode_tables::canonical_block, unicode_tables::canonical_values, c))
+      return add_pool(unicode_tables::canonical_pool.data() + place);
+    put(c);
+  }
+
+  void flush(std::string& out) {
+    if (!in_order_) sort();
+    if (composes(form_)) compose();
+    for (const Character& character : characters_) append_utf8(out, character.code);
+    characters_.clear();
+    changes_ = false;
+  }
+
+ private:
+  struct Character {
+    char32_t code;
+    std::uint8_t combining_class;
+  };
+
+  template <class Blocks, class Values>
+  static std::size_t place_of(const Blocks& blocks, const Values& values, char32_t c) {
+    return c < unicode::limit ? values[std::size_t{blocks[c >> 5]} << 5 | (c & 31)] : 0;
+  }
+
+  void add_pool(const std::uint32_t* entry) {
+    for (std::uint32_t i = 1; i <= entry[0]; ++i) put(entry[i]);
+  }
+
+  void add_syllable(char32_t number) {
+    const char32_t tail = number % hangul::tail_count, pair = number / hangul::tail_count;
+    put(hangul::leads + pair / hangul::vowel_count);
+    put(hangul::vowels + pair % hangul::vowel_count);
+    if (tail != 0) put(hangul::tails + tail);
+  }
+
+  void put(char32_t c) {
+    const std::uint8_t combining_class = trait_of(c).combining_class;
+    if (combining_class != 0 && !characters_.empty() && characters_.back().combining_class > combining_class)
+      in_order_ = false;
+    characters_.push_back({c, combining_class});
+  }
+
+  // Marks between two starters by their classes.
+  void sort() {
+    const auto is_starter = [](const Character& c) { return c.combining_class == 0; };
+    const auto lighter = [](const Character& a, const Character& b) { return a.combining_class < b.combining_class; };
+    for (auto first = characters_.begin(); first != characters_.end();) {
+      const auto last = std::find_if(first, characters_.end(), is_starter);
+      std::stable_sort(first, last, lighter);
+      first = std::find_if_not(last, characters_.end(), is_starter);
+    }
+    in_order_ = true;
+  }
+
+  void compose() {
+    std::size_t kept = 0, starter = characters_.size();
+    for (std::size_t i = 0; i < characters_.size(); ++i) {
+      const Character next = characters_[i];
+      // Something between the starter and this one that is as heavy, or a starter itself, keeps them apart.
+      const bool adjacent = starter + 1 == kept;
+      const bool blocked =
+          starter >= kept || (!adjacent && characters_[kept - 1].combining_class >= next.combining_class);
+      const char32_t composed = blocked ? 0 : pair(characters_[starter].code, next.code);
+      if (composed != 0) {
+        characters_[starter].code = composed;
+        continue;
+      }
+      if (next.combining_class == 0) starter = kept;
+      characters_[kept++] = next;
+    }
+    characters_.resize(kept);
+  }
+
+  // The character that the two become, 0 if none.
+  static char32_t pair(char32_t first, char32_t second) {
+    using namespace hangul;
+    if (first - leads < lead_count && second - vowels < vowel_count)
+      return syllables + ((first - leads) * vowel_count + second - vowels) * tail_count;
+    if (first - syllables < syllable_count && (first - syllables) % tail_count == 0 && second > tails &&
+        second < tails + tail_count)
+      return first + (second - tails);
+    const auto& all = unicode_tables::compositions;
+    const auto found = std::lower_bound(all.begin(), all.end(), Composition{first, second, 0},
+                                        [](const Composition& a, const Composition& b) {
+                                          return a.first != b.first ? a.first < b.first : a.second < b.second;
+                                        });
+    return found != all.end() && found->first == first && found->second == second ? found->composed : 0;
+  }
+
+  NormalForm form_;
+  std::vector<Character> characters_;
+  bool in_order_ = true, changes_ = false;
+};
+
+// The start of the last character before which nothing can change, before the first that may: all of the text if
+// nothing may change.
+std::size_t unchanged_prefix(NormalForm form, std::string_view text) {
+  std::size_t safe = 0;
+  std::uint8_t last_class = 0;
+  for (std::size_t i = 0; i < text.size();) {
+    if (static_cast<unsigned char>(text[i]) < 0x80) {
+      i += ascii_prefix(text.substr(i));
+      safe = i - 1;
+      last_class = 0;
+      continue;
+    }
+    const Utf8Character c = front_character(text.substr(i));
+    const Trait trait = trait_of(c.code);
+    if (trait.flags & flag_of(form)) return safe;
+    if (trait.combining_class != 0 && trait.combining_class < last_class) return safe;
+    if (trait.combining_class == 0) safe = i;
+    last_class = trait.combining_class;
+    i += c.bytes;
+  }
+  return text.size();
+}
+
+}  // namespace
+
+std::size_t ascii_prefix(std::string_view text) {
+  std::size_t i = 0;
+  for (std::uint64_t word; i + 8 <= text.size(); i += 8) {
+    std::memcpy(&word, text.data() + i, 8);
+    if (word & 0x8080808080808080ULL) break;
+  }
+  while (i < text.size() && static_cast<unsigned char>(text[i]) < 0x80) ++i;
+  return i;
+}
+
+void to_normal_form(NormalForm form, std::string& text) {
+  std::size_t same = unchanged_prefix(form, text);
+  if (same == text.size()) return;
+  std::string out;
+  out.reserve(text.size() + text.size() / 4);
+  Segment segment(form);
+  for (std::string_view rest = text; !rest.empty(); same = unchanged_prefix(form, rest)) {
+    out.append(rest.substr(0, same));
+    rest.remove_prefix(same);
+    while (!rest.empty()) {
+      const Utf8Character c = front_character(rest);
+      const Trait trait = trait_of(c.code);
+      if (trait.combining_class == 0 && !(trait.flags & flag_of(form)) && segment.changes()) break;
+      segment.add(c.code, trait.flags & flag_of(form));
+      rest.remove_prefix(c.bytes);
+    }
+    segment.flush(out);
+  }
+  text = std::move(out);
+}
+
+char32_t lower_case(char32_t c) {
+  if (c >= unicode::limit) return c;
+  const std::size_t block = unicode_tables::lower_block[c >> 7];
+  const std::int32_t added = unicode_tables::lower_records[unicode_tables::lower_values[block << 7 | (c & 127)]];
+  return static_cast<char32_t>(static_cast<std::int32_t>(c) + added);
+}
+
+void to_lower_case(std::string& text) {
+  std::size_t i = 0;
+  for (; i < text.size() && static_cast<unsigned char>(text[i]) < 0x80; ++i)
+    if (text[i] >= 'A' && text[i] <= 'Z') text[i] = static_cast<char>(text[i] + 32);
+  if (i == text.size()) return;
+  std::string out(text, 0, i);
+  out.reserve(text.size() + 8);
+  while (i < text.size()) {
+    const Utf8Character c = front_character(std::string_view(text).substr(i));
+    if (c.code == 0x130)
+      out += "i\u0307";
+    else
+      append_utf8(out, lower_case(c.code));
+    i += c.bytes;
+  }
+  text = std::move(out);
+}
+
+bool is_combining_mark(char32_t c) { return trait_of(c).flags & unicode_tables::is_mark_9; }
+bool is_bert_accent(char32_t c) { return trait_of(c).flags & unicode_tables::is_nonspacing_mark_8; }
+
+bool is_cjk_ideograph(char32_t c) {
+  const auto within = [&](char32_t first, char32_t last) { return c >= first && c <= last; };
+  if (c < 0x3400) return false;
+  return within(0x4e00, 0x9fff) || within(0x3400, 0x4dbf) || within(0x20000, 0x2a6df) || within(0x2a700, 0x2b73f) ||
+         within(0x2b740, 0x2b81f) || within(0x2b920, 0x2ceaf) || within(0xf900, 0xfaff) || within(0x2f800, 0x2fa1f);
+}
+
+}  // namespace tera

@@ -1,0 +1,240 @@
+#include "tera/tokenizer/normalize_steps.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tera/base/error.h"
+#include "tera/tokenizer/normalize.h"
+#include "tera/tokenizer/precompiled.h"
+#include "tera/tokenizer/regex.h"
+#include "tera/tokenizer/unicode.h"
+
+namespace tera {
+namespace {
+
+using nlohmann::json;
+
+constexpr int most_nested = 100;
+
+template <class Step>
+class StepNormalizer final : public Normalizer {
+ public:
+  explicit StepNormalizer(Step step) : step_(std::move(step)) {}
+  void apply(std::string& text) const override { step_(text); }
+
+ private:
+  Step step_;
+};
+
+template <class Step>
+std::unique_ptr<Normalizer> make_step(Step step) {
+  return std::make_unique<StepNormalizer<Step>>(std::move(step));
+}
+
+// Each character through `change`, which gives another, or `dropped`.
+constexpr char32_t dropped = unicode::limit;
+
+template <class Change>
+void change_characters(std::string& text, Change change) {
+  std::string out;
+  std::size_t same = 0;  // bytes of `text` that are not in `out` yet and stay
+  for (std::size_t i = 0; i < text.size();) {
+    const Utf8Character c = front_character(std::string_view(text).substr(i));
+    const char32_t to = change(c.code);
+    if (to != c.code) {
+      out.append(text, same, i - same);
+      if (to != dropped) append_utf8(out, to);
+      same = i + c.bytes;
+    }
+    i += c.bytes;
+  }
+  if (same == 0) return;
+  out.append(text, same);
+  text = std::move(out);
+}
+
+char32_t nmt_change(char32_t c) {
+  if ((c >= 1 && c <= 8) || c == 0xb || (c >= 0xe && c <= 0x1f) || c == 0x7f || c == 0x8f || c == 0x9f) return dropped;
+  const bool blank = c == 9 || c == 0xa || c == 0xc || c == 0xd || c == 0x1680 || (c >= 0x200b && c <= 0x200f) ||
+                     c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xfeff || c == unicode::replacement;
+  return blank ? U' ' : c;
+}
+
+void strip(std::string& text, bool left, bool right) {
+  std::string_view kept = text;
+  while (left && !kept.empty() && is_white_space(front_character(kept).code))
+    kept.remove_prefix(front_character(kept).bytes);
+  while (right && !kept.empty() && is_white_space(back_character(kept).code))
+    kept.remove_suffix(back_character(kept).bytes);
+  if (kept.size() < text.size()) text = std::string(kept);
+}
+
+// Bytes as the printable characters that byte-level vocabularies are written in.
+void to_byte_level(std::string& text) {
+  std::string out;
+  out.reserve(text.size() + text.size() / 2);
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool printable = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
+    char32_t shown = byte;
+    if (!printable) shown = 256U + (byte <= 32 ? byte : byte <= 160 ? byte - 94U : 67U);
+    append_utf8(out, shown);
+  }
+  text = std::move(out);
+}
+
+// Reads the fields of one normalizer and complains about what it does not know.
+class Reader {
+ public:
+  Reader(const json& object, std::string where) : object_(object), where_(std::move(where)) {
+    require_user(object_.is_object(), "{} is no JSON object", where_);
+    type_ = text("type");
+  }
+
+  const std::string& type() const { return type_; }
+  std::string field(std::string_view name) const { return fmt::format("{}.{}", where_, name); }
+
+  void allow(std::initializer_list<std::string_view> names) const {
+    for (const auto& [name, value] : object_.items())
+      require_user(name == "type" || std::ranges::find(names, name) != names.end(),
+                   "{} is a field that tera does not know", field(name));
+  }
+  const json& at(const char* name) const {
+    const auto found = object_.find(name);
+    require_user(found != object_.end(), "{} is missing", field(name));
+    return *found;
+  }
+  std::string text(const char* name) const {
+    require_user(at(name).is_string(), "{} is no text", field(name));
+    return at(name).get<std::string>();
+  }
+  bool flag(const char* name) const {
+    require_user(at(name).is_boolean(), "{} is neither true nor false", field(name));
+    return at(name).get<bool>();
+  }
+  bool flag_or(const char* name, bool otherwise) const {
+    const auto found = object_.find(name);
+    return found == object_.end() || found->is_null() ? otherwise : flag(name);
+  }
+
+ private:
+  const json& object_;
+  std::string where_, type_;
+};
+
+std::unique_ptr<Normalizer> make_at_depth(const json& object, const std::string& where, int depth);
+
+std::unique_ptr<Normalizer> make_sequence(const Reader& reader, int depth) {
+  reader.allow({"normalizers"});
+  const json& list = reader.at("normalizers");
+  require_user(list.is_array(), "{} is no list", reader.field("normalizers"));
+  std::vector<std::unique_ptr<Normalizer>> steps;
+  for (std::size_t i = 0; i < list.size(); ++i)
+    steps.push_back(make_at_depth(list[i], fmt::format("{}[{}]", reader.field("normalizers"), i), depth + 1));
+  return make_step([steps = std::move(steps)](std::string& text) {
+    for (const auto& step : steps) step->apply(text);
+  });
+}
+
+std::string replaced(std::string_view text, const std::vector<MatchSpan>& spans, std::string_view content) {
+  std::string out;
+  out.reserve(text.size());
+  for (const MatchSpan span : spans) out += span.is_match ? content : text.substr(span.begin, span.end - span.begin);
+  return out;
+}
+
+template <class Find>
+std::unique_ptr<Normalizer> make_replace_step(Find find, std::string content) {
+  return make_step([find = std::move(find), content = std::move(content)](std::string& text) {
+    if (text.empty()) return;
+    std::vector<MatchSpan> spans;
+    find(text, spans);
+    if (spans.size() > 1 || spans[0].is_match) text = replaced(text, spans, content);
+  });
+}
+
+std::unique_ptr<Normalizer> make_replace(const Reader& reader) {
+  reader.allow({"pattern", "content"});
+  std::string content = reader.text("content");
+  const json& pattern = reader.at("pattern");
+  const std::string where = reader.field("pattern");
+  const bool one = pattern.is_object() && pattern.size() == 1 && pattern.begin()->is_string();
+  require_user(one && (pattern.contains("String") || pattern.contains("Regex")),
+               "{} is neither {{\"String\": ..}} nor {{\"Regex\": ..}}", where);
+  const auto text = pattern.begin()->get<std::string>();
+  if (pattern.contains("String"))
+    return make_replace_step([text](std::string_view in, std::vector<MatchSpan>& spans) { find_all(text, in, spans); },
+                             std::move(content));
+  return make_replace_step([regex = Regex(text, RegexDialect::oniguruma, where)](
+                               std::string_view in, std::vector<MatchSpan>& spans) { regex.find_all(in, spans); },
+                           std::move(content));
+}
+
+std::unique_ptr<Normalizer> make_bert(const Reader& reader) {
+  reader.allow({"clean_text", "handle_chinese_chars", "strip_accents", "lowercase"});
+  BertNormalizerOptions options;
+  options.clean_text = reader.flag("clean_text");
+  options.handle_chinese_chars = reader.flag("handle_chinese_chars");
+  options.lowercase = reader.flag("lowercase");
+  options.strip_accents = reader.flag_or("strip_accents", options.lowercase);
+  return make_bert_normalizer(options);
+}
+
+std::unique_ptr<Normalizer> make_with_fields(const Reader& reader, int depth) {
+  const std::string& type = reader.type();
+  if (type == "Sequence") return make_sequence(reader, depth);
+  if (type == "Replace") return make_replace(reader);
+  if (type == "BertNormalizer") return make_bert(reader);
+  if (type == "Prepend") {
+    reader.allow({"prepend"});
+    return make_step([front = reader.text("prepend")](std::string& text) {
+      if (!text.empty()) text.insert(0, front);
+    });
+  }
+  if (type == "Strip") {
+    reader.allow({"strip_left", "strip_right"});
+    const bool left = reader.flag("strip_left"), right = reader.flag("strip_right");
+    return make_step([left, right](std::string& text) { strip(text, left, right); });
+  }
+  if (type == "Precompiled") {
+    reader.allow({"precompiled_charsmap"});
+    return make_precompiled_normalizer(reader.text("precompiled_charsmap"), reader.field("precompiled_charsmap"));
+  }
+  fail_user("{} is '{:.60}', a normalizer that tera does not have", reader.field("type"), type);
+}
+
+std::unique_ptr<Normalizer> make_at_depth(const json& object, const std::string& where, int depth) {
+  require_user(depth < most_nested, "{} is nested too deep", where);
+  const Reader reader(object, where);
+  const std::string& type = reader.type();
+  constexpr std::array<std::pair<std::string_view, NormalForm>, 4> forms = {
+      {{"NFC", NormalForm::nfc}, {"NFD", NormalForm::nfd}, {"NFKC", NormalForm::nfkc}, {"NFKD", NormalForm::nfkd}}};
+  std::unique_ptr<Normalizer> plain;
+  for (const auto& [name, form] : forms)
+    if (type == name) plain = make_step([form = form](std::string& text) { to_normal_form(form, text); });
+  if (type == "Lowercase") plain = make_step([](std::string& text) { to_lower_case(text); });
+  if (type == "Nmt") plain = make_step([](std::string& text) { change_characters(text, nmt_change); });
+  if (type == "ByteLevel") plain = make_step([](std::string& text) { to_byte_level(text); });
+  if (type == "StripAccents")
+    plain = make_step([](std::string& text) {
+      if (ascii_prefix(text) < text.size())
+        change_characters(text, [](char32_t c) { return is_combining_mark(c) ? dropped : c; });
+    });
+  if (!plain) return make_with_fields(reader, depth);
+  reader.allow({});
+  return plain;
+}
+
+}  // namespace
+
+std::unique_ptr<Normalizer> make_normalizer(const json& object, const std::string& where) {
+  return object.is_null() ? nullptr : make_at_depth(object, where, 0);
+}
+
+}  // namespace tera

@@ -1,0 +1,35 @@
+#pragma once
+// Sets of code points: the classes of regular expressions, by our own Unicode tables.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tera {
+
+class CodePointSet {
+ public:
+  CodePointSet();
+  void add(char32_t first, char32_t last);
+  void add(const CodePointSet& other);
+  void keep(const CodePointSet& other);  // the intersection
+  void invert();
+  bool contains(char32_t c) const { return bits_[c]; }
+  bool only_ascii() const;
+  bool empty() const;
+
+  // As a class of PCRE2 that matches exactly these.
+  std::string pattern() const;
+
+ private:
+  std::vector<bool> bits_;  // one for each code point; surrogates are never in
+};
+
+// \p{NAME}: a category ("Lu", "L", "Letter"), a script ("Han"), or a property such as "Alphabetic". Case, spaces, '_'
+// and
+// '-' do not count. None if it is not known.
+std::optional<CodePointSet> property_set(std::string_view name);
+
+}  // namespace tera

@@ -1,0 +1,161 @@
+#include "tera/tokenizer/unigram.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "tera/base/error.h"
+#include "tera/tokenizer/model_json.h"
+#include "tera/tokenizer/unicode.h"
+
+namespace tera {
+namespace {
+
+// `tokenizers` reads the digits of a number as an integer and divides by a power of ten, which is not always the
+// nearest double. Sums that tie in exact numbers are decided by such last bits, so scores are read the same way. The
+// digits are those of the shortest decimal that means `score`, as files have it.
+double rounded_twice(double score) {
+  if (!std::isfinite(score)) return score;
+  char text[64];
+  const char* const end = std::to_chars(text, text + sizeof(text), std::abs(score), std::chars_format::scientific).ptr;
+  std::uint64_t digits = 0;
+  int exponent = 0, decimals = 0;
+  const char* at = text;
+  for (; *at != 'e'; ++at) {
+    if (*at == '.') continue;
+    digits = digits * 10 + static_cast<std::uint64_t>(*at - '0');
+    ++decimals;
+  }
+  std::from_chars(at + (at[1] == '+' ? 2 : 1), end, exponent);
+  exponent -= decimals - 1;
+  double value = static_cast<double>(digits);
+  constexpr int most = 308;
+  for (; exponent < -most; exponent += most) value /= 1e308;
+  value = exponent < 0 ? value / std::pow(10.0, -exponent) : value * std::pow(10.0, exponent);
+  return std::signbit(score) ? -value : value;
+}
+
+}  // namespace
+
+class UnigramEncoder final : public WordEncoder {
+ public:
+  explicit UnigramEncoder(const Unigram& model) : model_(model) {}
+
+  void encode(std::string_view word, std::vector<std::int32_t>& ids) override {
+    if (word.empty()) return;
+    find_best_path(word);
+    trace_back(word.size());
+    for (std::size_t i = cuts_.size(); i-- > 0;) {
+      if (cuts_[i].id != model_.unk_id_) {
+        ids.push_back(cuts_[i].id);
+        continue;
+      }
+      const std::size_t begin = i + 1 < cuts_.size() ? cuts_[i + 1].end : 0;
+      while (i > 0 && cuts_[i - 1].id == model_.unk_id_) --i;  // neighbours that are unknown are one
+      add_unknown(word.substr(begin, cuts_[i].end - begin), ids);
+    }
+  }
+
+ private:
+  // The best way to cut the text up to here.
+  struct Step {
+    double score;
+    std::uint32_t begin;  // of the last token
+    std::int32_t id;      // of the last token, negative if there is no way yet
+  };
+  struct Cut {
+    std::size_t end;
+    std::int32_t id;
+  };
+
+  void find_best_path(std::string_view word) {
+    best_.assign(word.size() + 1, Step{0, 0, -1});
+    for (std::size_t begin = 0; begin < word.size();) {
+      const std::size_t character = front_character(word.substr(begin)).bytes;
+      const double score = best_[begin].score;
+      bool single = false;
+      const auto offer = [&](std::size_t bytes, double added, std::int32_t id) {
+        Step& target = best_[begin + bytes];
+        if (target.id < 0 || added + score > target.score)
+          target = {added + score, static_cast<std::uint32_t>(begin), id};
+      };
+      model_.tokens_.for_prefixes(word.substr(begin), [&](std::size_t bytes, std::int32_t id) {
+        offer(bytes, model_.scores_[static_cast<std::size_t>(id)], id);
+        single |= bytes == character;
+      });
+      if (!single) {
+        if (model_.unk_id_ < 0)
+          fail_user("'{}' is not in the vocabulary, which has no unknown token", word.substr(begin, character));
+        offer(character, model_.unk_score_, model_.unk_id_);
+      }
+      begin += character;
+    }
+  }
+
+  void trace_back(std::size_t end) {
+    cuts_.clear();
+    while (end > 0) {
+      cuts_.push_back({end, best_[end].id});
+      end = best_[end].begin;
+    }
+  }
+
+  void add_unknown(std::string_view text, std::vector<std::int32_t>& ids) const {
+    const std::int32_t known = model_.tokens_.find(text);  // such as the text "<unk>" itself
+    const auto byte_id = [&](char c) { return model_.byte_ids_[static_cast<unsigned char>(c)]; };
+    if (known >= 0)
+      ids.push_back(known);
+    else if (model_.byte_fallback_ && std::ranges::all_of(text, [&](char c) { return byte_id(c) >= 0; }))
+      std::ranges::transform(text, std::back_inserter(ids), byte_id);
+    else
+      ids.push_back(model_.unk_id_);
+  }
+
+  const Unigram& model_;
+  std::vector<Step> best_;
+  std::vector<Cut> cuts_;  // from the end
+};
+
+Unigram::Unigram(std::span<const Entry> vocabulary, const UnigramOptions& options)
+    : unk_id_(options.unk_id), byte_fallback_(options.byte_fallback) {
+  constexpr double unk_penalty = 10;
+  require(vocabulary.size() < std::numeric_limits<std::int32_t>::max(), "a vocabulary of {} tokens", vocabulary.size());
+  std::vector<DoubleArray::Key> keys;
+  double least = std::numeric_limits<double>::infinity();
+  for (const auto& [token, score] : vocabulary) {
+    if (!token.empty()) keys.push_back({token, static_cast<std::int32_t>(scores_.size())});
+    scores_.push_back(score);
+    least = std::min(least, score);
+  }
+  unk_score_ = least - unk_penalty;
+  tokens_ = DoubleArray(std::move(keys));
+  for (std::size_t byte = 0; byte < byte_ids_.size(); ++byte)
+    byte_ids_[byte] = tokens_.find(fmt::format("<0x{:02X}>", byte));
+}
+
+std::unique_ptr<WordEncoder> Unigram::make_encoder() const { return std::make_unique<UnigramEncoder>(*this); }
+
+std::unique_ptr<WordModel> make_unigram(const nlohmann::json& model, const std::string& where) {
+  const ModelReader reader(model, where, {"vocab", "unk_id", "byte_fallback"});
+  const nlohmann::json& vocabulary = reader.list("vocab");
+  std::vector<Unigram::Entry> entries;
+  for (const nlohmann::json& entry : vocabulary) {
+    require_user(entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_number(),
+                 "{}[{}] is no pair of a token and a score", reader.field("vocab"), entries.size());
+    entries.emplace_back(entry[0].get_ref<const std::string&>(), rounded_twice(entry[1].get<double>()));
+  }
+  UnigramOptions options;
+  options.byte_fallback = reader.flag_or("byte_fallback", false);
+  if (reader.find("unk_id") != nullptr) {
+    const std::size_t unk_id = reader.count("unk_id");
+    require_user(unk_id < entries.size(), "{} is {}, but the vocabulary has {} tokens", reader.field("unk_id"), unk_id,
+                 entries.size());
+    options.unk_id = static_cast<std::int32_t>(unk_id);
+  }
+  return std::make_unique<Unigram>(entries, options);
+}
+
+}  // namespace tera
