@@ -192,9 +192,37 @@ std::span<const Field> TokenizerConfig::fields() {
   static constexpr std::array table{
       field<&C::tokenizer_type>("tokenizer_type",
                                 "ByteTokenizer: ids are UTF-8 bytes, vocabulary 512; NullTokenizer: text is numbers, "
-                                "vocabulary model.vocab_size"),
+                                "vocabulary model.vocab_size; the others read files (docs/tokenizers.md)"),
+      field<&C::tokenizer_model>("tokenizer_model",
+                                 "HuggingFaceTokenizer: tokenizer.json or its folder; SentencePieceTokenizer and "
+                                 "Llama2Tokenizer: a .model file; TikTokenizer: its JSON file, or a .tiktoken file"),
+      field<&C::vocab_file>("vocab_file", "GPT2BPETokenizer: vocab.json; BertWordPiece: vocab.txt"),
+      field<&C::merge_file>("merge_file", "GPT2BPETokenizer: merges.txt"),
+      field<&C::vocab_size>("vocab_size", "TikTokenizer: ids to use, special tokens included; 0: 131072")
+          .within(0, max_index),
+      field<&C::tiktoken_pattern>("tiktoken_pattern",
+                                  "TikTokenizer: how text is cut into words: v1, v2 or a regular expression"),
+      field<&C::tiktoken_num_special_tokens>("tiktoken_num_special_tokens",
+                                             "TikTokenizer: ids before those of the file's tokens")
+          .within(0, max_index),
+      field<&C::special_tokens>("special_tokens", "TikTokenizer: NAME=ID of each special token of a .tiktoken file"),
+      field<&C::tokenizer_hf_no_include_special_tokens>(
+          "tokenizer_hf_no_include_special_tokens",
+          "HuggingFaceTokenizer: leave out the tokens that the post-processor adds to a text"),
   };
   return table;
+}
+
+TokenizerOptions TokenizerConfig::options() const {
+  return {.type = tokenizer_type,
+          .model = tokenizer_model,
+          .vocab_file = vocab_file,
+          .merge_file = merge_file,
+          .vocab_size = vocab_size,
+          .tiktoken_pattern = tiktoken_pattern,
+          .tiktoken_num_special_tokens = tiktoken_num_special_tokens,
+          .special_tokens = special_tokens,
+          .include_special_tokens = !tokenizer_hf_no_include_special_tokens};
 }
 
 std::span<const Field> CheckpointConfig::fields() {

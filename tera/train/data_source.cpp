@@ -9,7 +9,7 @@
 #include "tera/data/indexed_builder.h"
 #include "tera/data/once_dataset.h"
 #include "tera/data/text_dataset.h"
-#include "tera/tokenizer/plain_tokenizers.h"
+#include "tera/tokenizer/make_tokenizer.h"
 
 namespace tera {
 namespace {
@@ -126,11 +126,14 @@ std::unique_ptr<SplitMaker> make_splits(const Setup& setup, const Tokenizer& tok
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_tokenizer(const Setup& setup) {
-  switch (setup.config.tokenizer.tokenizer_type) {
-    case TokenizerKind::byte: return std::make_unique<ByteTokenizer>();
-    case TokenizerKind::null: return std::make_unique<NullTokenizer>(setup.model.vocab);
-  }
-  fail("tokenizer {} cannot be made", name_of(setup.config.tokenizer.tokenizer_type));
+  TokenizerOptions options = setup.config.tokenizer.options();
+  if (options.type == TokenizerKind::byte) return make_tokenizer(options);  // the rules of the config look after it
+  if (options.type == TokenizerKind::null) options.vocab_size = setup.model.vocab;
+  auto tokenizer = make_tokenizer(options);
+  require_user(tokenizer->vocab_size() <= setup.model.vocab,
+               "{} has ids up to {}, and the model's vocabulary (model.vocab_size) ends at {}", name_of(options.type),
+               tokenizer->vocab_size() - 1, setup.model.vocab - 1);
+  return tokenizer;
 }
 
 std::optional<std::int64_t> samples_asked(const Setup& setup, DataSplit split) {
