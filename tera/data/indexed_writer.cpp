@@ -132,7 +132,7 @@ void IndexedWriter::add_stored(std::span<const std::byte> tokens, std::span<cons
   sequences_ += std::ssize(lengths);
 }
 
-void IndexedWriter::append(const IndexedDataset& other) {
+void IndexedWriter::append(const IndexedDataset& other, const std::function<void()>& meanwhile) {
   require_user(other.token_type() == type_, "{} holds {} and {} holds {}; only datasets of one type can be joined",
                other.prefix(), name_of(other.token_type()), data_.path().native(), name_of(type_));
   require_user(stores_modes_ == Modes::none || other.modes().size() == other.lengths().size(), "{} has no modes",
@@ -146,6 +146,7 @@ void IndexedWriter::append(const IndexedDataset& other) {
     if (data_bytes() - forgotten < 64 * chunk_bytes) continue;
     other.forget_pages();
     forgotten = data_bytes();
+    if (meanwhile) meanwhile();
   }
   for (std::size_t i = 1; i < other.document_index().size(); ++i) {
     last_end_ = before + other.document_index()[i];

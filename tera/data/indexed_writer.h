@@ -5,6 +5,7 @@
 // dataset.
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,8 +30,8 @@ class IndexedWriter {
   // of these sequences come before its end.
   void add_stored(std::span<const std::byte> tokens, std::span<const std::int32_t> lengths,
                   std::span<const std::uint32_t> document_ends);
-  // All of another dataset, of the same type and with modes if this one has them.
-  void append(const IndexedDataset& other);
+  // All of another dataset, of the same type and with modes if this one has them. `meanwhile` is called every 64 MiB.
+  void append(const IndexedDataset& other, const std::function<void()>& meanwhile = {});
   void finish() {
     complete();
     publish();

@@ -36,6 +36,10 @@ int hex_digit(char c) {
   return -1;
 }
 
+bool is_plain_escape(char c) {
+  return c == 'n' || c == '"' || c == '\\' || c == '/' || c == 't' || c == 'r' || c == 'b' || c == 'f';
+}
+
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
@@ -85,7 +89,7 @@ void Cursor::escape() {
     for (int i = 1; i <= 4; ++i)
       if (end_ - p_ <= i || hex_digit(p_[i]) < 0) refuse("\\u needs four hexadecimal digits");
     p_ += 5;
-  } else if (c != '\0' && std::strchr("\"\\/bfnrt", c) != nullptr) {
+  } else if (is_plain_escape(c)) {
     ++p_;
   } else {
     refuse("\\ is not followed by one of \" \\ / b f n r t u");
