@@ -36,6 +36,7 @@ void add_commands(CLI::App& app) {
   add_preprocess_command(app);
   add_dataset_command(app);
   add_inspect_command(app);
+  add_tokenizer_command(app);
   add_doctor_command(app);
 }
 

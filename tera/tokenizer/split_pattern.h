@@ -11,7 +11,8 @@ namespace tera {
 
 enum class SplitPattern {
   gpt2,         // GPT-2, and ByteLevel with use_regex
-  llama3,       // Llama 3, cl100k: numbers in threes
+  llama3,       // Llama 3, and cl100k of old: numbers in threes
+  cl100k,       // as tiktoken spells it today: white space at the end of the text is one word
   qwen2,        // the same with single digits
   o200k,        // GPT-4o, Llama 4: words by case, contractions with the word
   tekken,       // Mistral's Tekken, Megatron's tiktoken v2
