@@ -156,14 +156,19 @@ void print_samples(const DatasetOptions& options) {
 void add_dataset_command(CLI::App& app) {
   auto options = std::make_shared<DatasetOptions>();
   CLI::App* command = app.add_subcommand("dataset", "print the samples that a run would see, in its order");
-  command->add_option("config", options->file, "the run's YAML file")->required()->type_name("CONFIG.yaml");
+  command->add_option("config", options->file, "the run's YAML file")->type_name("CONFIG.yaml");
   command->add_option("overrides", options->overrides, "values in place of those in the file")
       ->type_name("section.key=value");
   command->add_option("--split", options->split, "train, valid or test")->type_name("SPLIT");
   command->add_option("--samples", options->samples, "from A up to but not B; without it, all")->type_name("A:B");
   command->add_option("--fields", options->fields, "of tokens, labels, loss_mask and position_ids")
       ->type_name("FIELD,...");
-  command->callback([options] { print_samples(*options); });
+  add_merge_command(*command);
+  command->callback([options, command] {
+    if (!command->get_subcommands().empty()) return;
+    require_user(!options->file.empty(), "tera dataset needs a run's CONFIG.yaml, or one of its commands: merge");
+    print_samples(*options);
+  });
 }
 
 }  // namespace tera
