@@ -30,6 +30,7 @@ struct DatasetConfig {
   bool drop_last_partial_validation_sequence = true;
   bool reset_position_ids = false;
   bool eod_mask_loss = false;
+  std::int64_t num_workers = 2;
 
   static std::span<const Field> fields();
   bool operator==(const DatasetConfig&) const = default;

@@ -183,6 +183,9 @@ std::span<const Field> DatasetConfig::fields() {
                                                        "indexed: leave out validation tokens that fill no sequence"),
       field<&C::reset_position_ids>("reset_position_ids", "positions start over after each end of a document"),
       field<&C::eod_mask_loss>("eod_mask_loss", "no loss where the input is the end of a document"),
+      field<&C::num_workers>("num_workers",
+                             "threads per rank that make microbatches ready ahead; 0: they are read when needed")
+          .within(0, 256),
   };
   return table;
 }

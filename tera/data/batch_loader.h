@@ -24,20 +24,26 @@ struct BatchOptions {
   std::int32_t eod = -1, pad = -1;                                           // negative: none
   bool eod_mask_loss = false;                                                // no loss where the input is eod
   bool reset_position_ids = false;                                           // positions start over after eod
+  // Whether anybody looks at tokens or targets. Where not (in the middle of a pipeline) they are left as they are, and
+  // samples are not read unless positions follow from them.
+  bool needs_ids = true;
 };
 
 class BatchLoader {
  public:
   BatchLoader(const Dataset& dataset, const BatchOptions& options);  // the dataset must outlive the loader
   std::int64_t microbatches() const { return microbatches_; }        // of this rank, per global batch
-  // Microbatch i of the global batch that starts at sample `consumed`.
-  void fill(std::int64_t consumed, std::int64_t microbatch, const BatchSpans& out);
+  // Microbatch i of the global batch that starts at sample `consumed`. Returns how many of its targets count.
+  std::int64_t fill(std::int64_t consumed, std::int64_t microbatch, const BatchSpans& out);
   // Unmasked targets of that whole global batch, over all ranks: what the loss is divided by.
   std::int64_t counted_targets(std::int64_t consumed);
 
  private:
+  bool reads_samples() const { return options_.needs_ids || options_.reset_position_ids; }
+  void read(std::int64_t sample);
   std::int32_t target_at(std::size_t place) const;
-  void fill_row(std::int64_t sample, const BatchSpans& row);
+  std::int64_t fill_row(std::int64_t sample, const BatchSpans& row);
+  void fill_places(std::int64_t sample, const BatchSpans& row) const;
 
   const Dataset& dataset_;
   BatchOptions options_;

@@ -19,6 +19,14 @@ double milliseconds_since(Clock::time_point begin) {
 // A microbatch with no target left to count must not divide by zero.
 float inverse(std::int64_t count) { return 1.0f / static_cast<float>(std::max<std::int64_t>(count, 1)); }
 
+// A step takes all its microbatches at once, so a whole step is kept ready, as far as that is not too much memory.
+int buffers_ready(const BatchShape& batch) {
+  constexpr double most_bytes = 0x1p26, bytes_per_row = 3 * sizeof(std::int32_t) + sizeof(std::int64_t);
+  const double bytes = static_cast<double>(batch.micro_batch * batch.seq_length) * bytes_per_row;
+  const auto most = static_cast<std::int64_t>(std::max(most_bytes / bytes, 1.0));
+  return static_cast<int>(std::min(batch.num_microbatches, most));
+}
+
 }  // namespace
 
 LrSchedule make_schedule(const Setup& setup) {
@@ -47,17 +55,36 @@ Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log
   } else {
     step_.bind(backend);
   }
-  BatchOptions options = batch_options(setup, data_.tokenizer.get());
-  options.data_rank = step_.layout().groups.dp.rank();
-  options.data_ranks = step_.layout().groups.dp.size();
   report_late_ = backend.ops->traits().asynchronous;
   peak_flops_ = backend.peak_flops;
-  train_loader_ = std::make_unique<BatchLoader>(*data_.train, options);
-  if (data_.valid) valid_loader_ = std::make_unique<BatchLoader>(*data_.valid, options);
-  const auto rows = static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length);
-  for (auto* ids : {&tokens_, &targets_, &positions_}) ids->resize(rows);
-  row_ids_.resize(rows);
-  staging_ = {.tokens = tokens_, .targets = targets_, .positions = positions_, .row_ids = row_ids_};
+  open_batches();
+}
+
+// Each rank reads the rows of its replica; those in the middle of a pipeline look at no ids.
+void Trainer::open_batches() {
+  const RankLayout& layout = step_.layout();
+  const BatchShape& batch = setup_.batch;
+  Prefetch::Options options{.batch = batch_options(setup_, data_.tokenizer.get()),
+                            .workers = static_cast<int>(setup_.config.dataset.num_workers),
+                            .ready = buffers_ready(batch)};
+  options.batch.data_rank = layout.groups.dp.rank();
+  options.batch.data_ranks = layout.groups.dp.size();
+  options.batch.needs_ids = layout.has_loss || std::ranges::any_of(layout.chunks, &BlockRange::embedding);
+  train_batches_ = std::make_unique<Prefetch>(
+      std::vector<const Dataset*>{data_.train.get()},
+      std::make_unique<TrainJobs>(TrainJobs::Options{.consumed = consumed_,
+                                                     .steps = batch.train_iters,
+                                                     .global_batch_size = batch.global_batch,
+                                                     .microbatches = batch.num_microbatches}),
+      options);
+  if (!data_.valid || data_.valid_batches == 0) return;
+  options.workers = std::min(options.workers, 1);
+  valid_batches_ = std::make_unique<Prefetch>(
+      std::vector<const Dataset*>{data_.valid.get()},
+      std::make_unique<EvaluationJobs>(EvaluationJobs::Options{.batches = {data_.valid_batches},
+                                                               .global_batch_size = batch.global_batch,
+                                                               .microbatches = batch.num_microbatches}),
+      options);
 }
 
 void Trainer::run(StopRequest& stop) {
@@ -85,13 +112,12 @@ bool Trainer::out_of_time() const {
 // The loss is divided by the counted targets of the whole global batch, so it does not depend on how the batch is cut;
 // loss_reduction=microbatch divides by each microbatch's own, as Megatron-LM does.
 void Trainer::load_batch() {
-  counted_ = train_loader_->counted_targets(consumed_);
   const bool global = setup_.config.train.loss_reduction == LossReduction::global;
   for (std::int64_t i = 0; i < setup_.batch.num_microbatches; ++i) {
-    train_loader_->fill(consumed_, i, staging_);
-    const auto own = std::count_if(targets_.begin(), targets_.end(), [](std::int32_t target) { return target >= 0; });
-    step_.load(i, staging_,
-               global ? inverse(counted_) : inverse(own * setup_.batch.num_microbatches * setup_.parallel.dp));
+    const Prefetch::Loaded& batch = train_batches_->next();
+    if (i == 0) counted_ = batch.all_targets;
+    step_.load(i, batch.rows,
+               inverse(global ? counted_ : batch.own_targets * setup_.batch.num_microbatches * setup_.parallel.dp));
   }
 }
 
@@ -103,6 +129,7 @@ void Trainer::start_step(const StopRequest& stop) {
   load_batch();
   step_.forward_backward();
   Pending started;
+  started.metrics.data_ms = train_batches_->take_waited_ms();
   started.metrics.lr = learning_rate(schedule_, consumed_);
   step_.update(started.metrics.lr);
   started.reading = step_.read_back(stop.asked() || out_of_time());
@@ -149,7 +176,7 @@ void Trainer::check_finite(const StepMetrics& metrics) const {
 }
 
 bool Trainer::evaluation_is_due() const {
-  return valid_loader_ && (done_ % setup_.config.train.eval_interval == 0 || done_ == setup_.batch.train_iters);
+  return valid_batches_ && (done_ % setup_.config.train.eval_interval == 0 || done_ == setup_.batch.train_iters);
 }
 
 // Always the same first global batches of the validation data, so that values compare.
@@ -158,11 +185,10 @@ void Trainer::evaluate() {
   double sum = 0;
   std::int64_t counted = 0;
   for (std::int64_t i = 0; i < data_.valid_batches; ++i) {
-    const std::int64_t first = i * setup_.batch.global_batch;
-    counted += valid_loader_->counted_targets(first);
     for (std::int64_t j = 0; j < setup_.batch.num_microbatches; ++j) {
-      valid_loader_->fill(first, j, staging_);
-      step_.load(j, staging_, 0);
+      const Prefetch::Loaded& batch = valid_batches_->next();
+      counted += batch.all_targets;
+      step_.load(j, batch.rows, 0);
     }
     sum += step_.evaluate();
   }

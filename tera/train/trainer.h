@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tera/base/log.h"
+#include "tera/data/prefetch.h"
 #include "tera/optim/lr_schedule.h"
 #include "tera/train/data_source.h"
 #include "tera/train/launch.h"
@@ -43,6 +44,7 @@ class Trainer {
     double enqueue_ms = 0;     // of the host
   };
 
+  void open_batches();
   void load_batch();
   void start_step(const StopRequest& stop);
   bool out_of_time() const;
@@ -56,14 +58,9 @@ class Trainer {
   DataSource data_;
   Log& log_;
   TrainingStep step_;
-  std::unique_ptr<BatchLoader> train_loader_, valid_loader_;
+  std::unique_ptr<Prefetch> train_batches_, valid_batches_;
   LrSchedule schedule_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
-
-  // Staging for one microbatch.
-  std::vector<std::int32_t> tokens_, targets_, positions_;
-  std::vector<std::int64_t> row_ids_;
-  BatchSpans staging_;
 
   std::int64_t done_ = 0;      // steps
   std::int64_t consumed_ = 0;  // samples
