@@ -183,6 +183,12 @@ std::span<const Field> DatasetConfig::fields() {
                                                        "indexed: leave out validation tokens that fill no sequence"),
       field<&C::reset_position_ids>("reset_position_ids", "positions start over after each end of a document"),
       field<&C::eod_mask_loss>("eod_mask_loss", "no loss where the input is the end of a document"),
+      field<&C::dataloader_type>("dataloader_type",
+                                 "order of training samples; single: the dataset's; cyclic: epoch after epoch, each "
+                                 "shuffled anew, as Megatron-LM does"),
+      field<&C::data_sharding>("data_sharding",
+                               "cyclic: each replica shuffles its own part of the samples; false: all are shuffled "
+                               "together"),
       field<&C::num_workers>("num_workers",
                              "threads per rank that make microbatches ready ahead; 0: they are read when needed")
           .within(0, 256),

@@ -8,7 +8,7 @@
 namespace tera {
 
 struct BatchJob {
-  std::size_t dataset = 0;      // which of those that are read together
+  std::size_t source = 0;       // which of those that are read together
   std::int64_t consumed = 0;    // samples before its global batch
   std::int64_t microbatch = 0;  // of this rank in the global batch
 };
@@ -56,7 +56,7 @@ class EvaluationJobs final : public BatchJobs {
       batch_ = 0;
       dataset_ = (dataset_ + 1) % options_.batches.size();
     }
-    const BatchJob job{.dataset = dataset_, .consumed = batch_ * options_.global_batch_size, .microbatch = microbatch_};
+    const BatchJob job{.source = dataset_, .consumed = batch_ * options_.global_batch_size, .microbatch = microbatch_};
     if (++microbatch_ == options_.microbatches) {
       microbatch_ = 0;
       ++batch_;

@@ -19,8 +19,8 @@ std::int64_t count_microbatches(const BatchOptions& options) {
 
 }  // namespace
 
-BatchLoader::BatchLoader(const Dataset& dataset, const BatchOptions& options)
-    : dataset_(dataset),
+BatchLoader::BatchLoader(const BatchSource& source, const BatchOptions& options)
+    : source_(source),
       options_(options),
       microbatches_(count_microbatches(options)),
       ids_(static_cast<std::size_t>(options.seq_length + 1)) {}
@@ -34,35 +34,36 @@ std::int32_t BatchLoader::target_at(std::size_t place) const {
 }
 
 // What is wrong with the data is told with the sample, by which it can be looked at (tera dataset --samples).
-void BatchLoader::read(std::int64_t sample) {
+void BatchLoader::read(std::int64_t place) {
+  const std::int64_t sample = source_.sampler ? source_.sampler->at(place) : place;
   try {
-    dataset_.sample(sample, ids_);
+    source_.dataset->sample(sample, ids_);
   } catch (const UserError& error) {
     fail_user("sample {}: {}", sample, error.what());
   }
 }
 
-std::int64_t BatchLoader::fill_row(std::int64_t sample, const BatchSpans& row) {
-  fill_places(sample, row);
+std::int64_t BatchLoader::fill_row(std::int64_t place, const BatchSpans& row) {
+  fill_places(place, row);
   if (!reads_samples()) return 0;
-  read(sample);
+  read(place);
   std::int64_t counted = 0;
   std::int32_t position = 0;
-  for (std::size_t place = 0; place + 1 < ids_.size(); ++place) {
-    const std::int32_t token = ids_[place], target = target_at(place);
-    row.tokens[place] = std::max(token, 0);
-    row.targets[place] = target;
+  for (std::size_t i = 0; i + 1 < ids_.size(); ++i) {
+    const std::int32_t token = ids_[i], target = target_at(i);
+    row.tokens[i] = std::max(token, 0);
+    row.targets[i] = target;
     counted += target >= 0 ? 1 : 0;
-    row.positions[place] = position++;
+    row.positions[i] = position++;
     if (options_.reset_position_ids && token == options_.eod) position = 0;
   }
   return counted;
 }
 
-void BatchLoader::fill_places(std::int64_t sample, const BatchSpans& row) const {
-  for (std::size_t place = 0; place < row.positions.size(); ++place) {
-    row.positions[place] = static_cast<std::int32_t>(place);
-    row.row_ids[place] = sample * options_.seq_length + static_cast<std::int64_t>(place);
+void BatchLoader::fill_places(std::int64_t place, const BatchSpans& row) const {
+  for (std::size_t i = 0; i < row.positions.size(); ++i) {
+    row.positions[i] = static_cast<std::int32_t>(i);
+    row.row_ids[i] = place * options_.seq_length + static_cast<std::int64_t>(i);
   }
 }
 
@@ -87,7 +88,7 @@ std::int64_t BatchLoader::fill(std::int64_t consumed, std::int64_t microbatch, c
 }
 
 std::int64_t BatchLoader::counted_targets(std::int64_t consumed) {
-  if (!dataset_.has_gaps() && options_.pad < 0 && !options_.eod_mask_loss)
+  if (!source_.dataset->has_gaps() && options_.pad < 0 && !options_.eod_mask_loss)
     return options_.global_batch_size * options_.seq_length;
   std::int64_t counted = 0;
   for (std::int64_t i = 0; i < options_.global_batch_size; ++i) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tera/data/dataset.h"
+#include "tera/data/sampler.h"
 
 namespace tera {
 
@@ -15,7 +16,8 @@ struct BatchSpans {
   std::span<std::int32_t> tokens;     // [T]
   std::span<std::int32_t> targets;    // [T] the next token, negative where it does not count
   std::span<std::int32_t> positions;  // [T] within the sequence
-  std::span<std::int64_t> row_ids;    // [T] sample index * seq_length + place: keys dropout, unique in a run
+  std::span<std::int64_t>
+      row_ids;  // [T] place in the run * seq_length + place in the sequence: keys dropout, unique in a run
 };
 
 struct BatchOptions {
@@ -29,10 +31,17 @@ struct BatchOptions {
   bool needs_ids = true;
 };
 
+// What is read, and in which order: that of the dataset where there is no sampler. Both outlive who reads.
+struct BatchSource {
+  const Dataset* dataset = nullptr;
+  CyclicSampler* sampler = nullptr;
+};
+
 class BatchLoader {
  public:
-  BatchLoader(const Dataset& dataset, const BatchOptions& options);  // the dataset must outlive the loader
-  std::int64_t microbatches() const { return microbatches_; }        // of this rank, per global batch
+  BatchLoader(const BatchSource& source, const BatchOptions& options);
+  BatchLoader(const Dataset& dataset, const BatchOptions& options) : BatchLoader(BatchSource{&dataset}, options) {}
+  std::int64_t microbatches() const { return microbatches_; }  // of this rank, per global batch
   // Microbatch i of the global batch that starts at sample `consumed`. Returns how many of its targets count.
   std::int64_t fill(std::int64_t consumed, std::int64_t microbatch, const BatchSpans& out);
   // Unmasked targets of that whole global batch, over all ranks: what the loss is divided by.
@@ -40,12 +49,12 @@ class BatchLoader {
 
  private:
   bool reads_samples() const { return options_.needs_ids || options_.reset_position_ids; }
-  void read(std::int64_t sample);
+  void read(std::int64_t place);
   std::int32_t target_at(std::size_t place) const;
-  std::int64_t fill_row(std::int64_t sample, const BatchSpans& row);
-  void fill_places(std::int64_t sample, const BatchSpans& row) const;
+  std::int64_t fill_row(std::int64_t place, const BatchSpans& row);
+  void fill_places(std::int64_t place, const BatchSpans& row) const;
 
-  const Dataset& dataset_;
+  BatchSource source_;
   BatchOptions options_;
   std::int64_t microbatches_;
   std::vector<std::int32_t> ids_;  // [S+1] the sample being read

@@ -12,7 +12,7 @@ Prefetch::Slot::Slot(std::size_t rows) : tokens(rows), targets(rows), positions(
   loaded.rows = {.tokens = tokens, .targets = targets, .positions = positions, .row_ids = row_ids};
 }
 
-Prefetch::Prefetch(std::vector<const Dataset*> datasets, std::unique_ptr<BatchJobs> jobs, const Options& options)
+Prefetch::Prefetch(const std::vector<BatchSource>& sources, std::unique_ptr<BatchJobs> jobs, const Options& options)
     : jobs_(std::move(jobs)) {
   const auto rows = static_cast<std::size_t>(options.batch.micro_batch_size * options.batch.seq_length);
   const int slots = options.workers > 0 ? std::max(options.ready, options.workers) + 1 : 1;  // one is being used
@@ -20,7 +20,7 @@ Prefetch::Prefetch(std::vector<const Dataset*> datasets, std::unique_ptr<BatchJo
   for (int i = 0; i < slots; ++i) slots_.emplace_back(rows);
   loaders_.resize(static_cast<std::size_t>(std::max(options.workers, 1)));
   for (Loaders& own : loaders_)
-    for (const Dataset* dataset : datasets) own.emplace_back(*dataset, options.batch);
+    for (const BatchSource& source : sources) own.emplace_back(source, options.batch);
   for (int i = 0; i < options.workers; ++i)
     workers_.emplace_back([this, i] { work(loaders_[static_cast<std::size_t>(i)]); });
 }
@@ -35,7 +35,7 @@ Prefetch::~Prefetch() {
 }
 
 void Prefetch::read(const BatchJob& job, Loaders& loaders, Slot& slot) {
-  BatchLoader& loader = loaders[job.dataset];
+  BatchLoader& loader = loaders[job.source];
   Loaded& loaded = slot.loaded;
   loaded.own_targets = loader.fill(job.consumed, job.microbatch, loaded.rows);
   loaded.all_targets = job.microbatch == 0 ? loader.counted_targets(job.consumed) : 0;

@@ -29,7 +29,7 @@ class Prefetch {
     std::int64_t all_targets = 0;  // of the whole global batch that count; known in its first microbatch
   };
 
-  Prefetch(std::vector<const Dataset*> datasets, std::unique_ptr<BatchJobs> jobs, const Options& options);
+  Prefetch(const std::vector<BatchSource>& sources, std::unique_ptr<BatchJobs> jobs, const Options& options);
   Prefetch(const Prefetch&) = delete;
   Prefetch& operator=(const Prefetch&) = delete;
   ~Prefetch();  // lets threads finish the microbatch at hand
@@ -40,7 +40,7 @@ class Prefetch {
   double take_waited_ms();
 
  private:
-  using Loaders = std::vector<BatchLoader>;  // one for each dataset
+  using Loaders = std::vector<BatchLoader>;  // one for each source
 
   struct Slot {
     explicit Slot(std::size_t rows);

@@ -70,8 +70,10 @@ void Trainer::open_batches() {
   options.batch.data_rank = layout.groups.dp.rank();
   options.batch.data_ranks = layout.groups.dp.size();
   options.batch.needs_ids = layout.has_loss || std::ranges::any_of(layout.chunks, &BlockRange::embedding);
+  if (setup_.config.dataset.dataloader_type == DataloaderType::cyclic)
+    sampler_ = std::make_unique<CyclicSampler>(cyclic_options(setup_, *data_.train));
   train_batches_ = std::make_unique<Prefetch>(
-      std::vector<const Dataset*>{data_.train.get()},
+      std::vector{BatchSource{data_.train.get(), sampler_.get()}},
       std::make_unique<TrainJobs>(TrainJobs::Options{.consumed = consumed_,
                                                      .steps = batch.train_iters,
                                                      .global_batch_size = batch.global_batch,
@@ -80,7 +82,7 @@ void Trainer::open_batches() {
   if (!data_.valid || data_.valid_batches == 0) return;
   options.workers = std::min(options.workers, 1);
   valid_batches_ = std::make_unique<Prefetch>(
-      std::vector<const Dataset*>{data_.valid.get()},
+      std::vector{BatchSource{data_.valid.get()}},
       std::make_unique<EvaluationJobs>(EvaluationJobs::Options{.batches = {data_.valid_batches},
                                                                .global_batch_size = batch.global_batch,
                                                                .microbatches = batch.num_microbatches}),

@@ -58,6 +58,7 @@ class Trainer {
   DataSource data_;
   Log& log_;
   TrainingStep step_;
+  std::unique_ptr<CyclicSampler> sampler_;  // of the training data, where it is cyclic
   std::unique_ptr<Prefetch> train_batches_, valid_batches_;
   LrSchedule schedule_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;

@@ -311,6 +311,11 @@ TEST(ResolveRunRules, Schedule) {
 TEST(ResolveRunRules, DataAndFolders) {
   expect_broken("dataset.data_path", "dataset.kind=mock reads no files",
                 [](RunConfig& c) { c.dataset.data_path = {"a"}; });
+  expect_broken("dataset.dataloader_type", "mock data has no end",
+                [](RunConfig& c) { c.dataset.dataloader_type = DataloaderType::cyclic; });
+  expect_broken("dataset.data_sharding", "only dataset.dataloader_type=cyclic",
+                [](RunConfig& c) { c.dataset.data_sharding = false; });
+  expect_broken("dataset.num_workers", "0", [](RunConfig& c) { c.dataset.num_workers = -1; });
   expect_broken("dataset.data_path", "empty path", [](RunConfig& c) {
     c.dataset.kind = DatasetKind::text;
     c.dataset.data_path = {"a", ""};

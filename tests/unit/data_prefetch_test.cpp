@@ -54,7 +54,8 @@ Read copy(const Prefetch::Loaded& batch) {
 
 std::vector<Read> read_all(std::int64_t consumed, std::int64_t number, int workers, int ready) {
   const UnevenDataset data;
-  Prefetch prefetch({&data}, steps(consumed, number), {.batch = two_rows(), .workers = workers, .ready = ready});
+  Prefetch prefetch({BatchSource{&data}}, steps(consumed, number),
+                    {.batch = two_rows(), .workers = workers, .ready = ready});
   std::vector<Read> all;
   for (std::int64_t i = 0; i < 3 * number; ++i) all.push_back(copy(prefetch.next()));
   EXPECT_EQ(data.reads, 6 * number) << "samples past the last step were read";
@@ -89,7 +90,7 @@ class GatedDataset final : public UnevenDataset {
 TEST(Prefetch, ReadsAheadWithoutBeingAsked) {
   GatedDataset data;
   data.open = 12;
-  Prefetch prefetch({&data}, steps(0, 5), {.batch = two_rows(), .workers = 1, .ready = 5});
+  Prefetch prefetch({BatchSource{&data}}, steps(0, 5), {.batch = two_rows(), .workers = 1, .ready = 5});
   while (data.reads < 12) std::this_thread::yield();
   for (std::int32_t i = 0; i < 5; ++i) EXPECT_EQ(prefetch.next().rows.tokens[0], 200 * i);
   prefetch.take_waited_ms();
@@ -107,7 +108,7 @@ TEST(Prefetch, TellsWhatAReaderFoundWhenItsTurnComes) {
   UnevenDataset data;
   data.bad = 9;
   for (const int workers : {0, 1, 3}) {
-    Prefetch prefetch({&data}, steps(0, 5), {.batch = two_rows(), .workers = workers, .ready = 6});
+    Prefetch prefetch({BatchSource{&data}}, steps(0, 5), {.batch = two_rows(), .workers = workers, .ready = 6});
     for (std::int32_t i = 0; i < 4; ++i) EXPECT_EQ(prefetch.next().rows.tokens[0], 200 * i);
     EXPECT_EQ(message_of<UserError>([&] { prefetch.next(); }), "sample 9: words.bin: token 9 is wrong");
   }
@@ -116,14 +117,14 @@ TEST(Prefetch, TellsWhatAReaderFoundWhenItsTurnComes) {
 TEST(Prefetch, EndsWhileOthersReadOrWait) {
   const UnevenDataset data;
   for (int i = 0; i < 20; ++i) {
-    Prefetch prefetch({&data}, steps(0, 50), {.batch = two_rows(), .workers = 3, .ready = 4});
+    Prefetch prefetch({BatchSource{&data}}, steps(0, 50), {.batch = two_rows(), .workers = 3, .ready = 4});
     for (int j = 0; j < i % 5; ++j) prefetch.next();
   }
 }
 
 TEST(Prefetch, AllocatesNothingOnceItRuns) {
   const MockDataset data(512, 1);
-  Prefetch prefetch({&data}, steps(0, 50), {.batch = two_rows(), .workers = 2, .ready = 3});
+  Prefetch prefetch({BatchSource{&data}}, steps(0, 50), {.batch = two_rows(), .workers = 2, .ready = 3});
   prefetch.next();
   EXPECT_EQ(news_during([&] {
               for (int i = 0; i < 100; ++i) prefetch.next();
@@ -133,7 +134,7 @@ TEST(Prefetch, AllocatesNothingOnceItRuns) {
 
 TEST(Prefetch, EvaluatesEachDatasetAgainAndAgain) {
   const UnevenDataset first, second;
-  Prefetch prefetch({&first, &second},
+  Prefetch prefetch({BatchSource{&first}, BatchSource{&second}},
                     std::make_unique<EvaluationJobs>(
                         EvaluationJobs::Options{.batches = {1, 2}, .global_batch_size = 6, .microbatches = 3}),
                     {.batch = two_rows(), .workers = 1, .ready = 3});
@@ -148,7 +149,7 @@ TEST(BatchLoader, ReadsNothingWhereNobodyLooksAtIds) {
   UnevenDataset data;
   BatchOptions options = two_rows();
   options.needs_ids = false;
-  Prefetch prefetch({&data}, steps(6, 1), {.batch = options});
+  Prefetch prefetch({BatchSource{&data}}, steps(6, 1), {.batch = options});
   const Prefetch::Loaded& batch = prefetch.next();
   EXPECT_EQ(data.reads, 0);
   EXPECT_EQ(batch.all_targets, 18);
