@@ -3,13 +3,17 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
+
+#include "tera/config/setup.h"
 
 namespace tera {
 
 struct BatchJob {
   std::size_t source = 0;       // which of those that are read together
   std::int64_t consumed = 0;    // samples before its global batch
+  std::int64_t samples = 0;     // of its global batch
   std::int64_t microbatch = 0;  // of this rank in the global batch
 };
 
@@ -24,16 +28,17 @@ class TrainJobs final : public BatchJobs {
  public:
   struct Options {
     std::int64_t consumed = 0, steps = 0;
-    std::int64_t global_batch_size = 0, microbatches = 0;  // of a step
+    BatchShape batch;
   };
   explicit TrainJobs(const Options& options) : options_(options) {}
   std::optional<BatchJob> next() override {
     if (options_.steps == 0) return {};
-    const BatchJob job{.consumed = options_.consumed, .microbatch = microbatch_};
-    if (++microbatch_ == options_.microbatches) {
+    const std::int64_t consumed = options_.consumed, samples = options_.batch.global_batch_at(consumed);
+    const BatchJob job{.consumed = consumed, .samples = samples, .microbatch = microbatch_};
+    if (++microbatch_ == options_.batch.microbatches_at(consumed)) {
       microbatch_ = 0;
       --options_.steps;
-      options_.consumed += options_.global_batch_size;
+      options_.consumed += samples;
     }
     return job;
   }
@@ -43,21 +48,22 @@ class TrainJobs final : public BatchJobs {
   std::int64_t microbatch_ = 0;
 };
 
-// Evaluations without end, each the same: the first global batches of one dataset after the other.
+// Evaluations without end, each the same: the first global batches of one source after the other.
 class EvaluationJobs final : public BatchJobs {
  public:
   struct Options {
-    std::vector<std::int64_t> batches;                     // global ones of each dataset, at least one in all
-    std::int64_t global_batch_size = 0, microbatches = 0;  // of a global batch
+    std::vector<std::int64_t> batches;  // global ones of each source, at least one in all
+    BatchShape batch;
   };
   explicit EvaluationJobs(Options options) : options_(std::move(options)) {}
   std::optional<BatchJob> next() override {
-    while (batch_ == options_.batches[dataset_]) {
+    while (batch_ == options_.batches[source_]) {
       batch_ = 0;
-      dataset_ = (dataset_ + 1) % options_.batches.size();
+      source_ = (source_ + 1) % options_.batches.size();
     }
-    const BatchJob job{.source = dataset_, .consumed = batch_ * options_.global_batch_size, .microbatch = microbatch_};
-    if (++microbatch_ == options_.microbatches) {
+    const std::int64_t samples = options_.batch.global_batch;
+    const BatchJob job{.source = source_, .consumed = batch_ * samples, .samples = samples, .microbatch = microbatch_};
+    if (++microbatch_ == options_.batch.num_microbatches) {
       microbatch_ = 0;
       ++batch_;
     }
@@ -66,7 +72,7 @@ class EvaluationJobs final : public BatchJobs {
 
  private:
   Options options_;
-  std::size_t dataset_ = 0;
+  std::size_t source_ = 0;
   std::int64_t batch_ = 0, microbatch_ = 0;
 };
 

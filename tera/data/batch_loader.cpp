@@ -87,11 +87,10 @@ std::int64_t BatchLoader::fill(std::int64_t consumed, std::int64_t microbatch, c
   return counted;
 }
 
-std::int64_t BatchLoader::counted_targets(std::int64_t consumed) {
-  if (!source_.dataset->has_gaps() && options_.pad < 0 && !options_.eod_mask_loss)
-    return options_.global_batch_size * options_.seq_length;
+std::int64_t BatchLoader::counted_targets(std::int64_t consumed, std::int64_t samples) {
+  if (!source_.dataset->has_gaps() && options_.pad < 0 && !options_.eod_mask_loss) return samples * options_.seq_length;
   std::int64_t counted = 0;
-  for (std::int64_t i = 0; i < options_.global_batch_size; ++i) {
+  for (std::int64_t i = 0; i < samples; ++i) {
     read(consumed + i);
     for (std::size_t place = 0; place + 1 < ids_.size(); ++place) counted += target_at(place) >= 0 ? 1 : 0;
   }

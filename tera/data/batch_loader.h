@@ -21,7 +21,7 @@ struct BatchSpans {
 };
 
 struct BatchOptions {
-  std::int64_t seq_length = 0, micro_batch_size = 0, global_batch_size = 0;  // batch sizes in samples
+  std::int64_t seq_length = 0, micro_batch_size = 0, global_batch_size = 0;  // in samples; the largest
   std::int64_t data_rank = 0, data_ranks = 1;                                // this rank among the data-parallel ones
   std::int32_t eod = -1, pad = -1;                                           // negative: none
   bool eod_mask_loss = false;                                                // no loss where the input is eod
@@ -44,8 +44,9 @@ class BatchLoader {
   std::int64_t microbatches() const { return microbatches_; }  // of this rank, per global batch
   // Microbatch i of the global batch that starts at sample `consumed`. Returns how many of its targets count.
   std::int64_t fill(std::int64_t consumed, std::int64_t microbatch, const BatchSpans& out);
-  // Unmasked targets of that whole global batch, over all ranks: what the loss is divided by.
-  std::int64_t counted_targets(std::int64_t consumed);
+  // Unmasked targets of that whole global batch of `samples`, over all ranks: what the loss is divided by.
+  std::int64_t counted_targets(std::int64_t consumed, std::int64_t samples);
+  std::int64_t counted_targets(std::int64_t consumed) { return counted_targets(consumed, options_.global_batch_size); }
 
  private:
   bool reads_samples() const { return options_.needs_ids || options_.reset_position_ids; }

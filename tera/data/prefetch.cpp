@@ -38,7 +38,7 @@ void Prefetch::read(const BatchJob& job, Loaders& loaders, Slot& slot) {
   BatchLoader& loader = loaders[job.source];
   Loaded& loaded = slot.loaded;
   loaded.own_targets = loader.fill(job.consumed, job.microbatch, loaded.rows);
-  loaded.all_targets = job.microbatch == 0 ? loader.counted_targets(job.consumed) : 0;
+  loaded.all_targets = job.microbatch == 0 ? loader.counted_targets(job.consumed, job.samples) : 0;
 }
 
 void Prefetch::work(Loaders& loaders) {

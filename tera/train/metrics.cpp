@@ -68,6 +68,7 @@ void JsonlSink::step(const StepMetrics& m) {
   line.integer("tokens", m.tokens).number("step_ms", m.step_ms).number("data_ms", m.data_ms);
   line.number("tokens_per_s", m.tokens_per_s).number("tflops_per_device", m.tflops_per_device);
   m.mfu ? line.number("mfu", *m.mfu) : line.null("mfu");
+  if (m.global_batch_size) line.integer("global_batch_size", *m.global_batch_size);
   if (m.loss_scale) line.number("loss_scale", *m.loss_scale);
   line.boolean("skipped", m.skipped);
   file_.append(line.finish());

@@ -31,15 +31,14 @@ int buffers_ready(const BatchShape& batch) {
 
 LrSchedule make_schedule(const Setup& setup) {
   const auto& scheduler = setup.config.scheduler;
-  const std::int64_t samples = setup.batch.global_batch;
   return {.style = scheduler.lr_decay_style,
           .wsd_style = scheduler.lr_wsd_decay_style,
           .init_lr = scheduler.lr_warmup_init,
           .max_lr = setup.config.optimizer.lr,
           .min_lr = setup.config.optimizer.min_lr,
-          .warmup_samples = setup.schedule.warmup_iters * samples,
-          .decay_samples = setup.schedule.decay_iters * samples,
-          .wsd_decay_samples = setup.schedule.wsd_decay_iters * samples};
+          .warmup_samples = setup.schedule.warmup_samples,
+          .decay_samples = setup.schedule.decay_samples,
+          .wsd_decay_samples = setup.schedule.wsd_decay_samples};
 }
 
 Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log, Comm* world)
@@ -72,20 +71,15 @@ void Trainer::open_batches() {
   options.batch.needs_ids = layout.has_loss || std::ranges::any_of(layout.chunks, &BlockRange::embedding);
   if (setup_.config.dataset.dataloader_type == DataloaderType::cyclic)
     sampler_ = std::make_unique<CyclicSampler>(cyclic_options(setup_, *data_.train));
-  train_batches_ = std::make_unique<Prefetch>(
-      std::vector{BatchSource{data_.train.get(), sampler_.get()}},
-      std::make_unique<TrainJobs>(TrainJobs::Options{.consumed = consumed_,
-                                                     .steps = batch.train_iters,
-                                                     .global_batch_size = batch.global_batch,
-                                                     .microbatches = batch.num_microbatches}),
-      options);
+  train_batches_ = std::make_unique<Prefetch>(std::vector{BatchSource{data_.train.get(), sampler_.get()}},
+                                              std::make_unique<TrainJobs>(TrainJobs::Options{
+                                                  .consumed = consumed_, .steps = batch.train_iters, .batch = batch}),
+                                              options);
   if (!data_.valid || data_.valid_batches == 0) return;
   options.workers = std::min(options.workers, 1);
   valid_batches_ = std::make_unique<Prefetch>(
       std::vector{BatchSource{data_.valid.get()}},
-      std::make_unique<EvaluationJobs>(EvaluationJobs::Options{.batches = {data_.valid_batches},
-                                                               .global_batch_size = batch.global_batch,
-                                                               .microbatches = batch.num_microbatches}),
+      std::make_unique<EvaluationJobs>(EvaluationJobs::Options{.batches = {data_.valid_batches}, .batch = batch}),
       options);
 }
 
@@ -113,13 +107,12 @@ bool Trainer::out_of_time() const {
 
 // The loss is divided by the counted targets of the whole global batch, so it does not depend on how the batch is cut;
 // loss_reduction=microbatch divides by each microbatch's own, as Megatron-LM does.
-void Trainer::load_batch() {
+void Trainer::load_batch(std::int64_t microbatches) {
   const bool global = setup_.config.train.loss_reduction == LossReduction::global;
-  for (std::int64_t i = 0; i < setup_.batch.num_microbatches; ++i) {
+  for (std::int64_t i = 0; i < microbatches; ++i) {
     const Prefetch::Loaded& batch = train_batches_->next();
     if (i == 0) counted_ = batch.all_targets;
-    step_.load(i, batch.rows,
-               inverse(global ? counted_ : batch.own_targets * setup_.batch.num_microbatches * setup_.parallel.dp));
+    step_.load(i, batch.rows, inverse(global ? counted_ : batch.own_targets * microbatches * setup_.parallel.dp));
   }
 }
 
@@ -128,15 +121,17 @@ void Trainer::load_batch() {
 void Trainer::start_step(const StopRequest& stop) {
   const auto begin = Clock::now();
   if (!pending_) last_report_ = begin;
-  load_batch();
-  step_.forward_backward();
+  const std::int64_t microbatches = setup_.batch.microbatches_at(consumed_);
+  load_batch(microbatches);
+  step_.forward_backward(microbatches);
   Pending started;
   started.metrics.data_ms = train_batches_->take_waited_ms();
   started.metrics.lr = learning_rate(schedule_, consumed_);
   step_.update(started.metrics.lr);
   started.reading = step_.read_back(stop.asked() || out_of_time());
   started.counted = counted_;
-  consumed_ += setup_.batch.global_batch;
+  started.samples = setup_.batch.global_batch_at(consumed_);
+  consumed_ += started.samples;
   started.metrics.step = ++done_;
   started.metrics.tokens = consumed_ * setup_.batch.seq_length;
   started.enqueue_ms = milliseconds_since(begin);
@@ -154,14 +149,14 @@ void Trainer::report_pending() {
 void Trainer::report(Pending pending) {
   const TrainingStep::Result result = step_.result(pending.reading);
   StepMetrics& metrics = pending.metrics;
+  if (setup_.batch.rampup.start > 0) metrics.global_batch_size = pending.samples;
   metrics.loss = result.loss_sum / static_cast<double>(std::max<std::int64_t>(pending.counted, 1));
   metrics.grad_norm = result.grad_norm;
   stopping_ = stopping_ || result.votes > 0;
   // From report to report; but the last step, reported right after the one before it, took at least the host's time.
   metrics.step_ms = std::max(milliseconds_since(last_report_), pending.enqueue_ms);
   last_report_ = Clock::now();
-  metrics.tokens_per_s =
-      static_cast<double>(setup_.batch.global_batch * setup_.batch.seq_length) / metrics.step_ms * 1e3;
+  metrics.tokens_per_s = static_cast<double>(pending.samples * setup_.batch.seq_length) / metrics.step_ms * 1e3;
   metrics.tflops_per_device = metrics.tokens_per_s * model_flops_per_token(setup_.model, setup_.batch.seq_length) /
                               1e12 / step_.layout().groups.world.size();
   if (peak_flops_ > 0) metrics.mfu = metrics.tflops_per_device * 1e12 / peak_flops_;

@@ -41,11 +41,12 @@ class Trainer {
     StepMetrics metrics;  // loss, norm and times are filled in when they are known
     TrainingStep::Reading reading;
     std::int64_t counted = 0;  // targets
-    double enqueue_ms = 0;     // of the host
+    std::int64_t samples = 0;
+    double enqueue_ms = 0;  // of the host
   };
 
   void open_batches();
-  void load_batch();
+  void load_batch(std::int64_t microbatches);
   void start_step(const StopRequest& stop);
   bool out_of_time() const;
   void report(Pending pending);

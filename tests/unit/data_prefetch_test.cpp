@@ -31,9 +31,14 @@ class UnevenDataset : public Dataset {
 
 BatchOptions two_rows() { return {.seq_length = 3, .micro_batch_size = 2, .global_batch_size = 6}; }
 
+BatchShape six_samples() {
+  BatchShape batch;
+  batch.micro_batch = 2, batch.global_batch = 6, batch.num_microbatches = 3;
+  return batch;
+}
+
 std::unique_ptr<BatchJobs> steps(std::int64_t consumed, std::int64_t number) {
-  return std::make_unique<TrainJobs>(
-      TrainJobs::Options{.consumed = consumed, .steps = number, .global_batch_size = 6, .microbatches = 3});
+  return std::make_unique<TrainJobs>(TrainJobs::Options{.consumed = consumed, .steps = number, .batch = six_samples()});
 }
 
 struct Read {
@@ -134,10 +139,10 @@ TEST(Prefetch, AllocatesNothingOnceItRuns) {
 
 TEST(Prefetch, EvaluatesEachDatasetAgainAndAgain) {
   const UnevenDataset first, second;
-  Prefetch prefetch({BatchSource{&first}, BatchSource{&second}},
-                    std::make_unique<EvaluationJobs>(
-                        EvaluationJobs::Options{.batches = {1, 2}, .global_batch_size = 6, .microbatches = 3}),
-                    {.batch = two_rows(), .workers = 1, .ready = 3});
+  Prefetch prefetch(
+      {BatchSource{&first}, BatchSource{&second}},
+      std::make_unique<EvaluationJobs>(EvaluationJobs::Options{.batches = {1, 2}, .batch = six_samples()}),
+      {.batch = two_rows(), .workers = 1, .ready = 3});
   Ids seen;
   for (int i = 0; i < 18; ++i) seen.push_back(prefetch.next().rows.tokens[0] / 100);
   const Ids once{0, 2, 4, 0, 2, 4, 6, 8, 10};

@@ -42,6 +42,7 @@ StepMetrics sample_step(std::int64_t step) {
           .data_ms = 0.25,
           .tokens_per_s = 39766.99,
           .tflops_per_device = 0.0834,
+          .global_batch_size = {},
           .mfu = {},
           .loss_scale = {},
           .skipped = false};
