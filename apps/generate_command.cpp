@@ -28,6 +28,17 @@ struct Options {
   std::string device = "auto";
 };
 
+// The tokenizer's files are in the checkpoint, wherever they were when it was made.
+void find_tokenizer(const Checkpoint& checkpoint, TokenizerConfig& tokenizer) {
+  for (std::string* path : {&tokenizer.tokenizer_model, &tokenizer.vocab_file, &tokenizer.merge_file}) {
+    const std::string name = std::filesystem::path(*path).filename().string();
+    if (!path->empty() && checkpoint.has_file(name))
+      *path = (checkpoint.folder() / name).string();
+    else if (!path->empty() && checkpoint.has_file("tokenizer.json"))
+      *path = checkpoint.folder().string();  // it was a folder
+  }
+}
+
 // The model is the checkpoint's; how it is cut over ranks is asked for here, whatever it was trained with.
 Setup setup_of(const Checkpoint& checkpoint, const Options& options, const Launch& launch) {
   for (const std::string& assignment : options.layout)
@@ -36,6 +47,7 @@ Setup setup_of(const Checkpoint& checkpoint, const Options& options, const Launc
   LoadedConfig loaded = load_config_text(checkpoint.config_yaml(), (checkpoint.folder() / "manifest.json").string());
   loaded.config.dist = {.device = parse_choice<DeviceChoice>("--device", options.device), .threads = options.threads};
   loaded.config.ddp = {};
+  find_tokenizer(checkpoint, loaded.config.tokenizer);
   loaded.config.comm_overlap = {};
   loaded.config.train.global_batch_size = 0;  // one microbatch, whatever the number of replicas was
   std::erase_if(loaded.origins, [](const auto& origin) { return origin.first.starts_with("dist."); });

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t max_manifest_bytes = std::size_t{64} << 20;
+constexpr std::size_t max_manifest_bytes = std::size_t{64} << 20, max_carried_bytes = std::size_t{1} << 30;
 constexpr auto weights_file = "model.safetensors", manifest_file = "manifest.json", latest_file = "latest";
 constexpr auto writing_suffix = ".writing", old_suffix = ".old";
 
@@ -54,13 +54,27 @@ void write_weights(SafetensorsWriter& writer, GatherWeights& weights) {
 
 std::vector<std::int64_t> dims_of(const Shape& shape) { return {shape.dim.begin(), shape.dim.begin() + shape.rank}; }
 
+using FileSizes = std::map<std::string, std::uint64_t>;
+
 std::string make_manifest(const CheckpointSource& source, const std::vector<SafetensorsSpec>& tensors,
-                          std::uint64_t bytes) {
-  Manifest manifest{.source = source, .tensors = {}, .files = {{weights_file, bytes}}};
+                          FileSizes files) {
+  Manifest manifest{.source = source, .tensors = {}, .files = std::move(files)};
   for (const auto& tensor : tensors)
     manifest.tensors[tensor.name] = {
         .dtype = std::string(name_of(tensor.dtype)), .shape = dims_of(tensor.shape), .file = weights_file};
   return format_manifest(manifest);
+}
+
+// One that is gone since the run began is no reason to lose the weights.
+FileSizes carry_files(const fs::path& folder, std::span<const fs::path> files) {
+  FileSizes sizes;
+  for (const fs::path& file : files) {
+    if (!path_exists(file)) continue;
+    const std::string content = read_whole_file(file, max_carried_bytes);
+    write_file_atomically(folder / file.filename(), content);
+    sizes[file.filename().string()] = content.size();
+  }
+  return sizes;
 }
 
 // The manifest's text comes first: what it cannot say is known before any data is written. Its file comes last: where
@@ -68,7 +82,9 @@ std::string make_manifest(const CheckpointSource& source, const std::vector<Safe
 void write_files(const fs::path& folder, const CheckpointSource& source, GatherWeights& weights) {
   const std::vector<SafetensorsSpec> tensors = stored_tensors(weights.tensors());
   SafetensorsWriter writer(folder / weights_file, tensors);
-  const std::string manifest = make_manifest(source, tensors, writer.file_bytes());
+  FileSizes files = carry_files(folder, source.carried);
+  files[weights_file] = writer.file_bytes();
+  const std::string manifest = make_manifest(source, tensors, std::move(files));
   write_weights(writer, weights);
   write_file_atomically(folder / manifest_file, manifest);
 }
@@ -215,8 +231,10 @@ void Checkpoint::load_listed(ParamStore& params, Ops& ops, std::span<const Model
   require(params.rules().shares == 1, "weights are loaded where ranks keep them whole, not into shares");
   const std::string where = (folder_ / manifest_file).string();
   std::map<std::string, SafetensorsFile> files;
-  for (const auto& listed : manifest_.files)
-    check_entries(manifest_, files.try_emplace(listed.first, folder_ / listed.first).first->second);
+  for (const auto& tensor : manifest_.tensors) {
+    const std::string& name = tensor.second.file;
+    if (!files.contains(name)) check_entries(manifest_, files.try_emplace(name, folder_ / name).first->second);
+  }
   std::set<std::string_view> expected;
   for (const ModelTensor& tensor : model) expected.insert(tensor.name);
   for (const Param* param : params.by_name()) {

@@ -4,6 +4,7 @@
 //   DIR/latest                        names the newest complete one
 //   DIR/step_00000100/manifest.json   step, config, every tensor with dtype, shape and the file it is in
 //   DIR/step_00000100/model.safetensors
+//   DIR/step_00000100/tokenizer.json  and the like: the tokenizer's files, as they were
 //
 // A checkpoint is written beside (step_00000100.writing), synced, then published by one rename; one that it replaces is
 // moved aside (step_00000100.old) and removed only then, so that a complete one exists at every moment. Tensors have
@@ -43,6 +44,7 @@ class Checkpoint {
   const std::filesystem::path& folder() const { return folder_; }
   std::int64_t step() const { return manifest_.source.step; }
   const std::string& config_yaml() const { return manifest_.source.config_yaml; }
+  bool has_file(const std::string& name) const { return manifest_.files.contains(name); }
 
   // Every parameter must be there, with its shape, and nothing else.
   void load_weights(ParamStore& params, Ops& ops) const;

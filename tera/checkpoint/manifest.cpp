@@ -47,7 +47,7 @@ CheckpointSource read_source(const Json& manifest, const std::string& where) {
   const auto step = count_of(find(manifest, "step"));
   const Json& config = find(manifest, "config");
   require_user(step && config.is_string(), "{}: 'step' or 'config' is missing", where);
-  return {.step = *step, .config_yaml = config.get<std::string>()};
+  return {.step = *step, .config_yaml = config.get<std::string>(), .carried = {}};
 }
 
 std::map<std::string, std::uint64_t> read_files(const Json& files, const std::string& where) {

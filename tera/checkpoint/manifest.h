@@ -3,6 +3,7 @@
 // size of every file. Names in it are data from outside: a file is one inside the folder, never a path.
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <string_view>
@@ -12,7 +13,8 @@ namespace tera {
 
 struct CheckpointSource {
   std::int64_t step = 0;
-  std::string config_yaml;  // as `tera train` would take it
+  std::string config_yaml;                     // as `tera train` would take it
+  std::vector<std::filesystem::path> carried;  // files to copy along under their names: the tokenizer's
 };
 
 struct ManifestTensor {

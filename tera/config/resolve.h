@@ -11,9 +11,9 @@ namespace tera {
 // inspect: the length of the run, the learning rate and the data may be left open, as for a plan or a forward pass.
 enum class Purpose : std::uint8_t { train, inspect };
 
-// Pure. Checks every rule and reports all that are broken in one UserError, a line each; with the origins from
-// load_config() a line also says where the value was set. `world` is the number of ranks; what is not taken by tensor
-// and pipeline parallelism are replicas.
+// Reads nothing but the tokenizer's files, and those only where model.vocab_size is left to them. Checks every rule and
+// reports all that are broken in one UserError, a line each; with the origins from load_config() a line also says where
+// the value was set. `world` is the number of ranks; what is not taken by tensor and pipeline parallelism are replicas.
 Setup resolve(const RunConfig& config, Purpose purpose = Purpose::train, const Origins* origins = nullptr,
               int world = 1);
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "tera/base/error.h"
 #include "tera/config/nearest.h"
+#include "tera/tokenizer/make_tokenizer.h"
 
 namespace tera {
 namespace {
@@ -73,17 +75,29 @@ class ModelResolver {
   }
 
   void resolve_vocab() {
-    const bool bytes = config_.tokenizer.tokenizer_type == TokenizerKind::byte;
-    shape_.vocab = model_.vocab_size;
-    if (model_.vocab_size == 0 && bytes) shape_.vocab = byte_tokenizer_vocab;
-    if (model_.vocab_size == 0 && !bytes)
-      report_.missing("model.vocab_size", "tokenizer.tokenizer_type=NullTokenizer does not know it");
+    const TokenizerKind kind = config_.tokenizer.tokenizer_type;
+    shape_.vocab = model_.vocab_size == 0 ? tokenizer_vocab(kind) : model_.vocab_size;
     // Mock data are drawn from the model's own vocabulary; no tokenizer is involved.
     const bool too_small = shape_.vocab > 0 && shape_.vocab < byte_tokenizer_vocab;
-    if (bytes && too_small && config_.dataset.kind == DatasetKind::text)
+    if (kind == TokenizerKind::byte && too_small && config_.dataset.kind == DatasetKind::text)
       report_.broken("model.vocab_size", "smaller than ByteTokenizer's vocabulary, which is {}", byte_tokenizer_vocab);
     const std::int64_t multiple = model_.make_vocab_size_divisible_by * tp_;
     if (multiple > 0 && shape_.vocab > 0) shape_.padded_vocab = (shape_.vocab + multiple - 1) / multiple * multiple;
+  }
+
+  // Zero where it is not known, which has been reported.
+  std::int64_t tokenizer_vocab(TokenizerKind kind) {
+    if (kind == TokenizerKind::byte) return byte_tokenizer_vocab;
+    if (kind == TokenizerKind::null && config_.tokenizer.vocab_size == 0) {
+      report_.missing("model.vocab_size", "tokenizer.tokenizer_type=NullTokenizer does not know it");
+      return 0;
+    }
+    try {
+      return make_tokenizer(config_.tokenizer.options())->vocab_size();
+    } catch (const UserError& error) {
+      report_.broken("model.vocab_size", "is left to the tokenizer, but {}", error.what());
+      return 0;
+    }
   }
 
   void resolve_positions() {

@@ -63,6 +63,10 @@ std::span<const Field> TrainConfig::fields() {
           .within(1, max_index),
       field<&C::global_batch_size>("global_batch_size", "sequences per optimizer step; 0: micro_batch_size x replicas")
           .within(0, max_index),
+      field<&C::rampup_batch_size>("rampup_batch_size",
+                                   "[first, increment, samples]: the global batch grows from first to "
+                                   "global_batch_size, in equal increments over this many samples; needs "
+                                   "train_samples"),
       field<&C::seq_length>("seq_length", "tokens per sequence").within(1, max_index),
       field<&C::seed>("seed", "of initial weights, dropout and the order of samples").at_least(0),
       field<&C::eval_interval>("eval_interval", "steps between evaluations; 0: never").at_least(0),
@@ -104,9 +108,14 @@ std::span<const Field> SchedulerConfig::fields() {
   static constexpr std::array table{
       field<&C::lr_decay_style>("lr_decay_style", "shape of the decay from lr to min_lr"),
       field<&C::lr_warmup_iters>("lr_warmup_iters", "steps of linear warm-up").at_least(0),
+      field<&C::lr_warmup_samples>("lr_warmup_samples", "the same in sequences, instead of lr_warmup_iters")
+          .at_least(0),
       field<&C::lr_warmup_init>("lr_warmup_init", "learning rate at the start of the warm-up").at_least(0),
       field<&C::lr_decay_iters>("lr_decay_iters", "steps until min_lr, warm-up included; 0: the whole run").at_least(0),
+      field<&C::lr_decay_samples>("lr_decay_samples", "the same in sequences, instead of lr_decay_iters").at_least(0),
       field<&C::lr_wsd_decay_iters>("lr_wsd_decay_iters", "WSD: length of the final decay in steps").at_least(0),
+      field<&C::lr_wsd_decay_samples>("lr_wsd_decay_samples", "the same in sequences, instead of lr_wsd_decay_iters")
+          .at_least(0),
       field<&C::lr_wsd_decay_style>("lr_wsd_decay_style", "WSD: shape of the final decay"),
   };
   return table;
@@ -183,6 +192,15 @@ std::span<const Field> DatasetConfig::fields() {
                                                        "indexed: leave out validation tokens that fill no sequence"),
       field<&C::reset_position_ids>("reset_position_ids", "positions start over after each end of a document"),
       field<&C::eod_mask_loss>("eod_mask_loss", "no loss where the input is the end of a document"),
+      field<&C::dataloader_type>("dataloader_type",
+                                 "order of training samples; single: the dataset's; cyclic: epoch after epoch, each "
+                                 "shuffled anew, as Megatron-LM does"),
+      field<&C::data_sharding>("data_sharding",
+                               "cyclic: each replica shuffles its own part of the samples; false: all are shuffled "
+                               "together"),
+      field<&C::num_workers>("num_workers",
+                             "threads per rank that make microbatches ready ahead; 0: they are read when needed")
+          .within(0, 256),
   };
   return table;
 }
@@ -192,9 +210,37 @@ std::span<const Field> TokenizerConfig::fields() {
   static constexpr std::array table{
       field<&C::tokenizer_type>("tokenizer_type",
                                 "ByteTokenizer: ids are UTF-8 bytes, vocabulary 512; NullTokenizer: text is numbers, "
-                                "vocabulary model.vocab_size"),
+                                "vocabulary model.vocab_size; the others read files (docs/tokenizers.md)"),
+      field<&C::tokenizer_model>("tokenizer_model",
+                                 "HuggingFaceTokenizer: tokenizer.json or its folder; SentencePieceTokenizer and "
+                                 "Llama2Tokenizer: a .model file; TikTokenizer: its JSON file, or a .tiktoken file"),
+      field<&C::vocab_file>("vocab_file", "GPT2BPETokenizer: vocab.json; BertWordPiece: vocab.txt"),
+      field<&C::merge_file>("merge_file", "GPT2BPETokenizer: merges.txt"),
+      field<&C::vocab_size>("vocab_size", "TikTokenizer: ids to use, special tokens included; 0: 131072")
+          .within(0, max_index),
+      field<&C::tiktoken_pattern>("tiktoken_pattern",
+                                  "TikTokenizer: how text is cut into words: v1, v2 or a regular expression"),
+      field<&C::tiktoken_num_special_tokens>("tiktoken_num_special_tokens",
+                                             "TikTokenizer: ids before those of the file's tokens")
+          .within(0, max_index),
+      field<&C::special_tokens>("special_tokens", "TikTokenizer: NAME=ID of each special token of a .tiktoken file"),
+      field<&C::tokenizer_hf_no_include_special_tokens>(
+          "tokenizer_hf_no_include_special_tokens",
+          "HuggingFaceTokenizer: leave out the tokens that the post-processor adds to a text"),
   };
   return table;
+}
+
+TokenizerOptions TokenizerConfig::options() const {
+  return {.type = tokenizer_type,
+          .model = tokenizer_model,
+          .vocab_file = vocab_file,
+          .merge_file = merge_file,
+          .vocab_size = vocab_size,
+          .tiktoken_pattern = tiktoken_pattern,
+          .tiktoken_num_special_tokens = tiktoken_num_special_tokens,
+          .special_tokens = special_tokens,
+          .include_special_tokens = !tokenizer_hf_no_include_special_tokens};
 }
 
 std::span<const Field> CheckpointConfig::fields() {

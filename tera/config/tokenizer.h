@@ -3,26 +3,27 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
-#include "tera/base/enum_names.h"
+#include "tera/tokenizer/tokenizer_options.h"
 
 namespace tera {
 
 struct Field;
 
-enum class TokenizerKind : std::uint8_t { byte, null };
-
 struct TokenizerConfig {
   TokenizerKind tokenizer_type = TokenizerKind::byte;
+  std::string tokenizer_model, vocab_file, merge_file;
+  std::int64_t vocab_size = 0;
+  std::string tiktoken_pattern = "v2";
+  std::int64_t tiktoken_num_special_tokens = 1000;
+  std::vector<std::string> special_tokens;
+  bool tokenizer_hf_no_include_special_tokens = false;
 
   static std::span<const Field> fields();
+  TokenizerOptions options() const;
   bool operator==(const TokenizerConfig&) const = default;
-};
-
-template <>
-struct EnumNames<TokenizerKind> {
-  static constexpr std::array values{std::pair{TokenizerKind::byte, std::string_view("ByteTokenizer")},
-                                     std::pair{TokenizerKind::null, std::string_view("NullTokenizer")}};
 };
 
 }  // namespace tera

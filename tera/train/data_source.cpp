@@ -9,7 +9,7 @@
 #include "tera/data/indexed_builder.h"
 #include "tera/data/once_dataset.h"
 #include "tera/data/text_dataset.h"
-#include "tera/tokenizer/plain_tokenizers.h"
+#include "tera/tokenizer/make_tokenizer.h"
 
 namespace tera {
 namespace {
@@ -103,6 +103,7 @@ class IndexedSplits final : public SplitMaker {
   void check_train(const Dataset* dataset) const {
     require_user(dataset != nullptr, "{} gives the training data nothing",
                  setup_.indexed.own_paths ? "dataset.train_data_path" : "dataset.split=" + setup_.config.dataset.split);
+    if (setup_.config.dataset.dataloader_type == DataloaderType::cyclic) return;  // it starts over
     const std::int64_t asked = samples_asked(setup_, DataSplit::train).value_or(0);
     require_user(dataset->samples() >= asked,
                  "the run reads {} samples, and the datasets, which without weights are read once, have {}: give "
@@ -126,11 +127,14 @@ std::unique_ptr<SplitMaker> make_splits(const Setup& setup, const Tokenizer& tok
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_tokenizer(const Setup& setup) {
-  switch (setup.config.tokenizer.tokenizer_type) {
-    case TokenizerKind::byte: return std::make_unique<ByteTokenizer>();
-    case TokenizerKind::null: return std::make_unique<NullTokenizer>(setup.model.vocab);
-  }
-  fail("tokenizer {} cannot be made", name_of(setup.config.tokenizer.tokenizer_type));
+  TokenizerOptions options = setup.config.tokenizer.options();
+  if (options.type == TokenizerKind::byte) return make_tokenizer(options);  // the rules of the config look after it
+  if (options.type == TokenizerKind::null) options.vocab_size = setup.model.vocab;
+  auto tokenizer = make_tokenizer(options);
+  require_user(tokenizer->vocab_size() <= setup.model.vocab,
+               "{} has ids up to {}, and the model's vocabulary (model.vocab_size) ends at {}", name_of(options.type),
+               tokenizer->vocab_size() - 1, setup.model.vocab - 1);
+  return tokenizer;
 }
 
 std::optional<std::int64_t> samples_asked(const Setup& setup, DataSplit split) {
@@ -156,6 +160,13 @@ BatchOptions batch_options(const Setup& setup, const Tokenizer* tokenizer) {
           .pad = tokenizer && indexed ? tokenizer->pad() : -1,
           .eod_mask_loss = dataset.eod_mask_loss,
           .reset_position_ids = dataset.reset_position_ids};
+}
+
+CyclicSampler::Options cyclic_options(const Setup& setup, const Dataset& train) {
+  return {.samples = train.samples(),
+          .micro_batch_size = setup.batch.micro_batch,
+          .data_ranks = setup.parallel.dp,
+          .data_sharding = setup.config.dataset.data_sharding};
 }
 
 std::unique_ptr<Dataset> make_split(const Setup& setup, DataSplit split) {

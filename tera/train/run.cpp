@@ -15,6 +15,7 @@
 #include "tera/comm/agree.h"
 #include "tera/config/describe.h"
 #include "tera/pipeline/check.h"
+#include "tera/tokenizer/make_tokenizer.h"
 #include "tera/train/console.h"
 #include "tera/train/loss_plot.h"
 #include "tera/train/plan_table.h"
@@ -163,8 +164,9 @@ class RunOfRank {
     log_.info("device: {}{}; data: {}", backend_.name, several ? " on each rank" : "", data_summary_);
     if (several) log_.info("{}", describe_layout(setup_));
     const auto largest = std::max_element(planned_bytes_.begin(), planned_bytes_.end());
-    log_.info("batch: {} x {} tokens in {} microbatch{}; memory: {} as planned{}", batch.global_batch, batch.seq_length,
-              batch.num_microbatches, batch.num_microbatches == 1 ? "" : "es",
+    log_.info("batch: {}{} x {} tokens in {} microbatch{}; memory: {} as planned{}",
+              batch.rampup.start > 0 ? fmt::format("growing from {} to ", batch.rampup.start) : "", batch.global_batch,
+              batch.seq_length, batch.num_microbatches, batch.num_microbatches == 1 ? "" : "es",
               format_bytes(static_cast<std::size_t>(*largest)),
               several ? fmt::format(" for rank {}, the largest", largest - planned_bytes_.begin()) : "");
     if (const std::string remarks = backend_.ops->remarks(); !remarks.empty()) log_.info("{}", remarks);
@@ -179,7 +181,10 @@ class RunOfRank {
                            .device = *backend_.device,
                            .first_replica = step.layout().groups.dp_cp.rank() == 0,
                            .model = setup_.model});
-    const fs::path saved = save_checkpoint(root, {.step = trainer_->steps(), .config_yaml = config}, weights);
+    const CheckpointSource source{.step = trainer_->steps(),
+                                  .config_yaml = config,
+                                  .carried = tokenizer_files(setup_.config.tokenizer.options())};
+    const fs::path saved = save_checkpoint(root, source, weights);
     log_.info("saved {}", saved.string());
   }
 

@@ -1,0 +1,216 @@
+#include "tera/tokenizer/hugging_face_file.h"
+
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "tera/base/error.h"
+#include "tera/base/file.h"
+#include "tera/tokenizer/token_json.h"
+
+namespace tera {
+namespace {
+
+namespace dom = simdjson::dom;
+using Json = nlohmann::json;
+using Merges = std::vector<std::pair<std::int32_t, std::int32_t>>;
+
+// A file and what was parsed of it, which refers to the text of the file.
+class ParsedFile {
+ public:
+  explicit ParsedFile(const std::filesystem::path& path) : text_(read_whole_file(path, max_tokenizer_bytes)) {
+    require_user(json_depth(text_, max_json_depth) <= max_json_depth,
+                 "{}: lists and objects are nested more than {} deep", path.string(), max_json_depth);
+    const std::size_t size = text_.size();
+    text_.resize(size + simdjson::SIMDJSON_PADDING);
+    const auto error = parser_.parse(text_.data(), size, /*realloc_if_needed=*/false).get(root_);
+    if (error) fail_user("{}: not JSON: {}", path.string(), simdjson::error_message(error));
+  }
+  dom::element root() const { return root_; }
+
+ private:
+  std::string text_;
+  dom::parser parser_;
+  dom::element root_;
+};
+
+// What is small enough to be looked at field by field. The depth is bounded, so recursion is too.
+Json to_json(dom::element value, std::string_view skip_a = {}, std::string_view skip_b = {}) {
+  switch (value.type()) {
+    case dom::element_type::ARRAY: {
+      Json list = Json::array();
+      for (const dom::element item : dom::array(value)) list.push_back(to_json(item));
+      return list;
+    }
+    case dom::element_type::OBJECT: {
+      Json object = Json::object();
+      for (const auto field : dom::object(value))
+        if (field.key != skip_a && field.key != skip_b) object[std::string(field.key)] = to_json(field.value);
+      return object;
+    }
+    case dom::element_type::INT64: {
+      const std::int64_t number = std::int64_t(value);
+      return number < 0 ? Json(number) : Json(static_cast<std::uint64_t>(number));
+    }
+    case dom::element_type::UINT64: return std::uint64_t(value);
+    case dom::element_type::DOUBLE: return double(value);
+    case dom::element_type::STRING: return std::string(std::string_view(value));
+    case dom::element_type::BOOL: return bool(value);
+    case dom::element_type::NULL_VALUE: return nullptr;
+  }
+  return nullptr;
+}
+
+struct Vocab {
+  std::vector<std::string> tokens;
+  std::size_t count = 0;
+};
+
+// {"token": id, ...}.
+Vocab read_vocab(dom::element value, const std::string& path) {
+  dom::object entries;
+  require_user(value.get(entries) == simdjson::SUCCESS, "{}: an object of tokens and their ids was expected", path);
+  Vocab vocab;
+  std::vector<bool> taken;
+  std::int64_t ids = 0;
+  for (const auto [token, id_value] : entries) {
+    std::int64_t id = -1;
+    if (id_value.get(id) != simdjson::SUCCESS || id < 0 || id >= max_token_ids)
+      fail_user("{}: the id of '{:.80}' is not a whole number below {}", path, token, max_token_ids);
+    ids = std::max(ids, id + 1);
+  }
+  vocab.tokens.resize(static_cast<std::size_t>(ids));
+  taken.resize(vocab.tokens.size());
+  for (const auto [token, id_value] : entries) {
+    const auto id = static_cast<std::size_t>(std::int64_t(id_value));
+    if (taken[id]) fail_user("{}: '{:.80}' and '{:.80}' have the same id {}", path, vocab.tokens[id], token, id);
+    taken[id] = true;
+    vocab.tokens[id] = token;
+    ++vocab.count;
+  }
+  return vocab;
+}
+
+// [["token", score], ...], whose ids are their places.
+void read_scored_vocab(dom::element value, TokenizerFile& file) {
+  const std::string path = file.path_of("model.vocab");
+  dom::array entries;
+  require_user(value.get(entries) == simdjson::SUCCESS, "{}: a list of tokens and their scores was expected", path);
+  require_user(static_cast<std::int64_t>(entries.size()) < max_token_ids, "{}: more than {} tokens", path,
+               max_token_ids);
+  for (const dom::element entry : entries) {
+    dom::array pair;
+    std::string_view token;
+    double score = 0;
+    const std::size_t i = file.tokens.size();
+    if (entry.get(pair) != simdjson::SUCCESS || pair.size() != 2 || pair.at(0).get(token) != simdjson::SUCCESS ||
+        pair.at(1).get(score) != simdjson::SUCCESS)
+      fail_user("{}[{}]: a token and its score were expected", path, i);
+    file.tokens.emplace_back(token);
+    file.scores.push_back(score);
+  }
+  file.vocab_count = file.tokens.size();
+}
+
+// One merge: both halves must be tokens. `index` is its place, for messages.
+class MergeReader {
+ public:
+  MergeReader(const TokenIndex& ids, std::string path) : ids_(ids), path_(std::move(path)) {}
+  Merges merges;
+
+  void add(std::string_view left, std::string_view right, std::size_t index) {
+    merges.emplace_back(id_of(left, index), id_of(right, index));
+  }
+  void add_line(std::string_view line, std::size_t index) {
+    const std::size_t space = line.find(' ');
+    if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos)
+      fail_user("{}[{}]: two tokens with a space between them were expected, not '{:.80}'", path_, index, line);
+    add(line.substr(0, space), line.substr(space + 1), index);
+  }
+
+ private:
+  std::int32_t id_of(std::string_view token, std::size_t index) const {
+    const std::int32_t id = ids_.find(token);
+    if (id < 0) fail_user("{}[{}]: '{:.80}' is not a token of the vocabulary", path_, index, token);
+    return id;
+  }
+  const TokenIndex& ids_;
+  std::string path_;
+};
+
+// "a b" or ["a", "b"], all in the same form.
+Merges read_merges(dom::element value, const TokenIndex& ids, const std::string& path) {
+  dom::array entries;
+  require_user(value.get(entries) == simdjson::SUCCESS, "{}: a list of merges was expected", path);
+  MergeReader reader(ids, path);
+  reader.merges.reserve(entries.size());
+  std::size_t index = 0;
+  for (const dom::element entry : entries) {
+    dom::array pair;
+    std::string_view left, right;
+    if (entry.get(left) == simdjson::SUCCESS) {
+      if (!left.starts_with("#version")) reader.add_line(left, index);
+    } else if (entry.get(pair) == simdjson::SUCCESS && pair.size() == 2 && pair.at(0).get(left) == simdjson::SUCCESS &&
+               pair.at(1).get(right) == simdjson::SUCCESS) {
+      reader.add(left, right, index);
+    } else {
+      fail_user("{}[{}]: two tokens were expected", path, index);
+    }
+    ++index;
+  }
+  return std::move(reader.merges);
+}
+
+void read_model(dom::element model, TokenizerFile& file) {
+  dom::element vocab, merges;
+  require_user(model.is_object(), "{}: an object was expected", file.path_of("model"));
+  require_user(model["vocab"].get(vocab) == simdjson::SUCCESS, "{} is missing", file.path_of("model.vocab"));
+  if (vocab.is_array()) return read_scored_vocab(vocab, file);
+  Vocab read = read_vocab(vocab, file.path_of("model.vocab"));
+  file.tokens = std::move(read.tokens);
+  file.vocab_count = read.count;
+  if (model["merges"].get(merges) == simdjson::SUCCESS)
+    file.merges = read_merges(merges, TokenIndex(file.tokens), file.path_of("model.merges"));
+}
+
+}  // namespace
+
+TokenizerFile read_tokenizer_file(const std::filesystem::path& path) {
+  const ParsedFile parsed(path);
+  TokenizerFile file{.name = path.string(), .parts = {}, .tokens = {}, .scores = {}, .merges = {}};
+  dom::object root;
+  dom::element model;
+  require_user(parsed.root().get(root) == simdjson::SUCCESS, "{}: an object was expected", file.name);
+  require_user(root["model"].get(model) == simdjson::SUCCESS, "{}: model is missing; is this a tokenizer.json?",
+               file.name);
+  for (const auto field : root) {
+    if (field.key == "truncation" || field.key == "padding" || field.key == "model") continue;
+    file.parts[std::string(field.key)] = to_json(field.value);
+  }
+  file.parts["model"] = to_json(model, "vocab", "merges");
+  read_model(model, file);
+  return file;
+}
+
+std::vector<std::string> read_vocab_json(const std::filesystem::path& path) {
+  const ParsedFile parsed(path);
+  return read_vocab(parsed.root(), path.string()).tokens;
+}
+
+Merges read_merges_text(const std::filesystem::path& path, const TokenIndex& ids) {
+  const std::string text = read_whole_file(path, max_tokenizer_bytes);
+  MergeReader reader(ids, path.string());
+  std::size_t line = 1;
+  for (std::string_view rest = text; !rest.empty(); ++line) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    std::string_view merge = rest.substr(0, end);
+    if (merge.ends_with('\r')) merge.remove_suffix(1);
+    if (!merge.starts_with("#version") && !merge.empty()) reader.add_line(merge, line);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return std::move(reader.merges);
+}
+
+}  // namespace tera

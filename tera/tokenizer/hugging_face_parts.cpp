@@ -1,0 +1,236 @@
+#include "tera/tokenizer/hugging_face_parts.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "tera/base/error.h"
+#include "tera/tokenizer/normalize_steps.h"
+#include "tera/tokenizer/pre_token_steps.h"
+#include "tera/tokenizer/pre_tokenizers.h"
+#include "tera/tokenizer/token_json.h"
+
+namespace tera {
+namespace {
+
+using Json = nlohmann::json;
+using Steps = std::vector<PreTokenStep>;
+
+constexpr std::string_view space_mark = "\u2581";
+
+const Json* part_of(const TokenizerFile& file, const char* name) {
+  const auto it = file.parts.find(name);
+  return it == file.parts.end() || it->is_null() ? nullptr : &*it;
+}
+
+bool is_regex_split(const PreTokenStep& step) {
+  return step.kind == PreTokenKind::split && step.is_regex && step.behavior == SplitBehavior::isolated && !step.invert;
+}
+
+// The scanner that does what all steps together do, before ByteLevel spells the bytes.
+std::optional<SplitPattern> pattern_of(std::span<const PreTokenStep> steps) {
+  const PreTokenStep& last = steps.back();
+  const auto splits = steps.first(steps.size() - 1);
+  if (splits.empty()) return last.use_regex ? std::optional(SplitPattern::gpt2) : std::nullopt;
+  if (last.use_regex || last.add_prefix_space) return std::nullopt;
+  // Known patterns match all of a text, so leaving out what lies between matches changes nothing.
+  const PreTokenStep& only = splits.front();
+  if (splits.size() == 1 && only.kind == PreTokenKind::split && only.is_regex && only.invert &&
+      only.behavior == SplitBehavior::removed)
+    return known_split_pattern(only.pattern);
+  if (!std::ranges::all_of(splits, is_regex_split)) return std::nullopt;
+  std::vector<std::string> patterns;
+  for (const PreTokenStep& step : splits) patterns.push_back(step.pattern);
+  return splits.size() == 1 ? known_split_pattern(patterns[0]) : known_split_pattern(patterns);
+}
+
+BpeData read_bpe(const TokenizerFile& file) {
+  JsonFields fields(file.parts["model"], file.path_of("model"));
+  BpeData data;
+  data.tokens = file.tokens;
+  data.merges = file.merges;
+  data.ignore_merges = fields.flag("ignore_merges", false);
+  data.byte_fallback = fields.flag("byte_fallback", false);
+  data.fuse_unk = fields.flag("fuse_unk", false);
+  data.continuing_subword_prefix = fields.text("continuing_subword_prefix", "");
+  data.end_of_word_suffix = fields.text("end_of_word_suffix", "");
+  if (const Json* dropout = fields.find("dropout"); dropout != nullptr && *dropout != 0)
+    fail_user("{}: merging at random is not supported", fields.path_of("dropout"));
+  if (const auto unk = fields.text_if("unk_token")) {
+    const auto at = std::ranges::find(data.tokens, *unk);
+    if (at != data.tokens.end() && !unk->empty())
+      data.unk = static_cast<std::int32_t>(at - data.tokens.begin());
+    else
+      fail_user("{}: '{:.80}' is not a token of the vocabulary", fields.path_of("unk_token"), *unk);
+  }
+  fields.ignore("type");
+  fields.finish();
+  return data;
+}
+
+// Words reach the model as plain text where its tokens are only ever spelled by ByteLevel.
+bool takes_plain_bytes(const BpeData& data, const Steps& steps) {
+  return !steps.empty() && steps.back().kind == PreTokenKind::byte_level && !data.unk && !data.byte_fallback &&
+         data.continuing_subword_prefix.empty() && data.end_of_word_suffix.empty();
+}
+
+TextRule bpe_rule(const Steps& steps, bool plain_bytes) {
+  TextRule rule;
+  if (plain_bytes) {
+    rule.pattern = pattern_of(steps);
+    rule.prefix_space = rule.pattern && steps.back().add_prefix_space;
+  } else if (steps.empty()) {
+    rule.spaces = SpaceRule{.split = false, .replace_all = false};
+  } else if (steps.size() == 1 && steps[0].kind == PreTokenKind::metaspace && steps[0].character == space_mark) {
+    rule.spaces = SpaceRule{.split = steps[0].split, .replace_all = true};
+    rule.prefix_space = steps[0].prepend != PrependScheme::never;
+    rule.prefix_only_at_start = steps[0].prepend == PrependScheme::first;
+  }
+  return rule;
+}
+
+void make_bpe(const TokenizerFile& file, const Steps& steps, TokenizerParts& parts) {
+  BpeData data = read_bpe(file);
+  data.byte_level = takes_plain_bytes(data, steps);
+  parts.rule = bpe_rule(steps, data.byte_level);
+  if (!parts.rule.pattern && !parts.rule.spaces && !steps.empty())
+    parts.pre_tokenizer = make_pre_tokenizer(steps, data.byte_level);
+  try {
+    parts.model = std::make_unique<BpeModel>(data);
+  } catch (const UserError& error) {
+    fail_user("{}: {}", file.path_of("model"), error.what());
+  }
+}
+
+// Llama 2's way to say what Metaspace says: a space mark before the text and in place of every space. Done by the
+// encoder, it needs no copy of the text.
+bool is_space_normalizer(const Json& normalizer) {
+  static const Json prepend{{"type", "Prepend"}, {"prepend", space_mark}};
+  static const Json replace{{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", space_mark}};
+  static const Json both{{"type", "Sequence"}, {"normalizers", Json::array({prepend, replace})}};
+  return normalizer == both;
+}
+
+void read_normalizer(const TokenizerFile& file, TokenizerParts& parts) {
+  const Json* value = part_of(file, "normalizer");
+  if (value == nullptr || *value == Json{{"type", "Sequence"}, {"normalizers", Json::array()}}) return;
+  const bool none_normalized =
+      std::ranges::none_of(parts.added, [](const AddedToken& token) { return token.normalized; });
+  if (parts.rule.spaces && !parts.rule.spaces->replace_all && none_normalized && is_space_normalizer(*value)) {
+    parts.rule = {
+        .spaces = SpaceRule{.split = false, .replace_all = true}, .prefix_space = true, .prefix_in_any_case = true};
+    return;
+  }
+  parts.normalizer = make_normalizer(*value, file.path_of("normalizer"));
+}
+
+void make_model(const TokenizerFile& file, const Steps& steps, TokenizerParts& parts) {
+  JsonFields fields(file.parts["model"], file.path_of("model"));
+  // Files from before there were types are told apart by what they have.
+  const std::string type = fields.text("type", !file.scores.empty()  ? "Unigram"
+                                               : file.merges.empty() ? "WordPiece"
+                                                                     : "BPE");
+  if (type == "BPE") return make_bpe(file, steps, parts);
+  fail_user("{}: models of type '{:.80}' are not supported; there are BPE, WordPiece and Unigram",
+            fields.path_of("type"), type);
+}
+
+std::vector<AddedToken> read_added_tokens(const TokenizerFile& file) {
+  std::vector<AddedToken> tokens;
+  const Json* list = part_of(file, "added_tokens");
+  if (list == nullptr) return tokens;
+  const std::string path = file.path_of("added_tokens");
+  if (!list->is_array()) fail_json(path, "a list", *list);
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    JsonFields fields((*list)[i], item_path(path, i));
+    const std::int64_t id = fields.whole("id");
+    require_user(id < max_token_ids, "{}: not below {}", fields.path_of("id"), max_token_ids);
+    tokens.push_back({.content = fields.text("content"),
+                      .single_word = fields.flag("single_word"),
+                      .lstrip = fields.flag("lstrip"),
+                      .rstrip = fields.flag("rstrip"),
+                      .normalized = fields.flag("normalized"),
+                      .special = fields.flag("special")});
+    fields.finish();
+  }
+  return tokens;
+}
+
+}  // namespace
+
+std::int32_t id_of_token(const TokenizerParts& parts, std::string_view content) {
+  if (content.empty()) return -1;
+  const auto added = std::ranges::find(parts.added, content, &AddedToken::content);
+  if (added != parts.added.end()) return added->id;
+  const auto at = std::ranges::find(parts.tokens, content);
+  return at == parts.tokens.end() ? -1 : static_cast<std::int32_t>(at - parts.tokens.begin());
+}
+
+void add_tokens(TokenizerParts& parts, std::span<const AddedToken> tokens) {
+  const TokenIndex ids(parts.tokens);
+  std::int32_t next = static_cast<std::int32_t>(parts.vocab_count);
+  for (const AddedToken& token : parts.added) next = std::max(next, token.id + 1);
+  std::unordered_map<std::string, std::size_t> places;
+  for (std::size_t i = 0; i < parts.added.size(); ++i) places[parts.added[i].content] = i;
+  for (const AddedToken& token : tokens) {
+    if (token.content.empty()) continue;
+    if (const auto place = places.find(token.content); place != places.end()) {
+      AddedToken& known = parts.added[place->second];
+      const std::int32_t id = known.id;
+      known = token;
+      known.id = id;
+      continue;
+    }
+    AddedToken added = token;
+    const std::int32_t model_id = ids.find(token.content);
+    added.id = model_id < 0 ? next++ : model_id;
+    places[token.content] = parts.added.size();
+    parts.added.push_back(std::move(added));
+  }
+}
+
+TokenizerParts assemble_tokenizer(TokenizerFile file) {
+  const Json* version = part_of(file, "version");
+  require_user(version == nullptr || *version == "1.0", "{}: only version 1.0 is known", file.path_of("version"));
+  TokenizerParts parts;
+  parts.vocab_count = file.vocab_count;
+  parts.tokens = file.tokens;
+  add_tokens(parts, read_added_tokens(file));
+  const Json *pre_tokenizer = part_of(file, "pre_tokenizer"), *post_processor = part_of(file, "post_processor"),
+             *decoder = part_of(file, "decoder");
+  Steps steps;
+  if (pre_tokenizer != nullptr) steps = read_pre_tokenizer(*pre_tokenizer, file.path_of("pre_tokenizer"));
+  make_model(file, steps, parts);
+  read_normalizer(file, parts);
+  if (post_processor != nullptr)
+    parts.post_processor = read_post_processor(*post_processor, file.path_of("post_processor"));
+  parts.has_post_processor = post_processor != nullptr;
+  if (decoder != nullptr) parts.decoder = make_decoder(*decoder, file.path_of("decoder"));
+  return parts;
+}
+
+void apply_config(TokenizerParts& parts, const SpecialTokensConfig& config) {
+  add_tokens(parts, config.listed);
+  const auto add_missing = [&](const AddedToken& token) {
+    if (std::ranges::find(parts.added, token.content, &AddedToken::content) == parts.added.end())
+      add_tokens(parts, std::span(&token, 1));
+  };
+  for (const auto& token : config.named)
+    if (token) add_missing(*token);
+  for (const AddedToken& token : config.extra) add_missing(token);
+  if (!config.add_bos && !config.add_eos && parts.has_post_processor) return;
+  parts.post_processor = {};
+  const auto id_of = [&](SpecialRole role) { return config[role] ? id_of_token(parts, config[role]->content) : -1; };
+  const std::int32_t bos = id_of(SpecialRole::bos), eos = id_of(SpecialRole::eos);
+  if (config.add_bos.value_or(false) && bos >= 0) parts.post_processor.before.push_back(bos);
+  if (config.add_eos.value_or(false) && eos >= 0) parts.post_processor.after.push_back(eos);
+}
+
+void name_special_ids(TokenizerParts& parts, const SpecialTokensConfig& config) {
+  const auto id_of = [&](SpecialRole role) { return config[role] ? id_of_token(parts, config[role]->content) : -1; };
+  parts.bos = id_of(SpecialRole::bos);
+  parts.pad = id_of(SpecialRole::pad);
+  parts.unk = id_of(SpecialRole::unk);
+  parts.eod = config[SpecialRole::eos] ? id_of(SpecialRole::eos) : id_of(SpecialRole::sep);
+}
+
+}  // namespace tera

@@ -1,0 +1,242 @@
+#include "tera/tokenizer/pre_tokenizers.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "tera/base/error.h"
+#include "tera/tokenizer/byte_level.h"
+#include "tera/tokenizer/regex.h"
+#include "tera/tokenizer/split_pattern.h"
+#include "tera/tokenizer/unicode.h"
+
+namespace tera {
+namespace {
+
+using Piece = PieceText::Piece;
+
+std::uint32_t to_offset(std::size_t value) {
+  require_user(value <= std::numeric_limits<std::uint32_t>::max(), "a text of more than 4 GiB cannot be tokenized");
+  return static_cast<std::uint32_t>(value);
+}
+
+// A step that only cuts. find(text, emit) calls emit(begin, end, is_match) for parts that cover the text.
+template <class Find>
+class Cutter final : public PreTokenizer {
+ public:
+  Cutter(SplitBehavior behavior, Find find) : behavior_(behavior), find_(std::move(find)) {}
+
+  void apply(PieceText& text) const override {
+    std::vector<Piece> pieces;
+    pieces.reserve(text.pieces.size() * 2);
+    std::vector<MatchSpan> spans;
+    for (const Piece piece : text.pieces) {
+      spans.clear();
+      find_(std::string_view(text.text).substr(piece.begin, piece.end - piece.begin),
+            [&](std::size_t begin, std::size_t end, bool is_match) {
+              if (begin < end)
+                spans.push_back({static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end), is_match});
+            });
+      append_pieces(spans, behavior_, piece.begin, pieces);
+    }
+    text.pieces = std::move(pieces);
+  }
+
+ private:
+  SplitBehavior behavior_;
+  Find find_;
+};
+
+template <class Find>
+std::unique_ptr<PreTokenizer> make_cutter(SplitBehavior behavior, Find find) {
+  return std::make_unique<Cutter<Find>>(behavior, std::move(find));
+}
+
+// Matches are the characters that `is_match` holds for, one by one.
+template <class Test>
+auto by_character(Test is_match) {
+  return [is_match](std::string_view text, auto&& emit) {
+    std::size_t done = 0;
+    for (std::size_t i = 0; i < text.size();) {
+      const Utf8Character c = front_character(text.substr(i));
+      if (is_match(c.code)) {
+        emit(done, i, false);
+        emit(i, i + c.bytes, true);
+        done = i + c.bytes;
+      }
+      i += c.bytes;
+    }
+    emit(done, text.size(), false);
+  };
+}
+
+auto by_text(std::string wanted) {
+  return [wanted](std::string_view text, auto&& emit) {
+    std::size_t done = 0;
+    for (std::size_t at = text.find(wanted); at != std::string_view::npos; at = text.find(wanted, done)) {
+      emit(done, at, false);
+      emit(at, at + wanted.size(), true);
+      done = at + wanted.size();
+    }
+    emit(done, text.size(), false);
+  };
+}
+
+// Runs of characters of one class, \w or neither \w nor \s; matches are what lies between them.
+void find_between_words(std::string_view text, auto&& emit) {
+  enum class Class : std::uint8_t { space, word, other };
+  const auto class_of = [](char32_t c) {
+    return is_word_character(c) ? Class::word : is_white_space(c) ? Class::space : Class::other;
+  };
+  std::size_t begin = 0;
+  Class run = Class::space;
+  for (std::size_t i = 0; i < text.size();) {
+    const Utf8Character c = front_character(text.substr(i));
+    const Class now = class_of(c.code);
+    if (now != run) {
+      emit(begin, i, run == Class::space);
+      begin = i;
+      run = now;
+    }
+    i += c.bytes;
+  }
+  emit(begin, text.size(), run == Class::space);
+}
+
+auto by_length(std::int64_t length) {
+  return [length](std::string_view text, auto&& emit) {
+    std::size_t begin = 0;
+    std::int64_t count = 0;
+    for (std::size_t i = 0; i < text.size();) {
+      i += front_character(text.substr(i)).bytes;
+      if (++count < length) continue;
+      emit(begin, i, false);
+      begin = i;
+      count = 0;
+    }
+    emit(begin, text.size(), false);
+  };
+}
+
+auto by_known_pattern(SplitPattern pattern) {
+  return [pattern](std::string_view text, auto&& emit) {
+    for (std::size_t i = 0; i < text.size();) {
+      const std::size_t size = first_word(pattern, text.substr(i));
+      emit(i, i + size, true);
+      i += size;
+    }
+  };
+}
+
+// A step that writes the text anew, piece by piece. write(piece, first, out): `first` means that nothing at all was
+// before it.
+template <class Write>
+class Rewriter final : public PreTokenizer {
+ public:
+  explicit Rewriter(Write write) : write_(std::move(write)) {}
+
+  void apply(PieceText& text) const override {
+    std::string out;
+    out.reserve(text.text.size() + text.text.size() / 2 + 16);
+    const bool from_start = text.at_start && !text.pieces.empty() && text.pieces[0].begin == 0;
+    for (Piece& piece : text.pieces) {
+      const bool first = from_start && piece.begin == 0;
+      const std::size_t begin = out.size();
+      write_(std::string_view(text.text).substr(piece.begin, piece.end - piece.begin), first, out);
+      piece = {to_offset(begin), to_offset(out.size())};
+    }
+    text.text = std::move(out);
+    text.at_start = from_start;
+  }
+
+ private:
+  Write write_;
+};
+
+template <class Write>
+std::unique_ptr<PreTokenizer> make_rewriter(Write write) {
+  return std::make_unique<Rewriter<Write>>(std::move(write));
+}
+
+class Chain final : public PreTokenizer {
+ public:
+  void add(std::unique_ptr<PreTokenizer> step) { steps_.push_back(std::move(step)); }
+  void apply(PieceText& text) const override {
+    for (const auto& step : steps_) step->apply(text);
+  }
+
+ private:
+  std::vector<std::unique_ptr<PreTokenizer>> steps_;
+};
+
+void add_byte_level(const PreTokenStep& step, bool plain_bytes, Chain& chain) {
+  if (step.add_prefix_space)
+    chain.add(make_rewriter([](std::string_view piece, bool, std::string& out) {
+      if (!piece.starts_with(' ')) out += ' ';
+      out += piece;
+    }));
+  if (step.use_regex) chain.add(make_cutter(SplitBehavior::isolated, by_known_pattern(SplitPattern::gpt2)));
+  if (!plain_bytes)
+    chain.add(make_rewriter([](std::string_view piece, bool, std::string& out) { out += to_byte_level(piece); }));
+}
+
+void add_metaspace(const PreTokenStep& step, Chain& chain) {
+  chain.add(make_rewriter([step](std::string_view piece, bool first, std::string& out) {
+    const bool begins = piece.starts_with(' ') || piece.starts_with(step.character);
+    if (!begins && (step.prepend == PrependScheme::always || (step.prepend == PrependScheme::first && first)))
+      out += step.character;
+    for (const char c : piece) {
+      if (c == ' ')
+        out += step.character;
+      else
+        out += c;
+    }
+  }));
+  if (step.split) chain.add(make_cutter(SplitBehavior::merged_with_next, by_text(step.character)));
+}
+
+std::unique_ptr<PreTokenizer> make_split(const PreTokenStep& step) {
+  const SplitRule rule{.behavior = step.behavior, .invert = step.invert};
+  if (!step.is_regex) return make_text_split(step.pattern, rule);
+  // Known patterns leave nothing between their matches.
+  const auto known = known_split_pattern(step.pattern);
+  const bool whole_matches =
+      step.behavior == SplitBehavior::isolated || (step.behavior == SplitBehavior::removed && step.invert);
+  if (known && whole_matches) return make_cutter(SplitBehavior::isolated, by_known_pattern(*known));
+  return make_regex_split(Regex(step.pattern, RegexDialect::oniguruma, step.path + ".pattern"), rule);
+}
+
+void add_step(const PreTokenStep& step, bool plain_bytes, Chain& chain) {
+  switch (step.kind) {
+    case PreTokenKind::byte_level: return add_byte_level(step, plain_bytes, chain);
+    case PreTokenKind::metaspace: return add_metaspace(step, chain);
+    case PreTokenKind::split: return chain.add(make_split(step));
+    case PreTokenKind::digits:
+      return chain.add(make_cutter(step.individual_digits ? SplitBehavior::isolated : SplitBehavior::contiguous,
+                                   by_character([](char32_t c) { return is_numeric(c); })));
+    case PreTokenKind::punctuation:
+      return chain.add(make_cutter(step.behavior, by_character([](char32_t c) { return is_bert_punctuation(c); })));
+    case PreTokenKind::whitespace:
+      return chain.add(make_cutter(SplitBehavior::removed,
+                                   [](std::string_view text, auto&& emit) { find_between_words(text, emit); }));
+    case PreTokenKind::whitespace_split:
+      return chain.add(make_cutter(SplitBehavior::removed, by_character([](char32_t c) { return is_white_space(c); })));
+    case PreTokenKind::bert:
+      chain.add(make_cutter(SplitBehavior::removed, by_character([](char32_t c) { return is_white_space(c); })));
+      return chain.add(
+          make_cutter(SplitBehavior::isolated, by_character([](char32_t c) { return is_bert_punctuation(c); })));
+    case PreTokenKind::delimiter:
+      return chain.add(make_cutter(SplitBehavior::removed, by_character([wanted = front_character(step.character).code](
+                                                                            char32_t c) { return c == wanted; })));
+    case PreTokenKind::fixed_length: return chain.add(make_cutter(SplitBehavior::isolated, by_length(step.length)));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<PreTokenizer> make_pre_tokenizer(std::span<const PreTokenStep> steps, bool plain_bytes) {
+  auto chain = std::make_unique<Chain>();
+  for (std::size_t i = 0; i < steps.size(); ++i) add_step(steps[i], plain_bytes && i + 1 == steps.size(), *chain);
+  return chain;
+}
+
+}  // namespace tera
