@@ -39,8 +39,12 @@ SentencePieceTokenizer::SentencePieceTokenizer(const std::filesystem::path& mode
   const SentencePieceModel read = read_sentence_piece_model(bytes, model.string());
   const auto status = processor_->LoadFromSerializedProto(bytes);
   if (!status.ok()) fail_user("{} is no SentencePiece model: {}", model.string(), status.message());
-  if (read.kind == SentencePieceModel::Kind::unigram) unigram_ = std::make_unique<SentencePieceUnigram>(read);
-  if (read.kind == SentencePieceModel::Kind::bpe) bpe_ = SentencePieceBpe::make(read);
+  try {
+    if (read.kind == SentencePieceModel::Kind::unigram) unigram_ = std::make_unique<SentencePieceUnigram>(read);
+    if (read.kind == SentencePieceModel::Kind::bpe) bpe_ = SentencePieceBpe::make(read);
+  } catch (const UserError& error) {
+    fail_user("{}: {}", model.string(), error.what());
+  }
 }
 
 SentencePieceTokenizer::~SentencePieceTokenizer() = default;

@@ -96,7 +96,7 @@ std::optional<std::vector<std::size_t>> by_score(const Model& model) {
 bool is_plain(const Model& model) {
   std::size_t bytes = 0;
   for (const Model::Piece& piece : model.pieces) {
-    if (piece.type == Model::Type::user_defined || piece.type == Model::Type::unused) return false;
+    if (piece.type == Model::Type::unused) return false;
     bytes += piece.type == Model::Type::byte;
   }
   return model.kind == Model::Kind::bpe && model.byte_fallback && bytes == 256 && model.escape_whitespaces;
@@ -140,12 +140,31 @@ class NormalizingEncoder final : public Encoder {
  public:
   NormalizingEncoder(const SentencePieceNormalizer& normalizer, std::unique_ptr<SpacedEncoder> encoder)
       : normalizer_(normalizer), encoder_(std::move(encoder)) {}
+
+  // Symbols of the user stand for themselves; what lies between them is merged, each part on its own.
   void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
     normalizer_.apply(text, normalized_);
-    if (!normalized_.empty()) encoder_->encode(normalized_, false, ids);
+    const DoubleArray& symbols = normalizer_.user_defined();
+    std::string_view rest = normalized_;
+    for (std::size_t at = 0; normalizer_.has_user_defined() && at < rest.size();) {
+      const DoubleArray::Match symbol = symbols.longest_prefix(rest.substr(at));
+      if (symbol.bytes == 0) {
+        at += front_character(rest.substr(at)).bytes;
+        continue;
+      }
+      encode_part(rest.substr(0, at), ids);
+      ids.push_back(symbol.value);
+      rest.remove_prefix(at + symbol.bytes);
+      at = 0;
+    }
+    encode_part(rest, ids);
   }
 
  private:
+  void encode_part(std::string_view part, std::vector<std::int32_t>& ids) {
+    if (!part.empty()) encoder_->encode(part, false, ids);
+  }
+
   const SentencePieceNormalizer& normalizer_;
   std::unique_ptr<SpacedEncoder> encoder_;
   std::string normalized_;
@@ -155,7 +174,10 @@ class NormalizingEncoder final : public Encoder {
 
 SentencePieceBpe::SentencePieceBpe(const Model& model, const BpeData& data)
     : bpe_(data), add_dummy_prefix_(model.add_dummy_prefix) {
-  if (!model.charsmap.empty() || model.remove_extra_whitespaces || model.space_behind) normalizer_.emplace(model);
+  const bool has_symbols =
+      std::ranges::find(model.pieces, Model::Type::user_defined, &Model::Piece::type) != model.pieces.end();
+  if (!model.charsmap.empty() || model.remove_extra_whitespaces || model.space_behind || has_symbols)
+    normalizer_.emplace(model);
 }
 
 std::unique_ptr<const SentencePieceBpe> SentencePieceBpe::make(const Model& model) {
