@@ -7,7 +7,8 @@
 #include "tera/base/error.h"
 #include "tera/base/file.h"
 #include "tera/base/utf8.h"
-#include "tera/tokenizer/sentence_piece_check.h"
+#include "tera/tokenizer/sentence_piece_model.h"
+#include "tera/tokenizer/sentence_piece_unigram.h"
 
 namespace tera {
 namespace {
@@ -34,15 +35,16 @@ class SentencePieceEncoder final : public Encoder {
 SentencePieceTokenizer::SentencePieceTokenizer(const std::filesystem::path& model)
     : processor_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
   const std::string bytes = read_whole_file(model, largest_model);
-  if (const std::string fault = sentence_piece_fault(bytes); !fault.empty())
-    fail_user("{} is no SentencePiece model: {}", model.string(), fault);
+  const SentencePieceModel read = read_sentence_piece_model(bytes, model.string());
   const auto status = processor_->LoadFromSerializedProto(bytes);
   if (!status.ok()) fail_user("{} is no SentencePiece model: {}", model.string(), status.message());
+  if (read.kind == SentencePieceModel::Kind::unigram) unigram_ = std::make_unique<SentencePieceUnigram>(read);
 }
 
 SentencePieceTokenizer::~SentencePieceTokenizer() = default;
 
 std::unique_ptr<Encoder> SentencePieceTokenizer::make_encoder() const {
+  if (unigram_) return unigram_->make_encoder();
   return std::make_unique<SentencePieceEncoder>(*processor_);
 }
 

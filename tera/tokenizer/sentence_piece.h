@@ -15,6 +15,8 @@ class SentencePieceProcessor;
 
 namespace tera {
 
+class SentencePieceUnigram;
+
 // What Megatron calls SentencePieceTokenizer, GPTSentencePieceTokenizer and Llama2Tokenizer: the text's pieces, with no
 // token added at its ends. A document ends with the model's end of sentence.
 class SentencePieceTokenizer final : public Tokenizer {
@@ -33,6 +35,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
  private:
   std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
+  std::unique_ptr<const SentencePieceUnigram> unigram_;  // if the model is one
 };
 
 }  // namespace tera
