@@ -5,10 +5,12 @@ CTEST_ARGS ?=
 BUILD := build/release
 CPP_FILES = $(shell scripts/list-sources)
 LABELS := cpu|mpi
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS := index jsonl tokenizer_json
 TEST = ctest --output-on-failure --no-tests=error -j $(JOBS) -L "$(LABELS)" $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap quickstart build test slow debug asan tsan tsan-layouts lint format tidy bench-cpu install clean
+.PHONY: help bootstrap quickstart build test slow debug asan tsan tsan-layouts fuzz lint format tidy bench-cpu install clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -40,6 +42,15 @@ tsan-layouts: bootstrap  ## ranks as threads under ThreadSanitizer: two dozen la
 	@cmake --build build/tsan -j $(JOBS) --target comm_test sweep_test
 	@build/tsan/bin/comm_test --gtest_brief=1
 	@build/tsan/bin/sweep_test --gtest_brief=1 --gtest_filter='SweepFew.*'
+
+# Inputs that reach new branches are kept in build/fuzz/kept; what fails is left as crash-NAME.
+fuzz: bootstrap  ## wrong files of every kind, for FUZZ_SECONDS (60) each, under AddressSanitizer
+	@cmake --preset fuzz
+	@cmake --build build/fuzz -j $(JOBS) --target $(FUZZ_TARGETS:%=%_fuzz)
+	@for name in $(FUZZ_TARGETS); do \
+	  mkdir -p build/fuzz/kept/$$name && \
+	  build/fuzz/bin/$${name}_fuzz --seconds $(FUZZ_SECONDS) --keep build/fuzz/kept/$$name fuzz/corpus/$$name build/fuzz/kept/$$name || exit 1; \
+	done
 
 debug asan tsan: bootstrap
 	@cmake --preset $@

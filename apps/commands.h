@@ -12,6 +12,9 @@ void add_generate_command(CLI::App& app);
 void add_config_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
 void add_dataset_command(CLI::App& app);
+void add_merge_command(CLI::App& dataset);  // below `dataset`
+void add_preprocess_command(CLI::App& app);
+void add_inspect_command(CLI::App& app);
 void add_tokenizer_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -80,11 +81,11 @@ std::vector<SampleField> parse_fields(const std::string& text) {
 // One sample at a time, as the batches of a run hold it.
 class SamplePrinter {
  public:
-  SamplePrinter(const Setup& setup, const Dataset& dataset, const Tokenizer& tokenizer)
-      : dataset_(dataset),
+  SamplePrinter(const Setup& setup, const BatchSource& source, const Tokenizer& tokenizer)
+      : source_(source),
         pad_(batch_options(setup, &tokenizer).pad),
         drawn_(setup.config.dataset.add_extra_token_to_sequence ? 1 : 0),
-        loader_(dataset, one_sample(setup, tokenizer)),
+        loader_(source, one_sample(setup, tokenizer)),
         row_ids_(static_cast<std::size_t>(setup.batch.seq_length)) {
     for (auto* ids : {&tokens_, &targets_, &positions_, &labels_, &mask_}) ids->resize(row_ids_.size());
     drawn_ += row_ids_.size();
@@ -92,7 +93,7 @@ class SamplePrinter {
   }
 
   void print(std::int64_t index, const std::vector<SampleField>& fields, std::string& out) {
-    dataset_.sample(index, ids_);
+    source_.dataset->sample(source_.sampler ? source_.sampler->at(index) : index, ids_);
     loader_.fill(index, 0, {tokens_, targets_, positions_, row_ids_});
     for (std::size_t i = 0; i < labels_.size(); ++i) {
       const std::int32_t next = ids_[i + 1];
@@ -121,7 +122,7 @@ class SamplePrinter {
     fail("a field that does not exist");
   }
 
-  const Dataset& dataset_;
+  BatchSource source_;
   std::int32_t pad_;
   std::size_t drawn_;  // ids of a sample
   BatchLoader loader_;
@@ -141,7 +142,10 @@ void print_samples(const DatasetOptions& options) {
   range.end = std::min(range.end, dataset->samples());
   require_user(range.end != no_end, "mock data has no end; say which samples: --samples A:B");
   const auto tokenizer = make_tokenizer(setup);
-  SamplePrinter printer(setup, *dataset, *tokenizer);
+  std::optional<CyclicSampler> sampler;
+  if (split == DataSplit::train && setup.config.dataset.dataloader_type == DataloaderType::cyclic)
+    sampler.emplace(cyclic_options(setup, *dataset));
+  SamplePrinter printer(setup, {dataset.get(), sampler ? &*sampler : nullptr}, *tokenizer);
   std::string out;
   for (std::int64_t i = range.begin; i < range.end; ++i) {
     printer.print(i, fields, out);
@@ -156,14 +160,19 @@ void print_samples(const DatasetOptions& options) {
 void add_dataset_command(CLI::App& app) {
   auto options = std::make_shared<DatasetOptions>();
   CLI::App* command = app.add_subcommand("dataset", "print the samples that a run would see, in its order");
-  command->add_option("config", options->file, "the run's YAML file")->required()->type_name("CONFIG.yaml");
+  command->add_option("config", options->file, "the run's YAML file")->type_name("CONFIG.yaml");
   command->add_option("overrides", options->overrides, "values in place of those in the file")
       ->type_name("section.key=value");
   command->add_option("--split", options->split, "train, valid or test")->type_name("SPLIT");
   command->add_option("--samples", options->samples, "from A up to but not B; without it, all")->type_name("A:B");
   command->add_option("--fields", options->fields, "of tokens, labels, loss_mask and position_ids")
       ->type_name("FIELD,...");
-  command->callback([options] { print_samples(*options); });
+  add_merge_command(*command);
+  command->callback([options, command] {
+    if (!command->get_subcommands().empty()) return;
+    require_user(!options->file.empty(), "tera dataset needs a run's CONFIG.yaml, or one of its commands: merge");
+    print_samples(*options);
+  });
 }
 
 }  // namespace tera

@@ -33,7 +33,9 @@ void add_commands(CLI::App& app) {
   add_generate_command(app);
   add_config_command(app);
   add_bench_command(app);
+  add_preprocess_command(app);
   add_dataset_command(app);
+  add_inspect_command(app);
   add_tokenizer_command(app);
   add_doctor_command(app);
 }

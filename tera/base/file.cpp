@@ -122,10 +122,14 @@ void AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes
   if (reason != 0) fail_with_reason("write", path_, reason);
 }
 
-void AtomicFile::commit() {
+// fsync reports what buffered writes could not; a file on which it makes no sense (a pipe) says EINVAL.
+void AtomicFile::sync() {
   require(static_cast<bool>(file_), "{} was already committed", path_.string());
-  // fsync reports what buffered writes could not; a file on which it makes no sense (a pipe) says EINVAL.
   if (::fsync(file_.get()) != 0 && errno != EINVAL) fail_with_reason("write", path_, errno);
+}
+
+void AtomicFile::commit() {
+  sync();
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_reason("write", path_, errno);
   file_.close();
   sync_parent_folder(path_);

@@ -48,6 +48,7 @@ class AtomicFile {
   ~AtomicFile();
   const std::filesystem::path& path() const { return path_; }
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
+  void sync();  // part of commit(), for those who commit several files at a time and want it over before
   void commit();
 
  private:

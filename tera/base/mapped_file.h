@@ -20,6 +20,7 @@ class MappedFile {
   const std::filesystem::path& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
   std::size_t size() const { return bytes_.size(); }
+  void forget_pages() const;  // they are read again when looked at again
 
  private:
   void unmap();

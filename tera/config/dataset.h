@@ -13,6 +13,8 @@ namespace tera {
 
 struct Field;
 
+// Order of training samples. single: that of the dataset, once; cyclic: epoch after epoch, each shuffled anew.
+enum class DataloaderType : std::uint8_t { single, cyclic };
 enum class DatasetKind : std::uint8_t { mock, text, indexed };
 
 struct DatasetConfig {
@@ -30,6 +32,9 @@ struct DatasetConfig {
   bool drop_last_partial_validation_sequence = true;
   bool reset_position_ids = false;
   bool eod_mask_loss = false;
+  DataloaderType dataloader_type = DataloaderType::single;
+  bool data_sharding = true;
+  std::int64_t num_workers = 2;
 
   static std::span<const Field> fields();
   bool operator==(const DatasetConfig&) const = default;
@@ -40,6 +45,12 @@ struct EnumNames<DatasetKind> {
   static constexpr std::array values{std::pair{DatasetKind::mock, std::string_view("mock")},
                                      std::pair{DatasetKind::text, std::string_view("text")},
                                      std::pair{DatasetKind::indexed, std::string_view("indexed")}};
+};
+
+template <>
+struct EnumNames<DataloaderType> {
+  static constexpr std::array values{std::pair{DataloaderType::single, std::string_view("single")},
+                                     std::pair{DataloaderType::cyclic, std::string_view("cyclic")}};
 };
 
 }  // namespace tera

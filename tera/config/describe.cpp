@@ -48,7 +48,9 @@ Comments derived_values(const Setup& setup) {
        setup.model.rope.scaling.original_max_position_embeddings);
   note("train.global_batch_size", train.global_batch_size == 0, setup.batch.global_batch);
   note("train.train_iters", train.train_iters == 0, setup.batch.train_iters);
-  note("scheduler.lr_decay_iters", setup.config.scheduler.lr_decay_iters == 0, setup.schedule.decay_iters);
+  note("scheduler.lr_decay_samples",
+       setup.config.scheduler.lr_decay_iters == 0 && setup.config.scheduler.lr_decay_samples == 0,
+       setup.schedule.decay_samples);
   note("model.recompute_num_layers", setup.model.recompute.full && model.recompute_num_layers == 0,
        setup.model.recompute.layers);
   derive_parallel(setup, derived);

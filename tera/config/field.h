@@ -16,7 +16,7 @@
 
 namespace tera {
 
-enum class FieldKind : std::uint8_t { boolean, whole, number, text, text_list, blend, choice, section };
+enum class FieldKind : std::uint8_t { boolean, whole, number, text, text_list, whole_list, blend, choice, section };
 
 // A named enum, or an optional one, seen as an index into its list of names; -1 when unset.
 struct ChoiceAccess {
@@ -117,6 +117,10 @@ struct FieldType<std::string> {
 template <>
 struct FieldType<std::vector<std::string>> {
   static constexpr FieldKind kind = FieldKind::text_list;
+};
+template <>
+struct FieldType<std::vector<std::int64_t>> {
+  static constexpr FieldKind kind = FieldKind::whole_list;
 };
 template <>
 struct FieldType<std::vector<BlendPart>> {

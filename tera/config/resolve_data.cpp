@@ -144,6 +144,11 @@ IndexedShape resolve_indexed(const RunConfig& config, Purpose purpose, Report& r
 }
 
 void check_data_path(const DatasetConfig& dataset, Purpose purpose, Report& report) {
+  const bool cyclic = dataset.dataloader_type == DataloaderType::cyclic;
+  if (cyclic && dataset.kind == DatasetKind::mock)
+    report.broken("dataset.dataloader_type", "mock data has no end and so no epochs; only single is possible");
+  if (!cyclic && !dataset.data_sharding)
+    report.broken("dataset.data_sharding", "only dataset.dataloader_type=cyclic has it");
   if (dataset.kind == DatasetKind::indexed) return;
   if (dataset.kind == DatasetKind::mock && !dataset.data_path.empty())
     report.broken("dataset.data_path",

@@ -63,6 +63,10 @@ std::span<const Field> TrainConfig::fields() {
           .within(1, max_index),
       field<&C::global_batch_size>("global_batch_size", "sequences per optimizer step; 0: micro_batch_size x replicas")
           .within(0, max_index),
+      field<&C::rampup_batch_size>("rampup_batch_size",
+                                   "[first, increment, samples]: the global batch grows from first to "
+                                   "global_batch_size, in equal increments over this many samples; needs "
+                                   "train_samples"),
       field<&C::seq_length>("seq_length", "tokens per sequence").within(1, max_index),
       field<&C::seed>("seed", "of initial weights, dropout and the order of samples").at_least(0),
       field<&C::eval_interval>("eval_interval", "steps between evaluations; 0: never").at_least(0),
@@ -104,9 +108,14 @@ std::span<const Field> SchedulerConfig::fields() {
   static constexpr std::array table{
       field<&C::lr_decay_style>("lr_decay_style", "shape of the decay from lr to min_lr"),
       field<&C::lr_warmup_iters>("lr_warmup_iters", "steps of linear warm-up").at_least(0),
+      field<&C::lr_warmup_samples>("lr_warmup_samples", "the same in sequences, instead of lr_warmup_iters")
+          .at_least(0),
       field<&C::lr_warmup_init>("lr_warmup_init", "learning rate at the start of the warm-up").at_least(0),
       field<&C::lr_decay_iters>("lr_decay_iters", "steps until min_lr, warm-up included; 0: the whole run").at_least(0),
+      field<&C::lr_decay_samples>("lr_decay_samples", "the same in sequences, instead of lr_decay_iters").at_least(0),
       field<&C::lr_wsd_decay_iters>("lr_wsd_decay_iters", "WSD: length of the final decay in steps").at_least(0),
+      field<&C::lr_wsd_decay_samples>("lr_wsd_decay_samples", "the same in sequences, instead of lr_wsd_decay_iters")
+          .at_least(0),
       field<&C::lr_wsd_decay_style>("lr_wsd_decay_style", "WSD: shape of the final decay"),
   };
   return table;
@@ -183,6 +192,15 @@ std::span<const Field> DatasetConfig::fields() {
                                                        "indexed: leave out validation tokens that fill no sequence"),
       field<&C::reset_position_ids>("reset_position_ids", "positions start over after each end of a document"),
       field<&C::eod_mask_loss>("eod_mask_loss", "no loss where the input is the end of a document"),
+      field<&C::dataloader_type>("dataloader_type",
+                                 "order of training samples; single: the dataset's; cyclic: epoch after epoch, each "
+                                 "shuffled anew, as Megatron-LM does"),
+      field<&C::data_sharding>("data_sharding",
+                               "cyclic: each replica shuffles its own part of the samples; false: all are shuffled "
+                               "together"),
+      field<&C::num_workers>("num_workers",
+                             "threads per rank that make microbatches ready ahead; 0: they are read when needed")
+          .within(0, 256),
   };
   return table;
 }

@@ -82,20 +82,35 @@ struct ParallelShape {
   bool operator==(const ParallelShape&) const = default;
 };
 
-struct BatchShape {
-  std::int64_t micro_batch = 1;
-  std::int64_t global_batch = 1;
-  std::int64_t num_microbatches = 1;  // of one replica in a step
-  std::int64_t seq_length = 0;
-  std::int64_t train_iters = 0;
-  bool operator==(const BatchShape&) const = default;
+// The global batch grows with the samples consumed, by Megatron-LM's rule.
+struct RampUp {
+  std::int64_t start = 0;  // 0: none
+  std::int64_t increment = 0, samples = 0;
+  bool operator==(const RampUp&) const = default;
 };
 
-// In iterations; the horizon is filled in.
+struct BatchShape {
+  std::int64_t micro_batch = 1;
+  std::int64_t global_batch = 1;      // the largest
+  std::int64_t num_microbatches = 1;  // of one replica in a step of that size
+  std::int64_t seq_length = 0;
+  std::int64_t train_iters = 0;
+  RampUp rampup;
+  bool operator==(const BatchShape&) const = default;
+
+  // Of the step that begins after so many samples.
+  std::int64_t global_batch_at(std::int64_t consumed) const;
+  std::int64_t microbatches_at(std::int64_t consumed) const {
+    return global_batch_at(consumed) * num_microbatches / global_batch;
+  }
+  std::vector<std::int64_t> smaller_steps() const;  // microbatches of steps that have fewer than num_microbatches
+};
+
+// In sequences; the horizon is filled in.
 struct ScheduleShape {
-  std::int64_t warmup_iters = 0;
-  std::int64_t decay_iters = 0;
-  std::int64_t wsd_decay_iters = 0;
+  std::int64_t warmup_samples = 0;
+  std::int64_t decay_samples = 0;
+  std::int64_t wsd_decay_samples = 0;
   bool operator==(const ScheduleShape&) const = default;
 };
 

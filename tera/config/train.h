@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "tera/base/enum_names.h"
 
@@ -18,6 +19,7 @@ struct TrainConfig {
   std::int64_t train_samples = 0;
   std::int64_t micro_batch_size = 1;
   std::int64_t global_batch_size = 0;
+  std::vector<std::int64_t> rampup_batch_size;
   std::int64_t seq_length = 1024;
   std::int64_t seed = 1234;
   std::int64_t eval_interval = 1000;

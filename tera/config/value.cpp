@@ -100,6 +100,16 @@ std::string read_text_list(const YamlNode& node, std::vector<std::string>& value
   return {};
 }
 
+std::string read_whole_list(const YamlNode& node, std::vector<std::int64_t>& value) {
+  if (node.kind != YamlNode::Kind::list && node.kind != YamlNode::Kind::null)
+    return not_a(node, "a list of whole numbers");
+  std::vector<std::int64_t> numbers(node.items.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    if (std::string wrong = read_whole(node.items[i], numbers[i]); !wrong.empty()) return wrong;
+  value = std::move(numbers);
+  return {};
+}
+
 // One {prefix, weight}, both given and nothing else.
 std::string read_blend_part(const YamlNode& node, BlendPart& part) {
   const YamlNode* prefix = node.find("prefix");
@@ -203,8 +213,8 @@ std::string describe_limits(const Limits& limits) {
 }  // namespace
 
 std::string read_value(const Field& field, const YamlNode& node, void* value) {
-  const bool may_be_empty =
-      field.kind == FieldKind::text || field.kind == FieldKind::text_list || field.kind == FieldKind::blend;
+  const bool may_be_empty = field.kind == FieldKind::text || field.kind == FieldKind::text_list ||
+                            field.kind == FieldKind::whole_list || field.kind == FieldKind::blend;
   if (node.kind == YamlNode::Kind::null && !may_be_empty)
     return fmt::format("no value is given; write {}", describe_type(field));
   switch (field.kind) {
@@ -213,6 +223,7 @@ std::string read_value(const Field& field, const YamlNode& node, void* value) {
     case FieldKind::number: return read_number(node, as<double>(value));
     case FieldKind::text: return read_text(node, as<std::string>(value));
     case FieldKind::text_list: return read_text_list(node, as<std::vector<std::string>>(value));
+    case FieldKind::whole_list: return read_whole_list(node, as<std::vector<std::int64_t>>(value));
     case FieldKind::blend: return read_blend(node, as<std::vector<BlendPart>>(value));
     case FieldKind::choice: return read_choice(field, node, value);
     case FieldKind::section: break;
@@ -227,6 +238,7 @@ std::string write_value(const Field& field, const void* value) {
     case FieldKind::number: return fmt::format("{}", as<double>(value));
     case FieldKind::text: return quote(as<std::string>(value));
     case FieldKind::text_list: return write_text_list(as<std::vector<std::string>>(value));
+    case FieldKind::whole_list: return fmt::format("[{}]", fmt::join(as<std::vector<std::int64_t>>(value), ", "));
     case FieldKind::blend: return write_blend(as<std::vector<BlendPart>>(value));
     case FieldKind::choice: {
       const int index = field.choice->get(value);
@@ -246,6 +258,7 @@ std::string describe_type(const Field& field) {
     case FieldKind::number: return "number" + limits;
     case FieldKind::text: return "text";
     case FieldKind::text_list: return "text or list of texts";
+    case FieldKind::whole_list: return "list of whole numbers";
     case FieldKind::blend: return "list of {prefix: text, weight: number}";
     case FieldKind::choice: return join_names(field.choice->names);
     case FieldKind::section: break;

@@ -19,8 +19,8 @@ std::int64_t count_microbatches(const BatchOptions& options) {
 
 }  // namespace
 
-BatchLoader::BatchLoader(const Dataset& dataset, const BatchOptions& options)
-    : dataset_(dataset),
+BatchLoader::BatchLoader(const BatchSource& source, const BatchOptions& options)
+    : source_(source),
       options_(options),
       microbatches_(count_microbatches(options)),
       ids_(static_cast<std::size_t>(options.seq_length + 1)) {}
@@ -33,20 +33,41 @@ std::int32_t BatchLoader::target_at(std::size_t place) const {
   return masked ? -1 : next;
 }
 
-void BatchLoader::fill_row(std::int64_t sample, const BatchSpans& row) {
-  dataset_.sample(sample, ids_);
-  std::int32_t position = 0;
-  for (std::size_t place = 0; place + 1 < ids_.size(); ++place) {
-    const std::int32_t token = ids_[place];
-    row.tokens[place] = std::max(token, 0);
-    row.targets[place] = target_at(place);
-    row.positions[place] = position++;
-    row.row_ids[place] = sample * options_.seq_length + static_cast<std::int64_t>(place);
-    if (options_.reset_position_ids && token == options_.eod) position = 0;
+// What is wrong with the data is told with the sample, by which it can be looked at (tera dataset --samples).
+void BatchLoader::read(std::int64_t place) {
+  const std::int64_t sample = source_.sampler ? source_.sampler->at(place) : place;
+  try {
+    source_.dataset->sample(sample, ids_);
+  } catch (const UserError& error) {
+    fail_user("sample {}: {}", sample, error.what());
   }
 }
 
-void BatchLoader::fill(std::int64_t consumed, std::int64_t microbatch, const BatchSpans& out) {
+std::int64_t BatchLoader::fill_row(std::int64_t place, const BatchSpans& row) {
+  fill_places(place, row);
+  if (!reads_samples()) return 0;
+  read(place);
+  std::int64_t counted = 0;
+  std::int32_t position = 0;
+  for (std::size_t i = 0; i + 1 < ids_.size(); ++i) {
+    const std::int32_t token = ids_[i], target = target_at(i);
+    row.tokens[i] = std::max(token, 0);
+    row.targets[i] = target;
+    counted += target >= 0 ? 1 : 0;
+    row.positions[i] = position++;
+    if (options_.reset_position_ids && token == options_.eod) position = 0;
+  }
+  return counted;
+}
+
+void BatchLoader::fill_places(std::int64_t place, const BatchSpans& row) const {
+  for (std::size_t i = 0; i < row.positions.size(); ++i) {
+    row.positions[i] = static_cast<std::int32_t>(i);
+    row.row_ids[i] = place * options_.seq_length + static_cast<std::int64_t>(i);
+  }
+}
+
+std::int64_t BatchLoader::fill(std::int64_t consumed, std::int64_t microbatch, const BatchSpans& out) {
   const auto length = static_cast<std::size_t>(options_.seq_length);
   const std::size_t rows = static_cast<std::size_t>(options_.micro_batch_size) * length;
   require(consumed >= 0 && microbatch >= 0 && microbatch < microbatches_, "microbatch {} is not one of {}", microbatch,
@@ -57,19 +78,20 @@ void BatchLoader::fill(std::int64_t consumed, std::int64_t microbatch, const Bat
           out.tokens.size(), out.targets.size(), out.positions.size(), out.row_ids.size());
   const std::int64_t first =
       consumed + (microbatch * options_.data_ranks + options_.data_rank) * options_.micro_batch_size;
+  std::int64_t counted = 0;
   for (std::int64_t i = 0; i < options_.micro_batch_size; ++i) {
     const std::size_t begin = static_cast<std::size_t>(i) * length;
-    fill_row(first + i, {out.tokens.subspan(begin, length), out.targets.subspan(begin, length),
-                         out.positions.subspan(begin, length), out.row_ids.subspan(begin, length)});
+    counted += fill_row(first + i, {out.tokens.subspan(begin, length), out.targets.subspan(begin, length),
+                                    out.positions.subspan(begin, length), out.row_ids.subspan(begin, length)});
   }
+  return counted;
 }
 
-std::int64_t BatchLoader::counted_targets(std::int64_t consumed) {
-  if (!dataset_.has_gaps() && options_.pad < 0 && !options_.eod_mask_loss)
-    return options_.global_batch_size * options_.seq_length;
+std::int64_t BatchLoader::counted_targets(std::int64_t consumed, std::int64_t samples) {
+  if (!source_.dataset->has_gaps() && options_.pad < 0 && !options_.eod_mask_loss) return samples * options_.seq_length;
   std::int64_t counted = 0;
-  for (std::int64_t i = 0; i < options_.global_batch_size; ++i) {
-    dataset_.sample(consumed + i, ids_);
+  for (std::int64_t i = 0; i < samples; ++i) {
+    read(consumed + i);
     for (std::size_t place = 0; place + 1 < ids_.size(); ++place) counted += target_at(place) >= 0 ? 1 : 0;
   }
   return counted;

@@ -42,6 +42,11 @@ class IndexedDataset {
   void read(std::int64_t sequence, std::int64_t offset, std::int64_t vocab_size, std::span<std::int32_t> out) const;
   // The bytes of a sequence as they are stored.
   std::span<const std::byte> stored(std::int64_t sequence) const;
+  // For who reads everything once: what was read no longer counts as memory of this process.
+  void forget_pages() const {
+    index_.forget_pages();
+    data_.forget_pages();
+  }
 
  private:
   void map_arrays(Modes modes);

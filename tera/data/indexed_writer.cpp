@@ -12,8 +12,8 @@ namespace {
 constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
 
 template <class T>
-std::span<const std::byte> bytes_of(const std::vector<T>& values) {
-  return std::as_bytes(std::span(values));
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
 }
 
 template <class T>
@@ -55,11 +55,24 @@ std::vector<std::byte> header_bytes(TokenType type, std::uint64_t sequences, std
 }  // namespace
 
 IndexedWriter::IndexedWriter(const std::string& prefix, TokenType type, Modes modes)
-    : index_(prefix + ".idx"), data_(prefix + ".bin"), type_(type), stores_modes_(modes) {
+    : prefix_(prefix),
+      index_(prefix + ".idx"),
+      data_(prefix + ".bin"),
+      type_(type),
+      stores_modes_(modes),
+      lengths_(index_.path().parent_path()),
+      document_ends_(index_.path().parent_path()),
+      modes_(index_.path().parent_path()) {
   pending_.reserve(2 * chunk_bytes);
 }
 
 void IndexedWriter::put(std::span<const std::byte> bytes) {
+  if (bytes.size() >= chunk_bytes) {
+    flush();
+    data_.write_at(flushed_, bytes);
+    flushed_ += bytes.size();
+    return;
+  }
   pending_.insert(pending_.end(), bytes.begin(), bytes.end());
   if (pending_.size() >= chunk_bytes) flush();
 }
@@ -68,6 +81,12 @@ void IndexedWriter::flush() {
   data_.write_at(flushed_, pending_);
   flushed_ += pending_.size();
   pending_.clear();
+}
+
+void IndexedWriter::put_length(std::int32_t length, std::int8_t mode) {
+  lengths_.put(bytes_of(length));
+  if (stores_modes_ == Modes::stored) modes_.put(bytes_of(mode));
+  ++sequences_;
 }
 
 void IndexedWriter::add_sequence(std::span<const std::int32_t> tokens, std::int8_t mode) {
@@ -88,57 +107,87 @@ void IndexedWriter::add_sequence(std::span<const std::int32_t> tokens, std::int8
       begin += count;
     }
   });
-  lengths_.push_back(static_cast<std::int32_t>(tokens.size()));
-  if (stores_modes_ == Modes::stored) modes_.push_back(mode);
+  put_length(static_cast<std::int32_t>(tokens.size()), mode);
 }
 
-void IndexedWriter::end_document() { document_index_.push_back(sequences()); }
+void IndexedWriter::end_document() {
+  last_end_ = sequences_;
+  document_ends_.put(bytes_of(last_end_));
+}
 
 void IndexedWriter::add_document(std::span<const std::int32_t> tokens) {
   add_sequence(tokens);
   end_document();
 }
 
-void IndexedWriter::append(const IndexedDataset& other) {
+void IndexedWriter::add_stored(std::span<const std::byte> tokens, std::span<const std::int32_t> lengths,
+                               std::span<const std::uint32_t> document_ends) {
+  require(stores_modes_ == Modes::none, "{}: documents without modes", prefix_);
+  put(tokens);
+  lengths_.put(std::as_bytes(lengths));
+  for (const std::uint32_t end : document_ends) {
+    last_end_ = sequences_ + end;
+    document_ends_.put(bytes_of(last_end_));
+  }
+  sequences_ += std::ssize(lengths);
+}
+
+void IndexedWriter::append(const IndexedDataset& other, const std::function<void()>& meanwhile) {
   require_user(other.token_type() == type_, "{} holds {} and {} holds {}; only datasets of one type can be joined",
                other.prefix(), name_of(other.token_type()), data_.path().native(), name_of(type_));
   require_user(stores_modes_ == Modes::none || other.modes().size() == other.lengths().size(), "{} has no modes",
                other.prefix());
   const std::int64_t before = sequences();
+  std::uint64_t forgotten = data_bytes();
   for (std::int64_t i = 0; i < other.sequences(); ++i) {
     put(other.stored(i));
-    lengths_.push_back(other.lengths()[static_cast<std::size_t>(i)]);
-    if (stores_modes_ == Modes::stored) modes_.push_back(other.modes()[static_cast<std::size_t>(i)]);
+    const auto at = static_cast<std::size_t>(i);
+    put_length(other.lengths()[at], stores_modes_ == Modes::stored ? other.modes()[at] : std::int8_t{0});
+    if (data_bytes() - forgotten < 64 * chunk_bytes) continue;
+    other.forget_pages();
+    forgotten = data_bytes();
+    if (meanwhile) meanwhile();
   }
-  for (std::size_t i = 1; i < other.document_index().size(); ++i)
-    document_index_.push_back(before + other.document_index()[i]);
+  for (std::size_t i = 1; i < other.document_index().size(); ++i) {
+    last_end_ = before + other.document_index()[i];
+    document_ends_.put(bytes_of(last_end_));
+  }
+  other.forget_pages();
 }
 
 void IndexedWriter::write_index() {
   Appender out(index_);
-  out.put(header_bytes(type_, lengths_.size(), document_index_.size()));
-  out.put(bytes_of(lengths_));
+  const auto put_all = [&out](std::span<const std::byte> piece) { out.put(piece); };
+  out.put(header_bytes(type_, static_cast<std::uint64_t>(sequences_), static_cast<std::uint64_t>(documents()) + 1));
+  lengths_.replay(put_all);
   const auto width = static_cast<std::int64_t>(size_of(type_));
   std::vector<std::int64_t> pointers;
-  pointers.reserve(std::min(lengths_.size(), chunk_bytes));
   std::int64_t pointer = 0;
-  for (const std::int32_t length : lengths_) {
-    pointers.push_back(pointer);
-    pointer += length * width;
-    if (pointers.size() < chunk_bytes) continue;
-    out.put(bytes_of(pointers));
-    pointers.clear();
-  }
-  out.put(bytes_of(pointers));
-  out.put(bytes_of(document_index_));
-  out.put(bytes_of(modes_));
+  lengths_.replay([&](std::span<const std::byte> piece) {
+    const PackedArray<std::int32_t> lengths(piece);
+    pointers.resize(lengths.size());
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      pointers[i] = pointer;
+      pointer += lengths[i] * width;
+    }
+    out.put(std::as_bytes(std::span(pointers)));
+  });
+  out.put(bytes_of(std::int64_t{0}));  // before the first document
+  document_ends_.replay(put_all);
+  modes_.replay(put_all);
 }
 
-// The tokens first: an index that is there always has its data.
-void IndexedWriter::finish() {
-  require(document_index_.back() == sequences(), "{}: the last document was not ended", data_.path().native());
+void IndexedWriter::complete() {
+  require(last_end_ == sequences_, "{}: the last document was not ended", data_.path().native());
   flush();
   write_index();
+  data_.sync();
+  index_.sync();
+}
+
+// An index that is there always has its own data: one that is being replaced goes first, the new one comes last.
+void IndexedWriter::publish() {
+  std::filesystem::remove(index_.path());
   data_.commit();
   index_.commit();
 }

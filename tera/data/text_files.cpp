@@ -27,17 +27,17 @@ std::vector<fs::path> files_below(const fs::path& folder) {
     if (!hidden && walk->is_regular_file(error)) found.push_back(walk->path());
   }
   require_user(!error, "cannot read the folder {}: {}", folder.string(), error.message());
-  require_user(!found.empty(), "the folder {} holds no files to train on", folder.string());
+  require_user(!found.empty(), "the folder {} holds no files", folder.string());
   std::ranges::sort(found);
   return found;
 }
 
-std::vector<fs::path> matches_of(const std::string& pattern) {
+std::vector<fs::path> matches_of(const std::string& pattern, std::string_view option) {
   glob_t result{};
   const int status = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &result);  // its own order would follow the locale
   std::vector<fs::path> found(result.gl_pathv, result.gl_pathv + (status == 0 ? result.gl_pathc : 0));
   ::globfree(&result);
-  require_user(!found.empty(), "no file matches {} (dataset.data_path)", pattern);
+  require_user(!found.empty(), "no file matches {} ({})", pattern, option);
   std::ranges::sort(found);
   return found;
 }
@@ -52,14 +52,14 @@ void add_path(const fs::path& path, std::vector<fs::path>& files) {
 
 }  // namespace
 
-std::vector<fs::path> find_text_files(std::span<const std::string> paths) {
-  require_user(!paths.empty(), "dataset.data_path names no files; give text files, folders or patterns");
+std::vector<fs::path> find_text_files(std::span<const std::string> paths, std::string_view option) {
+  require_user(!paths.empty(), "{} names no files; give text files, folders or patterns", option);
   std::vector<fs::path> files;
   for (const std::string& path : paths) {
     std::error_code ignored;
     const bool pattern = path.find_first_of("*?[") != std::string::npos;
     if (pattern && !fs::exists(path, ignored))
-      for (const fs::path& match : matches_of(path)) add_path(match, files);
+      for (const fs::path& match : matches_of(path, option)) add_path(match, files);
     else
       add_path(path, files);
   }

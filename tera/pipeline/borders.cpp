@@ -8,15 +8,16 @@ namespace tera {
 
 Borders::Borders(Ops& ops, const Stage& stage, Arena& buffers)
     : ops_(ops), stage_(stage), arena_(buffers), lanes_(2 * stage.chunks.size()) {
-  for (const StagePlan* plan : {&stage.training, &stage.evaluation})
-    for (std::size_t i = 0; i < plan->chunks.size(); ++i) {
+  stage.for_each_plan([&](const StagePlan& plan) {
+    for (std::size_t i = 0; i < plan.chunks.size(); ++i) {
       const auto reserve = [&](bool gradient, int number) {
         auto& ring = lane(static_cast<int>(i), gradient).incoming;
         ring.resize(std::max(ring.size(), static_cast<std::size_t>(number)));
       };
-      reserve(false, plan->chunks[i].x);
-      reserve(true, plan->chunks[i].dy);
+      reserve(false, plan.chunks[i].x);
+      reserve(true, plan.chunks[i].dy);
     }
+  });
 }
 
 Shape Borders::shape_of(const MicroBatch& mb) const {

@@ -38,10 +38,17 @@ class TwoBorders {
 
 }  // namespace
 
+const StagePlan& Stage::training_of(std::size_t microbatches) const {
+  for (const StagePlan& plan : smaller)
+    if (static_cast<std::size_t>(plan.microbatches) == microbatches) return plan;
+  return training;
+}
+
 Pipeline::Pipeline(Ops& ops, const Stage& stage, StageMemory& memory)
     : ops_(ops), stage_(stage), memory_(memory), borders_(ops, stage, *memory.buffers) {
-  for (const StagePlan* plan : {&stage.training, &stage.evaluation})
-    if (!plan->actions.empty()) check_plan(stage, *plan);
+  stage.for_each_plan([&](const StagePlan& plan) {
+    if (!plan.actions.empty()) check_plan(stage, plan);
+  });
   int blocks = 0;
   for (std::size_t i = 0; i < stage.chunks.size(); ++i) {
     Chunk chunk{.blocks = stage.chunks[i], .memory = memory.chunks[i], .first_block = blocks, .flights = {}};
@@ -56,7 +63,9 @@ Pipeline::Pipeline(Ops& ops, const Stage& stage, StageMemory& memory)
   }
 }
 
-void Pipeline::step(std::span<const MicroBatch> batch, ParamWatch& watch) { play(stage_.training, batch, watch); }
+void Pipeline::step(std::span<const MicroBatch> batch, ParamWatch& watch) {
+  play(stage_.training_of(batch.size()), batch, watch);
+}
 
 void Pipeline::step(std::span<const MicroBatch> batch) {
   ParamWatch nobody;

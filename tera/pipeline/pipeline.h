@@ -32,8 +32,8 @@ class Pipeline {
   // All three outlive it.
   Pipeline(Ops& ops, const Stage& stage, StageMemory& memory);
 
-  // Plays the training plan, or the evaluation plan, which keeps nothing: as many microbatches as that has, each with
-  // all its inputs on every rank.
+  // Plays the training plan for so many microbatches, or the evaluation plan, which keeps nothing: as many microbatches
+  // as the plan has, each with all its inputs on every rank.
   void step(std::span<const MicroBatch> batch, ParamWatch& watch);
   void step(std::span<const MicroBatch> batch);
   void forward(std::span<const MicroBatch> batch, ParamWatch& watch);

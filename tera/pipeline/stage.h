@@ -16,8 +16,9 @@ using ChunkBlocks = std::span<const std::unique_ptr<Block>>;
 
 struct Stage {
   std::vector<ChunkBlocks> chunks;
-  StagePlan training{};    // without actions where only forward passes are played
-  StagePlan evaluation{};  // forward only
+  StagePlan training{};              // without actions where only forward passes are played
+  std::vector<StagePlan> smaller{};  // the same for steps of fewer microbatches, where there are such
+  StagePlan evaluation{};            // forward only
 
   // Between blocks, and so between ranks, activations are [T/row_shards,hidden] of this dtype.
   std::int64_t hidden = 0;
@@ -28,6 +29,14 @@ struct Stage {
   // Whether computing goes on while a result is on its way. Without, a rank waits after each action until its result
   // has been taken; receives are posted early in any case, and only waited for by the action that needs them.
   bool overlap_p2p = true;
+
+  template <class See>
+  void for_each_plan(const See& see) const {
+    see(training);
+    for (const StagePlan& plan : smaller) see(plan);
+    see(evaluation);
+  }
+  const StagePlan& training_of(std::size_t microbatches) const;
 
   // In BW, blocks may play parts of W inside B, while sums over tensor-parallel ranks are on their way (Run::w_in_b).
   bool w_in_b = false;

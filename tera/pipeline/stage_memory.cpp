@@ -37,13 +37,14 @@ std::string activations_name(Life life, std::size_t chunk, std::size_t chunks) {
 StageMemory StageMemory::measuring(const Stage& stage) {
   StageMemory memory;
   memory.chunks.resize(stage.chunks.size());
-  for (const StagePlan* plan : {&stage.training, &stage.evaluation})
-    for (std::size_t chunk = 0; chunk < plan->chunks.size(); ++chunk)
+  stage.for_each_plan([&](const StagePlan& plan) {
+    for (std::size_t chunk = 0; chunk < plan.chunks.size(); ++chunk)
       for (const Lifetime& lifetime : lifetimes) {
         auto& arenas = memory.chunks[chunk].*lifetime.arenas;
-        while (static_cast<int>(arenas.size()) < plan->chunks[chunk].pools.*lifetime.number)
+        while (static_cast<int>(arenas.size()) < plan.chunks[chunk].pools.*lifetime.number)
           arenas.push_back(Arena::measuring());
       }
+  });
   for (const Single& single : singles) memory.*single.arena = std::make_unique<Arena>(Arena::measuring());
   return memory;
 }

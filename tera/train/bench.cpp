@@ -85,8 +85,11 @@ std::string bench_step(const Setup& given, const BenchOptions& options) {
   require_user(options.warmup >= 0 && options.warmup < setup.batch.train_iters,
                "--warmup {} leaves none of {} steps to be timed", options.warmup, setup.batch.train_iters);
   setup.config.dataset.kind = DatasetKind::mock;
+  setup.config.dataset.dataloader_type = DataloaderType::single;
   setup.config.train.eval_iters = 0;
-  if (setup.schedule.decay_iters == 0) setup.schedule.decay_iters = setup.batch.train_iters;
+  setup.batch.rampup = {};
+  if (setup.schedule.decay_samples == 0)
+    setup.schedule.decay_samples = setup.batch.train_iters * setup.batch.global_batch;
 
   const std::int64_t timed = setup.batch.train_iters;
   if (options.profile) setup.batch.train_iters += Profiler::steps;

@@ -1,34 +1,16 @@
 #include "tera/train/console.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <string_view>
+
+#include "tera/base/progress_text.h"
 
 namespace tera {
 namespace {
 
 constexpr auto redraw_every = std::chrono::milliseconds(50);
-constexpr int bar_cells = 24;
 
-// Text of bounded length, put together on the stack; what does not fit is cut.
-template <std::size_t capacity>
-class TextBuffer {
- public:
-  template <class... Args>
-  void put(fmt::format_string<Args...> format, Args&&... args) {
-    const auto result = fmt::format_to_n(data_.data() + size_, capacity - size_, format, std::forward<Args>(args)...);
-    size_ = std::min(size_ + result.size, capacity);
-  }
-  std::string_view text() const { return {data_.data(), size_}; }
-
- private:
-  std::array<char, capacity> data_;
-  std::size_t size_ = 0;
-};
-using Line = TextBuffer<900>;
+using Line = ProgressLine;
 
 int digits(std::int64_t n) { return n < 10 ? 1 : 1 + digits(n / 10); }
 
@@ -44,13 +26,6 @@ void put_rate(Line& line, double per_second) {
   line.put(" tokens/s");
 }
 
-void put_duration(Line& line, double seconds) {
-  const auto s = static_cast<std::int64_t>(std::clamp(std::ceil(seconds), 0.0, 1e9));
-  if (s >= 86400) line.put("{}d ", s / 86400);
-  if (s >= 3600) line.put("{:02}:", s / 3600 % 24);
-  line.put("{:02}:{:02}", s / 60 % 60, s % 60);
-}
-
 // Small machines are measured in GFLOP/s.
 void put_speed(Line& line, const StepMetrics& m) {
   put_rate(line, m.tokens_per_s);
@@ -59,18 +34,6 @@ void put_speed(Line& line, const StepMetrics& m) {
   else
     line.put(" | {:.1f} GFLOP/s", 1e3 * m.tflops_per_device);
   if (m.mfu) line.put(" | MFU {:.1f} %", 100 * *m.mfu);
-}
-
-// Eighths of a cell make the bar move smoothly.
-void put_bar(Line& line, double share) {
-  constexpr std::array<std::string_view, 8> parts{"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-  const auto eighths = static_cast<int>(std::clamp(share, 0.0, 1.0) * bar_cells * 8);
-  const auto& part = parts[static_cast<std::size_t>(eighths % 8)];
-  line.put("\x1b[36m");
-  for (int i = 0; i < eighths / 8; ++i) line.put("█");
-  line.put("{}\x1b[90m", part);
-  for (int i = eighths / 8 + (part.empty() ? 0 : 1); i < bar_cells; ++i) line.put("·");
-  line.put("\x1b[0m");
 }
 
 }  // namespace

@@ -103,6 +103,7 @@ class IndexedSplits final : public SplitMaker {
   void check_train(const Dataset* dataset) const {
     require_user(dataset != nullptr, "{} gives the training data nothing",
                  setup_.indexed.own_paths ? "dataset.train_data_path" : "dataset.split=" + setup_.config.dataset.split);
+    if (setup_.config.dataset.dataloader_type == DataloaderType::cyclic) return;  // it starts over
     const std::int64_t asked = samples_asked(setup_, DataSplit::train).value_or(0);
     require_user(dataset->samples() >= asked,
                  "the run reads {} samples, and the datasets, which without weights are read once, have {}: give "
@@ -159,6 +160,13 @@ BatchOptions batch_options(const Setup& setup, const Tokenizer* tokenizer) {
           .pad = tokenizer && indexed ? tokenizer->pad() : -1,
           .eod_mask_loss = dataset.eod_mask_loss,
           .reset_position_ids = dataset.reset_position_ids};
+}
+
+CyclicSampler::Options cyclic_options(const Setup& setup, const Dataset& train) {
+  return {.samples = train.samples(),
+          .micro_batch_size = setup.batch.micro_batch,
+          .data_ranks = setup.parallel.dp,
+          .data_sharding = setup.config.dataset.data_sharding};
 }
 
 std::unique_ptr<Dataset> make_split(const Setup& setup, DataSplit split) {

@@ -29,6 +29,9 @@ DataSource make_data_source(const Setup& setup);
 // How samples become rows, on a run's only replica; a run without tokenizer knows no end of a document.
 BatchOptions batch_options(const Setup& setup, const Tokenizer* tokenizer);
 
+// The order of training samples with dataset.dataloader_type=cyclic.
+CyclicSampler::Options cyclic_options(const Setup& setup, const Dataset& train);
+
 // One split alone, as training would see it; none where dataset.split or the paths give it nothing.
 std::unique_ptr<Dataset> make_split(const Setup& setup, DataSplit split);
 

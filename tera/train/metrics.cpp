@@ -65,9 +65,10 @@ class JsonLine {
 void JsonlSink::step(const StepMetrics& m) {
   JsonLine line;
   line.integer("step", m.step).number("loss", m.loss).number("grad_norm", m.grad_norm).number("lr", m.lr);
-  line.integer("tokens", m.tokens).number("step_ms", m.step_ms).number("tokens_per_s", m.tokens_per_s);
-  line.number("tflops_per_device", m.tflops_per_device);
+  line.integer("tokens", m.tokens).number("step_ms", m.step_ms).number("data_ms", m.data_ms);
+  line.number("tokens_per_s", m.tokens_per_s).number("tflops_per_device", m.tflops_per_device);
   m.mfu ? line.number("mfu", *m.mfu) : line.null("mfu");
+  if (m.global_batch_size) line.integer("global_batch_size", *m.global_batch_size);
   if (m.loss_scale) line.number("loss_scale", *m.loss_scale);
   line.boolean("skipped", m.skipped);
   file_.append(line.finish());

@@ -13,9 +13,12 @@ struct StepMetrics {
   std::int64_t step = 0;  // from 1
   double loss = 0, grad_norm = 0, lr = 0;
   std::int64_t tokens = 0;  // so far
-  double step_ms = 0, tokens_per_s = 0, tflops_per_device = 0;
-  std::optional<double> mfu;         // a fraction; none where the device's peak is not known
-  std::optional<double> loss_scale;  // fp16 only
+  double step_ms = 0;
+  double data_ms = 0;  // of these, waiting for data
+  double tokens_per_s = 0, tflops_per_device = 0;
+  std::optional<std::int64_t> global_batch_size;  // while it changes over the run
+  std::optional<double> mfu;                      // a fraction; none where the device's peak is not known
+  std::optional<double> loss_scale;               // fp16 only
   bool skipped = false;
 };
 

@@ -39,9 +39,11 @@ StageLayout stage_layout(const Setup& setup) {
                        .pipeline_model_parallel_layout = wishes.layout});
 }
 
-PipelineSchedule training_schedule(const Setup& setup) {
+PipelineSchedule training_schedule(const Setup& setup) { return training_schedule(setup, microbatches(setup)); }
+
+PipelineSchedule training_schedule(const Setup& setup, int batches) {
   const ParallelShape& parallel = setup.parallel;
-  const int stages = parallel.mesh.pp, batches = microbatches(setup);
+  const int stages = parallel.mesh.pp;
   if (stages == 1) return {.placement = {}, .microbatches = batches, .ranks = {one_stage(batches)}};
   switch (parallel.schedule) {
     case PipelineScheduleKind::automatic:
@@ -63,14 +65,23 @@ int kv_replicas(const Setup& setup) {
 }
 
 StageSchedules stage_schedules(const Setup& setup, int stage) {
-  return {make_stage_plan(training_schedule(setup), stage), make_stage_plan(evaluation_schedule(setup), stage)};
+  StageSchedules schedules{
+      make_stage_plan(training_schedule(setup), stage), make_stage_plan(evaluation_schedule(setup), stage), {}};
+  for (const std::int64_t fewer : setup.batch.smaller_steps())
+    schedules.smaller.push_back(make_stage_plan(training_schedule(setup, static_cast<int>(fewer)), stage));
+  return schedules;
 }
 
 std::vector<StageSchedules> all_stage_schedules(const Setup& setup) {
   std::vector<StagePlan> training = make_stage_plans(training_schedule(setup));
   std::vector<StagePlan> evaluation = make_stage_plans(evaluation_schedule(setup));
   std::vector<StageSchedules> all;
-  for (std::size_t i = 0; i < training.size(); ++i) all.push_back({std::move(training[i]), std::move(evaluation[i])});
+  for (std::size_t i = 0; i < training.size(); ++i)
+    all.push_back({std::move(training[i]), std::move(evaluation[i]), {}});
+  for (const std::int64_t fewer : setup.batch.smaller_steps()) {
+    std::vector<StagePlan> plans = make_stage_plans(training_schedule(setup, static_cast<int>(fewer)));
+    for (std::size_t i = 0; i < plans.size(); ++i) all[i].smaller.push_back(std::move(plans[i]));
+  }
   return all;
 }
 
@@ -82,6 +93,7 @@ RankLayout::RankLayout(const Setup& setup, int rank, StageSchedules schedules)
       tp{.group = &groups.tp, .sequence = setup.parallel.sequence_parallel},
       training(std::move(schedules.training)),
       evaluation(std::move(schedules.evaluation)),
+      smaller(std::move(schedules.smaller)),
       flat(flat_rules(setup.parallel, groups)) {
   const StageLayout stages = stage_layout(setup);
   const int pp = groups.pp.rank();

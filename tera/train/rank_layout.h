@@ -15,7 +15,8 @@ namespace tera {
 
 // Of the whole pipeline, as the setup asks.
 StageLayout stage_layout(const Setup& setup);
-PipelineSchedule training_schedule(const Setup& setup);
+PipelineSchedule training_schedule(const Setup& setup);  // of the largest steps
+PipelineSchedule training_schedule(const Setup& setup, int microbatches);
 PipelineSchedule evaluation_schedule(const Setup& setup);
 
 // Tensor-parallel ranks that hold the same key/value heads.
@@ -24,6 +25,7 @@ int kv_replicas(const Setup& setup);
 // What a stage of the pipeline plays.
 struct StageSchedules {
   StagePlan training, evaluation;
+  std::vector<StagePlan> smaller;  // of steps with fewer microbatches, while the batch size grows
 };
 StageSchedules stage_schedules(const Setup& setup, int stage);
 std::vector<StageSchedules> all_stage_schedules(const Setup& setup);  // in the time of one
@@ -43,6 +45,7 @@ struct RankLayout {
   TensorParallel tp;
   std::vector<BlockRange> chunks;
   StagePlan training, evaluation;
+  std::vector<StagePlan> smaller;
   FlatRules flat;
   bool has_loss = false;     // the last virtual stage is here
   bool counts_loss = false;  // and of the tensor-parallel ranks that have it, this is the first

@@ -164,8 +164,9 @@ class RunOfRank {
     log_.info("device: {}{}; data: {}", backend_.name, several ? " on each rank" : "", data_summary_);
     if (several) log_.info("{}", describe_layout(setup_));
     const auto largest = std::max_element(planned_bytes_.begin(), planned_bytes_.end());
-    log_.info("batch: {} x {} tokens in {} microbatch{}; memory: {} as planned{}", batch.global_batch, batch.seq_length,
-              batch.num_microbatches, batch.num_microbatches == 1 ? "" : "es",
+    log_.info("batch: {}{} x {} tokens in {} microbatch{}; memory: {} as planned{}",
+              batch.rampup.start > 0 ? fmt::format("growing from {} to ", batch.rampup.start) : "", batch.global_batch,
+              batch.seq_length, batch.num_microbatches, batch.num_microbatches == 1 ? "" : "es",
               format_bytes(static_cast<std::size_t>(*largest)),
               several ? fmt::format(" for rank {}, the largest", largest - planned_bytes_.begin()) : "");
     if (const std::string remarks = backend_.ops->remarks(); !remarks.empty()) log_.info("{}", remarks);

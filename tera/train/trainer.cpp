@@ -19,19 +19,26 @@ double milliseconds_since(Clock::time_point begin) {
 // A microbatch with no target left to count must not divide by zero.
 float inverse(std::int64_t count) { return 1.0f / static_cast<float>(std::max<std::int64_t>(count, 1)); }
 
+// A step takes all its microbatches at once, so a whole step is kept ready, as far as that is not too much memory.
+int buffers_ready(const BatchShape& batch) {
+  constexpr double most_bytes = 0x1p26, bytes_per_row = 3 * sizeof(std::int32_t) + sizeof(std::int64_t);
+  const double bytes = static_cast<double>(batch.micro_batch * batch.seq_length) * bytes_per_row;
+  const auto most = static_cast<std::int64_t>(std::max(most_bytes / bytes, 1.0));
+  return static_cast<int>(std::min(batch.num_microbatches, most));
+}
+
 }  // namespace
 
 LrSchedule make_schedule(const Setup& setup) {
   const auto& scheduler = setup.config.scheduler;
-  const std::int64_t samples = setup.batch.global_batch;
   return {.style = scheduler.lr_decay_style,
           .wsd_style = scheduler.lr_wsd_decay_style,
           .init_lr = scheduler.lr_warmup_init,
           .max_lr = setup.config.optimizer.lr,
           .min_lr = setup.config.optimizer.min_lr,
-          .warmup_samples = setup.schedule.warmup_iters * samples,
-          .decay_samples = setup.schedule.decay_iters * samples,
-          .wsd_decay_samples = setup.schedule.wsd_decay_iters * samples};
+          .warmup_samples = setup.schedule.warmup_samples,
+          .decay_samples = setup.schedule.decay_samples,
+          .wsd_decay_samples = setup.schedule.wsd_decay_samples};
 }
 
 Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log, Comm* world)
@@ -47,17 +54,33 @@ Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log
   } else {
     step_.bind(backend);
   }
-  BatchOptions options = batch_options(setup, data_.tokenizer.get());
-  options.data_rank = step_.layout().groups.dp.rank();
-  options.data_ranks = step_.layout().groups.dp.size();
   report_late_ = backend.ops->traits().asynchronous;
   peak_flops_ = backend.peak_flops;
-  train_loader_ = std::make_unique<BatchLoader>(*data_.train, options);
-  if (data_.valid) valid_loader_ = std::make_unique<BatchLoader>(*data_.valid, options);
-  const auto rows = static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length);
-  for (auto* ids : {&tokens_, &targets_, &positions_}) ids->resize(rows);
-  row_ids_.resize(rows);
-  staging_ = {.tokens = tokens_, .targets = targets_, .positions = positions_, .row_ids = row_ids_};
+  open_batches();
+}
+
+// Each rank reads the rows of its replica; those in the middle of a pipeline look at no ids.
+void Trainer::open_batches() {
+  const RankLayout& layout = step_.layout();
+  const BatchShape& batch = setup_.batch;
+  Prefetch::Options options{.batch = batch_options(setup_, data_.tokenizer.get()),
+                            .workers = static_cast<int>(setup_.config.dataset.num_workers),
+                            .ready = buffers_ready(batch)};
+  options.batch.data_rank = layout.groups.dp.rank();
+  options.batch.data_ranks = layout.groups.dp.size();
+  options.batch.needs_ids = layout.has_loss || std::ranges::any_of(layout.chunks, &BlockRange::embedding);
+  if (setup_.config.dataset.dataloader_type == DataloaderType::cyclic)
+    sampler_ = std::make_unique<CyclicSampler>(cyclic_options(setup_, *data_.train));
+  train_batches_ = std::make_unique<Prefetch>(std::vector{BatchSource{data_.train.get(), sampler_.get()}},
+                                              std::make_unique<TrainJobs>(TrainJobs::Options{
+                                                  .consumed = consumed_, .steps = batch.train_iters, .batch = batch}),
+                                              options);
+  if (!data_.valid || data_.valid_batches == 0) return;
+  options.workers = std::min(options.workers, 1);
+  valid_batches_ = std::make_unique<Prefetch>(
+      std::vector{BatchSource{data_.valid.get()}},
+      std::make_unique<EvaluationJobs>(EvaluationJobs::Options{.batches = {data_.valid_batches}, .batch = batch}),
+      options);
 }
 
 void Trainer::run(StopRequest& stop) {
@@ -84,14 +107,12 @@ bool Trainer::out_of_time() const {
 
 // The loss is divided by the counted targets of the whole global batch, so it does not depend on how the batch is cut;
 // loss_reduction=microbatch divides by each microbatch's own, as Megatron-LM does.
-void Trainer::load_batch() {
-  counted_ = train_loader_->counted_targets(consumed_);
+void Trainer::load_batch(std::int64_t microbatches) {
   const bool global = setup_.config.train.loss_reduction == LossReduction::global;
-  for (std::int64_t i = 0; i < setup_.batch.num_microbatches; ++i) {
-    train_loader_->fill(consumed_, i, staging_);
-    const auto own = std::count_if(targets_.begin(), targets_.end(), [](std::int32_t target) { return target >= 0; });
-    step_.load(i, staging_,
-               global ? inverse(counted_) : inverse(own * setup_.batch.num_microbatches * setup_.parallel.dp));
+  for (std::int64_t i = 0; i < microbatches; ++i) {
+    const Prefetch::Loaded& batch = train_batches_->next();
+    if (i == 0) counted_ = batch.all_targets;
+    step_.load(i, batch.rows, inverse(global ? counted_ : batch.own_targets * microbatches * setup_.parallel.dp));
   }
 }
 
@@ -100,14 +121,17 @@ void Trainer::load_batch() {
 void Trainer::start_step(const StopRequest& stop) {
   const auto begin = Clock::now();
   if (!pending_) last_report_ = begin;
-  load_batch();
-  step_.forward_backward();
+  const std::int64_t microbatches = setup_.batch.microbatches_at(consumed_);
+  load_batch(microbatches);
+  step_.forward_backward(microbatches);
   Pending started;
+  started.metrics.data_ms = train_batches_->take_waited_ms();
   started.metrics.lr = learning_rate(schedule_, consumed_);
   step_.update(started.metrics.lr);
   started.reading = step_.read_back(stop.asked() || out_of_time());
   started.counted = counted_;
-  consumed_ += setup_.batch.global_batch;
+  started.samples = setup_.batch.global_batch_at(consumed_);
+  consumed_ += started.samples;
   started.metrics.step = ++done_;
   started.metrics.tokens = consumed_ * setup_.batch.seq_length;
   started.enqueue_ms = milliseconds_since(begin);
@@ -125,14 +149,14 @@ void Trainer::report_pending() {
 void Trainer::report(Pending pending) {
   const TrainingStep::Result result = step_.result(pending.reading);
   StepMetrics& metrics = pending.metrics;
+  if (setup_.batch.rampup.start > 0) metrics.global_batch_size = pending.samples;
   metrics.loss = result.loss_sum / static_cast<double>(std::max<std::int64_t>(pending.counted, 1));
   metrics.grad_norm = result.grad_norm;
   stopping_ = stopping_ || result.votes > 0;
   // From report to report; but the last step, reported right after the one before it, took at least the host's time.
   metrics.step_ms = std::max(milliseconds_since(last_report_), pending.enqueue_ms);
   last_report_ = Clock::now();
-  metrics.tokens_per_s =
-      static_cast<double>(setup_.batch.global_batch * setup_.batch.seq_length) / metrics.step_ms * 1e3;
+  metrics.tokens_per_s = static_cast<double>(pending.samples * setup_.batch.seq_length) / metrics.step_ms * 1e3;
   metrics.tflops_per_device = metrics.tokens_per_s * model_flops_per_token(setup_.model, setup_.batch.seq_length) /
                               1e12 / step_.layout().groups.world.size();
   if (peak_flops_ > 0) metrics.mfu = metrics.tflops_per_device * 1e12 / peak_flops_;
@@ -149,7 +173,7 @@ void Trainer::check_finite(const StepMetrics& metrics) const {
 }
 
 bool Trainer::evaluation_is_due() const {
-  return valid_loader_ && (done_ % setup_.config.train.eval_interval == 0 || done_ == setup_.batch.train_iters);
+  return valid_batches_ && (done_ % setup_.config.train.eval_interval == 0 || done_ == setup_.batch.train_iters);
 }
 
 // Always the same first global batches of the validation data, so that values compare.
@@ -158,11 +182,10 @@ void Trainer::evaluate() {
   double sum = 0;
   std::int64_t counted = 0;
   for (std::int64_t i = 0; i < data_.valid_batches; ++i) {
-    const std::int64_t first = i * setup_.batch.global_batch;
-    counted += valid_loader_->counted_targets(first);
     for (std::int64_t j = 0; j < setup_.batch.num_microbatches; ++j) {
-      valid_loader_->fill(first, j, staging_);
-      step_.load(j, staging_, 0);
+      const Prefetch::Loaded& batch = valid_batches_->next();
+      counted += batch.all_targets;
+      step_.load(j, batch.rows, 0);
     }
     sum += step_.evaluate();
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tera/base/log.h"
+#include "tera/data/prefetch.h"
 #include "tera/optim/lr_schedule.h"
 #include "tera/train/data_source.h"
 #include "tera/train/launch.h"
@@ -40,10 +41,12 @@ class Trainer {
     StepMetrics metrics;  // loss, norm and times are filled in when they are known
     TrainingStep::Reading reading;
     std::int64_t counted = 0;  // targets
-    double enqueue_ms = 0;     // of the host
+    std::int64_t samples = 0;
+    double enqueue_ms = 0;  // of the host
   };
 
-  void load_batch();
+  void open_batches();
+  void load_batch(std::int64_t microbatches);
   void start_step(const StopRequest& stop);
   bool out_of_time() const;
   void report(Pending pending);
@@ -56,14 +59,10 @@ class Trainer {
   DataSource data_;
   Log& log_;
   TrainingStep step_;
-  std::unique_ptr<BatchLoader> train_loader_, valid_loader_;
+  std::unique_ptr<CyclicSampler> sampler_;  // of the training data, where it is cyclic
+  std::unique_ptr<Prefetch> train_batches_, valid_batches_;
   LrSchedule schedule_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
-
-  // Staging for one microbatch.
-  std::vector<std::int32_t> tokens_, targets_, positions_;
-  std::vector<std::int64_t> row_ids_;
-  BatchSpans staging_;
 
   std::int64_t done_ = 0;      // steps
   std::int64_t consumed_ = 0;  // samples

@@ -11,6 +11,17 @@ namespace {
 
 DType compute_dtype(Precision precision) { return precision == Precision::bf16 ? DType::bf16 : DType::f32; }
 
+// Whether one plan may need memory that the other does not show: it counts arenas and buffers, all of one size.
+bool needs_more(const StagePlan& plan, const StagePlan& than) {
+  for (std::size_t i = 0; i < plan.chunks.size(); ++i) {
+    const ChunkPlan &a = plan.chunks[i], &b = than.chunks[i];
+    if (a.x > b.x || a.dy > b.dy || a.pools.f_to_b > b.pools.f_to_b || a.pools.f_to_w > b.pools.f_to_w ||
+        a.pools.b_to_w > b.pools.b_to_w)
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 TrainingStep::TrainingStep(const Setup& setup, int rank)
@@ -26,6 +37,7 @@ TrainingStep::TrainingStep(const Setup& setup, int rank, StageSchedules schedule
                            params_, layout_.tp)),
       optimizer_(setup.config.optimizer, params_),
       stage_{.training = layout_.training,
+             .smaller = layout_.smaller,
              .evaluation = layout_.evaluation,
              .hidden = setup.model.hidden,
              .dtype = compute_,
@@ -94,9 +106,12 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
   StageMemory measured = StageMemory::measuring(stage_);
   Pipeline pipeline(ops, stage_, measured);
   DataParallel replicas = make_data_parallel(ops);
+  for (const StagePlan& fewer : stage_.smaller)
+    if (needs_more(fewer, stage_.training)) play(ops, pipeline, replicas, fewer.microbatches);
+  const double flops_of_smaller = ops.flops();
   for (PlannedComm* group : layout_.groups.all()) group->forget_traffic();
-  play(ops, pipeline, replicas);
-  planned_flops_ = ops.flops();
+  play(ops, pipeline, replicas, setup_.batch.num_microbatches);
+  planned_flops_ = ops.flops() - flops_of_smaller;
   play_update(ops, replicas, 0, 1);
   planned_traffic_.clear();
   for (const PlannedComm* group : layout_.groups.all()) planned_traffic_.push_back(group->traffic());
@@ -162,11 +177,12 @@ void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale)
   ops_->from_host(std::as_bytes(std::span(&scale, 1)), inputs.loss_scale);
 }
 
-void TrainingStep::play(Ops& ops, Pipeline& pipeline, DataParallel& replicas) {
+void TrainingStep::play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, std::int64_t microbatches) {
+  const auto number = static_cast<std::size_t>(microbatches);
   replicas.training(true);
-  pipeline.step(batch_, replicas);
+  pipeline.step(std::span(batch_).first(number), replicas);
   replicas.finish_gradients();
-  sum_losses(ops);
+  sum_losses(ops, number);
 }
 
 void TrainingStep::play_update(Ops& ops, DataParallel& replicas, double lr, std::int64_t number) {
@@ -175,21 +191,23 @@ void TrainingStep::play_update(Ops& ops, DataParallel& replicas, double lr, std:
 }
 
 // Ranks that have no losses, or the same as another, add nothing.
-void TrainingStep::sum_losses(Ops& ops) {
+void TrainingStep::sum_losses(Ops& ops, std::size_t microbatches) {
   const Tensor losses = loss_sum_.rows(0, 1);
   if (!layout_.counts_loss) ops.fill({.out = losses, .value = 0});
-  for (std::size_t i = 0; layout_.counts_loss && i < inputs_.size(); ++i)
+  for (std::size_t i = 0; layout_.counts_loss && i < microbatches; ++i)
     ops.sum({.x = inputs_[i].token_loss, .out = losses, .accumulate = i > 0});
 }
 
 void TrainingStep::play_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& replicas) {
   replicas.training(false);
   pipeline.forward(evaluation_batch_, replicas);
-  sum_losses(ops);
+  sum_losses(ops, evaluation_batch_.size());
   ops.wait(layout_.groups.world.all_reduce(loss_sum_.rows(0, 1), Reduce::sum, ops.record()));
 }
 
-void TrainingStep::forward_backward() { play(*ops_, *pipeline_, *replicas_); }
+void TrainingStep::forward_backward() { forward_backward(setup_.batch.num_microbatches); }
+
+void TrainingStep::forward_backward(std::int64_t microbatches) { play(*ops_, *pipeline_, *replicas_, microbatches); }
 
 void TrainingStep::update(double lr) { play_update(*ops_, *replicas_, lr, ++updates_); }
 

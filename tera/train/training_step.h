@@ -38,8 +38,10 @@ class TrainingStep {
 
   // Copies a microbatch to the device. scale: what a token's loss counts in the gradient.
   void load(std::int64_t microbatch, const BatchSpans& host, float scale);
-  // Gradients of all loaded microbatches accumulate, and are summed over the ranks.
+  // Gradients of all loaded microbatches accumulate, and are summed over the ranks. While the batch size grows, only
+  // the first of them are played.
   void forward_backward();
+  void forward_backward(std::int64_t microbatches);
   // Clips, updates, clears the gradients.
   void update(double lr);
   // With overlap_param_gather, weights may still be on their way after update(); blocks wait for them, others call
@@ -81,9 +83,9 @@ class TrainingStep {
   void bind_inputs(Arena& arena);
   MicroBatch microbatch(const Inputs& inputs, bool training) const;
   DataParallel make_data_parallel(Ops& ops);
-  void play(Ops& ops, Pipeline& pipeline, DataParallel& replicas);
+  void play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, std::int64_t microbatches);
   void play_update(Ops& ops, DataParallel& replicas, double lr, std::int64_t number);
-  void sum_losses(Ops& ops);
+  void sum_losses(Ops& ops, std::size_t microbatches);
   void play_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& replicas);
   MemoryPlan rehearse(PlanOps& ops);
   void agree_on_traffic();

@@ -78,6 +78,24 @@ TEST_F(DatasetCommand, PrintsWhatTheStepWouldSee) {
       << partial.output;
 }
 
+// Of seven samples, six fill microbatches of two; torch.randperm(6) with seed 0 begins 2 5 3.
+TEST_F(DatasetCommand, PrintsTheCyclicOrder) {
+  expect("dataset.dataloader_type=cyclic --samples :3", 0,
+         "{\"index\":0,\"tokens\":[52,99,0,1,2]}\n{\"index\":1,\"tokens\":[45,46,47,99,30]}\n"
+         "{\"index\":2,\"tokens\":[2,3,99,40,41]}\n");
+}
+
+// Whoever reads it.
+TEST_F(DatasetCommand, TrainingNamesTheFileAndTheSampleThatIsWrong) {
+  for (const std::string workers : {"0", "3"}) {
+    const Outcome outcome = run_program("train " + (folder_ / "run.yaml").string() +
+                                        " dist.device=cpu optimizer.lr=1e-3 run.dir=" + (folder_ / "run").string() +
+                                        " model.vocab_size=99 dataset.num_workers=" + workers);
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_TRUE(contains(outcome.output, "sample 2: ") && contains(outcome.output, "/d.bin: token ")) << outcome.output;
+  }
+}
+
 TEST_F(DatasetCommand, TellsMistakes) {
   for (const auto& [arguments, words] : std::vector<std::pair<std::string, std::string>>{
            {"--samples 3", "--samples 3: must be A:B"},

@@ -38,22 +38,35 @@ class Feeder {
         loader_(*data_.train, batch_options(setup, step.layout().groups)),
         host_(static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length)) {}
 
-  // Returns how many targets count.
-  std::int64_t load(std::int64_t number) {
-    const std::int64_t consumed = number * setup_.batch.global_batch, counted = loader_.counted_targets(consumed);
-    for (std::int64_t i = 0; i < setup_.batch.num_microbatches; ++i) {
+  // What the next step reads; returns how many targets count.
+  std::int64_t load_next() {
+    microbatches_ = setup_.batch.microbatches_at(consumed_);
+    const std::int64_t samples = setup_.batch.global_batch_at(consumed_), counted = load(consumed_, samples);
+    consumed_ += samples;
+    return counted;
+  }
+  std::int64_t load_largest() {
+    microbatches_ = setup_.batch.num_microbatches;
+    return load(0, setup_.batch.global_batch);
+  }
+  std::int64_t microbatches() const { return microbatches_; }
+
+ private:
+  std::int64_t load(std::int64_t consumed, std::int64_t samples) {
+    const std::int64_t counted = loader_.counted_targets(consumed, samples);
+    for (std::int64_t i = 0; i < microbatches_; ++i) {
       loader_.fill(consumed, i, host_.spans());
       step_.load(i, host_.spans(), 1.0f / static_cast<float>(counted));
     }
     return counted;
   }
 
- private:
   const tera::Setup& setup_;
   TrainingStep& step_;
   DataSource data_;
   BatchLoader loader_;
   HostBatch host_;
+  std::int64_t consumed_ = 0, microbatches_ = 0;
 };
 
 bool peaks_as_planned(const TrainingStep& step) {
@@ -146,12 +159,12 @@ void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result)
     world->barrier();
   };
   count_from_here();
-  const std::int64_t counted = feeder.load(0);
+  const std::int64_t counted = feeder.load_largest();
   const double initial = step.evaluate() / static_cast<double>(counted);
   if (first_rank) result.initial_loss = initial;
   for (int i = 0; i < steps; ++i) {
-    const std::int64_t targets = feeder.load(i);
-    step.forward_backward();
+    const std::int64_t targets = feeder.load_next();
+    step.forward_backward(feeder.microbatches());
     if (i == 0) {
       count_up_to_here();
       result.gradients.add(step, *backend.ops, Assembled::What::gradients);

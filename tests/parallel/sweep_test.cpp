@@ -127,6 +127,31 @@ TEST(Sweep, UnusualModelsAndLayouts) {
   }
 }
 
+// Steps of 4, 8 and 12 sequences before those of 16, in every schedule.
+TEST(Sweep, GrowingBatches) {
+  const Overrides growing{"train.rampup_batch_size=[4,4,12]", "train.train_iters=0", "train.train_samples=100",
+                          "train.micro_batch_size=1", "train.global_batch_size=16"};
+  const Overrides groups_of_3{"dist.microbatch_group_size_per_vp_stage=3"};
+  SweepLimits limits;
+  if (can_count_allocations()) {
+    limits.start_counting = start_counting_allocations;
+    limits.stop_counting = stop_counting_allocations;
+  }
+  SweepResult alone;
+  play_threads({.overrides = growing}, sweep_steps, alone);
+  const std::vector<std::pair<int, Overrides>> layouts{{2, pp2},
+                                                       {4, pp4},
+                                                       {4, pp4 + zero_bubble},
+                                                       {2, pp2 + zero_bubble_v},
+                                                       {4, pp2 + vp2},
+                                                       {2, pp2 + vp2 + groups_of_3},
+                                                       {4, tp2 + sp + pp2 + full},
+                                                       {4, buckets + overlap},
+                                                       {8, pp2 + zero3}};
+  for (const auto& [ranks, layout] : layouts)
+    expect_like_one_rank({.ranks = ranks, .overrides = growing + layout}, alone, limits);
+}
+
 // A few of everything, under ThreadSanitizer in every check of a change.
 TEST(SweepFew, Llama) { sweep("sweep_llama", 3, 11); }
 TEST(SweepFew, Gpt) { sweep("sweep_gpt", 8, 11); }

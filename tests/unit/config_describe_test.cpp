@@ -112,6 +112,9 @@ void randomise(const Field& field, void* value, std::mt19937_64& random) {
       break;
     case FieldKind::text: *static_cast<std::string*>(value) = text(); break;
     case FieldKind::text_list: *static_cast<std::vector<std::string>*>(value) = {text(), text()}; break;
+    case FieldKind::whole_list:
+      *static_cast<std::vector<std::int64_t>*>(value) = {static_cast<std::int64_t>(random()), -1};
+      break;
     case FieldKind::blend:
       *static_cast<std::vector<BlendPart>*>(value) = {{text(), 0.5}, {text(), static_cast<double>(random()) / 3}};
       break;

@@ -52,7 +52,7 @@ TEST(Resolve, DerivesSizes) {
   EXPECT_FALSE(setup.model.tied_embeddings);
   EXPECT_EQ(setup.batch.global_batch, 3);
   EXPECT_EQ(setup.batch.num_microbatches, 1);
-  EXPECT_EQ(setup.schedule.decay_iters, 100);
+  EXPECT_EQ(setup.schedule.decay_samples, 300);
   EXPECT_EQ(setup.run_dir, "runs/run");
   EXPECT_EQ(setup.config, config) << "what the user wrote stays as written";
 }
@@ -247,6 +247,75 @@ TEST(ResolveModelRules, RecomputationAndFreezing) {
   expect_broken("model.freeze", "empty pattern", [](RunConfig& c) { c.model.freeze = {""}; });
 }
 
+RunConfig growing(std::vector<std::int64_t> rampup, std::int64_t global_batch, std::int64_t samples) {
+  RunConfig config = small();
+  config.train.micro_batch_size = 1;
+  config.train.train_iters = 0;
+  config.train.train_samples = samples;
+  config.train.global_batch_size = global_batch;
+  config.train.rampup_batch_size = std::move(rampup);
+  return config;
+}
+
+// The sizes that Megatron-LM's formulas give, by a loop over steps in Python.
+TEST(ResolveRampUp, SizesAreMegatrons) {
+  const auto sizes = [](const BatchShape& batch) {
+    std::vector<std::int64_t> all;
+    std::int64_t consumed = 0;
+    for (std::int64_t i = 0; i < batch.train_iters; ++i) {
+      all.push_back(batch.global_batch_at(consumed));
+      EXPECT_EQ(batch.microbatches_at(consumed), all.back() / batch.micro_batch);
+      consumed += all.back();
+    }
+    return all;
+  };
+  const BatchShape four = resolve(growing({4, 4, 40}, 16, 120)).batch;
+  EXPECT_EQ(sizes(four), (std::vector<std::int64_t>{4, 4, 4, 4, 8, 8, 12, 16, 16, 16, 16}));
+  EXPECT_EQ(four.smaller_steps(), (std::vector<std::int64_t>{4, 8, 12}));
+  EXPECT_EQ(four.num_microbatches, 16);
+  EXPECT_EQ(sizes(resolve(growing({2, 2, 33}, 8, 100)).batch),
+            (std::vector<std::int64_t>{2, 2, 2, 2, 2, 2, 4, 4, 4, 6, 6, 8, 8, 8, 8, 8, 8, 8, 8}));
+  EXPECT_EQ(resolve(growing({16, 8, 300000}, 1024, 2000000)).batch.train_iters, 2979);
+  EXPECT_EQ(resolve(growing({32, 32, 977}, 192, 5000)).batch.train_iters, 35);
+  EXPECT_EQ(resolve(growing({4, 4, 40}, 16, 11)).batch.train_iters, 2);
+}
+
+TEST(ResolveRampUp, TheScheduleCountsSamples) {
+  RunConfig config = growing({4, 4, 40}, 16, 120);
+  config.scheduler.lr_warmup_samples = 10;
+  const ScheduleShape schedule = resolve(config).schedule;
+  EXPECT_EQ(schedule.warmup_samples, 10);
+  EXPECT_EQ(schedule.decay_samples, 120);
+}
+
+TEST(ResolveRampUp, Rules) {
+  const auto expect_refused = [](const RunConfig& config, std::string_view words) {
+    EXPECT_TRUE(contains(message_of<UserError>([&] { resolve(config); }), words)) << words;
+  };
+  expect_refused(growing({4, 4}, 16, 120), "must be three numbers above 0");
+  expect_refused(growing({4, 0, 40}, 16, 120), "must be three numbers above 0");
+  expect_refused(growing({4, 5, 40}, 16, 120), "global_batch_size, which is 16, must be 4 and a positive number");
+  expect_refused(growing({16, 4, 40}, 16, 120), "positive number of increments of 4");
+  expect_refused(growing({1, 1, 40}, 4000, 120000), "gives 4000 sizes of a step");
+  RunConfig config = growing({3, 3, 40}, 12, 120);
+  config.train.micro_batch_size = 2;
+  expect_refused(config, "must be multiples of micro_batch_size, which is 2");
+  config = growing({4, 4, 40}, 16, 0);
+  config.train.train_iters = 10;
+  expect_refused(config, "needs train.train_samples");
+  config = growing({4, 4, 40}, 16, 120);
+  config.scheduler.lr_warmup_iters = 2;
+  expect_refused(config, "scheduler.lr_warmup_iters=2: with train.rampup_batch_size steps differ in size");
+  config.scheduler.lr_warmup_iters = 0;
+  config.scheduler.lr_warmup_samples = 120;
+  expect_refused(config, "scheduler.lr_warmup_samples=120: must be below the length of the run, which is 120");
+  expect_refused(growing({4, 4, 40}, 16, 3), "less than one global batch, which is 4");
+  expect_broken("scheduler.lr_decay_samples", "either this or scheduler.lr_decay_iters", [](RunConfig& c) {
+    c.scheduler.lr_decay_iters = 5;
+    c.scheduler.lr_decay_samples = 5;
+  });
+}
+
 TEST(ResolveRunRules, Batch) {
   expect_broken("train.global_batch_size=10", "multiple of micro_batch_size, which is 4; nearest: 8 or 12",
                 [](RunConfig& c) {
@@ -303,7 +372,7 @@ TEST(ResolveRunRules, Schedule) {
   RunConfig longest = small();
   longest.train.global_batch_size = 4;
   longest.scheduler.lr_decay_iters = std::int64_t{1} << 60;
-  EXPECT_EQ(resolve(longest).schedule.decay_iters, std::int64_t{1} << 60);
+  EXPECT_EQ(resolve(longest).schedule.decay_samples, std::int64_t{1} << 62);
   expect_broken("optimizer.adam_beta2", "below 1", [](RunConfig& c) { c.optimizer.adam_beta2 = 1; });
   expect_broken("optimizer.lr", "at least 0", [](RunConfig& c) { c.optimizer.lr = -1; });
 }
@@ -311,6 +380,11 @@ TEST(ResolveRunRules, Schedule) {
 TEST(ResolveRunRules, DataAndFolders) {
   expect_broken("dataset.data_path", "dataset.kind=mock reads no files",
                 [](RunConfig& c) { c.dataset.data_path = {"a"}; });
+  expect_broken("dataset.dataloader_type", "mock data has no end",
+                [](RunConfig& c) { c.dataset.dataloader_type = DataloaderType::cyclic; });
+  expect_broken("dataset.data_sharding", "only dataset.dataloader_type=cyclic",
+                [](RunConfig& c) { c.dataset.data_sharding = false; });
+  expect_broken("dataset.num_workers", "0", [](RunConfig& c) { c.dataset.num_workers = -1; });
   expect_broken("dataset.data_path", "empty path", [](RunConfig& c) {
     c.dataset.kind = DatasetKind::text;
     c.dataset.data_path = {"a", ""};

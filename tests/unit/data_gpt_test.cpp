@@ -72,7 +72,7 @@ TEST(GptDataset, SamplesAreSlicesOfTheStream) {
           dataset.sample(i, sample);
           const auto from = stream.begin() + seq_length * index.order[static_cast<std::size_t>(i)];
           Ids expected(from, from + seq_length + 1);
-          if (!extra) expected.back() = -1;
+          if (!extra) expected.at(expected.size() - 1) = -1;
           ASSERT_EQ(sample, expected) << "sample " << i << " of length " << seq_length;
         }
         Ids again(sample.size());

@@ -39,8 +39,10 @@ StepMetrics sample_step(std::int64_t step) {
           .lr = 3e-4,
           .tokens = step * 2048,
           .step_ms = 51.5,
+          .data_ms = 0.25,
           .tokens_per_s = 39766.99,
           .tflops_per_device = 0.0834,
+          .global_batch_size = {},
           .mfu = {},
           .loss_scale = {},
           .skipped = false};
@@ -50,10 +52,11 @@ TEST(JsonlSink, WritesTheContractsFieldsInOrder) {
   const TempFolder folder;
   JsonlSink sink(folder / "m.jsonl", AppendFile::Start::empty);
   sink.step(sample_step(1));
-  EXPECT_EQ(slurp(folder / "m.jsonl"),
-            R"({"step":1,"loss":5.545177459716797,"grad_norm":1.25,"lr":0.0003,"tokens":2048,"step_ms":51.5,)"
-            R"("tokens_per_s":39766.99,"tflops_per_device":0.0834,"mfu":null,"skipped":false})"
-            "\n");
+  EXPECT_EQ(
+      slurp(folder / "m.jsonl"),
+      R"({"step":1,"loss":5.545177459716797,"grad_norm":1.25,"lr":0.0003,"tokens":2048,"step_ms":51.5,"data_ms":0.25,)"
+      R"("tokens_per_s":39766.99,"tflops_per_device":0.0834,"mfu":null,"skipped":false})"
+      "\n");
   StepMetrics fp16 = sample_step(2);
   fp16.mfu = 0.5;
   fp16.loss_scale = 65536;

@@ -1,0 +1,256 @@
+// tera inspect: what a path holds, checked, as a table or as JSON.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "apps/commands.h"
+#include "apps/tokenizer_options.h"
+#include "tera/base/error.h"
+#include "tera/base/file.h"
+#include "tera/base/log.h"
+#include "tera/checkpoint/checkpoint.h"
+#include "tera/checkpoint/safetensors.h"
+#include "tera/config/load.h"
+#include "tera/data/dataset_report.h"
+#include "tera/train/memory_plan.h"
+
+namespace tera {
+namespace {
+
+namespace fs = std::filesystem;
+using Rows = nlohmann::ordered_json;  // what was found, in the order in which it is told
+
+constexpr std::size_t max_json_bytes = std::size_t{512} << 20;
+constexpr std::int64_t shown_tokens = 64;
+constexpr int bar_columns = 40;
+
+struct Options {
+  std::string path;
+  TokenizerArguments tokenizer;
+  bool json = false;
+};
+
+struct Findings {
+  Rows rows;
+  std::string picture;  // below the table
+};
+
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+// The beginning of the first document that is not empty.
+void add_first_tokens(const IndexedDataset& data, const Options& options, Rows& rows) {
+  std::int64_t sequence = 0;
+  while (sequence < data.sequences() && data.lengths()[static_cast<std::size_t>(sequence)] == 0) ++sequence;
+  if (sequence == data.sequences()) return;
+  const auto tokenizer = options.tokenizer.given() ? options.tokenizer.make() : nullptr;
+  const std::int64_t length = data.lengths()[static_cast<std::size_t>(sequence)];
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min(length, shown_tokens)));
+  data.read(sequence, 0, tokenizer ? tokenizer->vocab_size() : std::int64_t{1} << 31, ids);
+  rows["first_tokens"] = ids;
+  if (tokenizer) rows["first_text"] = tokenizer->decode(ids);
+}
+
+Findings inspect_dataset(const std::string& prefix, const Options& options) {
+  const IndexedDataset data(prefix);
+  const LengthHistogram lengths = document_lengths(data);
+  Findings found;
+  found.rows = {{"kind", "dataset"},
+                {"path", prefix},
+                {"documents", data.documents()},
+                {"sequences", data.sequences()},
+                {"tokens", data.tokens()},
+                {"dtype", name_of(data.token_type())},
+                {"bytes", static_cast<std::uint64_t>(data.tokens()) * size_of(data.token_type())},
+                {"shortest", lengths.shortest},
+                {"mean", lengths.mean},
+                {"longest", lengths.longest}};
+  if (is_integer(data.token_type())) add_first_tokens(data, options, found.rows);
+  Rows bins = Rows::array();
+  for (const auto& bin : lengths.bins)
+    bins.push_back({{"from", bin.first}, {"to", bin.last}, {"documents", bin.documents}});
+  found.rows["lengths"] = std::move(bins);
+  if (!lengths.bins.empty()) found.picture = draw(lengths, bar_columns);
+  return found;
+}
+
+// Every safetensors file of a list: how many tensors, and how many numbers in them.
+void add_tensors(const std::vector<fs::path>& files, Rows& rows) {
+  std::int64_t tensors = 0, parameters = 0;
+  std::uint64_t bytes = 0;
+  std::set<std::string> dtypes;
+  for (const fs::path& path : files) {
+    const SafetensorsFile file(path);
+    for (const SafetensorsEntry& entry : file.entries()) {
+      std::int64_t count = 1;
+      for (const std::int64_t size : entry.shape) count *= size;
+      parameters += count;
+      bytes += entry.end - entry.begin;
+      dtypes.insert(entry.dtype_name);
+      ++tensors;
+    }
+  }
+  rows["files"] = files.size();
+  rows["tensors"] = tensors;
+  rows["parameters"] = parameters;
+  rows["dtype"] = fmt::format("{}", fmt::join(dtypes, ", "));
+  rows["bytes"] = bytes;
+}
+
+std::vector<fs::path> safetensors_in(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  std::ranges::sort(files);
+  return files;
+}
+
+Findings inspect_checkpoint(const fs::path& path) {
+  const Checkpoint checkpoint(path);
+  const LoadedConfig loaded =
+      load_config_text(checkpoint.config_yaml(), (checkpoint.folder() / "manifest.json").string());
+  Findings found;
+  found.rows = {{"kind", "checkpoint"}, {"path", checkpoint.folder().string()}, {"step", checkpoint.step()}};
+  if (loaded.config.model.arch) found.rows["arch"] = name_of(*loaded.config.model.arch);
+  add_tensors(safetensors_in(checkpoint.folder()), found.rows);
+  return found;
+}
+
+void add_tokenizer(const TokenizerOptions& options, Rows& rows) {
+  const auto tokenizer = make_tokenizer(options);
+  const auto id = [](std::int32_t value) { return value < 0 ? Rows(nullptr) : Rows(value); };
+  rows["tokenizer_type"] = name_of(options.type);
+  rows["vocab_size"] = tokenizer->vocab_size();
+  rows["eod"] = id(tokenizer->eod());
+  rows["bos"] = id(tokenizer->bos());
+  rows["pad"] = id(tokenizer->pad());
+  rows["unk"] = id(tokenizer->unk());
+}
+
+Rows parse_json(const fs::path& path) {
+  try {
+    return Rows::parse(read_whole_file(path, max_json_bytes));
+  } catch (const nlohmann::json::exception& error) {
+    fail_user("{}: {}", path.string(), error.what());
+  }
+}
+
+Findings inspect_hugging_face(const fs::path& folder) {
+  Findings found;
+  found.rows = {{"kind", "Hugging Face folder"}, {"path", folder.string()}};
+  if (path_exists(folder / "config.json")) {
+    const Rows config = parse_json(folder / "config.json");
+    for (const char* key : {"model_type", "num_hidden_layers", "hidden_size", "vocab_size", "torch_dtype"})
+      if (config.is_object() && config.contains(key)) found.rows[fmt::format("config.{}", key)] = config[key];
+  }
+  if (const auto files = safetensors_in(folder); !files.empty()) add_tensors(files, found.rows);
+  if (path_exists(folder / "tokenizer.json"))
+    add_tokenizer({.type = TokenizerKind::hugging_face, .model = folder.string()}, found.rows);
+  return found;
+}
+
+// None if the file is no tokenizer.
+std::optional<TokenizerKind> tokenizer_kind(const fs::path& path) {
+  if (path.extension() == ".model") return TokenizerKind::sentence_piece;
+  if (path.extension() == ".tiktoken") return TokenizerKind::tik;
+  if (path.extension() != ".json") return std::nullopt;
+  const Rows content = parse_json(path);
+  if (content.is_array()) return TokenizerKind::tik;
+  if (content.is_object() && content.contains("model")) return TokenizerKind::hugging_face;
+  return std::nullopt;
+}
+
+Findings inspect_tokenizer(const std::string& path, TokenizerKind kind, const Options& options) {
+  TokenizerOptions tokenizer;
+  if (options.tokenizer.given()) tokenizer = options.tokenizer.options();
+  if (!options.tokenizer.given()) tokenizer.type = kind;
+  tokenizer.model = path;
+  Findings found;
+  found.rows = {{"kind", "tokenizer"}, {"path", path}};
+  add_tokenizer(tokenizer, found.rows);
+  return found;
+}
+
+Findings inspect_folder(const fs::path& path) {
+  if (path_exists(path / "manifest.json") || path_exists(path / "latest")) return inspect_checkpoint(path);
+  if (path_exists(path / "config.json") || path_exists(path / "tokenizer.json") || !safetensors_in(path).empty())
+    return inspect_hugging_face(path);
+  fail_user("{}: no checkpoint (manifest.json, latest) and no Hugging Face folder (config.json, tokenizer.json)",
+            path.string());
+}
+
+Findings inspect(const Options& options) {
+  fs::path path = options.path;
+  if (path.extension() == ".idx" || path.extension() == ".bin")
+    return inspect_dataset(path.replace_extension().string(), options);
+  if (path_exists(options.path + ".idx")) return inspect_dataset(options.path, options);
+  if (is_folder(path)) return inspect_folder(path);
+  require_user(path_exists(path), "{}: there is no such file or folder, and no dataset {}.idx", options.path,
+               options.path);
+  if (path.extension() == ".safetensors") {
+    Findings found;
+    found.rows = {{"kind", "tensors"}, {"path", options.path}};
+    add_tensors({path}, found.rows);
+    return found;
+  }
+  if (const auto kind = tokenizer_kind(path)) return inspect_tokenizer(options.path, *kind, options);
+  fail_user(
+      "{}: not known; it may be a dataset's prefix, a checkpoint, a Hugging Face folder, a tokenizer "
+      "(tokenizer.json, .model, .tiktoken) or a .safetensors file",
+      options.path);
+}
+
+// Names of files need not be UTF-8.
+std::string dump(const Rows& value) { return value.dump(-1, ' ', false, Rows::error_handler_t::replace); }
+
+// Numbers and names as they are, texts quoted: they may hold anything.
+std::string cell(const std::string& key, const Rows& value) {
+  if (key == "bytes") return format_bytes(value.get<std::size_t>());
+  if (key == "mean") return fmt::format("{:.1f}", value.get<double>());
+  if (value.is_string() && key != "first_text") return value.get<std::string>();
+  if (value.is_null()) return "none";
+  return dump(value);
+}
+
+void print_table(const Findings& found) {
+  Log log;
+  std::size_t width = 0;
+  for (const auto& [key, value] : found.rows.items()) width = std::max(width, key.size());
+  for (const auto& [key, value] : found.rows.items())
+    if (key != "lengths") log.info("{:{}}  {}", key, width, cell(key, value));
+  if (!found.picture.empty()) log.info("\n{}", std::string_view(found.picture).substr(0, found.picture.size() - 1));
+}
+
+void run_inspect(const Options& options) {
+  const Findings found = inspect(options);
+  if (options.json)
+    fmt::print("{}\n", dump(found.rows));
+  else
+    print_table(found);
+}
+
+}  // namespace
+
+void add_inspect_command(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("inspect", "what is this: dataset, checkpoint, tokenizer, Hugging Face folder");
+  command->add_option("path", options->path, "a file, a folder, or the prefix of a dataset")
+      ->required()
+      ->type_name("PATH");
+  command->add_flag("--json", options->json, "as one line of JSON");
+  options->tokenizer.add_to(*command);
+  command->callback([options] { run_inspect(*options); });
+}
+
+}  // namespace tera

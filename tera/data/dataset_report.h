@@ -1,0 +1,29 @@
+#pragma once
+// What a dataset looks like: counts, and how long its documents are.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tera/data/indexed_dataset.h"
+
+namespace tera {
+
+// How many documents have how many tokens. A bin reaches from one power of two to the next; none is left out between
+// the first and the last.
+struct LengthHistogram {
+  struct Bin {
+    std::int64_t first = 0, last = 0;  // lengths, both inclusive
+    std::int64_t documents = 0;
+  };
+  std::vector<Bin> bins;
+  std::int64_t shortest = 0, longest = 0;
+  double mean = 0;
+};
+
+LengthHistogram document_lengths(const IndexedDataset& data);
+
+// One line for each bin, drawn with characters; `columns` is for the longest bar.
+std::string draw(const LengthHistogram& histogram, int columns);
+
+}  // namespace tera

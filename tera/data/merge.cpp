@@ -1,0 +1,49 @@
+#include "tera/data/merge.h"
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "tera/base/error.h"
+#include "tera/data/indexed_writer.h"
+
+namespace tera {
+namespace {
+
+std::uint64_t data_bytes(const IndexedDataset& data) {
+  return static_cast<std::uint64_t>(data.tokens()) * size_of(data.token_type());
+}
+
+}  // namespace
+
+PreprocessReport::Output merge_datasets(std::span<const std::string> prefixes, const std::string& output_prefix,
+                                        const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+  require_user(!prefixes.empty(), "--input names no dataset");
+  std::vector<IndexedDataset> inputs;  // all are checked before anything is written
+  std::uint64_t total = 0;
+  for (const std::string& prefix : prefixes) {
+    inputs.emplace_back(prefix).forget_pages();
+    total += data_bytes(inputs.back());
+    require_user(inputs.back().token_type() == inputs.front().token_type(),
+                 "{} holds {} and {} holds {}; only datasets of one type can be merged", inputs.front().prefix(),
+                 name_of(inputs.front().token_type()), inputs.back().prefix(), name_of(inputs.back().token_type()));
+  }
+  IndexedWriter writer(output_prefix, inputs.front().token_type());
+  PreprocessReport::Output report{.prefix = output_prefix, .type = writer.token_type()};
+  const auto tell = [&] {
+    if (progress) progress(writer.data_bytes(), total);
+  };
+  for (const IndexedDataset& input : inputs) {
+    tell();
+    writer.append(input, tell);
+    report.tokens += input.tokens();
+  }
+  writer.complete();
+  tell();
+  writer.publish();
+  report.documents = writer.documents();
+  report.sequences = writer.sequences();
+  return report;
+}
+
+}  // namespace tera

@@ -1,0 +1,157 @@
+#pragma once
+// One thread makes jobs, several work on them, and whoever owns the pipeline takes them back in the order in which they
+// were made. How much is under way is bounded, in jobs and in bytes; jobs are used again, so that their memory is too.
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "tera/base/error.h"
+
+namespace tera {
+
+template <class Job>
+class OrderedPipeline {
+ public:
+  struct Options {
+    int workers = 1;
+    std::size_t jobs = 8;           // under way at a time
+    std::uint64_t bytes = 1 << 26;  // in jobs under way; one job may be larger
+  };
+  // make() returns false when there is nothing more to make; size() tells a job's bytes after it was made. What they
+  // throw comes out of next() when it is that job's turn.
+  struct Steps {
+    std::function<bool(Job&, const std::atomic<bool>& stop)> make;
+    std::function<void(Job&, int worker)> work;
+    std::function<std::uint64_t(const Job&)> size;
+  };
+  enum class State : std::uint8_t { ready, waiting, ended };
+
+  OrderedPipeline(const Options& options, Steps steps)
+      : options_(options), steps_(std::move(steps)), slots_(options.jobs) {
+    try {
+      threads_.emplace_back([this] { make_jobs(); });
+      for (int i = 0; i < options_.workers; ++i) threads_.emplace_back([this, i] { work(i); });
+    } catch (const std::system_error& error) {
+      end_threads();
+      fail_user("the system gives no {} threads ({})", options_.workers + 1, error.what());
+    }
+  }
+  OrderedPipeline(const OrderedPipeline&) = delete;
+  OrderedPipeline& operator=(const OrderedPipeline&) = delete;
+  ~OrderedPipeline() { end_threads(); }
+
+  // Waits until the next job is done, but not longer than this.
+  State next(std::chrono::milliseconds patience) {
+    std::unique_lock lock(mutex_);
+    Slot& slot = slot_of(taken_);
+    const auto over = [&] { return slot.done || (ended_ && taken_ == made_); };
+    if (!owner_wakes_.wait_for(lock, patience, over)) return State::waiting;
+    if (!slot.done && make_error_) std::rethrow_exception(make_error_);
+    if (!slot.done) return State::ended;
+    if (slot.error) std::rethrow_exception(slot.error);
+    return State::ready;
+  }
+  Job& job() { return slot_of(taken_).job; }  // when next() said ready
+  void give_back() {
+    {
+      const std::lock_guard lock(mutex_);
+      Slot& slot = slot_of(taken_++);
+      slot.done = false;
+      bytes_ -= slot.bytes;
+    }
+    maker_wakes_.notify_one();
+  }
+
+ private:
+  struct Slot {
+    Job job;
+    std::uint64_t bytes = 0;
+    bool done = false;
+    std::exception_ptr error;
+  };
+  Slot& slot_of(std::uint64_t number) { return slots_[number % slots_.size()]; }
+
+  void make_jobs() {
+    while (true) {
+      std::unique_lock lock(mutex_);
+      maker_wakes_.wait(lock, [this] {
+        return stop_ || (made_ - taken_ < slots_.size() && (bytes_ < options_.bytes || made_ == taken_));
+      });
+      if (stop_) return;
+      Slot& slot = slot_of(made_);
+      lock.unlock();
+      const bool made = make_one(slot);
+      lock.lock();
+      if (made) {
+        ++made_;
+        bytes_ += slot.bytes;
+        workers_wake_.notify_one();
+        continue;
+      }
+      ended_ = true;
+      workers_wake_.notify_all();
+      owner_wakes_.notify_one();
+      return;
+    }
+  }
+
+  bool make_one(Slot& slot) {
+    try {
+      const bool made = steps_.make(slot.job, stop_);
+      if (made) slot.bytes = steps_.size(slot.job);
+      return made;
+    } catch (...) {
+      make_error_ = std::current_exception();  // read only after ended_ was seen
+      return false;
+    }
+  }
+
+  void work(int worker) {
+    while (true) {
+      std::unique_lock lock(mutex_);
+      workers_wake_.wait(lock, [this] { return stop_ || ended_ || claimed_ < made_; });
+      if (stop_ || claimed_ == made_) return;
+      Slot& slot = slot_of(claimed_++);
+      lock.unlock();
+      try {
+        steps_.work(slot.job, worker);
+      } catch (...) {
+        slot.error = std::current_exception();
+      }
+      lock.lock();
+      slot.done = true;
+      if (&slot == &slot_of(taken_)) owner_wakes_.notify_one();
+    }
+  }
+
+  void end_threads() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    maker_wakes_.notify_all();
+    workers_wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  Options options_;
+  Steps steps_;
+  std::vector<Slot> slots_;
+  std::mutex mutex_;
+  std::condition_variable maker_wakes_, workers_wake_, owner_wakes_;
+  std::uint64_t made_ = 0, claimed_ = 0, taken_ = 0, bytes_ = 0;
+  bool ended_ = false;
+  std::atomic<bool> stop_ = false;
+  std::exception_ptr make_error_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace tera

@@ -1,0 +1,99 @@
+#include "tera/data/prefetch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "tera/base/error.h"
+
+namespace tera {
+
+Prefetch::Slot::Slot(std::size_t rows) : tokens(rows), targets(rows), positions(rows), row_ids(rows) {
+  loaded.rows = {.tokens = tokens, .targets = targets, .positions = positions, .row_ids = row_ids};
+}
+
+Prefetch::Prefetch(const std::vector<BatchSource>& sources, std::unique_ptr<BatchJobs> jobs, const Options& options)
+    : jobs_(std::move(jobs)) {
+  const auto rows = static_cast<std::size_t>(options.batch.micro_batch_size * options.batch.seq_length);
+  const int slots = options.workers > 0 ? std::max(options.ready, options.workers) + 1 : 1;  // one is being used
+  slots_.reserve(static_cast<std::size_t>(slots));  // spans of a slot must stay where they are
+  for (int i = 0; i < slots; ++i) slots_.emplace_back(rows);
+  loaders_.resize(static_cast<std::size_t>(std::max(options.workers, 1)));
+  for (Loaders& own : loaders_)
+    for (const BatchSource& source : sources) own.emplace_back(source, options.batch);
+  for (int i = 0; i < options.workers; ++i)
+    workers_.emplace_back([this, i] { work(loaders_[static_cast<std::size_t>(i)]); });
+}
+
+Prefetch::~Prefetch() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  room_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void Prefetch::read(const BatchJob& job, Loaders& loaders, Slot& slot) {
+  BatchLoader& loader = loaders[job.source];
+  Loaded& loaded = slot.loaded;
+  loaded.own_targets = loader.fill(job.consumed, job.microbatch, loaded.rows);
+  loaded.all_targets = job.microbatch == 0 ? loader.counted_targets(job.consumed, job.samples) : 0;
+}
+
+void Prefetch::work(Loaders& loaders) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    room_.wait(lock, [&] { return stopping_ || no_more_ || started_ < given_back_ + slots_.size(); });
+    if (stopping_ || no_more_) return;
+    const auto job = jobs_->next();
+    if (!job) {
+      no_more_ = true;
+      room_.notify_all();
+      arrival_.notify_one();
+      return;
+    }
+    Slot& mine = slot(started_++);
+    lock.unlock();
+    try {
+      read(*job, loaders, mine);
+    } catch (...) {
+      mine.error = std::current_exception();
+    }
+    lock.lock();
+    mine.ready = true;
+    arrival_.notify_one();
+  }
+}
+
+Prefetch::Slot& Prefetch::wait_for_next() {
+  std::unique_lock lock(mutex_);
+  if (given_back_ < handed_out_) {
+    slot(given_back_++).ready = false;
+    room_.notify_one();
+  }
+  Slot& next = slot(handed_out_);
+  arrival_.wait(lock, [&] { return next.ready || (no_more_ && started_ == handed_out_); });
+  require(next.ready, "a microbatch was asked for after the last");
+  ++handed_out_;
+  return next;
+}
+
+Prefetch::Slot& Prefetch::read_next() {
+  const auto job = jobs_->next();
+  require(job.has_value(), "a microbatch was asked for after the last");
+  read(*job, loaders_.front(), slots_.front());
+  return slots_.front();
+}
+
+const Prefetch::Loaded& Prefetch::next() {
+  const auto begin = std::chrono::steady_clock::now();
+  const Slot& next = workers_.empty() ? read_next() : wait_for_next();
+  waited_ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  if (next.error) std::rethrow_exception(next.error);
+  return next.loaded;
+}
+
+double Prefetch::take_waited_ms() { return std::exchange(waited_ms_, 0); }
+
+}  // namespace tera

@@ -1,0 +1,188 @@
+// tera preprocess, tera dataset merge and tera inspect as users start them. The expected files are those of
+// tools/reference/check_preprocess.py, which shares nothing with this program.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tera/data/indexed_dataset.h"
+#include "tests/end_to_end/program.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+const std::filesystem::path golden = TERA_GOLDEN_DATA "/preprocess";
+const std::string bytes_options = " --tokenizer-type ByteTokenizer --json-keys text title";
+
+class Preprocess : public testing::Test {
+ protected:
+  std::string prefix() const { return (folder_ / "out").string(); }
+  Outcome run(const std::string& input, const std::string& options) const {
+    return run_program("preprocess --input " + input + " --output-prefix " + prefix() + options);
+  }
+  // Runs, and compares both keys with the golden files of a name.
+  void expect_same(const std::string& input, const std::string& options, const std::string& name) const {
+    const Outcome outcome = run(input, options);
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    for (const std::string key : {"text", "title"})
+      for (const std::string end : {".bin", ".idx"})
+        EXPECT_TRUE(slurp(folder_ / ("out_" + key + "_document" + end)) ==
+                    slurp(golden / (name + "_" + key + "_document" + end)))
+            << input << options << " " << key << end;
+  }
+  std::string source(const char* name) const { return (golden / name).string(); }
+
+  const TempFolder folder_;
+};
+
+TEST_F(Preprocess, WritesWhatMegatronWouldWhateverTheWorkers) {
+  for (const std::string workers : {" --workers 1", " --workers 2", " --workers 4"}) {
+    expect_same(source("bytes.jsonl"), bytes_options + workers, "bytes_plain");
+    expect_same(source("bytes.jsonl"), bytes_options + workers + " --append-eod", "bytes_eod");
+  }
+}
+
+TEST_F(Preprocess, ChoosesTheNumberTypeByTheVocabulary) {
+  const std::string numbers = " --tokenizer-type NullTokenizer --json-keys text title --vocab-size ";
+  expect_same(source("numbers16.jsonl"), numbers + "65499", "numbers16_plain");
+  expect_same(source("numbers16.jsonl"), numbers + "65499 --append-eod", "numbers16_eod");
+  expect_same(source("numbers32.jsonl"), numbers + "65500", "numbers32_plain");
+  expect_same(source("numbers32.jsonl"), numbers + "65500 --append-eod", "numbers32_eod");
+}
+
+TEST_F(Preprocess, ReadsCompressedFilesPatternsAndStandardInput) {
+  expect_same(source("bytes.jsonl.gz"), bytes_options, "bytes_plain");
+  expect_same(source("bytes.jsonl.zst"), bytes_options, "bytes_plain");
+  for (const char* name : {"bytes.jsonl", "bytes.jsonl.gz", "bytes.jsonl.zst"})
+    expect_same("- < " + source(name), bytes_options, "bytes_plain");
+  // Two halves, found in the order of their names. The first file's last line may lack its end.
+  const std::string whole = slurp(golden / "bytes.jsonl");
+  const std::size_t cut = whole.find('\n', whole.size() / 2);
+  folder_.write("part-10.jsonl", whole.substr(cut + 1));
+  folder_.write("part-09.jsonl", whole.substr(0, cut));
+  expect_same("'" + (folder_ / "part-*.jsonl").string() + "'", bytes_options, "bytes_plain");
+  expect_same((folder_ / "part-09.jsonl").string() + " - < " + (folder_ / "part-10.jsonl").string(), bytes_options,
+              "bytes_plain");
+}
+
+TEST_F(Preprocess, ABadLineIsOneLineOfErrorAndNoOutput) {
+  const std::string input = folder_.write("in.jsonl", "{\"text\":\"a\"}\n{\"text\":\"b\n{\"text\":\"c\"}\n").string();
+  const Outcome outcome = run(input, " --tokenizer-type ByteTokenizer");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.output,
+            "tera: " + input + ":2: no JSON at byte 11: the string that begins at byte 9 does not end\n");
+  EXPECT_EQ(folder_.files(), 1u);
+  const Outcome skipping = run(input, " --tokenizer-type ByteTokenizer --skip-bad-lines");
+  EXPECT_EQ(skipping.status, 0);
+  EXPECT_TRUE(contains(skipping.output, "skipped: " + input + ":2: ")) << skipping.output;
+  EXPECT_TRUE(contains(skipping.output, "1 lines skipped")) << skipping.output;
+  EXPECT_EQ(IndexedDataset(prefix() + "_text_document").documents(), 2);
+}
+
+TEST_F(Preprocess, MistakesAreTold) {
+  const std::string input = folder_.write("in.jsonl", "{\"text\":\"a\"}\n").string();
+  const auto expect_problem = [&](const Outcome& outcome, const std::string& words) {
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_TRUE(contains(outcome.output, words)) << outcome.output;
+    EXPECT_EQ(folder_.files(), 1u);
+  };
+  expect_problem(run(input, ""), "--tokenizer-type");
+  expect_problem(run(input, " --tokenizer-type ByteTokenizre"), "ByteTokenizre");
+  expect_problem(run("none.jsonl", " --tokenizer-type ByteTokenizer"), "none.jsonl: No such file");
+  expect_problem(run(input, " --tokenizer-type ByteTokenizer --json-keys body"), "in.jsonl:1: the key \"body\"");
+  EXPECT_EQ(run(input, " --tokenizer-type ByteTokenizer > /dev/full").status, 2);
+}
+
+TEST_F(Preprocess, InterruptedItLeavesNothing) {
+  const std::string command = "preprocess --input - --output-prefix " + prefix() + " --tokenizer-type ByteTokenizer";
+  for (const std::string signal : {"INT", "TERM"}) {
+    // Lines, then silence: it waits for more when the signal comes.
+    const Outcome outcome =
+        run_shell("mkfifo " + prefix() + ".pipe; (cat " + source("bytes.jsonl") + "; sleep 20) > " + prefix() +
+                  ".pipe & writer=$!; \"" TERA_PROGRAM "\" " + command + " < " + prefix() +
+                  ".pipe & program=$!; sleep 0.5; ls " + folder_.path().string() + "; kill -" + signal +
+                  " $program; wait $program; echo status $?; kill $writer; rm " + prefix() + ".pipe");
+    EXPECT_TRUE(contains(outcome.output, "out_text_document.bin.tmp")) << outcome.output;  // it was at work
+    EXPECT_TRUE(contains(outcome.output, "tera: interrupted after")) << outcome.output;
+    EXPECT_TRUE(contains(outcome.output, "status 2")) << outcome.output;
+    EXPECT_EQ(folder_.files(), 0u);
+  }
+}
+
+TEST_F(Preprocess, MergedPartsEqualTheWhole) {
+  const std::string whole = slurp(golden / "bytes.jsonl");
+  const std::size_t cut = whole.find('\n', whole.size() / 2) + 1;
+  const auto part = [&](const char* name, const std::string& text) {
+    const std::string input = folder_.write(std::string(name) + ".jsonl", text).string();
+    const std::string output = (folder_ / name).string();
+    EXPECT_EQ(run_program("preprocess --input " + input + " --output-prefix " + output + bytes_options).status, 0);
+    return output + "_text_document";
+  };
+  const std::string a = part("a", whole.substr(0, cut)), b = part("b", whole.substr(cut));
+  const Outcome outcome = run_program("dataset merge --input " + a + " " + b + " --output-prefix " + prefix());
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_TRUE(slurp(prefix() + ".bin") == slurp(golden / "bytes_plain_text_document.bin"));
+  EXPECT_TRUE(slurp(prefix() + ".idx") == slurp(golden / "bytes_plain_text_document.idx"));
+  const std::string wide = (golden / "numbers32_plain_text_document").string();
+  const Outcome mixed = run_program("dataset merge --input " + a + " " + wide + " --output-prefix " + prefix() + "2");
+  EXPECT_EQ(mixed.status, 2);
+  EXPECT_TRUE(contains(mixed.output, "holds uint16 and " + wide + " holds int32")) << mixed.output;
+  EXPECT_FALSE(std::filesystem::exists(prefix() + "2.bin"));
+  EXPECT_EQ(run_program("dataset").status, 2);
+  EXPECT_EQ(run_program("dataset merge --input " + a).status, 2);
+}
+
+TEST(Inspect, DescribesADataset) {
+  const std::string prefix = (golden / "bytes_eod_title_document").string();
+  const Outcome table = run_program("inspect " + prefix + " --tokenizer-type ByteTokenizer");
+  ASSERT_EQ(table.status, 0) << table.output;
+  for (const char* words : {"dataset", "documents", "uint16", "first_text", "█"})
+    EXPECT_TRUE(contains(table.output, words)) << words << "\n" << table.output;
+  const IndexedDataset data(prefix);
+  for (const char* end : {"", ".bin", ".idx"}) {
+    const Outcome outcome = run_program("inspect --json " + prefix + end);
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    const auto found = nlohmann::json::parse(outcome.output);
+    EXPECT_EQ(found["kind"], "dataset");
+    EXPECT_EQ(found["documents"], data.documents());
+    EXPECT_EQ(found["tokens"], data.tokens());
+    EXPECT_EQ(found["dtype"], "uint16");
+    std::int64_t documents = 0;
+    for (const auto& bin : found["lengths"]) documents += bin["documents"].get<std::int64_t>();
+    EXPECT_EQ(documents, data.documents());
+  }
+}
+
+TEST(Inspect, SaysWhatIsWrong) {
+  const TempFolder folder;
+  const auto expect_problem = [](const std::string& arguments, const std::string& words) {
+    const Outcome outcome = run_program("inspect " + arguments);
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_TRUE(contains(outcome.output, words)) << outcome.output;
+    EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
+  };
+  expect_problem((folder / "none").string(), "no such file or folder");
+  expect_problem(folder.path().string(), "no checkpoint");
+  expect_problem(folder.write("a.txt", "x").string(), "not known");
+  const std::string index = slurp(golden / "bytes_eod_title_document.idx");
+  folder.write("cut.bin", slurp(golden / "bytes_eod_title_document.bin"));
+  expect_problem(folder.write("cut.idx", index.substr(0, index.size() - 8)).string(), "cut.idx: document count");
+  expect_problem((golden / "numbers16_plain_text_document").string() + " --tokenizer-type ByteTokenizer",
+                 "outside the vocabulary of 512");
+  expect_problem(folder.write("x.safetensors", "junk").string(), "x.safetensors");
+  expect_problem(folder.write("deep.json", std::string(100'000, '[')).string(), "deep.json");
+}
+
+TEST(Inspect, DescribesTensors) {
+  const Outcome outcome = run_program("inspect --json " TERA_GOLDEN_DATA "/gpt2.safetensors");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const auto found = nlohmann::json::parse(outcome.output);
+  EXPECT_EQ(found["kind"], "tensors");
+  EXPECT_GT(found["parameters"], 1000);
+}
+
+}  // namespace
+}  // namespace tera::test

@@ -1,0 +1,166 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "tera/base/error.h"
+#include "tera/data/prefetch.h"
+#include "tests/support/count_news.h"
+#include "tests/support/expect_error.h"
+
+namespace tera::test {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+// Sample i is 100 i, 100 i + 1, ...; some take longer than others, so that readers overtake each other.
+class UnevenDataset : public Dataset {
+ public:
+  std::int64_t samples() const override { return 1000; }
+  void sample(std::int64_t index, std::span<std::int32_t> tokens) const override {
+    if (index == bad) fail_user("words.bin: token {} is wrong", index);
+    std::this_thread::sleep_for(std::chrono::microseconds(index % 3 * 300));
+    for (std::size_t t = 0; t < tokens.size(); ++t)
+      tokens[t] = static_cast<std::int32_t>(100 * index) + static_cast<std::int32_t>(t);
+    ++reads;
+  }
+  std::int64_t bad = -1;
+  mutable std::atomic<int> reads = 0;
+};
+
+BatchOptions two_rows() { return {.seq_length = 3, .micro_batch_size = 2, .global_batch_size = 6}; }
+
+BatchShape six_samples() {
+  BatchShape batch;
+  batch.micro_batch = 2, batch.global_batch = 6, batch.num_microbatches = 3;
+  return batch;
+}
+
+std::unique_ptr<BatchJobs> steps(std::int64_t consumed, std::int64_t number) {
+  return std::make_unique<TrainJobs>(TrainJobs::Options{.consumed = consumed, .steps = number, .batch = six_samples()});
+}
+
+struct Read {
+  Ids tokens, targets, positions;
+  std::vector<std::int64_t> row_ids;
+  std::int64_t own, all;
+  bool operator==(const Read&) const = default;
+};
+
+Read copy(const Prefetch::Loaded& batch) {
+  return {Ids(batch.rows.tokens.begin(), batch.rows.tokens.end()),
+          Ids(batch.rows.targets.begin(), batch.rows.targets.end()),
+          Ids(batch.rows.positions.begin(), batch.rows.positions.end()),
+          {batch.rows.row_ids.begin(), batch.rows.row_ids.end()},
+          batch.own_targets,
+          batch.all_targets};
+}
+
+std::vector<Read> read_all(std::int64_t consumed, std::int64_t number, int workers, int ready) {
+  const UnevenDataset data;
+  Prefetch prefetch({BatchSource{&data}}, steps(consumed, number),
+                    {.batch = two_rows(), .workers = workers, .ready = ready});
+  std::vector<Read> all;
+  for (std::int64_t i = 0; i < 3 * number; ++i) all.push_back(copy(prefetch.next()));
+  EXPECT_EQ(data.reads, 6 * number) << "samples past the last step were read";
+  EXPECT_TRUE(contains(message_of<Error>([&] { prefetch.next(); }), "after the last"));
+  return all;
+}
+
+TEST(Prefetch, GivesTheSameBatchesWhoeverReads) {
+  const auto in_line = read_all(0, 20, 0, 1);
+  EXPECT_EQ(in_line[4].tokens, (Ids{800, 801, 802, 900, 901, 902}));
+  EXPECT_EQ(in_line[4].own, 6);
+  EXPECT_EQ(in_line[3].all, 18);
+  for (const int workers : {1, 2, 5})
+    for (const int ready : {1, 3, 8}) EXPECT_EQ(read_all(0, 20, workers, ready), in_line) << workers << " " << ready;
+}
+
+TEST(Prefetch, ResumesFromTheSamplesConsumed) {
+  const auto whole = read_all(0, 10, 2, 3), rest = read_all(24, 6, 2, 3);
+  EXPECT_EQ(rest, std::vector(whole.begin() + 12, whole.end()));
+}
+
+// What was made ready is there even when nothing more can be read.
+class GatedDataset final : public UnevenDataset {
+ public:
+  void sample(std::int64_t index, std::span<std::int32_t> tokens) const override {
+    while (index >= open) std::this_thread::yield();
+    UnevenDataset::sample(index, tokens);
+  }
+  std::atomic<std::int64_t> open = 0;
+};
+
+TEST(Prefetch, ReadsAheadWithoutBeingAsked) {
+  GatedDataset data;
+  data.open = 12;
+  Prefetch prefetch({BatchSource{&data}}, steps(0, 5), {.batch = two_rows(), .workers = 1, .ready = 5});
+  while (data.reads < 12) std::this_thread::yield();
+  for (std::int32_t i = 0; i < 5; ++i) EXPECT_EQ(prefetch.next().rows.tokens[0], 200 * i);
+  prefetch.take_waited_ms();
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    data.open = 1000;
+  });
+  prefetch.next(), prefetch.next();
+  EXPECT_GE(prefetch.take_waited_ms(), 5);
+  EXPECT_EQ(prefetch.take_waited_ms(), 0);
+  later.join();
+}
+
+TEST(Prefetch, TellsWhatAReaderFoundWhenItsTurnComes) {
+  UnevenDataset data;
+  data.bad = 9;
+  for (const int workers : {0, 1, 3}) {
+    Prefetch prefetch({BatchSource{&data}}, steps(0, 5), {.batch = two_rows(), .workers = workers, .ready = 6});
+    for (std::int32_t i = 0; i < 4; ++i) EXPECT_EQ(prefetch.next().rows.tokens[0], 200 * i);
+    EXPECT_EQ(message_of<UserError>([&] { prefetch.next(); }), "sample 9: words.bin: token 9 is wrong");
+  }
+}
+
+TEST(Prefetch, EndsWhileOthersReadOrWait) {
+  const UnevenDataset data;
+  for (int i = 0; i < 20; ++i) {
+    Prefetch prefetch({BatchSource{&data}}, steps(0, 50), {.batch = two_rows(), .workers = 3, .ready = 4});
+    for (int j = 0; j < i % 5; ++j) prefetch.next();
+  }
+}
+
+TEST(Prefetch, AllocatesNothingOnceItRuns) {
+  const MockDataset data(512, 1);
+  Prefetch prefetch({BatchSource{&data}}, steps(0, 50), {.batch = two_rows(), .workers = 2, .ready = 3});
+  prefetch.next();
+  EXPECT_EQ(news_during([&] {
+              for (int i = 0; i < 100; ++i) prefetch.next();
+            }),
+            0);
+}
+
+TEST(Prefetch, EvaluatesEachDatasetAgainAndAgain) {
+  const UnevenDataset first, second;
+  Prefetch prefetch(
+      {BatchSource{&first}, BatchSource{&second}},
+      std::make_unique<EvaluationJobs>(EvaluationJobs::Options{.batches = {1, 2}, .batch = six_samples()}),
+      {.batch = two_rows(), .workers = 1, .ready = 3});
+  Ids seen;
+  for (int i = 0; i < 18; ++i) seen.push_back(prefetch.next().rows.tokens[0] / 100);
+  const Ids once{0, 2, 4, 0, 2, 4, 6, 8, 10};
+  EXPECT_EQ(Ids(seen.begin(), seen.begin() + 9), once);
+  EXPECT_EQ(Ids(seen.begin() + 9, seen.end()), once);
+}
+
+TEST(BatchLoader, ReadsNothingWhereNobodyLooksAtIds) {
+  UnevenDataset data;
+  BatchOptions options = two_rows();
+  options.needs_ids = false;
+  Prefetch prefetch({BatchSource{&data}}, steps(6, 1), {.batch = options});
+  const Prefetch::Loaded& batch = prefetch.next();
+  EXPECT_EQ(data.reads, 0);
+  EXPECT_EQ(batch.all_targets, 18);
+  EXPECT_EQ(Ids(batch.rows.positions.begin(), batch.rows.positions.end()), (Ids{0, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(batch.rows.row_ids[5], 23);
+}
+
+}  // namespace
+}  // namespace tera::test
