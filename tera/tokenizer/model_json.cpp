@@ -11,6 +11,14 @@ namespace tera {
 
 using nlohmann::json;
 
+namespace {
+
+bool is_count(const json& value) {
+  return value.is_number_unsigned() || (value.is_number_integer() && value.get<std::int64_t>() >= 0);
+}
+
+}  // namespace
+
 ModelReader::ModelReader(const json& model, std::string where, std::initializer_list<std::string_view> fields)
     : model_(model), where_(std::move(where)) {
   require_user(model_.is_object(), "{} is no JSON object", where_);
@@ -52,7 +60,7 @@ std::string ModelReader::text(const char* name) const {
 
 std::size_t ModelReader::count(const char* name) const {
   const json& found = at(name);
-  require_user(found.is_number_unsigned(), "{} is no count", field(name));
+  require_user(is_count(found), "{} is no count", field(name));
   return found.get<std::size_t>();
 }
 
@@ -64,7 +72,7 @@ bool ModelReader::flag_or(const char* name, bool otherwise) const {
 
 std::int32_t ModelReader::id(const json& value, std::string_view name, std::string_view token) const {
   constexpr std::uint64_t most = std::numeric_limits<std::int32_t>::max() - 1;
-  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > most)
+  if (!is_count(value) || value.get<std::uint64_t>() > most)
     fail_user("{}: the id of '{:.60}' is {:.40}, no number from 0 to {}", field(name), token, value.dump(), most);
   return value.get<std::int32_t>();
 }

@@ -22,7 +22,7 @@ struct FreeContext {
 
 // A pattern that tries more than this at one place is no pattern to cut text with.
 constexpr std::uint32_t most_steps = 10'000'000;
-constexpr std::uint32_t most_heap_kib = 64 * 1024;
+constexpr std::uint32_t most_heap_kib = 256 * 1024;
 constexpr std::size_t longest_text = std::size_t{1} << 31;
 
 std::string message_of(int code) {

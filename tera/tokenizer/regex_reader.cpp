@@ -78,9 +78,9 @@ bool RegexReader::take_class(char32_t letter, bool in_bracket, CodePointSet& fou
 
 // Oniguruma, outside of brackets, looks at what the six numbers of Latin-1 are called rather than at their kind.
 CodePointSet RegexReader::word_set(bool in_bracket) const {
-  CodePointSet set;
-  for (char32_t c = 0; c < unicode::limit; ++c)
-    if (is_word_character(c) && (is_rust() || (c != 0x200c && c != 0x200d))) set.add(c, c);
+  const bool joiners = is_rust();
+  CodePointSet set = CodePointSet::where(
+      [=](char32_t c) { return is_word_character(c) && (joiners || (c != 0x200c && c != 0x200d)); });
   if (!is_rust() && !in_bracket)
     for (const char32_t c : {0xb2, 0xb3, 0xb9, 0xbc, 0xbd, 0xbe}) set.add(c, c);
   return set;

@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 #include "tera/tokenizer/unicode.h"
 
 namespace tera {
 namespace {
-
-bool is_surrogate(char32_t c) { return c >= 0xd800 && c <= 0xdfff; }
 
 // Lower case without what does not count.
 std::string plain_name(std::string_view name) {
@@ -66,10 +65,7 @@ constexpr std::array category_names = {CategoryName{"c", "other", cc, cs},
                                        CategoryName{"zs", "spaceseparator", zs, zs}};
 
 CodePointSet categories(Category first, Category last) {
-  CodePointSet set;
-  for (char32_t c = 0; c < unicode::limit; ++c)
-    if (unicode::between(category(c), first, last)) set.add(c, c);
-  return set;
+  return CodePointSet::where([=](char32_t c) { return unicode::between(category(c), first, last); });
 }
 
 bool add_ranges(CodePointSet& set, std::string_view name) {
@@ -92,18 +88,11 @@ CodePointSet alphabetic() {
   return with_ranges(std::move(set), "other_alphabetic");
 }
 
-CodePointSet white_space() {
-  CodePointSet set;
-  for (char32_t c = 0; c <= 0x3000; ++c)
-    if (is_white_space(c)) set.add(c, c);
-  return set;
-}
-
 std::optional<CodePointSet> named_property(const std::string& name) {
   CodePointSet set;
   if (name == "any") return set.add(0, unicode::limit - 1), set;
   if (name == "ascii") return set.add(0, 127), set;
-  if (name == "space" || name == "whitespace") return white_space();
+  if (name == "space" || name == "whitespace") return CodePointSet::where(is_white_space);
   if (name == "digit") return categories(nd, nd);
   if (name == "alpha" || name == "alphabetic") return alphabetic();
   if (name == "lower" || name == "lowercase") return with_ranges(categories(ll, ll), "other_lowercase");
@@ -114,39 +103,51 @@ std::optional<CodePointSet> named_property(const std::string& name) {
 
 }  // namespace
 
-CodePointSet::CodePointSet() : bits_(unicode::limit) {}
+CodePointSet::CodePointSet() : words_(size / 64) {}
 
 void CodePointSet::add(char32_t first, char32_t last) {
-  for (char32_t c = first; c <= last; ++c)
-    if (!is_surrogate(c)) bits_[c] = true;
+  for (char32_t c = first; c <= last; ++c) {
+    if (c % 64 == 0 && last - c >= 64) {
+      words_[c >> 6] = ~std::uint64_t{0};
+      c += 63;
+    } else {
+      words_[c >> 6] |= std::uint64_t{1} << (c & 63);
+    }
+  }
+  drop_surrogates();
 }
 
 void CodePointSet::add(const CodePointSet& other) {
-  for (char32_t c = 0; c < unicode::limit; ++c)
-    if (other.bits_[c]) bits_[c] = true;
+  std::ranges::transform(words_, other.words_, words_.begin(), std::bit_or());
 }
 
 void CodePointSet::keep(const CodePointSet& other) {
-  for (char32_t c = 0; c < unicode::limit; ++c)
-    if (!other.bits_[c]) bits_[c] = false;
+  std::ranges::transform(words_, other.words_, words_.begin(), std::bit_and());
 }
 
 void CodePointSet::invert() {
-  for (char32_t c = 0; c < unicode::limit; ++c)
-    if (!is_surrogate(c)) bits_[c] = !bits_[c];
+  for (std::uint64_t& word : words_) word = ~word;
+  drop_surrogates();
 }
 
-bool CodePointSet::only_ascii() const { return std::find(bits_.begin() + 128, bits_.end(), true) == bits_.end(); }
+void CodePointSet::drop_surrogates() { std::fill(words_.begin() + 0xd800 / 64, words_.begin() + 0xe000 / 64, 0); }
 
-bool CodePointSet::empty() const { return std::find(bits_.begin(), bits_.end(), true) == bits_.end(); }
+bool CodePointSet::only_ascii() const {
+  return std::all_of(words_.begin() + 2, words_.end(), [](std::uint64_t word) { return word == 0; });
+}
+
+bool CodePointSet::empty() const {
+  return std::ranges::all_of(words_, [](std::uint64_t word) { return word == 0; });
+}
 
 std::string CodePointSet::pattern() const {
   if (empty()) return "(?!)";
   std::string ranges = "[";
-  for (char32_t c = 0; c < unicode::limit; ++c) {
-    if (!bits_[c]) continue;
+  for (char32_t c = 0; c < size; ++c) {
+    if (words_[c >> 6] == 0) c |= 63;
+    if (!contains(c)) continue;
     const char32_t first = c;
-    while (c + 1 < unicode::limit && bits_[c + 1]) ++c;
+    while (c + 1 < size && contains(c + 1)) ++c;
     fmt::format_to(std::back_inserter(ranges), "\\x{{{:x}}}", static_cast<std::uint32_t>(first));
     if (c > first) fmt::format_to(std::back_inserter(ranges), "-\\x{{{:x}}}", static_cast<std::uint32_t>(c));
   }

@@ -12,11 +12,21 @@ namespace tera {
 class CodePointSet {
  public:
   CodePointSet();
+  // All code points for which `test` holds.
+  template <class Test>
+  static CodePointSet where(Test test) {
+    CodePointSet set;
+    for (char32_t c = 0; c < size; ++c)
+      if (test(c)) set.words_[c >> 6] |= std::uint64_t{1} << (c & 63);
+    set.drop_surrogates();
+    return set;
+  }
+
   void add(char32_t first, char32_t last);
   void add(const CodePointSet& other);
   void keep(const CodePointSet& other);  // the intersection
   void invert();
-  bool contains(char32_t c) const { return bits_[c]; }
+  bool contains(char32_t c) const { return words_[c >> 6] >> (c & 63) & 1; }
   bool only_ascii() const;
   bool empty() const;
 
@@ -24,7 +34,10 @@ class CodePointSet {
   std::string pattern() const;
 
  private:
-  std::vector<bool> bits_;  // one for each code point; surrogates are never in
+  static constexpr char32_t size = 0x110000;
+  void drop_surrogates();
+
+  std::vector<std::uint64_t> words_;  // a bit for each code point; surrogates are never in
 };
 
 // \p{NAME}: a category ("Lu", "L", "Letter"), a script ("Han"), or a property such as "Alphabetic". Case, spaces, '_'

@@ -9,7 +9,7 @@
 
 #include "tera/base/error.h"
 #include "tera/tokenizer/model_json.h"
-#include "tera/tokenizer/unicode.h"
+#include "tera/tokenizer/unigram_path.h"
 
 namespace tera {
 namespace {
@@ -45,64 +45,23 @@ class UnigramEncoder final : public WordEncoder {
   explicit UnigramEncoder(const Unigram& model) : model_(model) {}
 
   void encode(std::string_view word, std::vector<std::int32_t>& ids) override {
-    if (word.empty()) return;
-    find_best_path(word);
-    trace_back(word.size());
-    for (std::size_t i = cuts_.size(); i-- > 0;) {
-      if (cuts_[i].id != model_.unk_id_) {
-        ids.push_back(cuts_[i].id);
+    const auto cuts = path_.find({&model_.tokens_, model_.scores_, model_.unk_score_, model_.unk_id_}, word,
+                                 [&](std::string_view character) {
+                                   if (model_.unk_id_ < 0)
+                                     fail_user("'{}' is not in the vocabulary, which has no unknown token", character);
+                                 });
+    for (std::size_t i = cuts.size(); i-- > 0;) {
+      if (cuts[i].id != model_.unk_id_) {
+        ids.push_back(cuts[i].id);
         continue;
       }
-      const std::size_t begin = i + 1 < cuts_.size() ? cuts_[i + 1].end : 0;
-      while (i > 0 && cuts_[i - 1].id == model_.unk_id_) --i;  // neighbours that are unknown are one
-      add_unknown(word.substr(begin, cuts_[i].end - begin), ids);
+      const std::size_t begin = i + 1 < cuts.size() ? cuts[i + 1].end : 0;
+      while (i > 0 && cuts[i - 1].id == model_.unk_id_) --i;  // neighbours that are unknown are one
+      add_unknown(word.substr(begin, cuts[i].end - begin), ids);
     }
   }
 
  private:
-  // The best way to cut the text up to here.
-  struct Step {
-    double score;
-    std::uint32_t begin;  // of the last token
-    std::int32_t id;      // of the last token, negative if there is no way yet
-  };
-  struct Cut {
-    std::size_t end;
-    std::int32_t id;
-  };
-
-  void find_best_path(std::string_view word) {
-    best_.assign(word.size() + 1, Step{0, 0, -1});
-    for (std::size_t begin = 0; begin < word.size();) {
-      const std::size_t character = front_character(word.substr(begin)).bytes;
-      const double score = best_[begin].score;
-      bool single = false;
-      const auto offer = [&](std::size_t bytes, double added, std::int32_t id) {
-        Step& target = best_[begin + bytes];
-        if (target.id < 0 || added + score > target.score)
-          target = {added + score, static_cast<std::uint32_t>(begin), id};
-      };
-      model_.tokens_.for_prefixes(word.substr(begin), [&](std::size_t bytes, std::int32_t id) {
-        offer(bytes, model_.scores_[static_cast<std::size_t>(id)], id);
-        single |= bytes == character;
-      });
-      if (!single) {
-        if (model_.unk_id_ < 0)
-          fail_user("'{}' is not in the vocabulary, which has no unknown token", word.substr(begin, character));
-        offer(character, model_.unk_score_, model_.unk_id_);
-      }
-      begin += character;
-    }
-  }
-
-  void trace_back(std::size_t end) {
-    cuts_.clear();
-    while (end > 0) {
-      cuts_.push_back({end, best_[end].id});
-      end = best_[end].begin;
-    }
-  }
-
   void add_unknown(std::string_view text, std::vector<std::int32_t>& ids) const {
     const std::int32_t known = model_.tokens_.find(text);  // such as the text "<unk>" itself
     const auto byte_id = [&](char c) { return model_.byte_ids_[static_cast<unsigned char>(c)]; };
@@ -115,8 +74,7 @@ class UnigramEncoder final : public WordEncoder {
   }
 
   const Unigram& model_;
-  std::vector<Step> best_;
-  std::vector<Cut> cuts_;  // from the end
+  UnigramPath<double> path_;
 };
 
 Unigram::Unigram(std::span<const Entry> vocabulary, const UnigramOptions& options)

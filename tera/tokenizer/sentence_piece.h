@@ -1,0 +1,41 @@
+#pragma once
+// SentencePiece models, through the library of that name.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tera/tokenizer/tokenizer.h"
+
+namespace sentencepiece {
+class SentencePieceProcessor;
+}
+
+namespace tera {
+
+class SentencePieceUnigram;
+
+// What Megatron calls SentencePieceTokenizer, GPTSentencePieceTokenizer and Llama2Tokenizer: the text's pieces, with no
+// token added at its ends. A document ends with the model's end of sentence.
+class SentencePieceTokenizer final : public Tokenizer {
+ public:
+  explicit SentencePieceTokenizer(const std::filesystem::path& model);  // a UserError that names the file
+  ~SentencePieceTokenizer() override;
+
+  std::unique_ptr<Encoder> make_encoder() const override;
+  // Ids outside of the vocabulary become U+FFFD.
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  std::int64_t vocab_size() const override;
+  std::int32_t eod() const override;
+  std::int32_t pad() const override;
+  std::int32_t bos() const override;
+  std::int32_t unk() const override;
+
+ private:
+  std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
+  std::unique_ptr<const SentencePieceUnigram> unigram_;  // if the model is one
+};
+
+}  // namespace tera

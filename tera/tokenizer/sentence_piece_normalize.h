@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tera/tokenizer/double_array.h"
+#include "tera/tokenizer/sentence_piece_model.h"
+
+namespace tera {
+
+// What SentencePiece does to a text before it looks for pieces: replacements by a table, the longest first, spaces made
+// visible and, if the model wants it, runs of them made one.
+class SentencePieceNormalizer {
+ public:
+  explicit SentencePieceNormalizer(const SentencePieceModel& model);
+
+  void apply(std::string_view text, std::string& normalized) const;
+
+ private:
+  struct Step {
+    std::string_view replacement;
+    std::size_t bytes;  // of the text
+  };
+  Step front(std::string_view text) const;
+
+  DoubleArray user_defined_;  // never changed
+  std::vector<std::uint32_t> trie_;
+  std::string replacements_;
+  std::string space_;  // as it is written
+  bool add_dummy_prefix_, remove_extra_, space_behind_;
+};
+
+}  // namespace tera

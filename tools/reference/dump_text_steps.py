@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Golden results of the steps of tokenizers, made by the packages `tokenizers` 0.23.3 and `sentencepiece` 0.2.2:
+normalizers, splitting by patterns, WordPiece, Unigram, and small SentencePiece models. Their vocabularies are trained
+here on the texts below. Writes tests/golden/data/text_steps.json, unigram.model and bpe.model.
+"""
+import json
+import random
+import tempfile
+from pathlib import Path
+
+import sentencepiece
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "tests" / "golden" / "data"
+
+BLOCKS = [(0x20, 0x7e), (0x61, 0x7a), (0x00, 0x20), (0x7f, 0xff), (0x100, 0x24f), (0x300, 0x36f), (0x370, 0x4ff),
+          (0x590, 0x6ff), (0x900, 0xdff), (0xe00, 0xfff), (0x1100, 0x11ff), (0x1e00, 0x1fff), (0x2000, 0x206f),
+          (0x2100, 0x27bf), (0x3040, 0x30ff), (0x32f0, 0x33ff), (0x4e00, 0x4eff), (0xac00, 0xaca0), (0xa7c0, 0xa7ff),
+          (0xf900, 0xfaff), (0xfe00, 0xffef), (0x1d400, 0x1d4ff), (0x1f1e6, 0x1f1ff), (0x1f600, 0x1f64f),
+          (0x16ea0, 0x16eb8)]
+AWKWARD = ["", " ", "a", "The Quick  brown fox\u2019s \u00c5ngstr\u00f6m, na\u00efve caf\u00e9!",
+           "\u0130stanbul \u03a3\u0391\u03a3", "e\u0301\u0323o\u0308", "\ufb01ne \u2460\u00bd \u3392 \u32ff \U0001f16c",
+           "\ud55c\uad6d\uc5b4 \u1112\u1161\u11ab", "\u4e2d\u6587abc\u65e5\u672c\u8a9e",
+           "line\r\nnext\tcell\u2028x\u00a0y\u3000z", "a\u200db \u200cc \ufffd \x00\x01",
+           "don't DON'T they're \u017f 's 'S",
+           "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea\u2764\ufe0f",
+           "\u0915\u094d\u0937\u093f \u0e01\u0e33", "[UNK] <unk> ##ing \u2581x", "aaaaaaa bbbbbbbb 1234567890",
+           "x" * 120]
+
+
+def texts(count, seed):
+    pick, made = random.Random(seed), []
+    for _ in range(count):
+        blocks = [pick.choice(BLOCKS) for _ in range(pick.randint(1, 3))]
+        made.append("".join(chr(pick.randint(*pick.choice(blocks))) for _ in range(pick.randint(1, 14))))
+    return AWKWARD + made
+
+
+def charsmap(model):
+    """The table of replacements inside of a SentencePiece model: field 2 of field 3."""
+    def fields(data):
+        at = 0
+
+        def number():
+            nonlocal at
+            value = shift = 0
+            while True:
+                byte = data[at]
+                at += 1
+                value |= (byte & 127) << shift
+                shift += 7
+                if byte < 128:
+                    return value
+        while at < len(data):
+            key = number()
+            size = {0: 0, 1: 8, 5: 4}.get(key & 7)
+            if size == 0:
+                yield key >> 3, number()
+                continue
+            size = number() if size is None else size
+            yield key >> 3, data[at:at + size]
+            at += size
+    return dict(fields(dict(fields(model))[3]))[2]
+
+
+def train_text():
+    lines = [line for line in (ROOT / "LICENSE").read_text().splitlines() if line.strip()]
+    return lines + ["caf\u00e9 na\u00efve \u00fcber \u4e2d\u6587 \u65e5\u672c\u8a9e"] * 4
+
+
+def sentence_piece(name, rules, **options):
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / "rules.tsv"
+        table.write_text("".join(f"{' '.join(f'{ord(c):X}' for c in a)}\t{' '.join(f'{ord(c):X}' for c in b)}\n"
+                                 for a, b in rules))
+        source = Path(folder) / "text"
+        source.write_text("\n".join(train_text()))
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(source), model_prefix=f"{folder}/m", normalization_rule_tsv=str(table), vocab_size=400,
+            minloglevel=2, num_threads=1, **options)
+        model = (Path(folder) / "m.model").read_bytes()
+    (DATA / f"{name}.model").write_bytes(model)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    cases = []
+    for text in texts(50, 5) + train_text()[:20]:
+        ids = processor.encode_as_ids(text)
+        cases.append([text, ids, processor.decode_ids(ids)])
+    return model, {"model": f"{name}.model", "eod": processor.eos_id(), "pad": processor.pad_id(),
+                   "bos": processor.bos_id(), "unk": processor.unk_id(), "size": processor.vocab_size(), "cases": cases}
+
+
+RULES = [("\ufb01", "fi"), ("\u00bd", "1\u20442"), ("A\u030a", "\u00c5"), ("\uff41", "a"), ("\u3000", " "),
+         ("\t", " "), ("\u00a0", " "), ("\u200b", ""), ("\u2460", "1"), ("\u00ad", ""), ("e\u0301", "\u00e9"),
+         ("\r", " "), ("\n", " ")]
+
+
+def normalizer_cases(map_bytes):
+    steps = [normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD(), normalizers.Lowercase(),
+             normalizers.StripAccents(), normalizers.Nmt(), normalizers.ByteLevel(), normalizers.Strip(),
+             normalizers.Strip(left=False), normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581"),
+             normalizers.Replace(Regex(r" {2,}|\p{Mn}|^\s"), "-"), normalizers.Replace("", "."),
+             normalizers.Precompiled(map_bytes)]
+    for options in [(True, True, None, True), (True, False, False, False), (False, True, True, False)]:
+        steps.append(normalizers.BertNormalizer(*options))
+    steps.append(normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]))
+    inputs = texts(36, 1)
+    return {"texts": inputs, "steps": [{"json": json.loads(step.__getstate__()),
+                                        "results": [step.normalize_str(text) for text in inputs]} for step in steps]}
+
+
+def split_cases():
+    inputs, splits = texts(24, 2), []
+    behaviors = ["removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"]
+    patterns = [Regex(r"(?i:'s|'t|'re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+(?!\S)|\s+"),
+                Regex(r"\w+|[[:^alpha:]&&[^\d]]$"), Regex(r"a*|\bb"), Regex(r"\p{Han}|\h{2}+|[^\w\s]"), " ", "a"]
+    for number, pattern in enumerate(patterns):
+        for behavior in behaviors if number in (1, 2, 4) else ["isolated"]:
+            for invert in (False, True):
+                split = pre_tokenizers.Split(pattern, behavior, invert)
+                splits.append({"json": json.loads(split.__getstate__()),
+                               "results": [[word for word, _ in split.pre_tokenize_str(text)] for text in inputs]})
+    return {"texts": inputs, "splits": splits}
+
+
+def model_cases(model, words):
+    return {"model": json.loads(Tokenizer(model).to_str())["model"],
+            "cases": [[word, [token.id for token in model.tokenize(word)]] for word in words]}
+
+
+def word_piece_cases():
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.train_from_iterator(train_text(), trainers.WordPieceTrainer(vocab_size=400, special_tokens=["[UNK]"]))
+    words = sorted({word for line in train_text() for word in line.split()})[:120] + texts(60, 3)
+    words += ["e" * 100, "e" * 101]
+    return model_cases(tokenizer.model, words)
+
+
+def unigram_cases(model, byte_fallback):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    vocabulary = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.vocab_size())]
+    if byte_fallback:
+        vocabulary = vocabulary[:100] + [(f"<0x{byte:02X}>", -20.0) for byte in range(256)]
+    words = ["\u2581" + word for line in train_text() for word in line.split()][:120] + texts(60, 4)
+    words += [letter * count for letter in "el=0" for count in (2, 3, 7, 31, 64, 101)]
+    return model_cases(models.Unigram(vocabulary, unk_id=0, byte_fallback=byte_fallback), words)
+
+
+def main():
+    unigram, unigram_model = sentence_piece("unigram", RULES, model_type="unigram", hard_vocab_limit=False)
+    _, bpe_model = sentence_piece("bpe", [("\u3000", " ")], model_type="bpe", byte_fallback=True,
+                                  remove_extra_whitespaces=False, pad_id=3)
+    golden = {"normalizers": normalizer_cases(charsmap(unigram)), "splits": split_cases(),
+              "word_piece": word_piece_cases(),
+              "unigram": [unigram_cases(unigram, False), unigram_cases(unigram, True)],
+              "sentence_piece": [unigram_model, bpe_model]}
+    text = json.dumps(golden, ensure_ascii=False, separators=(",", ":"))
+    (DATA / "text_steps.json").write_text(text + "\n")
+    print(len(text), "bytes")
+
+
+if __name__ == "__main__":
+    main()
