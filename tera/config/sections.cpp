@@ -218,8 +218,8 @@ std::span<const Field> TokenizerConfig::fields() {
       field<&C::merge_file>("merge_file", "GPT2BPETokenizer: merges.txt"),
       field<&C::vocab_size>("vocab_size", "TikTokenizer: ids to use, special tokens included; 0: 131072")
           .within(0, max_index),
-      field<&C::tiktoken_pattern>("tiktoken_pattern",
-                                  "TikTokenizer: how text is cut into words: v1, v2 or a regular expression"),
+      field<&C::tiktoken_pattern>(
+          "tiktoken_pattern", "TikTokenizer: how text is cut into words: v1, v2 or a regular expression; empty: v2"),
       field<&C::tiktoken_num_special_tokens>("tiktoken_num_special_tokens",
                                              "TikTokenizer: ids before those of the file's tokens")
           .within(0, max_index),

@@ -8,6 +8,8 @@
 #include "tera/tokenizer/pre_token_steps.h"
 #include "tera/tokenizer/pre_tokenizers.h"
 #include "tera/tokenizer/token_json.h"
+#include "tera/tokenizer/unigram.h"
+#include "tera/tokenizer/word_piece.h"
 
 namespace tera {
 namespace {
@@ -123,15 +125,56 @@ void read_normalizer(const TokenizerFile& file, TokenizerParts& parts) {
   parts.normalizer = make_normalizer(*value, file.path_of("normalizer"));
 }
 
-void make_model(const TokenizerFile& file, const Steps& steps, TokenizerParts& parts) {
+void make_word_piece(const TokenizerFile& file, TokenizerParts& parts) {
   JsonFields fields(file.parts["model"], file.path_of("model"));
-  // Files from before there were types are told apart by what they have.
-  const std::string type = fields.text("type", !file.scores.empty()  ? "Unigram"
-                                               : file.merges.empty() ? "WordPiece"
-                                                                     : "BPE");
+  WordPieceOptions options{.unk_token = fields.text("unk_token"),
+                           .continuing_subword_prefix = fields.text("continuing_subword_prefix")};
+  options.max_input_chars_per_word = static_cast<std::size_t>(fields.whole("max_input_chars_per_word"));
+  fields.ignore("type");
+  fields.finish();
+  std::vector<WordPiece::Entry> vocab;
+  for (std::size_t id = 0; id < file.tokens.size(); ++id)
+    if (!file.tokens[id].empty()) vocab.emplace_back(file.tokens[id], static_cast<std::int32_t>(id));
+  parts.model = std::make_unique<WordPiece>(vocab, std::move(options));
+}
+
+void make_unigram(const TokenizerFile& file, TokenizerParts& parts) {
+  JsonFields fields(file.parts["model"], file.path_of("model"));
+  UnigramOptions options{.byte_fallback = fields.flag("byte_fallback", false)};
+  const std::int64_t unk = fields.whole("unk_id", -1);
+  require_user(unk < std::ssize(file.tokens), "{}: {} is not an id of the vocabulary, which has {}",
+               fields.path_of("unk_id"), unk, file.tokens.size());
+  options.unk_id = static_cast<std::int32_t>(unk);
+  fields.ignore("type");
+  fields.finish();
+  require_user(!file.tokens.empty(), "{}: no tokens", file.path_of("model.vocab"));
+  std::vector<Unigram::Entry> vocab;
+  for (std::size_t id = 0; id < file.tokens.size(); ++id) vocab.emplace_back(file.tokens[id], file.scores[id]);
+  parts.model = std::make_unique<Unigram>(vocab, options);
+}
+
+// Files from before there were types are told apart by what they have.
+std::string model_type(const TokenizerFile& file) {
+  JsonFields fields(file.parts["model"], file.path_of("model"));
+  if (const auto type = fields.text_if("type")) return *type;
+  if (!file.scores.empty()) return "Unigram";
+  return file.parts["model"].contains("continuing_subword_prefix") && file.merges.empty() ? "WordPiece" : "BPE";
+}
+
+void make_model(const TokenizerFile& file, const Steps& steps, TokenizerParts& parts) {
+  const std::string type = model_type(file);
+  const bool scored = type == "Unigram";
+  require_user(type == "BPE" || type == "WordPiece" || scored,
+               "{}: models of type '{:.80}' are not supported; there are BPE, WordPiece and Unigram",
+               file.path_of("model.type"), type);
+  require_user(scored != file.scores.empty(), "{}: {} was expected for {}", file.path_of("model.vocab"),
+               scored ? "a list of tokens with scores" : "an object of tokens and ids", type);
   if (type == "BPE") return make_bpe(file, steps, parts);
-  fail_user("{}: models of type '{:.80}' are not supported; there are BPE, WordPiece and Unigram",
-            fields.path_of("type"), type);
+  if (scored)
+    make_unigram(file, parts);
+  else
+    make_word_piece(file, parts);
+  if (!steps.empty()) parts.pre_tokenizer = make_pre_tokenizer(steps, /*plain_bytes=*/false);
 }
 
 std::vector<AddedToken> read_added_tokens(const TokenizerFile& file) {

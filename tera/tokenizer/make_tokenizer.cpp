@@ -3,6 +3,7 @@
 #include "tera/base/error.h"
 #include "tera/tokenizer/hugging_face.h"
 #include "tera/tokenizer/plain_tokenizers.h"
+#include "tera/tokenizer/tiktoken.h"
 
 namespace tera {
 namespace {
@@ -37,6 +38,12 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options) {
     case TokenizerKind::bert_case:
       return HuggingFaceTokenizer::load_bert(needed(options, options.vocab_file, "a vocab_file (vocab.txt)"),
                                              options.type == TokenizerKind::bert_lower_case, special);
+    case TokenizerKind::tik:
+      return make_tiktoken({.model = model_of(options, "a JSON list of tokens or a .tiktoken file"),
+                            .pattern = options.tiktoken_pattern,
+                            .num_special_tokens = options.tiktoken_num_special_tokens,
+                            .vocab_size = options.vocab_size,
+                            .special_tokens = options.special_tokens});
     default: break;
   }
   fail_user("tokenizers of type {} are not there yet", name_of(options.type));
