@@ -3,6 +3,7 @@
 #include "tera/base/error.h"
 #include "tera/tokenizer/hugging_face.h"
 #include "tera/tokenizer/plain_tokenizers.h"
+#include "tera/tokenizer/sentence_piece.h"
 #include "tera/tokenizer/tiktoken.h"
 
 namespace tera {
@@ -44,9 +45,12 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options) {
                             .num_special_tokens = options.tiktoken_num_special_tokens,
                             .vocab_size = options.vocab_size,
                             .special_tokens = options.special_tokens});
-    default: break;
+    case TokenizerKind::sentence_piece:
+    case TokenizerKind::gpt_sentence_piece:
+    case TokenizerKind::llama2:
+      return std::make_unique<SentencePieceTokenizer>(model_of(options, "a .model file"));
   }
-  fail_user("tokenizers of type {} are not there yet", name_of(options.type));
+  fail("a kind of tokenizer that does not exist");
 }
 
 std::vector<fs::path> tokenizer_files(const TokenizerOptions& options) {
