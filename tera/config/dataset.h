@@ -31,6 +31,7 @@ struct DatasetConfig {
   bool add_extra_token_to_sequence = true;
   bool drop_last_partial_validation_sequence = true;
   bool reset_position_ids = false;
+  bool reset_attention_mask = false;
   bool eod_mask_loss = false;
   DataloaderType dataloader_type = DataloaderType::single;
   bool data_sharding = true;

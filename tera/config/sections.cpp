@@ -191,6 +191,8 @@ std::span<const Field> DatasetConfig::fields() {
       field<&C::drop_last_partial_validation_sequence>("drop_last_partial_validation_sequence",
                                                        "indexed: leave out validation tokens that fill no sequence"),
       field<&C::reset_position_ids>("reset_position_ids", "positions start over after each end of a document"),
+      field<&C::reset_attention_mask>("reset_attention_mask",
+                                      "tokens attend to their own document only, up to its end of document"),
       field<&C::eod_mask_loss>("eod_mask_loss", "no loss where the input is the end of a document"),
       field<&C::dataloader_type>("dataloader_type",
                                  "order of training samples; single: the dataset's; cyclic: epoch after epoch, each "

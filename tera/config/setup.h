@@ -96,6 +96,7 @@ struct BatchShape {
   std::int64_t seq_length = 0;
   std::int64_t train_iters = 0;
   RampUp rampup;
+  bool packs_documents = false;  // attention stays inside documents
   bool operator==(const BatchShape&) const = default;
 
   // Of the step that begins after so many samples.

@@ -1,6 +1,7 @@
 #include "tera/data/batch_loader.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "tera/base/error.h"
 
@@ -17,13 +18,26 @@ std::int64_t count_microbatches(const BatchOptions& options) {
   return options.global_batch_size / together;
 }
 
+std::int64_t round_up_documents(std::int64_t documents, std::int64_t rows) {
+  return std::min(static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(documents))), rows);
+}
+
 }  // namespace
+
+std::vector<std::int64_t> document_counts(std::int64_t rows) {
+  std::vector<std::int64_t> counts{1};
+  while (counts.back() < rows) counts.push_back(round_up_documents(counts.back() + 1, rows));
+  return counts;
+}
 
 BatchLoader::BatchLoader(const BatchSource& source, const BatchOptions& options)
     : source_(source),
       options_(options),
       microbatches_(count_microbatches(options)),
-      ids_(static_cast<std::size_t>(options.seq_length + 1)) {}
+      ids_(static_cast<std::size_t>(options.seq_length + 1)) {
+  if (options.reset_attention_mask)
+    starts_.reserve(static_cast<std::size_t>(options.micro_batch_size * options.seq_length));
+}
 
 // The target of one place: none after the end of the data, for padding, and (if asked) for what follows a document.
 std::int32_t BatchLoader::target_at(std::size_t place) const {
@@ -67,7 +81,7 @@ void BatchLoader::fill_places(std::int64_t place, const BatchSpans& row) const {
   }
 }
 
-std::int64_t BatchLoader::fill(std::int64_t consumed, std::int64_t microbatch, const BatchSpans& out) {
+BatchCounts BatchLoader::fill(std::int64_t consumed, std::int64_t microbatch, const BatchSpans& out) {
   const auto length = static_cast<std::size_t>(options_.seq_length);
   const std::size_t rows = static_cast<std::size_t>(options_.micro_batch_size) * length;
   require(consumed >= 0 && microbatch >= 0 && microbatch < microbatches_, "microbatch {} is not one of {}", microbatch,
@@ -78,13 +92,32 @@ std::int64_t BatchLoader::fill(std::int64_t consumed, std::int64_t microbatch, c
           out.tokens.size(), out.targets.size(), out.positions.size(), out.row_ids.size());
   const std::int64_t first =
       consumed + (microbatch * options_.data_ranks + options_.data_rank) * options_.micro_batch_size;
-  std::int64_t counted = 0;
+  require(!options_.reset_attention_mask || out.offsets.size() == rows + 1, "{} offsets of documents in {} rows",
+          out.offsets.size(), rows);
+  starts_.clear();
+  BatchCounts counts;
   for (std::int64_t i = 0; i < options_.micro_batch_size; ++i) {
     const std::size_t begin = static_cast<std::size_t>(i) * length;
-    counted += fill_row(first + i, {out.tokens.subspan(begin, length), out.targets.subspan(begin, length),
-                                    out.positions.subspan(begin, length), out.row_ids.subspan(begin, length)});
+    counts.targets += fill_row(first + i, {out.tokens.subspan(begin, length), out.targets.subspan(begin, length),
+                                           out.positions.subspan(begin, length), out.row_ids.subspan(begin, length)});
+    if (options_.reset_attention_mask) note_documents(begin);
   }
-  return counted;
+  if (options_.reset_attention_mask) counts.documents = hand_out_documents(out.offsets);
+  return counts;
+}
+
+// The end of a document belongs to it; every sequence begins a new one.
+void BatchLoader::note_documents(std::size_t first_row) {
+  for (std::size_t i = 0; i + 1 < ids_.size(); ++i)
+    if (i == 0 || ids_[i - 1] == options_.eod) starts_.push_back(static_cast<std::int32_t>(first_row + i));
+}
+
+std::int64_t BatchLoader::hand_out_documents(std::span<std::int32_t> offsets) const {
+  const auto rows = static_cast<std::int32_t>(offsets.size() - 1);
+  const std::int64_t documents = round_up_documents(std::ssize(starts_), rows);
+  std::ranges::fill(offsets.first(static_cast<std::size_t>(documents + 1)), rows);
+  std::ranges::copy(starts_, offsets.begin());
+  return documents;
 }
 
 std::int64_t BatchLoader::counted_targets(std::int64_t consumed, std::int64_t samples) {

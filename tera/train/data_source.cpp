@@ -150,6 +150,17 @@ std::optional<std::int64_t> samples_asked(const Setup& setup, DataSplit split) {
   return times * train.eval_iters * batch;
 }
 
+namespace {
+
+void check_document_ends(const DatasetConfig& dataset, const Tokenizer& tokenizer) {
+  const bool needed = dataset.reset_position_ids || dataset.reset_attention_mask || dataset.eod_mask_loss;
+  require_user(!needed || tokenizer.eod() >= 0,
+               "dataset.reset_position_ids, reset_attention_mask and eod_mask_loss need a tokenizer with an end of "
+               "document; this one has none");
+}
+
+}  // namespace
+
 BatchOptions batch_options(const Setup& setup, const Tokenizer* tokenizer) {
   const DatasetConfig& dataset = setup.config.dataset;
   const bool indexed = dataset.kind == DatasetKind::indexed;  // other data is never padded
@@ -159,7 +170,8 @@ BatchOptions batch_options(const Setup& setup, const Tokenizer* tokenizer) {
           .eod = tokenizer ? tokenizer->eod() : -1,
           .pad = tokenizer && indexed ? tokenizer->pad() : -1,
           .eod_mask_loss = dataset.eod_mask_loss,
-          .reset_position_ids = dataset.reset_position_ids};
+          .reset_position_ids = dataset.reset_position_ids,
+          .reset_attention_mask = setup.batch.packs_documents};
 }
 
 CyclicSampler::Options cyclic_options(const Setup& setup, const Dataset& train) {
@@ -180,6 +192,7 @@ std::unique_ptr<Dataset> make_split(const Setup& setup, DataSplit split) {
 DataSource make_data_source(const Setup& setup) {
   DataSource source;
   source.tokenizer = make_tokenizer(setup);
+  check_document_ends(setup.config.dataset, *source.tokenizer);
   const auto splits = make_splits(setup, *source.tokenizer);
   source.train = splits->make(DataSplit::train);
   if (evaluates(setup)) source.valid = splits->make(DataSplit::valid);
