@@ -35,6 +35,7 @@ BatchLoader::BatchLoader(const BatchSource& source, const BatchOptions& options)
       options_(options),
       microbatches_(count_microbatches(options)),
       ids_(static_cast<std::size_t>(options.seq_length + 1)) {
+  if (source.dataset->has_marks()) marks_.resize(ids_.size());
   if (options.reset_attention_mask)
     starts_.reserve(static_cast<std::size_t>(options.micro_batch_size * options.seq_length));
 }
@@ -43,8 +44,15 @@ BatchLoader::BatchLoader(const BatchSource& source, const BatchOptions& options)
 std::int32_t BatchLoader::target_at(std::size_t place) const {
   const std::int32_t token = ids_[place], next = ids_[place + 1];
   const bool masked = token < 0 || next < 0 || (options_.pad >= 0 && next == options_.pad) ||
-                      (options_.eod_mask_loss && token == options_.eod);
+                      (options_.eod_mask_loss && token == options_.eod) ||
+                      (has_marks() && !(marks_[place + 1] & Dataset::counts));
   return masked ? -1 : next;
+}
+
+// The end of a document belongs to it; every sequence begins a new one.
+bool BatchLoader::begins_document(std::size_t place) const {
+  if (place == 0) return true;
+  return has_marks() ? (marks_[place] & Dataset::begins) != 0 : ids_[place - 1] == options_.eod;
 }
 
 // What is wrong with the data is told with the sample, by which it can be looked at (tera dataset --samples).
@@ -52,6 +60,7 @@ void BatchLoader::read(std::int64_t place) {
   const std::int64_t sample = source_.sampler ? source_.sampler->at(place) : place;
   try {
     source_.dataset->sample(sample, ids_);
+    if (has_marks()) source_.dataset->marks(sample, marks_);
   } catch (const UserError& error) {
     fail_user("sample {}: {}", sample, error.what());
   }
@@ -61,15 +70,16 @@ std::int64_t BatchLoader::fill_row(std::int64_t place, const BatchSpans& row) {
   fill_places(place, row);
   if (!reads_samples()) return 0;
   read(place);
+  const bool resets = options_.reset_position_ids || has_marks();
   std::int64_t counted = 0;
   std::int32_t position = 0;
   for (std::size_t i = 0; i + 1 < ids_.size(); ++i) {
-    const std::int32_t token = ids_[i], target = target_at(i);
-    row.tokens[i] = std::max(token, 0);
+    const std::int32_t target = target_at(i);
+    if (resets && begins_document(i)) position = 0;
+    row.tokens[i] = std::max(ids_[i], 0);
     row.targets[i] = target;
     counted += target >= 0 ? 1 : 0;
     row.positions[i] = position++;
-    if (options_.reset_position_ids && token == options_.eod) position = 0;
   }
   return counted;
 }
@@ -106,10 +116,9 @@ BatchCounts BatchLoader::fill(std::int64_t consumed, std::int64_t microbatch, co
   return counts;
 }
 
-// The end of a document belongs to it; every sequence begins a new one.
 void BatchLoader::note_documents(std::size_t first_row) {
   for (std::size_t i = 0; i + 1 < ids_.size(); ++i)
-    if (i == 0 || ids_[i - 1] == options_.eod) starts_.push_back(static_cast<std::int32_t>(first_row + i));
+    if (begins_document(i)) starts_.push_back(static_cast<std::int32_t>(first_row + i));
 }
 
 std::int64_t BatchLoader::hand_out_documents(std::span<std::int32_t> offsets) const {

@@ -61,11 +61,13 @@ class BatchLoader {
   std::int64_t counted_targets(std::int64_t consumed) { return counted_targets(consumed, options_.global_batch_size); }
 
  private:
+  bool has_marks() const { return !marks_.empty(); }
   bool reads_samples() const {
     return options_.needs_ids || options_.reset_position_ids || options_.reset_attention_mask;
   }
   void read(std::int64_t place);
   std::int32_t target_at(std::size_t place) const;
+  bool begins_document(std::size_t place) const;
   std::int64_t fill_row(std::int64_t place, const BatchSpans& row);
   void note_documents(std::size_t first_row);
   std::int64_t hand_out_documents(std::span<std::int32_t> offsets) const;
@@ -75,6 +77,7 @@ class BatchLoader {
   BatchOptions options_;
   std::int64_t microbatches_;
   std::vector<std::int32_t> ids_;     // [S+1] the sample being read
+  std::vector<std::uint8_t> marks_;   // [S+1] of it, where there are such
   std::vector<std::int32_t> starts_;  // of documents in the microbatch being filled
 };
 
