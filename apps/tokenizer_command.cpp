@@ -11,6 +11,7 @@
 
 #include "apps/commands.h"
 #include "apps/tokenizer_options.h"
+#include "apps/tokenizer_train.h"
 #include "tera/base/error.h"
 #include "tera/base/file.h"
 #include "tera/tokenizer/json_lines.h"
@@ -98,6 +99,7 @@ std::shared_ptr<TokenizerArguments> add_arguments(CLI::App& command) {
 void add_tokenizer_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("tokenizer", "text to ids and back; what a tokenizer is; train one");
   command->require_subcommand(1);
+  add_tokenizer_train(*command);
 
   CLI::App* encode = command->add_subcommand("encode", "JSON strings on standard input, a line each, to lists of ids");
   encode->callback([arguments = add_arguments(*encode)] { encode_lines(*arguments->make()); });

@@ -16,7 +16,7 @@ struct TokenizerConfig {
   TokenizerKind tokenizer_type = TokenizerKind::byte;
   std::string tokenizer_model, vocab_file, merge_file;
   std::int64_t vocab_size = 0;
-  std::string tiktoken_pattern = "v2";
+  std::string tiktoken_pattern;  // empty: v2, unless the file is a .tiktoken, which needs one
   std::int64_t tiktoken_num_special_tokens = 1000;
   std::vector<std::string> special_tokens;
   bool tokenizer_hf_no_include_special_tokens = false;

@@ -8,6 +8,8 @@
 #include "tera/tokenizer/pre_token_steps.h"
 #include "tera/tokenizer/pre_tokenizers.h"
 #include "tera/tokenizer/token_json.h"
+#include "tera/tokenizer/unigram.h"
+#include "tera/tokenizer/word_piece.h"
 
 namespace tera {
 namespace {
@@ -73,13 +75,19 @@ bool takes_plain_bytes(const BpeData& data, const Steps& steps) {
          data.continuing_subword_prefix.empty() && data.end_of_word_suffix.empty();
 }
 
+// Where the encoder can do what the normalizer asks for, no copy of the text is needed; tokens that are looked for
+// behind the normalizer need that copy.
+constexpr TextRule spaces_by_encoder{
+    .spaces = SpaceRule{.split = false, .replace_all = true}, .prefix_space = true, .prefix_in_any_case = true};
+constexpr TextRule spaces_by_normalizer{.spaces = SpaceRule{.split = false, .replace_all = false}};
+
 TextRule bpe_rule(const Steps& steps, bool plain_bytes) {
   TextRule rule;
   if (plain_bytes) {
     rule.pattern = pattern_of(steps);
     rule.prefix_space = rule.pattern && steps.back().add_prefix_space;
   } else if (steps.empty()) {
-    rule.spaces = SpaceRule{.split = false, .replace_all = false};
+    rule = spaces_by_normalizer;
   } else if (steps.size() == 1 && steps[0].kind == PreTokenKind::metaspace && steps[0].character == space_mark) {
     rule.spaces = SpaceRule{.split = steps[0].split, .replace_all = true};
     rule.prefix_space = steps[0].prepend != PrependScheme::never;
@@ -101,37 +109,93 @@ void make_bpe(const TokenizerFile& file, const Steps& steps, TokenizerParts& par
   }
 }
 
-// Llama 2's way to say what Metaspace says: a space mark before the text and in place of every space. Done by the
-// encoder, it needs no copy of the text.
-bool is_space_normalizer(const Json& normalizer) {
-  static const Json prepend{{"type", "Prepend"}, {"prepend", space_mark}};
+const Json& replaced_spaces() {
   static const Json replace{{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", space_mark}};
-  static const Json both{{"type", "Sequence"}, {"normalizers", Json::array({prepend, replace})}};
-  return normalizer == both;
+  return replace;
 }
 
-void read_normalizer(const TokenizerFile& file, TokenizerParts& parts) {
-  const Json* value = part_of(file, "normalizer");
+// Llama 2's way to say what Metaspace says: a space mark before the text and in place of every space.
+const Json& spaces_and_prefix() {
+  static const Json prepend{{"type", "Prepend"}, {"prepend", space_mark}};
+  static const Json both{{"type", "Sequence"}, {"normalizers", Json::array({prepend, replaced_spaces()})}};
+  return both;
+}
+
+// Gemma cuts at spaces, of which its normalizer leaves none.
+bool cuts_nothing(const Steps& steps, const Json* normalizer) {
+  return steps.size() == 1 && steps[0].kind == PreTokenKind::split && !steps[0].is_regex && steps[0].pattern == " " &&
+         !steps[0].invert && normalizer != nullptr && *normalizer == replaced_spaces();
+}
+
+bool none_normalized(const TokenizerParts& parts) {
+  return std::ranges::none_of(parts.added, [](const AddedToken& token) { return token.normalized; });
+}
+
+void read_normalizer(const TokenizerFile& file, const Json* value, TokenizerParts& parts) {
   if (value == nullptr || *value == Json{{"type", "Sequence"}, {"normalizers", Json::array()}}) return;
-  const bool none_normalized =
-      std::ranges::none_of(parts.added, [](const AddedToken& token) { return token.normalized; });
-  if (parts.rule.spaces && !parts.rule.spaces->replace_all && none_normalized && is_space_normalizer(*value)) {
-    parts.rule = {
-        .spaces = SpaceRule{.split = false, .replace_all = true}, .prefix_space = true, .prefix_in_any_case = true};
-    return;
-  }
-  parts.normalizer = make_normalizer(*value, file.path_of("normalizer"));
+  if (parts.rule.spaces && !parts.rule.spaces->replace_all && none_normalized(parts) && *value == spaces_and_prefix())
+    parts.rule = spaces_by_encoder;
+  else
+    parts.normalizer = make_normalizer(*value, file.path_of("normalizer"));
+}
+
+// Tokens that came later may need the normalizer after all.
+void keep_normalizer(TokenizerParts& parts) {
+  if (!parts.rule.prefix_in_any_case || none_normalized(parts)) return;
+  parts.rule = spaces_by_normalizer;
+  parts.normalizer = make_normalizer(spaces_and_prefix(), "normalizer");
+}
+
+void make_word_piece(const TokenizerFile& file, TokenizerParts& parts) {
+  JsonFields fields(file.parts["model"], file.path_of("model"));
+  WordPieceOptions options{.unk_token = fields.text("unk_token"),
+                           .continuing_subword_prefix = fields.text("continuing_subword_prefix")};
+  options.max_input_chars_per_word = static_cast<std::size_t>(fields.whole("max_input_chars_per_word"));
+  fields.ignore("type");
+  fields.finish();
+  std::vector<WordPiece::Entry> vocab;
+  for (std::size_t id = 0; id < file.tokens.size(); ++id)
+    if (!file.tokens[id].empty()) vocab.emplace_back(file.tokens[id], static_cast<std::int32_t>(id));
+  parts.model = std::make_unique<WordPiece>(vocab, std::move(options));
+}
+
+void make_unigram(const TokenizerFile& file, TokenizerParts& parts) {
+  JsonFields fields(file.parts["model"], file.path_of("model"));
+  UnigramOptions options{.byte_fallback = fields.flag("byte_fallback", false)};
+  const std::int64_t unk = fields.whole("unk_id", -1);
+  require_user(unk < std::ssize(file.tokens), "{}: {} is not an id of the vocabulary, which has {}",
+               fields.path_of("unk_id"), unk, file.tokens.size());
+  options.unk_id = static_cast<std::int32_t>(unk);
+  fields.ignore("type");
+  fields.finish();
+  require_user(!file.tokens.empty(), "{}: no tokens", file.path_of("model.vocab"));
+  std::vector<Unigram::Entry> vocab;
+  for (std::size_t id = 0; id < file.tokens.size(); ++id) vocab.emplace_back(file.tokens[id], file.scores[id]);
+  parts.model = std::make_unique<Unigram>(vocab, options);
+}
+
+// Files from before there were types are told apart by what they have.
+std::string model_type(const TokenizerFile& file) {
+  JsonFields fields(file.parts["model"], file.path_of("model"));
+  if (const auto type = fields.text_if("type")) return *type;
+  if (!file.scores.empty()) return "Unigram";
+  return file.parts["model"].contains("continuing_subword_prefix") && file.merges.empty() ? "WordPiece" : "BPE";
 }
 
 void make_model(const TokenizerFile& file, const Steps& steps, TokenizerParts& parts) {
-  JsonFields fields(file.parts["model"], file.path_of("model"));
-  // Files from before there were types are told apart by what they have.
-  const std::string type = fields.text("type", !file.scores.empty()  ? "Unigram"
-                                               : file.merges.empty() ? "WordPiece"
-                                                                     : "BPE");
+  const std::string type = model_type(file);
+  const bool scored = type == "Unigram";
+  require_user(type == "BPE" || type == "WordPiece" || scored,
+               "{}: models of type '{:.80}' are not supported; there are BPE, WordPiece and Unigram",
+               file.path_of("model.type"), type);
+  require_user(scored != file.scores.empty(), "{}: {} was expected for {}", file.path_of("model.vocab"),
+               scored ? "a list of tokens with scores" : "an object of tokens and ids", type);
   if (type == "BPE") return make_bpe(file, steps, parts);
-  fail_user("{}: models of type '{:.80}' are not supported; there are BPE, WordPiece and Unigram",
-            fields.path_of("type"), type);
+  if (scored)
+    make_unigram(file, parts);
+  else
+    make_word_piece(file, parts);
+  if (!steps.empty()) parts.pre_tokenizer = make_pre_tokenizer(steps, /*plain_bytes=*/false);
 }
 
 std::vector<AddedToken> read_added_tokens(const TokenizerFile& file) {
@@ -199,8 +263,10 @@ TokenizerParts assemble_tokenizer(TokenizerFile file) {
              *decoder = part_of(file, "decoder");
   Steps steps;
   if (pre_tokenizer != nullptr) steps = read_pre_tokenizer(*pre_tokenizer, file.path_of("pre_tokenizer"));
+  const Json* normalizer = part_of(file, "normalizer");
+  if (cuts_nothing(steps, normalizer)) steps.clear();
   make_model(file, steps, parts);
-  read_normalizer(file, parts);
+  read_normalizer(file, normalizer, parts);
   if (post_processor != nullptr)
     parts.post_processor = read_post_processor(*post_processor, file.path_of("post_processor"));
   parts.has_post_processor = post_processor != nullptr;
@@ -217,6 +283,7 @@ void apply_config(TokenizerParts& parts, const SpecialTokensConfig& config) {
   for (const auto& token : config.named)
     if (token) add_missing(*token);
   for (const AddedToken& token : config.extra) add_missing(token);
+  keep_normalizer(parts);
   if (!config.add_bos && !config.add_eos && parts.has_post_processor) return;
   parts.post_processor = {};
   const auto id_of = [&](SpecialRole role) { return config[role] ? id_of_token(parts, config[role]->content) : -1; };

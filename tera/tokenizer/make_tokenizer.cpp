@@ -3,6 +3,8 @@
 #include "tera/base/error.h"
 #include "tera/tokenizer/hugging_face.h"
 #include "tera/tokenizer/plain_tokenizers.h"
+#include "tera/tokenizer/sentence_piece.h"
+#include "tera/tokenizer/tiktoken.h"
 
 namespace tera {
 namespace {
@@ -37,9 +39,18 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options) {
     case TokenizerKind::bert_case:
       return HuggingFaceTokenizer::load_bert(needed(options, options.vocab_file, "a vocab_file (vocab.txt)"),
                                              options.type == TokenizerKind::bert_lower_case, special);
-    default: break;
+    case TokenizerKind::tik:
+      return make_tiktoken({.model = model_of(options, "a JSON list of tokens or a .tiktoken file"),
+                            .pattern = options.tiktoken_pattern,
+                            .num_special_tokens = options.tiktoken_num_special_tokens,
+                            .vocab_size = options.vocab_size,
+                            .special_tokens = options.special_tokens});
+    case TokenizerKind::sentence_piece:
+    case TokenizerKind::gpt_sentence_piece:
+    case TokenizerKind::llama2:
+      return std::make_unique<SentencePieceTokenizer>(model_of(options, "a .model file"));
   }
-  fail_user("tokenizers of type {} are not there yet", name_of(options.type));
+  fail("a kind of tokenizer that does not exist");
 }
 
 std::vector<fs::path> tokenizer_files(const TokenizerOptions& options) {

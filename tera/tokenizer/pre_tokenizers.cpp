@@ -1,6 +1,6 @@
 #include "tera/tokenizer/pre_tokenizers.h"
 
-#include <algorithm>
+#include <array>
 #include <limits>
 
 #include "tera/base/error.h"
@@ -49,6 +49,51 @@ class Cutter final : public PreTokenizer {
 template <class Find>
 std::unique_ptr<PreTokenizer> make_cutter(SplitBehavior behavior, Find find) {
   return std::make_unique<Cutter<Find>>(behavior, std::move(find));
+}
+
+// What becomes of a character in the steps that look at each alone.
+enum class Fate : std::uint8_t { part, dropped, alone };  // part of a piece; left out; a piece of its own
+
+// class_of(code) says which. Looked up in a table for ASCII.
+template <class FateOf>
+class CharacterCutter final : public PreTokenizer {
+ public:
+  explicit CharacterCutter(FateOf fate_of) : fate_of_(std::move(fate_of)) {
+    for (char32_t c = 0; c < ascii_.size(); ++c) ascii_[c] = fate_of_(c);
+  }
+
+  void apply(PieceText& text) const override {
+    std::vector<Piece> pieces;
+    pieces.reserve(text.text.size() / 4 + text.pieces.size());
+    for (const Piece piece : text.pieces) cut(text.text, piece, pieces);
+    text.pieces = std::move(pieces);
+  }
+
+ private:
+  void cut(const std::string& text, Piece piece, std::vector<Piece>& pieces) const {
+    std::uint32_t begin = piece.begin;
+    for (std::uint32_t i = piece.begin; i < piece.end;) {
+      const auto byte = static_cast<unsigned char>(text[i]);
+      Utf8Character c{byte, 1};
+      if (byte >= ascii_.size()) c = front_character(text.data() + i, piece.end - i);
+      const Fate fate = byte < ascii_.size() ? ascii_[byte] : fate_of_(c.code);
+      if (fate != Fate::part) {
+        if (begin < i) pieces.push_back({begin, i});
+        begin = i + c.bytes;
+        if (fate == Fate::alone) pieces.push_back({i, begin});
+      }
+      i += c.bytes;
+    }
+    if (begin < piece.end) pieces.push_back({begin, piece.end});
+  }
+
+  FateOf fate_of_;
+  std::array<Fate, 128> ascii_{};
+};
+
+template <class FateOf>
+std::unique_ptr<PreTokenizer> cut_characters(FateOf fate_of) {
+  return std::make_unique<CharacterCutter<FateOf>>(std::move(fate_of));
 }
 
 // Matches are the characters that `is_match` holds for, one by one.
@@ -184,12 +229,9 @@ void add_metaspace(const PreTokenStep& step, Chain& chain) {
     const bool begins = piece.starts_with(' ') || piece.starts_with(step.character);
     if (!begins && (step.prepend == PrependScheme::always || (step.prepend == PrependScheme::first && first)))
       out += step.character;
-    for (const char c : piece) {
-      if (c == ' ')
-        out += step.character;
-      else
-        out += c;
-    }
+    for (std::size_t space; (space = piece.find(' ')) != std::string_view::npos; piece.remove_prefix(space + 1))
+      out.append(piece.substr(0, space)).append(step.character);
+    out += piece;
   }));
   if (step.split) chain.add(make_cutter(SplitBehavior::merged_with_next, by_text(step.character)));
 }
@@ -211,22 +253,24 @@ void add_step(const PreTokenStep& step, bool plain_bytes, Chain& chain) {
     case PreTokenKind::metaspace: return add_metaspace(step, chain);
     case PreTokenKind::split: return chain.add(make_split(step));
     case PreTokenKind::digits:
-      return chain.add(make_cutter(step.individual_digits ? SplitBehavior::isolated : SplitBehavior::contiguous,
-                                   by_character([](char32_t c) { return is_numeric(c); })));
+      if (step.individual_digits)
+        return chain.add(cut_characters([](char32_t c) { return is_numeric(c) ? Fate::alone : Fate::part; }));
+      return chain.add(make_cutter(SplitBehavior::contiguous, by_character([](char32_t c) { return is_numeric(c); })));
     case PreTokenKind::punctuation:
       return chain.add(make_cutter(step.behavior, by_character([](char32_t c) { return is_bert_punctuation(c); })));
     case PreTokenKind::whitespace:
       return chain.add(make_cutter(SplitBehavior::removed,
                                    [](std::string_view text, auto&& emit) { find_between_words(text, emit); }));
     case PreTokenKind::whitespace_split:
-      return chain.add(make_cutter(SplitBehavior::removed, by_character([](char32_t c) { return is_white_space(c); })));
+      return chain.add(cut_characters([](char32_t c) { return is_white_space(c) ? Fate::dropped : Fate::part; }));
     case PreTokenKind::bert:
-      chain.add(make_cutter(SplitBehavior::removed, by_character([](char32_t c) { return is_white_space(c); })));
-      return chain.add(
-          make_cutter(SplitBehavior::isolated, by_character([](char32_t c) { return is_bert_punctuation(c); })));
+      return chain.add(cut_characters([](char32_t c) {
+        return is_white_space(c) ? Fate::dropped : is_bert_punctuation(c) ? Fate::alone : Fate::part;
+      }));
     case PreTokenKind::delimiter:
-      return chain.add(make_cutter(SplitBehavior::removed, by_character([wanted = front_character(step.character).code](
-                                                                            char32_t c) { return c == wanted; })));
+      return chain.add(cut_characters([wanted = front_character(step.character).code](char32_t c) {
+        return c == wanted ? Fate::dropped : Fate::part;
+      }));
     case PreTokenKind::fixed_length: return chain.add(make_cutter(SplitBehavior::isolated, by_length(step.length)));
   }
 }

@@ -73,6 +73,12 @@ std::optional<SplitPattern> known_split_pattern(std::span<const std::string> reg
   return SplitPattern::deepseek_v3;
 }
 
+std::string_view regex_of(SplitPattern pattern) {
+  for (const auto& [spelling, known] : known_patterns)
+    if (known == pattern) return spelling;
+  return {};
+}
+
 std::size_t first_word(SplitPattern pattern, std::string_view text) {
   return split::with_scanner(pattern, [&](auto scanner) {
     const char* const end = text.data() + text.size();

@@ -26,6 +26,9 @@ std::optional<SplitPattern> known_split_pattern(std::string_view regex);
 // The same for a sequence of splits, each isolating the matches of its expression.
 std::optional<SplitPattern> known_split_pattern(std::span<const std::string> regexes);
 
+// How the pattern is spelled; empty for one that takes several splits.
+std::string_view regex_of(SplitPattern pattern);
+
 // The number of bytes of the first word of the text, which is not empty.
 std::size_t first_word(SplitPattern pattern, std::string_view text);
 

