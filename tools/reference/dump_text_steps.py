@@ -3,13 +3,15 @@
 normalizers, splitting by patterns, WordPiece, Unigram, and small SentencePiece models. Their vocabularies are trained
 here on the texts below. Writes tests/golden/data/text_steps.json, unigram.model and bpe.model.
 """
+import collections
+import contextlib
 import json
 import random
 import tempfile
 from pathlib import Path
 
 import sentencepiece
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "golden" / "data"
@@ -70,16 +72,14 @@ def train_text():
 
 
 def sentence_piece(name, rules, **options):
-    with tempfile.TemporaryDirectory() as folder:
-        table = Path(folder) / "rules.tsv"
-        table.write_text("".join(f"{' '.join(f'{ord(c):X}' for c in a)}\t{' '.join(f'{ord(c):X}' for c in b)}\n"
-                                 for a, b in rules))
-        source = Path(folder) / "text"
-        source.write_text("\n".join(train_text()))
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # paths become part of the model
+        Path("rules.tsv").write_text("".join(
+            f"{' '.join(f'{ord(c):X}' for c in a)}\t{' '.join(f'{ord(c):X}' for c in b)}\n" for a, b in rules))
+        Path("text").write_text("\n".join(train_text()))
         sentencepiece.SentencePieceTrainer.train(
-            input=str(source), model_prefix=f"{folder}/m", normalization_rule_tsv=str(table), vocab_size=400,
-            minloglevel=2, num_threads=1, **options)
-        model = (Path(folder) / "m.model").read_bytes()
+            input="text", model_prefix="m", normalization_rule_tsv="rules.tsv", vocab_size=400, minloglevel=2,
+            num_threads=1, **options)
+        model = Path("m.model").read_bytes()
     (DATA / f"{name}.model").write_bytes(model)
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     cases = []
@@ -124,17 +124,22 @@ def split_cases():
 
 
 def model_cases(model, words):
-    return {"model": json.loads(Tokenizer(model).to_str())["model"],
+    """As a file: numbers are not all read as the doubles that they mean."""
+    text = Tokenizer(model).to_str()
+    model = Tokenizer.from_str(text).model
+    return {"model": json.loads(text)["model"],
             "cases": [[word, [token.id for token in model.tokenize(word)]] for word in words]}
 
 
 def word_piece_cases():
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.train_from_iterator(train_text(), trainers.WordPieceTrainer(vocab_size=400, special_tokens=["[UNK]"]))
-    words = sorted({word for line in train_text() for word in line.split()})[:120] + texts(60, 3)
-    words += ["e" * 100, "e" * 101]
-    return model_cases(tokenizer.model, words)
+    lines = sorted({word for line in train_text() for word in line.split()})
+    counts = collections.Counter(piece for word in lines for n in (2, 3, 4) for piece in (word[:n], "##" + word[-n:]))
+    pieces = sorted(piece for piece, count in counts.items() if count > 3) + lines[::9]
+    letters = sorted({letter for word in lines for letter in word})
+    pieces = ["[UNK]"] + letters[::2] + ["##" + letter for letter in letters] + pieces
+    vocabulary = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
+    words = lines[:120] + texts(60, 3) + ["e" * 100, "e" * 101]
+    return model_cases(models.WordPiece(vocabulary, unk_token="[UNK]"), words)
 
 
 def unigram_cases(model, byte_fallback):
@@ -147,13 +152,22 @@ def unigram_cases(model, byte_fallback):
     return model_cases(models.Unigram(vocabulary, unk_id=0, byte_fallback=byte_fallback), words)
 
 
+def tie_cases():
+    """Runs of a letter can be cut in many ways of equal score: what wins hangs on the last bits of scores and sums."""
+    pick, vocabulary, words = random.Random(6), [("<unk>", 0.0)], []
+    for letter in "abcdefghijkl":
+        vocabulary += [(letter * length, -1.0 - 0.3 * length - pick.random() / 10) for length in (1, 2, 3, 5, 8)]
+        words += [letter * count for count in range(20, 140, 9)]
+    return model_cases(models.Unigram(vocabulary, unk_id=0, byte_fallback=False), words)
+
+
 def main():
     unigram, unigram_model = sentence_piece("unigram", RULES, model_type="unigram", hard_vocab_limit=False)
     _, bpe_model = sentence_piece("bpe", [("\u3000", " ")], model_type="bpe", byte_fallback=True,
                                   remove_extra_whitespaces=False, pad_id=3)
     golden = {"normalizers": normalizer_cases(charsmap(unigram)), "splits": split_cases(),
               "word_piece": word_piece_cases(),
-              "unigram": [unigram_cases(unigram, False), unigram_cases(unigram, True)],
+              "unigram": [unigram_cases(unigram, False), unigram_cases(unigram, True), tie_cases()],
               "sentence_piece": [unigram_model, bpe_model]}
     text = json.dumps(golden, ensure_ascii=False, separators=(",", ":"))
     (DATA / "text_steps.json").write_text(text + "\n")
