@@ -269,7 +269,6 @@ TokenizerParts assemble_tokenizer(TokenizerFile file) {
   read_normalizer(file, normalizer, parts);
   if (post_processor != nullptr)
     parts.post_processor = read_post_processor(*post_processor, file.path_of("post_processor"));
-  parts.has_post_processor = post_processor != nullptr;
   if (decoder != nullptr) parts.decoder = make_decoder(*decoder, file.path_of("decoder"));
   return parts;
 }
@@ -284,12 +283,6 @@ void apply_config(TokenizerParts& parts, const SpecialTokensConfig& config) {
     if (token) add_missing(*token);
   for (const AddedToken& token : config.extra) add_missing(token);
   keep_normalizer(parts);
-  if (!config.add_bos && !config.add_eos && parts.has_post_processor) return;
-  parts.post_processor = {};
-  const auto id_of = [&](SpecialRole role) { return config[role] ? id_of_token(parts, config[role]->content) : -1; };
-  const std::int32_t bos = id_of(SpecialRole::bos), eos = id_of(SpecialRole::eos);
-  if (config.add_bos.value_or(false) && bos >= 0) parts.post_processor.before.push_back(bos);
-  if (config.add_eos.value_or(false) && eos >= 0) parts.post_processor.after.push_back(eos);
 }
 
 void name_special_ids(TokenizerParts& parts, const SpecialTokensConfig& config) {
