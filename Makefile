@@ -36,10 +36,11 @@ tsan: LABELS := cpu
 slow: build  ## checks that take minutes: every layout of the sweep
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -L slow $(CTEST_ARGS)
 
-# Only what runs ranks as threads; `make tsan` builds and runs everything.
-tsan-layouts: bootstrap  ## ranks as threads under ThreadSanitizer: two dozen layouts
+# Only what runs threads that talk much; `make tsan` builds and runs everything.
+tsan-layouts: bootstrap  ## ranks as threads under ThreadSanitizer: two dozen layouts; preprocessing
 	@cmake --preset tsan
-	@cmake --build build/tsan -j $(JOBS) --target comm_test sweep_test
+	@cmake --build build/tsan -j $(JOBS) --target comm_test sweep_test data_preprocess_test
+	@build/tsan/bin/data_preprocess_test --gtest_brief=1
 	@build/tsan/bin/comm_test --gtest_brief=1
 	@build/tsan/bin/sweep_test --gtest_brief=1 --gtest_filter='SweepFew.*'
 

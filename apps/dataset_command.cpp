@@ -110,6 +110,7 @@ class SamplePrinter {
   static BatchOptions one_sample(const Setup& setup, const Tokenizer& tokenizer) {
     BatchOptions options = batch_options(setup, &tokenizer);
     options.micro_batch_size = options.global_batch_size = 1;
+    options.reset_attention_mask = false;  // what is printed does not follow from it
     return options;
   }
   std::span<const std::int32_t> values_of(SampleField field) const {

@@ -28,7 +28,7 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t largest_input = std::size_t{1} << 16;
+constexpr std::size_t largest_input = std::size_t{1} << 14;
 constexpr unsigned seconds_for_one = 20;
 
 // Seen by a signal handler and by a function that the compiler calls: both know no arguments.

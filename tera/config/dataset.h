@@ -15,7 +15,17 @@ struct Field;
 
 // Order of training samples. single: that of the dataset, once; cyclic: epoch after epoch, each shuffled anew.
 enum class DataloaderType : std::uint8_t { single, cyclic };
-enum class DatasetKind : std::uint8_t { mock, text, indexed };
+enum class DatasetKind : std::uint8_t { mock, text, indexed, sft };
+
+// What a message of each role becomes; {content} stands for its text.
+struct ChatFormat {
+  std::string system = "<|im_start|>system\n{content}<|im_end|>\n";
+  std::string user = "<|im_start|>user\n{content}<|im_end|>\n";
+  std::string assistant = "<|im_start|>assistant\n{content}<|im_end|>\n";
+
+  static std::span<const Field> fields();
+  bool operator==(const ChatFormat&) const = default;
+};
 
 struct DatasetConfig {
   DatasetKind kind = DatasetKind::mock;
@@ -28,13 +38,17 @@ struct DatasetConfig {
   std::string data_cache_path;
   double mid_level_dataset_surplus = 0.005;
   bool full_validation = false;
+  bool multiple_validation_sets = false;
+  std::vector<std::string> validation_set_names;
   bool add_extra_token_to_sequence = true;
   bool drop_last_partial_validation_sequence = true;
   bool reset_position_ids = false;
+  bool reset_attention_mask = false;
   bool eod_mask_loss = false;
   DataloaderType dataloader_type = DataloaderType::single;
   bool data_sharding = true;
   std::int64_t num_workers = 2;
+  ChatFormat chat_format;
 
   static std::span<const Field> fields();
   bool operator==(const DatasetConfig&) const = default;
@@ -44,7 +58,8 @@ template <>
 struct EnumNames<DatasetKind> {
   static constexpr std::array values{std::pair{DatasetKind::mock, std::string_view("mock")},
                                      std::pair{DatasetKind::text, std::string_view("text")},
-                                     std::pair{DatasetKind::indexed, std::string_view("indexed")}};
+                                     std::pair{DatasetKind::indexed, std::string_view("indexed")},
+                                     std::pair{DatasetKind::sft, std::string_view("sft")}};
 };
 
 template <>

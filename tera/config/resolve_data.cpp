@@ -75,20 +75,97 @@ BlendShape common_blend(const DatasetConfig& dataset, Report& report) {
   return blend;
 }
 
-// What only .bin/.idx files have must not be given for others, where it would change nothing.
+// What only some kinds of data have must not be given for others, where it would change nothing.
 void check_unused(const DatasetConfig& dataset, Report& report) {
-  const auto needs_indexed = [&](std::string_view key, bool given) {
-    if (given) report.broken(key, "only dataset.kind=indexed has it; dataset.kind is {}", name_of(dataset.kind));
+  const auto needs = [&](std::string_view key, bool given, bool has, std::string_view kinds) {
+    if (given && !has)
+      report.broken(key, "only dataset.kind={} has it; dataset.kind is {}", kinds, name_of(dataset.kind));
+  };
+  const bool indexed = dataset.kind == DatasetKind::indexed, sft = dataset.kind == DatasetKind::sft;
+  const auto needs_indexed = [&](std::string_view key, bool given) { needs(key, given, indexed, "indexed"); };
+  const auto needs_either = [&](std::string_view key, bool given) {
+    needs(key, given, indexed || sft, "indexed or sft");
   };
   const DatasetConfig usual;
   needs_indexed("dataset.blend", !dataset.blend.empty());
-  for (const auto& [key, paths] : keys_by_split(dataset)) needs_indexed(key, !paths.empty());
+  for (const auto& [key, paths] : keys_by_split(dataset)) needs_either(key, !paths.empty());
   needs_indexed("dataset.data_cache_path", !dataset.data_cache_path.empty());
-  needs_indexed("dataset.full_validation", dataset.full_validation);
+  needs_either("dataset.full_validation", dataset.full_validation);
+  needs_either("dataset.multiple_validation_sets", dataset.multiple_validation_sets);
   needs_indexed("dataset.add_extra_token_to_sequence", !dataset.add_extra_token_to_sequence);
   needs_indexed("dataset.drop_last_partial_validation_sequence", !dataset.drop_last_partial_validation_sequence);
   needs_indexed("dataset.mid_level_dataset_surplus",
                 dataset.mid_level_dataset_surplus != usual.mid_level_dataset_surplus);
+  needs("dataset.chat_format.system", dataset.chat_format.system != usual.chat_format.system, sft, "sft");
+  needs("dataset.chat_format.user", dataset.chat_format.user != usual.chat_format.user, sft, "sft");
+  needs("dataset.chat_format.assistant", dataset.chat_format.assistant != usual.chat_format.assistant, sft, "sft");
+}
+
+void check_chat(const DatasetConfig& dataset, Report& report) {
+  const auto check = [&](std::string_view key, const std::string& format) {
+    const std::size_t place = format.find("{content}");
+    if (place == std::string::npos || format.find("{content}", place + 1) != std::string::npos)
+      report.broken(key, "must have {{content}} in it, once");
+  };
+  check("dataset.chat_format.system", dataset.chat_format.system);
+  check("dataset.chat_format.user", dataset.chat_format.user);
+  check("dataset.chat_format.assistant", dataset.chat_format.assistant);
+  for (const auto& [key, given] : {std::pair{"dataset.reset_position_ids", dataset.reset_position_ids},
+                                   std::pair{"dataset.reset_attention_mask", dataset.reset_attention_mask}})
+    if (given) report.broken(key, "dataset.kind=sft keeps conversations apart by itself; leave it out");
+}
+
+// The paths of each split.
+IndexedShape resolve_splits(const DatasetConfig& dataset, Report& report) {
+  IndexedShape shape;
+  const auto keys = keys_by_split(dataset);
+  const bool weights = dataset.kind == DatasetKind::indexed;
+  const auto paths_of = [&](std::string_view key, const std::vector<std::string>& paths) {
+    return weights ? resolve_paths(key, paths, report) : BlendShape{paths, {}};
+  };
+  shape.own_paths = std::ranges::any_of(keys, [](const PathKey& split) { return !split.paths.empty(); });
+  if (shape.own_paths) {
+    if (!dataset.data_path.empty() || !dataset.blend.empty())
+      report.broken(dataset.blend.empty() ? "dataset.data_path" : "dataset.blend",
+                    "give either this or train_data_path, valid_data_path and test_data_path");
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      shape.blends[i] = paths_of(keys[i].key, keys[i].paths);
+      check_blend(keys[i].key, shape.blends[i], report);
+    }
+  } else if (weights) {
+    shape.blends.fill(common_blend(dataset, report));
+  } else {
+    shape.blends.fill(paths_of("dataset.data_path", dataset.data_path));
+    check_blend("dataset.data_path", shape.blends[0], report);
+  }
+  return shape;
+}
+
+// They become keys of metrics.jsonl.
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name.size() <= 64 &&
+         std::ranges::all_of(name, [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; });
+}
+
+std::vector<std::string> names_of_sets(const DatasetConfig& dataset, const BlendShape& valid, Report& report) {
+  constexpr std::string_view key = "dataset.multiple_validation_sets", names_key = "dataset.validation_set_names";
+  constexpr std::size_t most = 128;
+  if (!dataset.multiple_validation_sets) {
+    if (!dataset.validation_set_names.empty()) report.broken(names_key, "needs multiple_validation_sets=true");
+    return {};
+  }
+  if (!valid.weights.empty()) report.broken(key, "validation data with weights is one blend, not several sets");
+  if (valid.prefixes.size() > most) report.broken(key, "{} sets; at most {}", valid.prefixes.size(), most);
+  std::vector<std::string> names = dataset.validation_set_names;
+  if (names.empty())
+    for (const std::string& path : valid.prefixes) names.push_back(path.substr(path.find_last_of('/') + 1));
+  if (names.size() != valid.prefixes.size())
+    report.broken(names_key, "{} names for {} paths", names.size(), valid.prefixes.size());
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (!is_plain_name(names[i]) || std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i),
+                                              names[i]) != names.begin() + static_cast<std::ptrdiff_t>(i))
+      report.broken(names_key, "'{}': names must differ, and have 1 to 64 printable characters", names[i]);
+  return names;
 }
 
 }  // namespace
@@ -114,32 +191,21 @@ SplitShape resolve_split(const std::string& text, Report& report) {
 
 IndexedShape resolve_indexed(const RunConfig& config, Purpose purpose, Report& report) {
   const DatasetConfig& dataset = config.dataset;
-  if (dataset.kind != DatasetKind::indexed) {
-    check_unused(dataset, report);
-    return {};
-  }
-  if (config.train.seed < 0 || config.train.seed > 0xffffffff)
+  check_unused(dataset, report);
+  if (dataset.kind != DatasetKind::indexed && dataset.kind != DatasetKind::sft) return {};
+  if (dataset.kind == DatasetKind::sft) check_chat(dataset, report);
+  if (dataset.kind == DatasetKind::indexed && (config.train.seed < 0 || config.train.seed > 0xffffffff))
     report.broken("train.seed", "must be from 0 to 4294967295 for dataset.kind=indexed, whose order it decides");
-  IndexedShape shape;
-  const auto keys = keys_by_split(dataset);
-  shape.own_paths = std::ranges::any_of(keys, [](const PathKey& split) { return !split.paths.empty(); });
-  if (shape.own_paths) {
-    if (!dataset.data_path.empty() || !dataset.blend.empty())
-      report.broken(dataset.blend.empty() ? "dataset.data_path" : "dataset.blend",
-                    "give either this or train_data_path, valid_data_path and test_data_path");
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      shape.blends[i] = resolve_paths(keys[i].key, keys[i].paths, report);
-      check_blend(keys[i].key, shape.blends[i], report);
-    }
-  } else {
-    shape.blends.fill(common_blend(dataset, report));
-  }
+  IndexedShape shape = resolve_splits(dataset, report);
   if (shape.blends[0].prefixes.empty() && purpose == Purpose::train)
-    report.missing(shape.own_paths ? "dataset.train_data_path" : "dataset.data_path",
-                   "dataset.kind=indexed needs a prefix (of PREFIX.bin and PREFIX.idx) or a list of them");
+    report.missing(shape.own_paths ? "dataset.train_data_path" : "dataset.data_path", "dataset.kind={} needs {}",
+                   name_of(dataset.kind),
+                   dataset.kind == DatasetKind::indexed ? "a prefix (of PREFIX.bin and PREFIX.idx) or a list of them"
+                                                        : "a file of conversations or a list of them");
   const BlendShape& valid = shape.blends[1];
   if (dataset.full_validation && !valid.weights.empty() && !(shape.own_paths && valid.prefixes.size() == 1))
     report.broken("dataset.full_validation", "each sample once is not possible in a blend with weights");
+  shape.valid_names = names_of_sets(dataset, valid, report);
   return shape;
 }
 
@@ -149,7 +215,7 @@ void check_data_path(const DatasetConfig& dataset, Purpose purpose, Report& repo
     report.broken("dataset.dataloader_type", "mock data has no end and so no epochs; only single is possible");
   if (!cyclic && !dataset.data_sharding)
     report.broken("dataset.data_sharding", "only dataset.dataloader_type=cyclic has it");
-  if (dataset.kind == DatasetKind::indexed) return;
+  if (dataset.kind == DatasetKind::indexed || dataset.kind == DatasetKind::sft) return;
   if (dataset.kind == DatasetKind::mock && !dataset.data_path.empty())
     report.broken("dataset.data_path",
                   "dataset.kind=mock reads no files; set dataset.kind=text or indexed to read them, or "

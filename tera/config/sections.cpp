@@ -163,34 +163,58 @@ std::span<const Field> MixedPrecisionConfig::fields() {
   return table;
 }
 
+std::span<const Field> ChatFormat::fields() {
+  using C = ChatFormat;
+  static constexpr std::array table{
+      field<&C::system>("system", "of the role system, with which a conversation begins; {content} is the text"),
+      field<&C::user>("user", "of the role user"),
+      field<&C::assistant>("assistant",
+                           "of the role assistant; what stands before {content} has no loss, the rest has"),
+  };
+  return table;
+}
+
 std::span<const Field> DatasetConfig::fields() {
   using C = DatasetConfig;
   static constexpr std::array table{
       field<&C::kind>(
-          "kind", "mock: made from the seed; text: UTF-8 text files; indexed: .bin/.idx files in Megatron-LM's order"),
-      field<&C::data_path>("data_path",
-                           "text: a file, folder or pattern, or a list of them; indexed: a prefix, a list of prefixes "
-                           "(read in proportion to their sizes), or a list of weight, prefix, weight, prefix, ..."),
+          "kind",
+          "mock: made from the seed; text: UTF-8 text files; indexed: .bin/.idx files in Megatron-LM's order; sft: "
+          "conversations, one JSON object with `messages` a line"),
+      field<&C::data_path>(
+          "data_path",
+          "text: a file, folder or pattern, or a list of them; indexed: a prefix, a list of prefixes "
+          "(read in proportion to their sizes), or a list of weight, prefix, weight, prefix, ...; sft: a file "
+          "or a list of them"),
       field<&C::blend>("blend", "indexed: the same as a list of {prefix, weight}"),
       field<&C::train_data_path>("train_data_path",
-                                 "indexed: as data_path, for training only; then split does not apply"),
-      field<&C::valid_data_path>("valid_data_path", "indexed: as data_path, for validation only"),
-      field<&C::test_data_path>("test_data_path", "indexed: as data_path, for the test data only"),
+                                 "indexed, sft: as data_path, for training only; then split does not apply"),
+      field<&C::valid_data_path>("valid_data_path", "indexed, sft: as data_path, for validation only"),
+      field<&C::test_data_path>("test_data_path", "indexed, sft: as data_path, for the test data only"),
       field<&C::split>("split",
-                       "weights of the training, validation and test parts; text: by tokens, indexed: by documents"),
+                       "weights of the training, validation and test parts; text: by tokens, indexed: by documents, "
+                       "sft: by lines"),
       field<&C::data_cache_path>("data_cache_path",
                                  "indexed: a folder where sample orders are kept; empty: they are built each time"),
       field<&C::mid_level_dataset_surplus>("mid_level_dataset_surplus",
                                            "indexed: what a blend with weights builds of each dataset over its share")
           .within(0, 1000),
       field<&C::full_validation>(
-          "full_validation", "indexed: evaluate on each validation sample once, instead of train.eval_iters batches"),
+          "full_validation",
+          "indexed, sft: evaluate on each validation sample once, instead of train.eval_iters batches"),
+      field<&C::multiple_validation_sets>("multiple_validation_sets",
+                                          "indexed, sft: evaluate on each path of the validation data by itself, with "
+                                          "a loss for each"),
+      field<&C::validation_set_names>("validation_set_names",
+                                      "their names, in the order of the paths; empty: the last parts of the paths"),
       field<&C::add_extra_token_to_sequence>(
           "add_extra_token_to_sequence",
           "indexed: samples have seq_length + 1 tokens, so that the last one has a target too"),
       field<&C::drop_last_partial_validation_sequence>("drop_last_partial_validation_sequence",
                                                        "indexed: leave out validation tokens that fill no sequence"),
       field<&C::reset_position_ids>("reset_position_ids", "positions start over after each end of a document"),
+      field<&C::reset_attention_mask>("reset_attention_mask",
+                                      "tokens attend to their own document only, up to its end of document"),
       field<&C::eod_mask_loss>("eod_mask_loss", "no loss where the input is the end of a document"),
       field<&C::dataloader_type>("dataloader_type",
                                  "order of training samples; single: the dataset's; cyclic: epoch after epoch, each "
@@ -201,6 +225,7 @@ std::span<const Field> DatasetConfig::fields() {
       field<&C::num_workers>("num_workers",
                              "threads per rank that make microbatches ready ahead; 0: they are read when needed")
           .within(0, 256),
+      field<&C::chat_format>("chat_format", "sft: what messages become"),
   };
   return table;
 }

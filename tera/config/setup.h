@@ -96,6 +96,7 @@ struct BatchShape {
   std::int64_t seq_length = 0;
   std::int64_t train_iters = 0;
   RampUp rampup;
+  bool packs_documents = false;  // attention stays inside documents
   bool operator==(const BatchShape&) const = default;
 
   // Of the step that begins after so many samples.
@@ -129,10 +130,11 @@ struct BlendShape {
   bool operator==(const BlendShape&) const = default;
 };
 
-// Of dataset.kind=indexed.
+// Of dataset.kind=indexed, and of sft, which has files for prefixes and no weights.
 struct IndexedShape {
-  std::array<BlendShape, 3> blends;  // train, valid, test: the same unless each has its own paths
-  bool own_paths = false;            // each split has; dataset.split does not apply
+  std::array<BlendShape, 3> blends;      // train, valid, test: the same unless each has its own paths
+  bool own_paths = false;                // each split has; dataset.split does not apply
+  std::vector<std::string> valid_names;  // of each prefix, where they are evaluated one by one
   bool operator==(const IndexedShape&) const = default;
 };
 

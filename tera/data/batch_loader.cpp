@@ -1,6 +1,7 @@
 #include "tera/data/batch_loader.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "tera/base/error.h"
 
@@ -17,20 +18,41 @@ std::int64_t count_microbatches(const BatchOptions& options) {
   return options.global_batch_size / together;
 }
 
+std::int64_t round_up_documents(std::int64_t documents, std::int64_t rows) {
+  return std::min(static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(documents))), rows);
+}
+
 }  // namespace
+
+std::vector<std::int64_t> document_counts(std::int64_t rows) {
+  std::vector<std::int64_t> counts{1};
+  while (counts.back() < rows) counts.push_back(round_up_documents(counts.back() + 1, rows));
+  return counts;
+}
 
 BatchLoader::BatchLoader(const BatchSource& source, const BatchOptions& options)
     : source_(source),
       options_(options),
       microbatches_(count_microbatches(options)),
-      ids_(static_cast<std::size_t>(options.seq_length + 1)) {}
+      ids_(static_cast<std::size_t>(options.seq_length + 1)) {
+  if (source.dataset->has_marks()) marks_.resize(ids_.size());
+  if (options.reset_attention_mask)
+    starts_.reserve(static_cast<std::size_t>(options.micro_batch_size * options.seq_length));
+}
 
 // The target of one place: none after the end of the data, for padding, and (if asked) for what follows a document.
 std::int32_t BatchLoader::target_at(std::size_t place) const {
   const std::int32_t token = ids_[place], next = ids_[place + 1];
   const bool masked = token < 0 || next < 0 || (options_.pad >= 0 && next == options_.pad) ||
-                      (options_.eod_mask_loss && token == options_.eod);
+                      (options_.eod_mask_loss && token == options_.eod) ||
+                      (has_marks() && !(marks_[place + 1] & Dataset::counts));
   return masked ? -1 : next;
+}
+
+// The end of a document belongs to it; every sequence begins a new one.
+bool BatchLoader::begins_document(std::size_t place) const {
+  if (place == 0) return true;
+  return has_marks() ? (marks_[place] & Dataset::begins) != 0 : ids_[place - 1] == options_.eod;
 }
 
 // What is wrong with the data is told with the sample, by which it can be looked at (tera dataset --samples).
@@ -38,6 +60,7 @@ void BatchLoader::read(std::int64_t place) {
   const std::int64_t sample = source_.sampler ? source_.sampler->at(place) : place;
   try {
     source_.dataset->sample(sample, ids_);
+    if (has_marks()) source_.dataset->marks(sample, marks_);
   } catch (const UserError& error) {
     fail_user("sample {}: {}", sample, error.what());
   }
@@ -47,15 +70,16 @@ std::int64_t BatchLoader::fill_row(std::int64_t place, const BatchSpans& row) {
   fill_places(place, row);
   if (!reads_samples()) return 0;
   read(place);
+  const bool resets = options_.reset_position_ids || has_marks();
   std::int64_t counted = 0;
   std::int32_t position = 0;
   for (std::size_t i = 0; i + 1 < ids_.size(); ++i) {
-    const std::int32_t token = ids_[i], target = target_at(i);
-    row.tokens[i] = std::max(token, 0);
+    const std::int32_t target = target_at(i);
+    if (resets && begins_document(i)) position = 0;
+    row.tokens[i] = std::max(ids_[i], 0);
     row.targets[i] = target;
     counted += target >= 0 ? 1 : 0;
     row.positions[i] = position++;
-    if (options_.reset_position_ids && token == options_.eod) position = 0;
   }
   return counted;
 }
@@ -67,7 +91,7 @@ void BatchLoader::fill_places(std::int64_t place, const BatchSpans& row) const {
   }
 }
 
-std::int64_t BatchLoader::fill(std::int64_t consumed, std::int64_t microbatch, const BatchSpans& out) {
+BatchCounts BatchLoader::fill(std::int64_t consumed, std::int64_t microbatch, const BatchSpans& out) {
   const auto length = static_cast<std::size_t>(options_.seq_length);
   const std::size_t rows = static_cast<std::size_t>(options_.micro_batch_size) * length;
   require(consumed >= 0 && microbatch >= 0 && microbatch < microbatches_, "microbatch {} is not one of {}", microbatch,
@@ -78,13 +102,31 @@ std::int64_t BatchLoader::fill(std::int64_t consumed, std::int64_t microbatch, c
           out.tokens.size(), out.targets.size(), out.positions.size(), out.row_ids.size());
   const std::int64_t first =
       consumed + (microbatch * options_.data_ranks + options_.data_rank) * options_.micro_batch_size;
-  std::int64_t counted = 0;
+  require(!options_.reset_attention_mask || out.offsets.size() == rows + 1, "{} offsets of documents in {} rows",
+          out.offsets.size(), rows);
+  starts_.clear();
+  BatchCounts counts;
   for (std::int64_t i = 0; i < options_.micro_batch_size; ++i) {
     const std::size_t begin = static_cast<std::size_t>(i) * length;
-    counted += fill_row(first + i, {out.tokens.subspan(begin, length), out.targets.subspan(begin, length),
-                                    out.positions.subspan(begin, length), out.row_ids.subspan(begin, length)});
+    counts.targets += fill_row(first + i, {out.tokens.subspan(begin, length), out.targets.subspan(begin, length),
+                                           out.positions.subspan(begin, length), out.row_ids.subspan(begin, length)});
+    if (options_.reset_attention_mask) note_documents(begin);
   }
-  return counted;
+  if (options_.reset_attention_mask) counts.documents = hand_out_documents(out.offsets);
+  return counts;
+}
+
+void BatchLoader::note_documents(std::size_t first_row) {
+  for (std::size_t i = 0; i + 1 < ids_.size(); ++i)
+    if (begins_document(i)) starts_.push_back(static_cast<std::int32_t>(first_row + i));
+}
+
+std::int64_t BatchLoader::hand_out_documents(std::span<std::int32_t> offsets) const {
+  const auto rows = static_cast<std::int32_t>(offsets.size() - 1);
+  const std::int64_t documents = round_up_documents(std::ssize(starts_), rows);
+  std::ranges::fill(offsets.first(static_cast<std::size_t>(documents + 1)), rows);
+  std::ranges::copy(starts_, offsets.begin());
+  return documents;
 }
 
 std::int64_t BatchLoader::counted_targets(std::int64_t consumed, std::int64_t samples) {

@@ -18,7 +18,18 @@ struct BatchSpans {
   std::span<std::int32_t> positions;  // [T] within the sequence
   std::span<std::int64_t>
       row_ids;  // [T] place in the run * seq_length + place in the sequence: keys dropout, unique in a run
+  // [documents+1], with packed documents: rows where they begin, then T. To be filled it has room for T+1.
+  std::span<std::int32_t> offsets{};
 };
+
+// What one microbatch holds.
+struct BatchCounts {
+  std::int64_t targets = 0;    // that count
+  std::int64_t documents = 0;  // with packed documents; empty ones at the end included
+};
+
+// Documents of which a microbatch of so many rows is said to have: powers of two, so that a device meets few shapes.
+std::vector<std::int64_t> document_counts(std::int64_t rows);
 
 struct BatchOptions {
   std::int64_t seq_length = 0, micro_batch_size = 0, global_batch_size = 0;  // in samples; the largest
@@ -26,6 +37,7 @@ struct BatchOptions {
   std::int32_t eod = -1, pad = -1;                                           // negative: none
   bool eod_mask_loss = false;                                                // no loss where the input is eod
   bool reset_position_ids = false;                                           // positions start over after eod
+  bool reset_attention_mask = false;                                         // so do documents
   // Whether anybody looks at tokens or targets. Where not (in the middle of a pipeline) they are left as they are, and
   // samples are not read unless positions follow from them.
   bool needs_ids = true;
@@ -42,23 +54,31 @@ class BatchLoader {
   BatchLoader(const BatchSource& source, const BatchOptions& options);
   BatchLoader(const Dataset& dataset, const BatchOptions& options) : BatchLoader(BatchSource{&dataset}, options) {}
   std::int64_t microbatches() const { return microbatches_; }  // of this rank, per global batch
-  // Microbatch i of the global batch that starts at sample `consumed`. Returns how many of its targets count.
-  std::int64_t fill(std::int64_t consumed, std::int64_t microbatch, const BatchSpans& out);
+  // Microbatch i of the global batch that starts at sample `consumed`.
+  BatchCounts fill(std::int64_t consumed, std::int64_t microbatch, const BatchSpans& out);
   // Unmasked targets of that whole global batch of `samples`, over all ranks: what the loss is divided by.
   std::int64_t counted_targets(std::int64_t consumed, std::int64_t samples);
   std::int64_t counted_targets(std::int64_t consumed) { return counted_targets(consumed, options_.global_batch_size); }
 
  private:
-  bool reads_samples() const { return options_.needs_ids || options_.reset_position_ids; }
+  bool has_marks() const { return !marks_.empty(); }
+  bool reads_samples() const {
+    return options_.needs_ids || options_.reset_position_ids || options_.reset_attention_mask;
+  }
   void read(std::int64_t place);
   std::int32_t target_at(std::size_t place) const;
+  bool begins_document(std::size_t place) const;
   std::int64_t fill_row(std::int64_t place, const BatchSpans& row);
+  void note_documents(std::size_t first_row);
+  std::int64_t hand_out_documents(std::span<std::int32_t> offsets) const;
   void fill_places(std::int64_t place, const BatchSpans& row) const;
 
   BatchSource source_;
   BatchOptions options_;
   std::int64_t microbatches_;
-  std::vector<std::int32_t> ids_;  // [S+1] the sample being read
+  std::vector<std::int32_t> ids_;     // [S+1] the sample being read
+  std::vector<std::uint8_t> marks_;   // [S+1] of it, where there are such
+  std::vector<std::int32_t> starts_;  // of documents in the microbatch being filled
 };
 
 }  // namespace tera

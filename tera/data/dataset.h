@@ -19,8 +19,14 @@ class Dataset {
   // The ids of sample `index`: one more than a sequence has, inputs being all but the last and targets all but the
   // first. Negative where there is no token.
   virtual void sample(std::int64_t index, std::span<std::int32_t> tokens) const = 0;
-  // Whether samples may hold such negative ids.
+  // Whether samples may hold such negative ids, or targets that do not count.
   virtual bool has_gaps() const { return false; }
+
+  // What ids do not tell, where there is such: of each id, whether it counts as a target, and whether a document begins
+  // with it. Without marks all count, and documents end with the tokenizer's end of document.
+  static constexpr std::uint8_t counts = 1, begins = 2;
+  virtual bool has_marks() const { return false; }
+  virtual void marks(std::int64_t /*index*/, std::span<std::uint8_t> /*marks*/) const {}
 };
 
 // Made-up text, a pure function of (seed, index): ids follow a rough Zipf law, and every other one is decided by its

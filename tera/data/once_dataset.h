@@ -23,6 +23,13 @@ class OnceDataset final : public Dataset {
       std::ranges::fill(tokens, -1);
   }
   bool has_gaps() const override { return true; }
+  bool has_marks() const override { return all_->has_marks(); }
+  void marks(std::int64_t index, std::span<std::uint8_t> marks) const override {
+    if (index < all_->samples())
+      all_->marks(index, marks);
+    else
+      std::ranges::fill(marks, std::uint8_t{0});
+  }
 
  private:
   std::unique_ptr<Dataset> all_;

@@ -8,7 +8,8 @@
 
 namespace tera {
 
-Prefetch::Slot::Slot(std::size_t rows) : tokens(rows), targets(rows), positions(rows), row_ids(rows) {
+Prefetch::Slot::Slot(std::size_t rows, bool documents)
+    : tokens(rows), targets(rows), positions(rows), offsets(documents ? rows + 1 : 0), row_ids(rows) {
   loaded.rows = {.tokens = tokens, .targets = targets, .positions = positions, .row_ids = row_ids};
 }
 
@@ -17,7 +18,7 @@ Prefetch::Prefetch(const std::vector<BatchSource>& sources, std::unique_ptr<Batc
   const auto rows = static_cast<std::size_t>(options.batch.micro_batch_size * options.batch.seq_length);
   const int slots = options.workers > 0 ? std::max(options.ready, options.workers) + 1 : 1;  // one is being used
   slots_.reserve(static_cast<std::size_t>(slots));  // spans of a slot must stay where they are
-  for (int i = 0; i < slots; ++i) slots_.emplace_back(rows);
+  for (int i = 0; i < slots; ++i) slots_.emplace_back(rows, options.batch.reset_attention_mask);
   loaders_.resize(static_cast<std::size_t>(std::max(options.workers, 1)));
   for (Loaders& own : loaders_)
     for (const BatchSource& source : sources) own.emplace_back(source, options.batch);
@@ -37,7 +38,11 @@ Prefetch::~Prefetch() {
 void Prefetch::read(const BatchJob& job, Loaders& loaders, Slot& slot) {
   BatchLoader& loader = loaders[job.source];
   Loaded& loaded = slot.loaded;
-  loaded.own_targets = loader.fill(job.consumed, job.microbatch, loaded.rows);
+  loaded.rows.offsets = slot.offsets;
+  const BatchCounts counts = loader.fill(job.consumed, job.microbatch, loaded.rows);
+  loaded.own_targets = counts.targets;
+  if (counts.documents > 0)
+    loaded.rows.offsets = loaded.rows.offsets.first(static_cast<std::size_t>(counts.documents + 1));
   loaded.all_targets = job.microbatch == 0 ? loader.counted_targets(job.consumed, job.samples) : 0;
 }
 

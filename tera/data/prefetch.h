@@ -43,8 +43,8 @@ class Prefetch {
   using Loaders = std::vector<BatchLoader>;  // one for each source
 
   struct Slot {
-    explicit Slot(std::size_t rows);
-    std::vector<std::int32_t> tokens, targets, positions;
+    Slot(std::size_t rows, bool documents);
+    std::vector<std::int32_t> tokens, targets, positions, offsets;
     std::vector<std::int64_t> row_ids;
     Loaded loaded;
     std::exception_ptr error;

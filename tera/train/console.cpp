@@ -63,6 +63,8 @@ void ConsoleSink::print_line(const StepMetrics& m) {
 
 void ConsoleSink::eval(const EvalMetrics& m) {
   log_.info("eval at step {} | loss {:.4f} | perplexity {:.4g}", m.step, m.eval_loss, std::exp(m.eval_loss));
+  for (const SetLoss& set : m.sets)
+    log_.info("  {} | loss {:.4f} | perplexity {:.4g}", set.name, set.loss, std::exp(set.loss));
 }
 
 void ConsoleSink::draw_bar(const StepMetrics& m) {

@@ -11,6 +11,7 @@
 #include "tera/data/data_split.h"
 #include "tera/data/dataset.h"
 #include "tera/tokenizer/tokenizer.h"
+#include "tera/train/data_splits.h"
 
 namespace tera {
 
@@ -19,9 +20,8 @@ std::unique_ptr<Tokenizer> make_tokenizer(const Setup& setup);
 struct DataSource {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<Dataset> train;
-  std::unique_ptr<Dataset> valid;  // none when the split gives it nothing or no evaluation is asked for
-  std::int64_t valid_batches = 0;  // global batches of one evaluation
-  std::string summary;             // for the log
+  std::vector<ValidationSet> valid;  // none when the split gives it nothing or no evaluation is asked for
+  std::string summary;               // for the log
 };
 
 DataSource make_data_source(const Setup& setup);

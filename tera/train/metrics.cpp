@@ -10,6 +10,7 @@ namespace tera {
 namespace {
 
 // Builds one JSON line in place. A line has a dozen fields of bounded width, so it always fits.
+template <std::size_t capacity>
 class JsonLine {
  public:
   JsonLine& integer(std::string_view name, std::int64_t value) {
@@ -22,8 +23,8 @@ class JsonLine {
     put("{}", value);
     return *this;
   }
-  JsonLine& number(std::string_view name, double value) {
-    key(name);
+  JsonLine& number(std::string_view name, double value, std::string_view of_what = {}) {
+    key(name, of_what);
     if (std::isnan(value)) {
       put("\"nan\"");
     } else if (std::isinf(value)) {
@@ -47,7 +48,9 @@ class JsonLine {
   }
 
  private:
-  void key(std::string_view name) { put("{}\"{}\":", size_ == 0 ? '{' : ',', name); }
+  void key(std::string_view name, std::string_view of_what = {}) {
+    put("{}\"{}{}\":", size_ == 0 ? '{' : ',', name, of_what);
+  }
 
   template <class... Args>
   void put(fmt::format_string<Args...> format, Args&&... args) {
@@ -56,14 +59,14 @@ class JsonLine {
     size_ = std::min(size_ + result.size, buffer_.size());
   }
 
-  std::array<char, 1024> buffer_{};
+  std::array<char, capacity> buffer_{};
   std::size_t size_ = 0;
 };
 
 }  // namespace
 
 void JsonlSink::step(const StepMetrics& m) {
-  JsonLine line;
+  JsonLine<1024> line;
   line.integer("step", m.step).number("loss", m.loss).number("grad_norm", m.grad_norm).number("lr", m.lr);
   line.integer("tokens", m.tokens).number("step_ms", m.step_ms).number("data_ms", m.data_ms);
   line.number("tokens_per_s", m.tokens_per_s).number("tflops_per_device", m.tflops_per_device);
@@ -75,8 +78,9 @@ void JsonlSink::step(const StepMetrics& m) {
 }
 
 void JsonlSink::eval(const EvalMetrics& m) {
-  JsonLine line;
+  JsonLine<16384> line;  // for as many sets, with names as long, as the config allows
   line.integer("step", m.step).number("eval_loss", m.eval_loss).integer("tokens", m.tokens);
+  for (const SetLoss& set : m.sets) line.number("eval_loss/", set.loss, set.name);
   file_.append(line.finish());
 }
 

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
+#include <string_view>
 
 #include "tera/base/file.h"
 
@@ -22,10 +24,16 @@ struct StepMetrics {
   bool skipped = false;
 };
 
+struct SetLoss {
+  std::string_view name;
+  double loss = 0;
+};
+
 struct EvalMetrics {
   std::int64_t step = 0;  // steps trained so far
   double eval_loss = 0;
-  std::int64_t tokens = 0;  // trained on so far
+  std::int64_t tokens = 0;          // trained on so far
+  std::span<const SetLoss> sets{};  // of each validation set, where there are several
 };
 
 // Called by one thread; must not allocate in step().

@@ -75,12 +75,17 @@ void Trainer::open_batches() {
                                               std::make_unique<TrainJobs>(TrainJobs::Options{
                                                   .consumed = consumed_, .steps = batch.train_iters, .batch = batch}),
                                               options);
-  if (!data_.valid || data_.valid_batches == 0) return;
+  if (data_.valid.empty()) return;
   options.workers = std::min(options.workers, 1);
+  std::vector<BatchSource> sources;
+  std::vector<std::int64_t> batches;
+  for (const ValidationSet& set : data_.valid) {
+    sources.push_back({set.dataset.get()});
+    batches.push_back(set.batches);
+    if (!set.name.empty()) set_losses_.push_back({set.name});
+  }
   valid_batches_ = std::make_unique<Prefetch>(
-      std::vector{BatchSource{data_.valid.get()}},
-      std::make_unique<EvaluationJobs>(EvaluationJobs::Options{.batches = {data_.valid_batches}, .batch = batch}),
-      options);
+      sources, std::make_unique<EvaluationJobs>(EvaluationJobs::Options{std::move(batches), batch}), options);
 }
 
 void Trainer::run(StopRequest& stop) {
@@ -179,20 +184,29 @@ bool Trainer::evaluation_is_due() const {
 // Always the same first global batches of the validation data, so that values compare.
 void Trainer::evaluate() {
   report_pending();
-  double sum = 0;
-  std::int64_t counted = 0;
-  for (std::int64_t i = 0; i < data_.valid_batches; ++i) {
+  LossSum all;
+  for (std::size_t i = 0; i < data_.valid.size(); ++i) {
+    const LossSum sum = evaluate(data_.valid[i]);
+    if (!set_losses_.empty()) set_losses_[i].loss = sum.mean();
+    all.loss += sum.loss;
+    all.targets += sum.targets;
+  }
+  const EvalMetrics metrics{
+      .step = done_, .eval_loss = all.mean(), .tokens = consumed_ * setup_.batch.seq_length, .sets = set_losses_};
+  for (auto& sink : sinks_) sink->eval(metrics);
+}
+
+Trainer::LossSum Trainer::evaluate(const ValidationSet& set) {
+  LossSum sum;
+  for (std::int64_t i = 0; i < set.batches; ++i) {
     for (std::int64_t j = 0; j < setup_.batch.num_microbatches; ++j) {
       const Prefetch::Loaded& batch = valid_batches_->next();
-      counted += batch.all_targets;
+      sum.targets += batch.all_targets;
       step_.load(j, batch.rows, 0);
     }
-    sum += step_.evaluate();
+    sum.loss += step_.evaluate();
   }
-  const EvalMetrics metrics{.step = done_,
-                            .eval_loss = sum / static_cast<double>(std::max<std::int64_t>(counted, 1)),
-                            .tokens = consumed_ * setup_.batch.seq_length};
-  for (auto& sink : sinks_) sink->eval(metrics);
+  return sum;
 }
 
 }  // namespace tera

@@ -1,6 +1,7 @@
 #pragma once
 // The training loop: fetch a batch, run the step, update, log, evaluate, save. Nothing else owns time.
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -51,7 +52,13 @@ class Trainer {
   bool out_of_time() const;
   void report(Pending pending);
   void report_pending();
+  struct LossSum {
+    double loss = 0;
+    std::int64_t targets = 0;
+    double mean() const { return loss / static_cast<double>(std::max<std::int64_t>(targets, 1)); }
+  };
   void evaluate();
+  LossSum evaluate(const ValidationSet& set);
   bool evaluation_is_due() const;
   void check_finite(const StepMetrics& metrics) const;
 
@@ -62,6 +69,7 @@ class Trainer {
   std::unique_ptr<CyclicSampler> sampler_;  // of the training data, where it is cyclic
   std::unique_ptr<Prefetch> train_batches_, valid_batches_;
   LrSchedule schedule_;
+  std::vector<SetLoss> set_losses_;  // of several validation sets
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
 
   std::int64_t done_ = 0;      // steps

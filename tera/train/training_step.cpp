@@ -22,6 +22,22 @@ bool needs_more(const StagePlan& plan, const StagePlan& than) {
   return false;
 }
 
+// A rehearsal has as many documents as there can be; a step has fewer, of several numbers.
+PlannedCalls with_fewer_documents(PlannedCalls calls) {
+  const auto expand = [](auto& kept) {
+    const auto most = kept;
+    for (const auto& call : most)
+      for (const std::int64_t documents : document_counts(call.q.dim(0))) {
+        auto fewer = call;
+        fewer.shape.q_offsets = fewer.shape.k_offsets = call.shape.q_offsets.rows(0, documents + 1);
+        if (documents < call.q.dim(0)) kept.push_back(fewer);
+      }
+  };
+  expand(calls.attentions);
+  expand(calls.attention_backs);
+  return calls;
+}
+
 }  // namespace
 
 TrainingStep::TrainingStep(const Setup& setup, int rank)
@@ -71,7 +87,10 @@ void TrainingStep::bind_inputs(Arena& arena) {
                        .positions = arena.take(rows, DType::i32, "positions"),
                        .rows = arena.take(rows, DType::i64, "row ids"),
                        .token_loss = arena.take(rows, DType::f32, "token losses"),
-                       .loss_scale = arena.take(shape(1), DType::f32, "loss scale")});
+                       .loss_scale = arena.take(shape(1), DType::f32, "loss scale"),
+                       .offsets = {}});
+    if (setup_.batch.packs_documents)
+      inputs_.back().offsets = arena.take(shape(rows[0] + 1), DType::i32, "document offsets");
     batch_.push_back(microbatch(inputs_.back(), /*training=*/true));
     evaluation_batch_.push_back(microbatch(inputs_.back(), /*training=*/false));
   }
@@ -85,6 +104,7 @@ MicroBatch TrainingStep::microbatch(const Inputs& inputs, bool training) const {
           .targets = inputs.targets,
           .positions = inputs.positions,
           .rows = inputs.rows,
+          .offsets = inputs.offsets,  // of as many documents as there can be, until they are loaded
           .batch = setup_.batch.micro_batch,
           .token_loss = inputs.token_loss,
           .loss_scale = inputs.loss_scale,
@@ -148,7 +168,9 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
   // All that a step takes and gives back is free until the first one, and lies together.
   const std::span<std::byte> first = memory_.bytes(activations_name(Life::f_to_b, 0, stage_.chunks.size())),
                              last = memory_.bytes("scratch");
-  ops_->prepare(rehearsal.planned_calls(), {first.data(), last.data() + last.size()});
+  ops_->prepare(
+      setup_.batch.packs_documents ? with_fewer_documents(rehearsal.planned_calls()) : rehearsal.planned_calls(),
+      {first.data(), last.data() + last.size()});
   const std::span<std::byte> readings = backend.device->allocate_host(2 * sizeof(Result));
   read_back_ = {reinterpret_cast<Result*>(readings.data()), 2};
   stage_memory_ = memory_.stage(StageMemory::measuring(stage_));
@@ -169,12 +191,19 @@ void TrainingStep::agree_on_traffic() {
 }
 
 void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale) {
-  const Inputs& inputs = inputs_.at(static_cast<std::size_t>(index));
+  const auto i = static_cast<std::size_t>(index);
+  const Inputs& inputs = inputs_.at(i);
   ops_->from_host(std::as_bytes(host.tokens), inputs.tokens);
   ops_->from_host(std::as_bytes(host.targets), inputs.targets);
   ops_->from_host(std::as_bytes(host.positions), inputs.positions);
   ops_->from_host(std::as_bytes(host.row_ids), inputs.rows);
   ops_->from_host(std::as_bytes(std::span(&scale, 1)), inputs.loss_scale);
+  require(static_cast<bool>(inputs.offsets) == !host.offsets.empty(), "a microbatch of {} offsets of documents",
+          host.offsets.size());
+  if (!inputs.offsets) return;
+  const Tensor offsets = inputs.offsets.rows(0, std::ssize(host.offsets));
+  ops_->from_host(std::as_bytes(host.offsets), offsets);
+  batch_[i].offsets = evaluation_batch_[i].offsets = offsets;
 }
 
 void TrainingStep::play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, std::int64_t microbatches) {

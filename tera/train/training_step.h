@@ -79,6 +79,7 @@ class TrainingStep {
  private:
   struct Inputs {  // of one microbatch
     Tensor tokens, targets, positions, rows, token_loss, loss_scale;
+    Tensor offsets;  // i32 [T+1]: room for those of packed documents, where there are such
   };
   void bind_inputs(Arena& arena);
   MicroBatch microbatch(const Inputs& inputs, bool training) const;

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tests/end_to_end/packed_documents.h"
 #include "tests/end_to_end/training_run.h"
 #include "tests/support/temp_folder.h"
 
@@ -42,6 +43,29 @@ void expect_close(const RunRecord& gpu, const RunRecord& cpu, double tolerance, 
     worst = std::max(worst, std::abs(gpu.loss[i] / cpu.loss[i] - 1));
   }
   testing::Test::RecordProperty("worst", std::to_string(worst));
+}
+
+TEST(CudaTraining, PackedDocumentsTrainAsEachWouldAlone) {
+  for (const char* config : {"tiny", "tiny_gpt", "tiny_mistral"}) {
+    const auto [packed, apart, mixed] =
+        play_documents(config, on_gpu + Overrides{"model.hidden_dropout=0", "model.attention_dropout=0"});
+    EXPECT_NEAR(packed.loss, apart.loss, 1e-5 * apart.loss) << config;
+    EXPECT_NEAR(packed.eval_loss, apart.eval_loss, 1e-5 * apart.eval_loss) << config;
+    EXPECT_LT(difference(packed.gradients, apart.gradients), 1e-5) << config;
+    EXPECT_GT(difference(mixed.gradients, apart.gradients), 1e-2) << config;
+  }
+}
+
+// Through cuDNN, whose plans are made for several numbers of documents: texts of a few hundred bytes.
+TEST(CudaTraining, PackedDocumentsInBf16FollowTheCpu) {
+  const Overrides run = small_llama + Overrides{"train.train_iters=30",
+                                                "dataset.reset_attention_mask=true",
+                                                "dataset.reset_position_ids=true",
+                                                "tokenizer.tokenizer_type=ByteTokenizer",
+                                                "dataset.kind=mock",
+                                                "dataset.data_path=[]",
+                                                "dataset.split='1'"};
+  expect_close(train_once("tiny", run + on_gpu_bf16), train_once("tiny", run + on_cpu), 0.01, "packed, bf16");
 }
 
 TEST(CudaTraining, Bf16FollowsTheCpuAndRepeatsItself) {

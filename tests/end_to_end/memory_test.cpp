@@ -40,7 +40,16 @@ std::vector<Case> cases() {
           {"mistral", "tiny_mistral", {}},
           {"qwen2", "tiny_qwen2", {}},
           {"qwen3", "tiny_qwen3", {}},
-          {"frozen", "tiny", {"model.freeze=['*layers.0*']"}}};
+          {"frozen", "tiny", {"model.freeze=['*layers.0*']"}},
+          {"read_in_line", "tiny", {"dataset.num_workers=0"}},
+          {"cyclic", "tiny", {"dataset.dataloader_type=cyclic", "train.seq_length=1000"}},
+          {"packed_documents",
+           "tiny",
+           {"dataset.reset_attention_mask=true", "dataset.reset_position_ids=true", "dataset.eod_mask_loss=true"}},
+          {"growing",
+           "tiny",
+           {"train.train_iters=0", "train.train_samples=30", "train.rampup_batch_size=[2,2,4]",
+            "train.micro_batch_size=1", "train.global_batch_size=6", "scheduler.lr_warmup_iters=0"}}};
 }
 
 // Counts from the end of step `first` to the end of step `last`. It is added last, so that the work of all other

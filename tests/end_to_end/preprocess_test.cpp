@@ -184,5 +184,45 @@ TEST(Inspect, DescribesTensors) {
   EXPECT_GT(found["parameters"], 1000);
 }
 
+TEST(Inspect, DescribesHuggingFaceFoldersAndTokenizers) {
+  const TempFolder folder;
+  folder.write("hf/config.json", R"({"model_type":"gpt2","vocab_size":61,"hidden_size":16,"other":[1]})");
+  std::filesystem::copy(TERA_GOLDEN_DATA "/gpt2.safetensors", folder / "hf/model.safetensors");
+  std::filesystem::copy(TERA_FUZZ_CORPUS "/tokenizer_json/byte_level", folder / "hf/tokenizer.json");
+  const auto inspect = [&](const std::string& name) {
+    const Outcome outcome = run_program("inspect --json " + (folder / name).string());
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    return nlohmann::json::parse(outcome.output);
+  };
+  const auto found = inspect("hf");
+  EXPECT_EQ(found["kind"], "Hugging Face folder");
+  EXPECT_EQ(found["config.hidden_size"], 16);
+  EXPECT_EQ(found["tensors"], 60);
+  EXPECT_EQ(found["tokenizer_type"], "HuggingFaceTokenizer");
+  const auto tokenizer = inspect("hf/tokenizer.json");
+  EXPECT_EQ(tokenizer["kind"], "tokenizer");
+  EXPECT_EQ(tokenizer["vocab_size"], found["vocab_size"]);
+}
+
+TEST(Inspect, DescribesACheckpoint) {
+  const TempFolder folder;
+  const std::string save = (folder / "saved").string();
+  const Outcome trained =
+      run_program("train " TERA_TEST_CONFIGS "/tiny.yaml train.train_iters=3 train.eval_iters=0 run.dir=" +
+                  (folder / "run").string() + " checkpoint.save=" + save);
+  ASSERT_EQ(trained.status, 0) << trained.output;
+  for (const std::string& path : {save, save + "/step_00000003"}) {
+    const Outcome outcome = run_program("inspect --json " + path);
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    const auto found = nlohmann::json::parse(outcome.output);
+    EXPECT_EQ(found["kind"], "checkpoint");
+    EXPECT_EQ(found["step"], 3);
+    EXPECT_EQ(found["arch"], "llama");
+    EXPECT_GT(found["parameters"], 1000);
+  }
+  std::filesystem::resize_file(save + "/step_00000003/model.safetensors", 100);
+  EXPECT_EQ(run_program("inspect " + save).status, 2);
+}
+
 }  // namespace
 }  // namespace tera::test

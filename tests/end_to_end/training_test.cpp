@@ -211,9 +211,9 @@ double first_grad_norm(const std::string& reduction, bool gaps) {
   StopRequest stop;
   Log log({.console = -1});
   Backend backend = make_backend(setup.config.dist);
-  Trainer trainer(
-      setup, backend,
-      {.tokenizer = nullptr, .train = std::make_unique<GappyDataset>(gaps), .valid = nullptr, .summary = {}}, log);
+  Trainer trainer(setup, backend,
+                  {.tokenizer = nullptr, .train = std::make_unique<GappyDataset>(gaps), .valid = {}, .summary = {}},
+                  log);
   trainer.run(stop);
   return trainer.step().result(trainer.step().read_back()).grad_norm;
 }

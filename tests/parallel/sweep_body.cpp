@@ -15,18 +15,23 @@ namespace {
 
 // A microbatch on the host.
 struct HostBatch {
-  explicit HostBatch(std::size_t rows) : tokens(rows), targets(rows), positions(rows), row_ids(rows) {}
-  BatchSpans spans() { return {tokens, targets, positions, row_ids}; }
-  std::vector<std::int32_t> tokens, targets, positions;
+  explicit HostBatch(std::size_t rows)
+      : tokens(rows), targets(rows), positions(rows), offsets(rows + 1), row_ids(rows) {}
+  BatchSpans spans() { return {tokens, targets, positions, row_ids, offsets}; }
+  BatchSpans filled(const BatchCounts& counts) {
+    BatchSpans all = spans();
+    all.offsets = all.offsets.first(counts.documents > 0 ? static_cast<std::size_t>(counts.documents + 1) : 0);
+    return all;
+  }
+  std::vector<std::int32_t> tokens, targets, positions, offsets;
   std::vector<std::int64_t> row_ids;
 };
 
-BatchOptions batch_options(const tera::Setup& setup, const Groups& groups) {
-  return {.seq_length = setup.batch.seq_length,
-          .micro_batch_size = setup.batch.micro_batch,
-          .global_batch_size = setup.batch.global_batch,
-          .data_rank = groups.dp.rank(),
-          .data_ranks = groups.dp.size()};
+BatchOptions options_of_rank(const tera::Setup& setup, const DataSource& data, const Groups& groups) {
+  BatchOptions options = batch_options(setup, data.tokenizer.get());
+  options.data_rank = groups.dp.rank();
+  options.data_ranks = groups.dp.size();
+  return options;
 }
 
 class Feeder {
@@ -35,7 +40,7 @@ class Feeder {
       : setup_(setup),
         step_(step),
         data_(make_data_source(setup)),
-        loader_(*data_.train, batch_options(setup, step.layout().groups)),
+        loader_(*data_.train, options_of_rank(setup, data_, step.layout().groups)),
         host_(static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length)) {}
 
   // What the next step reads; returns how many targets count.
@@ -55,8 +60,8 @@ class Feeder {
   std::int64_t load(std::int64_t consumed, std::int64_t samples) {
     const std::int64_t counted = loader_.counted_targets(consumed, samples);
     for (std::int64_t i = 0; i < microbatches_; ++i) {
-      loader_.fill(consumed, i, host_.spans());
-      step_.load(i, host_.spans(), 1.0f / static_cast<float>(counted));
+      const BatchCounts counts = loader_.fill(consumed, i, host_.spans());
+      step_.load(i, host_.filled(counts), 1.0f / static_cast<float>(counted));
     }
     return counted;
   }

@@ -152,6 +152,35 @@ TEST(Sweep, GrowingBatches) {
     expect_like_one_rank({.ranks = ranks, .overrides = growing + layout}, alone, limits);
 }
 
+// Attention inside documents, whose bounds every stage has to know: mock data is full of ends of documents.
+TEST(Sweep, PackedDocuments) {
+  const Overrides packed{"dataset.reset_attention_mask=true", "dataset.reset_position_ids=true",
+                         "dataset.eod_mask_loss=true"};
+  const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};
+  SweepLimits limits;
+  if (can_count_allocations()) {
+    limits.start_counting = start_counting_allocations;
+    limits.stop_counting = stop_counting_allocations;
+  }
+  for (const Overrides& model : {packed, packed + dropout}) {
+    SweepResult alone, whole;
+    play_threads({.overrides = model}, sweep_steps, alone);
+    play_threads({}, sweep_steps, whole);
+    EXPECT_GT(std::abs(alone.loss[1] - whole.loss[1]), 1e-4) << "documents make no difference";
+    const std::vector<std::pair<int, Overrides>> layouts{{2, tp2},
+                                                         {2, tp2 + sp},
+                                                         {4, tp4 + sp + full},
+                                                         {2, pp2},
+                                                         {4, pp4 + zero_bubble},
+                                                         {2, pp2 + zero_bubble_v},
+                                                         {2, pp2 + vp2},
+                                                         {4, zero1 + buckets + overlap},
+                                                         {8, tp2 + sp + pp2 + zero3}};
+    for (const auto& [ranks, layout] : layouts)
+      expect_like_one_rank({.ranks = ranks, .overrides = model + layout}, alone, limits);
+  }
+}
+
 // A few of everything, under ThreadSanitizer in every check of a change.
 TEST(SweepFew, Llama) { sweep("sweep_llama", 3, 11); }
 TEST(SweepFew, Gpt) { sweep("sweep_gpt", 8, 11); }

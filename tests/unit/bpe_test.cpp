@@ -113,7 +113,9 @@ TEST(Bpe, words_that_the_cache_forgot_give_the_same) {
   const BpeData data = random_model(random, "0123456789", 300);
   const BpeModel model(data);
   const auto encoder = model.make_encoder();
-  const auto word = [](int i) { return std::to_string(i * 7919) + (i % 3 == 0 ? "-long-enough-for-a-hash" : ""); };
+  const auto word = [](int i) {
+    return std::to_string(std::int64_t{i} * 7919) + (i % 3 == 0 ? "-long-enough-for-a-hash" : "");
+  };
   std::map<int, Ids> first;
   for (int i = 0; i < 700'000; ++i) {
     const Ids ids = encode(*encoder, word(i));

@@ -384,6 +384,63 @@ TEST(ResolveRunRules, DataAndFolders) {
                 [](RunConfig& c) { c.dataset.dataloader_type = DataloaderType::cyclic; });
   expect_broken("dataset.data_sharding", "only dataset.dataloader_type=cyclic",
                 [](RunConfig& c) { c.dataset.data_sharding = false; });
+  expect_broken("dataset.multiple_validation_sets", "only dataset.kind=indexed or sft has it",
+                [](RunConfig& c) { c.dataset.multiple_validation_sets = true; });
+  expect_broken("dataset.chat_format.user", "only dataset.kind=sft has it",
+                [](RunConfig& c) { c.dataset.chat_format.user = "{content}"; });
+  const auto sft = [](RunConfig& c) {
+    c.dataset.kind = DatasetKind::sft;
+    c.dataset.data_path = {"a.jsonl"};
+  };
+  expect_broken("dataset.data_path is not given", "a file of conversations",
+                [](RunConfig& c) { c.dataset.kind = DatasetKind::sft; });
+  expect_broken("dataset.chat_format.user", "must have {content} in it, once", [&](RunConfig& c) {
+    sft(c);
+    c.dataset.chat_format.user = "hello";
+  });
+  expect_broken("dataset.chat_format.user", "must have {content} in it, once", [&](RunConfig& c) {
+    sft(c);
+    c.dataset.chat_format.user = "{content}{content}";
+  });
+  expect_broken("dataset.reset_attention_mask", "keeps conversations apart by itself", [&](RunConfig& c) {
+    sft(c);
+    c.dataset.reset_attention_mask = true;
+  });
+  expect_broken("dataset.blend", "only dataset.kind=indexed has it", [&](RunConfig& c) {
+    sft(c);
+    c.dataset.blend = {{"a", 1}};
+  });
+  expect_broken("dataset.validation_set_names", "needs multiple_validation_sets=true", [&](RunConfig& c) {
+    sft(c);
+    c.dataset.validation_set_names = {"a"};
+  });
+  const auto sets = [](RunConfig& c) {
+    c.dataset.kind = DatasetKind::indexed;
+    c.dataset.train_data_path = {"a"};
+    c.dataset.valid_data_path = {"x/b", "y/b"};
+    c.dataset.multiple_validation_sets = true;
+  };
+  expect_broken("dataset.validation_set_names", "'b': names must differ", sets);
+  expect_broken("dataset.validation_set_names", "1 names for 2 paths", [&](RunConfig& c) {
+    sets(c);
+    c.dataset.validation_set_names = {"one"};
+  });
+  expect_broken("dataset.multiple_validation_sets", "is one blend", [&](RunConfig& c) {
+    sets(c);
+    c.dataset.valid_data_path = {"0.5", "b", "0.5", "c"};
+  });
+  RunConfig named = small();
+  sets(named);
+  named.dataset.validation_set_names = {"one", "two"};
+  EXPECT_EQ(resolve(named).indexed.valid_names, (std::vector<std::string>{"one", "two"}));
+  named.dataset.validation_set_names = {};
+  named.dataset.valid_data_path = {"x/b", "y/c"};
+  EXPECT_EQ(resolve(named).indexed.valid_names, (std::vector<std::string>{"b", "c"}));
+  EXPECT_TRUE([&] {
+    RunConfig chat = small();
+    sft(chat);
+    return resolve(chat).batch.packs_documents;
+  }());
   expect_broken("dataset.num_workers", "0", [](RunConfig& c) { c.dataset.num_workers = -1; });
   expect_broken("dataset.data_path", "empty path", [](RunConfig& c) {
     c.dataset.kind = DatasetKind::text;

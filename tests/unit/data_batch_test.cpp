@@ -182,6 +182,40 @@ TEST(BatchLoader, MasksWhatDoesNotCount) {
   EXPECT_EQ(rest.counted_targets(0), 0);
 }
 
+TEST(BatchLoader, SaysWhereDocumentsBegin) {
+  const FixedDataset data({5, 9, 6, 9, 9, 7, 9});  // 9 ends a document, and belongs to it
+  BatchLoader loader(data, {.seq_length = 6,
+                            .micro_batch_size = 2,
+                            .global_batch_size = 2,
+                            .eod = 9,
+                            .reset_position_ids = true,
+                            .reset_attention_mask = true});
+  Batch batch(12);
+  Ids offsets(13);
+  BatchSpans spans = batch.spans();
+  spans.offsets = offsets;
+  const BatchCounts counts = loader.fill(0, 0, spans);
+  EXPECT_EQ(counts.targets, 12);
+  EXPECT_EQ(counts.documents, 8);
+  EXPECT_EQ(Ids(offsets.begin(), offsets.begin() + 9), (Ids{0, 2, 4, 5, 6, 8, 10, 11, 12}));
+  EXPECT_EQ(batch.positions, (Ids{0, 1, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0}));
+
+  // Their number is rounded up to a power of two, or to the number of rows, with empty ones.
+  const FixedDataset three({5, 9, 6, 9, 5, 5, 5});
+  BatchLoader rounded(
+      three, {.seq_length = 6, .micro_batch_size = 1, .global_batch_size = 1, .eod = 9, .reset_attention_mask = true});
+  Batch small(6);
+  spans = small.spans();
+  spans.offsets = std::span(offsets).first(7);
+  EXPECT_EQ(rounded.fill(0, 0, spans).documents, 4);
+  EXPECT_EQ(Ids(offsets.begin(), offsets.begin() + 5), (Ids{0, 2, 4, 6, 6}));
+  EXPECT_EQ(small.positions, (Ids{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(document_counts(6), (std::vector<std::int64_t>{1, 2, 4, 6}));
+  EXPECT_EQ(document_counts(8), (std::vector<std::int64_t>{1, 2, 4, 8}));
+  EXPECT_EQ(document_counts(1), (std::vector<std::int64_t>{1}));
+  EXPECT_THROW(rounded.fill(0, 0, small.spans()), Error);
+}
+
 TEST(BatchLoader, FillingAllocatesNothing) {
   const MockDataset data(512, 1);
   BatchLoader loader(

@@ -62,6 +62,12 @@ TEST(JsonlSink, WritesTheContractsFieldsInOrder) {
   fp16.loss_scale = 65536;
   fp16.skipped = true;
   sink.step(fp16);
+  const std::array<SetLoss, 2> sets{SetLoss{"web", 3.5}, SetLoss{"books", 4.5}};
+  sink.eval({.step = 3, .eval_loss = 4, .tokens = 4096, .sets = sets});
+  const std::string several = slurp(folder / "m.jsonl");
+  EXPECT_TRUE(several.ends_with(
+      "{\"step\":3,\"eval_loss\":4.0,\"tokens\":4096,\"eval_loss/web\":3.5,\"eval_loss/books\":4.5}\n"))
+      << several;
   sink.eval({.step = 2, .eval_loss = 4, .tokens = 4096});
   const std::string all = slurp(folder / "m.jsonl");
   EXPECT_TRUE(contains(all, R"("mfu":0.5,"loss_scale":65536.0,"skipped":true})")) << all;

@@ -13,7 +13,7 @@ double seen_before(double x, double window) {
 
 // Pairs of query and key that meet, in all sequences, as an area: half a square for a causal one.
 double attention_pairs(const AttentionShape& shape, const Tensor& q, const Tensor& k) {
-  const auto batch = static_cast<double>(shape.q_offsets ? 1 : shape.batch);
+  const auto batch = static_cast<double>(shape.batch);  // documents are not longer than sequences
   const double queries = static_cast<double>(q.dim(0)) / batch, keys = static_cast<double>(k.dim(0)) / batch;
   if (shape.mask == Mask::full) return batch * queries * keys;
   const double window = shape.window > 0 ? std::min(static_cast<double>(shape.window), keys) : keys;

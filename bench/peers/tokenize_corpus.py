@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Build a mixed corpus from the text that a Debian machine carries.
 
-    build_corpus.py OUTPUT.jsonl [--megabytes 64]
+    tokenize_corpus.py OUTPUT.jsonl [--megabytes 64]
 
-One JSON object per line, {"text": ...}, UTF-8. Four parts by share of bytes: English prose and manuals (half), source
+One JSON object per line, {"text": ...}, UTF-8. Three parts by share of bytes: English prose and manuals (half), source
 code of several languages (a quarter), translated messages and manuals of all languages there are (a quarter). Files
 are taken in sorted order with an even stride over all candidates, so that the same machine gives the same corpus;
 a document is cut at 100,000 characters, what is no UTF-8 or was seen already is left out.
