@@ -218,7 +218,8 @@ TEST_F(SmallFile, SpecialTokensComeFromTheFilesBesideIt) {
   EXPECT_EQ(make(file_)->eod(), 12);  // by its name alone
   folder_.write("t/tokenizer_config.json",
                 R"({"eos_token": "<a>", "bos_token": {"content": "b", "__type": "AddedToken"},
-    "unk_token": null, "pad_token": "new", "add_bos_token": true, "model_max_length": 1000000000000000019884624838656})");
+    "unk_token": null, "pad_token": "new", "add_bos_token": true,
+    "model_max_length": 1000000000000000019884624838656})");
   const auto alone = make(file_);
   EXPECT_EQ(alone->eod(), 13);
   EXPECT_EQ(alone->bos(), 1);
