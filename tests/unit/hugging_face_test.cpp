@@ -158,6 +158,7 @@ TEST_F(SmallFile, RefusesModelsThatAreWrong) {
   EXPECT_TRUE(contains(with_model("vocab", {{"a", -1}}), "the id of 'a'"));
   EXPECT_TRUE(contains(with_model("vocab", {{"a", 2147483647}}), "the id of 'a'"));
   EXPECT_TRUE(contains(with_model("vocab", {{"a", 1.5}}), "the id of 'a'"));
+  EXPECT_TRUE(contains(with_model("vocab", {{"a", 9'000'000}}), "too far apart"));
   EXPECT_TRUE(contains(with_model("merges", {"ab"}), "model.merges[0]"));
   EXPECT_TRUE(contains(with_model("merges", {"a b", "a  b"}), "model.merges[1]"));
   EXPECT_TRUE(contains(with_model("merges", json::array({json::array({"a", "z"})})), "'z' is not a token"));
@@ -191,6 +192,8 @@ TEST_F(SmallFile, RefusesWhatItDoesNotHaveAndNamesIt) {
   EXPECT_TRUE(contains(with("post_processor", {{"type", "Magic"}}), "post_processor.type"));
   EXPECT_TRUE(contains(with("post_processor", {{"type", "BertProcessing"}, {"sep", {"a", "b"}}, {"cls", {"c", 1}}}),
                        "post_processor.sep[1]"));
+  EXPECT_TRUE(contains(with("post_processor", {{"type", "BertProcessing"}, {"sep", {"a", 99}}, {"cls", {"c", 1}}}),
+                       "post_processor: adds the id 99"));
   json pieces = json::array({{{"SpecialToken", {{"id", "x"}, {"type_id", 0}}}}});
   json post{{"type", "TemplateProcessing"}, {"single", pieces}, {"pair", pieces}, {"special_tokens", json::object()}};
   EXPECT_TRUE(contains(with("post_processor", post), "post_processor.single[0].SpecialToken.id"));
