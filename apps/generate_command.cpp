@@ -77,6 +77,8 @@ std::string read_prompt(const Options& options) {
 std::vector<std::int32_t> encode_prompt(const std::string& text, const Tokenizer& tokenizer) {
   std::vector<std::int32_t> tokens;
   tokenizer.encode(text, tokens);
+  require_user(!tokens.empty() || tokenizer.eod() >= 0,
+               "--prompt is needed: this tokenizer has no token that stands between documents");
   if (tokens.empty()) tokens.push_back(tokenizer.eod());  // nothing to go on: begin a document
   return tokens;
 }

@@ -48,8 +48,8 @@ struct TokenizerParts {
 
 class HuggingFaceTokenizer final : public Tokenizer {
  public:
-  // A tokenizer.json, whose ids are what the file alone says; or its folder, whose tokenizer_config.json may name more
-  // special tokens and say whether texts begin and end with them, as in transformers.
+  // A tokenizer.json, whose ids are what the file alone says; or its folder, whose tokenizer_config.json may add
+  // special tokens, as in transformers.
   static std::unique_ptr<HuggingFaceTokenizer> load(const std::filesystem::path& path, bool include_special_tokens);
   // vocab.json and merges.txt of GPT-2.
   static std::unique_ptr<HuggingFaceTokenizer> load_gpt2(const std::filesystem::path& vocab,

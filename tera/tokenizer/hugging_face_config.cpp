@@ -44,8 +44,6 @@ class ConfigReader {
     for (const char* key : {"extra_special_tokens", "additional_special_tokens"})
       if (const Json* extra = fields.find(key); extra != nullptr && extra->is_array())
         read_extra(*extra, fields.path_of(key));
-    if (fields.find("add_bos_token") != nullptr) config.add_bos = fields.flag("add_bos_token");
-    if (fields.find("add_eos_token") != nullptr) config.add_eos = fields.flag("add_eos_token");
     if (const Json* listed = fields.find("added_tokens_decoder"))
       read_listed(*listed, fields.path_of("added_tokens_decoder"));
   }

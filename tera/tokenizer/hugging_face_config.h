@@ -18,8 +18,6 @@ struct SpecialTokensConfig {
   std::array<std::optional<AddedToken>, 7> named;  // by SpecialRole
   std::vector<AddedToken> listed;                  // under added_tokens_decoder, in the order of their ids
   std::vector<AddedToken> extra;
-  // Whether texts begin with bos and end with eos; not said: the post-processor of tokenizer.json stays.
-  std::optional<bool> add_bos, add_eos;
 
   const std::optional<AddedToken>& operator[](SpecialRole role) const { return named[static_cast<std::size_t>(role)]; }
 };

@@ -17,6 +17,8 @@ namespace dom = simdjson::dom;
 using Json = nlohmann::json;
 using Merges = std::vector<std::pair<std::int32_t, std::int32_t>>;
 
+constexpr std::int64_t max_unused_ids = 1'000'000;  // each of them takes memory
+
 // A file and what was parsed of it, which refers to the text of the file.
 class ParsedFile {
  public:
@@ -81,6 +83,8 @@ Vocab read_vocab(dom::element value, const std::string& path) {
       fail_user("{}: the id of '{:.80}' is not a whole number below {}", path, token, max_token_ids);
     ids = std::max(ids, id + 1);
   }
+  require_user(ids <= 4 * static_cast<std::int64_t>(entries.size()) + max_unused_ids,
+               "{}: ids up to {} for {} tokens are too far apart", path, ids - 1, entries.size());
   vocab.tokens.resize(static_cast<std::size_t>(ids));
   taken.resize(vocab.tokens.size());
   for (const auto [token, id_value] : entries) {

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "tera/base/error.h"
+#include "tera/tokenizer/byte_level.h"
 #include "tera/tokenizer/normalize_steps.h"
 #include "tera/tokenizer/pre_token_steps.h"
 #include "tera/tokenizer/pre_tokenizers.h"
@@ -69,10 +70,23 @@ BpeData read_bpe(const TokenizerFile& file) {
   return data;
 }
 
-// Words reach the model as plain text where its tokens are only ever spelled by ByteLevel.
-bool takes_plain_bytes(const BpeData& data, const Steps& steps) {
-  return !steps.empty() && steps.back().kind == PreTokenKind::byte_level && !data.unk && !data.byte_fallback &&
-         data.continuing_subword_prefix.empty() && data.end_of_word_suffix.empty();
+bool has_all_bytes(const std::vector<std::string>& tokens) {
+  const TokenIndex ids(tokens);
+  for (int byte = 0; byte < 256; ++byte)
+    if (ids.find(to_byte_level(std::string(1, static_cast<char>(byte)))) < 0) return false;
+  return true;
+}
+
+// Words reach the model as plain text where its tokens are only ever spelled by ByteLevel. What is said about unknown
+// characters then has no meaning, unless a byte is unknown.
+bool take_plain_bytes(const Steps& steps, BpeData& data) {
+  if (steps.empty() || steps.back().kind != PreTokenKind::byte_level || !data.continuing_subword_prefix.empty() ||
+      !data.end_of_word_suffix.empty())
+    return false;
+  if ((data.unk || data.byte_fallback) && !has_all_bytes(data.tokens)) return false;
+  data.unk.reset();
+  data.byte_fallback = data.fuse_unk = false;
+  return true;
 }
 
 // Where the encoder can do what the normalizer asks for, no copy of the text is needed; tokens that are looked for
@@ -98,7 +112,7 @@ TextRule bpe_rule(const Steps& steps, bool plain_bytes) {
 
 void make_bpe(const TokenizerFile& file, const Steps& steps, TokenizerParts& parts) {
   BpeData data = read_bpe(file);
-  data.byte_level = takes_plain_bytes(data, steps);
+  data.byte_level = take_plain_bytes(steps, data);
   parts.rule = bpe_rule(steps, data.byte_level);
   if (!parts.rule.pattern && !parts.rule.spaces && !steps.empty())
     parts.pre_tokenizer = make_pre_tokenizer(steps, data.byte_level);
@@ -219,6 +233,15 @@ std::vector<AddedToken> read_added_tokens(const TokenizerFile& file) {
   return tokens;
 }
 
+// What the post-processor adds must be ids that the tokenizer has.
+void check_added_ids(const TokenizerParts& parts, const std::string& path) {
+  std::int64_t ids = std::ssize(parts.tokens);
+  for (const AddedToken& token : parts.added) ids = std::max<std::int64_t>(ids, token.id + 1);
+  for (const auto* list : {&parts.post_processor.before, &parts.post_processor.after})
+    for (const std::int32_t id : *list)
+      require_user(id < ids, "{}: adds the id {}, and the vocabulary ends at {}", path, id, ids - 1);
+}
+
 }  // namespace
 
 std::int32_t id_of_token(const TokenizerParts& parts, std::string_view content) {
@@ -267,9 +290,10 @@ TokenizerParts assemble_tokenizer(TokenizerFile file) {
   if (cuts_nothing(steps, normalizer)) steps.clear();
   make_model(file, steps, parts);
   read_normalizer(file, normalizer, parts);
-  if (post_processor != nullptr)
+  if (post_processor != nullptr) {
     parts.post_processor = read_post_processor(*post_processor, file.path_of("post_processor"));
-  parts.has_post_processor = post_processor != nullptr;
+    check_added_ids(parts, file.path_of("post_processor"));
+  }
   if (decoder != nullptr) parts.decoder = make_decoder(*decoder, file.path_of("decoder"));
   return parts;
 }
@@ -284,12 +308,6 @@ void apply_config(TokenizerParts& parts, const SpecialTokensConfig& config) {
     if (token) add_missing(*token);
   for (const AddedToken& token : config.extra) add_missing(token);
   keep_normalizer(parts);
-  if (!config.add_bos && !config.add_eos && parts.has_post_processor) return;
-  parts.post_processor = {};
-  const auto id_of = [&](SpecialRole role) { return config[role] ? id_of_token(parts, config[role]->content) : -1; };
-  const std::int32_t bos = id_of(SpecialRole::bos), eos = id_of(SpecialRole::eos);
-  if (config.add_bos.value_or(false) && bos >= 0) parts.post_processor.before.push_back(bos);
-  if (config.add_eos.value_or(false) && eos >= 0) parts.post_processor.after.push_back(eos);
 }
 
 void name_special_ids(TokenizerParts& parts, const SpecialTokensConfig& config) {

@@ -158,6 +158,7 @@ TEST_F(SmallFile, RefusesModelsThatAreWrong) {
   EXPECT_TRUE(contains(with_model("vocab", {{"a", -1}}), "the id of 'a'"));
   EXPECT_TRUE(contains(with_model("vocab", {{"a", 2147483647}}), "the id of 'a'"));
   EXPECT_TRUE(contains(with_model("vocab", {{"a", 1.5}}), "the id of 'a'"));
+  EXPECT_TRUE(contains(with_model("vocab", {{"a", 9'000'000}}), "too far apart"));
   EXPECT_TRUE(contains(with_model("merges", {"ab"}), "model.merges[0]"));
   EXPECT_TRUE(contains(with_model("merges", {"a b", "a  b"}), "model.merges[1]"));
   EXPECT_TRUE(contains(with_model("merges", json::array({json::array({"a", "z"})})), "'z' is not a token"));
@@ -191,6 +192,8 @@ TEST_F(SmallFile, RefusesWhatItDoesNotHaveAndNamesIt) {
   EXPECT_TRUE(contains(with("post_processor", {{"type", "Magic"}}), "post_processor.type"));
   EXPECT_TRUE(contains(with("post_processor", {{"type", "BertProcessing"}, {"sep", {"a", "b"}}, {"cls", {"c", 1}}}),
                        "post_processor.sep[1]"));
+  EXPECT_TRUE(contains(with("post_processor", {{"type", "BertProcessing"}, {"sep", {"a", 99}}, {"cls", {"c", 1}}}),
+                       "post_processor: adds the id 99"));
   json pieces = json::array({{{"SpecialToken", {{"id", "x"}, {"type_id", 0}}}}});
   json post{{"type", "TemplateProcessing"}, {"single", pieces}, {"pair", pieces}, {"special_tokens", json::object()}};
   EXPECT_TRUE(contains(with("post_processor", post), "post_processor.single[0].SpecialToken.id"));
@@ -218,19 +221,20 @@ TEST_F(SmallFile, SpecialTokensComeFromTheFilesBesideIt) {
   EXPECT_EQ(make(file_)->eod(), 12);  // by its name alone
   folder_.write("t/tokenizer_config.json",
                 R"({"eos_token": "<a>", "bos_token": {"content": "b", "__type": "AddedToken"},
-    "unk_token": null, "pad_token": "new", "add_bos_token": true, "model_max_length": 1000000000000000019884624838656})");
+    "unk_token": null, "pad_token": "new", "add_bos_token": true,
+    "model_max_length": 1000000000000000019884624838656})");
   const auto alone = make(file_);
   EXPECT_EQ(alone->eod(), 13);
   EXPECT_EQ(alone->bos(), 1);
   EXPECT_EQ(alone->unk(), -1);
   EXPECT_EQ(alone->pad(), -1);
   EXPECT_EQ(encode(*alone, "a"), (Ids{0}));
-  // The folder is what transformers would make of it: missing tokens are added, and texts begin with bos.
+  // The folder is what transformers would make of it: missing tokens are added. Its add_bos_token does nothing where
+  // there is a tokenizer.json.
   const auto whole = load(folder_ / "t");
   EXPECT_EQ(whole->pad(), 14);
   EXPECT_EQ(whole->vocab_size(), 15);
-  EXPECT_EQ(encode(*whole, "a"), (Ids{1, 0}));
-  EXPECT_EQ(encode(*load(folder_ / "t", false), "a"), (Ids{0}));
+  EXPECT_EQ(encode(*whole, "anewb"), (Ids{0, 14, 1}));  // b is a special token now, with its old id
 }
 
 TEST_F(SmallFile, TheOlderMapAndSepInPlaceOfEos) {

@@ -343,16 +343,40 @@ def unigram_model(work):
         lines += [line for page in sorted(plain) for line in page.read_text().splitlines()]
         text.write_text("\n".join(lines))
         sentencepiece.SentencePieceTrainer.train(
-            input=str(text), model_prefix=str(prefix), vocab_size=8000, model_type="unigram", pad_id=0, eos_id=1, unk_id=2,
+            input=str(text), model_prefix=str(prefix), vocab_size=4500, model_type="unigram", pad_id=0, eos_id=1, unk_id=2,
             bos_id=-1, character_coverage=0.98, minloglevel=2)
     return prefix.with_suffix(".model")
 
 
+def proto_fields(data):
+    """Number and bytes of the fields of a protobuf message that have a length; the others are passed over."""
+    at = 0
+
+    def number():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+    while at < len(data):
+        key = number()
+        if key & 7 == 2:
+            size = number()
+            yield key >> 3, data[at: at + size]
+            at += size
+        elif key & 7 == 0:
+            number()
+        else:
+            at += 8 if key & 7 == 1 else 4
+
+
 def charsmap(path):
-    from transformers.convert_slow_tokenizer import import_protobuf
-    proto = import_protobuf().ModelProto()
-    proto.ParseFromString(path.read_bytes())
-    return proto.normalizer_spec.precompiled_charsmap
+    normalizer_spec = dict(proto_fields(path.read_bytes()))[3]
+    return dict(proto_fields(normalizer_spec))[2]
 
 
 def unigram(work):
