@@ -69,7 +69,8 @@ void WordCache::insert(std::size_t line, const WordKey& key, std::string_view wo
     }
   }
   Entry* const entries = &entries_[line];
-  entries[entries[0].key == WordKey{} ? 0 : 1] = entry;
+  // A word may come twice, if it was looked for again before its ids were known.
+  entries[entries[0].key == WordKey{} || entries[0].key == key ? 0 : 1] = entry;
 }
 
 }  // namespace tera
