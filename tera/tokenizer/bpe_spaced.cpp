@@ -68,7 +68,7 @@ class CuttingEncoder final : public SpacedEncoder {
       if (split::ascii_flags[byte] & split::letter) {
         // Inside of a run of letters nothing is to be gained.
         if (!cuts_.may_touch(left, byte)) return at;
-        at = letters_end(at, end);
+        at = split::letters_end<split::letter>(at, end, [](const char*) { return false; });
         left = static_cast<unsigned char>(at[-1]);
         continue;
       }
@@ -80,16 +80,6 @@ class CuttingEncoder final : public SpacedEncoder {
     }
     return at;
   }
-  static const char* letters_end(const char* at, const char* end) {
-    while (end - at >= 16) {
-      const std::size_t count = split::ascii_letters_of_16(at);
-      at += count;
-      if (count < 16) return at;
-    }
-    while (at < end && (split::ascii_flags[static_cast<unsigned char>(*at)] & split::letter)) ++at;
-    return at;
-  }
-
   const BpeCuts& cuts_;
   const SpaceRule rule_;
   BpeWords words_;

@@ -7,6 +7,7 @@
 #include "tera/base/error.h"
 #include "tera/base/file.h"
 #include "tera/base/utf8.h"
+#include "tera/tokenizer/sentence_piece_bpe.h"
 #include "tera/tokenizer/sentence_piece_model.h"
 #include "tera/tokenizer/sentence_piece_unigram.h"
 
@@ -38,13 +39,19 @@ SentencePieceTokenizer::SentencePieceTokenizer(const std::filesystem::path& mode
   const SentencePieceModel read = read_sentence_piece_model(bytes, model.string());
   const auto status = processor_->LoadFromSerializedProto(bytes);
   if (!status.ok()) fail_user("{} is no SentencePiece model: {}", model.string(), status.message());
-  if (read.kind == SentencePieceModel::Kind::unigram) unigram_ = std::make_unique<SentencePieceUnigram>(read);
+  try {
+    if (read.kind == SentencePieceModel::Kind::unigram) unigram_ = std::make_unique<SentencePieceUnigram>(read);
+    if (read.kind == SentencePieceModel::Kind::bpe) bpe_ = SentencePieceBpe::make(read);
+  } catch (const UserError& error) {
+    fail_user("{}: {}", model.string(), error.what());
+  }
 }
 
 SentencePieceTokenizer::~SentencePieceTokenizer() = default;
 
 std::unique_ptr<Encoder> SentencePieceTokenizer::make_encoder() const {
   if (unigram_) return unigram_->make_encoder();
+  if (bpe_) return bpe_->make_encoder();
   return std::make_unique<SentencePieceEncoder>(*processor_);
 }
 

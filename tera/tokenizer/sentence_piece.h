@@ -1,5 +1,5 @@
 #pragma once
-// SentencePiece models, through the library of that name.
+// SentencePiece models: read, checked and decoded with the library of that name.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,6 +15,7 @@ class SentencePieceProcessor;
 
 namespace tera {
 
+class SentencePieceBpe;
 class SentencePieceUnigram;
 
 // What Megatron calls SentencePieceTokenizer, GPTSentencePieceTokenizer and Llama2Tokenizer: the text's pieces, with no
@@ -35,7 +36,9 @@ class SentencePieceTokenizer final : public Tokenizer {
 
  private:
   std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
-  std::unique_ptr<const SentencePieceUnigram> unigram_;  // if the model is one
+  // Encoders of our own, for models that they can do; else the library encodes. It decodes in any case.
+  std::unique_ptr<const SentencePieceUnigram> unigram_;
+  std::unique_ptr<const SentencePieceBpe> bpe_;
 };
 
 }  // namespace tera

@@ -15,6 +15,7 @@ SentencePieceNormalizer::SentencePieceNormalizer(const SentencePieceModel& model
   for (std::size_t id = 0; id < model.pieces.size(); ++id)
     if (model.pieces[id].type == SentencePieceModel::Type::user_defined)
       symbols.push_back({model.pieces[id].text, static_cast<std::int32_t>(id)});
+  has_user_defined_ = !symbols.empty();
   user_defined_ = DoubleArray(std::move(symbols));
   if (model.charsmap.empty()) return;
   std::uint32_t size = 0;

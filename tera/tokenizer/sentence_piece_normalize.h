@@ -17,6 +17,9 @@ class SentencePieceNormalizer {
 
   void apply(std::string_view text, std::string& normalized) const;
 
+  bool has_user_defined() const { return has_user_defined_; }
+  const DoubleArray& user_defined() const { return user_defined_; }  // ids by spelling
+
  private:
   struct Step {
     std::string_view replacement;
@@ -28,7 +31,7 @@ class SentencePieceNormalizer {
   std::vector<std::uint32_t> trie_;
   std::string replacements_;
   std::string space_;  // as it is written
-  bool add_dummy_prefix_, remove_extra_, space_behind_;
+  bool add_dummy_prefix_, remove_extra_, space_behind_, has_user_defined_ = false;
 };
 
 }  // namespace tera

@@ -84,24 +84,26 @@ inline Glyph glyph(const char* at, const char* end) {
 
 inline bool is_newline(char c) { return c == '\r' || c == '\n'; }
 
-// How many of the sixteen bytes from `at` on are ASCII letters before the first that is not.
+// How many of the sixteen bytes from `at` on are ASCII letters (small ones only, without `any_case`) before the first
+// that is not.
+template <bool any_case>
 inline std::size_t ascii_letters_of_16(const char* at) {
 #if defined(__SSE2__)
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
-  const __m128i lower = _mm_or_si128(bytes, _mm_set1_epi8(0x20));
+  __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+  if (any_case) bytes = _mm_or_si128(bytes, _mm_set1_epi8(0x20));
   // Letters are moved to the bottom of the signed range.
-  const __m128i moved = _mm_add_epi8(lower, _mm_set1_epi8(static_cast<char>(-'a' - 128)));
+  const __m128i moved = _mm_add_epi8(bytes, _mm_set1_epi8(static_cast<char>(-'a' - 128)));
   const __m128i outside = _mm_cmpgt_epi8(moved, _mm_set1_epi8(static_cast<char>(-128 + 25)));
   return static_cast<std::size_t>(std::countr_zero(static_cast<unsigned>(_mm_movemask_epi8(outside)) | 0x10000U));
 #elif defined(__ARM_NEON)
-  const uint8x16_t bytes = vld1q_u8(reinterpret_cast<const std::uint8_t*>(at));
-  const uint8x16_t moved = vsubq_u8(vorrq_u8(bytes, vdupq_n_u8(0x20)), vdupq_n_u8('a'));
-  const uint8x16_t outside = vcgtq_u8(moved, vdupq_n_u8(25));
+  uint8x16_t bytes = vld1q_u8(reinterpret_cast<const std::uint8_t*>(at));
+  if (any_case) bytes = vorrq_u8(bytes, vdupq_n_u8(0x20));
+  const uint8x16_t outside = vcgtq_u8(vsubq_u8(bytes, vdupq_n_u8('a')), vdupq_n_u8(25));
   const std::uint64_t nibbles = vget_lane_u64(vreinterpret_u64_u8(vshrn_n_u16(vreinterpretq_u16_u8(outside), 4)), 0);
   return static_cast<std::size_t>(std::countr_zero(nibbles)) / 4;
 #else
   std::size_t count = 0;
-  while (count < 16 && (ascii_flags[static_cast<unsigned char>(at[count])] & letter)) ++count;
+  while (count < 16 && (ascii_flags[static_cast<unsigned char>(at[count])] & (any_case ? letter : small))) ++count;
   return count;
 #endif
 }
@@ -117,17 +119,30 @@ inline const char* run_end(const char* at, const char* end, Wanted wanted) {
   return at;
 }
 
-inline const char* letters_end(const char* at, const char* end) {
-  while (end - at >= 16) {
-    const std::size_t count = ascii_letters_of_16(at);
-    at += count;
-    if (count == 16) continue;
+// The end of the run of characters that have one of the flags, which are those of letters: of all of them, or of small
+// ones. `wanted` tells of a character that is not ASCII whether it belongs to the run.
+template <Flags flags, class Wanted>
+inline const char* letters_end(const char* at, const char* end, Wanted wanted) {
+  while (at < end) {
+    if (end - at >= 16) {
+      const std::size_t count = ascii_letters_of_16<(flags & letter) != 0>(at);
+      at += count;
+      if (count == 16) continue;
+    } else {
+      while (at < end && (ascii_flags[static_cast<unsigned char>(*at)] & flags)) ++at;
+      if (at == end) return at;
+    }
     if (static_cast<unsigned char>(*at) < 0x80) return at;
     const Glyph next = wide_glyph(at, end);
-    if (!(next.flags & letter)) return at;
+    if (!(next.flags & flags) || !wanted(at)) return at;
     at += next.bytes;
   }
-  return run_end(at, end, [](Flags flags) { return (flags & letter) != 0; });
+  return at;
+}
+
+template <Flags flags>
+inline const char* letters_end(const char* at, const char* end) {
+  return letters_end<flags>(at, end, [](const char*) { return true; });
 }
 
 inline const char* numbers_end(const char* at, const char* end) {

@@ -76,7 +76,7 @@ struct Gpt2Scanner {
       if (contraction != at) return contraction;
     }
     const Glyph first = glyph(from, end);
-    if (first.flags & letter) return letters_end(from + first.bytes, end);
+    if (first.flags & letter) return letters_end<letter>(from + first.bytes, end);
     if (first.flags & white) return spaces_end<NewlineRule::none>(at, end);
     if (first.flags & number) return numbers_end(from + first.bytes, end);
     return others_end(from + first.bytes, end);
@@ -89,7 +89,7 @@ struct Llama3Scanner {
   static const char* next(const char* at, const char* end) {
     const Glyph first = glyph(at, end);
     const char* from = at + first.bytes;
-    if (first.flags & letter) return letters_end(from, end);
+    if (first.flags & letter) return letters_end<letter>(from, end);
     if (first.flags & number) return few_numbers_end(from, end, most_numbers - 1);
     if (contractions && *at == '\'') {
       const char* contraction = contraction_end<true>(at, end);
@@ -97,7 +97,7 @@ struct Llama3Scanner {
     }
     if (from < end && !is_newline(*at)) {
       const Glyph second = glyph(from, end);
-      if (second.flags & letter) return letters_end(from + second.bytes, end);
+      if (second.flags & letter) return letters_end<letter>(from + second.bytes, end);
       if (*at == ' ' && !(second.flags & (white | number)))
         return newlines_end(others_end(from + second.bytes, end), end);
     }
@@ -146,9 +146,7 @@ struct CaseScanner {
     if (after_small != at) return after_small;
     return second_form ? next : at;
   }
-  static const char* smalls_end(const char* at, const char* end) {
-    return run_end(at, end, [](Flags flags) { return (flags & small) != 0; });
-  }
+  static const char* smalls_end(const char* at, const char* end) { return letters_end<small>(at, end); }
   static const char* with_contraction(const char* at, const char* end) {
     return contractions && at < end && *at == '\'' ? contraction_end<true>(at, end) : at;
   }
@@ -199,7 +197,8 @@ struct DeepSeekScanner {
     const char* from = at + first.bytes;
     const bool in_han = is_han_or_kana(at, end);
     const auto letters = [&](const char* p) {
-      return part_run_end(p, end, in_han, [](Flags flags) { return (flags & (letter | mark)) != 0; });
+      if (in_han) return part_run_end(p, end, true, [](Flags flags) { return (flags & (letter | mark)) != 0; });
+      return letters_end<letter | mark>(p, end, [&](const char* next) { return !is_han_or_kana(next, end); });
     };
     if (first.flags & number) return few_numbers_end(from, end, 2);
     if (first.flags & (letter | mark)) return letters(from);
@@ -219,8 +218,7 @@ struct DeepSeekScanner {
   }
   static bool is_ascii_letter(char c) { return (ascii_flags[static_cast<unsigned char>(c)] & letter) != 0; }
   static const char* ascii_letters_end(const char* at, const char* end) {
-    while (at < end && is_ascii_letter(*at)) ++at;
-    return at;
+    return letters_end<letter>(at, end, [](const char*) { return false; });
   }
   // [\p{P}\p{S}]+[\r\n]*
   static const char* signs_end(const char* at, const char* end, bool in_han) {

@@ -8,7 +8,6 @@
 #include <limits>
 
 #include "tera/base/error.h"
-#include "tera/tokenizer/model_json.h"
 #include "tera/tokenizer/unigram_path.h"
 
 namespace tera {
@@ -85,8 +84,8 @@ Unigram::Unigram(std::span<const Entry> vocabulary, const UnigramOptions& option
   double least = std::numeric_limits<double>::infinity();
   for (const auto& [token, score] : vocabulary) {
     if (!token.empty()) keys.push_back({token, static_cast<std::int32_t>(scores_.size())});
-    scores_.push_back(score);
-    least = std::min(least, score);
+    scores_.push_back(rounded_twice(score));
+    least = std::min(least, scores_.back());
   }
   unk_score_ = least - unk_penalty;
   tokens_ = DoubleArray(std::move(keys));
@@ -95,25 +94,5 @@ Unigram::Unigram(std::span<const Entry> vocabulary, const UnigramOptions& option
 }
 
 std::unique_ptr<WordEncoder> Unigram::make_encoder() const { return std::make_unique<UnigramEncoder>(*this); }
-
-std::unique_ptr<WordModel> make_unigram(const nlohmann::json& model, const std::string& where) {
-  const ModelReader reader(model, where, {"vocab", "unk_id", "byte_fallback"});
-  const nlohmann::json& vocabulary = reader.list("vocab");
-  std::vector<Unigram::Entry> entries;
-  for (const nlohmann::json& entry : vocabulary) {
-    require_user(entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_number(),
-                 "{}[{}] is no pair of a token and a score", reader.field("vocab"), entries.size());
-    entries.emplace_back(entry[0].get_ref<const std::string&>(), rounded_twice(entry[1].get<double>()));
-  }
-  UnigramOptions options;
-  options.byte_fallback = reader.flag_or("byte_fallback", false);
-  if (reader.find("unk_id") != nullptr) {
-    const std::size_t unk_id = reader.count("unk_id");
-    require_user(unk_id < entries.size(), "{} is {}, but the vocabulary has {} tokens", reader.field("unk_id"), unk_id,
-                 entries.size());
-    options.unk_id = static_cast<std::int32_t>(unk_id);
-  }
-  return std::make_unique<Unigram>(entries, options);
-}
 
 }  // namespace tera

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,7 +22,7 @@ struct UnigramOptions {
 
 class Unigram final : public WordModel {
  public:
-  using Entry = std::pair<std::string_view, double>;  // token, score; the id is the place
+  using Entry = std::pair<std::string_view, double>;  // token, score as the file has it; the id is the place
   Unigram(std::span<const Entry> vocabulary, const UnigramOptions& options);
 
   std::unique_ptr<WordEncoder> make_encoder() const override;
@@ -38,8 +37,5 @@ class Unigram final : public WordModel {
   bool byte_fallback_;
   std::array<std::int32_t, 256> byte_ids_{};
 };
-
-// From the object under "model" of a `tokenizer.json`, which `where` names in messages.
-std::unique_ptr<WordModel> make_unigram(const nlohmann::json& model, const std::string& where);
 
 }  // namespace tera

@@ -1,11 +1,9 @@
 #include "tera/tokenizer/word_piece.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "tera/base/error.h"
-#include "tera/tokenizer/model_json.h"
 
 namespace tera {
 namespace {
@@ -57,19 +55,6 @@ void WordPiece::encode_parts(std::string_view word, DoubleArray::Match match, st
     fail_user("the word '{:.60}' is not in the vocabulary, which has no unknown token '{}'", word, options_.unk_token);
   ids.resize(before);
   ids.push_back(unk_);
-}
-
-std::unique_ptr<WordModel> make_word_piece(const nlohmann::json& model, const std::string& where) {
-  const ModelReader reader(model, where,
-                           {"unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab"});
-  WordPieceOptions options;
-  options.unk_token = reader.text("unk_token");
-  options.continuing_subword_prefix = reader.text("continuing_subword_prefix");
-  options.max_input_chars_per_word = reader.count("max_input_chars_per_word");
-  std::vector<WordPiece::Entry> entries;
-  for (const auto& [token, id] : reader.object("vocab").items())
-    entries.emplace_back(token, reader.id(id, "vocab", token));
-  return std::make_unique<WordPiece>(entries, std::move(options));
 }
 
 }  // namespace tera

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,8 +44,5 @@ class WordPiece final : public WordModel {
   DoubleArray words_, continuations_;  // the latter without their prefix
   std::int32_t unk_ = -1;
 };
-
-// From the object under "model" of a `tokenizer.json`, which `where` names in messages.
-std::unique_ptr<WordModel> make_word_piece(const nlohmann::json& model, const std::string& where);
 
 }  // namespace tera

@@ -13,6 +13,7 @@ namespace {
 // One sequence at a time, every rank with all its rows.
 Setup for_generation(Setup setup) {
   setup.batch.num_microbatches = 1;
+  setup.batch.rampup = {};
   setup.parallel.sequence_parallel = false;
   setup.parallel.sharding = Sharding::no_shard;
   return setup;

@@ -71,10 +71,11 @@ void Trainer::open_batches() {
   options.batch.needs_ids = layout.has_loss || std::ranges::any_of(layout.chunks, &BlockRange::embedding);
   if (setup_.config.dataset.dataloader_type == DataloaderType::cyclic)
     sampler_ = std::make_unique<CyclicSampler>(cyclic_options(setup_, *data_.train));
-  train_batches_ = std::make_unique<Prefetch>(std::vector{BatchSource{data_.train.get(), sampler_.get()}},
-                                              std::make_unique<TrainJobs>(TrainJobs::Options{
-                                                  .consumed = consumed_, .steps = batch.train_iters, .batch = batch}),
-                                              options);
+  train_batches_ =
+      std::make_unique<Prefetch>(std::vector{BatchSource{data_.train.get(), sampler_.get()}},
+                                 std::make_unique<TrainJobs>(TrainJobs::Options{
+                                     .consumed = consumed_, .steps = batch.train_iters - done_, .batch = batch}),
+                                 options);
   if (data_.valid.empty()) return;
   options.workers = std::min(options.workers, 1);
   std::vector<BatchSource> sources;

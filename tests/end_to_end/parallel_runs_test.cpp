@@ -76,6 +76,30 @@ TEST_F(ParallelRuns, LossesAreThoseOfOneRank) {
   EXPECT_EQ(count(log, "step 10/10 |"), 1u) << log;
 }
 
+// The first steps are those of a run whose batches stay small; later ones do not depend on the layout.
+TEST_F(ParallelRuns, BatchesGrow) {
+  const std::string constant =
+      "train.micro_batch_size=1 train.train_iters=0 train.train_samples=40 scheduler.lr_warmup_iters=0 "
+      "scheduler.lr_decay_style=constant model.vocab_size=512 ";
+  const std::string growing = constant + "train.global_batch_size=8 train.rampup_batch_size=[2,2,12] checkpoint.save=" +
+                              (folder_ / "saved").string() + " ";
+  expect_trained("tiny", constant + "train.global_batch_size=2");
+  const auto small = column(run_folder_, "loss");
+  expect_trained("tiny", growing);
+  const auto grown = column(run_folder_, "loss");
+  const auto losses = numbers("loss"), eval_losses = numbers("eval_loss");
+  EXPECT_EQ(column(run_folder_, "global_batch_size"), (std::vector<std::string>{"2", "2", "4", "6", "8", "8", "8"}));
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(grown[i], small[i]) << i;
+  for (const std::string& layout : {"--ranks 2" + pp2, "--ranks 4" + tp2 + zero + "optim dataset.num_workers=1"}) {
+    expect_trained("tiny", growing + layout);
+    expect_near(numbers("loss"), losses, layout);
+    expect_near(numbers("eval_loss"), eval_losses, layout);
+  }
+  const Outcome text = run_program(
+      fmt::format("generate --model {} --prompt 'It was' --max-new-tokens 3", (folder_ / "saved").string()));
+  EXPECT_EQ(text.status, 0) << text.output;
+}
+
 // The first step has the learning rate 0: what is saved are the initial weights.
 TEST_F(ParallelRuns, CheckpointsDoNotDependOnTheLayout) {
   const std::string once =

@@ -212,8 +212,9 @@ TEST_F(ThreeDatasets, AreReadByARun) {
   EXPECT_EQ(samples_asked(setup, DataSplit::test), 12);
   const DataSource source = make_data_source(setup);
   EXPECT_EQ(source.train->samples(), 100);
-  EXPECT_EQ(source.valid->samples(), 36);
-  EXPECT_EQ(source.valid_batches, 3);
+  ASSERT_EQ(source.valid.size(), 1u);
+  EXPECT_EQ(source.valid[0].dataset->samples(), 36);
+  EXPECT_EQ(source.valid[0].batches, 3);
   EXPECT_EQ(make_split(setup, DataSplit::test)->samples(), 12);
   EXPECT_TRUE(contains(source.summary, "tokens in 1400 documents")) << source.summary;
 
@@ -223,15 +224,24 @@ TEST_F(ThreeDatasets, AreReadByARun) {
 
   config.dataset.blend.clear();
   config.dataset.train_data_path = {prefix("b")};
-  EXPECT_EQ(make_data_source(resolve(config)).valid, nullptr);
+  EXPECT_TRUE(make_data_source(resolve(config)).valid.empty());
   config.dataset.valid_data_path = {prefix("c"), prefix("a")};
   config.dataset.full_validation = true;
   const DataSource full = make_data_source(resolve(config));
-  EXPECT_EQ(full.valid_batches, (full.valid->samples() + 3) / 4);
+  ASSERT_EQ(full.valid.size(), 1u);
+  EXPECT_EQ(full.valid[0].batches, (full.valid[0].dataset->samples() + 3) / 4);
   IndexedBuilder builder({.seq_length = 32, .vocab_size = 300000, .seed = 1234});
   std::int64_t once = 0;
   for (const char* name : {"a", "c"}) once += builder.build({.blend = {{prefix(name)}, {}}})->samples();
-  EXPECT_EQ(full.valid->samples(), once);
+  EXPECT_EQ(full.valid[0].dataset->samples(), once);
+
+  // Each of them by itself.
+  config.dataset.multiple_validation_sets = true;
+  const DataSource several = make_data_source(resolve(config));
+  ASSERT_EQ(several.valid.size(), 2u);
+  EXPECT_EQ(several.valid[0].name, "c");
+  EXPECT_EQ(several.valid[1].name, "a");
+  EXPECT_EQ(several.valid[0].dataset->samples() + several.valid[1].dataset->samples(), once);
 }
 
 TEST_F(ThreeDatasets, ThatAreTooSmallForTheRunAreRefused) {
