@@ -47,8 +47,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options) {
                             .special_tokens = options.special_tokens});
     case TokenizerKind::sentence_piece:
     case TokenizerKind::gpt_sentence_piece:
-    case TokenizerKind::llama2:
-      return std::make_unique<SentencePieceTokenizer>(model_of(options, "a .model file"));
+    case TokenizerKind::llama2: return std::make_unique<SentencePieceTokenizer>(model_of(options, "a .model file"));
   }
   fail("a kind of tokenizer that does not exist");
 }

@@ -107,7 +107,7 @@ TEST_F(TokenizerCommand, RunsTrainAndGenerateWithIt) {
   folder_.write("t/tokenizer.json", slurp(golden + "/llama3.json"));
   folder_.write("text/a.txt", std::string(3000, 'a') + " license text\n");
   folder_.write("run.yaml",
-                "model: {arch: llama, num_layers: 1, hidden_size: 16, num_attention_heads: 2}\n"
+                "model: {arch: llama, num_layers: 1, hidden_size: 32, num_attention_heads: 2}\n"
                 "train: {train_iters: 2, micro_batch_size: 1, seq_length: 16, eval_iters: 0}\n"
                 "optimizer: {lr: 0.001}\n"
                 "dist: {device: cpu, threads: 1}\n"
