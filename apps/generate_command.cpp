@@ -50,6 +50,7 @@ Setup setup_of(const Checkpoint& checkpoint, const Options& options, const Launc
   find_tokenizer(checkpoint, loaded.config.tokenizer);
   loaded.config.comm_overlap = {};
   loaded.config.train.global_batch_size = 0;  // one microbatch, whatever the number of replicas was
+  loaded.config.train.rampup_batch_size.clear();
   std::erase_if(loaded.origins, [](const auto& origin) { return origin.first.starts_with("dist."); });
   apply_overrides(loaded, options.layout);
   share_cores(loaded.config.dist, launch);
