@@ -1,7 +1,10 @@
 #include "apps/tokenizer_train.h"
 
+#include <nlohmann/json.hpp>
+
 #include <atomic>
 #include <deque>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,12 +12,14 @@
 #include "apps/choice.h"
 #include "tera/base/cores.h"
 #include "tera/base/error.h"
+#include "tera/base/file.h"
 #include "tera/base/log.h"
 #include "tera/base/utf8.h"
 #include "tera/data/jsonl_blocks.h"
 #include "tera/data/jsonl_line.h"
 #include "tera/data/text_files.h"
 #include "tera/tokenizer/bpe_trainer.h"
+#include "tera/tokenizer/hugging_face.h"
 
 namespace tera {
 namespace {
@@ -113,8 +118,33 @@ void check(const TrainArguments& arguments) {
   require_user(arguments.workers >= 1 && arguments.workers <= 1024, "--workers {}: from 1 to 1024", arguments.workers);
 }
 
+// A tokenizer.json does not say which token ends a document. Where its name does not tell, a file beside it does, as in
+// the folders of Hugging Face.
+void say_what_ends_documents(const TrainArguments& arguments, Log& log) {
+  if (arguments.options.special_tokens.empty()) return;
+  const auto made = HuggingFaceTokenizer::load(arguments.output, true);
+  if (made->eod() == 0) return;
+  const auto beside = std::filesystem::path(arguments.output).parent_path() / "tokenizer_config.json";
+  require_user(!path_exists(beside),
+               "{} is there already and says that another token ends documents than {}; write to "
+               "a folder of its own",
+               beside.string(), arguments.options.special_tokens[0]);
+  const nlohmann::json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
+                              {"eos_token", arguments.options.special_tokens[0]}};
+  write_file_atomically(beside, config.dump(2) + "\n");
+  log.info("{} says that {} ends documents", beside.string(), arguments.options.special_tokens[0]);
+}
+
+void check_output(const std::filesystem::path& output) {
+  const auto folder = output.has_parent_path() ? output.parent_path() : std::filesystem::path(".");
+  require_user(path_exists(folder), "--output {}: there is no folder {}", output.string(), folder.string());
+  require_user(!std::filesystem::is_directory(output), "--output {} is a folder; name the file, tokenizer.json",
+               output.string());
+}
+
 void train(TrainArguments arguments) {
   check(arguments);
+  check_output(arguments.output);
   BpeTrainOptions& options = arguments.options;
   options.threads = static_cast<unsigned>(arguments.workers);
   options.pattern = parse_choice<TrainPattern>("--pattern", arguments.pattern) == TrainPattern::gpt2
@@ -127,6 +157,7 @@ void train(TrainArguments arguments) {
   log.info("{:.1f} MB of text, {} different words", static_cast<double>(feed.bytes()) / 1e6, words.size());
   const TrainedBpe trained = train_bpe(options, words);
   write_tokenizer_json(arguments.output, trained);
+  say_what_ends_documents(arguments, log);
   if (std::ssize(trained.tokens) < options.vocab_size)
     log.info("no pair is left that occurs {} times: {} tokens instead of {}", options.min_frequency,
              trained.tokens.size(), options.vocab_size);
@@ -153,7 +184,7 @@ void add_tokenizer_train(CLI::App& parent) {
       ->capture_default_str();
   command
       ->add_option("--special-tokens", arguments->options.special_tokens,
-                   "the first is meant to end documents; default <|endoftext|>")
+                   "the first ends documents; default <|endoftext|>")
       ->type_name("NAME ...");
   command->add_option("--workers", arguments->workers, "threads; the result is always the same")->capture_default_str();
   command->callback([arguments] { train(*arguments); });

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "tera/base/error.h"
+#include "tera/base/utf8.h"
 #include "tera/tokenizer/byte_level.h"
 
 namespace tera {
@@ -203,10 +204,22 @@ TrainedBpe first_tokens(const BpeTrainOptions& options, std::array<Id, 256>& byt
   return trained;
 }
 
+// Each must be a token of its own, also beside the bytes, which are spelled as single characters.
+void check_special_tokens(const std::vector<std::string>& tokens) {
+  std::unordered_set<std::string> taken;
+  for (int byte = 0; byte < 256; ++byte) taken.insert(to_byte_level(std::string(1, static_cast<char>(byte))));
+  for (const std::string& token : tokens) {
+    require_user(!token.empty(), "--special-tokens: one of them is empty");
+    require_user(valid_utf8_prefix(token) == token.size(), "--special-tokens: one of them is not UTF-8");
+    require_user(taken.insert(token).second, "--special-tokens '{}': there is such a token already", token);
+  }
+}
+
 }  // namespace
 
 TrainedBpe train_bpe(const BpeTrainOptions& options, const WordCounts& words,
                      FunctionRef<void(std::int64_t)> on_merge) {
+  check_special_tokens(options.special_tokens);
   const auto least = static_cast<std::int64_t>(options.special_tokens.size()) + 256;
   require_user(options.vocab_size >= least && options.vocab_size <= 1 << 21,
                "a vocab_size of {} cannot be learnt; it may be from {} (the bytes and special tokens) to {}",

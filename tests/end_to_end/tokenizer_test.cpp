@@ -94,12 +94,33 @@ TEST_F(TokenizerCommand, TrainsOneThatItReads) {
   EXPECT_EQ(pipe("decode", hugging_face(output), encoded.output).output, "\"the cat<|endoftext|>\"\n");
   for (const auto& [options, why] :
        {std::pair{" --vocab-size 100", "--vocab-size"}, std::pair{" --json-key body", "line 1"},
-        std::pair{" --pattern x", "gpt2"}, std::pair{" --min-frequency 0", "min-frequency"}}) {
+        std::pair{" --pattern x", "gpt2"}, std::pair{" --min-frequency 0", "min-frequency"},
+        std::pair{" --special-tokens '<q>' '<q>'", "there is such a token already"},
+        std::pair{" --special-tokens '<q>' a", "there is such a token already"},
+        std::pair{" --special-tokens ''", "empty"}}) {
     const Outcome outcome = run_program("tokenizer train --input " + inputs + " --output " + output + ".new" + options);
     EXPECT_EQ(outcome.status, 2) << options;
     EXPECT_TRUE(contains(outcome.output, why)) << outcome.output;
     EXPECT_FALSE(std::filesystem::exists(output + ".new"));
   }
+}
+
+// Whatever its name, the first special token ends documents.
+TEST_F(TokenizerCommand, FirstSpecialTokenEndsDocuments) {
+  const std::string input = folder_.write("a.txt", "one text and another text\n").string();
+  for (const char* tokens : {"'<|stop|>'", "'<|end|>' '<|im_start|>' '<|im_end|>'", "'</s>' '<|endoftext|>'"}) {
+    std::filesystem::remove(folder_ / "tokenizer_config.json");
+    const std::string output = (folder_ / "tokenizer.json").string();
+    const Outcome trained = run_program("tokenizer train --vocab-size 270 --input " + input + " --output " + output +
+                                        " --special-tokens " + tokens);
+    ASSERT_EQ(trained.status, 0) << trained.output;
+    const Outcome info = run_program("tokenizer info" + hugging_face(output));
+    EXPECT_TRUE(contains(info.output, "\"eod\":0,")) << tokens << ": " << info.output;
+  }
+  const Outcome folder =
+      run_program("tokenizer train --input " + input + " --output " + (folder_ / "no/t.json").string());
+  EXPECT_EQ(folder.status, 2);
+  EXPECT_TRUE(contains(folder.output, "there is no folder")) << folder.output;
 }
 
 // A run takes its vocabulary from the tokenizer, and its checkpoint needs no other file to write text.
