@@ -107,10 +107,11 @@ struct OpenedFile {
   struct stat info {};
 };
 
+// Without blocking: a named pipe that nobody writes to yet must not hold the program where it cannot be interrupted.
 OpenedFile open_input(const std::string& path) {
   OpenedFile file;
   if (path != CompressedInput::standard_input) {
-    file.descriptor = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    file.descriptor = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!file.descriptor) fail_to("open", path);
     file.fd = file.descriptor.get();
   }
@@ -160,7 +161,7 @@ std::size_t CompressedInput::read_stored(std::span<char> out) {
       if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
     }
     const ssize_t n = ::read(fd_, out.data(), out.size());
-    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (n < 0) fail_to("read", path_);
     stored_read_ += static_cast<std::uint64_t>(n);
     return static_cast<std::size_t>(n);
@@ -168,6 +169,7 @@ std::size_t CompressedInput::read_stored(std::span<char> out) {
 }
 
 std::size_t CompressedInput::read(std::span<char> out) {
+  require_user(!stop_, "{}: interrupted", path_);
   if (!decompressor_) {
     if (pending_.empty()) return read_stored(out);  // straight to where it is wanted
     const std::size_t n = std::min(out.size(), pending_.size());
@@ -188,8 +190,12 @@ std::size_t CompressedInput::read(std::span<char> out) {
 }
 
 std::optional<std::uint64_t> stored_size(const std::string& path) {
+  struct stat info {};
+  const bool standard = path == CompressedInput::standard_input;
+  if ((standard ? ::fstat(STDIN_FILENO, &info) : ::stat(path.c_str(), &info)) != 0) fail_to("open", path);
+  // What is no file is not opened to look: whoever writes to a pipe would see it closed again.
+  if (!S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) return std::nullopt;
   const OpenedFile file = open_input(path);
-  if (!S_ISREG(file.info.st_mode)) return std::nullopt;
   return static_cast<std::uint64_t>(file.info.st_size);
 }
 

@@ -107,6 +107,7 @@ void TokenFinder::keep(std::string_view text, Match match, std::size_t& done, st
     return;
   if (token.lstrip) match.begin = std::max(without_trailing_space(text.substr(0, match.begin)), done);
   if (token.rstrip) match.end += leading_space(text.substr(match.end));
+  if (match.begin >= match.end) return;  // what came before has taken it
   if (done < match.begin) parts.push_back({done, match.begin, -1});
   parts.push_back({match.begin, match.end, token.id});
   done = match.end;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <unordered_set>
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
@@ -85,6 +86,9 @@ Vocab read_vocab(dom::element value, const std::string& path) {
   }
   require_user(ids <= 4 * static_cast<std::int64_t>(entries.size()) + max_unused_ids,
                "{}: ids up to {} for {} tokens are too far apart", path, ids - 1, entries.size());
+  std::unordered_set<std::string_view> spelled;
+  for (const auto [token, id_value] : entries)
+    require_user(spelled.insert(token).second, "{}: '{:.80}' is there twice", path, token);
   vocab.tokens.resize(static_cast<std::size_t>(ids));
   taken.resize(vocab.tokens.size());
   for (const auto [token, id_value] : entries) {

@@ -39,11 +39,11 @@ std::optional<SplitPattern> pattern_of(std::span<const PreTokenStep> steps) {
   const PreTokenStep& only = splits.front();
   if (splits.size() == 1 && only.kind == PreTokenKind::split && only.is_regex && only.invert &&
       only.behavior == SplitBehavior::removed)
-    return known_split_pattern(only.pattern);
+    return known_split_pattern(only.pattern, RegexDialect::oniguruma);
   if (!std::ranges::all_of(splits, is_regex_split)) return std::nullopt;
   std::vector<std::string> patterns;
   for (const PreTokenStep& step : splits) patterns.push_back(step.pattern);
-  return splits.size() == 1 ? known_split_pattern(patterns[0]) : known_split_pattern(patterns);
+  return known_split_pattern(patterns);
 }
 
 BpeData read_bpe(const TokenizerFile& file) {

@@ -240,7 +240,7 @@ std::unique_ptr<PreTokenizer> make_split(const PreTokenStep& step) {
   const SplitRule rule{.behavior = step.behavior, .invert = step.invert};
   if (!step.is_regex) return make_text_split(step.pattern, rule);
   // Known patterns leave nothing between their matches.
-  const auto known = known_split_pattern(step.pattern);
+  const auto known = known_split_pattern(step.pattern, RegexDialect::oniguruma);
   const bool whole_matches =
       step.behavior == SplitBehavior::isolated || (step.behavior == SplitBehavior::removed && step.invert);
   if (known && whole_matches) return make_cutter(SplitBehavior::isolated, by_known_pattern(*known));

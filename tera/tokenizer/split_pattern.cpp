@@ -58,15 +58,17 @@ constexpr std::array<std::string_view, 3> deepseek_v3_splits{
 
 }  // namespace
 
-std::optional<SplitPattern> known_split_pattern(std::string_view regex) {
+std::optional<SplitPattern> known_split_pattern(std::string_view regex, RegexDialect dialect) {
   const std::string escaped = with_escapes(regex);
+  // To Oniguruma {1,3}+ is not possessive but "any number of times".
+  if (dialect == RegexDialect::oniguruma && escaped.find("}+") != std::string::npos) return std::nullopt;
   for (const auto& [spelling, pattern] : known_patterns)
     if (escaped == spelling) return pattern;
   return std::nullopt;
 }
 
 std::optional<SplitPattern> known_split_pattern(std::span<const std::string> regexes) {
-  if (regexes.size() == 1) return known_split_pattern(regexes[0]);
+  if (regexes.size() == 1) return known_split_pattern(regexes[0], RegexDialect::oniguruma);
   if (regexes.size() != deepseek_v3_splits.size()) return std::nullopt;
   for (std::size_t i = 0; i < regexes.size(); ++i)
     if (with_escapes(regexes[i]) != deepseek_v3_splits[i]) return std::nullopt;

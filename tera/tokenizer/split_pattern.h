@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "tera/tokenizer/regex_translate.h"
+
 namespace tera {
 
 enum class SplitPattern {
@@ -21,7 +23,7 @@ enum class SplitPattern {
 };
 
 // The pattern that is spelled like this, if it is one that we know.
-std::optional<SplitPattern> known_split_pattern(std::string_view regex);
+std::optional<SplitPattern> known_split_pattern(std::string_view regex, RegexDialect dialect);
 
 // The same for a sequence of splits, each isolating the matches of its expression.
 std::optional<SplitPattern> known_split_pattern(std::span<const std::string> regexes);

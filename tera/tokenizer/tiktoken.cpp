@@ -129,7 +129,7 @@ class TiktokenTokenizer final : public Tokenizer {
                                                                               {"qwen2", SplitPattern::qwen2}}};
     for (const auto& [name, known] : names)
       if (pattern == name) return known;
-    return known_split_pattern(pattern);
+    return known_split_pattern(pattern, RegexDialect::rust);
   }
   Id first_of(std::initializer_list<std::string_view> names) const {
     for (const std::string_view name : names)

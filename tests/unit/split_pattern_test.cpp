@@ -127,10 +127,12 @@ TEST(SplitPattern, known_by_their_spelling_only) {
   EXPECT_EQ(known_split_pattern(deepseek_regexes), SplitPattern::deepseek_v3);
   std::vector<std::string> two(deepseek_regexes.begin(), deepseek_regexes.begin() + 2);
   EXPECT_EQ(known_split_pattern(two), std::nullopt);
-  EXPECT_EQ(known_split_pattern(R"(\s+|\S+)"), std::nullopt);
-  EXPECT_EQ(known_split_pattern(""), std::nullopt);
+  EXPECT_EQ(known_split_pattern(R"(\s+|\S+)", RegexDialect::rust), std::nullopt);
+  EXPECT_EQ(known_split_pattern("", RegexDialect::rust), std::nullopt);
   for (const SplitPattern pattern : {SplitPattern::gpt2, SplitPattern::cl100k, SplitPattern::tekken})
-    EXPECT_EQ(known_split_pattern(regex_of(pattern)), pattern);
+    EXPECT_EQ(known_split_pattern(regex_of(pattern), RegexDialect::rust), pattern);
+  // Its {1,3}+ means something else in tokenizer.json.
+  EXPECT_EQ(known_split_pattern(regex_of(SplitPattern::cl100k), RegexDialect::oniguruma), std::nullopt);
 }
 
 TEST(SplitPattern, words_as_people_know_them) {
