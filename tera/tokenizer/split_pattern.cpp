@@ -61,7 +61,7 @@ constexpr std::array<std::string_view, 3> deepseek_v3_splits{
 std::optional<SplitPattern> known_split_pattern(std::string_view regex, RegexDialect dialect) {
   const std::string escaped = with_escapes(regex);
   // To Oniguruma {1,3}+ is not possessive but "any number of times".
-  if (dialect == RegexDialect::oniguruma && escaped.find("}+") != std::string::npos) return std::nullopt;
+  if (dialect == RegexDialect::oniguruma && escaped.find("{1,3}+") != std::string::npos) return std::nullopt;
   for (const auto& [spelling, pattern] : known_patterns)
     if (escaped == spelling) return pattern;
   return std::nullopt;

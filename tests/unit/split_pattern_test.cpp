@@ -131,6 +131,7 @@ TEST(SplitPattern, known_by_their_spelling_only) {
   EXPECT_EQ(known_split_pattern("", RegexDialect::rust), std::nullopt);
   for (const SplitPattern pattern : {SplitPattern::gpt2, SplitPattern::cl100k, SplitPattern::tekken})
     EXPECT_EQ(known_split_pattern(regex_of(pattern), RegexDialect::rust), pattern);
+  EXPECT_EQ(known_split_pattern(regex_of(SplitPattern::llama3), RegexDialect::oniguruma), SplitPattern::llama3);
   // Its {1,3}+ means something else in tokenizer.json.
   EXPECT_EQ(known_split_pattern(regex_of(SplitPattern::cl100k), RegexDialect::oniguruma), std::nullopt);
 }
