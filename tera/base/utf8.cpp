@@ -25,7 +25,8 @@ constexpr Lead lead_of(unsigned char c) {
   return {0, 0, 0};
 }
 
-// Bytes at the front that are ASCII, eight at a time.
+}  // namespace
+
 std::size_t ascii_prefix(std::string_view text) {
   std::size_t i = 0;
   for (std::uint64_t word; i + 8 <= text.size(); i += 8) {
@@ -35,8 +36,6 @@ std::size_t ascii_prefix(std::string_view text) {
   while (i < text.size() && static_cast<unsigned char>(text[i]) < 0x80) ++i;
   return i;
 }
-
-}  // namespace
 
 Utf8Step next_utf8(std::string_view text) {
   const Lead lead = lead_of(static_cast<unsigned char>(text[0]));

@@ -15,6 +15,9 @@ struct Utf8Step {
 // What stands at the front of `text`, which is not empty.
 Utf8Step next_utf8(std::string_view text);
 
+// Bytes at the front that are ASCII, looked at eight at a time.
+std::size_t ascii_prefix(std::string_view text);
+
 // The number of bytes before the first that is no UTF-8; text.size() if all is well.
 std::size_t valid_utf8_prefix(std::string_view text);
 

@@ -1,9 +1,9 @@
 #include "tera/tokenizer/normalize.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
+#include "tera/base/utf8.h"
 #include "tera/tokenizer/unicode.h"
 
 namespace tera {
@@ -160,16 +160,6 @@ std::size_t unchanged_prefix(NormalForm form, std::string_view text) {
 }
 
 }  // namespace
-
-std::size_t ascii_prefix(std::string_view text) {
-  std::size_t i = 0;
-  for (std::uint64_t word; i + 8 <= text.size(); i += 8) {
-    std::memcpy(&word, text.data() + i, 8);
-    if (word & 0x8080808080808080ULL) break;
-  }
-  while (i < text.size() && static_cast<unsigned char>(text[i]) < 0x80) ++i;
-  return i;
-}
 
 void to_normal_form(NormalForm form, std::string& text) {
   std::size_t same = unchanged_prefix(form, text);

@@ -22,7 +22,4 @@ bool is_combining_mark(char32_t c);  // marks of Unicode 9, which StripAccents r
 bool is_bert_accent(char32_t c);     // marks of Unicode 8 that take no space, which BertNormalizer removes
 bool is_cjk_ideograph(char32_t c);   // what BertNormalizer puts spaces around
 
-// Bytes at the front that are ASCII.
-std::size_t ascii_prefix(std::string_view text);
-
 }  // namespace tera

@@ -1,5 +1,6 @@
 #include <array>
 
+#include "tera/base/utf8.h"
 #include "tera/tokenizer/normalize.h"
 #include "tera/tokenizer/normalize_steps.h"
 #include "tera/tokenizer/unicode.h"

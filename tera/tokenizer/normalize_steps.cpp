@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tera/base/error.h"
+#include "tera/base/utf8.h"
 #include "tera/tokenizer/normalize.h"
 #include "tera/tokenizer/precompiled.h"
 #include "tera/tokenizer/regex.h"

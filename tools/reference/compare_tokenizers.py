@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import awkward_text
+import sentence_piece_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 V1 = r"[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
@@ -348,42 +349,11 @@ def unigram_model(work):
     return prefix.with_suffix(".model")
 
 
-def proto_fields(data):
-    """Number and bytes of the fields of a protobuf message that have a length; the others are passed over."""
-    at = 0
-
-    def number():
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-    while at < len(data):
-        key = number()
-        if key & 7 == 2:
-            size = number()
-            yield key >> 3, data[at: at + size]
-            at += size
-        elif key & 7 == 0:
-            number()
-        else:
-            at += 8 if key & 7 == 1 else 4
-
-
-def charsmap(path):
-    normalizer_spec = dict(proto_fields(path.read_bytes()))[3]
-    return dict(proto_fields(normalizer_spec))[2]
-
-
 def unigram(work):
     """As T5's tokenizer.json."""
     path = unigram_model(work)
     tokenizer = Tokenizer(models.Unigram(spm_pieces(path), unk_id=2, byte_fallback=False))
-    tokenizer.normalizer = normalizers.Precompiled(charsmap(path))
+    tokenizer.normalizer = normalizers.Precompiled(sentence_piece_file.charsmap(path.read_bytes()))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(),
                                                        pre_tokenizers.Metaspace("▁", "always", True)])
     tokenizer.decoder = decoders.Metaspace("▁", "always", True)

@@ -10,6 +10,7 @@ import random
 import tempfile
 from pathlib import Path
 
+import sentence_piece_file
 import sentencepiece
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
@@ -37,33 +38,6 @@ def texts(count, seed):
         blocks = [pick.choice(BLOCKS) for _ in range(pick.randint(1, 3))]
         made.append("".join(chr(pick.randint(*pick.choice(blocks))) for _ in range(pick.randint(1, 14))))
     return AWKWARD + made
-
-
-def charsmap(model):
-    """The table of replacements inside of a SentencePiece model: field 2 of field 3."""
-    def fields(data):
-        at = 0
-
-        def number():
-            nonlocal at
-            value = shift = 0
-            while True:
-                byte = data[at]
-                at += 1
-                value |= (byte & 127) << shift
-                shift += 7
-                if byte < 128:
-                    return value
-        while at < len(data):
-            key = number()
-            size = {0: 0, 1: 8, 5: 4}.get(key & 7)
-            if size == 0:
-                yield key >> 3, number()
-                continue
-            size = number() if size is None else size
-            yield key >> 3, data[at:at + size]
-            at += size
-    return dict(fields(dict(fields(model))[3]))[2]
 
 
 def train_text():
@@ -165,7 +139,7 @@ def main():
     unigram, unigram_model = sentence_piece("unigram", RULES, model_type="unigram", hard_vocab_limit=False)
     _, bpe_model = sentence_piece("bpe", [("\u3000", " ")], model_type="bpe", byte_fallback=True,
                                   remove_extra_whitespaces=False, pad_id=3)
-    golden = {"normalizers": normalizer_cases(charsmap(unigram)), "splits": split_cases(),
+    golden = {"normalizers": normalizer_cases(sentence_piece_file.charsmap(unigram)), "splits": split_cases(),
               "word_piece": word_piece_cases(),
               "unigram": [unigram_cases(unigram, False), unigram_cases(unigram, True), tie_cases()],
               "sentence_piece": [unigram_model, bpe_model]}
