@@ -52,6 +52,7 @@ StartPoint find_start(const Setup& setup) {
   const bool chosen = !config.load.empty() && !config.save.empty() && is_in(config.load, config.save);
   if (!config.save.empty() && !chosen && fs::is_directory(config.save, ignored))
     if (const auto newest = newest_checkpoint(config.save)) start.checkpoint.emplace(*newest);
+  start.is_in_save = chosen || start.checkpoint;
   if (!start.checkpoint && !config.load.empty()) {
     start.checkpoint.emplace(config.load);
     if (config.finetune) start.take = Checkpoint::Take::weights;

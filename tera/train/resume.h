@@ -12,6 +12,7 @@ struct StartPoint {
   std::optional<Checkpoint> checkpoint{};  // none: anew
   Checkpoint::Take take = Checkpoint::Take::everything;
   Progress progress{};
+  bool is_in_save = false;  // the checkpoint is one of checkpoint.save
   bool resumed() const { return checkpoint && take == Checkpoint::Take::everything; }
 };
 

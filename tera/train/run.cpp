@@ -203,7 +203,7 @@ class RunOfRank {
     if (setup_.config.checkpoint.save.empty()) return;
     saver_ = std::make_unique<CheckpointSaver>(
         setup_, trainer_->step(), CheckpointSaver::Ranks{.backend = backend_, .world = *world_, .log = log_}, config,
-        start_.progress);
+        start_.resumed() && start_.is_in_save ? start_.progress.steps : -1);
     trainer_->save_with(*saver_);
   }
 

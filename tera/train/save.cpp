@@ -25,10 +25,10 @@ std::vector<std::filesystem::path> carried_files(const Setup& setup) {
 }  // namespace
 
 CheckpointSaver::CheckpointSaver(const Setup& setup, const TrainingStep& step, const Ranks& ranks, std::string config,
-                                 const Progress& start)
+                                 std::int64_t saved_step)
     : log_(ranks.log),
       interval_(setup.config.checkpoint.save_interval),
-      last_step_(start.steps),
+      last_step_(saved_step),
       seed_(setup.config.train.seed),
       async_(setup.config.checkpoint.async_save),
       config_(std::move(config)),

@@ -19,13 +19,12 @@ class CheckpointSaver {
     Comm& world;
     Log& log;
   };
-  // All ranks make one. `config` is stored with each checkpoint. What is there already, at start.steps, is not saved
-  // again.
+  // All ranks make one. `config` is stored with each checkpoint. `saved_step` is in the folder already; negative: none.
   CheckpointSaver(const Setup& setup, const TrainingStep& step, const Ranks& ranks, std::string config,
-                  const Progress& start);
+                  std::int64_t saved_step = -1);
 
   bool is_due(std::int64_t step) const { return interval_ > 0 && step % interval_ == 0 && step != last_step_; }
-  std::int64_t last_step() const { return last_step_; }  // that was saved, or begun with
+  std::int64_t last_step() const { return last_step_; }  // that was saved; negative: none
 
   // As in CheckpointWriter.
   void save(const Progress& progress, std::int64_t updates);
