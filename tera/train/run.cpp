@@ -93,7 +93,9 @@ void check_shared_memory(const Setup& setup, const Launch& launch, const Backend
   const double ranks_of_stage = launch.world / setup.parallel.mesh.pp;
   const std::size_t available = backend.device->available();
   double total = 0;  // may be more than can be addressed
-  for (const StageRehearsal& stage : plan.stages) total += static_cast<double>(stage.memory.total()) * ranks_of_stage;
+  for (const StageRehearsal& stage : plan.stages)
+    total +=
+        (static_cast<double>(stage.memory.total()) + static_cast<double>(stage.memory.host_bytes())) * ranks_of_stage;
   if (total > static_cast<double>(available))
     fail_user(
         "the plans of the {} ranks need {:.2f} GiB together, and this machine has {} left; fewer --ranks, a "

@@ -38,10 +38,7 @@ CheckpointSaver::CheckpointSaver(const Setup& setup, const TrainingStep& step, c
            .keep_last = setup.config.checkpoint.keep_last,
            .beside = carried_files(setup),
            .durable = [this](std::int64_t saved, const std::filesystem::path& folder) { tell_durable(saved, folder); }},
-          {.world = ranks.world,
-           .ops = *ranks.backend.ops,
-           .device = *ranks.backend.device,
-           .replica = {step.layout().groups.dp_cp.rank(), step.layout().groups.dp_cp.size()}},
+          {.world = ranks.world, .ops = *ranks.backend.ops, .device = *ranks.backend.device, .replica = step.replica()},
           step.state()) {}
 
 void CheckpointSaver::save(const Progress& progress, std::int64_t updates) {

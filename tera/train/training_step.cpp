@@ -6,6 +6,7 @@
 
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
+#include "tera/checkpoint/rank_file.h"
 #include "tera/comm/agree.h"
 
 namespace tera {
@@ -148,6 +149,11 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
   plan.add("inputs", inputs);
   plan.add_stage(measured);
   plan.add_bytes("workspace", ops.workspace_peak());
+  const CheckpointConfig& saving = setup_.config.checkpoint;
+  if (!saving.save.empty() && saving.async_save) {
+    const ModelState kept = state();
+    plan.add_host_bytes(RankFile(kept.tensors(), kept.written(replica())).bytes());
+  }
   return plan;
 }
 

@@ -67,6 +67,25 @@ TEST_F(CheckpointResume, TheFolderOfTheRunGoesBeforeTheOneItCameFrom) {
   EXPECT_EQ(column(folder_ / "b", "step"), (Names{"6", "7", "8", "9"}));
 }
 
+// Position in the data and learning rate follow from the samples consumed, not from the steps.
+TEST_F(CheckpointResume, BatchesThatGrowGoOnGrowing) {
+  const auto run = [&](const std::string& name, int samples) {
+    const Outcome outcome = run_program(
+        fmt::format("train {} run.dir={} checkpoint.save={} train.train_iters=0 train.train_samples={} "
+                    "train.eval_iters=0 train.micro_batch_size=1 \"train.rampup_batch_size=[1,1,24]\" "
+                    "scheduler.lr_warmup_iters=0 scheduler.lr_warmup_samples=9 scheduler.lr_decay_samples=60",
+                    config("tiny"), path(name), path(name + "-saved"), samples));
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+  };
+  run("whole", 44);
+  run("parts", 20);
+  run("parts", 44);
+  for (const char* key : {"step", "loss", "lr", "tokens"})
+    EXPECT_EQ(column(folder_ / "parts", key), column(folder_ / "whole", key)) << key;
+  EXPECT_GT(column(folder_ / "whole", "loss").size(), 12u);
+  EXPECT_TRUE(tensors("parts-saved") == tensors("whole-saved"));
+}
+
 TEST_F(CheckpointResume, FinetuneTakesTheWeightsAlone) {
   expect_trained("tiny", "a", save(5));
   expect_trained("tiny", "b",
@@ -136,8 +155,9 @@ TEST_F(CheckpointResume, WhatDoesNotSuitIsRefused) {
   refused("model.hidden_size=64", "is [61,32], the model needs [61,64]");
   refused("train.seed=7", "train.seed=7, but " + path("saved") + "/step_00000004 was trained with train.seed=1234");
   refused("optimizer.optimizer=sgd optimizer.sgd_momentum=0.9", "lacks 'optimizer.momentum_buffer.lm_head.weight'");
-  refused("optimizer.optimizer=sgd", "has the state 'optimizer.exp_avg.lm_head.weight'");
-  refused("model.freeze=['*.mlp.*']", "with other weights frozen; checkpoint.finetune=true takes the weights alone");
+  refused("optimizer.optimizer=sgd optimizer.sgd_momentum=0", "has the state 'optimizer.exp_avg.lm_head.weight'");
+  refused("\"model.freeze=['*.mlp.*']\"",
+          "with other weights frozen; checkpoint.finetune=true takes the weights alone");
   expect_refused(train("tiny", "b", "checkpoint.load=/no/such"), "/no/such: there is no such folder");
   expect_refused(train("tiny", "b", fmt::format("--ranks 2{} {}", tp2, load) + "model.num_layers=1"),
                  "is not a tensor of this model");
