@@ -28,8 +28,8 @@ void check_seed(const StartPoint& start, std::int64_t seed) {
   const std::int64_t stored = start.checkpoint->source().seed;
   require_user(stored == seed,
                "train.seed={}, but {} was trained with train.seed={}, and samples would come in another order; use "
-               "that, or take the weights alone with checkpoint.finetune=true",
-               seed, start.checkpoint->folder().string(), stored);
+               "that, or take the weights alone with checkpoint.finetune=true{}",
+               seed, start.checkpoint->folder().string(), stored, hint_for(start));
 }
 
 // The step of a line of metrics: {"step":12,... ; negative where there is none.
@@ -52,7 +52,7 @@ StartPoint find_start(const Setup& setup) {
   const bool chosen = !config.load.empty() && !config.save.empty() && is_in(config.load, config.save);
   if (!config.save.empty() && !chosen && fs::is_directory(config.save, ignored))
     if (const auto newest = newest_checkpoint(config.save)) start.checkpoint.emplace(*newest);
-  start.is_in_save = chosen || start.checkpoint;
+  start.is_in_save = chosen || start.checkpoint.has_value();
   if (!start.checkpoint && !config.load.empty()) {
     start.checkpoint.emplace(config.load);
     if (config.finetune) start.take = Checkpoint::Take::weights;
@@ -61,6 +61,11 @@ StartPoint find_start(const Setup& setup) {
   check_seed(start, setup.config.train.seed);
   start.progress = {.steps = start.checkpoint->step(), .consumed = start.checkpoint->source().consumed_samples};
   return start;
+}
+
+std::string hint_for(const StartPoint& start) {
+  if (!start.is_in_save) return {};
+  return "; the run goes on from it because it is in checkpoint.save: another folder there starts anew";
 }
 
 std::uint64_t hash_of(const StartPoint& start) {

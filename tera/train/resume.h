@@ -21,6 +21,10 @@ struct StartPoint {
 // for itself, before anything is written. UserError for what cannot be gone on from.
 StartPoint find_start(const Setup& setup);
 
+// What to add to a message where the checkpoint was not asked for: that it was found, and how to start anew. Or
+// nothing.
+std::string hint_for(const StartPoint& start);
+
 // What ranks compare: all must start from the same.
 std::uint64_t hash_of(const StartPoint& start);
 

@@ -197,7 +197,11 @@ class RunOfRank {
   void load_checkpoint() {
     if (!start_.checkpoint) return;
     if (setup_.config.checkpoint.verify) start_.checkpoint->verify(world_->rank(), world_->size());
-    trainer_->step().load_checkpoint(*start_.checkpoint, start_.take);
+    try {
+      trainer_->step().load_checkpoint(*start_.checkpoint, start_.take);
+    } catch (const UserError& error) {
+      fail_user("{}{}", error.what(), hint_for(start_));
+    }
     world_->barrier();  // all are done with it before one may be replaced or removed
   }
 

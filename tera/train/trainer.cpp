@@ -95,6 +95,8 @@ void Trainer::open_batches() {
 void Trainer::run(StopRequest& stop) {
   begin_ = Clock::now();
   stop.collect();
+  if (done_ >= setup_.batch.train_iters)
+    log_.info("nothing is left to train: step {} of {} was reached before", done_, setup_.batch.train_iters);
   while (done_ < setup_.batch.train_iters && !stopping_) {
     start_step(stop);
     if (!report_late_) report_pending();

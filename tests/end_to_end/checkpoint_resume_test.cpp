@@ -42,6 +42,7 @@ TEST_F(CheckpointResume, WhatWasSavedIsNotTrainedAgain) {
   expect_trained("tiny", "a", save(5));
   expect_trained("tiny", "a", save(5));  // nothing is left to do
   EXPECT_EQ(column(folder_ / "a", "loss").size(), 5u);
+  EXPECT_NE(slurp(folder_ / "a/log.txt").find("nothing is left to train: step 5 of 5"), std::string::npos);
   expect_trained("tiny", "a", save(6));
   EXPECT_EQ(column(folder_ / "a", "loss").size(), 6u);
   const std::string log = slurp(folder_ / "a/log.txt");
@@ -158,6 +159,8 @@ TEST_F(CheckpointResume, WhatDoesNotSuitIsRefused) {
   refused("optimizer.optimizer=sgd optimizer.sgd_momentum=0", "has the state 'optimizer.exp_avg.lm_head.weight'");
   refused("\"model.freeze=['*.mlp.*']\"",
           "with other weights frozen; checkpoint.finetune=true takes the weights alone");
+  expect_refused(train("tiny", "b", save(8) + "model.hidden_size=64"),
+                 "because it is in checkpoint.save: another folder there starts anew");
   expect_refused(train("tiny", "b", "checkpoint.load=/no/such"), "/no/such: there is no such folder");
   expect_refused(train("tiny", "b", fmt::format("--ranks 2{} {}", tp2, load) + "model.num_layers=1"),
                  "is not a tensor of this model");
