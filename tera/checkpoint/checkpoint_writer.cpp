@@ -124,27 +124,20 @@ void CheckpointWriter::save(const CheckpointSource& source) {
   writing_ = std::async(std::launch::async, [this, file] { return write_copy(*file); });
 }
 
-// While one stretch is written, the next is copied.
 std::uint32_t CheckpointWriter::write_in_stretches(StreamFile& file) {
-  std::future<void> appending;
-  std::size_t turn = 0;
-  for (std::uint64_t begin = 0; begin < file_.bytes(); begin += StreamFile::stretch, turn ^= 1) {
-    const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(StreamFile::stretch, file_.bytes() - begin));
+  return file.write([&](std::uint64_t begin, std::size_t bytes) -> std::span<const std::byte> {
+    const std::size_t turn = begin / StreamFile::stretch % 2;
     const std::span<std::byte> host = host_.subspan(turn * StreamFile::stretch, bytes);
     file_.copy(rank_.ops, begin, host);
-    if (appending.valid()) appending.get();
-    appending = std::async(std::launch::async, [&file, host] { file.append(host); });
-  }
-  if (appending.valid()) appending.get();
-  return file.finish();
+    return host;
+  });
 }
 
 std::uint32_t CheckpointWriter::write_copy(StreamFile& file) const {
-  for (std::uint64_t begin = 0; begin < file_.bytes(); begin += StreamFile::stretch) {
+  return file.write([&](std::uint64_t begin, std::size_t bytes) -> std::span<const std::byte> {
     require(!stop_, "the run failed while a checkpoint was written");
-    file.append(host_.subspan(begin, std::min<std::uint64_t>(StreamFile::stretch, file_.bytes() - begin)));
-  }
-  return file.finish();
+    return host_.subspan(begin, bytes);
+  });
 }
 
 bool CheckpointWriter::written() {

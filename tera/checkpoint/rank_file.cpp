@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
 
 #include "tera/base/checksum.h"
 #include "tera/base/error.h"
@@ -82,7 +83,7 @@ void RankFile::copy(Ops& ops, std::uint64_t begin, std::span<std::byte> host) co
   ops.finish(ops.record());
 }
 
-StreamFile::StreamFile(std::filesystem::path path, std::uint64_t bytes) : path_(std::move(path)) {
+StreamFile::StreamFile(std::filesystem::path path, std::uint64_t bytes) : path_(std::move(path)), bytes_(bytes) {
   constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
   file_ = FileDescriptor(::open(path_.c_str(), flags | O_DIRECT, 0666));
   direct_ = static_cast<bool>(file_);
@@ -93,9 +94,8 @@ StreamFile::StreamFile(std::filesystem::path path, std::uint64_t bytes) : path_(
   if (!file_) fail_to_write(path_, errno);
   // A disk that is too full says so now rather than later, where the file system can tell.
   if (bytes > 0 && ::fallocate(file_.get(), 0, 0, static_cast<off_t>(bytes)) != 0 && errno == ENOSPC) {
-    const int reason = errno;
     ::unlink(path_.c_str());
-    fail_to_write(path_, reason);
+    fail_to_write(path_, ENOSPC);
   }
 }
 
@@ -103,13 +103,26 @@ StreamFile::~StreamFile() {
   if (!finished_) ::unlink(path_.c_str());
 }
 
+std::uint32_t StreamFile::write(Make make) {
+  std::uint32_t checksum = 0;
+  std::future<void> appending;  // waits for its thread when it is left by an exception
+  for (std::uint64_t begin = 0; begin < bytes_; begin += stretch) {
+    const auto next = make(begin, static_cast<std::size_t>(std::min<std::uint64_t>(stretch, bytes_ - begin)));
+    checksum = crc32c(next, checksum);
+    if (appending.valid()) appending.get();
+    appending = std::async(std::launch::async, [this, next] { append(next); });
+  }
+  if (appending.valid()) appending.get();
+  sync();
+  return checksum;
+}
+
 void StreamFile::append(std::span<const std::byte> bytes) {
-  checksum_ = crc32c(bytes, checksum_);
   const std::size_t blocks = direct_ ? bytes.size() / block_bytes * block_bytes : bytes.size();
-  write(bytes.first(blocks));
+  write_fully(bytes.first(blocks));
   if (blocks == bytes.size()) return;
   write_through_cache();  // the end of the file
-  write(bytes.subspan(blocks));
+  write_fully(bytes.subspan(blocks));
 }
 
 void StreamFile::write_through_cache() {
@@ -118,7 +131,7 @@ void StreamFile::write_through_cache() {
   if (flags < 0 || ::fcntl(file_.get(), F_SETFL, flags & ~O_DIRECT) != 0) fail_to_write(path_, errno);
 }
 
-void StreamFile::write(std::span<const std::byte> bytes) {
+void StreamFile::write_fully(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(written_));
     if (n < 0 && errno == EINTR) continue;
@@ -132,12 +145,11 @@ void StreamFile::write(std::span<const std::byte> bytes) {
   }
 }
 
-std::uint32_t StreamFile::finish() {
+void StreamFile::sync() {
   if (::ftruncate(file_.get(), static_cast<off_t>(written_)) != 0) fail_to_write(path_, errno);
   if (::fsync(file_.get()) != 0 && errno != EINVAL) fail_to_write(path_, errno);
   file_.close();
   finished_ = true;
-  return checksum_;
 }
 
 }  // namespace tera

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tera/base/file.h"
+#include "tera/base/function_ref.h"
 #include "tera/checkpoint/model_state.h"
 
 namespace tera {
@@ -39,26 +40,29 @@ class RankFile {
 // reached it is removed again. Every failure (a full disk) is a UserError.
 class StreamFile {
  public:
-  static constexpr std::size_t stretch = std::size_t{8} << 20;
+  static constexpr std::size_t stretch = std::size_t{16} << 20;
 
   StreamFile(std::filesystem::path path, std::uint64_t bytes);
   StreamFile(const StreamFile&) = delete;
   StreamFile& operator=(const StreamFile&) = delete;
   ~StreamFile();
 
-  // The next bytes; all but the last stretch are a multiple of 4096, and the memory is as aligned.
-  void append(std::span<const std::byte> bytes);
-  std::uint32_t finish();  // synced; returns the checksum
+  // The whole content, stretch by stretch: while one is written, the next is made and its checksum taken. `make` gives
+  // bytes that stay until it is called again for the stretch after the next, at addresses that are multiples of 4096.
+  // Returns the checksum; by then all is synced.
+  using Make = FunctionRef<std::span<const std::byte>(std::uint64_t begin, std::size_t bytes)>;
+  std::uint32_t write(Make make);
 
  private:
-  void write(std::span<const std::byte> bytes);
+  void append(std::span<const std::byte> bytes);
+  void sync();
+  void write_fully(std::span<const std::byte> bytes);
   void write_through_cache();
 
   std::filesystem::path path_;
   FileDescriptor file_;
   bool direct_ = false, finished_ = false;
-  std::uint64_t written_ = 0;
-  std::uint32_t checksum_ = 0;
+  std::uint64_t bytes_, written_ = 0;
 };
 
 }  // namespace tera

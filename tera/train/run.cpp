@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <future>
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
@@ -193,15 +194,18 @@ class RunOfRank {
     if (const std::string remarks = backend_.ops->remarks(); !remarks.empty()) log_.info("{}", remarks);
   }
 
-  // Every file is verified by one rank, so that together they read the checkpoint once for that.
+  // Every file is verified by one rank, beside the loading, so that the disk is read about once.
   void load_checkpoint() {
     if (!start_.checkpoint) return;
-    if (setup_.config.checkpoint.verify) start_.checkpoint->verify(world_->rank(), world_->size());
+    std::future<void> verified;
+    if (setup_.config.checkpoint.verify)
+      verified = std::async(std::launch::async, [&] { start_.checkpoint->verify(world_->rank(), world_->size()); });
     try {
       trainer_->step().load_checkpoint(*start_.checkpoint, start_.take);
     } catch (const UserError& error) {
       fail_user("{}{}", error.what(), hint_for(start_));
     }
+    if (verified.valid()) verified.get();
     world_->barrier();  // all are done with it before one may be replaced or removed
   }
 
