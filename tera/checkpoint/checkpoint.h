@@ -66,6 +66,8 @@ class CheckpointReader {
   void read(std::string_view name, const TensorSlice& slice, DType as, std::span<std::byte> out,
             bool transposed = false);
   std::vector<float> read_floats(std::string_view name, bool transposed = false);  // all of it, [out,in]
+  // Asks the system to bring what a later read of the slice needs.
+  void expect(std::string_view name, const TensorSlice& slice);
 
  private:
   const FileDescriptor& open(std::size_t file);

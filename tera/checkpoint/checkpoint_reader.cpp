@@ -1,5 +1,7 @@
 // Slices of tensors out of the slices that files have.
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -111,6 +113,22 @@ void CheckpointReader::read_piece(const ManifestTensor& tensor, const ManifestPi
     runs.push_back(run);
   });
   flush();
+}
+
+void CheckpointReader::expect(std::string_view name, const TensorSlice& slice) {
+  const ManifestTensor* tensor = checkpoint_.find(name);
+  if (!tensor || !fits(slice, tensor->shape)) return;
+  const auto width = static_cast<std::int64_t>(size_of(tensor->dtype));
+  for (const ManifestPiece& piece : tensor->pieces) {
+    std::int64_t first = piece.slice.elements(), last = 0;
+    for_each_shared(slice, piece.slice, tensor->shape, [&](const SharedRun& run) {
+      first = std::min(first, run.in_b);
+      last = std::max(last, run.in_b + run.elements);
+    });
+    if (first < last)
+      static_cast<void>(::posix_fadvise(open(piece.file).get(), static_cast<off_t>(piece.offset) + first * width,
+                                        (last - first) * width, POSIX_FADV_WILLNEED));
+  }
 }
 
 std::vector<float> CheckpointReader::read_floats(std::string_view name, bool transposed) {

@@ -13,7 +13,8 @@
 namespace tera {
 namespace {
 
-constexpr std::int64_t elements_at_a_time = std::int64_t{4} << 20;
+constexpr std::int64_t elements_at_a_time = std::int64_t{2} << 20;
+constexpr std::size_t reads_ahead = 8;
 constexpr std::string_view master_prefix = "optimizer.master.", optimizer_prefix = "optimizer.",
                            padding_suffix = ".vocab_padding";
 
@@ -72,6 +73,33 @@ class Loader {
 
   void load(Ops& ops) {
     std::vector<std::byte> host;
+    const std::vector<Read> reads = list_reads();
+    for (std::size_t i = 0, asked = 0; i < reads.size(); ++i) {
+      // Enough is asked for ahead to keep the disk busy.
+      for (; asked < std::min(i + reads_ahead, reads.size()); ++asked)
+        reader_.expect(*reads[asked].source, reads[asked].slice);
+      const auto& [source, slice, to, transposed] = reads[i];
+      host.resize(to.bytes());
+      reader_.read(*source, slice, to.dtype, host, transposed);
+      ops.from_host(host, to);
+    }
+  }
+
+ private:
+  const ModelTensor& model(const StateTensor& tensor) const { return state_.weights()[tensor.weight]; }
+  bool is_taken(const StateTensor& tensor) const {
+    return take_ == Checkpoint::Take::everything || !is_optimizers(tensor.name) ||
+           tensor.name.starts_with(master_prefix);
+  }
+
+  struct Read {
+    const std::string* source;
+    TensorSlice slice;
+    Tensor to;
+    bool transposed;
+  };
+  std::vector<Read> list_reads() const {
+    std::vector<Read> reads;
     for (const StatePiece& piece : state_.kept()) {
       const StateTensor& tensor = state_.tensors()[piece.tensor];
       const std::string& source = sources_[piece.tensor];
@@ -81,18 +109,11 @@ class Loader {
         TensorSlice some = all;
         some.from = from;
         some.to = std::min(from + elements_at_a_time, all.to);
-        host.resize(static_cast<std::size_t>(some.elements()) * size_of(tensor.dtype));
-        reader_.read(source, some, tensor.dtype, host, model(tensor).transposed);
-        ops.from_host(host, piece.data.rows(some.from - piece.slice.from, some.to - piece.slice.from));
+        const Tensor to = piece.data.rows(some.from - piece.slice.from, some.to - piece.slice.from);
+        reads.push_back({&source, some, to, model(tensor).transposed});
       }
     }
-  }
-
- private:
-  const ModelTensor& model(const StateTensor& tensor) const { return state_.weights()[tensor.weight]; }
-  bool is_taken(const StateTensor& tensor) const {
-    return take_ == Checkpoint::Take::everything || !is_optimizers(tensor.name) ||
-           tensor.name.starts_with(master_prefix);
+    return reads;
   }
 
   // A weight and its master copy stand for each other; the one with the same dtype is exact, else the master is nearer.
