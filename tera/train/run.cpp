@@ -11,6 +11,7 @@
 #include "tera/base/hash.h"
 #include "tera/base/signals.h"
 #include "tera/base/utf8.h"
+#include "tera/checkpoint/hf_folder.h"
 #include "tera/comm/agree.h"
 #include "tera/config/describe.h"
 #include "tera/pipeline/check.h"
@@ -137,7 +138,7 @@ class RunOfRank {
     DataSource data = make_data_source(setup);
     data_summary_ = data.summary;
     trainer_ = std::make_unique<Trainer>(setup, backend_, std::move(data), log_, world_.get(), start.progress);
-    load_checkpoint();
+    load_weights_to_start_from();
     planned_bytes_ = gather_numbers(*world_, *backend_.ops, *backend_.device,
                                     static_cast<std::int64_t>(trainer_->step().memory().total()));
   }
@@ -191,12 +192,23 @@ class RunOfRank {
                 start_.resumed() ? fmt::format("going on after step {} from", start_.progress.steps)
                                  : std::string("weights from"),
                 start_.checkpoint->folder().string());
+    else if (!setup_.config.model.hf.empty())
+      log_.info("weights from {}", setup_.config.model.hf);
     if (const std::string remarks = backend_.ops->remarks(); !remarks.empty()) log_.info("{}", remarks);
+  }
+
+  // In place of those that were drawn.
+  void load_weights_to_start_from() {
+    const std::string& hf = setup_.config.model.hf;
+    if (start_.checkpoint) return load_checkpoint();
+    if (hf.empty()) return;
+    const HfFolder folder(hf);
+    check_tensors(folder, setup_.model);
+    load_weights(folder, trainer_->step().params(), *backend_.ops);
   }
 
   // Every file is verified by one rank, beside the loading, so that the disk is read about once.
   void load_checkpoint() {
-    if (!start_.checkpoint) return;
     std::future<void> verified;
     if (setup_.config.checkpoint.verify)
       verified = std::async(std::launch::async, [&] { start_.checkpoint->verify(world_->rank(), world_->size()); });

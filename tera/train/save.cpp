@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "tera/checkpoint/hf_files.h"
 #include "tera/tokenizer/make_tokenizer.h"
 #include "tera/train/trainer.h"
 
@@ -14,9 +15,18 @@ double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-// The tokenizer's files; and a GPU's choices of kernels, which belong to the bits of a run.
+// What came with the weights from a Hugging Face folder, for an export; the tokenizer's files; and a GPU's choices of
+// kernels, which belong to the bits of a run.
 std::vector<std::filesystem::path> carried_files(const Setup& setup) {
-  std::vector<std::filesystem::path> files = tokenizer_files(setup.config.tokenizer.options());
+  std::vector<std::filesystem::path> files;
+  const std::filesystem::path hf = setup.config.model.hf;
+  if (!hf.empty()) files = hf_carried_files(hf);
+  if (!hf.empty()) files.push_back(hf / "config.json");
+  for (const std::filesystem::path& file : tokenizer_files(setup.config.tokenizer.options())) {
+    const auto same_name = [&](const std::filesystem::path& other) { return other.filename() == file.filename(); };
+    std::erase_if(files, same_name);  // the run's own
+    files.push_back(file);
+  }
   for (int rank = 0; rank < setup.parallel.mesh.world; ++rank)
     files.push_back(std::filesystem::path(setup.run_dir) / kernel_choices_name(rank));
   return files;
