@@ -131,7 +131,7 @@ TEST_F(Runs, GenerationFromTheCacheEqualsGenerationWithout) {
     const auto expected = generate_without_cache(setup, checkpoint, prompt, 12);
     for (const std::int64_t threads : {1, 3}) {
       Backend backend = make_backend({.device = DeviceChoice::cpu, .threads = threads});
-      Generator generator(setup, backend, std::ssize(prompt), 15);
+      Generator generator(setup, backend, {.max_prompt = std::ssize(prompt), .max_tokens = 15});
       checkpoint.load_weights(generator.params(), *backend.ops);
       std::vector<std::int32_t> text;
       GenerateOptions greedy{.max_new_tokens = 12};
