@@ -107,8 +107,10 @@ std::string letters_tokenizer() {
   for (int i = 0; i < 26; ++i)
     vocab += std::string(", \"") + static_cast<char>('a' + i) + "\": " + std::to_string(i + 2);
   return R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [
-    {"id": 0, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},
-    {"id": 1, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}],
+    {"id": 0, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+     "special": true},
+    {"id": 1, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+     "special": true}],
     "normalizer": null, "pre_tokenizer": null, "post_processor": {"type": "TemplateProcessing",
       "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
       "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
