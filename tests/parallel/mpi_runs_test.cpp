@@ -73,7 +73,7 @@ TEST_F(MpiRuns, ProcessesTrainAsThreadsDo) {
   for (const char* key : {"loss", "eval_loss", "grad_norm"})
     EXPECT_EQ(column(folder_ / "threads/run", key), column(folder_ / "processes/run", key)) << key;
   const auto weights = [&](const std::string& name) {
-    return slurp(folder_ / (name + "/saved/step_00000010/model.safetensors"));
+    return slurp(folder_ / (name + "/saved/step_00000010/rank_00003.safetensors"));
   };
   EXPECT_GT(weights("threads").size(), 1000u);
   EXPECT_TRUE(weights("threads") == weights("processes"));
