@@ -6,7 +6,7 @@ BUILD := build/release
 CPP_FILES = $(shell scripts/list-sources)
 LABELS := cpu|mpi
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS := index jsonl tokenizer_json
+FUZZ_TARGETS := hf_config hf_index index jsonl manifest safetensors tokenizer_json
 TEST = ctest --output-on-failure --no-tests=error -j $(JOBS) -L "$(LABELS)" $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help

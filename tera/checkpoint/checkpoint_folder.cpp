@@ -67,6 +67,14 @@ std::optional<fs::path> with_any_name(const fs::path& folder) {
   return std::nullopt;
 }
 
+// A crash between the rename of a folder and that of `latest` leaves the newer name in latest.next.
+std::optional<fs::path> named_checkpoint(const fs::path& root) {
+  for (const char* file : {next_name, CheckpointFolder::latest_name})
+    if (path_exists(root / file))
+      if (auto named = with_any_name(root / read_name(root, file))) return named;
+  return std::nullopt;
+}
+
 }  // namespace
 
 fs::path CheckpointFolder::complete(const fs::path& root, std::int64_t step) {
@@ -161,20 +169,16 @@ fs::path resolve_checkpoint(const fs::path& path) {
   std::error_code ignored;
   require_user(path_exists(path) && fs::is_directory(path, ignored), "{}: there is no such folder", path.string());
   if (is_checkpoint(path)) return path;
-  if (const auto newest = newest_checkpoint(path)) return *newest;
+  if (const auto named = named_checkpoint(path)) return *named;
   if (path_exists(path / CheckpointFolder::latest_name))
     fail_user("{}: 'latest' names {}, which is not complete", path.string(),
               read_name(path, CheckpointFolder::latest_name));
+  if (const auto newest = newest_checkpoint(path)) return *newest;
   fail_user("{}: neither a checkpoint (no manifest.json) nor a folder of checkpoints (no latest)", path.string());
 }
 
-// A crash between the rename of a folder and that of `latest` leaves the newer name in latest.next.
 std::optional<fs::path> newest_checkpoint(const fs::path& root) {
-  for (const char* file : {next_name, CheckpointFolder::latest_name}) {
-    if (!path_exists(root / file)) continue;
-    if (auto named = with_any_name(root / read_name(root, file))) return named;
-    if (file == CheckpointFolder::latest_name) return std::nullopt;
-  }
+  if (auto named = named_checkpoint(root)) return named;
   for (const std::int64_t step : list_steps(root, ""))
     if (is_checkpoint(CheckpointFolder::complete(root, step))) return CheckpointFolder::complete(root, step);
   return std::nullopt;

@@ -50,7 +50,7 @@ bool is_checkpoint(const std::filesystem::path& folder);  // has a manifest
 // The checkpoint that a path stands for: itself, or what `latest` names in it. UserError if there is none.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
 
-// The newest complete one in a folder of checkpoints, if there is one.
+// The one that `latest` names; where that is gone or damaged, the newest complete one in the folder, if there is one.
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& root);
 
 }  // namespace tera

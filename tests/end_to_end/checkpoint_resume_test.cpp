@@ -60,6 +60,19 @@ TEST_F(CheckpointResume, GoesBackWhenAsked) {
   EXPECT_TRUE(tensors("saved") == nine);
 }
 
+// Somebody removed the newest one, or its manifest: the run goes on from the one before, and does not start anew.
+TEST_F(CheckpointResume, TheNewestCompleteOneIsTaken) {
+  expect_trained("tiny", "a", save(9) + "checkpoint.save_interval=3");
+  const Tensors nine = tensors("saved");
+  fs::remove_all(folder_ / "saved/step_00000009");
+  fs::remove(folder_ / "saved/step_00000006/manifest.json");
+  expect_refused(train("tiny", "b", "checkpoint.load=" + path("saved")), "'latest' names step_00000009, which is not");
+  expect_trained("tiny", "a", save(9));
+  EXPECT_NE(slurp(folder_ / "a/log.txt").find("going on after step 3 from "), std::string::npos);
+  EXPECT_EQ(column(folder_ / "a", "loss").size(), 9u);
+  EXPECT_TRUE(tensors("saved") == nine);
+}
+
 TEST_F(CheckpointResume, TheFolderOfTheRunGoesBeforeTheOneItCameFrom) {
   expect_trained("tiny", "a", save(5));
   const std::string again = save(8, "second") + "checkpoint.load=" + path("saved");
