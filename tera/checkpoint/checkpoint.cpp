@@ -2,13 +2,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 
-#include "tera/base/checksum.h"
 #include "tera/base/error.h"
 #include "tera/checkpoint/checkpoint_folder.h"
+#include "tera/checkpoint/file_pass.h"
 #include "tera/checkpoint/safetensors.h"
 #include "tera/nn/params.h"
 
@@ -17,8 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t max_manifest_bytes = std::size_t{1} << 30, verify_bytes = std::size_t{4} << 20,
-                      ahead_bytes = std::size_t{64} << 20;
+constexpr std::size_t max_manifest_bytes = std::size_t{1} << 30;
 
 // Nothing outside the folder is read in its name.
 void check_is_file(const fs::path& path) {
@@ -43,30 +41,6 @@ Manifest read_manifest(const fs::path& folder) {
   Manifest manifest = parse_manifest(read_whole_file(file, max_manifest_bytes), file.string());
   for (const ManifestFile& listed : manifest.files) check_file(folder / listed.name, listed.bytes);
   return manifest;
-}
-
-FileDescriptor open_to_read(const fs::path& path) {
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  require_user(static_cast<bool>(file), "cannot open {}: {}", path.string(), std::generic_category().message(errno));
-  return file;
-}
-
-std::uint32_t checksum_of(const fs::path& path) {
-  const FileDescriptor file = open_to_read(path);
-  std::vector<std::byte> buffer(verify_bytes);
-  std::uint32_t checksum = 0;
-  off_t asked = 0;
-  for (off_t place = 0;;) {
-    // Enough is asked for ahead to keep the disk busy; a load beside this finds it in memory too.
-    for (; asked < place + static_cast<off_t>(ahead_bytes); asked += static_cast<off_t>(verify_bytes))
-      static_cast<void>(::posix_fadvise(file.get(), asked, static_cast<off_t>(verify_bytes), POSIX_FADV_WILLNEED));
-    const ssize_t n = ::read(file.get(), buffer.data(), buffer.size());
-    if (n < 0 && errno == EINTR) continue;
-    require_user(n >= 0, "cannot read {}: {}", path.string(), std::generic_category().message(errno));
-    if (n == 0) return checksum;
-    checksum = crc32c(std::span(buffer).first(static_cast<std::size_t>(n)), checksum);
-    place += n;
-  }
 }
 
 // From [rows,columns] to [columns,rows].
@@ -126,36 +100,17 @@ bool Checkpoint::has_file(std::string_view name) const {
   return std::ranges::find(manifest_.files, name, &ManifestFile::name) != manifest_.files.end();
 }
 
-void Checkpoint::verify(int rank, int ranks) const {
-  if (manifest_.version == 1) return;
-  for (auto i = static_cast<std::size_t>(rank); i < manifest_.files.size(); i += static_cast<std::size_t>(ranks)) {
-    const ManifestFile& file = manifest_.files[i];
-    const std::uint32_t found = checksum_of(folder_ / file.name);
-    require_user(found == file.crc32c, "{}: its checksum is {:08x}, but {:08x} was written: the file was damaged",
-                 (folder_ / file.name).string(), found, file.crc32c);
-  }
+FileDescriptor Checkpoint::open(std::size_t file) const {
+  FileDescriptor opened(::open(path(file).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  require_user(static_cast<bool>(opened), "cannot open {}: {}", path(file).string(),
+               std::generic_category().message(errno));
+  return opened;
 }
 
-const FileDescriptor& CheckpointReader::open(std::size_t file) {
-  constexpr std::size_t most_open = 64;
-  const auto known = files_.find(file);
-  if (known != files_.end()) return known->second;
-  if (files_.size() == most_open) files_.clear();
-  const fs::path path = checkpoint_.folder() / checkpoint_.manifest().files[file].name;
-  return files_.emplace(file, open_to_read(path)).first->second;
-}
-
-void CheckpointReader::read_bytes(std::size_t file, std::uint64_t offset, std::span<std::byte> out) {
-  const FileDescriptor& from = open(file);
-  while (!out.empty()) {
-    const ssize_t n = ::pread(from.get(), out.data(), out.size(), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    const fs::path path = checkpoint_.folder() / checkpoint_.manifest().files[file].name;
-    require_user(n >= 0, "cannot read {}: {}", path.string(), std::generic_category().message(errno));
-    require_user(n > 0, "{} ended early: another program has shortened it", path.string());
-    out = out.subspan(static_cast<std::size_t>(n));
-    offset += static_cast<std::uint64_t>(n);
-  }
+void Checkpoint::verify() const {
+  FilePass pass(*this);
+  pass.verify({});
+  pass.run(nullptr);
 }
 
 std::vector<float> to_model_layout(std::vector<float> values, const Part& part) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +25,11 @@ namespace tera {
 class Ops;
 class SafetensorsFile;
 
+// Every `ranks`-th file, beginning with `rank`: together, ranks verify each file once.
+struct VerifyShare {
+  int rank = 0, ranks = 1;
+};
+
 class Checkpoint {
  public:
   // `path` is a step's folder, or a folder of checkpoints: then the newest complete one is taken.
@@ -36,18 +42,20 @@ class Checkpoint {
   const std::string& config_yaml() const { return manifest_.source.config_yaml; }
   const ManifestTensor* find(std::string_view name) const;
   bool has_file(std::string_view name) const;
-  // Of every `ranks`-th file, beginning with `rank`: together, ranks verify each file once. UserError when a file is
-  // not what was written. Version 1 has no checksums.
-  void verify(int rank = 0, int ranks = 1) const;
+  std::filesystem::path path(std::size_t file) const { return folder_ / manifest_.files[file].name; }
+  FileDescriptor open(std::size_t file) const;
+  // UserError when a file is not what was written. Version 1 has no checksums.
+  void verify() const;
 
   // Every parameter must be there, with its shape, and nothing that is not the model's.
   void load_weights(ParamStore& params, Ops& ops) const;                           // a store that holds the whole model
   void load_weights(ParamStore& params, Ops& ops, const ModelShape& model) const;  // what one rank holds of a model
 
   // All that a rank keeps; of the optimizer nothing when only the weights are asked for. Where data-parallel ranks
-  // have shares, each gets its own, and weights that are kept whole are to be handed round.
+  // have shares, each gets its own, and weights that are kept whole are to be handed round. A share of the files is
+  // verified in the same reading.
   enum class Take : std::uint8_t { everything, weights };
-  void load(const ModelState& state, Take take, Ops& ops) const;
+  void load(const ModelState& state, Take take, Ops& ops, const std::optional<VerifyShare>& verified = {}) const;
 
  private:
   void read_version_1();

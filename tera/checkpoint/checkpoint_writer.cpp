@@ -114,14 +114,17 @@ void CheckpointWriter::save(const CheckpointSource& source) {
   }
   pending_ = true;
   rank_.world.barrier();  // the folder is there
-  auto file = std::make_shared<StreamFile>(
-      CheckpointFolder::beside(options_.root, source.step) / RankFile::name(rank_.world.rank()), file_.bytes());
+  const fs::path path = CheckpointFolder::beside(options_.root, source.step) / RankFile::name(rank_.world.rank());
   if (!options_.async) {
-    checksum_ = write_in_stretches(*file);
+    StreamFile file(path, file_.bytes());
+    checksum_ = write_in_stretches(file);
     return finish();
   }
   file_.copy(rank_.ops, 0, host_);
-  writing_ = std::async(std::launch::async, [this, file] { return write_copy(*file); });
+  writing_ = std::async(std::launch::async, [this, path] {  // even making a large file takes a while
+    StreamFile file(path, file_.bytes());
+    return write_copy(file);
+  });
 }
 
 std::uint32_t CheckpointWriter::write_in_stretches(StreamFile& file) {

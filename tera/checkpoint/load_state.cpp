@@ -8,6 +8,7 @@
 #include "tera/base/error.h"
 #include "tera/checkpoint/checkpoint.h"
 #include "tera/checkpoint/checkpoint_folder.h"
+#include "tera/checkpoint/file_pass.h"
 #include "tera/ops/ops.h"
 
 namespace tera {
@@ -71,18 +72,22 @@ class Loader {
         some_of(missing_state.empty() ? extra_state : missing_state));
   }
 
-  void load(Ops& ops) {
-    std::vector<std::byte> host;
-    const std::vector<Read> reads = list_reads();
-    for (std::size_t i = 0, asked = 0; i < reads.size(); ++i) {
-      // Enough is asked for ahead to keep the disk busy.
-      for (; asked < std::min(i + reads_ahead, reads.size()); ++asked)
-        reader_.expect(*reads[asked].source, reads[asked].slice);
-      const auto& [source, slice, to, transposed] = reads[i];
-      host.resize(to.bytes());
-      reader_.read(*source, slice, to.dtype, host, transposed);
-      ops.from_host(host, to);
+  // As the files pass by; what lies in too many places here is then read place by place.
+  void load(Ops& ops, const std::optional<VerifyShare>& verified) {
+    FilePass pass(checkpoint_);
+    if (verified) pass.verify(*verified);
+    std::vector<Read> rest;
+    for (const StatePiece& kept : state_.kept()) {
+      const StateTensor& tensor = state_.tensors()[kept.tensor];
+      const std::string& source = sources_[kept.tensor];
+      if (!is_taken(tensor) || source.empty()) continue;
+      const StatePiece piece = model(tensor).padding ? cut_padding(kept, source) : kept;
+      const bool turned = checkpoint_.manifest().version == 1 && model(tensor).transposed;
+      if (piece.slice.from < piece.slice.to && (turned || !pass.add(*checkpoint_.find(source), piece)))
+        add_reads(rest, piece, source);
     }
+    pass.run(&ops);
+    read(rest, ops);
   }
 
  private:
@@ -98,22 +103,27 @@ class Loader {
     Tensor to;
     bool transposed;
   };
-  std::vector<Read> list_reads() const {
-    std::vector<Read> reads;
-    for (const StatePiece& piece : state_.kept()) {
-      const StateTensor& tensor = state_.tensors()[piece.tensor];
-      const std::string& source = sources_[piece.tensor];
-      if (!is_taken(tensor) || source.empty()) continue;
-      const TensorSlice all = model(tensor).padding ? cut_padding(piece.slice, source) : piece.slice;
-      for (std::int64_t from = all.from; from < all.to; from += elements_at_a_time) {
-        TensorSlice some = all;
-        some.from = from;
-        some.to = std::min(from + elements_at_a_time, all.to);
-        const Tensor to = piece.data.rows(some.from - piece.slice.from, some.to - piece.slice.from);
-        reads.push_back({&source, some, to, model(tensor).transposed});
-      }
+  void add_reads(std::vector<Read>& reads, const StatePiece& piece, const std::string& source) const {
+    const TensorSlice& all = piece.slice;
+    for (std::int64_t from = all.from; from < all.to; from += elements_at_a_time) {
+      TensorSlice some = all;
+      some.from = from;
+      some.to = std::min(from + elements_at_a_time, all.to);
+      const Tensor to = piece.data.rows(some.from - all.from, some.to - all.from);
+      reads.push_back({&source, some, to, model(state_.tensors()[piece.tensor]).transposed});
     }
-    return reads;
+  }
+  void read(const std::vector<Read>& reads, Ops& ops) {
+    std::vector<std::byte> host;
+    for (std::size_t i = 0, asked = 0; i < reads.size(); ++i) {
+      // Enough is asked for ahead to keep the disk busy.
+      for (; asked < std::min(i + reads_ahead, reads.size()); ++asked)
+        reader_.expect(*reads[asked].source, reads[asked].slice);
+      const auto& [source, slice, to, transposed] = reads[i];
+      host.resize(to.bytes());
+      reader_.read(*source, slice, to.dtype, host, transposed);
+      ops.from_host(host, to);
+    }
   }
 
   // A weight and its master copy stand for each other; the one with the same dtype is exact, else the master is nearer.
@@ -141,13 +151,15 @@ class Loader {
   }
 
   // Rows that the checkpoint has not keep their initial values.
-  TensorSlice cut_padding(TensorSlice slice, const std::string& source) const {
+  StatePiece cut_padding(StatePiece piece, const std::string& source) const {
     const Shape& stored = checkpoint_.find(source)->shape;
-    const std::int64_t columns = stored.rank == 2 ? stored[1] : 1;
+    TensorSlice& slice = piece.slice;
+    const std::int64_t columns = stored.rank == 2 ? stored[1] : 1, all = slice.elements();
     const std::int64_t rows = std::clamp<std::int64_t>(stored[0] - slice.begin, 0, slice.end - slice.begin);
     slice.end = slice.begin + rows;
     slice.to = std::max(slice.from, std::min(slice.to, rows * columns));
-    return slice;
+    if (slice.elements() < all) piece.data = piece.data.rows(0, slice.elements());
+    return piece;
   }
 
   const Checkpoint& checkpoint_;
@@ -160,13 +172,13 @@ class Loader {
 
 }  // namespace
 
-void Checkpoint::load(const ModelState& state, Take take, Ops& ops) const {
+void Checkpoint::load(const ModelState& state, Take take, Ops& ops, const std::optional<VerifyShare>& verified) const {
   require_user(take == Take::weights || manifest_.version != 1,
                "{} has weights alone (a checkpoint of format version 1); checkpoint.finetune=true starts from them",
                (folder_ / CheckpointFolder::manifest_name).string());
   Loader loader(*this, state, take);
   loader.check();
-  loader.load(ops);
+  loader.load(ops, verified);
 }
 
 void Checkpoint::load_weights(ParamStore& params, Ops& ops) const {

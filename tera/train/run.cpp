@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <future>
+#include <optional>
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
@@ -207,17 +207,15 @@ class RunOfRank {
     load_weights(folder, trainer_->step().params(), *backend_.ops);
   }
 
-  // Every file is verified by one rank, beside the loading, so that the disk is read about once.
+  // Every file is verified by one rank.
   void load_checkpoint() {
-    std::future<void> verified;
-    if (setup_.config.checkpoint.verify)
-      verified = std::async(std::launch::async, [&] { start_.checkpoint->verify(world_->rank(), world_->size()); });
+    std::optional<VerifyShare> verified;
+    if (setup_.config.checkpoint.verify) verified = VerifyShare{.rank = world_->rank(), .ranks = world_->size()};
     try {
-      trainer_->step().load_checkpoint(*start_.checkpoint, start_.take);
+      trainer_->step().load_checkpoint(*start_.checkpoint, start_.take, verified);
     } catch (const UserError& error) {
       fail_user("{}{}", error.what(), hint_for(start_));
     }
-    if (verified.valid()) verified.get();
     world_->barrier();  // all are done with it before one may be replaced or removed
   }
 

@@ -268,8 +268,9 @@ TrainingStep::Reading TrainingStep::read_back(const Votes& votes) {
   return {ops_->record(), slot};
 }
 
-void TrainingStep::load_checkpoint(const Checkpoint& checkpoint, Checkpoint::Take take) {
-  checkpoint.load(state(), take, *ops_);
+void TrainingStep::load_checkpoint(const Checkpoint& checkpoint, Checkpoint::Take take,
+                                   const std::optional<VerifyShare>& verified) {
+  checkpoint.load(state(), take, *ops_, verified);
   if (take == Checkpoint::Take::everything) updates_ = checkpoint.source().updates;
   replicas_->hand_out_weights();
   replicas_->wait_for_weights();

@@ -55,7 +55,8 @@ class TrainingStep {
   ModelState state() const { return {list_tensors(setup_.model), params_, &optimizer_}; }
   Replica replica() const { return {layout_.groups.dp_cp.rank(), layout_.groups.dp_cp.size()}; }
   // Goes on from a checkpoint of any layout; all ranks do. UserError where it does not suit the model.
-  void load_checkpoint(const Checkpoint& checkpoint, Checkpoint::Take take);
+  void load_checkpoint(const Checkpoint& checkpoint, Checkpoint::Take take,
+                       const std::optional<VerifyShare>& verified = {});
 
   // For the log: sum of token losses over all microbatches and ranks, and the norm of the gradient. read_back() only
   // starts to bring them to the host, so that the next step can be enqueued before result() waits for them; at most two
