@@ -40,11 +40,13 @@ std::optional<std::int64_t> step_of(std::string_view name, std::string_view suff
   return step;
 }
 
+// A link is somebody else's: what it points to is neither counted nor removed.
 std::vector<std::int64_t> list_steps(const fs::path& root, std::string_view suffix) {
   std::vector<std::int64_t> steps;
-  std::error_code error;
+  std::error_code error, ignored;
   for (fs::directory_iterator it(root, error), end; !error && it != end; it.increment(error))
-    if (const auto step = step_of(it->path().filename().string(), suffix)) steps.push_back(*step);
+    if (const auto step = step_of(it->path().filename().string(), suffix); step && !it->is_symlink(ignored))
+      steps.push_back(*step);
   std::ranges::sort(steps, std::greater{});
   return steps;
 }

@@ -38,6 +38,17 @@ TEST_F(CheckpointResume, IntervalAndKeepLast) {
   EXPECT_TRUE(a == b);
 }
 
+// An old one that somebody moved to a larger disk, and left a link to.
+TEST_F(CheckpointResume, WhatALinkPointsToIsNotRemoved) {
+  expect_trained("tiny", "a", save(2));
+  fs::rename(folder_ / "saved/step_00000002", folder_ / "moved");
+  fs::create_directory_symlink(folder_ / "moved", folder_ / "saved/step_00000002");
+  expect_trained("tiny", "a", save(6) + "checkpoint.save_interval=1 checkpoint.keep_last=1");
+  EXPECT_EQ(column(folder_ / "a", "loss").size(), 6u) << "it went on from it";
+  EXPECT_EQ(names("saved"), (Names{"latest", "step_00000002", "step_00000006"}));
+  EXPECT_NO_THROW(Checkpoint(folder_ / "moved").verify());
+}
+
 TEST_F(CheckpointResume, WhatWasSavedIsNotTrainedAgain) {
   expect_trained("tiny", "a", save(5));
   expect_trained("tiny", "a", save(5));  // nothing is left to do

@@ -1,10 +1,12 @@
 // The program on Hugging Face folders: logits in every layout, training from a folder, and back again.
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 
 #include "tera/checkpoint/hf_folder.h"
+#include "tera/checkpoint/safetensors_header.h"
 #include "tests/end_to_end/program.h"
 #include "tests/support/close.h"
 #include "tests/support/temp_folder.h"
@@ -36,6 +38,7 @@ class HfProgram : public testing::Test {
     ASSERT_EQ(a.tensors().size(), b.tensors().size());
     for (const auto& [name, entry] : a.tensors()) {
       ASSERT_TRUE(b.tensors().contains(name)) << name;
+      ASSERT_EQ(b.tensors().at(name).shape, entry.shape) << name << ": no padding of the vocabulary, for one";
       const WeightBox box = whole_box(entry.shape);
       const auto read = [&](const HfFolder& folder) {
         const DType dtype = folder.tensors().at(name).dtype;
@@ -149,6 +152,45 @@ TEST_F(HfProgram, GeneratesWithTheFoldersTokenizerAndStopsAtItsEndTokens) {
   for (const char* name : {"tokenizer.json", "generation_config.json", "config.json"})
     EXPECT_EQ(slurp(fs::path(out) / name), slurp((folder_ / "moved") / name)) << name;
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which need memory of their own
+// A table of 256 MB, none of which is on the disk or in this program's memory: what tera holds at a time is a few
+// megabytes of it.
+TEST_F(HfProgram, ImportAndExportNeedLittleMemory) {
+  folder_.write("large/config.json", R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 64,
+    "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 1000000,
+    "max_position_embeddings": 16, "tie_word_embeddings": true, "rms_norm_eps": 1e-6})");
+  SafetensorsHeader header;
+  std::uint64_t end = 0;
+  const auto add = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
+    const std::uint64_t begin = end;
+    end += static_cast<std::uint64_t>(shape[0] * (shape.size() == 2 ? shape[1] : 1)) * sizeof(float);
+    header.entries.push_back({name + ".weight", "F32", shape, begin, end});
+  };
+  add("model.embed_tokens", {1000000, 64});
+  add("model.norm", {64});
+  for (const char* name : {"input_layernorm", "post_attention_layernorm"})
+    add(std::string("model.layers.0.") + name, {64});
+  for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+                           "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"})
+    add(std::string("model.layers.0.") + name, {64, 64});
+  const std::string text = format_safetensors_header(header);
+  const std::uint64_t length = text.size();
+  const fs::path weights = folder_.write("large/model.safetensors",
+                                         std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text);
+  fs::resize_file(weights, sizeof(length) + length + end);
+
+  const std::string large = (folder_ / "large").string(), saved = (folder_ / "saved").string();
+  expect_done("import --model " + large + " --output " + saved);
+  expect_done("export --load " + saved + " --output " + (folder_ / "out").string());
+  expect_done("export --dtype bf16 --load " + saved + " --output " + (folder_ / "half").string());
+  EXPECT_GT(fs::file_size(folder_ / "out/model.safetensors"), end);
+  EXPECT_GT(fs::file_size(folder_ / "half/model.safetensors"), end / 2);
+  struct rusage usage {};
+  ASSERT_EQ(::getrusage(RUSAGE_CHILDREN, &usage), 0);
+  EXPECT_LT(usage.ru_maxrss, 100 << 10) << "kilobytes, the most of all that ran";
+}
+#endif
 
 TEST_F(HfProgram, MistakesAreOneLine) {
   const auto refused = [&](const std::string& arguments, const std::string& part) {
