@@ -37,9 +37,11 @@ slow: build  ## checks that take minutes: every layout of the sweep
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -L slow $(CTEST_ARGS)
 
 # Only what runs threads that talk much; `make tsan` builds and runs everything.
-tsan-layouts: bootstrap  ## ranks as threads under ThreadSanitizer: two dozen layouts; preprocessing
+tsan-layouts: bootstrap  ## ranks as threads under ThreadSanitizer: two dozen layouts; preprocessing; checkpoints
 	@cmake --preset tsan
-	@cmake --build build/tsan -j $(JOBS) --target comm_test sweep_test data_preprocess_test
+	@cmake --build build/tsan -j $(JOBS) --target comm_test sweep_test data_preprocess_test safetensors_test checkpoint_resume_test
+	@build/tsan/bin/safetensors_test --gtest_brief=1 --gtest_filter='FilePasses.*'
+	@build/tsan/bin/checkpoint_resume_test --gtest_brief=1 --gtest_filter='*IntervalAndKeepLast:CheckpointLayouts.*'
 	@build/tsan/bin/data_preprocess_test --gtest_brief=1
 	@build/tsan/bin/comm_test --gtest_brief=1
 	@build/tsan/bin/sweep_test --gtest_brief=1 --gtest_filter='SweepFew.*'
