@@ -14,6 +14,15 @@ std::uint64_t data_bytes(const IndexedDataset& data) {
   return static_cast<std::uint64_t>(data.tokens()) * size_of(data.token_type());
 }
 
+// Else the dataset would take the place of one that it was made from, which a second attempt would then double.
+void check_output(std::span<const std::string> prefixes, const std::string& output_prefix) {
+  for (const std::string& prefix : prefixes) {
+    std::error_code ignored;  // where there is no output yet
+    require_user(!std::filesystem::equivalent(prefix + ".idx", output_prefix + ".idx", ignored),
+                 "--output-prefix {} is one of the inputs ({}); give another name", output_prefix, prefix);
+  }
+}
+
 }  // namespace
 
 PreprocessReport::Output merge_datasets(std::span<const std::string> prefixes, const std::string& output_prefix,
@@ -28,6 +37,7 @@ PreprocessReport::Output merge_datasets(std::span<const std::string> prefixes, c
                  "{} holds {} and {} holds {}; only datasets of one type can be merged", inputs.front().prefix(),
                  name_of(inputs.front().token_type()), inputs.back().prefix(), name_of(inputs.back().token_type()));
   }
+  check_output(prefixes, output_prefix);
   IndexedWriter writer(output_prefix, inputs.front().token_type());
   PreprocessReport::Output report{.prefix = output_prefix, .type = writer.token_type()};
   const auto tell = [&] {

@@ -93,7 +93,20 @@ TEST_F(Preprocess, MistakesAreTold) {
   expect_problem(run(input, " --tokenizer-type ByteTokenizre"), "ByteTokenizre");
   expect_problem(run("none.jsonl", " --tokenizer-type ByteTokenizer"), "none.jsonl: No such file");
   expect_problem(run(input, " --tokenizer-type ByteTokenizer --json-keys body"), "in.jsonl:1: the key \"body\"");
+  expect_problem(run("- < /dev/null", " --tokenizer-type ByteTokenizer"), "standard input: nothing to read");
+  expect_problem(run("- < " + source("bytes_plain_text_document.idx"), " --tokenizer-type ByteTokenizer"),
+                 "standard input:1: ");
   EXPECT_EQ(run(input, " --tokenizer-type ByteTokenizer > /dev/full").status, 2);
+}
+
+// More than `ulimit -f` allows (in blocks of 512 or 1024 bytes) is a failed write, not the end by a signal.
+TEST_F(Preprocess, AFileThatMayNotGrowIsTold) {
+  const std::string input = folder_.write("in.jsonl", "{\"text\":\"" + std::string(100'000, 'a') + "\"}\n").string();
+  const Outcome outcome = run_shell("ulimit -f 8; \"" TERA_PROGRAM "\" preprocess --input " + input +
+                                    " --output-prefix " + prefix() + " --tokenizer-type ByteTokenizer");
+  EXPECT_EQ(outcome.status, 2) << outcome.output;
+  EXPECT_TRUE(contains(outcome.output, "out_text_document.bin: File too large")) << outcome.output;
+  EXPECT_EQ(folder_.files(), 1u);
 }
 
 TEST_F(Preprocess, InterruptedItLeavesNothing) {
