@@ -181,11 +181,11 @@ std::span<const Field> DatasetConfig::fields() {
           "kind",
           "mock: made from the seed; text: UTF-8 text files; indexed: .bin/.idx files in Megatron-LM's order; sft: "
           "conversations, one JSON object with `messages` a line"),
-      field<&C::data_path>(
-          "data_path",
-          "text: a file, folder or pattern, or a list of them; indexed: a prefix, a list of prefixes "
-          "(read in proportion to their sizes), or a list of weight, prefix, weight, prefix, ...; sft: a file "
-          "or a list of them"),
+      field<&C::data_path>("data_path",
+                           "text: a file, folder or pattern, or a list of them; indexed: a prefix, a list of prefixes "
+                           "(read in proportion to their sizes), or a list of weight, prefix, weight, prefix, ...; "
+                           "sft: a file, folder or "
+                           "pattern, or a list of them"),
       field<&C::blend>("blend", "indexed: the same as a list of {prefix, weight}"),
       field<&C::train_data_path>("train_data_path",
                                  "indexed, sft: as data_path, for training only; then split does not apply"),

@@ -94,6 +94,7 @@ DataSource make_data_source(const Setup& setup) {
     set.batches = setup.config.dataset.full_validation ? (set.dataset->samples() + batch - 1) / batch
                                                        : setup.config.train.eval_iters;
   source.summary = splits->summary();
+  for (const std::string& warning : splits->warnings()) source.warnings.push_back(warning);
   return source;
 }
 
