@@ -69,7 +69,9 @@ std::span<const Field> TrainConfig::fields() {
                                    "train_samples"),
       field<&C::seq_length>("seq_length", "tokens per sequence").within(1, max_index),
       field<&C::seed>("seed", "of initial weights, dropout and the order of samples").at_least(0),
-      field<&C::eval_interval>("eval_interval", "steps between evaluations; 0: never").at_least(0),
+      field<&C::eval_interval>("eval_interval",
+                               "steps between evaluations, the last of which is at the end of the run; 0: never")
+          .at_least(0),
       field<&C::eval_iters>("eval_iters", "global batches per evaluation").at_least(0),
       field<&C::deterministic>("deterministic",
                                "the same config gives the same bits (on a GPU: with the same kernels.json); false "

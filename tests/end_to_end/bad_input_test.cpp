@@ -64,6 +64,15 @@ TEST_F(BadInput, Keys) {
   expect_file_refused("model:\n  arch: llama\n  hiden_size: 32\n", "own.yaml:3: unknown key model.hiden_size");
 }
 
+// Its data is made on the way.
+TEST_F(BadInput, TheFirstExampleWithoutItsData) {
+  expect_mistake(
+      run_shell("cd " + folder_.path().string() +
+                " && \"" TERA_PROGRAM "\" train \"" TERA_TEST_CONFIGS "/../quickstart.yaml\""),
+      {"quickstart.yaml", "runs/quickstart/data/tokenizer.json: there is no such file here; `make quickstart`"});
+  EXPECT_EQ(folder_.files(), 0u);
+}
+
 TEST_F(BadInput, Types) {
   expect_refused({{"model.hidden_size=wide", "model.hidden_size: 'wide' is not a whole number"},
                   {"model.hidden_size=1.5", "'1.5' is not a whole number"},
@@ -359,9 +368,11 @@ TEST_F(BadCheckpoint, Options) {
   refused("--prompt a --temperature -1", "--temperature is -1");
   refused("--prompt a --temperature nan", "--temperature is nan");
   refused("--prompt a --temperature warm", "--temperature");
-  refused("--prompt a --top-p 0", "--top-p is 0");
-  refused("--prompt a --top-p 1.5", "--top-p is 1.5");
-  refused("--prompt a --top-k -1", "--top-k is -1");
+  refused("--prompt a --temperature 1 --top-p 0", "--top-p is 0");
+  refused("--prompt a --temperature 1 --top-p 1.5", "--top-p is 1.5");
+  refused("--prompt a --temperature 1 --top-k -1", "--top-k is -1");
+  refused("--prompt a --top-k 5", "--top-k requires --temperature");
+  refused("--prompt a --top-p 0.9", "--top-p requires --temperature");
   refused("--prompt a --max-new-tokens 0", "--max-new-tokens 0");
   refused("--prompt a --threads -1", "--threads is -1");
   refused("--prompt a --threads 1000000", "--threads is 1000000");
