@@ -65,7 +65,9 @@ SampleRange parse_range(const std::string& text) {
   require_user(colon != std::string::npos, "--samples {}: must be A:B, the first sample and the one after the last",
                text);
   const std::string_view view(text);
-  return {parse_end(text, view.substr(0, colon), 0), parse_end(text, view.substr(colon + 1), no_end)};
+  const SampleRange range{parse_end(text, view.substr(0, colon), 0), parse_end(text, view.substr(colon + 1), no_end)};
+  require_user(range.begin <= range.end, "--samples {}: the first sample comes after the last", text);
+  return range;
 }
 
 std::vector<SampleField> parse_fields(const std::string& text) {
@@ -140,6 +142,9 @@ void print_samples(const DatasetOptions& options) {
   const Setup setup = resolve(loaded.config, Purpose::inspect, &loaded.origins, smallest_world(loaded.config));
   const auto dataset = make_split(setup, split);
   if (!dataset) return;
+  require_user(range.begin == 0 || range.begin == range.end || range.begin < dataset->samples(),
+               "--samples {} is beyond the end: the {} split has {} samples", options.samples, name_of(split),
+               dataset->samples());
   range.end = std::min(range.end, dataset->samples());
   require_user(range.end != no_end, "mock data has no end; say which samples: --samples A:B");
   const auto tokenizer = make_tokenizer(setup);

@@ -107,13 +107,17 @@ void add_generate_command(CLI::App& app) {
       ->excludes(prompt);
   command->add_option("--max-new-tokens", options->generate.max_new_tokens, "how many tokens to add")
       ->capture_default_str();
-  command->add_option("--temperature", options->generate.sampling.temperature, "0: always the most likely token")
-      ->capture_default_str();
+  // The other two would change nothing without it.
+  auto* temperature =
+      command->add_option("--temperature", options->generate.sampling.temperature, "0: always the most likely token")
+          ->capture_default_str();
   command->add_option("--top-k", options->generate.sampling.top_k, "only the k most likely tokens; 0: all")
+      ->needs(temperature)
       ->capture_default_str();
   command
       ->add_option("--top-p", options->generate.sampling.top_p,
                    "only the likeliest tokens that reach this probability together")
+      ->needs(temperature)
       ->capture_default_str();
   command->add_option("--seed", options->generate.seed, "of the draws")->capture_default_str();
   command->callback([options] { print_sample(*options); });

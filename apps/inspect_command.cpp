@@ -50,16 +50,27 @@ bool is_folder(const fs::path& path) {
 }
 
 // The beginning of the first document that is not empty.
-void add_first_tokens(const IndexedDataset& data, const Options& options, Rows& rows) {
+void add_first_tokens(const IndexedDataset& data, const Tokenizer* tokenizer, Rows& rows) {
   std::int64_t sequence = 0;
   while (sequence < data.sequences() && data.lengths()[static_cast<std::size_t>(sequence)] == 0) ++sequence;
   if (sequence == data.sequences()) return;
-  const auto tokenizer = options.tokenizer.given() ? options.tokenizer.make() : nullptr;
   const std::int64_t length = data.lengths()[static_cast<std::size_t>(sequence)];
   std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min(length, shown_tokens)));
   data.read(sequence, 0, tokenizer ? tokenizer->vocab_size() : std::int64_t{1} << 31, ids);
   rows["first_tokens"] = ids;
   if (tokenizer) rows["first_text"] = tokenizer->decode(ids);
+}
+
+void add_ids(const IndexedDataset& data, const Options& options, Rows& rows) {
+  const auto tokenizer = options.tokenizer.given() ? options.tokenizer.make() : nullptr;
+  const IdRange ids = id_range(data);
+  require_user(ids.smallest >= 0, "{}.bin: a token id is {}; none may be below 0", data.prefix(), ids.smallest);
+  if (tokenizer)
+    require_user(ids.largest < tokenizer->vocab_size(),
+                 "{}.bin: the largest token id is {}, outside the vocabulary of {} that this tokenizer has",
+                 data.prefix(), ids.largest, tokenizer->vocab_size());
+  rows["largest_id"] = ids.largest < 0 ? Rows(nullptr) : Rows(ids.largest);
+  add_first_tokens(data, tokenizer.get(), rows);
 }
 
 Findings inspect_dataset(const std::string& prefix, const Options& options) {
@@ -76,7 +87,7 @@ Findings inspect_dataset(const std::string& prefix, const Options& options) {
                 {"shortest", lengths.shortest},
                 {"mean", lengths.mean},
                 {"longest", lengths.longest}};
-  if (is_integer(data.token_type())) add_first_tokens(data, options, found.rows);
+  if (is_integer(data.token_type())) add_ids(data, options, found.rows);
   Rows bins = Rows::array();
   for (const auto& bin : lengths.bins)
     bins.push_back({{"from", bin.first}, {"to", bin.last}, {"documents", bin.documents}});
@@ -232,8 +243,10 @@ Findings inspect(const Options& options) {
     return inspect_dataset(path.replace_extension().string(), options);
   if (path_exists(options.path + ".idx")) return inspect_dataset(options.path, options);
   if (is_folder(path)) return inspect_folder(path, options.verify);
-  require_user(path_exists(path), "{}: there is no such file or folder, and no dataset {}.idx", options.path,
-               options.path);
+  if (!path_exists(path)) {
+    dataset_prefix(options.path);  // it may know what was meant
+    fail_user("{}: there is no such file or folder, and no dataset {}.idx", options.path, options.path);
+  }
   if (path.extension() == ".safetensors") {
     Findings found;
     found.rows = {{"kind", "tensors"}, {"path", options.path}};

@@ -77,13 +77,15 @@ void run_preprocess(const Options& options) {
   stop.collect();
   Log log;
   ProgressDisplay display(log);
-  const PreprocessEvents events{.progress =
-                                    [&](const PreprocessProgress& progress) {
-                                      require_user(!stop.asked(), "interrupted after {} lines; no dataset was written",
-                                                   progress.lines);
-                                      display.show(progress);
-                                    },
-                                .skipped = [&](const std::string& line) { log.warn("skipped: {}", line); }};
+  const PreprocessEvents events{
+      .progress =
+          [&](const PreprocessProgress& progress) {
+            require_user(!stop.asked(), "interrupted after {} lines; no dataset was written", progress.lines);
+            display.show(progress);
+          },
+      .skipped = [&](const std::string& line) { log.warn("skipped: {}", line); },
+      .replaces =
+          [&](const std::string& prefix) { log.info("{} is there already; it will be replaced at the end", prefix); }};
   const PreprocessReport report = preprocess(options.preprocess, *tokenizer, events);
   log.clear_status();
   print_outputs(log, report.outputs);

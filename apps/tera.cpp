@@ -140,7 +140,8 @@ int run_and_report(int argc, char** argv) {
 }  // namespace tera
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe then fails the write, which is reported below
+  // A closed pipe, or a file larger than `ulimit -f`, then fails the write, which is reported.
+  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
   tera::keep_standard_descriptors();
   const int status = tera::run_and_report(argc, argv);
   if (std::fflush(stdout) != 0) {

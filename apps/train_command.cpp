@@ -2,15 +2,30 @@
 
 #include "apps/commands.h"
 #include "apps/run_options.h"
+#include "tera/base/error.h"
+#include "tera/base/file.h"
 #include "tera/config/describe.h"
 #include "tera/train/trainer.h"
 
 namespace tera {
 namespace {
 
+// The first example's data is made, not kept with it.
+void check_example(const TokenizerConfig& tokenizer) {
+  const std::string& path = tokenizer.tokenizer_model;
+  if (path == "runs/quickstart/data/tokenizer.json" && !path_exists(path))
+    fail_user("{}: there is no such file here; `make quickstart` in the project's folder makes it, and the data", path);
+}
+
+Setup load(const RunOptions& options, const Launch& launch) {
+  Setup setup = options.load(Purpose::train, launch);
+  check_example(setup.config.tokenizer);
+  return setup;
+}
+
 void train_as_launched(const RunOptions& options) {
   const Launch launch = detect_launch(options.ranks);
-  train(prepare_ranks(launch, [&] { return options.load(Purpose::train, launch); }), launch);
+  train(prepare_ranks(launch, [&] { return load(options, launch); }), launch);
 }
 
 }  // namespace

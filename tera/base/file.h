@@ -50,6 +50,7 @@ class AtomicFile {
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
   void sync();  // part of commit(), for those who commit several files at a time and want it over before
   void commit();
+  bool committed() const { return !file_; }
 
  private:
   std::filesystem::path path_, temporary_;

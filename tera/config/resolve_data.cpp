@@ -21,21 +21,35 @@ std::optional<double> number_in(std::string_view text) {
 
 bool is_weight(double value) { return std::isfinite(value) && value > 0; }
 
-// A prefix; a list of prefixes; or weight, prefix, weight, prefix, ...
+// A prefix; a list of prefixes; or weight, prefix, weight, prefix, ... A number is a weight.
 BlendShape resolve_paths(std::string_view key, const std::vector<std::string>& list, Report& report) {
   BlendShape blend;
-  std::size_t numbers = 0;
-  for (std::size_t i = 0; i < list.size(); i += 2) numbers += number_in(list[i]).has_value() ? 1 : 0;
-  const bool pairs = list.size() % 2 == 0 && numbers > 0;
-  if (pairs && 2 * numbers != list.size()) {
-    report.broken(key, "must be prefixes only, or a weight before each prefix; here some have one");
+  bool pairs = list.size() % 2 == 0, any = false;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const bool number = number_in(list[i]).has_value();
+    pairs = pairs && number == (i % 2 == 0);
+    any = any || number;
+  }
+  if (any && !pairs) {
+    report.broken(key,
+                  "weights and prefixes come in pairs, the weight first: [0.3, a, 0.7, b]; or there are prefixes only "
+                  "(one that is a number: ./7)");
     return {};
   }
+  pairs = pairs && any;
   for (std::size_t i = 0; i < list.size(); i += pairs ? 2 : 1) {
     if (pairs) blend.weights.push_back(*number_in(list[i]));
     blend.prefixes.push_back(list[pairs ? i + 1 : i]);
   }
   return blend;
+}
+
+// Of kinds of data that are not blended.
+void check_no_weights(std::string_view key, const std::vector<std::string>& paths, DatasetKind kind, Report& report) {
+  const auto number = std::ranges::find_if(paths, [](const std::string& path) { return number_in(path).has_value(); });
+  if (number != paths.end())
+    report.broken(key, "dataset.kind={} has no weights, and {} is a number (a file of that name: ./{})", name_of(kind),
+                  *number, *number);
 }
 
 void check_blend(std::string_view key, const BlendShape& blend, Report& report) {
@@ -121,7 +135,9 @@ IndexedShape resolve_splits(const DatasetConfig& dataset, Report& report) {
   const auto keys = keys_by_split(dataset);
   const bool weights = dataset.kind == DatasetKind::indexed;
   const auto paths_of = [&](std::string_view key, const std::vector<std::string>& paths) {
-    return weights ? resolve_paths(key, paths, report) : BlendShape{paths, {}};
+    if (weights) return resolve_paths(key, paths, report);
+    check_no_weights(key, paths, dataset.kind, report);
+    return BlendShape{paths, {}};
   };
   shape.own_paths = std::ranges::any_of(keys, [](const PathKey& split) { return !split.paths.empty(); });
   if (shape.own_paths) {
@@ -201,7 +217,7 @@ IndexedShape resolve_indexed(const RunConfig& config, Purpose purpose, Report& r
     report.missing(shape.own_paths ? "dataset.train_data_path" : "dataset.data_path", "dataset.kind={} needs {}",
                    name_of(dataset.kind),
                    dataset.kind == DatasetKind::indexed ? "a prefix (of PREFIX.bin and PREFIX.idx) or a list of them"
-                                                        : "a file of conversations or a list of them");
+                                                        : "a file of conversations, a folder, a pattern or a list");
   const BlendShape& valid = shape.blends[1];
   if (dataset.full_validation && !valid.weights.empty() && !(shape.own_paths && valid.prefixes.size() == 1))
     report.broken("dataset.full_validation", "each sample once is not possible in a blend with weights");
@@ -222,6 +238,7 @@ void check_data_path(const DatasetConfig& dataset, Purpose purpose, Report& repo
                   "dataset.data_path=[] to leave them");
   if (dataset.kind == DatasetKind::text && dataset.data_path.empty() && purpose == Purpose::train)
     report.missing("dataset.data_path", "dataset.kind=text needs a file, a folder, a pattern or a list of them");
+  if (dataset.kind == DatasetKind::text) check_no_weights("dataset.data_path", dataset.data_path, dataset.kind, report);
   for (const std::string& path : dataset.data_path)
     if (path.empty()) report.broken("dataset.data_path", "an empty path");
 }

@@ -69,7 +69,9 @@ std::span<const Field> TrainConfig::fields() {
                                    "train_samples"),
       field<&C::seq_length>("seq_length", "tokens per sequence").within(1, max_index),
       field<&C::seed>("seed", "of initial weights, dropout and the order of samples").at_least(0),
-      field<&C::eval_interval>("eval_interval", "steps between evaluations; 0: never").at_least(0),
+      field<&C::eval_interval>("eval_interval",
+                               "steps between evaluations, the last of which is at the end of the run; 0: never")
+          .at_least(0),
       field<&C::eval_iters>("eval_iters", "global batches per evaluation").at_least(0),
       field<&C::deterministic>("deterministic",
                                "the same config gives the same bits (on a GPU: with the same kernels.json); false "
@@ -181,11 +183,11 @@ std::span<const Field> DatasetConfig::fields() {
           "kind",
           "mock: made from the seed; text: UTF-8 text files; indexed: .bin/.idx files in Megatron-LM's order; sft: "
           "conversations, one JSON object with `messages` a line"),
-      field<&C::data_path>(
-          "data_path",
-          "text: a file, folder or pattern, or a list of them; indexed: a prefix, a list of prefixes "
-          "(read in proportion to their sizes), or a list of weight, prefix, weight, prefix, ...; sft: a file "
-          "or a list of them"),
+      field<&C::data_path>("data_path",
+                           "text: a file, folder or pattern, or a list of them; indexed: a prefix, a list of prefixes "
+                           "(read in proportion to their sizes), or a list of weight, prefix, weight, prefix, ...; "
+                           "sft: a file, folder or "
+                           "pattern, or a list of them"),
       field<&C::blend>("blend", "indexed: the same as a list of {prefix, weight}"),
       field<&C::train_data_path>("train_data_path",
                                  "indexed, sft: as data_path, for training only; then split does not apply"),

@@ -21,6 +21,20 @@ constexpr std::size_t buffer_bytes = std::size_t{1} << 18;
 constexpr int poll_milliseconds = 100;
 
 constexpr std::string_view gzip_magic = "\x1f\x8b", zstd_magic = "\x28\xb5\x2f\xfd";
+constexpr std::string_view xz_magic("\xfd\x37zXZ\0", 6), bzip2_magic = "BZh", bzip2_block = "1AY&SY";
+constexpr std::size_t head_bytes = 10;  // tell them all
+
+// Recognised, but only to say so; `head` may be empty.
+void refuse_unsupported(const std::string& path, std::string_view head) {
+  const bool xz = path.ends_with(".xz") || head.starts_with(xz_magic);
+  const bool bzip2 = path.ends_with(".bz2") || (head.starts_with(bzip2_magic) && head.size() == head_bytes &&
+                                                head.ends_with(bzip2_block));  // a digit stands between
+  if (xz || bzip2)
+    fail_user(
+        "{0}: {1} data cannot be read, only plain, gzip and zstd; decompress it first ({1} -dc FILE), to a file "
+        "or into a pipe",
+        path, xz ? "xz" : "bzip2");
+}
 
 class Gunzip final : public Decompressor {
  public:
@@ -117,6 +131,7 @@ OpenedFile open_input(const std::string& path) {
   }
   if (::fstat(file.fd, &file.info) != 0) fail_to("read", path);
   require_user(!S_ISDIR(file.info.st_mode), "{} is not a file but a folder", path);
+  refuse_unsupported(path, {});
   return file;
 }
 
@@ -140,12 +155,13 @@ CompressedInput::CompressedInput(std::string path, const std::atomic<bool>& stop
 // A pipe may give its first bytes one by one.
 void CompressedInput::choose_decompressor() {
   std::size_t filled = 0;
-  while (filled < zstd_magic.size()) {
+  while (filled < head_bytes) {
     const std::size_t n = read_stored(std::span(buffer_).subspan(filled));
     if (n == 0) break;
     filled += n;
   }
   pending_ = std::span<const char>(buffer_).first(filled);
+  refuse_unsupported(path_, std::string_view(buffer_.data(), filled).substr(0, head_bytes));
   if (path_.ends_with(".gz") || starts_with(pending_, gzip_magic))
     decompressor_ = std::make_unique<Gunzip>(path_);
   else if (path_.ends_with(".zst") || starts_with(pending_, zstd_magic))

@@ -37,6 +37,29 @@ std::string bar_of(std::int64_t value, std::int64_t largest, int columns) {
 
 }  // namespace
 
+IdRange id_range(const IndexedDataset& data) {
+  constexpr std::size_t bytes_at_a_time = std::size_t{64} << 20;
+  IdRange range;
+  visit_token_type(data.token_type(), [&](auto like) {
+    using T = decltype(like);
+    T smallest = 0, largest = 0;
+    std::size_t seen = 0;
+    for (std::int64_t i = 0; i < data.sequences(); ++i) {
+      const PackedArray<T> ids(data.stored(i));
+      for (std::size_t k = 0; k < ids.size(); ++k) {
+        smallest = std::min(smallest, ids[k]);
+        largest = std::max(largest, ids[k]);
+      }
+      seen += ids.bytes().size();
+      if (seen < bytes_at_a_time) continue;
+      data.forget_pages();
+      seen = 0;
+    }
+    if (data.tokens() > 0) range = {static_cast<std::int64_t>(smallest), static_cast<std::int64_t>(largest)};
+  });
+  return range;
+}
+
 LengthHistogram document_lengths(const IndexedDataset& data) {
   LengthHistogram histogram;
   std::array<std::int64_t, 65> counts{};

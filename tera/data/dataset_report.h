@@ -21,6 +21,12 @@ struct LengthHistogram {
   double mean = 0;
 };
 
+// Reads every token, whose type is an integer.
+struct IdRange {
+  std::int64_t smallest = 0, largest = -1;  // without tokens as here
+};
+IdRange id_range(const IndexedDataset& data);
+
 LengthHistogram document_lengths(const IndexedDataset& data);
 
 // One line for each bin, drawn with characters; `columns` is for the longest bar.

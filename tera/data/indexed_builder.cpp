@@ -21,6 +21,25 @@ std::int64_t share(std::int64_t samples, double weight) {
   return static_cast<std::int64_t>(std::ceil(static_cast<double>(samples) * weight));
 }
 
+// Ids of some places, so that data made with another tokenizer is found before the run begins. When they are read, all
+// are compared.
+void check_some_ids(const IndexedDataset& data, std::int64_t vocab_size) {
+  constexpr std::int64_t last = 15;
+  if (data.sequences() == 0 || !is_integer(data.token_type())) return;
+  std::array<std::int32_t, 256> ids;
+  for (std::int64_t i = 0; i <= last; ++i) {
+    const std::int64_t sequence = (data.sequences() - 1) * i / last;
+    const std::int64_t length = data.lengths()[static_cast<std::size_t>(sequence)];
+    const std::int64_t count = std::min(length, std::ssize(ids));
+    try {
+      data.read(sequence, (length - count) * i / last, vocab_size,
+                std::span(ids).first(static_cast<std::size_t>(count)));
+    } catch (const UserError& error) {
+      fail_user("{}; was the dataset made with another tokenizer?", error.what());
+    }
+  }
+}
+
 }  // namespace
 
 std::array<double, 4> split_bounds(const SplitShape& split) {
@@ -32,7 +51,9 @@ std::array<double, 4> split_bounds(const SplitShape& split) {
 
 std::shared_ptr<const IndexedDataset> IndexedBuilder::open(const std::string& prefix) {
   auto& data = opened_[prefix];
-  if (!data) data = std::make_shared<const IndexedDataset>(prefix);
+  if (data) return data;
+  data = std::make_shared<const IndexedDataset>(dataset_prefix(prefix));
+  check_some_ids(*data, options_.vocab_size);
   return data;
 }
 

@@ -1,12 +1,19 @@
 #include "tera/data/indexed_dataset.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
+#include <system_error>
+#include <vector>
 
 #include "tera/base/error.h"
+#include "tera/base/file.h"
 
 namespace tera {
 namespace {
+
+namespace fs = std::filesystem;
 
 static_assert(std::endian::native == std::endian::little, "the files are little-endian and mapped as they are");
 
@@ -21,7 +28,33 @@ template <class... Args>
   fail_user("{}: {}: {}", file.path().string(), field, fmt::format(format, std::forward<Args>(args)...));
 }
 
+// PREFIX_<key>_document of files that are there.
+std::vector<std::string> outputs_of(const std::string& prefix) {
+  const fs::path folder = fs::path(prefix).parent_path();
+  const std::string begin = fs::path(prefix).filename().string() + "_", end = "_document.idx";
+  std::vector<std::string> found;
+  std::error_code error;  // a folder that cannot be read gives no advice
+  fs::directory_iterator files(folder.empty() ? "." : folder, error);
+  for (; !error && files != fs::directory_iterator(); files.increment(error)) {
+    const std::string name = files->path().filename().string();
+    if (name.size() > begin.size() + end.size() && name.starts_with(begin) && name.ends_with(end))
+      found.push_back((folder / name.substr(0, name.size() - 4)).string());
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
 }  // namespace
+
+std::string dataset_prefix(const std::string& path) {
+  if (path_exists(path + ".idx")) return path;
+  const bool file = path.ends_with(".bin") || path.ends_with(".idx");
+  std::string prefix = file ? path.substr(0, path.size() - 4) : path;
+  if (file && path_exists(prefix + ".idx")) return prefix;
+  if (const auto found = outputs_of(prefix); !found.empty())
+    fail_user("{}.idx: No such file or directory; there is {}", prefix, fmt::join(found, ", "));
+  return prefix;
+}
 
 IndexedDataset::IndexedDataset(const std::string& prefix, Modes modes)
     : prefix_(prefix), index_(prefix + ".idx"), data_(prefix + ".bin") {

@@ -63,4 +63,8 @@ class IndexedDataset {
   PackedArray<std::int8_t> modes_;
 };
 
+// The prefix that a path means: itself, or the path of either file without .bin or .idx. A UserError where there is no
+// such dataset, but some that `tera preprocess` could have made from that prefix.
+std::string dataset_prefix(const std::string& path);
+
 }  // namespace tera

@@ -63,6 +63,7 @@ IndexedWriter::IndexedWriter(const std::string& prefix, TokenType type, Modes mo
       lengths_(index_.path().parent_path()),
       document_ends_(index_.path().parent_path()),
       modes_(index_.path().parent_path()) {
+  check_targets();
   pending_.reserve(2 * chunk_bytes);
 }
 
@@ -185,11 +186,36 @@ void IndexedWriter::complete() {
   index_.sync();
 }
 
-// An index that is there always has its own data: one that is being replaced goes first, the new one comes last.
+void IndexedWriter::check_targets() const {
+  for (const AtomicFile* file : {&data_, &index_}) {
+    std::error_code ignored;  // what cannot be looked at cannot be written either, and that says why
+    require_user(!std::filesystem::is_directory(file->path(), ignored), "cannot write {}: a folder has that name",
+                 file->path().native());
+  }
+}
+
+void IndexedWriter::take_back() {
+  std::error_code ignored;  // something else went wrong before
+  for (const AtomicFile* file : {&index_, &data_})
+    if (file->committed()) std::filesystem::remove(file->path(), ignored);
+}
+
 void IndexedWriter::publish() {
-  std::filesystem::remove(index_.path());
-  data_.commit();
-  index_.commit();
+  IndexedWriter* const self = this;
+  publish({&self, 1});
+}
+
+// An index that is there always has its own data: those that are being replaced go first, the new ones come last.
+void IndexedWriter::publish(std::span<IndexedWriter* const> writers) {
+  for (const IndexedWriter* writer : writers) writer->check_targets();
+  try {
+    for (IndexedWriter* writer : writers) std::filesystem::remove(writer->index_.path());
+    for (IndexedWriter* writer : writers) writer->data_.commit();
+    for (IndexedWriter* writer : writers) writer->index_.commit();
+  } catch (...) {
+    for (IndexedWriter* writer : writers) writer->take_back();
+    throw;
+  }
 }
 
 }  // namespace tera

@@ -20,6 +20,7 @@ class IndexedWriter {
  public:
   using Modes = IndexedDataset::Modes;
 
+  // A UserError if the files could not get their names.
   IndexedWriter(const std::string& prefix, TokenType type, Modes modes = Modes::none);
 
   // One sequence; a UserError if an id does not fit the type.
@@ -40,6 +41,8 @@ class IndexedWriter {
   // then the names.
   void complete();
   void publish();
+  // All of them or none: what is in the way of one is found before the first gets its name.
+  static void publish(std::span<IndexedWriter* const> writers);
 
   const std::string& prefix() const { return prefix_; }
   TokenType token_type() const { return type_; }
@@ -52,6 +55,8 @@ class IndexedWriter {
   void put_length(std::int32_t length, std::int8_t mode);
   void flush();
   void write_index();
+  void check_targets() const;
+  void take_back();
 
   std::string prefix_;
   AtomicFile index_, data_;

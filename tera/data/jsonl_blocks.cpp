@@ -4,6 +4,9 @@
 #include <cstring>
 #include <utility>
 
+#include "tera/base/error.h"
+#include "tera/base/utf8.h"
+
 namespace tera {
 namespace {
 
@@ -18,6 +21,12 @@ std::size_t whole_lines(std::string_view text) {
 }
 
 }  // namespace
+
+void check_utf8(std::string_view line) {
+  const std::size_t good = valid_utf8_prefix(line);
+  if (good < line.size())
+    fail_user("the line is not UTF-8: byte {} is 0x{:02x}", good + 1, static_cast<unsigned char>(line[good]));
+}
 
 void LineBlock::drop_memory() {
   bytes_.reset();

@@ -71,4 +71,7 @@ void for_each_line(std::string_view text, const Take& take) {
   }
 }
 
+// A UserError that names the first byte that is none.
+void check_utf8(std::string_view line);
+
 }  // namespace tera

@@ -14,6 +14,15 @@ std::uint64_t data_bytes(const IndexedDataset& data) {
   return static_cast<std::uint64_t>(data.tokens()) * size_of(data.token_type());
 }
 
+// Else the dataset would take the place of one that it was made from, which a second attempt would then double.
+void check_output(std::span<const IndexedDataset> inputs, const std::string& output_prefix) {
+  for (const IndexedDataset& input : inputs) {
+    std::error_code ignored;  // where there is no output yet
+    require_user(!std::filesystem::equivalent(input.prefix() + ".idx", output_prefix + ".idx", ignored),
+                 "--output-prefix {} is one of the inputs ({}); give another name", output_prefix, input.prefix());
+  }
+}
+
 }  // namespace
 
 PreprocessReport::Output merge_datasets(std::span<const std::string> prefixes, const std::string& output_prefix,
@@ -22,12 +31,13 @@ PreprocessReport::Output merge_datasets(std::span<const std::string> prefixes, c
   std::vector<IndexedDataset> inputs;  // all are checked before anything is written
   std::uint64_t total = 0;
   for (const std::string& prefix : prefixes) {
-    inputs.emplace_back(prefix).forget_pages();
+    inputs.emplace_back(dataset_prefix(prefix)).forget_pages();
     total += data_bytes(inputs.back());
     require_user(inputs.back().token_type() == inputs.front().token_type(),
                  "{} holds {} and {} holds {}; only datasets of one type can be merged", inputs.front().prefix(),
                  name_of(inputs.front().token_type()), inputs.back().prefix(), name_of(inputs.back().token_type()));
   }
+  check_output(inputs, output_prefix);
   IndexedWriter writer(output_prefix, inputs.front().token_type());
   PreprocessReport::Output report{.prefix = output_prefix, .type = writer.token_type()};
   const auto tell = [&] {

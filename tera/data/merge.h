@@ -11,8 +11,9 @@
 namespace tera {
 
 // The documents of all prefixes, in the order given, as PREFIX.bin/.idx; byte for byte what Megatron-LM's
-// merge_datasets.py writes for that order. All must hold the same number type. `progress` is called with the bytes of
-// .bin copied so far and the bytes of all; it may throw to give up. If anything throws, no output is there.
+// merge_datasets.py writes for that order. All must hold the same number type, and none may be the output. `progress`
+// is called with the bytes of .bin copied so far and the bytes of all; it may throw to give up. If anything throws, no
+// output is there.
 PreprocessReport::Output merge_datasets(std::span<const std::string> prefixes, const std::string& output_prefix,
                                         const std::function<void(std::uint64_t, std::uint64_t)>& progress = {});
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tera/base/error.h"
+#include "tera/base/file.h"
 #include "tera/data/compressed_input.h"
 #include "tera/data/indexed_writer.h"
 #include "tera/data/ordered_pipeline.h"
@@ -24,6 +25,7 @@ using Pipeline = OrderedPipeline<BlockJob>;
 constexpr auto patience = std::chrono::milliseconds(50);
 constexpr std::uint64_t bytes_under_way = std::uint64_t{64} << 20;
 constexpr std::size_t told_in_all = 10;
+constexpr std::string_view json_lines = "JSON Lines are expected: an object on every line, such as {\"text\": \"...\"}";
 
 void check_keys(const std::vector<std::string>& keys) {
   require_user(!keys.empty(), "--json-keys names no key");
@@ -74,6 +76,8 @@ class Collector {
     for (const std::string& key : options.keys)
       writers_.push_back(
           std::make_unique<IndexedWriter>(fmt::format("{}_{}_document", options.output_prefix, key), type_));
+    for (const auto& writer : writers_)
+      if (events.replaces && path_exists(writer->prefix() + ".idx")) events.replaces(writer->prefix());
   }
 
   const std::vector<std::string>& files() const { return files_; }
@@ -97,23 +101,40 @@ class Collector {
   }
 
   PreprocessReport finish() {
+    check_not_empty();
     for (auto& writer : writers_) writer->complete();
     tell_progress();  // the last chance to give up
+    std::vector<IndexedWriter*> all;
+    for (auto& writer : writers_) all.push_back(writer.get());
+    IndexedWriter::publish(all);
     PreprocessReport report{.progress = progress_};
-    for (auto& writer : writers_) {
-      writer->publish();
+    for (const IndexedWriter* writer : all)
       report.outputs.push_back({.prefix = writer->prefix(),
                                 .type = type_,
                                 .documents = writer->documents(),
                                 .sequences = writer->sequences(),
                                 .tokens = static_cast<std::int64_t>(writer->data_bytes() / size_of(type_))});
-    }
     return report;
   }
 
  private:
+  void check_not_empty() const {
+    const std::string inputs =
+        files_.size() == 1 ? name_of(files_.front()) : fmt::format("the {} files of --input", files_.size());
+    if (progress_.lines == 0) fail_user("{}: nothing to read; {}", inputs, json_lines);
+    if (progress_.lines == progress_.skipped)
+      fail_user("{}: all {} lines were skipped, so no dataset was written; {}", inputs, progress_.lines, json_lines);
+  }
+
+  static std::string name_of(const std::string& file) {
+    return file == CompressedInput::standard_input ? "standard input" : file;
+  }
+
   void tell(const BlockJob& job, const BadLine& bad) {
-    const std::string message = fmt::format("{}:{}: {}", files_[job.block.file], line_ + bad.line + 1, bad.reason);
+    const std::int64_t line = line_ + bad.line;
+    std::string message = fmt::format("{}:{}: {}", name_of(files_[job.block.file]), line + 1, bad.reason);
+    const std::string_view text = job.block.text();
+    if (line == 0 && !text.starts_with('{')) message += fmt::format("; {}", json_lines);  // text, or another format
     if (!options_.skip_bad_lines) fail_user("{}", message);
     if (told_++ < told_in_all && events_.skipped) events_.skipped(message);
   }

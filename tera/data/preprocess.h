@@ -43,6 +43,7 @@ struct PreprocessReport {
 struct PreprocessEvents {
   std::function<void(const PreprocessProgress&)> progress;  // several times a second; may throw to give up
   std::function<void(const std::string&)> skipped;          // the first lines that are left out, and why
+  std::function<void(const std::string&)> replaces;         // prefixes that are there already, before the work begins
 };
 
 // If it throws, no output is there.

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "tera/base/error.h"
-#include "tera/base/utf8.h"
 
 namespace tera {
 namespace {
@@ -29,12 +28,6 @@ void append_as(std::span<const std::int32_t> ids, std::vector<std::byte>& out) {
   }
   require(lowest >= 0 && std::in_range<T>(highest), "a token id ({}) does not fit the type of the file",
           lowest < 0 ? lowest : highest);
-}
-
-void check_utf8(std::string_view line) {
-  const std::size_t good = valid_utf8_prefix(line);
-  if (good < line.size())
-    fail_user("the line is not UTF-8: byte {} is 0x{:02x}", good + 1, static_cast<unsigned char>(line[good]));
 }
 
 void note_bad(BlockJob& job, std::int64_t line, std::string reason) {

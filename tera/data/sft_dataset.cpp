@@ -12,6 +12,7 @@
 
 #include "tera/base/error.h"
 #include "tera/data/jsonl_blocks.h"
+#include "tera/data/jsonl_line.h"
 
 namespace tera {
 namespace {
@@ -32,15 +33,24 @@ Frame frame_of(const std::string& format) {
 void for_each_line_of(const std::vector<std::string>& paths,
                       const std::function<void(const std::string&, std::int64_t, std::string_view)>& see) {
   const std::atomic<bool> stop = false;
-  BlockReader reader(paths, {}, stop);
+  const BlockReader::Options options;
+  BlockReader reader(paths, options, stop);
   LineBlock block;
   std::int64_t number = 0;
   while (reader.next(block)) {
     const std::string& file = paths[block.file];
     if (block.first) number = 0;
-    if (block.overlong) fail_user("{}:{}: a line that is too long", file, number + 1);
+    if (block.overlong)
+      fail_user("{}:{}: the line is longer than {} bytes, the most that is read", file, number + 1,
+                options.max_line_bytes);
     for_each_line(block.text(), [&](std::string_view line) { see(file, ++number, line); });
   }
+}
+
+// The reader of JSONL says where a line is wrong. It lets some through, as Python does, that are lost here.
+[[noreturn]] void refuse(std::string_view line) {
+  JsonlParser({}).parse(line);
+  fail_user("a number that is none, infinite or too large, or half a surrogate pair, which cannot be read here");
 }
 
 // One line's messages to ids and marks.
@@ -66,10 +76,10 @@ class LineEncoder {
     simdjson::dom::object object;
     padded_.assign(line);
     padded_.resize(line.size() + simdjson::SIMDJSON_PADDING);
-    if (const auto error = parser_.parse(padded_.data(), line.size(), false).get(root))
-      fail_user("not JSON: {}", simdjson::error_message(error));
+    check_utf8(line);
+    if (parser_.parse(padded_.data(), line.size(), false).get(root) != simdjson::SUCCESS) refuse(line);
     simdjson::dom::array messages;
-    require_user(root.get(object) == simdjson::SUCCESS, "not an object");
+    require_user(root.get(object) == simdjson::SUCCESS, "the line is no object");
     require_user(object["messages"].get(messages) == simdjson::SUCCESS, "messages: a list was expected");
     std::size_t number = 0;
     for (const simdjson::dom::element message : messages) add(message, number++);
@@ -147,6 +157,10 @@ SftDataset::SftDataset(const Options& options, const Tokenizer& tokenizer) : beg
     const auto kept = std::min(std::ssize(encoder.ids()), options.seq_length);
     ids_.insert(ids_.end(), encoder.ids().begin(), encoder.ids().begin() + kept);
     marks_.insert(marks_.end(), encoder.marks().begin(), encoder.marks().begin() + kept);
+    const auto line_marks = std::span(marks_).last(static_cast<std::size_t>(kept));
+    // What comes first is no target.
+    if (std::none_of(line_marks.begin() + 1, line_marks.end(), [](std::uint8_t mark) { return (mark & counts) != 0; }))
+      ++without_target_;
     begins_.push_back(std::ssize(ids_));
   });
 }

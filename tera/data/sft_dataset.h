@@ -27,6 +27,8 @@ class SftDataset final : public Dataset {
 
   std::int64_t samples() const override { return std::ssize(begins_) - 1; }
   std::int64_t tokens() const { return std::ssize(ids_); }
+  // Samples that teach nothing: no answer, or none within a sequence.
+  std::int64_t without_target() const { return without_target_; }
   // Past the last line they start over in the same order.
   void sample(std::int64_t index, std::span<std::int32_t> tokens) const override;
   bool has_gaps() const override { return true; }
@@ -39,6 +41,7 @@ class SftDataset final : public Dataset {
   std::vector<std::int32_t> ids_;     // of all lines, none longer than a sequence
   std::vector<std::uint8_t> marks_;   // of each id
   std::vector<std::int64_t> begins_;  // [lines+1]
+  std::int64_t without_target_ = 0;
 };
 
 }  // namespace tera

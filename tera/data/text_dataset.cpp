@@ -17,12 +17,24 @@ void check_ids(std::span<const std::int32_t> ids, std::int64_t vocab_size, const
                source, largest, vocab_size);
 }
 
+// Which would train on the braces too.
+void check_not_json_lines(const std::string& path) {
+  for (const char* end : {".jsonl", ".jsonl.gz", ".jsonl.zst"})
+    require_user(
+        !path.ends_with(end),
+        "{}: dataset.kind=text reads plain text, and these are JSON Lines; make a dataset of them with tera "
+        "preprocess and read it with dataset.kind=indexed, or, if they are conversations, set dataset.kind=sft",
+        path);
+}
+
 }  // namespace
 
 TextCorpus::TextCorpus(const Options& options, const Tokenizer& tokenizer) {
   const std::int32_t eod = tokenizer.eod();
   check_ids(std::span(&eod, 1), options.vocab_size, "the tokenizer's end of document");
-  for (const auto& path : find_text_files(options.paths)) {
+  const auto paths = find_text_files(options.paths);
+  for (const auto& path : paths) check_not_json_lines(path.string());
+  for (const auto& path : paths) {
     const std::string text = read_text_file(path);
     const std::size_t before = tokens_.size();
     try {

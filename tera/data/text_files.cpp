@@ -71,9 +71,9 @@ std::string read_text_file(const fs::path& path) {
   require_user(!text.empty(), "the text file {} is empty", path.string());
   const std::size_t good = valid_utf8_prefix(text);
   if (good < text.size()) {
-    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(good), '\n');
-    fail_user("{} is not UTF-8 text: byte {} (line {}) is 0x{:02x}", path.string(), good, line,
-              static_cast<unsigned char>(text[good]));
+    const std::string_view before = std::string_view(text).substr(0, good);
+    fail_user("{}:{}: the line is not UTF-8: byte {} is 0x{:02x}", path.string(), 1 + std::ranges::count(before, '\n'),
+              good - (before.rfind('\n') + 1) + 1, static_cast<unsigned char>(text[good]));
   }
   return text;
 }

@@ -12,9 +12,14 @@
 namespace tera {
 namespace {
 
-bool evaluates(const Setup& setup) {
-  return setup.config.train.eval_iters > 0 && setup.config.train.eval_interval > 0 &&
-         setup.config.train.eval_interval <= setup.batch.train_iters;
+bool evaluates(const Setup& setup) { return setup.config.train.eval_iters > 0 && setup.config.train.eval_interval > 0; }
+
+// Whether dataset.split leaves it something; mock data and paths of its own are not cut.
+bool has_width(const Setup& setup, DataSplit split) {
+  if (setup.config.dataset.kind == DatasetKind::mock || setup.indexed.own_paths) return true;
+  const auto bounds = split_bounds(setup.split);
+  const auto i = static_cast<std::size_t>(split);
+  return bounds[i] < bounds[i + 1];
 }
 
 }  // namespace
@@ -75,12 +80,49 @@ CyclicSampler::Options cyclic_options(const Setup& setup, const Dataset& train) 
 }
 
 std::unique_ptr<Dataset> make_split(const Setup& setup, DataSplit split) {
-  const auto bounds = split_bounds(setup.split);
-  const auto i = static_cast<std::size_t>(split);
-  const bool cut = setup.config.dataset.kind != DatasetKind::mock && !setup.indexed.own_paths;  // by dataset.split
-  if (cut && !(bounds[i] < bounds[i + 1])) return nullptr;
+  if (!has_width(setup, split)) return nullptr;
   return make_splits(setup, *make_tokenizer(setup))->make(split);
 }
+
+namespace {
+
+// A run without validation data is a run all the same, but says that it will not evaluate. So is one whose only
+// evaluation is that at the end, which nobody may have thought of, where a split has too little.
+void add_validation(const Setup& setup, SplitMaker& splits, DataSource& source) {
+  const DatasetConfig& dataset = setup.config.dataset;
+  const bool only_at_end = setup.config.train.eval_interval > setup.batch.train_iters;
+  std::string why = fmt::format("{} gives it nothing",
+                                setup.indexed.own_paths ? "dataset.valid_data_path" : "dataset.split=" + dataset.split);
+  try {
+    if (has_width(setup, DataSplit::valid)) source.valid = splits.make_validation_sets();
+  } catch (const UserError& error) {
+    if (!only_at_end || setup.indexed.own_paths) throw;
+    why = error.what();
+  }
+  if (source.valid.empty())
+    source.warnings.push_back(fmt::format("there will be no evaluation, which train.eval_interval={} asks for: {}",
+                                          setup.config.train.eval_interval, why));
+}
+
+// Documents whose ends are nowhere to be seen are one long document.
+void check_ends_are_there(const Setup& setup, DataSource& source) {
+  constexpr std::int64_t looked_at = 16;
+  const DatasetConfig& dataset = setup.config.dataset;
+  const bool needed = dataset.reset_position_ids || dataset.reset_attention_mask || dataset.eod_mask_loss;
+  if (!needed || dataset.kind != DatasetKind::indexed) return;
+  const std::int64_t samples = std::min(looked_at, source.train->samples());
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(setup.batch.seq_length + 1));
+  for (std::int64_t i = 0; i < samples; ++i) {
+    source.train->sample(i, ids);
+    if (std::ranges::find(ids, source.tokenizer->eod()) != ids.end()) return;
+  }
+  source.warnings.push_back(
+      fmt::format("the first {} samples hold no end of a document ({}), by which reset_position_ids, "
+                  "reset_attention_mask and eod_mask_loss go; tera preprocess writes them with --append-eod",
+                  samples, source.tokenizer->eod()));
+}
+
+}  // namespace
 
 DataSource make_data_source(const Setup& setup) {
   DataSource source;
@@ -88,12 +130,14 @@ DataSource make_data_source(const Setup& setup) {
   check_document_ends(setup.config.dataset, *source.tokenizer);
   const auto splits = make_splits(setup, *source.tokenizer);
   source.train = splits->make(DataSplit::train);
-  if (evaluates(setup)) source.valid = splits->make_validation_sets();
+  check_ends_are_there(setup, source);
+  if (evaluates(setup)) add_validation(setup, *splits, source);
   const std::int64_t batch = setup.batch.global_batch;
   for (ValidationSet& set : source.valid)
     set.batches = setup.config.dataset.full_validation ? (set.dataset->samples() + batch - 1) / batch
                                                        : setup.config.train.eval_iters;
   source.summary = splits->summary();
+  for (const std::string& warning : splits->warnings()) source.warnings.push_back(warning);
   return source;
 }
 

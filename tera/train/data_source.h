@@ -22,6 +22,7 @@ struct DataSource {
   std::unique_ptr<Dataset> train;
   std::vector<ValidationSet> valid;  // none when the split gives it nothing or no evaluation is asked for
   std::string summary;               // for the log
+  std::vector<std::string> warnings;
 };
 
 DataSource make_data_source(const Setup& setup);

@@ -9,6 +9,7 @@
 #include "tera/data/once_dataset.h"
 #include "tera/data/sft_dataset.h"
 #include "tera/data/text_dataset.h"
+#include "tera/data/text_files.h"
 #include "tera/train/data_source.h"
 
 namespace tera {
@@ -152,16 +153,36 @@ class SftSplits final : public SplitMaker {
   std::unique_ptr<SftDataset> read(DataSplit split, const std::vector<std::string>& paths) {
     const auto [begin, end] = part_of(setup_, split);
     if (paths.empty() || !(begin < end)) return nullptr;
-    auto dataset = std::make_unique<SftDataset>(SftDataset::Options{.paths = paths,
+    auto dataset = std::make_unique<SftDataset>(SftDataset::Options{.paths = files_of(split, paths),
                                                                     .begin = begin,
                                                                     .end = end,
                                                                     .seq_length = setup_.batch.seq_length,
                                                                     .vocab_size = setup_.model.vocab,
                                                                     .format = setup_.config.dataset.chat_format},
                                                 tokenizer_);
+    check_targets(split, *dataset);
     tokens_ += dataset->tokens();
     lines_ += dataset->samples();
     return dataset;
+  }
+
+  std::vector<std::string> files_of(DataSplit split, const std::vector<std::string>& paths) const {
+    const std::string key =
+        setup_.indexed.own_paths ? fmt::format("dataset.{}_data_path", name_of(split)) : "dataset.data_path";
+    std::vector<std::string> files;
+    for (const auto& file : find_text_files(paths, key)) files.push_back(file.string());
+    return files;
+  }
+
+  void check_targets(DataSplit split, const SftDataset& dataset) {
+    const std::int64_t samples = dataset.samples(), without = dataset.without_target();
+    if (without == 0) return;
+    const std::string why =
+        fmt::format("no answer of an assistant within train.seq_length={} tokens", setup_.batch.seq_length);
+    require_user(without < samples, "none of the {} samples of the {} split has a target: {}", samples, name_of(split),
+                 why);
+    warnings_.push_back(
+        fmt::format("{} of the {} samples of the {} split have no target: {}", without, samples, name_of(split), why));
   }
 
   const Setup& setup_;

@@ -26,6 +26,10 @@ class SplitMaker {
   virtual std::unique_ptr<Dataset> make(DataSplit split) = 0;  // none where the split has nothing
   virtual std::vector<ValidationSet> make_validation_sets();   // those that have something
   virtual std::string summary() const = 0;
+  const std::vector<std::string>& warnings() const { return warnings_; }  // about what was made so far
+
+ protected:
+  std::vector<std::string> warnings_;
 };
 
 // Both outlive it.

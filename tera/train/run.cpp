@@ -137,6 +137,7 @@ class RunOfRank {
     }
     DataSource data = make_data_source(setup);
     data_summary_ = data.summary;
+    data_warnings_ = data.warnings;
     trainer_ = std::make_unique<Trainer>(setup, backend_, std::move(data), log_, world_.get(), start.progress);
     load_weights_to_start_from();
     planned_bytes_ = gather_numbers(*world_, *backend_.ops, *backend_.device,
@@ -180,6 +181,7 @@ class RunOfRank {
               setup_.model.num_layers, setup_.model.hidden,
               static_cast<double>(trainer_->step().count_parameters()) / 1e6);
     log_.info("device: {}{}; data: {}", backend_.name, several ? " on each rank" : "", data_summary_);
+    for (const std::string& warning : data_warnings_) log_.warn("{}", warning);
     if (several) log_.info("{}", describe_layout(setup_));
     const auto largest = std::max_element(planned_bytes_.begin(), planned_bytes_.end());
     log_.info("batch: {}{} x {} tokens in {} microbatch{}; memory: {} as planned{}",
@@ -236,6 +238,7 @@ class RunOfRank {
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<CheckpointSaver> saver_;
   std::string data_summary_;
+  std::vector<std::string> data_warnings_;
   std::vector<std::int64_t> planned_bytes_;  // by rank
 };
 

@@ -64,6 +64,15 @@ TEST_F(BadInput, Keys) {
   expect_file_refused("model:\n  arch: llama\n  hiden_size: 32\n", "own.yaml:3: unknown key model.hiden_size");
 }
 
+// Its data is made on the way.
+TEST_F(BadInput, TheFirstExampleWithoutItsData) {
+  expect_mistake(
+      run_shell("cd " + folder_.path().string() +
+                " && \"" TERA_PROGRAM "\" train \"" TERA_TEST_CONFIGS "/../quickstart.yaml\""),
+      {"quickstart.yaml", "runs/quickstart/data/tokenizer.json: there is no such file here; `make quickstart`"});
+  EXPECT_EQ(folder_.files(), 0u);
+}
+
 TEST_F(BadInput, Types) {
   expect_refused({{"model.hidden_size=wide", "model.hidden_size: 'wide' is not a whole number"},
                   {"model.hidden_size=1.5", "'1.5' is not a whole number"},
@@ -169,7 +178,9 @@ TEST_F(BadInput, Text) {
                   {text + (folder_ / "nothing").string(), "holds no files"},
                   {text + "/dev/zero", "is not a file"},
                   {text + empty, "the text file " + empty + " is empty"},
-                  {text + bytes, bytes + " is not UTF-8 text: byte 5 (line 2) is 0xff"},
+                  {text + bytes, bytes + ":2: the line is not UTF-8: byte 3 is 0xff"},
+                  {text + folder_.write("a.jsonl", "{}").string(), "a.jsonl: dataset.kind=text reads plain text"},
+                  {text + "[0.5," + brief + "]", "dataset.kind=text has no weights, and 0.5 is a number"},
                   {text + brief, "fewer than train.seq_length + 1 = 17"},
                   {text + brief + " model.vocab_size=61", "model.vocab_size=61"},
                   {text + ids + " tokenizer.tokenizer_type=NullTokenizer model.vocab_size=100", "ids from 0 to 99"},
@@ -360,9 +371,11 @@ TEST_F(BadCheckpoint, Options) {
   refused("--prompt a --temperature -1", "--temperature is -1");
   refused("--prompt a --temperature nan", "--temperature is nan");
   refused("--prompt a --temperature warm", "--temperature");
-  refused("--prompt a --top-p 0", "--top-p is 0");
-  refused("--prompt a --top-p 1.5", "--top-p is 1.5");
-  refused("--prompt a --top-k -1", "--top-k is -1");
+  refused("--prompt a --temperature 1 --top-p 0", "--top-p is 0");
+  refused("--prompt a --temperature 1 --top-p 1.5", "--top-p is 1.5");
+  refused("--prompt a --temperature 1 --top-k -1", "--top-k is -1");
+  refused("--prompt a --top-k 5", "--top-k requires --temperature");
+  refused("--prompt a --top-p 0.9", "--top-p requires --temperature");
   refused("--prompt a --max-new-tokens 0", "--max-new-tokens 0");
   refused("--prompt a --threads -1", "--threads is -1");
   refused("--prompt a --threads 1000000", "--threads is 1000000");

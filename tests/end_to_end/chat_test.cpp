@@ -89,6 +89,30 @@ TEST_F(ChatRuns, ABadLineEndsTheRunWithItsNumber) {
   EXPECT_FALSE(std::filesystem::exists(run_folder_));
 }
 
+TEST_F(ChatRuns, SamplesWithoutTargetAreTold) {
+  const auto with_question = [&](int length) {
+    return fmt::format(R"({{"messages":[{{"role":"user","content":"{}"}},{{"role":"assistant","content":"b"}}]}})"
+                       "\n",
+                       std::string(static_cast<std::size_t>(length), 'a'));
+  };
+  folder_.write("chat/1.jsonl", with_question(100));
+  const std::string run =
+      " dataset.kind=sft dataset.split='1' train.train_iters=3 train.eval_iters=0 "
+      "'dataset.chat_format.user=U{content}' 'dataset.chat_format.assistant=A{content}' "
+      "'dataset.data_path=" +
+      (folder_ / "chat/*.jsonl").string() + "'";
+  const Outcome none = train(run);
+  EXPECT_EQ(none.status, 2);
+  EXPECT_TRUE(contains(none.output, "none of the 1 samples of the train split has a target")) << none.output;
+  folder_.write("chat/2.jsonl", with_question(5) + with_question(200));
+  const Outcome some = train(run);
+  EXPECT_EQ(some.status, 0) << some.output;
+  EXPECT_TRUE(contains(some.output,
+                       "warning: 2 of the 3 samples of the train split have no target: no answer of an "
+                       "assistant within train.seq_length=64 tokens"))
+      << some.output;
+}
+
 void write_numbers(const std::filesystem::path& prefix, std::int32_t first, std::int32_t step) {
   IndexedWriter writer(prefix.string(), TokenType::u16);
   for (std::int32_t document = 0; document < 20; ++document) {

@@ -36,6 +36,10 @@ class DatasetCommand : public testing::Test {
   Outcome run(const std::string& arguments) const {
     return run_program("dataset " + (folder_ / "run.yaml").string() + " " + arguments);
   }
+  Outcome train(const std::string& arguments) const {
+    return run_program("train " + (folder_ / "run.yaml").string() +
+                       " dist.device=cpu optimizer.lr=1e-3 run.dir=" + (folder_ / "run").string() + " " + arguments);
+  }
   void expect(const std::string& arguments, int status, const std::string& output) const {
     const Outcome outcome = run(arguments);
     EXPECT_EQ(outcome.status, status) << arguments << "\n" << outcome.output;
@@ -54,7 +58,7 @@ TEST_F(DatasetCommand, PrintsSamplesInMegatronsOrder) {
   expect("--samples 5:6", 0, "{\"index\":5,\"tokens\":[45,46,47,99,30]}\n");
   expect("--samples :1", 0, "{\"index\":0,\"tokens\":[41,42,43,44,45]}\n");
   expect("--samples 6:100", 0, "{\"index\":6,\"tokens\":[24,25,99,10,11]}\n");
-  expect("--samples 7:", 0, "");
+  expect("--samples 7:7", 0, "");
   expect("--split valid", 0, "");
   expect("dataset.split=1,1 --split test", 0, "");
 }
@@ -87,19 +91,86 @@ TEST_F(DatasetCommand, PrintsTheCyclicOrder) {
 
 // Whoever reads it.
 TEST_F(DatasetCommand, TrainingNamesTheFileAndTheSampleThatIsWrong) {
+  std::vector<std::int32_t> ids(6000, 7);
+  ids[300] = 99;  // between the places that are looked at before the run
+  IndexedWriter writer((folder_ / "long").string(), TokenType::u16);
+  writer.add_document(ids);
+  writer.finish();
   for (const std::string workers : {"0", "3"}) {
-    const Outcome outcome = run_program("train " + (folder_ / "run.yaml").string() +
-                                        " dist.device=cpu optimizer.lr=1e-3 run.dir=" + (folder_ / "run").string() +
-                                        " model.vocab_size=99 dataset.num_workers=" + workers);
+    const Outcome outcome = train("train.seq_length=2000 train.train_iters=1 model.vocab_size=99 dataset.data_path=" +
+                                  (folder_ / "long").string() + " dataset.num_workers=" + workers);
     EXPECT_EQ(outcome.status, 2) << outcome.output;
-    EXPECT_TRUE(contains(outcome.output, "sample 2: ") && contains(outcome.output, "/d.bin: token ")) << outcome.output;
+    EXPECT_TRUE(contains(outcome.output, "sample 0: ") &&
+                contains(outcome.output, "/long.bin: token 300 of sequence 0 is 99, outside the vocabulary of 99"))
+        << outcome.output;
   }
+}
+
+TEST_F(DatasetCommand, TrainingFindsAnotherTokenizersDataBeforeItBegins) {
+  const Outcome outcome = train("model.vocab_size=99");
+  EXPECT_EQ(outcome.status, 2) << outcome.output;
+  EXPECT_TRUE(contains(outcome.output, "/d.bin: token 4 of sequence 0 is 99, outside the vocabulary of 99"))
+      << outcome.output;
+  EXPECT_TRUE(contains(outcome.output, "made with another tokenizer?")) << outcome.output;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
+}
+
+TEST_F(DatasetCommand, TrainingSaysWhatItWillMiss) {
+  const std::string ends = "warning: the first 7 samples hold no end of a document (199)";
+  const Outcome packed = train("dataset.reset_attention_mask=true");
+  EXPECT_EQ(packed.status, 0) << packed.output;
+  EXPECT_FALSE(contains(packed.output, "warning")) << packed.output;
+  const Outcome without_ends = train("dataset.reset_attention_mask=true model.vocab_size=200");
+  EXPECT_EQ(without_ends.status, 0) << without_ends.output;
+  EXPECT_TRUE(contains(without_ends.output, ends)) << without_ends.output;
+  const Outcome no_valid = train("train.eval_iters=1 train.eval_interval=2");
+  EXPECT_EQ(no_valid.status, 0) << no_valid.output;
+  EXPECT_TRUE(contains(no_valid.output,
+                       "warning: there will be no evaluation, which train.eval_interval=2 asks for: "
+                       "dataset.split=1 gives it nothing"))
+      << no_valid.output;
+}
+
+// After the last step, whatever the interval, where there is something to evaluate on.
+TEST_F(DatasetCommand, TheEndOfARunIsEvaluated) {
+  const auto evaluated = [&](const std::string& interval) {
+    const Outcome outcome = train("dataset.split=1,1 train.eval_iters=1 train.train_iters=5 " + interval);
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    std::size_t times = 0;
+    for (std::size_t at = 0; (at = outcome.output.find("eval at step ", at)) != std::string::npos; ++at) ++times;
+    EXPECT_EQ(contains(outcome.output, "eval at step 5 "), times > 0) << outcome.output;
+    return times;
+  };
+  EXPECT_EQ(evaluated("train.eval_interval=2"), 3u);
+  EXPECT_EQ(evaluated("train.eval_interval=7"), 1u);
+  EXPECT_EQ(evaluated("train.eval_interval=0"), 0u);
+  // Too little for an evaluation is wrong where one was asked for in the middle of the run.
+  EXPECT_EQ(train("dataset.split=1,1e-9 train.eval_iters=1 train.eval_interval=1").status, 2);
+  const Outcome outcome = train("dataset.split=1,1e-9 train.eval_iters=1");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_TRUE(contains(outcome.output, "warning: there will be no evaluation") &&
+              contains(outcome.output, "has no tokens"))
+      << outcome.output;
+}
+
+TEST_F(DatasetCommand, PrefixesAreFound) {
+  const std::string first = "{\"index\":0,\"tokens\":[41,42,43,44,45]}\n", prefix = (folder_ / "d").string();
+  for (const char* end : {"", ".bin", ".idx"}) expect("--samples :1 dataset.data_path=" + prefix + end, 0, first);
+  for (const char* end : {".bin", ".idx"})
+    std::filesystem::copy(prefix + end, (folder_ / "c_text_document").string() + end);
+  for (const char* end : {"", ".bin"})
+    expect("dataset.data_path=" + (folder_ / "c").string() + end, 2,
+           "tera: " + (folder_ / "c.idx").string() + ": No such file or directory; there is " +
+               (folder_ / "c_text_document").string() + "\n");
 }
 
 TEST_F(DatasetCommand, TellsMistakes) {
   for (const auto& [arguments, words] : std::vector<std::pair<std::string, std::string>>{
            {"--samples 3", "--samples 3: must be A:B"},
            {"--samples -1:2", "must be A:B"},
+           {"--samples 5:2", "--samples 5:2: the first sample comes after the last"},
+           {"--samples 7:", "--samples 7: is beyond the end: the train split has 7 samples"},
+           {"--samples 8:9", "--samples 8:9 is beyond the end: the train split has 7 samples"},
            {"--samples a:b", "must be A:B"},
            {"--split x", "--split x: there are train, valid, test"},
            {"--fields tokens,x", "--fields x: there are tokens, labels, loss_mask, position_ids"},

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tera/data/indexed_dataset.h"
+#include "tera/data/indexed_writer.h"
 #include "tests/end_to_end/program.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
@@ -93,7 +94,20 @@ TEST_F(Preprocess, MistakesAreTold) {
   expect_problem(run(input, " --tokenizer-type ByteTokenizre"), "ByteTokenizre");
   expect_problem(run("none.jsonl", " --tokenizer-type ByteTokenizer"), "none.jsonl: No such file");
   expect_problem(run(input, " --tokenizer-type ByteTokenizer --json-keys body"), "in.jsonl:1: the key \"body\"");
+  expect_problem(run("- < /dev/null", " --tokenizer-type ByteTokenizer"), "standard input: nothing to read");
+  expect_problem(run("- < " + source("bytes_plain_text_document.idx"), " --tokenizer-type ByteTokenizer"),
+                 "standard input:1: ");
   EXPECT_EQ(run(input, " --tokenizer-type ByteTokenizer > /dev/full").status, 2);
+}
+
+// More than `ulimit -f` allows (in blocks of 512 or 1024 bytes) is a failed write, not the end by a signal.
+TEST_F(Preprocess, AFileThatMayNotGrowIsTold) {
+  const std::string input = folder_.write("in.jsonl", "{\"text\":\"" + std::string(100'000, 'a') + "\"}\n").string();
+  const Outcome outcome = run_shell("ulimit -f 8; \"" TERA_PROGRAM "\" preprocess --input " + input +
+                                    " --output-prefix " + prefix() + " --tokenizer-type ByteTokenizer");
+  EXPECT_EQ(outcome.status, 2) << outcome.output;
+  EXPECT_TRUE(contains(outcome.output, "out_text_document.bin: File too large")) << outcome.output;
+  EXPECT_EQ(folder_.files(), 1u);
 }
 
 TEST_F(Preprocess, InterruptedItLeavesNothing) {
@@ -142,6 +156,12 @@ TEST(Inspect, DescribesADataset) {
   for (const char* words : {"dataset", "documents", "uint16", "first_text", "█"})
     EXPECT_TRUE(contains(table.output, words)) << words << "\n" << table.output;
   const IndexedDataset data(prefix);
+  std::int32_t largest = 0;
+  for (std::int64_t i = 0; i < data.sequences(); ++i) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(data.lengths()[static_cast<std::size_t>(i)]));
+    data.read(i, 0, 512, ids);
+    largest = std::max(largest, *std::ranges::max_element(ids));
+  }
   for (const char* end : {"", ".bin", ".idx"}) {
     const Outcome outcome = run_program("inspect --json " + prefix + end);
     ASSERT_EQ(outcome.status, 0) << outcome.output;
@@ -150,6 +170,7 @@ TEST(Inspect, DescribesADataset) {
     EXPECT_EQ(found["documents"], data.documents());
     EXPECT_EQ(found["tokens"], data.tokens());
     EXPECT_EQ(found["dtype"], "uint16");
+    EXPECT_EQ(found["largest_id"], largest);
     std::int64_t documents = 0;
     for (const auto& bin : found["lengths"]) documents += bin["documents"].get<std::int64_t>();
     EXPECT_EQ(documents, data.documents());
@@ -172,6 +193,16 @@ TEST(Inspect, SaysWhatIsWrong) {
   expect_problem(folder.write("cut.idx", index.substr(0, index.size() - 8)).string(), "cut.idx: document count");
   expect_problem((golden / "numbers16_plain_text_document").string() + " --tokenizer-type ByteTokenizer",
                  "outside the vocabulary of 512");
+  expect_problem((golden / "bytes_eod").string(), "bytes_eod_text_document, ");
+  // Far behind what is shown.
+  std::vector<std::int32_t> ids(1000, 7);
+  ids.back() = 600;
+  IndexedWriter writer((folder / "late").string(), TokenType::u16);
+  writer.add_document(ids);
+  writer.finish();
+  expect_problem((folder / "late").string() + " --tokenizer-type ByteTokenizer",
+                 "late.bin: the largest token id is 600, outside the vocabulary of 512");
+  EXPECT_EQ(run_program("inspect " + (folder / "late").string()).status, 0);
   expect_problem(folder.write("x.safetensors", "junk").string(), "x.safetensors");
   expect_problem(folder.write("deep.json", std::string(100'000, '[')).string(), "deep.json");
 }

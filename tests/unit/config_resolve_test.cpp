@@ -410,6 +410,10 @@ TEST(ResolveRunRules, DataAndFolders) {
     sft(c);
     c.dataset.blend = {{"a", 1}};
   });
+  expect_broken("dataset.data_path", "dataset.kind=sft has no weights, and 0.3 is a number", [&](RunConfig& c) {
+    sft(c);
+    c.dataset.data_path = {"0.3", "a.jsonl"};
+  });
   expect_broken("dataset.validation_set_names", "needs multiple_validation_sets=true", [&](RunConfig& c) {
     sft(c);
     c.dataset.validation_set_names = {"a"};

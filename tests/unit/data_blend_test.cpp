@@ -272,7 +272,16 @@ TEST(ResolveIndexed, RefusesPathsThatDoNotFitTogether) {
       {[](RunConfig& c) {
          c.dataset.data_path = {"0.5", "a", "b", "c"};
        },
-       "dataset.data_path", "some have one"},
+       "dataset.data_path", "come in pairs, the weight first"},
+      {[](RunConfig& c) {
+         c.dataset.data_path = {"a", "0.3", "b", "0.7"};
+       },
+       "dataset.data_path", "come in pairs, the weight first"},
+      {[](RunConfig& c) {
+         c.dataset.data_path = {"0.3", "a", "0.7"};
+       },
+       "dataset.data_path", "come in pairs, the weight first"},
+      {[](RunConfig& c) { c.dataset.data_path = {"0.3"}; }, "dataset.data_path", "./7"},
       {[](RunConfig& c) {
          c.dataset.data_path = {"a", ""};
        },
@@ -328,8 +337,8 @@ TEST(ResolveIndexed, RefusesPathsThatDoNotFitTogether) {
   RunConfig config = small_run();
   config.dataset.data_path = {"a", "b", "c"};
   EXPECT_EQ(resolve(config).indexed.blends[2], (BlendShape{{"a", "b", "c"}, {}}));
-  config.dataset.data_path = {"a", "1"};  // a prefix may look like a number
-  EXPECT_EQ(resolve(config).indexed.blends[0].prefixes, (Paths{"a", "1"}));
+  config.dataset.data_path = {"a", "./1"};
+  EXPECT_EQ(resolve(config).indexed.blends[0].prefixes, (Paths{"a", "./1"}));
 }
 
 }  // namespace

@@ -281,6 +281,22 @@ TEST(CompressedInput, ReadsMembersAndFramesOneAfterTheOther) {
   EXPECT_EQ(read_input(folder.write("short", "ab"), 100), "ab");
 }
 
+// By the name, and by what a pipe begins with.
+TEST(CompressedInput, NamesWhatItDoesNotRead) {
+  const TempFolder folder;
+  const std::atomic<bool> stop = false;
+  const auto problem = [&](const std::string& name, const std::string& bytes) {
+    const std::string path = folder.write(name, bytes).string();
+    return message_of<UserError>([&] { CompressedInput input(path, stop); });
+  };
+  const std::string xz("\xfd\x37zXZ\0\0\4", 8), bzip2("BZh91AY&SY\x12", 11);
+  EXPECT_TRUE(contains(problem("a", xz), "/a: xz data cannot be read, only plain, gzip and zstd"));
+  EXPECT_TRUE(contains(problem("a", bzip2), "/a: bzip2 data cannot be read"));
+  EXPECT_TRUE(contains(problem("a.xz", ""), "a.xz: xz data"));
+  EXPECT_TRUE(contains(message_of<UserError>([&] { stored_size(folder.write("a.jsonl.bz2", "").string()); }), "bzip2"));
+  EXPECT_NO_THROW(CompressedInput(folder.write("a", "BZh is how bzip2 begins").string(), stop));
+}
+
 TEST(CompressedInput, RefusesWhatIsDamaged) {
   const TempFolder folder;
   std::mt19937 random(3);

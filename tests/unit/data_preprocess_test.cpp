@@ -248,6 +248,55 @@ TEST(Preprocess, GivingUpLeavesWhatWasThere) {
   EXPECT_EQ(documents_of(folder).size(), 200'000u);
 }
 
+// Found before the first line is read, or, if it comes meanwhile, before the first dataset has its name.
+TEST(Preprocess, KeysArePublishedTogetherOrNotAtAll) {
+  const TempFolder folder;
+  PreprocessOptions options = options_for(folder, {folder.write("in", "{\"a\":\"1\",\"b\":\"2\"}\n").string()});
+  options.keys = {"a", "b"};
+  folder.write("out_a_document.idx", "older");
+  const auto in_the_way = folder / "out_b_document.idx";
+  bool began = false;
+  std::vector<std::string> replaced;
+  const PreprocessEvents events{.progress = [&](const PreprocessProgress&) { began = true; },
+                                .replaces = [&](const std::string& prefix) { replaced.push_back(prefix); }};
+  std::filesystem::create_directory(in_the_way);
+  EXPECT_TRUE(contains(message_of<UserError>([&] { preprocess(options, NullTokenizer(100), events); }),
+                       "out_b_document.idx: a folder has that name"));
+  EXPECT_FALSE(began);
+  EXPECT_EQ(folder.files(), 2u);
+
+  std::filesystem::remove(in_the_way);
+  const PreprocessEvents late{
+      .progress = [&](const PreprocessProgress&) { std::filesystem::create_directory(in_the_way); }};
+  EXPECT_TRUE(contains(message_of<UserError>([&] { preprocess(options, NullTokenizer(100), late); }), "a folder"));
+  EXPECT_EQ(slurp(folder / "out_a_document.idx"), "older");
+  EXPECT_EQ(folder.files(), 2u);
+
+  std::filesystem::remove(in_the_way);
+  preprocess(options, NullTokenizer(100), events);
+  EXPECT_EQ(replaced, std::vector{(folder / "out_a_document").string()});
+  EXPECT_EQ(documents_of(folder, "a"), (std::vector<Ids>{{1}}));
+  EXPECT_EQ(documents_of(folder, "b"), (std::vector<Ids>{{2}}));
+}
+
+TEST(Preprocess, WithoutALineThereIsNoDataset) {
+  const TempFolder folder;
+  const auto problem = [&](const std::string& text, bool skip) {
+    PreprocessOptions options = options_for(folder, {folder.write("in", text).string()});
+    options.skip_bad_lines = skip;
+    const std::string message = message_of<UserError>([&] { preprocess(options, NullTokenizer(100)); });
+    EXPECT_EQ(folder.files(), 1u) << message;
+    return message;
+  };
+  EXPECT_TRUE(contains(problem("", false), "/in: nothing to read; JSON Lines are expected"));
+  EXPECT_TRUE(contains(problem("", true), "/in: nothing to read"));
+  EXPECT_TRUE(contains(problem("a\nb\n", true), "/in: all 2 lines were skipped"));
+  // Text is not JSON Lines, but a broken line among others is just that.
+  EXPECT_TRUE(contains(problem("Once upon a time\n", false), "JSON Lines are expected"));
+  EXPECT_FALSE(contains(problem("{\"text\":\"1\"}\nx\n", false), "JSON Lines"));
+  EXPECT_FALSE(contains(problem("{\"text\"\n", false), "JSON Lines"));
+}
+
 TEST(Preprocess, ManyKeysAndVocabulariesChooseTheType) {
   const TempFolder folder;
   const PreprocessOptions options = options_for(folder, {folder.write("in", "{\"text\":\"65498 0\"}").string()});
@@ -289,9 +338,16 @@ TEST(Merge, EqualsOneDatasetWrittenAtOnce) {
   const auto give_up = [](std::uint64_t bytes, std::uint64_t) { require_user(bytes == 0, "enough"); };
   EXPECT_THROW(merge_datasets(std::vector{b, a}, (folder / "m").string(), give_up), UserError);
   EXPECT_EQ(folder.files(), files + 2);
-  // A dataset may take the place of one it was made from.
-  merge_datasets(std::vector{a, b}, a);
-  EXPECT_EQ(slurp(folder / "a.bin"), slurp(folder / "whole.bin"));
+  const std::string before = slurp(folder / "a.bin");
+  EXPECT_TRUE(contains(message_of<UserError>([&] { merge_datasets(std::vector{b, a}, a); }), "is one of the inputs"));
+  EXPECT_TRUE(contains(
+      message_of<UserError>([&] {
+        merge_datasets(std::vector{b, a}, (folder / "../").string() + folder.path().filename().string() + "/a");
+      }),
+      "is one of the inputs"));
+  EXPECT_EQ(slurp(folder / "a.bin"), before);
+  merge_datasets(std::vector{a, b}, (folder / "merged").string());  // what was there and is no input is replaced
+  EXPECT_EQ(slurp(folder / "merged.bin"), slurp(folder / "whole.bin"));
 }
 
 }  // namespace

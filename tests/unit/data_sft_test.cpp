@@ -96,6 +96,15 @@ TEST_F(SftData, CutsWhatIsLonger) {
   EXPECT_EQ(text_of(read(two_conversations, 5), 0, 6), "[s]<h_");
 }
 
+// A first token is no target, and what is cut off is none.
+TEST_F(SftData, CountsSamplesWithoutTarget) {
+  const std::string lines = std::string(two_conversations) + without_system;  // answers at 9 and 6
+  EXPECT_EQ(read(lines, 20).without_target(), 0);
+  EXPECT_EQ(read(lines, 9).without_target(), 1);
+  EXPECT_EQ(read(lines, 6).without_target(), 2);
+  EXPECT_EQ(read(R"({"messages":[{"role":"user","content":"x"}]})", 20).without_target(), 1);
+}
+
 TEST_F(SftData, SplitsByLines) {
   std::string lines;
   for (int i = 0; i < 5; ++i) lines += R"({"messages":[{"role":"user","content":")" + std::to_string(i) + "\"}]}\n";
@@ -108,18 +117,22 @@ TEST_F(SftData, SplitsByLines) {
 TEST_F(SftData, TellsFileLineAndField) {
   const std::string good = without_system;
   const std::string file = (folder_ / "chat.jsonl").string();
-  EXPECT_EQ(refused(good + "{\"messages\":[}\n").substr(0, file.size() + 12), file + ":2: not JSON");
-  EXPECT_TRUE(contains(refused(good + "\n" + good), ":2: not JSON"));
-  EXPECT_TRUE(contains(refused("[1]\n"), ":1: not an object"));
+  EXPECT_TRUE(refused(good + "{\"messages\":[}\n").starts_with(file + ":2: no JSON at byte 14: "));
+  EXPECT_TRUE(contains(refused(good + "\n" + good), ":2: the line is blank"));
+  EXPECT_TRUE(contains(refused("[1]\n"), ":1: the line is no object"));
+  EXPECT_TRUE(contains(refused("Once upon a time\n"), ":1: the line is no object"));
+  EXPECT_TRUE(contains(refused("{\"messages\":[],\"score\":NaN}\n"), ":1: a number that is none"));
+  EXPECT_TRUE(contains(refused("{\"messages\":[{\"role\":\"user\",\"content\":\"\\ud800\"}]}\n"), "surrogate pair"));
   EXPECT_TRUE(contains(refused("{\"text\":\"x\"}\n"), ":1: messages: a list was expected"));
   EXPECT_TRUE(contains(refused("{\"messages\":[]}\n"), ":1: messages: there is nothing in them"));
   EXPECT_TRUE(contains(refused("{\"messages\":[{\"role\":\"user\",\"content\":5}]}\n"), "messages[0].content: text"));
   EXPECT_TRUE(contains(refused("{\"messages\":[\"x\"]}\n"), "messages[0].role: text was expected"));
   EXPECT_TRUE(contains(refused("{\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}\n"),
                        "messages[0].role: 'tool' is not system, user or assistant"));
-  EXPECT_TRUE(contains(refused("{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}\n"), ":1: not JSON"));
+  EXPECT_TRUE(contains(refused("{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}\n"),
+                       ":1: the line is not UTF-8: byte 40 is 0xff"));
   std::string deep(100000, '[');
-  EXPECT_TRUE(contains(refused("{\"messages\":" + deep + "\n"), ":1: not JSON"));
+  EXPECT_TRUE(contains(refused("{\"messages\":" + deep + "\n"), "nested more than 1000 deep"));
   vocab_ = 70;
   EXPECT_TRUE(contains(refused(good), ":1: the token id 195 is not below model.vocab_size, which is 70"));
   EXPECT_TRUE(contains(message_of<UserError>([] {
