@@ -21,6 +21,7 @@
 #include "tera/checkpoint/safetensors.h"
 #include "tera/config/load.h"
 #include "tera/data/dataset_report.h"
+#include "tera/tokenizer/token_json.h"
 #include "tera/train/memory_plan.h"
 
 namespace tera {
@@ -174,19 +175,11 @@ void add_tokenizer(const TokenizerOptions& options, Rows& rows) {
   rows["unk"] = id(tokenizer->unk());
 }
 
-Rows parse_json(const fs::path& path) {
-  try {
-    return Rows::parse(read_whole_file(path, max_json_bytes));
-  } catch (const nlohmann::json::exception& error) {
-    fail_user("{}: {}", path.string(), error.what());
-  }
-}
-
 // What can be told of a folder that holds no model that tera can compute with.
 Rows describe_unknown(const fs::path& folder) {
   Rows rows{{"kind", "Hugging Face folder"}, {"path", folder.string()}};
   if (path_exists(folder / "config.json")) {
-    const Rows config = parse_json(folder / "config.json");
+    const nlohmann::json config = read_json_file(folder / "config.json", max_json_bytes);
     for (const char* key : {"model_type", "num_hidden_layers", "hidden_size", "vocab_size", "torch_dtype"})
       if (config.is_object() && config.contains(key)) rows[fmt::format("config.{}", key)] = config[key];
   }
@@ -212,7 +205,7 @@ std::optional<TokenizerKind> tokenizer_kind(const fs::path& path) {
   if (path.extension() == ".model") return TokenizerKind::sentence_piece;
   if (path.extension() == ".tiktoken") return TokenizerKind::tik;
   if (path.extension() != ".json") return std::nullopt;
-  const Rows content = parse_json(path);
+  const nlohmann::json content = read_json_file(path, max_json_bytes);
   if (content.is_array()) return TokenizerKind::tik;
   if (content.is_object() && content.contains("model")) return TokenizerKind::hugging_face;
   return std::nullopt;

@@ -80,7 +80,8 @@ void run_preprocess(const Options& options) {
   const PreprocessEvents events{
       .progress =
           [&](const PreprocessProgress& progress) {
-            require_user(!stop.asked(), "interrupted after {} lines; no dataset was written", progress.lines);
+            if (stop.asked())
+              throw Interrupted(fmt::format("interrupted after {} lines; no dataset was written", progress.lines));
             display.show(progress);
           },
       .skipped = [&](const std::string& line) { log.warn("skipped: {}", line); },

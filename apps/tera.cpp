@@ -21,6 +21,7 @@
 #include "tera/backend/cuda/cuda_info.h"
 #include "tera/backend/mpi/mpi_info.h"
 #include "tera/base/error.h"
+#include "tera/base/signals.h"
 
 namespace tera {
 namespace {
@@ -123,6 +124,9 @@ int run_and_report(int argc, char** argv) {
     return run(argc, argv);
   } catch (const ToldError& error) {
     return error.status();
+  } catch (const Interrupted& error) {
+    report(error.what());
+    return Interrupted::status;
   } catch (const UserError& error) {
     report(error.what());
     return users_mistake;

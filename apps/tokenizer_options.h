@@ -23,7 +23,7 @@ class TokenizerArguments {
     command.add_option("--vocab-size", options_.vocab_size, "of NullTokenizer and TikTokenizer")->type_name("N");
     command
         .add_option("--tiktoken-pattern", options_.tiktoken_pattern,
-                    "how TikTokenizer cuts text: v1, v2 or a regular expression")
+                    fmt::format("how TikTokenizer cuts text: {}", tiktoken_pattern_names))
         ->type_name("P");
     command
         .add_option("--tiktoken-num-special-tokens", options_.tiktoken_num_special_tokens,

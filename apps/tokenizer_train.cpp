@@ -14,6 +14,7 @@
 #include "tera/base/error.h"
 #include "tera/base/file.h"
 #include "tera/base/log.h"
+#include "tera/base/signals.h"
 #include "tera/base/utf8.h"
 #include "tera/data/jsonl_blocks.h"
 #include "tera/data/jsonl_line.h"
@@ -25,6 +26,7 @@ namespace tera {
 namespace {
 
 enum class TrainPattern : std::uint8_t { gpt2, llama3 };
+enum class InputFormat : std::uint8_t { by_itself, jsonl, text };
 
 }  // namespace
 
@@ -34,26 +36,56 @@ struct EnumNames<TrainPattern> {
                                      std::pair{TrainPattern::llama3, std::string_view("llama3")}};
 };
 
+template <>
+struct EnumNames<InputFormat> {
+  static constexpr std::array values{std::pair{InputFormat::by_itself, std::string_view("auto")},
+                                     std::pair{InputFormat::jsonl, std::string_view("jsonl")},
+                                     std::pair{InputFormat::text, std::string_view("text")}};
+};
+
 namespace {
 
 struct TrainArguments {
   std::vector<std::string> inputs;
-  std::string output, key = "text", pattern = "gpt2";
+  std::string output, key = "text", pattern = "gpt2", format = "auto";
+  bool skip_bad_lines = false;
   BpeTrainOptions options;
   int workers = usable_cores();
 };
 
-bool is_jsonl(std::string name) {
+bool is_named_jsonl(std::string name) {
   for (const std::string_view packed : {".gz", ".zst"})
     if (name.ends_with(packed)) name.resize(name.size() - packed.size());
   return name.ends_with(".jsonl") || name.ends_with(".json");
 }
 
+// Its first line that is not blank is a JSON object.
+bool looks_like_jsonl(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == text.npos || text[begin] != '{') return false;
+  const std::string_view line = text.substr(begin, text.find_first_of("\r\n", begin) - begin);
+  try {
+    JsonlParser({}).parse(line);
+    return valid_utf8_prefix(line) == line.size();
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+struct FeedOptions {
+  std::string key;  // of JSONL
+  InputFormat format = InputFormat::by_itself;
+  bool skip_bad_lines = false;
+};
+
 // The texts of all files, one after the other: those of JSONL line by line, plain text in blocks of whole lines.
 class TextFeed {
  public:
-  TextFeed(std::vector<std::string> files, const std::string& key)
-      : files_(std::move(files)), parser_({key}), reader_(files_, {}, stop_) {}
+  TextFeed(std::vector<std::string> files, FeedOptions options, const StopRequest& stop)
+      : files_(std::move(files)),
+        options_(std::move(options)),
+        parser_({options_.key}),
+        reader_(files_, {}, stop.flag()) {}
 
   bool next(std::string& text) {
     while (texts_.empty()) {
@@ -66,40 +98,67 @@ class TextFeed {
     return true;
   }
   std::uint64_t bytes() const { return bytes_; }
+  std::int64_t skipped() const { return skipped_; }
 
  private:
   void read_block() {
-    const std::string& name = files_[block_.file];
-    if (block_.first) line_ = 0;
-    require_user(!block_.overlong, "{}, line {}: longer than 128 MiB", name, line_ + 1);
-    if (!is_jsonl(name)) {
-      check_text(block_.text(), name);
+    if (block_.first) begin_file();
+    if (block_.overlong) {
+      ++line_;
+      return bad_line("longer than 128 MiB");
+    }
+    if (!jsonl_ && valid_utf8_prefix(block_.text()) == block_.text().size()) {
+      for_each_line(block_.text(), [&](std::string_view) { ++line_; });
       texts_.emplace_back(block_.text());
       return;
     }
     for_each_line(block_.text(), [&](std::string_view line) {
       ++line_;
       try {
-        check_text(line, name);
+        require_user(valid_utf8_prefix(line) == line.size(), "not UTF-8 text");
+        if (!jsonl_) return texts_.emplace_back(line).push_back('\n');
         parser_.parse(line);
       } catch (const UserError& error) {
-        fail_user("{}, line {}: {}", name, line_, error.what());
+        return bad_line(error.what());
       }
       for (const std::string_view text : parser_.texts(0)) texts_.emplace_back(text);
     });
+    parser_.trim();
   }
-  static void check_text(std::string_view text, const std::string& name) {
-    if (valid_utf8_prefix(text) != text.size()) fail_user("{}: not UTF-8 text", name);
+
+  // Names of files tell; of what has no name of its own (standard input, a pipe) the first line does.
+  void begin_file() {
+    const std::string& name = files_[block_.file];
+    line_ = 0;
+    jsonl_ = options_.format == InputFormat::jsonl;
+    if (options_.format != InputFormat::by_itself) return;
+    jsonl_ = is_named_jsonl(name);
+    std::error_code ignored;
+    if (jsonl_ || std::filesystem::is_regular_file(name, ignored)) return;
+    jsonl_ = looks_like_jsonl(block_.text());
+    fmt::print(stderr, "{} is taken as {}; --input-format can say otherwise\n", shown(name),
+               jsonl_ ? fmt::format("JSONL with texts under \"{}\"", options_.key) : "plain text");
+  }
+
+  void bad_line(std::string_view reason) {
+    constexpr std::int64_t told = 10;
+    const std::string message = fmt::format("{}, line {}: {}", shown(files_[block_.file]), line_, reason);
+    require_user(options_.skip_bad_lines, "{}", message);
+    if (++skipped_ <= told) fmt::print(stderr, "skipped: {}\n", message);
+  }
+  static std::string_view shown(const std::string& name) {
+    return name == CompressedInput::standard_input ? std::string_view("standard input") : name;
   }
 
   const std::vector<std::string> files_;
-  const std::atomic<bool> stop_ = false;
+  const FeedOptions options_;
   JsonlParser parser_;
   BlockReader reader_;
   LineBlock block_;
   std::deque<std::string> texts_;
   std::uint64_t bytes_ = 0;
-  std::int64_t line_ = 0;
+  std::int64_t line_ = 0, skipped_ = 0;
+  bool jsonl_ = false;  // the file at hand
 };
 
 std::vector<std::string> input_files(const std::vector<std::string>& inputs) {
@@ -142,7 +201,24 @@ void check_output(const std::filesystem::path& output) {
                output.string());
 }
 
+// Words of all texts, unless the user asks to stop.
+WordCounts count_words(TextFeed& feed, const BpeTrainOptions& options, FunctionRef<void()> go_on) {
+  return count_words(options, [&](std::string& text) {
+    go_on();
+    try {
+      return feed.next(text);
+    } catch (const UserError&) {
+      go_on();  // waiting for input ends that way
+      throw;
+    }
+  });
+}
+
 void train(TrainArguments arguments) {
+  StopRequest stop;  // before there are other threads
+  const auto go_on = [&] {
+    if (stop.asked()) throw Interrupted("interrupted; no tokenizer was written");
+  };
   check(arguments);
   check_output(arguments.output);
   BpeTrainOptions& options = arguments.options;
@@ -151,11 +227,18 @@ void train(TrainArguments arguments) {
                         ? SplitPattern::gpt2
                         : SplitPattern::llama3;
   Log log;
-  TextFeed feed(input_files(arguments.inputs), arguments.key);
-  const WordCounts words = count_words(options, [&](std::string& text) { return feed.next(text); });
+  TextFeed feed(input_files(arguments.inputs),
+                {.key = arguments.key,
+                 .format = parse_choice<InputFormat>("--input-format", arguments.format),
+                 .skip_bad_lines = arguments.skip_bad_lines},
+                stop);
+  stop.collect();
+  const WordCounts words = count_words(feed, options, go_on);
+  if (feed.skipped() > 0) log.info("{} lines skipped", feed.skipped());
   require_user(words.size() > 0, "--input holds no text");
   log.info("{:.1f} MB of text, {} different words", static_cast<double>(feed.bytes()) / 1e6, words.size());
-  const TrainedBpe trained = train_bpe(options, words);
+  const TrainedBpe trained = train_bpe(options, words, [&](std::int64_t) { go_on(); });
+  go_on();
   write_tokenizer_json(arguments.output, trained);
   say_what_ends_documents(arguments, log);
   if (std::ssize(trained.tokens) < options.vocab_size)
@@ -171,9 +254,15 @@ void add_tokenizer_train(CLI::App& parent) {
   CLI::App* command = parent.add_subcommand("train", "a byte-level BPE from text, as a tokenizer.json");
   command
       ->add_option("--input", arguments->inputs,
-                   "text, or JSONL by its name; also .gz and .zst; files, folders and patterns")
+                   "text or JSONL; also .gz and .zst; files, folders and patterns, - for standard input")
       ->required()
       ->type_name("F ...");
+  command
+      ->add_option("--input-format", arguments->format,
+                   "jsonl, text, or auto: by the name, for - and pipes by the first line")
+      ->capture_default_str();
+  command->add_flag("--skip-bad-lines", arguments->skip_bad_lines,
+                    "leave out lines that cannot be read, and count them; without it the first is an error");
   command->add_option("--output", arguments->output, "the tokenizer.json to write")->required()->type_name("F");
   command->add_option("--vocab-size", arguments->options.vocab_size, "tokens, special ones and the 256 bytes included")
       ->capture_default_str();

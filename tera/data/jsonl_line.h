@@ -23,7 +23,12 @@ class JsonlParser {
   // What the last line has for a key: a string, or the strings of a list. Valid until the next line is parsed.
   std::span<const std::string_view> texts(std::size_t key) const;
 
+  // Forgets the last line and memory that only an unusually long one needs.
+  void trim();
+  std::size_t memory() const { return decoded_.capacity() + texts_.capacity() * sizeof(texts_[0]); }
+
  private:
+  static constexpr std::size_t kept_bytes = std::size_t{4} << 20;  // of each buffer
   struct Value {
     std::string_view source;           // empty: the line has no such key
     std::size_t first = 0, count = 0;  // of texts_
@@ -35,6 +40,7 @@ class JsonlParser {
   std::vector<std::string> keys_;
   std::vector<Value> values_;  // one for each key
   std::vector<std::string_view> texts_;
+  std::size_t line_bytes_ = 0;
   std::string decoded_, decoded_key_;
 };
 

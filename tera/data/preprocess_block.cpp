@@ -80,6 +80,7 @@ void BlockEncoder::encode(BlockJob& job) {
       note_bad(job, number, error.what());
     }
   });
+  parser_.trim();
   if (ids_.capacity() * sizeof(std::int32_t) > kept_bytes) std::vector<std::int32_t>().swap(ids_);
 }
 

@@ -37,7 +37,6 @@ constexpr unsigned char byte_at(std::string_view text, std::size_t i) { return s
 
 TokenFinder::TokenFinder(std::span<const Pattern> patterns) : nodes_(1) {
   for (const Pattern& pattern : patterns) {
-    if (pattern.text.empty()) continue;
     add(pattern.text, static_cast<std::int32_t>(tokens_.size()));
     tokens_.push_back(pattern.token);
   }
@@ -60,7 +59,7 @@ void TokenFinder::add(std::string_view pattern, std::int32_t token) {
     nodes_.emplace_back();
     node = added;
   }
-  nodes_[node].token = token;  // of two with the same text the later one counts
+  nodes_[node].token = token;
   first_[byte_at(pattern, 0)] = true;
   if (pattern.size() == 1) alone_[byte_at(pattern, 0)] = true;
   if (pattern.size() > 1) first_two_.set(std::size_t{byte_at(pattern, 0)} << 8 | byte_at(pattern, 1));

@@ -31,7 +31,7 @@ struct TextPart {
 class TokenFinder {
  public:
   struct Pattern {
-    std::string text;  // empty: never found
+    std::string text;  // not empty, and no other's
     AddedToken token;
   };
   explicit TokenFinder(std::span<const Pattern> patterns);

@@ -242,7 +242,7 @@ TrainedBpe train_bpe(const BpeTrainOptions& options, const WordCounts& words,
       id = static_cast<Id>(std::find(trained.tokens.begin(), trained.tokens.end(), both) - trained.tokens.begin());
     trained.merges.emplace_back(left, right);
     search.merge(id);
-    if (trained.merges.size() % 256 == 0) on_merge(static_cast<std::int64_t>(trained.merges.size()));
+    if (trained.merges.size() % 16 == 0) on_merge(static_cast<std::int64_t>(trained.merges.size()));
   }
   return trained;
 }

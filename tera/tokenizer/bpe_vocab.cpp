@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "tera/base/error.h"
+#include "tera/base/utf8.h"
 #include "tera/tokenizer/byte_level.h"
 #include "tera/tokenizer/unicode.h"
 
@@ -138,7 +139,7 @@ void BpeVocab::keep_merges(const BpeData& data) {
     both = spelling(left);
     both += tail.substr(std::min(continuing_prefix_.size(), tail.size()));
     const Id id = find(both);
-    if (id == none) fail_user("merge {} makes '{}', which is no token", rank, both);
+    if (id == none) fail_user("merge {} makes '{}', which is no token", rank, mend_utf8(both));
     add_pair(left, right, static_cast<Rank>(rank), id);
     for (const Id part : {left, right})
       if (byte_fallback_ && spelling(part).starts_with("<0x")) merges_fallback_ = true;

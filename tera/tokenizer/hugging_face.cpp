@@ -1,9 +1,11 @@
 #include "tera/tokenizer/hugging_face.h"
 
-#include <limits>
+#include <algorithm>
+#include <unordered_map>
 
 #include "tera/base/error.h"
 #include "tera/base/utf8.h"
+#include "tera/tokenizer/unicode.h"
 
 namespace tera {
 namespace {
@@ -23,16 +25,23 @@ class HuggingFaceEncoder final : public Encoder {
   }
 
   void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
-    require_user(text.size() <= max_text, "a text of {} bytes cannot be tokenized; the limit is {}", text.size(),
-                 max_text);
+    // Places in it then fit 32 bits, whatever a step adds.
+    require_user(text.size() <= Normalizer::max_bytes, "a text of {} bytes cannot be tokenized; the limit is {}",
+                 text.size(), Normalizer::max_bytes);
     const PostProcessor& around = parts_.post_processor;
     ids.insert(ids.end(), around.before.begin(), around.before.end());
     encode_raw(text, ids);
     ids.insert(ids.end(), around.after.begin(), around.after.end());
+    if (normalized_.capacity() + pieces_.text.capacity() > kept_bytes) drop_memory();
   }
 
  private:
-  static constexpr std::size_t max_text = std::size_t{1} << 30;  // places in it fit 32 bits, whatever a step adds
+  static constexpr std::size_t kept_bytes = std::size_t{8} << 20;  // what a longer text needed is given back
+
+  void drop_memory() {
+    std::string().swap(normalized_);
+    pieces_ = {};
+  }
 
   const BpeModel& bpe() const { return static_cast<const BpeModel&>(*parts_.model); }
 
@@ -51,13 +60,14 @@ class HuggingFaceEncoder final : public Encoder {
   }
 
   void encode_normalized(std::string_view text, bool at_start, std::vector<std::int32_t>& ids) {
+    std::size_t start = at_start && rule_.prefix_only_at_start ? front_character(text).bytes : 0;
     if (parts_.normalizer) {
       normalized_.assign(text);
-      parts_.normalizer->apply(normalized_);
+      start = parts_.normalizer->apply(normalized_, start);
       text = normalized_;
     }
     if (tokenizer_.normalized_tokens().empty()) {
-      if (!text.empty()) encode_words(text, at_start, ids);
+      if (!text.empty()) encode_words(text, start, ids);
       return;
     }
     tokenizer_.normalized_tokens().split(text, normalized_parts_);
@@ -65,12 +75,13 @@ class HuggingFaceEncoder final : public Encoder {
       if (part.id >= 0)
         ids.push_back(part.id);
       else
-        encode_words(text.substr(part.begin, part.end - part.begin), at_start && part.begin == 0, ids);
+        encode_words(text.substr(part.begin, part.end - part.begin), start - std::min(start, part.begin), ids);
     }
   }
 
-  void encode_words(std::string_view text, bool at_start, std::vector<std::int32_t>& ids) {
-    const bool prefix = rule_.prefix_space && (at_start || !rule_.prefix_only_at_start);
+  // `start`: bytes at the front that stand for the first place of all text, where a rule asks for that.
+  void encode_words(std::string_view text, std::size_t start, std::vector<std::int32_t>& ids) {
+    const bool prefix = rule_.prefix_space && (start > 0 || !rule_.prefix_only_at_start);
     if (rule_.pattern) {
       if (prefix && !text.starts_with(' ')) {
         pieces_.text.assign(1, ' ').append(text);
@@ -81,15 +92,15 @@ class HuggingFaceEncoder final : public Encoder {
       const bool begins = text.starts_with(' ') || text.starts_with(space_mark);
       spaced_->encode(text, prefix && (!begins || rule_.prefix_in_any_case), ids);
     } else {
-      encode_pieces(text, at_start, ids);
+      encode_pieces(text, start, ids);
     }
   }
 
-  void encode_pieces(std::string_view text, bool at_start, std::vector<std::int32_t>& ids) {
+  void encode_pieces(std::string_view text, std::size_t start, std::vector<std::int32_t>& ids) {
     if (!parts_.pre_tokenizer) return words_->encode(text, ids);
     pieces_.text.assign(text);
     pieces_.pieces.assign(1, {0, static_cast<std::uint32_t>(text.size())});
-    pieces_.at_start = at_start;
+    pieces_.start = start;
     parts_.pre_tokenizer->apply(pieces_);
     const std::string_view cut = pieces_.text;
     for (const auto [begin, end] : pieces_.pieces) words_->encode(cut.substr(begin, end - begin), ids);
@@ -105,12 +116,20 @@ class HuggingFaceEncoder final : public Encoder {
   PieceText pieces_;
 };
 
+// `tokenizers` cuts text everywhere for a token of which the normalizer leaves nothing, and takes one by chance of two
+// tokens of which it makes the same.
 TokenFinder make_finder(const TokenizerParts& parts, bool normalized) {
   std::vector<TokenFinder::Pattern> patterns;
+  std::unordered_map<std::string, const AddedToken*> forms;
   for (const AddedToken& token : parts.added) {
     if (token.normalized != normalized) continue;
     std::string text = token.content;
     if (normalized && parts.normalizer) parts.normalizer->apply(text);
+    if (text.empty()) fail_user("added_tokens: the normalizer leaves nothing of '{:.80}'", token.content);
+    const auto [known, fresh] = forms.emplace(text, &token);
+    if (!fresh)
+      fail_user("added_tokens: '{:.80}' and '{:.80}' are the same behind the normalizer, so that neither is meant",
+                known->second->content, token.content);
     patterns.push_back({std::move(text), token});
   }
   return TokenFinder(patterns);

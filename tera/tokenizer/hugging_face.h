@@ -27,7 +27,7 @@ struct TextRule {
   std::optional<SplitPattern> pattern;  // that loop for byte-level BPE
   std::optional<SpaceRule> spaces;      // that loop for SentencePiece-like BPE
   bool prefix_space = false;            // a space (or what stands for it) is put before a text that has none
-  bool prefix_only_at_start = false;    // only before the first
+  bool prefix_only_at_start = false;    // only where all text begins; also told for a pre-tokenizer that asks for it
   bool prefix_in_any_case = false;      // also before one that has a space
 };
 

@@ -4,6 +4,7 @@
 #include <simdjson.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <unordered_set>
 
@@ -18,6 +19,10 @@ namespace dom = simdjson::dom;
 using Json = nlohmann::json;
 using Merges = std::vector<std::pair<std::int32_t, std::int32_t>>;
 
+// `tokenizers` reads no file with others either.
+constexpr std::array<std::string_view, 9> known_parts{"version",        "truncation", "padding",
+                                                      "added_tokens",   "normalizer", "pre_tokenizer",
+                                                      "post_processor", "decoder",    "model"};
 constexpr std::int64_t max_unused_ids = 1'000'000;  // each of them takes memory
 
 // A file and what was parsed of it, which refers to the text of the file.
@@ -194,6 +199,8 @@ TokenizerFile read_tokenizer_file(const std::filesystem::path& path) {
   require_user(root["model"].get(model) == simdjson::SUCCESS, "{}: model is missing; is this a tokenizer.json?",
                file.name);
   for (const auto field : root) {
+    if (std::ranges::find(known_parts, field.key) == known_parts.end())
+      fail_user("{} is not known; there are {}", file.path_of(field.key.substr(0, 80)), fmt::join(known_parts, ", "));
     if (field.key == "truncation" || field.key == "padding" || field.key == "model") continue;
     file.parts[std::string(field.key)] = to_json(field.value);
   }

@@ -42,7 +42,11 @@ std::unique_ptr<HuggingFaceTokenizer> HuggingFaceTokenizer::load(const fs::path&
     guess_special_ids(parts);
   }
   if (!include_special_tokens) parts.post_processor = {};
-  return std::make_unique<HuggingFaceTokenizer>(std::move(parts));
+  try {
+    return std::make_unique<HuggingFaceTokenizer>(std::move(parts));
+  } catch (const UserError& error) {
+    fail_user("{}: {}", file.string(), error.what());
+  }
 }
 
 std::vector<fs::path> hugging_face_files(const fs::path& path) {

@@ -105,7 +105,6 @@ TextRule bpe_rule(const Steps& steps, bool plain_bytes) {
   } else if (steps.size() == 1 && steps[0].kind == PreTokenKind::metaspace && steps[0].character == space_mark) {
     rule.spaces = SpaceRule{.split = steps[0].split, .replace_all = true};
     rule.prefix_space = steps[0].prepend != PrependScheme::never;
-    rule.prefix_only_at_start = steps[0].prepend == PrependScheme::first;
   }
   return rule;
 }
@@ -289,6 +288,9 @@ TokenizerParts assemble_tokenizer(TokenizerFile file) {
   const Json* normalizer = part_of(file, "normalizer");
   if (cuts_nothing(steps, normalizer)) steps.clear();
   make_model(file, steps, parts);
+  parts.rule.prefix_only_at_start = std::ranges::any_of(steps, [](const PreTokenStep& step) {
+    return step.kind == PreTokenKind::metaspace && step.prepend == PrependScheme::first;
+  });
   read_normalizer(file, normalizer, parts);
   if (post_processor != nullptr) {
     parts.post_processor = read_post_processor(*post_processor, file.path_of("post_processor"));

@@ -55,10 +55,19 @@ class Segment {
     changes_ = false;
   }
 
+  std::vector<Rewritten> rewritten() {
+    if (!in_order_) sort();
+    if (composes(form_)) compose();
+    std::vector<Rewritten> result;
+    for (const Character& character : characters_) result.push_back({character.code, character.change});
+    return result;
+  }
+
  private:
   struct Character {
     char32_t code;
     std::uint8_t combining_class;
+    std::int16_t change;  // as in Rewritten
   };
 
   template <class Blocks, class Values>
@@ -67,21 +76,21 @@ class Segment {
   }
 
   void add_pool(const std::uint32_t* entry) {
-    for (std::uint32_t i = 1; i <= entry[0]; ++i) put(entry[i]);
+    for (std::uint32_t i = 1; i <= entry[0]; ++i) put(entry[i], i > 1);
   }
 
   void add_syllable(char32_t number) {
     const char32_t tail = number % hangul::tail_count, pair = number / hangul::tail_count;
     put(hangul::leads + pair / hangul::vowel_count);
-    put(hangul::vowels + pair % hangul::vowel_count);
-    if (tail != 0) put(hangul::tails + tail);
+    put(hangul::vowels + pair % hangul::vowel_count, true);
+    if (tail != 0) put(hangul::tails + tail, true);
   }
 
-  void put(char32_t c) {
+  void put(char32_t c, bool added = false) {
     const std::uint8_t combining_class = trait_of(c).combining_class;
     if (combining_class != 0 && !characters_.empty() && characters_.back().combining_class > combining_class)
       in_order_ = false;
-    characters_.push_back({c, combining_class});
+    characters_.push_back({c, combining_class, std::int16_t{added}});
   }
 
   // Marks between two starters by their classes.
@@ -107,6 +116,7 @@ class Segment {
       const char32_t composed = blocked ? 0 : pair(characters_[starter].code, next.code);
       if (composed != 0) {
         characters_[starter].code = composed;
+        characters_[starter].change = static_cast<std::int16_t>(characters_[starter].change + next.change - 1);
         continue;
       }
       if (next.combining_class == 0) starter = kept;
@@ -180,6 +190,36 @@ void to_normal_form(NormalForm form, std::string& text) {
     segment.flush(out);
   }
   text = std::move(out);
+}
+
+std::size_t start_after(std::span<const Rewritten> front, std::string_view text, std::size_t start) {
+  std::size_t at = 0, size = 0;  // bytes of the text, and of what it becomes
+  const auto skip = [&] {
+    if (at < text.size()) at += front_character(text.substr(at)).bytes;
+  };
+  for (const auto [code, change] : front) {
+    const std::size_t place = change > 0 && at > 0 ? at - 1 : at;
+    if (place >= start && !(change > 0 && at == 0)) return size;
+    for (int i = change; i <= 0; ++i) skip();
+    size += utf8_bytes(code);
+  }
+  return size;
+}
+
+std::size_t start_in_normal_form(NormalForm form, std::string_view text, std::size_t start) {
+  if (start == 0) return 0;
+  Segment segment(form);
+  bool changes = false;
+  for (std::size_t i = 0; i < text.size();) {
+    const Utf8Character c = front_character(text.substr(i));
+    const Trait trait = trait_of(c.code);
+    const bool may_change = trait.flags & flag_of(form);
+    if (i >= start && trait.combining_class == 0 && !may_change) break;  // nothing before it acts on it
+    changes |= may_change || trait.combining_class != 0;
+    segment.add(c.code, may_change);
+    i += c.bytes;
+  }
+  return changes ? start_after(segment.rewritten(), text, start) : start;
 }
 
 char32_t lower_case(char32_t c) {

@@ -3,6 +3,7 @@
 // of Unicode 17. Text that stays as it is costs one look at its bytes.
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -11,6 +12,17 @@ namespace tera {
 enum class NormalForm : std::uint8_t { nfc, nfkc, nfd, nfkd };
 
 void to_normal_form(NormalForm form, std::string& text);
+// What becomes of the `start` bytes at the front of the text that stand for its first place (normalizer.h).
+std::size_t start_in_normal_form(NormalForm form, std::string_view text, std::size_t start);
+
+// A character of a rewritten text: in place of the next one before (0), beside the one before it (1), or in place of
+// the next one and of -change others behind that.
+struct Rewritten {
+  char32_t code;
+  std::int16_t change;
+};
+// How many bytes of the rewritten front stand for the first place, if `start` bytes of the text do.
+std::size_t start_after(std::span<const Rewritten> front, std::string_view text, std::size_t start);
 
 // Character by character: the sigma at the end of a word is as any other.
 void to_lower_case(std::string& text);

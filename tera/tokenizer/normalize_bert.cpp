@@ -23,7 +23,14 @@ class BertNormalizer final : public Normalizer {
     }
   }
 
-  void apply(std::string& text) const override {
+ private:
+  std::size_t rewrite(std::string& text, std::size_t start) const override {
+    const std::size_t after = start == 0 ? 0 : start_of(text, start);
+    normalize(text);
+    return after;
+  }
+
+  void normalize(std::string& text) const {
     std::size_t from = 0, to = 0;
     for (; from < text.size() && is_ascii(text[from]); ++from) {
       const auto c = static_cast<unsigned char>(text[from]);
@@ -40,14 +47,33 @@ class BertNormalizer final : public Normalizer {
         rest.remove_prefix(plain);
       } else {
         rest.remove_prefix(take_run(rest, run));
-        rewrite(run);
+        rewrite_run(run);
         out += run;
       }
     }
     text = std::move(out);
   }
 
- private:
+  // The front, with all that may act on it, step by step.
+  std::size_t start_of(std::string_view text, std::size_t start) const {
+    std::string run;
+    take_run(text.substr(0, start), run, start);
+    const std::size_t front = run.size();
+    std::size_t end = start;
+    while (end < text.size() && (!is_ascii(text[end]) || !kept_[static_cast<unsigned char>(text[end])]))
+      end += front_character(text.substr(end)).bytes;
+    take_run(text.substr(0, end), run, end);
+    start = front;
+    if (options_.strip_accents) {
+      start = start_in_normal_form(NormalForm::nfd, run, start);
+      to_normal_form(NormalForm::nfd, run);
+    }
+    run.resize(start);
+    if (options_.strip_accents) drop_accents(run);
+    if (options_.lowercase) to_lower_case(run);
+    return run.size();
+  }
+
   void append_ascii(std::string_view text, std::string& out) const {
     const std::size_t before = out.size();
     out.resize(before + text.size());
@@ -59,11 +85,12 @@ class BertNormalizer final : public Normalizer {
     out.resize(static_cast<std::size_t>(to - out.data()));
   }
 
-  // Characters beyond ASCII, cleaned, up to the first of ASCII that stays: what may act on each other.
-  std::size_t take_run(std::string_view text, std::string& run) const {
+  // Characters beyond ASCII, cleaned, up to the first of ASCII that stays: what may act on each other. The first
+  // `whole` bytes are taken in any case.
+  std::size_t take_run(std::string_view text, std::string& run, std::size_t whole = 0) const {
     run.clear();
     std::size_t i = 0;
-    while (i < text.size() && (!is_ascii(text[i]) || !kept_[static_cast<unsigned char>(text[i])])) {
+    while (i < text.size() && (i < whole || !is_ascii(text[i]) || !kept_[static_cast<unsigned char>(text[i])])) {
       const Utf8Character c = front_character(text.substr(i));
       const bool ideograph = options_.handle_chinese_chars && is_cjk_ideograph(c.code);
       if (ideograph) run += ' ';
@@ -79,19 +106,23 @@ class BertNormalizer final : public Normalizer {
     return i;
   }
 
-  void rewrite(std::string& run) const {
+  void rewrite_run(std::string& run) const {
     if (options_.strip_accents) {
       to_normal_form(NormalForm::nfd, run);
-      std::size_t to = 0;
-      for (std::size_t i = 0; i < run.size();) {
-        const Utf8Character c = front_character(std::string_view(run).substr(i));
-        if (!is_bert_accent(c.code))
-          for (std::size_t k = 0; k < c.bytes; ++k) run[to++] = run[i + k];
-        i += c.bytes;
-      }
-      run.resize(to);
+      drop_accents(run);
     }
     if (options_.lowercase) to_lower_case(run);
+  }
+
+  static void drop_accents(std::string& run) {
+    std::size_t to = 0;
+    for (std::size_t i = 0; i < run.size();) {
+      const Utf8Character c = front_character(std::string_view(run).substr(i));
+      if (!is_bert_accent(c.code))
+        for (std::size_t k = 0; k < c.bytes; ++k) run[to++] = run[i + k];
+      i += c.bytes;
+    }
+    run.resize(to);
   }
 
   BertNormalizerOptions options_;

@@ -27,15 +27,27 @@ template <class Step>
 class StepNormalizer final : public Normalizer {
  public:
   explicit StepNormalizer(Step step) : step_(std::move(step)) {}
-  void apply(std::string& text) const override { step_(text); }
 
  private:
+  std::size_t rewrite(std::string& text, std::size_t start) const override { return step_(text, start); }
   Step step_;
 };
 
+// step(text, start) returns the start afterwards.
 template <class Step>
 std::unique_ptr<Normalizer> make_step(Step step) {
   return std::make_unique<StepNormalizer<Step>>(std::move(step));
+}
+
+// A step that looks at each character alone, so that the front becomes what it would become by itself.
+template <class Step>
+std::unique_ptr<Normalizer> make_character_step(Step step) {
+  return make_step([step = std::move(step)](std::string& text, std::size_t start) {
+    std::string front(text, 0, start);
+    step(front);
+    step(text);
+    return front.size();
+  });
 }
 
 // Each character through `change`, which gives another, or `dropped`.
@@ -67,13 +79,15 @@ char32_t nmt_change(char32_t c) {
   return blank ? U' ' : c;
 }
 
-void strip(std::string& text, bool left, bool right) {
+std::size_t strip(std::string& text, std::size_t start, bool left, bool right) {
   std::string_view kept = text;
   while (left && !kept.empty() && is_white_space(front_character(kept).code))
     kept.remove_prefix(front_character(kept).bytes);
   while (right && !kept.empty() && is_white_space(back_character(kept).code))
     kept.remove_suffix(back_character(kept).bytes);
+  const auto before = static_cast<std::size_t>(kept.data() - text.data());
   if (kept.size() < text.size()) text = std::string(kept);
+  return std::min(start - std::min(start, before), text.size());
 }
 
 // Bytes as the printable characters that byte-level vocabularies are written in.
@@ -138,26 +152,57 @@ std::unique_ptr<Normalizer> make_sequence(const Reader& reader, int depth) {
   std::vector<std::unique_ptr<Normalizer>> steps;
   for (std::size_t i = 0; i < list.size(); ++i)
     steps.push_back(make_at_depth(list[i], fmt::format("{}[{}]", reader.field("normalizers"), i), depth + 1));
-  return make_step([steps = std::move(steps)](std::string& text) {
-    for (const auto& step : steps) step->apply(text);
+  return make_step([steps = std::move(steps)](std::string& text, std::size_t start) {
+    for (const auto& step : steps) start = step->apply(text, start);
+    return start;
   });
 }
 
-std::string replaced(std::string_view text, const std::vector<MatchSpan>& spans, std::string_view content) {
-  std::string out;
-  out.reserve(text.size());
-  for (const MatchSpan span : spans) out += span.is_match ? content : text.substr(span.begin, span.end - span.begin);
-  return out;
+// What is put in place of a match stands for the last place of that.
+std::size_t start_in_spans(const std::vector<MatchSpan>& spans, std::size_t content, std::size_t start) {
+  std::size_t size = 0;
+  for (const MatchSpan span : spans) {
+    if (!span.is_match) {
+      if (span.begin < start) size += std::min<std::size_t>(span.end, start) - span.begin;
+      if (span.end > start) break;
+    } else if (span.end == 0 || span.end - 1 < start) {
+      size += content;
+    } else if (content > 0) {
+      break;
+    }
+  }
+  return size;
 }
 
 template <class Find>
-std::unique_ptr<Normalizer> make_replace_step(Find find, std::string content) {
-  return make_step([find = std::move(find), content = std::move(content)](std::string& text) {
-    if (text.empty()) return;
+class ReplaceNormalizer final : public Normalizer {
+ public:
+  ReplaceNormalizer(Find find, std::string content) : find_(std::move(find)), content_(std::move(content)) {}
+
+ private:
+  std::size_t rewrite(std::string& text, std::size_t start) const override {
+    if (text.empty()) return 0;
     std::vector<MatchSpan> spans;
-    find(text, spans);
-    if (spans.size() > 1 || spans[0].is_match) text = replaced(text, spans, content);
-  });
+    find_(text, spans);
+    if (spans.size() == 1 && !spans[0].is_match) return start;
+    std::size_t size = 0;
+    for (const MatchSpan span : spans) size += span.is_match ? content_.size() : span.end - span.begin;
+    check_size(size);
+    std::string out;
+    out.reserve(size);
+    for (const MatchSpan span : spans)
+      span.is_match ? out += content_ : out.append(text, span.begin, span.end - span.begin);
+    text = std::move(out);
+    return start_in_spans(spans, content_.size(), start);
+  }
+
+  Find find_;
+  std::string content_;
+};
+
+template <class Find>
+std::unique_ptr<Normalizer> make_replace_step(Find find, std::string content) {
+  return std::make_unique<ReplaceNormalizer<Find>>(std::move(find), std::move(content));
 }
 
 std::unique_ptr<Normalizer> make_replace(const Reader& reader) {
@@ -194,14 +239,15 @@ std::unique_ptr<Normalizer> make_with_fields(const Reader& reader, int depth) {
   if (type == "BertNormalizer") return make_bert(reader);
   if (type == "Prepend") {
     reader.allow({"prepend"});
-    return make_step([front = reader.text("prepend")](std::string& text) {
+    return make_step([front = reader.text("prepend")](std::string& text, std::size_t start) {
       if (!text.empty()) text.insert(0, front);
+      return start == 0 ? 0 : start + front.size();
     });
   }
   if (type == "Strip") {
     reader.allow({"strip_left", "strip_right"});
     const bool left = reader.flag("strip_left"), right = reader.flag("strip_right");
-    return make_step([left, right](std::string& text) { strip(text, left, right); });
+    return make_step([left, right](std::string& text, std::size_t start) { return strip(text, start, left, right); });
   }
   if (type == "Precompiled") {
     reader.allow({"precompiled_charsmap"});
@@ -218,12 +264,17 @@ std::unique_ptr<Normalizer> make_at_depth(const json& object, const std::string&
       {{"NFC", NormalForm::nfc}, {"NFD", NormalForm::nfd}, {"NFKC", NormalForm::nfkc}, {"NFKD", NormalForm::nfkd}}};
   std::unique_ptr<Normalizer> plain;
   for (const auto& [name, form] : forms)
-    if (type == name) plain = make_step([form = form](std::string& text) { to_normal_form(form, text); });
-  if (type == "Lowercase") plain = make_step([](std::string& text) { to_lower_case(text); });
-  if (type == "Nmt") plain = make_step([](std::string& text) { change_characters(text, nmt_change); });
-  if (type == "ByteLevel") plain = make_step([](std::string& text) { to_byte_level(text); });
+    if (type == name)
+      plain = make_step([form = form](std::string& text, std::size_t start) {
+        const std::size_t after = start_in_normal_form(form, text, start);
+        to_normal_form(form, text);
+        return after;
+      });
+  if (type == "Lowercase") plain = make_character_step([](std::string& text) { to_lower_case(text); });
+  if (type == "Nmt") plain = make_character_step([](std::string& text) { change_characters(text, nmt_change); });
+  if (type == "ByteLevel") plain = make_character_step([](std::string& text) { to_byte_level(text); });
   if (type == "StripAccents")
-    plain = make_step([](std::string& text) {
+    plain = make_character_step([](std::string& text) {
       if (ascii_prefix(text) < text.size())
         change_characters(text, [](char32_t c) { return is_combining_mark(c) ? dropped : c; });
     });
@@ -233,6 +284,17 @@ std::unique_ptr<Normalizer> make_at_depth(const json& object, const std::string&
 }
 
 }  // namespace
+
+std::size_t Normalizer::apply(std::string& text, std::size_t start) const {
+  const std::size_t after = rewrite(text, start);
+  check_size(text.size());
+  return after;
+}
+
+void Normalizer::check_size(std::size_t bytes) {
+  require_user(bytes <= max_bytes, "the normalizer makes more than {} bytes of a text, the most that is tokenized",
+               max_bytes);
+}
 
 std::unique_ptr<Normalizer> make_normalizer(const json& object, const std::string& where) {
   return object.is_null() ? nullptr : make_at_depth(object, where, 0);

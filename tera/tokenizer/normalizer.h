@@ -1,6 +1,7 @@
 #pragma once
 // Rewrites text before it is cut into words: the first step of a `tokenizer.json`.
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -8,8 +9,18 @@ namespace tera {
 
 class Normalizer {
  public:
+  static constexpr std::size_t max_bytes = std::size_t{1} << 30;  // of a text, also while it is rewritten
+
   virtual ~Normalizer() = default;
-  virtual void apply(std::string& text) const = 0;  // valid UTF-8 in and out
+  // Valid UTF-8 in and out. A UserError if it becomes too long.
+  void apply(std::string& text) const { apply(text, 0); }
+  // `start`: how many bytes at the front stand for the first place of what the text was before all normalizers.
+  // Returns how many do afterwards, as `tokenizers` counts them.
+  std::size_t apply(std::string& text, std::size_t start) const;
+
+ protected:
+  virtual std::size_t rewrite(std::string& text, std::size_t start) const = 0;
+  static void check_size(std::size_t bytes);
 };
 
 }  // namespace tera

@@ -14,7 +14,7 @@ struct PieceText {
   };
   std::string text;
   std::vector<Piece> pieces;
-  bool at_start = true;  // nothing comes before `text`, not even an added token
+  std::size_t start = 0;  // bytes at the front that stand for the first place of all text (normalizer.h)
 };
 
 class PreTokenizer {

@@ -172,8 +172,8 @@ auto by_known_pattern(SplitPattern pattern) {
   };
 }
 
-// A step that writes the text anew, piece by piece. write(piece, first, out): `first` means that nothing at all was
-// before it.
+// A step that writes the text anew, piece by piece, each character by itself but for what it puts before a piece.
+// write(piece, first, out): `first` means that the piece begins where all text does.
 template <class Write>
 class Rewriter final : public PreTokenizer {
  public:
@@ -182,15 +182,21 @@ class Rewriter final : public PreTokenizer {
   void apply(PieceText& text) const override {
     std::string out;
     out.reserve(text.text.size() + text.text.size() / 2 + 16);
-    const bool from_start = text.at_start && !text.pieces.empty() && text.pieces[0].begin == 0;
+    std::size_t start = 0;
     for (Piece& piece : text.pieces) {
-      const bool first = from_start && piece.begin == 0;
+      const bool first = piece.begin < text.start;
       const std::size_t begin = out.size();
-      write_(std::string_view(text.text).substr(piece.begin, piece.end - piece.begin), first, out);
+      const std::string_view content = std::string_view(text.text).substr(piece.begin, piece.end - piece.begin);
+      if (first) {
+        write_(content.substr(0, text.start - piece.begin), first, out);
+        start = out.size();
+        out.resize(begin);
+      }
+      write_(content, first, out);
       piece = {to_offset(begin), to_offset(out.size())};
     }
     text.text = std::move(out);
-    text.at_start = from_start;
+    text.start = start;
   }
 
  private:

@@ -7,6 +7,7 @@
 
 #include "tera/base/error.h"
 #include "tera/base/utf8.h"
+#include "tera/tokenizer/normalize.h"
 #include "tera/tokenizer/unicode.h"
 #include "tera/tokenizer/unicode_grapheme.h"
 
@@ -43,6 +44,11 @@ struct Unit {
   std::uint32_t offset() const { return bits >> 10 << ((bits & 0x200U) >> 6); }
 };
 
+template <class Take>
+void for_each_character(std::string_view text, const Take& take) {
+  for (; !text.empty(); text.remove_prefix(front_character(text).bytes)) take(front_character(text).code);
+}
+
 class Precompiled final : public Normalizer {
  public:
   Precompiled(std::vector<Unit> trie, std::string replacements)
@@ -53,23 +59,50 @@ class Precompiled final : public Normalizer {
     }
   }
 
-  void apply(std::string& text) const override {
+ private:
+  std::size_t rewrite(std::string& text, std::size_t start) const override {
+    const std::size_t after = start == 0 ? 0 : start_of(text, start);
     const std::size_t same = plain_prefix(text);
-    if (same == text.size()) return;
+    if (same == text.size()) return after;
     std::string out(text, 0, same);
     out.reserve(text.size() + text.size() / 8);
     for (std::string_view rest = std::string_view(text).substr(same); !rest.empty();) {
       const std::size_t bytes = front_grapheme(rest);
-      replace(rest.substr(0, bytes), out);
+      replace(rest.substr(0, bytes), [&](std::string_view, std::string_view fresh) { out += fresh; });
       rest.remove_prefix(bytes);
+      check_size(out.size());
       const std::size_t plain = plain_prefix(rest);
       out += rest.substr(0, plain);
       rest.remove_prefix(plain);
     }
     text = std::move(out);
+    return after;
   }
 
- private:
+  // As `tokenizers` keeps account: what a character is replaced by stands in its place, what is more beside it, and
+  // what is dropped belongs to the character before, if there is one.
+  std::size_t start_of(std::string_view text, std::size_t start) const {
+    std::vector<Rewritten> front;
+    const auto take = [&](std::string_view old, std::string_view fresh) {
+      const std::size_t first = front.size();
+      for_each_character(fresh, [&](char32_t code) { front.push_back({code, 0}); });
+      int more = static_cast<int>(front.size() - first);
+      for_each_character(old, [&](char32_t) { --more; });
+      for (int i = 0; i < more; ++i) front[front.size() - 1 - static_cast<std::size_t>(i)].change = 1;
+      if (more < 0 && !front.empty()) front.back().change = static_cast<std::int16_t>(front.back().change + more);
+    };
+    std::size_t after = 0, size = 0;
+    for (std::string_view rest = text; !rest.empty() && after == size;) {
+      const std::size_t bytes = front_grapheme(rest);
+      replace(rest.substr(0, bytes), take);
+      rest.remove_prefix(bytes);
+      size = 0;
+      for (const Rewritten& character : front) size += utf8_bytes(character.code);
+      after = start_after(front, text, start);
+    }
+    return after;
+  }
+
   // Bytes at the front that are clusters of their own and stay: ASCII with ASCII or nothing behind it.
   std::size_t plain_prefix(std::string_view text) const {
     std::size_t i = 0;
@@ -79,15 +112,13 @@ class Precompiled final : public Normalizer {
   static bool is_ascii(char c) { return static_cast<unsigned char>(c) < 128; }
 
   // A short cluster is replaced as a whole as soon as its front is in the table, as `tokenizers` does it.
-  void replace(std::string_view cluster, std::string& out) const {
+  template <class Take>
+  void replace(std::string_view cluster, const Take& take) const {
     if (cluster.size() < 6)
-      if (const auto found = find(cluster)) {
-        out += *found;
-        return;
-      }
+      if (const auto found = find(cluster)) return take(cluster, *found);
     while (!cluster.empty()) {
       const std::string_view c = cluster.substr(0, front_character(cluster).bytes);
-      out += find(c).value_or(c);
+      take(c, find(c).value_or(c));
       cluster.remove_prefix(c.size());
     }
   }

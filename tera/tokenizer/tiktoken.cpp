@@ -14,6 +14,7 @@
 #include "tera/tokenizer/bpe_vocab.h"
 #include "tera/tokenizer/regex_split.h"
 #include "tera/tokenizer/tiktoken_file.h"
+#include "tera/tokenizer/tokenizer_options.h"
 
 namespace tera {
 
@@ -219,11 +220,9 @@ SpecialToken read_special(const std::string& text) {
 }
 
 Parts parts_of_lines(const TiktokenOptions& options) {
-  require_user(
-      !options.pattern.empty(),
-      "{}: a .tiktoken file does not say how text is cut; give tiktoken_pattern (v1, v2, gpt2, llama3, cl100k, "
-      "o200k, qwen2 or a regular expression)",
-      options.model.string());
+  require_user(!options.pattern.empty(),
+               "{}: a .tiktoken file does not say how text is cut; give tiktoken_pattern ({})", options.model.string(),
+               tiktoken_pattern_names);
   Parts parts;
   parts.tokens = read_tiktoken_lines(options.model);
   for (const std::string& text : options.special_tokens) {
@@ -243,6 +242,8 @@ Parts parts_of_lines(const TiktokenOptions& options) {
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_tiktoken(const TiktokenOptions& options) {
+  require_user(options.vocab_size >= 0, "a vocab_size of {} is no number of tokens; 0 means the default",
+               options.vocab_size);
   if (options.model.extension() == ".json")
     return std::make_unique<TiktokenTokenizer>(parts_of_json(options),
                                                options.pattern.empty() ? "v2" : options.pattern);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tera/base/enum_names.h"
@@ -36,6 +37,9 @@ struct EnumNames<TokenizerKind> {
       std::pair{TokenizerKind::bert_lower_case, std::string_view("BertWordPieceLowerCase")},
       std::pair{TokenizerKind::bert_case, std::string_view("BertWordPieceCase")}};
 };
+
+constexpr std::string_view tiktoken_pattern_names =
+    "v1, v2, tekken, gpt2, llama3, cl100k, o200k, qwen2 or a regular expression";
 
 struct TokenizerOptions {
   TokenizerKind type = TokenizerKind::byte;

@@ -93,6 +93,7 @@ inline Utf8Character front_character(std::string_view text) { return front_chara
 Utf8Character back_character(std::string_view text);
 
 // Writes up to four bytes and returns how many.
+constexpr std::size_t utf8_bytes(char32_t code) { return code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4; }
 std::size_t write_utf8(char32_t code, char* to);
 void append_utf8(std::string& text, char32_t code);
 

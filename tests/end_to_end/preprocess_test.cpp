@@ -121,7 +121,7 @@ TEST_F(Preprocess, InterruptedItLeavesNothing) {
                   " $program; wait $program; echo status $?; kill $writer; rm " + prefix() + ".pipe");
     EXPECT_TRUE(contains(outcome.output, "out_text_document.bin.tmp")) << outcome.output;  // it was at work
     EXPECT_TRUE(contains(outcome.output, "tera: interrupted after")) << outcome.output;
-    EXPECT_TRUE(contains(outcome.output, "status 2")) << outcome.output;
+    EXPECT_TRUE(contains(outcome.output, "status 130")) << outcome.output;
     EXPECT_EQ(folder_.files(), 0u);
   }
 }

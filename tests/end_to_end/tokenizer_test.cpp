@@ -72,6 +72,20 @@ TEST_F(TokenizerCommand, TellsWhatATokenizerIs) {
   }
 }
 
+TEST_F(TokenizerCommand, InspectsLargeFilesAndRefusesDeepOnes) {
+  std::string vocab = "\"a\":0";
+  for (int i = 1; i < 150'000; ++i) vocab += ",\"token" + std::to_string(i) + "\":" + std::to_string(i);
+  const auto large =
+      folder_.write("large.json", "{\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{" + vocab + "}}}");
+  const Outcome known = run_program("inspect " + large.string());
+  EXPECT_EQ(known.status, 0);
+  EXPECT_TRUE(contains(known.output, "150000")) << known.output;
+  const auto deep = folder_.write("deep.json", std::string(100'000, '['));
+  const Outcome refused = run_program("inspect " + deep.string());
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_TRUE(contains(refused.output, "deep.json: lists and objects are nested more than 64 deep")) << refused.output;
+}
+
 TEST_F(TokenizerCommand, TrainsOneThatItReads) {
   std::string text, jsonl;
   for (int i = 0; i < 50; ++i) {
@@ -103,6 +117,72 @@ TEST_F(TokenizerCommand, TrainsOneThatItReads) {
     EXPECT_TRUE(contains(outcome.output, why)) << outcome.output;
     EXPECT_FALSE(std::filesystem::exists(output + ".new"));
   }
+}
+
+// Names of files tell JSONL; of standard input the first line does, unless an option says what it is.
+TEST_F(TokenizerCommand, TakesJsonlFromAPipe) {
+  std::string jsonl;
+  for (int i = 0; i < 50; ++i) jsonl += "{\"text\": \"the cat sat on the mat\"}\n";
+  const std::string file = folder_.write("in.jsonl", jsonl).string(), output = (folder_ / "t.json").string();
+  const std::string train = "tokenizer train --vocab-size 262 --output " + output + " --input ";
+  ASSERT_EQ(run_program(train + file).status, 0);
+  const std::string expected = slurp(output);
+  const auto from_pipe = [&](const std::string& text, const std::string& options) {
+    return run_program(train + "- " + options + " < " + folder_.write("in", text).string());
+  };
+  const Outcome found = from_pipe("\n" + jsonl, "--skip-bad-lines");
+  EXPECT_TRUE(contains(found.output, "standard input is taken as JSONL with texts under \"text\"")) << found.output;
+  EXPECT_EQ(slurp(output), expected);
+  const Outcome plain = from_pipe("{ not JSON }\n" + jsonl, "");
+  EXPECT_TRUE(contains(plain.output, "standard input is taken as plain text")) << plain.output;
+  EXPECT_NE(slurp(output), expected);
+  const Outcome told = from_pipe(jsonl, "--input-format jsonl");
+  EXPECT_FALSE(contains(told.output, "taken as")) << told.output;
+  EXPECT_EQ(slurp(output), expected);
+  EXPECT_EQ(from_pipe(jsonl, "--input-format text").status, 0);
+  EXPECT_NE(slurp(output), expected);
+  const Outcome wrong = from_pipe(jsonl, "--input-format csv");
+  EXPECT_EQ(wrong.status, 2);
+  EXPECT_TRUE(contains(wrong.output, "auto, jsonl")) << wrong.output;
+}
+
+TEST_F(TokenizerCommand, TrainsWithoutBadLines) {
+  std::string good, bad;
+  for (int i = 0; i < 50; ++i) {
+    good += "{\"text\": \"the cat sat on the mat\"}\n";
+    bad += "{\"text\": \"the cat sat on the mat\"}\n" + std::string(i < 20 ? "{\"text\": 1}\n" : "");
+  }
+  const std::string output = (folder_ / "t.json").string();
+  const auto train = [&](const char* name, const std::string& text, const std::string& options) {
+    return run_program("tokenizer train --vocab-size 262 --output " + output + " --input " +
+                       folder_.write(name, text).string() + options);
+  };
+  ASSERT_EQ(train("good.jsonl", good, "").status, 0);
+  const std::string expected = slurp(output);
+  std::filesystem::remove(output);
+  const Outcome refused = train("bad.jsonl", bad, "");
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_TRUE(contains(refused.output, "bad.jsonl, line 2: ")) << refused.output;
+  EXPECT_FALSE(std::filesystem::exists(output));
+  const Outcome skipped = train("bad.jsonl", bad, " --skip-bad-lines");
+  EXPECT_EQ(skipped.status, 0);
+  EXPECT_TRUE(contains(skipped.output, "skipped: ") && contains(skipped.output, "20 lines skipped")) << skipped.output;
+  EXPECT_EQ(slurp(output), expected);
+  EXPECT_EQ(train("bad.txt", "a text\nbad \xff\n", "").status, 2);
+  const Outcome text = train("bad.txt", "a text\nbad \xff\nsame text\n", " --skip-bad-lines");
+  EXPECT_EQ(text.status, 0);
+  EXPECT_TRUE(contains(text.output, "bad.txt, line 2: not UTF-8 text")) << text.output;
+}
+
+TEST_F(TokenizerCommand, InterruptedTrainingWritesNothing) {
+  const std::string pipe_name = (folder_ / "pipe").string(), output = (folder_ / "t.json").string();
+  const Outcome outcome =
+      run_shell("mkfifo " + pipe_name + "; (echo some text; sleep 20) > " + pipe_name +
+                " & writer=$!; \"" TERA_PROGRAM "\" tokenizer train --input - --output " + output + " < " + pipe_name +
+                " & program=$!; sleep 0.5; kill -INT $program; wait $program; echo status $?; kill $writer");
+  EXPECT_TRUE(contains(outcome.output, "tera: interrupted; no tokenizer was written")) << outcome.output;
+  EXPECT_TRUE(contains(outcome.output, "status 130")) << outcome.output;
+  EXPECT_FALSE(std::filesystem::exists(output));
 }
 
 // Whatever its name, the first special token ends documents.

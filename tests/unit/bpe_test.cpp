@@ -10,6 +10,7 @@
 
 #include "tera/base/error.h"
 #include "tera/tokenizer/byte_level.h"
+#include "tests/support/expect_error.h"
 
 namespace tera {
 namespace {
@@ -191,6 +192,11 @@ TEST(Bpe, merges_that_do_not_fit_are_the_users_mistake) {
   EXPECT_THROW(BpeModel{data}, UserError);
   data.merges = {{0, 2}};
   EXPECT_THROW(BpeModel{data}, UserError);
+  data.byte_level = true;
+  data.tokens = {"\u00e9", "\u0101"};  // the bytes e9 and 01
+  data.merges = {{0, 1}};
+  EXPECT_EQ(test::message_of<UserError>([&] { BpeModel{data}; }), "merge 0 makes '\ufffd\x01', which is no token");
+  data.byte_level = false;
   data.merges.clear();
   data.merges_by_id = true;
   EXPECT_THROW(BpeModel{data}, UserError);

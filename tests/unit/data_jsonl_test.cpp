@@ -45,6 +45,26 @@ TEST(JsonlLine, FindsTheTextWhateverIsAroundIt) {
   EXPECT_EQ(texts_of("{\"deep\":" + deep + ",\"text\":\"a\"}"), Texts{"a"});
 }
 
+TEST(JsonlLine, GivesBackTheMemoryOfLongLines) {
+  JsonlParser parser({"text"});
+  const std::string long_text(std::size_t{20} << 20, 'x');
+  parser.parse("{\"text\":\"" + long_text + "\"}");
+  EXPECT_LT(parser.memory(), 1U << 20);  // nothing to decode
+  parser.parse("{\"text\":\"\\n" + long_text + "\"}");
+  EXPECT_EQ(parser.texts(0)[0].size(), long_text.size() + 1);
+  EXPECT_GT(parser.memory(), std::size_t{20} << 20);
+  parser.parse("{\"text\":\"\\n\"}");
+  EXPECT_LT(parser.memory(), 1U << 20);
+  std::string list = "{\"text\":[\"\"";
+  for (int i = 0; i < 500'000; ++i) list += ",\"\"";
+  const std::string line = list + "]}";
+  parser.parse(line);
+  EXPECT_EQ(parser.texts(0).size(), 500'001U);
+  parser.trim();
+  EXPECT_LT(parser.memory(), 1U << 20);
+  EXPECT_TRUE(parser.texts(0).empty());
+}
+
 TEST(JsonlLine, OfEqualKeysTheLastCounts) {
   EXPECT_EQ(texts_of(R"({"text":5,"text":"a","text":"b"})"), Texts{"b"});
   EXPECT_EQ(texts_of(R"({"text":"a","\u0074e\u0078t":"b"})"), Texts{"b"});

@@ -66,6 +66,30 @@ TEST(HuggingFace, LeavesOutWhatThePostProcessorAdds) {
   EXPECT_EQ(encode(*load(golden / "llama3.json", false), ""), Ids{});
 }
 
+// Metaspace that marks only where all text begins, behind normalizers that change what it begins with.
+TEST(HuggingFace, KnowsWhereTextBeginsAsTheReference) {
+  const json all = json::parse(std::ifstream(golden / "first_place.json"));
+  const TempFolder folder;
+  int marked = 0, unmarked = 0;
+  for (const json& test_case : all["cases"]) {
+    json file = all["file"];
+    file["normalizer"] = test_case["normalizer"];
+    file["pre_tokenizer"] = test_case["pre_tokenizer"];
+    folder.write("tokenizer.json", file.dump());
+    const auto tokenizer = load(folder / "tokenizer.json");
+    const auto encoder = tokenizer->make_encoder();
+    for (std::size_t i = 0; i < all["texts"].size(); ++i) {
+      Ids ids;
+      encoder->encode(all["texts"][i].get<std::string>(), ids);
+      EXPECT_EQ(ids, test_case["ids"][i].get<Ids>())
+          << all["texts"][i] << " by " << test_case["normalizer"] << " and " << test_case["pre_tokenizer"];
+      if (!ids.empty()) ++(tokenizer->decode(Ids{ids[0]}) == "\u2581" ? marked : unmarked);
+    }
+  }
+  EXPECT_GT(marked, 100);
+  EXPECT_GT(unmarked, 100);
+}
+
 // A small file that is right, to be made wrong.
 json small_file() {
   json vocab = json::object();
@@ -142,6 +166,26 @@ TEST_F(SmallFile, AddedTokensTakeTheLongestAndTheirSpaces) {
   EXPECT_EQ(encode(*tokenizer, "<r> <l>"), (Ids{15, 14}));
 }
 
+// What `tokenizers` does with such tokens is by chance, or cuts text everywhere.
+TEST_F(SmallFile, RefusesAddedTokensThatTheNormalizerSpoils) {
+  const json looked_for_behind{{"normalized", true}};
+  file_["normalizer"] = {{"type", "Lowercase"}};
+  file_["added_tokens"] = {added("<X>", looked_for_behind), added("<x>", looked_for_behind)};
+  EXPECT_TRUE(contains(refusal(file_), "added_tokens: '<X>' and '<x>' are the same behind the normalizer"));
+  file_["added_tokens"] = {added("<X>", looked_for_behind), added("<x>")};
+  EXPECT_EQ(encode(*make(file_), "<x>a<X>"), (Ids{13, 0, 12}));
+  file_["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};
+  file_["added_tokens"] = {added("  ", looked_for_behind)};
+  EXPECT_TRUE(contains(refusal(file_), "added_tokens: the normalizer leaves nothing of '  '"));
+}
+
+TEST_F(SmallFile, RefusesTextThatTheNormalizerMakesTooLong) {
+  file_["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(1 << 20, 'b')}};
+  const auto tokenizer = make(file_);
+  const std::string message = message_of<UserError>([&] { encode(*tokenizer, std::string(5000, 'a')); });
+  EXPECT_TRUE(contains(message, "the normalizer makes more than 1073741824 bytes")) << message;
+}
+
 TEST_F(SmallFile, RefusesModelsThatAreWrong) {
   const auto with_model = [&](const char* key, json value) {
     json file = file_;
@@ -177,6 +221,8 @@ TEST_F(SmallFile, RefusesWhatItDoesNotHaveAndNamesIt) {
     return refusal(file);
   };
   EXPECT_TRUE(contains(with("version", "2.0"), "version"));
+  EXPECT_TRUE(contains(with("pre_tokeniser", {{"type", "Whitespace"}}), "tokenizer.json: pre_tokeniser is not known"));
+  EXPECT_TRUE(contains(with("post_processors", nullptr), "post_processors is not known"));
   EXPECT_TRUE(contains(with("normalizer", {{"type", "Magic"}}), "Magic"));
   EXPECT_TRUE(contains(with("pre_tokenizer", {{"type", "UnicodeScripts"}}), "pre_tokenizer.type"));
   EXPECT_TRUE(contains(with("pre_tokenizer", {{"type", "Digits"}}), "pre_tokenizer.individual_digits is missing"));

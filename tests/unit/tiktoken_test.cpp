@@ -7,6 +7,7 @@
 
 #include "tera/base/error.h"
 #include "tera/tokenizer/tiktoken_file.h"
+#include "tests/support/expect_error.h"
 
 namespace tera {
 namespace {
@@ -100,6 +101,13 @@ TEST_F(TiktokenTest, lines_have_their_ranks_as_ids) {
 TEST_F(TiktokenTest, an_expression_that_is_not_known_drops_what_it_does_not_match) {
   const auto tokenizer = make_tiktoken({.model = write_lines(), .pattern = R"(\p{L}+|\p{N})"});
   EXPECT_EQ(encode(*tokenizer, "he, the 1!"), (Ids{257, 't', 257, '1'}));
+}
+
+TEST_F(TiktokenTest, a_vocab_size_must_be_a_number_of_tokens) {
+  for (const char* name : {"x.json", "x.tiktoken"})
+    EXPECT_EQ(test::message_of<UserError>(
+                  [&] { make_tiktoken({.model = write(name, "[]"), .pattern = "v2", .vocab_size = -5}); }),
+              "a vocab_size of -5 is no number of tokens; 0 means the default");
 }
 
 TEST_F(TiktokenTest, bad_files_are_told_with_their_place) {

@@ -363,6 +363,19 @@ def unigram(work):
     return of_file(work / "unigram.json", tokenizer)
 
 
+def unigram_first(work):
+    """As newer T5's: only what begins a text is marked, behind a normalizer that may take its beginning away."""
+    path = unigram_model(work)
+    tokenizer = Tokenizer(models.Unigram(spm_pieces(path), unk_id=2, byte_fallback=False))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Precompiled(sentence_piece_file.charsmap(path.read_bytes())),
+                                                 normalizers.Strip(True, False), normalizers.NFKD()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace("▁", "first", True)
+    tokenizer.decoder = decoders.Metaspace("▁", "first", True)
+    tokenizer.add_special_tokens(["<pad>", "</s>", "<unk>"])
+    tokenizer.add_tokens([AddedToken("the"), AddedToken("1")])
+    return of_file(work / "unigram_first.json", tokenizer)
+
+
 def unigram_sentence_piece(work):
     import sentencepiece
     path = unigram_model(work)
@@ -380,7 +393,7 @@ CASES = {
     "mistral_first_split": mistral_metaspace("first", True), "mistral_never": mistral_metaspace("never", True), "gemma_like": gemma_like,
     "mistral_v1": sentence_piece("mistral_v1"), "mistral_v2": sentence_piece("mistral_v2"),
     "mistral_v3": sentence_piece("mistral_v3"), "minilm": minilm, "bert_lower": bert_vocab(True),
-    "bert_case": bert_vocab(False), "unigram": unigram, "unigram_sentence_piece": unigram_sentence_piece,
+    "bert_case": bert_vocab(False), "unigram": unigram, "unigram_first": unigram_first, "unigram_sentence_piece": unigram_sentence_piece,
 }
 
 

@@ -3,6 +3,8 @@
     python tools/reference/dump_tokenizers.py     writes tests/golden/tokenizer
 
 NAME.json is a tokenizer.json; NAME.jsonl has a line for each string: its text, its ids, and what they decode to.
+first_place.json has normalizers and pre-tokenizers around a Metaspace that marks only where all text begins, with the
+ids of some texts for each.
 """
 import json
 import os
@@ -137,6 +139,47 @@ def mixed():
     return tokenizer
 
 
+def first_place():
+    """Where does a text begin, behind normalizers that take away, replace or add what it began with?"""
+    metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}
+    characters = {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}
+
+    def replace(pattern, content, kind="String"):
+        return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+
+    def sequence(*steps):
+        return {"type": "Sequence", "normalizers": list(steps)}
+
+    strip, lower = {"type": "Strip", "strip_left": True, "strip_right": True}, {"type": "Lowercase"}
+    prepend = {"type": "Prepend", "prepend": "xy"}
+    bert = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": True,
+            "lowercase": True}
+    charsmap = json.loads((ROOT / "tests/golden/data/text_steps.json").read_text())["normalizers"]["steps"]
+    precompiled = next(step["json"] for step in charsmap if step["json"]["type"] == "Precompiled")
+    plain = [None, strip, lower, prepend, replace("a", ""), replace("a", "z"), replace("ab", "z"),
+             replace("[ab]+", "zz", "Regex"), bert, precompiled, *({"type": form} for form in
+             ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Nmt", "ByteLevel")),
+             sequence(strip, prepend), sequence(prepend, strip), sequence({"type": "NFKC"}, replace("2", "")),
+             sequence({"type": "NFKD"}, {"type": "StripAccents"}, lower, precompiled)]
+    texts = ["ab", " ab", "  a b", "abab", "Ab", "\u00bd1", "\u0130a", "\u00e9\u0323a", "e\u0301b", "\u0301a", "\u0323\u0301",
+             "\u200bab", "\u0007a", "\u0000b", "\u4e2da", "\uac01b", "\u1100\u1161\u11a8", "\ufb01x", "\u0344a", "\ufdfa",
+             "\u2581a", "<T>ab", " <T> ab", "1\u00bd", "\r\na", "\u3000a", "\uff76\uff9e", "", " "]
+    names = ["<unk>", *sorted(set("".join(texts)) | {chr(c) for c in range(0x20, 0x180)} | set("\u2044\u2581"))]
+    token = {"single_word": False, "lstrip": False, "rstrip": False, "special": False}
+    file = {"version": "1.0", "added_tokens": [dict(token, id=len(names), content="<T>", normalized=False),
+                                               dict(token, id=len(names) + 1, content="1", normalized=True)],
+            "model": {"type": "Unigram", "unk_id": 0, "vocab": [[name, -1.0] for name in names]}}
+    cases = []
+    for normalizer in plain:
+        for pre_tokenizer in (metaspace, {"type": "Sequence", "pretokenizers": [characters, metaspace]}):
+            parts = {"normalizer": normalizer, "pre_tokenizer": pre_tokenizer}
+            tokenizer = Tokenizer.from_str(json.dumps({**file, **parts}))
+            cases.append({**parts, "ids": [tokenizer.encode(text).ids for text in texts]})
+    lines = ",\n".join(json.dumps(case) for case in cases)
+    head = f'"file": {json.dumps(file)},\n"texts": {json.dumps(texts)}'
+    (FOLDER / "first_place.json").write_text(f'{{{head},\n"cases": [\n{lines}]}}\n')
+
+
 def dump(name, tokenizer):
     FOLDER.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(FOLDER / f"{name}.json"), pretty=False)
@@ -161,6 +204,7 @@ def main():
     dump("word_piece", word_piece())
     dump("unigram", unigram())
     dump("mixed", mixed())
+    first_place()
 
 
 if __name__ == "__main__":
