@@ -6,7 +6,7 @@ BUILD := build/release
 CPP_FILES = $(shell scripts/list-sources)
 LABELS := cpu|mpi
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS := index jsonl tokenizer_json
+FUZZ_TARGETS := hf_config hf_index index jsonl manifest safetensors tokenizer_json
 TEST = ctest --output-on-failure --no-tests=error -j $(JOBS) -L "$(LABELS)" $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
@@ -37,9 +37,11 @@ slow: build  ## checks that take minutes: every layout of the sweep
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -L slow $(CTEST_ARGS)
 
 # Only what runs threads that talk much; `make tsan` builds and runs everything.
-tsan-layouts: bootstrap  ## ranks as threads under ThreadSanitizer: two dozen layouts; preprocessing
+tsan-layouts: bootstrap  ## ranks as threads under ThreadSanitizer: two dozen layouts; preprocessing; checkpoints
 	@cmake --preset tsan
-	@cmake --build build/tsan -j $(JOBS) --target comm_test sweep_test data_preprocess_test
+	@cmake --build build/tsan -j $(JOBS) --target comm_test sweep_test data_preprocess_test safetensors_test checkpoint_resume_test
+	@build/tsan/bin/safetensors_test --gtest_brief=1 --gtest_filter='FilePasses.*'
+	@build/tsan/bin/checkpoint_resume_test --gtest_brief=1 --gtest_filter='*IntervalAndKeepLast:CheckpointLayouts.*'
 	@build/tsan/bin/data_preprocess_test --gtest_brief=1
 	@build/tsan/bin/comm_test --gtest_brief=1
 	@build/tsan/bin/sweep_test --gtest_brief=1 --gtest_filter='SweepFew.*'

@@ -9,6 +9,9 @@ namespace tera {
 void add_train_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
+void add_logits_command(CLI::App& app);
+void add_export_command(CLI::App& app);
+void add_import_command(CLI::App& app);
 void add_config_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
 void add_dataset_command(CLI::App& app);

@@ -17,6 +17,7 @@
 #include "tera/base/file.h"
 #include "tera/base/log.h"
 #include "tera/checkpoint/checkpoint.h"
+#include "tera/checkpoint/hf_describe.h"
 #include "tera/checkpoint/safetensors.h"
 #include "tera/config/load.h"
 #include "tera/data/dataset_report.h"
@@ -36,7 +37,7 @@ constexpr int bar_columns = 40;
 struct Options {
   std::string path;
   TokenizerArguments tokenizer;
-  bool json = false;
+  bool json = false, verify = false;
 };
 
 struct Findings {
@@ -127,14 +128,39 @@ std::vector<fs::path> safetensors_in(const fs::path& folder) {
   return files;
 }
 
-Findings inspect_checkpoint(const fs::path& path) {
+// What a checkpoint's manifest lists; files are there with their sizes, or it would not have been opened.
+void add_manifest(const Manifest& manifest, Rows& rows) {
+  std::int64_t parameters = 0;
+  std::uint64_t bytes = 0;
+  std::set<std::string_view> dtypes;
+  bool optimizer = false;
+  for (const auto& [name, tensor] : manifest.tensors) {
+    const bool state = name.starts_with("optimizer.");
+    optimizer = optimizer || state;
+    if (state) continue;
+    parameters += count(tensor.shape);
+    dtypes.insert(name_of(tensor.dtype));
+  }
+  for (const ManifestFile& file : manifest.files) bytes += file.bytes;
+  rows["samples"] = manifest.source.consumed_samples;
+  rows["files"] = manifest.files.size();
+  rows["tensors"] = manifest.tensors.size();
+  rows["parameters"] = parameters;
+  rows["dtype"] = fmt::format("{}", fmt::join(dtypes, ", "));
+  rows["optimizer"] = optimizer;
+  rows["bytes"] = bytes;
+}
+
+Findings inspect_checkpoint(const fs::path& path, bool verify) {
   const Checkpoint checkpoint(path);
   const LoadedConfig loaded =
       load_config_text(checkpoint.config_yaml(), (checkpoint.folder() / "manifest.json").string());
   Findings found;
   found.rows = {{"kind", "checkpoint"}, {"path", checkpoint.folder().string()}, {"step", checkpoint.step()}};
   if (loaded.config.model.arch) found.rows["arch"] = name_of(*loaded.config.model.arch);
-  add_tensors(safetensors_in(checkpoint.folder()), found.rows);
+  add_manifest(checkpoint.manifest(), found.rows);
+  if (verify) checkpoint.verify();
+  if (verify) found.rows["checksums"] = checkpoint.manifest().version == 1 ? "none in version 1" : "good";
   return found;
 }
 
@@ -149,15 +175,26 @@ void add_tokenizer(const TokenizerOptions& options, Rows& rows) {
   rows["unk"] = id(tokenizer->unk());
 }
 
-Findings inspect_hugging_face(const fs::path& folder) {
-  Findings found;
-  found.rows = {{"kind", "Hugging Face folder"}, {"path", folder.string()}};
+// What can be told of a folder that holds no model that tera can compute with.
+Rows describe_unknown(const fs::path& folder) {
+  Rows rows{{"kind", "Hugging Face folder"}, {"path", folder.string()}};
   if (path_exists(folder / "config.json")) {
     const nlohmann::json config = read_json_file(folder / "config.json", max_json_bytes);
     for (const char* key : {"model_type", "num_hidden_layers", "hidden_size", "vocab_size", "torch_dtype"})
-      if (config.is_object() && config.contains(key)) found.rows[fmt::format("config.{}", key)] = config[key];
+      if (config.is_object() && config.contains(key)) rows[fmt::format("config.{}", key)] = config[key];
   }
-  if (const auto files = safetensors_in(folder); !files.empty()) add_tensors(files, found.rows);
+  if (const auto files = safetensors_in(folder); !files.empty()) add_tensors(files, rows);
+  return rows;
+}
+
+Findings inspect_hugging_face(const fs::path& folder) {
+  Findings found;
+  try {
+    found.rows = describe_hf_folder(folder);
+  } catch (const UserError& problem) {
+    found.rows = describe_unknown(folder);
+    if (path_exists(folder / "config.json")) found.rows["problem"] = problem.what();
+  }
   if (path_exists(folder / "tokenizer.json"))
     add_tokenizer({.type = TokenizerKind::hugging_face, .model = folder.string()}, found.rows);
   return found;
@@ -185,8 +222,8 @@ Findings inspect_tokenizer(const std::string& path, TokenizerKind kind, const Op
   return found;
 }
 
-Findings inspect_folder(const fs::path& path) {
-  if (path_exists(path / "manifest.json") || path_exists(path / "latest")) return inspect_checkpoint(path);
+Findings inspect_folder(const fs::path& path, bool verify) {
+  if (path_exists(path / "manifest.json") || path_exists(path / "latest")) return inspect_checkpoint(path, verify);
   if (path_exists(path / "config.json") || path_exists(path / "tokenizer.json") || !safetensors_in(path).empty())
     return inspect_hugging_face(path);
   fail_user("{}: no checkpoint (manifest.json, latest) and no Hugging Face folder (config.json, tokenizer.json)",
@@ -198,7 +235,7 @@ Findings inspect(const Options& options) {
   if (path.extension() == ".idx" || path.extension() == ".bin")
     return inspect_dataset(path.replace_extension().string(), options);
   if (path_exists(options.path + ".idx")) return inspect_dataset(options.path, options);
-  if (is_folder(path)) return inspect_folder(path);
+  if (is_folder(path)) return inspect_folder(path, options.verify);
   if (!path_exists(path)) {
     dataset_prefix(options.path);  // it may know what was meant
     fail_user("{}: there is no such file or folder, and no dataset {}.idx", options.path, options.path);
@@ -255,6 +292,7 @@ void add_inspect_command(CLI::App& app) {
       ->required()
       ->type_name("PATH");
   command->add_flag("--json", options->json, "as one line of JSON");
+  command->add_flag("--verify", options->verify, "of a checkpoint: read every file again and check its checksum");
   options->tokenizer.add_to(*command);
   command->callback([options] { run_inspect(*options); });
 }

@@ -32,6 +32,9 @@ void add_commands(CLI::App& app) {
   add_train_command(app);
   add_plan_command(app);
   add_generate_command(app);
+  add_logits_command(app);
+  add_export_command(app);
+  add_import_command(app);
   add_config_command(app);
   add_bench_command(app);
   add_preprocess_command(app);

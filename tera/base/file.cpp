@@ -154,6 +154,18 @@ void AppendFile::append(std::string_view text) {
   fail_with_reason("write", path_, reason);
 }
 
+void read_at(const FileDescriptor& file, std::uint64_t offset, std::span<std::byte> out,
+             const std::filesystem::path& path) {
+  while (!out.empty()) {
+    const ssize_t n = ::pread(file.get(), out.data(), out.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_with_reason("read", path, errno);
+    require_user(n > 0, "{} ended early: another program has shortened it", path.string());
+    out = out.subspan(static_cast<std::size_t>(n));
+    offset += static_cast<std::uint64_t>(n);
+  }
+}
+
 void write_all(int fd, std::string_view text, std::string_view name) {
   std::size_t written = 0;
   const int reason = write_fully(fd, text.data(), text.size(), -1, written);

@@ -72,6 +72,10 @@ class AppendFile {
   FileDescriptor file_;
 };
 
+// Exactly so many bytes of an open file, from a place on; `path` is for the message.
+void read_at(const FileDescriptor& file, std::uint64_t offset, std::span<std::byte> out,
+             const std::filesystem::path& path);
+
 // All bytes, through interruptions and short writes; `name` is for the message.
 void write_all(int fd, std::string_view text, std::string_view name);
 

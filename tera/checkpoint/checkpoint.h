@@ -1,67 +1,97 @@
 #pragma once
-// Checkpoints on disk, in a first form: the weights, whole, and the config they were trained with.
+// A checkpoint on disk, and how a model takes what it needs of it. Tensors are stored as the slices that the ranks had
+// which wrote them; whoever reads asks for slices of its own, and gets them from those bytes alone:
 //
-//   DIR/latest                        names the newest complete one
-//   DIR/step_00000100/manifest.json   step, config, every tensor with dtype, shape and the file it is in
-//   DIR/step_00000100/model.safetensors
-//   DIR/step_00000100/tokenizer.json  and the like: the tokenizer's files, as they were
+//   written by tp 2       [ rank 0 | rank 1 ]
+//   read with tp 1, dp 3  [  0  |  1  |  2  ]
 //
-// A checkpoint is written beside (step_00000100.writing), synced, then published by one rename; one that it replaces is
-// moved aside (step_00000100.old) and removed only then, so that a complete one exists at every moment. Tensors have
-// their Hugging Face names and layouts. What is read is not trusted: sizes must be the manifest's, links are refused.
+// What is read is not trusted: the manifest is checked as a whole, sizes must be the manifest's, links are refused.
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "tera/base/file.h"
 #include "tera/checkpoint/manifest.h"
+#include "tera/checkpoint/model_state.h"
 
 namespace tera {
 
-class GatherWeights;
 class Ops;
-class ParamStore;
 class SafetensorsFile;
-struct ModelShape;
-struct ModelTensor;
-struct Part;
 
-// All ranks call it; the first writes. The files do not depend on how the model is cut over ranks. Returns the folder
-// that was published. If all was written but cannot be published, it is kept, and the UserError says where.
-std::filesystem::path save_checkpoint(const std::filesystem::path& root, const CheckpointSource& source,
-                                      GatherWeights& weights);
-// Of a store that holds the whole model.
-std::filesystem::path save_checkpoint(const std::filesystem::path& root, const CheckpointSource& source,
-                                      const ParamStore& params, Ops& ops);
+// Every `ranks`-th file, beginning with `rank`: together, ranks verify each file once.
+struct VerifyShare {
+  int rank = 0, ranks = 1;
+};
 
 class Checkpoint {
  public:
-  // `path` is a step's folder, or a folder of checkpoints: then the latest is taken.
+  // `path` is a step's folder, or a folder of checkpoints: then the newest complete one is taken.
   explicit Checkpoint(const std::filesystem::path& path);
 
   const std::filesystem::path& folder() const { return folder_; }
+  const Manifest& manifest() const { return manifest_; }
+  const CheckpointSource& source() const { return manifest_.source; }
   std::int64_t step() const { return manifest_.source.step; }
   const std::string& config_yaml() const { return manifest_.source.config_yaml; }
-  bool has_file(const std::string& name) const { return manifest_.files.contains(name); }
+  const ManifestTensor* find(std::string_view name) const;
+  bool has_file(std::string_view name) const;
+  std::filesystem::path path(std::size_t file) const { return folder_ / manifest_.files[file].name; }
+  FileDescriptor open(std::size_t file) const;
+  // UserError when a file is not what was written. Version 1 has no checksums.
+  void verify() const;
 
-  // Every parameter must be there, with its shape, and nothing else.
-  void load_weights(ParamStore& params, Ops& ops) const;
-  // Into what one rank holds of a model; there must be nothing that is not the model's.
-  void load_weights(ParamStore& params, Ops& ops, const ModelShape& model) const;
+  // Every parameter must be there, with its shape, and nothing that is not the model's.
+  void load_weights(ParamStore& params, Ops& ops) const;                           // a store that holds the whole model
+  void load_weights(ParamStore& params, Ops& ops, const ModelShape& model) const;  // what one rank holds of a model
+
+  // All that a rank keeps; of the optimizer nothing when only the weights are asked for. Where data-parallel ranks
+  // have shares, each gets its own, and weights that are kept whole are to be handed round. A share of the files is
+  // verified in the same reading.
+  enum class Take : std::uint8_t { everything, weights };
+  void load(const ModelState& state, Take take, Ops& ops, const std::optional<VerifyShare>& verified = {}) const;
 
  private:
-  void load_listed(ParamStore& params, Ops& ops, std::span<const ModelTensor> model) const;
+  void read_version_1();
 
   std::filesystem::path folder_;
   Manifest manifest_;
 };
 
+// Reads slices of a checkpoint, which outlives it; keeps files open. One for each thread.
+class CheckpointReader {
+ public:
+  explicit CheckpointReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+
+  // Elements of a slice as dtype `as`: floats are converted, all else must be what it is. `transposed` is the model's
+  // flag (ModelTensor), for version 1.
+  void read(std::string_view name, const TensorSlice& slice, DType as, std::span<std::byte> out,
+            bool transposed = false);
+  std::vector<float> read_floats(std::string_view name, bool transposed = false);  // all of it, [out,in]
+  // Asks the system to bring what a later read of the slice needs.
+  void expect(std::string_view name, const TensorSlice& slice);
+
+ private:
+  const FileDescriptor& open(std::size_t file);
+  void read_piece(const ManifestTensor& tensor, const ManifestPiece& piece, const TensorSlice& slice, DType as,
+                  std::span<std::byte> out);
+  void read_bytes(std::size_t file, std::uint64_t offset, std::span<std::byte> out);
+
+  const Checkpoint& checkpoint_;
+  std::map<std::size_t, FileDescriptor> files_;
+  std::vector<std::byte> window_;
+};
+
 // Every parameter from a file that has them under their outside names; other tensors in it are ignored.
 void load_weights(const SafetensorsFile& file, ParamStore& params, Ops& ops);
 
-// A tensor as files hold it, turned into the [out,in] order of the parameter.
+// A tensor as Hugging Face's files hold it, turned into the [out,in] order of the parameter.
 std::vector<float> to_model_layout(std::vector<float> values, const Part& part);
 
 }  // namespace tera

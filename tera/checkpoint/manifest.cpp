@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "tera/base/error.h"
 
@@ -12,8 +15,6 @@ namespace tera {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr int format_version = 1;
 
 // The value of a key, or null: of another kind than any that is looked for.
 const Json& find(const Json& object, const char* key) {
@@ -28,71 +29,167 @@ std::optional<std::int64_t> count_of(const Json& value) {
   return value.get<std::int64_t>();
 }
 
-std::optional<std::vector<std::int64_t>> counts_of(const Json& list) {
-  if (!list.is_array()) return std::nullopt;
-  std::vector<std::int64_t> counts;
+// One dim or two, none of them empty, and a product that can be counted in bytes.
+std::optional<Shape> shape_of(const Json& list) {
+  if (!list.is_array() || list.empty() || list.size() > 2) return std::nullopt;
+  Shape shape;
+  std::int64_t bytes = 8;
   for (const Json& value : list) {
-    const auto count = count_of(value);
-    if (!count) return std::nullopt;
-    counts.push_back(*count);
+    const auto dim = count_of(value);
+    if (!dim || *dim == 0 || __builtin_mul_overflow(bytes, *dim, &bytes)) return std::nullopt;
+    shape[shape.rank++] = *dim;
   }
-  return counts;
+  return shape;
+}
+
+std::optional<DType> dtype_of_name(const Json& name) {
+  for (const auto& [dtype, known] : EnumNames<DType>::values)
+    if (name == known) return dtype;
+  return std::nullopt;
 }
 
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
-CheckpointSource read_source(const Json& manifest, const std::string& where) {
-  const auto step = count_of(find(manifest, "step"));
-  const Json& config = find(manifest, "config");
-  require_user(step && config.is_string(), "{}: 'step' or 'config' is missing", where);
-  return {.step = *step, .config_yaml = config.get<std::string>(), .carried = {}};
+// Numbers under their keys; false when one is missing or no count.
+bool read_counts(const Json& object, std::initializer_list<std::pair<const char*, std::int64_t*>> fields) {
+  return std::ranges::all_of(fields, [&](const auto& field) {
+    const auto count = count_of(find(object, field.first));
+    if (count) *field.second = *count;
+    return count.has_value();
+  });
 }
 
-std::map<std::string, std::uint64_t> read_files(const Json& files, const std::string& where) {
+CheckpointSource read_source(const Json& manifest, int version, const std::string& where) {
+  CheckpointSource source;
+  const Json& config = find(manifest, "config");
+  require_user(read_counts(manifest, {{"step", &source.step}}) && config.is_string(),
+               "{}: 'step' or 'config' is missing", where);
+  source.config_yaml = config.get<std::string>();
+  require_user(version == 1 || read_counts(manifest, {{"consumed_samples", &source.consumed_samples},
+                                                      {"updates", &source.updates},
+                                                      {"seed", &source.seed}}),
+               "{}: 'consumed_samples', 'updates' or 'seed' is missing", where);
+  return source;
+}
+
+std::optional<std::uint32_t> checksum_of(const Json& value) {
+  if (!value.is_string()) return std::nullopt;
+  const auto& text = value.get_ref<const std::string&>();
+  std::uint32_t sum = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), sum, 16);
+  if (error != std::errc{} || text.size() != 8 || end != text.data() + text.size()) return std::nullopt;
+  return sum;
+}
+
+std::vector<ManifestFile> read_files(const Json& files, int version, const std::string& where) {
   require_user(files.is_object(), "{}: 'files' is missing", where);
-  std::map<std::string, std::uint64_t> sizes;
+  std::vector<ManifestFile> all;  // in the order of names, as JSON's objects are here
   for (const auto& [name, file] : files.items()) {
     require_user(is_plain_name(name), "{}: '{:.200}' is not the name of a file in this folder", where, name);
     const auto bytes = count_of(find(file, "bytes"));
     require_user(bytes.has_value(), "{}: file '{:.200}' has no 'bytes'", where, name);
-    sizes[name] = static_cast<std::uint64_t>(*bytes);
+    const auto checksum = checksum_of(find(file, "crc32c"));
+    require_user(version == 1 || checksum, "{}: file '{:.200}' has no 'crc32c' of eight hexadecimal digits", where,
+                 name);
+    all.push_back({name, static_cast<std::uint64_t>(*bytes), checksum.value_or(0)});
   }
-  return sizes;
+  return all;
 }
 
-// `name` is for messages.
-ManifestTensor read_tensor(const Json& tensor, const std::string& where, const std::string& name) {
-  const Json &dtype = find(tensor, "dtype"), &pieces = find(tensor, "pieces");
-  const auto shape = counts_of(find(tensor, "shape"));
-  require_user(dtype.is_string() && shape && pieces.is_array(), "{}: tensor '{:.200}' lacks dtype, shape or pieces",
-               where, name);
-  require_user(pieces.size() == 1, "{}: tensor '{:.200}' is in {} pieces; this program reads tensors in one", where,
-               name, pieces.size());
-  const Json& file = find(pieces[0], "file");
-  require_user(file.is_string(), "{}: the piece of tensor '{:.200}' names no file", where, name);
-  const std::vector<std::int64_t> origin(shape->size(), 0);
-  require_user(counts_of(find(pieces[0], "begin")) == origin && counts_of(find(pieces[0], "shape")) == shape,
-               "{}: the piece of tensor '{:.200}' is not the whole tensor; this program reads no other", where, name);
-  return {.dtype = dtype.get<std::string>(), .shape = *shape, .file = file.get<std::string>()};
+// What the tensors of one manifest are read with.
+struct TensorReader {
+  const std::vector<ManifestFile>& files;
+  int version;
+  const std::string& where;
+  const std::string& name;
+
+  ManifestTensor read(const Json& tensor) const {
+    const auto dtype = dtype_of_name(find(tensor, "dtype"));
+    const auto shape = shape_of(find(tensor, "shape"));
+    const Json& pieces = find(tensor, "pieces");
+    require_user(dtype && shape && pieces.is_array(), "{}: tensor '{:.200}' lacks a known dtype, shape or pieces",
+                 where, name);
+    ManifestTensor read{*dtype, *shape, {}};
+    for (const Json& piece : pieces) read.pieces.push_back(read_piece(piece, read));
+    check_cover(read);
+    return read;
+  }
+
+ private:
+  ManifestPiece read_piece(const Json& json, const ManifestTensor& tensor) const {
+    const Json& file = find(json, "file");
+    require_user(file.is_string(), "{}: a piece of tensor '{:.200}' names no file", where, name);
+    const auto listed = std::ranges::lower_bound(files, file.get_ref<const std::string&>(), {}, &ManifestFile::name);
+    require_user(listed != files.end() && listed->name == file,
+                 "{}: tensor '{:.200}' is in '{:.200}', which 'files' does not list", where, name,
+                 file.get_ref<const std::string&>());
+    ManifestPiece piece{.file = static_cast<std::size_t>(listed - files.begin()), .slice = whole_slice(tensor.shape)};
+    if (version == 1) return piece;
+    std::int64_t offset = 0;
+    TensorSlice& slice = piece.slice;
+    require_user(read_counts(json, {{"offset", &offset},
+                                    {"split", &slice.split},
+                                    {"begin", &slice.begin},
+                                    {"end", &slice.end},
+                                    {"from", &slice.from},
+                                    {"to", &slice.to}}) &&
+                     fits(slice, tensor.shape),
+                 "{}: a piece of tensor '{:.200}' is no slice of it", where, name);
+    piece.offset = static_cast<std::uint64_t>(offset);
+    const auto bytes = static_cast<std::uint64_t>(slice.elements()) * size_of(tensor.dtype);
+    require_user(bytes <= listed->bytes && piece.offset <= listed->bytes - bytes,
+                 "{}: a piece of tensor '{:.200}' ends behind the end of '{:.200}'", where, name, listed->name);
+    return piece;
+  }
+
+  void check_cover(const ManifestTensor& tensor) const {
+    std::vector<TensorSlice> slices;
+    for (const ManifestPiece& piece : tensor.pieces) slices.push_back(piece.slice);
+    const std::string problem = why_not_a_cover(std::move(slices), tensor.shape);
+    require_user(problem.empty(), "{}: the pieces of tensor '{:.200}' are not the whole tensor: {}", where, name,
+                 problem);
+  }
+};
+
+Json format_piece(const ManifestPiece& piece, const std::string& file) {
+  const TensorSlice& slice = piece.slice;
+  return {{"file", file},     {"offset", piece.offset}, {"split", slice.split}, {"begin", slice.begin},
+          {"end", slice.end}, {"from", slice.from},     {"to", slice.to}};
+}
+
+Json format_tensors(const Manifest& manifest) {
+  Json tensors = Json::object();
+  for (const auto& [name, tensor] : manifest.tensors) {
+    Json pieces = Json::array();
+    for (const ManifestPiece& piece : tensor.pieces)
+      pieces.push_back(format_piece(piece, manifest.files[piece.file].name));
+    const std::vector<std::int64_t> dims(tensor.shape.dim.begin(), tensor.shape.dim.begin() + tensor.shape.rank);
+    tensors[name] = {{"dtype", name_of(tensor.dtype)}, {"shape", dims}, {"pieces", std::move(pieces)}};
+  }
+  return tensors;
 }
 
 }  // namespace
 
 std::string format_manifest(const Manifest& manifest) {
-  Json tensors = Json::object(), files = Json::object();
-  for (const auto& [name, tensor] : manifest.tensors) {
-    const std::vector<std::int64_t> origin(tensor.shape.size(), 0);
-    const Json piece{{"file", tensor.file}, {"begin", origin}, {"shape", tensor.shape}};
-    tensors[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"pieces", Json::array({piece})}};
-  }
-  for (const auto& [name, bytes] : manifest.files) files[name] = {{"bytes", bytes}};
-  const Json json{{"format", "teratron"},          {"version", format_version},
-                  {"step", manifest.source.step},  {"config", manifest.source.config_yaml},
-                  {"tensors", std::move(tensors)}, {"files", std::move(files)}};
+  Json files = Json::object();
+  for (const ManifestFile& file : manifest.files)
+    files[file.name] = {{"bytes", file.bytes}, {"crc32c", fmt::format("{:08x}", file.crc32c)}};
+  const CheckpointSource& source = manifest.source;
+  const Json json{{"format", "teratron"},
+                  {"version", 2},
+                  {"order", "[out,in]"},
+                  {"step", source.step},
+                  {"consumed_samples", source.consumed_samples},
+                  {"updates", source.updates},
+                  {"seed", source.seed},
+                  {"config", source.config_yaml},
+                  {"tensors", format_tensors(manifest)},
+                  {"files", std::move(files)}};
   try {
-    return json.dump(1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::strict);
+    return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::strict) + "\n";
   } catch (const Json::exception&) {
     fail_user("the config cannot be stored in a checkpoint: it is not UTF-8 text");
   }
@@ -102,18 +199,15 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   require_user(json.is_object() && find(json, "format") == "teratron", "{}: not a manifest of a checkpoint", where);
   const Json& version = find(json, "version");
-  require_user(version == format_version, "{}: version {}, this program reads version {}", where,
-               version.is_null() ? "none" : version.dump(-1, ' ', false, Json::error_handler_t::replace),
-               format_version);
-  Manifest manifest{.source = read_source(json, where), .tensors = {}, .files = read_files(find(json, "files"), where)};
+  require_user(version == 1 || version == 2, "{}: version {}, this program reads versions 1 and 2", where,
+               version.is_null() ? "none" : version.dump(-1, ' ', false, Json::error_handler_t::replace));
+  Manifest manifest{.version = version.get<int>(), .source = {}, .tensors = {}, .files = {}};
+  manifest.source = read_source(json, manifest.version, where);
+  manifest.files = read_files(find(json, "files"), manifest.version, where);
   const Json& tensors = find(json, "tensors");
   require_user(tensors.is_object(), "{}: 'tensors' is missing", where);
-  for (const auto& [name, tensor] : tensors.items()) {
-    ManifestTensor read = read_tensor(tensor, where, name);
-    require_user(manifest.files.contains(read.file),
-                 "{}: tensor '{:.200}' is in '{:.200}', which 'files' does not list", where, name, read.file);
-    manifest.tensors.emplace(name, std::move(read));
-  }
+  for (const auto& [name, tensor] : tensors.items())
+    manifest.tensors.emplace(name, TensorReader{manifest.files, manifest.version, where, name}.read(tensor));
   return manifest;
 }
 

@@ -1,38 +1,62 @@
 #pragma once
-// manifest.json of a checkpoint: the step, the config, every tensor with dtype, shape and the file it is in, and the
-// size of every file. Names in it are data from outside: a file is one inside the folder, never a path.
+// manifest.json of a checkpoint: how far training was, the config, every tensor with dtype, shape and where its slices
+// lie, and size and checksum of every file. What it says is data from outside: a file is one inside the folder, never a
+// path, and slices cover their tensor, each element once.
+//
+// Version 1 had the weights alone, whole, in one file and in the order of Hugging Face's files.
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tera/checkpoint/tensor_slice.h"
+#include "tera/tensor/dtype.h"
+
 namespace tera {
 
+// How far training was, and of what.
 struct CheckpointSource {
   std::int64_t step = 0;
-  std::string config_yaml;                     // as `tera train` would take it
-  std::vector<std::filesystem::path> carried;  // files to copy along under their names: the tokenizer's
+  std::string config_yaml;  // as `tera train` would take it
+  std::int64_t consumed_samples = 0;
+  std::int64_t updates = 0;  // of the optimizer
+  std::int64_t seed = 0;     // all randomness is a function of it and of a counter
+};
+
+struct ManifestFile {
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::uint32_t crc32c = 0;
+  bool operator==(const ManifestFile&) const = default;
+};
+
+struct ManifestPiece {
+  std::size_t file = 0;      // of Manifest::files
+  std::uint64_t offset = 0;  // bytes from the beginning of the file
+  TensorSlice slice;
+  bool operator==(const ManifestPiece&) const = default;
 };
 
 struct ManifestTensor {
-  std::string dtype;                // as name_of() has it
-  std::vector<std::int64_t> shape;  // as in the file
-  std::string file;                 // one of Manifest::files; the format allows pieces, today one holds the whole
+  DType dtype = DType::f32;
+  Shape shape;  // [out,in]; in version 1 as in the file
+  std::vector<ManifestPiece> pieces;
+  bool operator==(const ManifestTensor&) const = default;
 };
 
 struct Manifest {
+  int version = 2;
   CheckpointSource source;
-  std::map<std::string, ManifestTensor> tensors;
-  std::map<std::string, std::uint64_t> files;  // bytes of each
+  std::map<std::string, ManifestTensor, std::less<>> tensors;
+  std::vector<ManifestFile> files;
 };
 
-// UserError if the config is not UTF-8.
+// In version 2. UserError if the config is not UTF-8.
 std::string format_manifest(const Manifest& manifest);
 
-// `where` is for messages.
+// Of either version; pieces of version 1 have no offset yet. `where` is for messages.
 Manifest parse_manifest(std::string_view text, const std::string& where);
 
 }  // namespace tera

@@ -40,12 +40,6 @@ const StoredType* find_type(std::string_view name) {
   return it == stored_types.end() ? nullptr : &*it;
 }
 
-std::string_view stored_name(DType dtype) {
-  const auto it = std::ranges::find(stored_types, std::optional(dtype), &StoredType::dtype);
-  require(it != stored_types.end(), "safetensors has no name for {}", name_of(dtype));
-  return it->name;
-}
-
 // Bytes of a tensor, or none when the product does not fit.
 std::optional<std::uint64_t> byte_count(const std::vector<std::int64_t>& dims, std::uint64_t element_bytes) {
   std::uint64_t bytes = element_bytes;
@@ -86,6 +80,12 @@ std::vector<float> convert_floats(std::span<const std::byte> bytes) {
 }
 
 }  // namespace
+
+std::string_view safetensors_dtype(DType dtype) {
+  const auto it = std::ranges::find(stored_types, std::optional(dtype), &StoredType::dtype);
+  require(it != stored_types.end(), "safetensors has no name for {}", name_of(dtype));
+  return it->name;
+}
 
 SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(path)), file_(map_file(path_)) {
   try {
@@ -180,8 +180,11 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, const std::vect
             spec->name);
     const auto dims = spec->shape.dim.begin();
     const std::uint64_t bytes = static_cast<std::uint64_t>(count(spec->shape)) * size_of(spec->dtype);
-    header.entries.push_back(
-        {spec->name, std::string(stored_name(spec->dtype)), {dims, dims + spec->shape.rank}, offset, offset + bytes});
+    header.entries.push_back({spec->name,
+                              std::string(safetensors_dtype(spec->dtype)),
+                              {dims, dims + spec->shape.rank},
+                              offset,
+                              offset + bytes});
     offset += bytes;
   }
   std::string text = format_safetensors_header(header);

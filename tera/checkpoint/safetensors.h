@@ -25,6 +25,9 @@ struct SafetensorsEntry {
   std::uint64_t begin = 0, end = 0;  // bytes within the data
 };
 
+// The format's name of a dtype that we have: "F32".
+std::string_view safetensors_dtype(DType dtype);
+
 struct StoredTensor {
   DType dtype = DType::f32;
   Shape shape;                       // a scalar is [1]
@@ -41,6 +44,7 @@ class SafetensorsFile {
   const std::filesystem::path& path() const { return path_; }
   std::span<const SafetensorsEntry> entries() const { return entries_; }  // by name
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  std::uint64_t data_offset() const { return file_.size() - data_.size(); }  // where the data begin, in bytes
   bool contains(std::string_view name) const { return find(name) != nullptr; }
   StoredTensor get(std::string_view name) const;  // UserError if absent or of a dtype or rank we do not have
   // The elements as floats: f32, bf16 and f16 exactly, f64 rounded.

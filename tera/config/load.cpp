@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "tera/base/error.h"
+#include "tera/base/file.h"
 #include "tera/config/arch_defaults.h"
 #include "tera/config/catalog.h"
+#include "tera/config/hf_config.h"
 #include "tera/config/problems.h"
 #include "tera/config/value.h"
 #include "tera/config/yaml.h"
@@ -150,14 +152,20 @@ class Reader {
   Problems& problems_;
 };
 
-// The family that the last layer to name one names; none when it is absent or misspelt, which is reported elsewhere.
-std::optional<Arch> find_arch(const std::vector<Layer>& layers) {
+// What the last layer that has this key of the model section says; null when none has.
+const YamlNode* find_in_model(const std::vector<Layer>& layers, std::string_view key) {
   for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
     const YamlNode* model = layer->root.find("model");
-    const YamlNode* arch = model == nullptr ? nullptr : model->find("arch");
-    if (arch != nullptr) return parse_enum<Arch>(arch->text);
+    const YamlNode* value = model == nullptr ? nullptr : model->find(key);
+    if (value != nullptr) return value;
   }
-  return std::nullopt;
+  return nullptr;
+}
+
+// The family that is named; none when it is absent or misspelt, which is reported elsewhere.
+std::optional<Arch> find_arch(const std::vector<Layer>& layers) {
+  const YamlNode* arch = find_in_model(layers, "arch");
+  return arch == nullptr ? std::nullopt : parse_enum<Arch>(arch->text);
 }
 
 void start_from_arch(Arch arch, LoadedConfig& loaded) {
@@ -172,12 +180,64 @@ void start_from_arch(Arch arch, LoadedConfig& loaded) {
   }
 }
 
-LoadedConfig read_layers(const std::vector<Layer>& layers) {
+// Every value of the model section, by its key within it.
+void for_each_model_value(const RunConfig& config,
+                          FunctionRef<void(const std::string& key, const Field&, const void*)> visit) {
+  constexpr std::string_view section = "model.";
+  for_each_value(config, [&](const std::string& key, const Field& field, const void* value) {
+    if (key.starts_with(section)) visit(key.substr(section.size()), field, value);
+  });
+}
+
+// The model is what the folder says. Returns it, to compare with when the other sources have been read.
+RunConfig start_from_hf(const std::string& folder, LoadedConfig& loaded) {
+  const std::string file = (fs::path(folder) / "config.json").string();
+  loaded.config.model = parse_hf_config(read_hf_config(folder), file);
+  for_each_model_value(loaded.config, [&](const std::string& key, const Field&, const void*) {
+    if (hf_decides(key)) loaded.origins["model." + key] = file;
+  });
+  return loaded.config;
+}
+
+// The folder's own tokenizer, unless the run names one.
+void use_hf_tokenizer(const std::string& folder, LoadedConfig& loaded) {
+  const fs::path file = fs::path(folder) / "tokenizer.json";
+  if (loaded.origins.contains("tokenizer.tokenizer_type") || !path_exists(file)) return;
+  loaded.config.tokenizer.tokenizer_type = TokenizerKind::hugging_face;
+  loaded.config.tokenizer.tokenizer_model = folder;
+  loaded.origins["tokenizer.tokenizer_type"] = loaded.origins["tokenizer.tokenizer_model"] = "model.hf";
+}
+
+void check_against_hf(const RunConfig& decided, const LoadedConfig& loaded, Problems& problems) {
+  std::map<std::string, std::string> wanted;
+  for_each_model_value(decided, [&](const std::string& key, const Field& field, const void* value) {
+    wanted[key] = write_value(field, value);
+  });
+  for_each_model_value(loaded.config, [&](const std::string& key, const Field& field, const void* value) {
+    const std::string written = write_value(field, value);
+    if (!hf_decides(key) || written == wanted[key]) return;
+    const auto origin = loaded.origins.find("model." + key);
+    problems.add("model.{}={} ({}): the model in model.hf={} has {}; leave the key out", key, written,
+                 origin == loaded.origins.end() ? "default" : origin->second, loaded.config.model.hf, wanted[key]);
+  });
+}
+
+LoadedConfig read_layers(const std::vector<Layer>& layers, bool read_hf = true) {
   LoadedConfig loaded;
   Problems problems;
-  if (const std::optional<Arch> arch = find_arch(layers)) start_from_arch(*arch, loaded);
+  const YamlNode* const hf = read_hf ? find_in_model(layers, "hf") : nullptr;
+  std::optional<RunConfig> decided;
+  if (hf != nullptr && !hf->text.empty()) {
+    decided = start_from_hf(hf->text, loaded);
+  } else if (const std::optional<Arch> arch = find_arch(layers)) {
+    start_from_arch(*arch, loaded);
+  }
   Reader reader(loaded, problems);
   for (const Layer& layer : layers) reader.read(layer);
+  if (decided) {
+    check_against_hf(*decided, loaded, problems);
+    use_hf_tokenizer(loaded.config.model.hf, loaded);
+  }
   problems.throw_if_any();
   return loaded;
 }
@@ -201,7 +261,7 @@ LoadedConfig load_config_text(std::string_view yaml, const std::string& source) 
   YamlNode root = parse_yaml(yaml, source);
   require_user(root.kind == YamlNode::Kind::map && root.find("extends") == nullptr,
                "{}: the config is no map of sections alone", source);
-  return read_layers({{.root = std::move(root), .file = source, .assignment = {}}});
+  return read_layers({{.root = std::move(root), .file = source, .assignment = {}}}, /*read_hf=*/false);
 }
 
 void apply_overrides(LoadedConfig& loaded, std::span<const std::string> overrides) {

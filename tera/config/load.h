@@ -1,6 +1,7 @@
 #pragma once
 // A RunConfig from its sources, the later ones winning: built-in defaults, defaults of model.arch, the files named by
-// `extends`, the file itself, overrides from the command line.
+// `extends`, the file itself, overrides from the command line. With model.hf the model's shape is the folder's, and
+// sources that say something else about it are wrong.
 
 #include <functional>
 #include <map>
@@ -25,7 +26,8 @@ struct LoadedConfig {
 // one UserError; whether the values make sense together is for resolve() to say.
 LoadedConfig load_config(const std::string& path, std::span<const std::string> overrides = {});
 
-// From text that stands alone, as a checkpoint keeps it; `source` names it in messages.
+// From text that stands alone, as a checkpoint keeps it; `source` names it in messages. All values are in it: the
+// folder that model.hf names is not read, and need not be there any more.
 LoadedConfig load_config_text(std::string_view yaml, const std::string& source);
 
 // Values in place of those that were loaded.

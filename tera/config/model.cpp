@@ -40,6 +40,9 @@ std::span<const Field> RopeScaling::fields() {
 std::span<const Field> ModelConfig::fields() {
   using C = ModelConfig;
   static constexpr std::array table{
+      field<&C::hf>("hf",
+                    "Hugging Face folder to take the model's shape and initial weights from; the other keys of this "
+                    "section then may say nothing else about the shape"),
       field<&C::arch>("arch", "model family; sets the defaults of this section").must_be_given(),
       field<&C::num_layers>("num_layers", "transformer layers").within(1, max_layers).must_be_given(),
       field<&C::hidden_size>("hidden_size", "width of the residual stream").within(1, max_width).must_be_given(),
@@ -70,11 +73,15 @@ std::span<const Field> ModelConfig::fields() {
       field<&C::rope_scaling>("rope_scaling", "RoPE for contexts longer than trained"),
       field<&C::add_bias_linear>("add_bias_linear", "biases on all linear layers"),
       field<&C::add_qkv_bias>("add_qkv_bias", "biases on the q, k and v projections"),
+      field<&C::add_attention_output_bias>("add_attention_output_bias", "a bias on attention's output projection"),
+      field<&C::add_mlp_bias>("add_mlp_bias", "biases on the feed-forward part's linear layers"),
       field<&C::qk_layernorm>("qk_layernorm", "norm over each head of q and k before RoPE"),
       field<&C::window_size>("window_size", "a query sees this many keys, its own included; 0: all before it")
           .within(0, max_index),
       field<&C::max_window_layers>("max_window_layers", "layers below this number see everything despite window_size")
           .within(0, max_layers),
+      field<&C::layer_types>("layer_types",
+                             "full_attention or sliding_attention for each layer, in place of max_window_layers"),
       field<&C::untie_embeddings_and_output_weights>("untie_embeddings_and_output_weights",
                                                      "the output head has weights of its own"),
       field<&C::init_method_std>("init_method_std", "standard deviation of initial weights").within(0, 100),

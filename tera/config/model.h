@@ -41,6 +41,7 @@ struct RopeScaling {
 };
 
 struct ModelConfig {
+  std::string hf;            // folder that decides the shape and gives the initial weights
   std::optional<Arch> arch;  // no default: a run says what it trains
   std::int64_t num_layers = 0;
   std::int64_t hidden_size = 0;
@@ -61,9 +62,12 @@ struct ModelConfig {
   RopeScaling rope_scaling;
   bool add_bias_linear = true;
   bool add_qkv_bias = false;
+  bool add_attention_output_bias = false;
+  bool add_mlp_bias = false;
   bool qk_layernorm = false;
   std::int64_t window_size = 0;
   std::int64_t max_window_layers = 0;
+  std::vector<std::string> layer_types;
   bool untie_embeddings_and_output_weights = false;
   double init_method_std = 0.02;
   double hidden_dropout = 0;

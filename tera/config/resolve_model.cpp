@@ -41,6 +41,8 @@ class ModelResolver {
     shape_.activation = model_.activation;
     shape_.linear_bias = model_.add_bias_linear;
     shape_.qkv_bias = model_.add_bias_linear || model_.add_qkv_bias;
+    shape_.out_bias = model_.add_attention_output_bias;
+    shape_.mlp_bias = model_.add_mlp_bias;
     shape_.qk_norm = model_.qk_layernorm;
     shape_.tied_embeddings = !model_.untie_embeddings_and_output_weights;
     shape_.pad_vocab_in_softmax = model_.pad_vocab_in_softmax;
@@ -140,6 +142,20 @@ class ModelResolver {
     shape_.window.assign(static_cast<std::size_t>(shape_.num_layers), model_.window_size);
     const std::int64_t full = std::min(model_.max_window_layers, shape_.num_layers);
     for (std::int64_t layer = 0; layer < full; ++layer) shape_.window[static_cast<std::size_t>(layer)] = 0;
+    if (!model_.layer_types.empty()) resolve_layer_types();
+  }
+
+  void resolve_layer_types() {
+    if (model_.layer_types.size() != shape_.window.size())
+      return report_.broken("model.layer_types", "has {} entries for {} layers", model_.layer_types.size(),
+                            shape_.num_layers);
+    if (model_.max_window_layers != 0) report_.broken("model.max_window_layers", "give either this or layer_types");
+    for (std::size_t layer = 0; layer < shape_.window.size(); ++layer) {
+      const std::string& type = model_.layer_types[layer];
+      if (type != "full_attention" && type != "sliding_attention")
+        report_.broken("model.layer_types", "'{}' is not full_attention or sliding_attention", type);
+      if (type == "full_attention") shape_.window[layer] = 0;
+    }
   }
 
   void resolve_selective_recompute() {

@@ -275,7 +275,15 @@ TokenizerOptions TokenizerConfig::options() const {
 std::span<const Field> CheckpointConfig::fields() {
   using C = CheckpointConfig;
   static constexpr std::array table{
-      field<&C::save>("save", "folder for the trained weights; empty: none are written"),
+      field<&C::save>("save",
+                      "folder for checkpoints; a run that finds some there goes on from the newest; empty: none are "
+                      "written"),
+      field<&C::save_interval>("save_interval", "steps between checkpoints; 0: only one at the end").at_least(0),
+      field<&C::async_save>("async_save", "write in the background; steps wait only for a copy in the host's memory"),
+      field<&C::keep_last>("keep_last", "how many checkpoints to keep; 0: all").at_least(0),
+      field<&C::load>("load", "checkpoint, or folder of checkpoints, to go on from, whatever its layout"),
+      field<&C::finetune>("finetune", "take only the weights of checkpoint.load: step, data and optimizer start anew"),
+      field<&C::verify>("verify", "compare the checksums of a checkpoint's files before going on from it"),
   };
   return table;
 }
@@ -310,7 +318,7 @@ std::span<const Field> RunConfig::fields() {
       field<&C::mixed_precision>("mixed_precision", "Storage types."),
       field<&C::dataset>("dataset", "What the run reads."),
       field<&C::tokenizer>("tokenizer", "How text becomes token ids."),
-      field<&C::checkpoint>("checkpoint", "Where the trained weights go."),
+      field<&C::checkpoint>("checkpoint", "Where checkpoints go, how often, and where a run starts from."),
       field<&C::logger>("logger", "What the run tells while it works."),
       field<&C::run>("run", "The run's name and folder."),
   };

@@ -47,6 +47,8 @@ struct ModelShape {
   RopeShape rope;
   bool linear_bias = false;  // every linear layer
   bool qkv_bias = false;     // q, k and v; true whenever linear_bias is
+  bool out_bias = false;     // of attention, where not every linear layer has one
+  bool mlp_bias = false;     // of the feed-forward part, likewise
   bool qk_norm = false;
   bool tied_embeddings = false;
   bool pad_vocab_in_softmax = false;

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "tera/config/model.h"
+
 namespace tera {
 
 struct FamilyNames {
@@ -20,5 +22,6 @@ struct FamilyNames {
 
 FamilyNames gpt_names();
 FamilyNames llama_names();
+FamilyNames family_names(Arch arch);
 
 }  // namespace tera

@@ -8,21 +8,11 @@
 namespace tera {
 namespace {
 
-FamilyNames names_of(Arch arch) {
-  switch (arch) {
-    case Arch::gpt: return gpt_names();
-    case Arch::llama:
-    case Arch::mistral:
-    case Arch::qwen2:
-    case Arch::qwen3: return llama_names();
-  }
-  fail("architecture {} has no names", name_of(arch));
-}
-
 // Builds the specs of one model, with the names of its family.
 class SpecMaker {
  public:
-  SpecMaker(const ModelShape& model, std::uint64_t seed) : model_(model), names_(names_of(model.arch)), seed_(seed) {}
+  SpecMaker(const ModelShape& model, std::uint64_t seed)
+      : model_(model), names_(family_names(model.arch)), seed_(seed) {}
 
   ModelSpec make() const {
     ModelSpec spec{.embedding = embedding(),
@@ -85,6 +75,11 @@ class SpecMaker {
             .split = split};
   }
 
+  static LinearSpec with_bias(LinearSpec spec, bool bias) {
+    spec.bias = spec.bias || bias;
+    return spec;
+  }
+
   LinearSpec qkv(std::int64_t layer) const {
     const std::int64_t q = model_.heads * model_.head_dim, kv = model_.kv_heads * model_.head_dim;
     const std::int64_t groups = model_.kv_heads, all = q + 2 * kv;
@@ -127,7 +122,8 @@ class SpecMaker {
         .name = in_layer(i, "attention"),
         .norm = norm(in_layer(i, names_.attention_norm), model_.hidden),
         .qkv = qkv(i),
-        .out = linear(i, names_.out, model_.heads * model_.head_dim, model_.hidden, output_std(), Split::in),
+        .out = with_bias(linear(i, names_.out, model_.heads * model_.head_dim, model_.hidden, output_std(), Split::in),
+                         model_.out_bias),
         .heads = model_.heads,
         .kv_heads = model_.kv_heads,
         .head_dim = model_.head_dim,
@@ -147,15 +143,16 @@ class SpecMaker {
   }
 
   MlpSpec mlp(std::int64_t i) const {
-    return {.name = in_layer(i, "mlp"),
-            .norm = norm(in_layer(i, names_.mlp_norm), model_.hidden),
-            .up = up(i),
-            .down = linear(i, names_.down, model_.ffn, model_.hidden, output_std(), Split::in),
-            .activation = model_.activation,
-            .hidden_dropout = model_.hidden_dropout,
-            .seed = seed_,
-            .recompute_norm = model_.recompute.layernorm,
-            .recompute_activation = model_.recompute.activation};
+    return {
+        .name = in_layer(i, "mlp"),
+        .norm = norm(in_layer(i, names_.mlp_norm), model_.hidden),
+        .up = with_bias(up(i), model_.mlp_bias),
+        .down = with_bias(linear(i, names_.down, model_.ffn, model_.hidden, output_std(), Split::in), model_.mlp_bias),
+        .activation = model_.activation,
+        .hidden_dropout = model_.hidden_dropout,
+        .seed = seed_,
+        .recompute_norm = model_.recompute.layernorm,
+        .recompute_activation = model_.recompute.activation};
   }
 
   const ModelShape& model_;
@@ -164,6 +161,17 @@ class SpecMaker {
 };
 
 }  // namespace
+
+FamilyNames family_names(Arch arch) {
+  switch (arch) {
+    case Arch::gpt: return gpt_names();
+    case Arch::llama:
+    case Arch::mistral:
+    case Arch::qwen2:
+    case Arch::qwen3: return llama_names();
+  }
+  fail("architecture {} has no names", name_of(arch));
+}
 
 ModelSpec make_spec(const ModelShape& model, std::uint64_t seed) { return SpecMaker(model, seed).make(); }
 

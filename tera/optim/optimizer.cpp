@@ -49,6 +49,12 @@ void Optimizer::bind(Arena& state) {
   norm_ = state.take(shape(1), DType::f32, "gradient norm");
 }
 
+std::vector<Optimizer::Moment> Optimizer::moments() const {
+  if (config_.optimizer == OptimizerKind::adam) return {{"exp_avg", m_}, {"exp_avg_sq", v_}};
+  if (config_.sgd_momentum > 0) return {{"momentum_buffer", m_}};
+  return {};
+}
+
 void Optimizer::find_pieces() {
   const std::vector<std::string> keys = scope_.parts_of_model.empty() ? norm_keys(params_) : scope_.parts_of_model;
   slots_ = static_cast<std::int64_t>(keys.size());

@@ -39,6 +39,13 @@ class Optimizer {
 
   const Tensor& grad_norm() const { return norm_; }  // f32 [1], before clipping
 
+  // What it keeps of every trained element; names as in PyTorch.
+  struct Moment {
+    std::string name;
+    Tensor values;  // f32 [elements of this rank's shares]; none before bind()
+  };
+  std::vector<Moment> moments() const;
+
  private:
   struct Piece {  // a part of a parameter, as far as it is in this rank's share
     Tensor grad;

@@ -27,6 +27,7 @@ struct BackendOptions {
 };
 
 Backend make_backend(const DistConfig& config, const BackendOptions& options = {});
+std::string kernel_choices_name(int rank);  // kernels.json; kernels.rank3.json
 // As the config asks; choices are kept in the run's folder, each rank's in a file of its own.
 Backend make_backend(const Setup& setup, int rank = 0);
 

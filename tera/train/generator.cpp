@@ -27,19 +27,17 @@ int rank_with_logits(const Setup& setup) {
 
 }  // namespace
 
-Generator::Generator(const Setup& setup, Backend& backend, std::int64_t max_prompt, std::int64_t max_tokens,
-                     Comm* world)
+Generator::Generator(const Setup& setup, Backend& backend, const Room& room, Comm* world)
     : model_(setup.model),
-      max_prompt_(max_prompt),
-      max_tokens_(max_tokens),
+      room_(room),
       layout_(for_generation(setup), world ? world->rank() : 0),
       speaker_(rank_with_logits(setup)),
       params_(DType::f32),
       chunks_(build_chunks(make_spec(setup.model, 0), layout_.chunks, params_, layout_.tp)),
       stage_{.evaluation = layout_.evaluation, .hidden = model_.hidden, .dtype = DType::f32, .pp = &layout_.groups.pp},
       ops_(*backend.ops) {
-  require_user(max_tokens <= model_.max_positions, "{} tokens are more than the model's {} positions", max_tokens,
-               model_.max_positions);
+  require_user(room.max_tokens <= model_.max_positions, "{} tokens are more than the model's {} positions",
+               room.max_tokens, model_.max_positions);
   for (const auto& chunk : chunks_) stage_.chunks.emplace_back(chunk);
   params_.lay_out();
   bind(backend, world);
@@ -60,12 +58,13 @@ void Generator::bind(Backend& backend, Comm* world) {
 }
 
 void Generator::bind_inputs(Arena& arena) {
-  tokens_ = arena.take(shape(max_prompt_), DType::i32, "tokens");
-  positions_ = arena.take(shape(max_prompt_), DType::i32, "positions");
+  tokens_ = arena.take(shape(room_.max_prompt), DType::i32, "tokens");
+  positions_ = arena.take(shape(room_.max_prompt), DType::i32, "positions");
   chosen_ = arena.take(shape(1), DType::i32, "chosen token");
-  if (layout_.has_loss) logits_ = arena.take(shape(1, model_.padded_vocab), DType::f32, "logits");
+  const std::int64_t logits = room_.every_row ? room_.max_prompt : 1;
+  if (layout_.has_loss) logits_ = arena.take(shape(logits, model_.padded_vocab), DType::f32, "logits");
   const std::int64_t heads = std::max<std::int64_t>(model_.kv_heads / layout_.tp.size(), 1);
-  const Shape rows = shape(max_tokens_, heads, model_.head_dim);
+  const Shape rows = shape(room_.max_tokens, heads, model_.head_dim);
   layers_.assign(static_cast<std::size_t>(model_.num_layers), {});
   for (const BlockRange& chunk : layout_.chunks)
     for (std::int64_t i = chunk.first_layer; i < chunk.first_layer + chunk.layers; ++i)
@@ -78,7 +77,7 @@ MicroBatch Generator::microbatch(std::int64_t tokens, std::int64_t past) {
   cache_.past = past;
   return {.tokens = tokens_.rows(0, tokens),
           .positions = positions_.rows(0, tokens),
-          .logits = logits_,
+          .logits = logits_ ? logits_.rows(0, std::min(tokens, logits_.dim(0))) : Tensor{},
           .training = false,
           .cache = &cache_};
 }
@@ -91,8 +90,8 @@ MemoryPlan Generator::plan(const WorkspaceRules& rules) {
   StageMemory measured = StageMemory::measuring(stage_);
   Pipeline pipeline(ops, stage_, measured);
   const auto rehearse = [&](const MicroBatch& mb) { pipeline.forward({&mb, 1}); };
-  rehearse(microbatch(max_prompt_, 0));
-  rehearse(microbatch(1, max_tokens_ - 1));
+  rehearse(microbatch(room_.max_prompt, 0));
+  rehearse(microbatch(1, room_.max_tokens - 1));
 
   MemoryPlan plan;
   plan.add("weights", weights);
@@ -117,7 +116,7 @@ void Generator::forward(std::span<const std::int32_t> tokens, std::int64_t past)
 std::int32_t Generator::next_token(const GenerateOptions& options, std::int64_t position) {
   std::int32_t token = -1;
   if (layout_.groups.rank == speaker_) {
-    ops_.to_host(logits_, std::as_writable_bytes(std::span(host_logits_)));
+    ops_.to_host(logits_.rows(0, 1), std::as_writable_bytes(std::span(host_logits_)));
     token = sample_token(std::span(host_logits_).first(static_cast<std::size_t>(model_.vocab)), options.sampling,
                          rng_stream(options.seed, "generate"), static_cast<std::uint64_t>(position), chances_);
   }
@@ -132,18 +131,30 @@ std::int32_t Generator::next_token(const GenerateOptions& options, std::int64_t 
 void Generator::generate(std::span<const std::int32_t> prompt, const GenerateOptions& options,
                          const std::function<void(std::int32_t)>& emit) {
   const auto length = static_cast<std::int64_t>(prompt.size());
-  require(length >= 1 && length <= max_prompt_, "a prompt of {} tokens, room for {}", length, max_prompt_);
+  require(length >= 1 && length <= room_.max_prompt && !room_.every_row, "a prompt of {} tokens, room for {}", length,
+          room_.max_prompt);
   host_logits_.resize(static_cast<std::size_t>(model_.padded_vocab));
   chances_.resize(host_logits_.size());
 
   forward(prompt, 0);
-  const std::int64_t end = length + std::min(options.max_new_tokens, max_tokens_ - length);
+  const std::int64_t end = length + std::min(options.max_new_tokens, room_.max_tokens - length);
   for (std::int64_t position = length; position < end; ++position) {
     const std::int32_t token = next_token(options, position);
-    if (token == options.stop) return;
+    if (std::ranges::find(options.stop, token) != options.stop.end()) return;
     emit(token);
     if (position + 1 < end) forward(std::span(&token, 1), position);
   }
+}
+
+std::span<const float> Generator::prompt_logits(std::span<const std::int32_t> prompt) {
+  const auto length = static_cast<std::int64_t>(prompt.size());
+  require(length >= 1 && length <= room_.max_prompt && room_.every_row, "a prompt of {} tokens, room for {}", length,
+          room_.max_prompt);
+  forward(prompt, 0);
+  if (!has_logits()) return {};
+  host_logits_.resize(static_cast<std::size_t>(length * model_.padded_vocab));
+  ops_.to_host(logits_.rows(0, length), std::as_writable_bytes(std::span(host_logits_)));
+  return host_logits_;
 }
 
 }  // namespace tera

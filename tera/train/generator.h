@@ -20,21 +20,27 @@ struct GenerateOptions {
   SamplingOptions sampling;
   std::int64_t max_new_tokens = 100;
   std::uint64_t seed = 0;
-  std::int32_t stop = -1;  // token that ends the text; negative: none
+  std::vector<std::int32_t> stop;  // tokens that end the text
 };
 
 class Generator {
  public:
-  // Room for prompts of up to `max_prompt` tokens and `max_tokens` in all. world: all ranks of the setup, working
-  // through backend.ops; without one, this rank alone.
-  Generator(const Setup& setup, Backend& backend, std::int64_t max_prompt, std::int64_t max_tokens,
-            Comm* world = nullptr);
+  struct Room {
+    std::int64_t max_prompt = 1, max_tokens = 1;  // tokens of a prompt, and of a text in all
+    bool every_row = false;                       // logits of all rows of a prompt, not of the last alone
+  };
+  // world: all ranks of the setup, working through backend.ops; without one, this rank alone.
+  Generator(const Setup& setup, Backend& backend, const Room& room, Comm* world = nullptr);
 
   ParamStore& params() { return params_; }  // to load weights into
 
   // Calls `emit` with each new token, stop token excluded. All ranks make the same call and get the same tokens.
   void generate(std::span<const std::int32_t> prompt, const GenerateOptions& options,
                 const std::function<void(std::int32_t)>& emit);
+
+  // [S,padded V] of a prompt, where every_row was asked for: on the rank that has them; the others get nothing.
+  std::span<const float> prompt_logits(std::span<const std::int32_t> prompt);
+  bool has_logits() const { return layout_.groups.rank == speaker_; }
 
  private:
   void bind_inputs(Arena& arena);
@@ -45,13 +51,13 @@ class Generator {
   std::int32_t next_token(const GenerateOptions& options, std::int64_t position);
 
   ModelShape model_;
-  std::int64_t max_prompt_, max_tokens_;
+  Room room_;
   RankLayout layout_;
   int speaker_;  // the rank that chooses tokens
   ParamStore params_;
   std::vector<Blocks> chunks_;
   Tensor tokens_, positions_;           // i32 [max_prompt]
-  Tensor logits_;                       // f32 [1,padded V]; where the head is
+  Tensor logits_;                       // f32 [1,padded V], or a row for each of a prompt; where the head is
   Tensor chosen_;                       // i32 [1]: the token that all ranks go on with
   std::vector<KvCache::Layer> layers_;  // of the whole model; those of other ranks have no memory
   KvCache cache_;

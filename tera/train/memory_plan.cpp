@@ -48,6 +48,11 @@ std::size_t MemoryPlan::total() const {
 
 PlannedMemory::PlannedMemory(Device& device, MemoryPlan plan) : plan_(std::move(plan)) {
   const std::size_t total = plan_.total(), available = device.available();
+  const std::size_t copies = device.is_host() ? plan_.host_bytes() : 0;  // elsewhere the host has memory of its own
+  require_user(copies == 0 || total > available || copies <= available - total,
+               "the plan needs {}, and checkpoint.async_save another {} for a copy of what it writes; the machine has "
+               "{} left: checkpoint.async_save=false needs no copy",
+               format_bytes(total), format_bytes(copies), format_bytes(available));
   require_user(total <= available,
                "the plan needs {}, {} more than the {} that the {} has left; a smaller train.micro_batch_size or "
                "train.seq_length, or model.recompute_granularity=full, needs less (tera plan shows for what)",

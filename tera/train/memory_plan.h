@@ -34,13 +34,16 @@ class MemoryPlan {
   }
   void add_stage(const StageMemory& measured);  // every kind of its arenas as a pool
   void add_bytes(std::string name, std::size_t bytes);
+  void add_host_bytes(std::size_t bytes) { host_bytes_ += bytes; }
 
   std::span<const MemoryItem> items() const { return items_; }
-  const MemoryItem& item(std::string_view name) const;  // throws if there is none
-  std::size_t total() const;                            // UserError when it does not fit 64 bits
+  const MemoryItem& item(std::string_view name) const;    // throws if there is none
+  std::size_t total() const;                              // UserError when it does not fit 64 bits
+  std::size_t host_bytes() const { return host_bytes_; }  // besides: for copies that the device makes on the host
 
  private:
   std::vector<MemoryItem> items_;
+  std::size_t host_bytes_ = 0;
 };
 
 // A plan's memory on a device.

@@ -57,6 +57,7 @@ std::string plan_json(const Setup& setup, const WorldPlan& plan, std::optional<d
              {"parameters", stage.parameters},
              {"items", items_json(stage.memory)},
              {"total_bytes", stage.memory.total()},
+             {"host_bytes", stage.memory.host_bytes()},
              {"flops_per_step", stage.flops},
              {"groups", groups_json(stage)}};
     if (device_bytes) one["fits"] = static_cast<double>(stage.memory.total()) <= *device_bytes;

@@ -217,7 +217,11 @@ std::string item_lines(const MemoryPlan& memory) {
   std::string text;
   for (const Row& row : rows_of(memory))
     if (row.bytes > 0) text += row_lines(row, total);
-  return text + fmt::format("{:<{}} {:>11}  {} bytes\n", "total", name_width, format_bytes(total), total);
+  text += fmt::format("{:<{}} {:>11}  {} bytes\n", "total", name_width, format_bytes(total), total);
+  if (memory.host_bytes() > 0)
+    text += fmt::format("{:<{}} {:>11}  {} bytes of the host, for asynchronous saving\n", "and", name_width,
+                        format_bytes(memory.host_bytes()), memory.host_bytes());
+  return text;
 }
 
 }  // namespace

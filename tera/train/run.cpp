@@ -4,14 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
 #include "tera/base/hash.h"
 #include "tera/base/signals.h"
 #include "tera/base/utf8.h"
-#include "tera/checkpoint/checkpoint.h"
-#include "tera/checkpoint/gather_weights.h"
+#include "tera/checkpoint/hf_folder.h"
 #include "tera/comm/agree.h"
 #include "tera/config/describe.h"
 #include "tera/pipeline/check.h"
@@ -19,6 +19,8 @@
 #include "tera/train/console.h"
 #include "tera/train/loss_plot.h"
 #include "tera/train/plan_table.h"
+#include "tera/train/resume.h"
+#include "tera/train/save.h"
 #include "tera/train/trainer.h"
 #include "tera/train/world_plan.h"
 
@@ -93,7 +95,9 @@ void check_shared_memory(const Setup& setup, const Launch& launch, const Backend
   const double ranks_of_stage = launch.world / setup.parallel.mesh.pp;
   const std::size_t available = backend.device->available();
   double total = 0;  // may be more than can be addressed
-  for (const StageRehearsal& stage : plan.stages) total += static_cast<double>(stage.memory.total()) * ranks_of_stage;
+  for (const StageRehearsal& stage : plan.stages)
+    total +=
+        (static_cast<double>(stage.memory.total()) + static_cast<double>(stage.memory.host_bytes())) * ranks_of_stage;
   if (total > static_cast<double>(available))
     fail_user(
         "the plans of the {} ranks need {:.2f} GiB together, and this machine has {} left; fewer --ranks, a "
@@ -106,14 +110,20 @@ std::optional<bool> can_redraw(const Launch& launch) {
   return launch.kind == LaunchKind::mpi ? std::optional(false) : std::nullopt;
 }
 
+Backend make_restored_backend(const Setup& setup, const StartPoint& start, int rank) {
+  restore_kernel_choices(start, setup.run_dir, rank);
+  return make_backend(setup, rank);
+}
+
 // One rank of a run. All ranks make the same calls; what a run shows and writes is the first one's.
 class RunOfRank {
  public:
-  RunOfRank(const Setup& setup, const Launch& launch, Seat& seat)
+  RunOfRank(const Setup& setup, const Launch& launch, const StartPoint& start, Seat& seat)
       : setup_(setup),
+        start_(start),
         first_(seat.rank() == 0),
         log_({.console = first_ ? STDOUT_FILENO : -1, .terminal = can_redraw(launch)}),
-        backend_(make_backend(setup, seat.rank())),
+        backend_(make_restored_backend(setup, start, seat.rank())),
         world_(seat.join(*backend_.ops)) {
     require_user(
         world_->size() == launch.world,
@@ -121,11 +131,15 @@ class RunOfRank {
         "built with (tera doctor names it)",
         launch.world, world_->size());
     if (first_) check_shared_memory(setup, launch, backend_);
-    if (world_->size() > 1) agree(*world_, *backend_.ops, *backend_.device, "the configuration", config_hash(setup));
+    if (world_->size() > 1) {
+      agree(*world_, *backend_.ops, *backend_.device, "the configuration", config_hash(setup));
+      agree(*world_, *backend_.ops, *backend_.device, "the checkpoint to start from", hash_of(start));
+    }
     DataSource data = make_data_source(setup);
     data_summary_ = data.summary;
     data_warnings_ = data.warnings;
-    trainer_ = std::make_unique<Trainer>(setup, backend_, std::move(data), log_, world_.get());
+    trainer_ = std::make_unique<Trainer>(setup, backend_, std::move(data), log_, world_.get(), start.progress);
+    load_weights_to_start_from();
     planned_bytes_ = gather_numbers(*world_, *backend_.ops, *backend_.device,
                                     static_cast<std::int64_t>(trainer_->step().memory().total()));
   }
@@ -133,8 +147,8 @@ class RunOfRank {
   void run(const std::string& config, StopRequest& stop) {
     if (first_) open_folder(config);
     try {
+      open_saver(config);
       trainer_->run(stop);
-      save(config);
     } catch (const std::exception& error) {  // told on the console by whoever started the ranks
       log_.file_only("error: {}", error.what());
       throw;
@@ -146,11 +160,15 @@ class RunOfRank {
   void open_folder(const std::string& config) {
     if (!setup_.config.checkpoint.save.empty()) prepare_folder("checkpoint.save", setup_.config.checkpoint.save);
     const fs::path folder = prepare_folder("run.dir", setup_.run_dir);
-    for (const char* name : {"log.txt", "metrics.jsonl"}) keep_earlier(folder / name);
-    log_.open_file(folder / "log.txt");
+    // A run that goes on adds to its files; else what an earlier one left is kept under another name.
+    const bool goes_on = start_.resumed() && keep_metrics_up_to(folder / "metrics.jsonl", start_.progress.steps);
+    if (!goes_on)
+      for (const char* name : {"log.txt", "metrics.jsonl"}) keep_earlier(folder / name);
+    const auto start = goes_on ? AppendFile::Start::keep : AppendFile::Start::empty;
+    log_.open_file(folder / "log.txt", start);
     write_file_atomically(folder / "config.resolved.yaml", config);
     describe();
-    trainer_->add_sink(std::make_unique<JsonlSink>(folder / "metrics.jsonl", AppendFile::Start::empty));
+    trainer_->add_sink(std::make_unique<JsonlSink>(folder / "metrics.jsonl", start));
     trainer_->add_sink(
         std::make_unique<ConsoleSink>(log_, ConsoleSink::Options{.total_steps = setup_.batch.train_iters,
                                                                  .log_interval = setup_.config.logger.log_interval}));
@@ -171,52 +189,80 @@ class RunOfRank {
               batch.seq_length, batch.num_microbatches, batch.num_microbatches == 1 ? "" : "es",
               format_bytes(static_cast<std::size_t>(*largest)),
               several ? fmt::format(" for rank {}, the largest", largest - planned_bytes_.begin()) : "");
+    if (start_.checkpoint)
+      log_.info("{} {}",
+                start_.resumed() ? fmt::format("going on after step {} from", start_.progress.steps)
+                                 : std::string("weights from"),
+                start_.checkpoint->folder().string());
+    else if (!setup_.config.model.hf.empty())
+      log_.info("weights from {}", setup_.config.model.hf);
     if (const std::string remarks = backend_.ops->remarks(); !remarks.empty()) log_.info("{}", remarks);
   }
 
-  void save(const std::string& config) {
-    const fs::path root = setup_.config.checkpoint.save;
-    if (root.empty()) return;
-    TrainingStep& step = trainer_->step();
-    GatherWeights weights(step.params(), *backend_.ops,
-                          {.world = *world_,
-                           .device = *backend_.device,
-                           .first_replica = step.layout().groups.dp_cp.rank() == 0,
-                           .model = setup_.model});
-    const CheckpointSource source{.step = trainer_->steps(),
-                                  .config_yaml = config,
-                                  .carried = tokenizer_files(setup_.config.tokenizer.options())};
-    const fs::path saved = save_checkpoint(root, source, weights);
-    log_.info("saved {}", saved.string());
+  // In place of those that were drawn.
+  void load_weights_to_start_from() {
+    const std::string& hf = setup_.config.model.hf;
+    if (start_.checkpoint) return load_checkpoint();
+    if (hf.empty()) return;
+    const HfFolder folder(hf);
+    check_tensors(folder, setup_.model);
+    load_weights(folder, trainer_->step().params(), *backend_.ops);
+  }
+
+  // Every file is verified by one rank.
+  void load_checkpoint() {
+    std::optional<VerifyShare> verified;
+    if (setup_.config.checkpoint.verify) verified = VerifyShare{.rank = world_->rank(), .ranks = world_->size()};
+    try {
+      trainer_->step().load_checkpoint(*start_.checkpoint, start_.take, verified);
+    } catch (const UserError& error) {
+      fail_user("{}{}", error.what(), hint_for(start_));
+    }
+    world_->barrier();  // all are done with it before one may be replaced or removed
+  }
+
+  void open_saver(const std::string& config) {
+    if (setup_.config.checkpoint.save.empty()) return;
+    saver_ = std::make_unique<CheckpointSaver>(
+        setup_, trainer_->step(), CheckpointSaver::Ranks{.backend = backend_, .world = *world_, .log = log_}, config,
+        start_.resumed() && start_.is_in_save ? start_.progress.steps : -1);
+    trainer_->save_with(*saver_);
   }
 
   const Setup& setup_;
+  const StartPoint& start_;
   bool first_;
   Log log_;
   Backend backend_;
   std::unique_ptr<Comm> world_;
   std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<CheckpointSaver> saver_;
   std::string data_summary_;
   std::vector<std::string> data_warnings_;
   std::vector<std::int64_t> planned_bytes_;  // by rank
 };
 
-// Returns the config as it will be stored.
-std::string check_before_ranks_start(const Setup& setup, const Launch& launch) {
+// What all ranks know before they start.
+struct Task {
+  std::string config;  // as it will be stored
+  StartPoint start;
+};
+
+Task check_before_ranks_start(const Setup& setup, const Launch& launch) {
   std::string config = resolved_yaml(setup);
   require_user(valid_utf8_prefix(config) == config.size(), "the config is not UTF-8 text, and could not be stored");
   stage_layout(setup);  // refuses layers that cannot be placed
   if (launch.rank == 0) check_writable("run.dir", setup.run_dir);
-  return config;
+  return {std::move(config), find_start(setup)};
 }
 
 }  // namespace
 
 void train(const Setup& setup, const Launch& launch) {
   StopRequest stop;  // before any thread is started; until the first step Ctrl-C ends the program as usual
-  const std::string config = prepare_ranks(launch, [&] { return check_before_ranks_start(setup, launch); });
+  const Task task = prepare_ranks(launch, [&] { return check_before_ranks_start(setup, launch); });
   run_ranks(launch, setup.parallel.timeout_seconds,
-            [&](Seat& seat) { RunOfRank(setup, launch, seat).run(config, stop); });
+            [&](Seat& seat) { RunOfRank(setup, launch, task.start, seat).run(task.config, stop); });
 }
 
 }  // namespace tera

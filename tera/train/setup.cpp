@@ -53,11 +53,15 @@ Backend make_backend(const DistConfig& config, const BackendOptions& options) {
           .ops = std::make_unique<cpu::CpuOps>(threads, isa)};
 }
 
+std::string kernel_choices_name(int rank) {
+  return rank == 0 ? "kernels.json" : fmt::format("kernels.rank{}.json", rank);
+}
+
 Backend make_backend(const Setup& setup, int rank) {
-  const std::string choices = rank == 0 ? "kernels.json" : fmt::format("kernels.rank{}.json", rank);
-  return make_backend(setup.config.dist, {.deterministic = setup.config.train.deterministic,
-                                          .tf32 = setup.config.mixed_precision.tf32,
-                                          .kernel_choices = std::filesystem::path(setup.run_dir) / choices});
+  return make_backend(setup.config.dist,
+                      {.deterministic = setup.config.train.deterministic,
+                       .tf32 = setup.config.mixed_precision.tf32,
+                       .kernel_choices = std::filesystem::path(setup.run_dir) / kernel_choices_name(rank)});
 }
 
 void run_as_process(double timeout_seconds, FunctionRef<void(Seat&)> body, FunctionRef<void(std::string_view)> tell) {

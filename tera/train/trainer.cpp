@@ -6,6 +6,7 @@
 
 #include "tera/base/error.h"
 #include "tera/base/signals.h"
+#include "tera/train/save.h"
 
 namespace tera {
 namespace {
@@ -41,12 +42,14 @@ LrSchedule make_schedule(const Setup& setup) {
           .wsd_decay_samples = setup.schedule.wsd_decay_samples};
 }
 
-Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log, Comm* world)
+Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log, Comm* world, const Progress& start)
     : setup_(setup),
       data_(std::move(data)),
       log_(log),
       step_(setup, world ? world->rank() : 0),
-      schedule_(make_schedule(setup)) {
+      schedule_(make_schedule(setup)),
+      done_(start.steps),
+      consumed_(start.consumed) {
   schedule_.check();
   // First: what does not fit is refused before anything is allocated.
   if (world) {
@@ -71,11 +74,11 @@ void Trainer::open_batches() {
   options.batch.needs_ids = layout.has_loss || std::ranges::any_of(layout.chunks, &BlockRange::embedding);
   if (setup_.config.dataset.dataloader_type == DataloaderType::cyclic)
     sampler_ = std::make_unique<CyclicSampler>(cyclic_options(setup_, *data_.train));
-  train_batches_ =
-      std::make_unique<Prefetch>(std::vector{BatchSource{data_.train.get(), sampler_.get()}},
-                                 std::make_unique<TrainJobs>(TrainJobs::Options{
-                                     .consumed = consumed_, .steps = batch.train_iters - done_, .batch = batch}),
-                                 options);
+  train_batches_ = std::make_unique<Prefetch>(
+      std::vector{BatchSource{data_.train.get(), sampler_.get()}},
+      std::make_unique<TrainJobs>(TrainJobs::Options{
+          .consumed = consumed_, .steps = std::max<std::int64_t>(batch.train_iters - done_, 0), .batch = batch}),
+      options);
   if (data_.valid.empty()) return;
   options.workers = std::min(options.workers, 1);
   std::vector<BatchSource> sources;
@@ -92,10 +95,13 @@ void Trainer::open_batches() {
 void Trainer::run(StopRequest& stop) {
   begin_ = Clock::now();
   stop.collect();
+  if (done_ >= setup_.batch.train_iters)
+    log_.info("nothing is left to train: step {} of {} was reached before", done_, setup_.batch.train_iters);
   while (done_ < setup_.batch.train_iters && !stopping_) {
     start_step(stop);
     if (!report_late_) report_pending();
     if (evaluation_is_due()) evaluate();
+    if (saver_ && saver_->is_due(done_)) save();
   }
   report_pending();
   step_.wait_for_weights();
@@ -104,6 +110,15 @@ void Trainer::run(StopRequest& stop) {
               out_of_time() ? "train.exit_duration_in_mins is over: stopped" : "stopped on request", done_,
               setup_.batch.train_iters);
   for (auto& sink : sinks_) sink->finish();
+  if (!saver_) return;
+  if (saver_->last_step() != done_) save();
+  saver_->finish();
+}
+
+// What is saved has been looked at: a loss that is not finite ends the run before.
+void Trainer::save() {
+  report_pending();
+  saver_->save({done_, consumed_}, step_.updates());
 }
 
 bool Trainer::out_of_time() const {
@@ -134,7 +149,7 @@ void Trainer::start_step(const StopRequest& stop) {
   started.metrics.data_ms = train_batches_->take_waited_ms();
   started.metrics.lr = learning_rate(schedule_, consumed_);
   step_.update(started.metrics.lr);
-  started.reading = step_.read_back(stop.asked() || out_of_time());
+  started.reading = step_.read_back({.stop = stop.asked() || out_of_time(), .written = saver_ && saver_->written()});
   started.counted = counted_;
   started.samples = setup_.batch.global_batch_at(consumed_);
   consumed_ += started.samples;
@@ -158,7 +173,8 @@ void Trainer::report(Pending pending) {
   if (setup_.batch.rampup.start > 0) metrics.global_batch_size = pending.samples;
   metrics.loss = result.loss_sum / static_cast<double>(std::max<std::int64_t>(pending.counted, 1));
   metrics.grad_norm = result.grad_norm;
-  stopping_ = stopping_ || result.votes > 0;
+  stopping_ = stopping_ || result.stop > 0;
+  if (saver_ && result.written >= step_.layout().groups.world.size()) saver_->publish();
   // From report to report; but the last step, reported right after the one before it, took at least the host's time.
   metrics.step_ms = std::max(milliseconds_since(last_report_), pending.enqueue_ms);
   last_report_ = Clock::now();

@@ -18,16 +18,28 @@
 
 namespace tera {
 
+class CheckpointSaver;
 class StopRequest;
+
+// How far a run is.
+struct Progress {
+  std::int64_t steps = 0;
+  std::int64_t consumed = 0;  // samples
+  bool operator==(const Progress&) const = default;
+};
 
 class Trainer {
  public:
   // One of the ranks of the world; without a world, the only one. All train; sinks and log are usually rank 0's.
-  Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log, Comm* world = nullptr);
+  // `start`: where an earlier run ended whose state step() will be given.
+  Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log, Comm* world = nullptr,
+          const Progress& start = {});
 
   void add_sink(std::unique_ptr<MetricsSink> sink) { sinks_.push_back(std::move(sink)); }
   // Whether a step is reported only when the next one has been enqueued; the default suits the backend.
   void report_late(bool late) { report_late_ = late; }
+  // Saves when it is due and at the end; outlives the trainer's runs.
+  void save_with(CheckpointSaver& saver) { saver_ = &saver; }
 
   // Trains until train_iters, the time limit, or a request to stop; each after a whole step and the evaluation that is
   // due after it. When any rank wants to stop, all do, after the same step.
@@ -59,6 +71,7 @@ class Trainer {
   };
   void evaluate();
   LossSum evaluate(const ValidationSet& set);
+  void save();
   bool evaluation_is_due() const;
   void check_finite(const StepMetrics& metrics) const;
 
@@ -72,6 +85,7 @@ class Trainer {
   std::vector<SetLoss> set_losses_;  // of several validation sets
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
 
+  CheckpointSaver* saver_ = nullptr;
   std::int64_t done_ = 0;      // steps
   std::int64_t consumed_ = 0;  // samples
   std::int64_t counted_ = 0;   // targets of the batch at hand that count

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
+#include "tera/checkpoint/rank_file.h"
 #include "tera/comm/agree.h"
 
 namespace tera {
@@ -94,7 +97,7 @@ void TrainingStep::bind_inputs(Arena& arena) {
     batch_.push_back(microbatch(inputs_.back(), /*training=*/true));
     evaluation_batch_.push_back(microbatch(inputs_.back(), /*training=*/false));
   }
-  loss_sum_ = arena.take(shape(2), DType::f64, "loss sum");
+  loss_sum_ = arena.take(shape(3), DType::f64, "loss sum");
   const int ranks = layout_.groups.world.size();
   if (ranks > 1) agreement_ = arena.take(shape(ranks), DType::i64, "what ranks compare");
 }
@@ -146,6 +149,11 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
   plan.add("inputs", inputs);
   plan.add_stage(measured);
   plan.add_bytes("workspace", ops.workspace_peak());
+  const CheckpointConfig& saving = setup_.config.checkpoint;
+  if (!saving.save.empty() && saving.async_save) {
+    const ModelState kept = state();
+    plan.add_host_bytes(RankFile(kept.tensors(), kept.written(replica())).bytes());
+  }
   return plan;
 }
 
@@ -247,16 +255,25 @@ double TrainingStep::evaluate() {
   return sum;
 }
 
-TrainingStep::Reading TrainingStep::read_back(bool vote) {
-  const double mine = vote ? 1 : 0;
-  ops_->from_host(std::as_bytes(std::span(&mine, 1)), loss_sum_.rows(1, 2));
+TrainingStep::Reading TrainingStep::read_back(const Votes& votes) {
+  const std::array<double, 2> mine{votes.stop ? 1.0 : 0.0, votes.written ? 1.0 : 0.0};
+  ops_->from_host(std::as_bytes(std::span(mine)), loss_sum_.rows(1, 3));
   ops_->wait(layout_.groups.world.all_reduce(loss_sum_, Reduce::sum, ops_->record()));
   const std::size_t slot = readings_++ % read_back_.size();
   Result& result = read_back_[slot];
   ops_->to_host_later(loss_sum_.rows(0, 1), std::as_writable_bytes(std::span(&result.loss_sum, 1)));
-  ops_->to_host_later(loss_sum_.rows(1, 2), std::as_writable_bytes(std::span(&result.votes, 1)));
+  ops_->to_host_later(loss_sum_.rows(1, 2), std::as_writable_bytes(std::span(&result.stop, 1)));
+  ops_->to_host_later(loss_sum_.rows(2, 3), std::as_writable_bytes(std::span(&result.written, 1)));
   ops_->to_host_later(optimizer_.grad_norm(), std::as_writable_bytes(std::span(&result.grad_norm, 1)));
   return {ops_->record(), slot};
+}
+
+void TrainingStep::load_checkpoint(const Checkpoint& checkpoint, Checkpoint::Take take,
+                                   const std::optional<VerifyShare>& verified) {
+  checkpoint.load(state(), take, *ops_, verified);
+  if (take == Checkpoint::Take::everything) updates_ = checkpoint.source().updates;
+  replicas_->hand_out_weights();
+  replicas_->wait_for_weights();
 }
 
 TrainingStep::Result TrainingStep::result(const Reading& reading) {

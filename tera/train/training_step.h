@@ -8,6 +8,7 @@
 //   step.forward_backward();
 //   step.update(lr);
 
+#include "tera/checkpoint/checkpoint.h"
 #include "tera/config/setup.h"
 #include "tera/data/batch_loader.h"
 #include "tera/models/build.h"
@@ -50,19 +51,31 @@ class TrainingStep {
   // Sum of the token losses of all loaded microbatches and ranks, without gradients.
   double evaluate();
 
+  // What this rank keeps of the model and the optimizer. Valid while bound.
+  ModelState state() const { return {list_tensors(setup_.model), params_, &optimizer_}; }
+  Replica replica() const { return {layout_.groups.dp_cp.rank(), layout_.groups.dp_cp.size()}; }
+  // Goes on from a checkpoint of any layout; all ranks do. UserError where it does not suit the model.
+  void load_checkpoint(const Checkpoint& checkpoint, Checkpoint::Take take,
+                       const std::optional<VerifyShare>& verified = {});
+
   // For the log: sum of token losses over all microbatches and ranks, and the norm of the gradient. read_back() only
   // starts to bring them to the host, so that the next step can be enqueued before result() waits for them; at most two
-  // at a time. Every rank gives a vote, and all learn of all at the same step.
+  // at a time. Every rank gives its votes, and all learn of all at the same step.
+  struct Votes {
+    bool stop = false;     // the run should end
+    bool written = false;  // this rank's part of a checkpoint is on the disk
+  };
   struct Reading {
     Ticket ticket;
     std::size_t slot = 0;
   };
   struct Result {
     double loss_sum = 0;
-    double votes = 0;  // how many ranks gave one
+    double stop = 0, written = 0;  // how many ranks voted so
     float grad_norm = 0;
   };
-  Reading read_back(bool vote = false);
+  Reading read_back(const Votes& votes);
+  Reading read_back() { return read_back(Votes{}); }
   Result result(const Reading& reading);
 
   ParamStore& params() { return params_; }
@@ -102,7 +115,7 @@ class TrainingStep {
 
   std::vector<Inputs> inputs_;
   std::vector<MicroBatch> batch_, evaluation_batch_;
-  Tensor loss_sum_;              // f64 [2]: losses, votes
+  Tensor loss_sum_;              // f64 [3]: losses, and the votes as in Result
   Tensor agreement_;             // i64 [ranks]
   std::span<Result> read_back_;  // host memory that the device writes
   std::size_t readings_ = 0;

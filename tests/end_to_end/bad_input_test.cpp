@@ -284,17 +284,14 @@ class BadCheckpoint : public BadInput {
   }
 };
 
-const std::string manifest = "step_00000004/manifest.json", weights = "step_00000004/model.safetensors";
+const std::string manifest = "step_00000004/manifest.json", weights = "step_00000004/rank_00000.safetensors";
 
 TEST_F(BadCheckpoint, TheGoodOneIsRead) { EXPECT_EQ(generate(good()).status, 0); }
 
 TEST_F(BadCheckpoint, Weights) {
   for (const std::size_t bytes : {0, 4, 1000, 100000})
-    expect_damage_noticed(weights, fmt::format("model.safetensors has {} bytes, but the manifest says ", bytes),
+    expect_damage_noticed(weights, fmt::format("rank_00000.safetensors has {} bytes, but the manifest says ", bytes),
                           [&](std::string& content) { content.resize(bytes); });
-  expect_edit_noticed(weights, "q_proj", "x_proj", "self_attn.x_proj.weight' is not in the manifest");
-  expect_edit_noticed(weights, "F32", "F16", "model.safetensors: tensor '");
-  expect_damage_noticed(weights, "model.safetensors", [](std::string& content) { content[6] = '\x7f'; });
 }
 
 TEST_F(BadCheckpoint, Manifest) {
@@ -303,34 +300,40 @@ TEST_F(BadCheckpoint, Manifest) {
                           [&](std::string& content) { content = text; });
   expect_damage_noticed(manifest, "not a manifest", [](std::string& content) { content = std::string(100000, '['); });
   expect_damage_noticed(manifest, "not a manifest", [](std::string& content) { content.resize(content.size() / 2); });
-  expect_edit_noticed(manifest, "\"version\": 1", "\"version\": 2", "version 2, this program reads version 1");
-  expect_edit_noticed(manifest, "\"step\": 4", "\"step\": -4", "'step' or 'config' is missing");
+  expect_edit_noticed(manifest, "\"version\":2", "\"version\":3", "version 3, this program reads versions 1 and 2");
+  expect_edit_noticed(manifest, "\"step\":4", "\"step\":-4", "'step' or 'config' is missing");
   expect_edit_noticed(manifest, "\"config\"", "\"confix\"", "'step' or 'config' is missing");
+  expect_edit_noticed(manifest, "\"seed\"", "\"seat\"", "'consumed_samples', 'updates' or 'seed' is missing");
   expect_edit_noticed(manifest, "num_layers: 2", "num_layers: zwei", "'zwei' is not a whole number");
   expect_edit_noticed(manifest, "hidden_size: 32", "hidden_size: 64", "is [512,32], the model needs [512,64]");
   expect_edit_noticed(manifest, "num_layers: 2", "num_layers: 3", "has no tensor 'model.layers.2.");
   expect_edit_noticed(manifest, "num_layers: 2", "num_layers: 1", "is not a tensor of this model");
-  expect_edit_noticed(manifest, "\"bytes\": ", "\"bytes\": 1", "bytes, but the manifest says 1");
-  expect_edit_noticed(manifest, "\"bytes\": ", "\"bytes\": -", "file 'model.safetensors' has no 'bytes'");
+  expect_edit_noticed(manifest, "\"bytes\":", "\"bytes\":9", "bytes, but the manifest says 9");
+  expect_edit_noticed(manifest, "\"bytes\":", "\"bytes\":-", "file 'rank_00000.safetensors' has no 'bytes'");
+  expect_edit_noticed(manifest, "\"crc32c\":\"", "\"crc32c\":\"0", "has no 'crc32c' of eight hexadecimal digits");
   expect_edit_noticed(manifest, "\"files\"", "\"fires\"", "'files' is missing");
   expect_edit_noticed(manifest, "\"tensors\"", "\"sensors\"", "'tensors' is missing");
 }
 
 TEST_F(BadCheckpoint, TensorsOfTheManifest) {
-  expect_edit_noticed(manifest, "\"dtype\": \"", "\"dtype\": \"x", "which is not what the manifest says");
-  expect_edit_noticed(manifest, "\"pieces\": [", "\"pieces\": [{},",
-                      "is in 2 pieces; this program reads tensors in one");
-  expect_edit_noticed(manifest, "\"pieces\"", "\"places\"", "lacks dtype, shape or pieces");
-  expect_edit_noticed(manifest, "\"file\": \"model", "\"file\": \"other", "which 'files' does not list");
-  expect_edit_noticed(manifest, "\"begin\"", "\"start\"", "is not the whole tensor");
-  expect_edit_noticed(manifest, "\"model.norm.weight\"", "\"model.norm.height\"",
-                      "model.safetensors: 'model.norm.weight' is not in the manifest");
+  expect_edit_noticed(manifest, "\"dtype\":\"f32", "\"dtype\":\"f99", "lacks a known dtype, shape or pieces");
+  expect_edit_noticed(manifest, "\"shape\":[", "\"shape\":[0,", "lacks a known dtype, shape or pieces");
+  expect_edit_noticed(manifest, "\"shape\":[", "\"shape\":[4611686018427387904,", "lacks a known dtype, shape or");
+  expect_edit_noticed(manifest, "\"pieces\"", "\"places\"", "lacks a known dtype, shape or pieces");
+  expect_edit_noticed(manifest, "\"pieces\":[", "\"pieces\":[{},", "a piece of tensor 'lm_head.weight' names no file");
+  expect_edit_noticed(manifest, "\"file\":\"rank", "\"file\":\"rang", "which 'files' does not list");
+  expect_edit_noticed(manifest, "\"begin\":0", "\"begin\":-1", "a piece of tensor 'lm_head.weight' is no slice of it");
+  expect_edit_noticed(manifest, "\"begin\":0", "\"begin\":600", "a piece of tensor 'lm_head.weight' is no slice of it");
+  expect_edit_noticed(manifest, "\"from\":0", "\"from\":1", "'lm_head.weight' are not the whole tensor: slices");
+  expect_edit_noticed(manifest, "\"offset\":", "\"offset\":9999", "'lm_head.weight' ends behind the end of");
+  expect_edit_noticed(manifest, "\"pieces\":[", "\"pieces\":[],\"old\":[", "not the whole tensor: none of it is there");
+  expect_edit_noticed(manifest, "\"model.norm.weight\"", "\"model.norm.height\"", "has no tensor 'model.norm.weight'");
 }
 
 // What a manifest names lies in its folder, as a file.
 TEST_F(BadCheckpoint, FilesOfTheManifest) {
-  for (const char* name : {"../step_00000004/model.safetensors", "/etc/passwd", ".hidden", "", ".."})
-    expect_edit_noticed(manifest, "\"model.safetensors\": {", fmt::format("\"{}\": {{", name),
+  for (const char* name : {"../step_00000004/rank_00000.safetensors", "/etc/passwd", ".hidden", "", ".."})
+    expect_edit_noticed(manifest, "\"rank_00000.safetensors\":{", fmt::format("\"{}\":{{", name),
                         fmt::format("'{}' is not the name of a file in this folder", name));
   for (const auto& file : {weights, manifest}) {
     const fs::path linked = folder_ / "linked";
@@ -349,7 +352,7 @@ TEST_F(BadCheckpoint, Folder) {
   expect_mistake(generate("/no/such"), {"", "/no/such: there is no such folder"});
   expect_mistake(generate(run_dir()), {"", "neither a checkpoint (no manifest.json) nor a folder of checkpoints"});
   fs::remove(folder_ / "good" / weights);
-  expect_mistake(generate(good()), {"", "model.safetensors: No such file or directory"});
+  expect_mistake(generate(good()), {"", "rank_00000.safetensors: No such file or directory"});
   fs::remove(folder_ / "good" / manifest);
   expect_mistake(generate(good()), {"", "which is not complete"});
 }

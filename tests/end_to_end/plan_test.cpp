@@ -65,6 +65,18 @@ TEST(PlanProgram, Llama405bOn1024RanksByFormula) {
   EXPECT_LT(json.at("flops_per_step").get<double>(), 1.1 * model);
 }
 
+// A rank's copy of what it writes: bf16 weights, and of its share masters and two moments in fp32.
+TEST(PlanProgram, CountsTheCopyForAsynchronousSaving) {
+  const std::string arguments = "mixed_precision.precision=bf16 optimizer.use_distributed_optimizer=true --world 2";
+  const std::string saving = arguments + " checkpoint.save=/nowhere checkpoint.async_save=true";
+  EXPECT_EQ(plan_json("tests/tiny", arguments).at("stages")[0].at("host_bytes"), 0);
+  const nlohmann::json stage = plan_json("tests/tiny", saving).at("stages")[0];
+  const std::int64_t padding = 2 * (128 - 61) * 32, elements = stage.at("parameters").get<std::int64_t>() - padding;
+  const std::int64_t bytes = stage.at("host_bytes"), header = 16 << 10, cut = 4 << 10;
+  EXPECT_GT(bytes, (elements / 2 - cut) * (2 + 12));
+  EXPECT_LT(bytes, (elements / 2 + cut) * (2 + 12) + header);
+}
+
 TEST(PlanProgram, SaysWhoIsLargestAndWhatFits) {
   const Outcome outcome = plan("models/llama3-405b", std::string(llama3_405b) + " --memory 120");
   EXPECT_EQ(outcome.status, 0);

@@ -251,7 +251,13 @@ TEST(Inspect, DescribesACheckpoint) {
     EXPECT_EQ(found["arch"], "llama");
     EXPECT_GT(found["parameters"], 1000);
   }
-  std::filesystem::resize_file(save + "/step_00000003/model.safetensors", 100);
+  EXPECT_TRUE(contains(run_program("inspect --verify " + save).output, "good"));
+  const std::string file = save + "/step_00000003/rank_00000.safetensors";
+  const auto size = std::filesystem::file_size(file);
+  std::ofstream(file, std::ios::in | std::ios::binary).seekp(static_cast<std::streamoff>(size) - 1).put('\x7f');
+  EXPECT_EQ(run_program("inspect " + save).status, 0);
+  EXPECT_EQ(run_program("inspect --verify " + save).status, 2) << "one byte is another";
+  std::filesystem::resize_file(file, 100);
   EXPECT_EQ(run_program("inspect " + save).status, 2);
 }
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tera/checkpoint/checkpoint.h"
+#include "tera/checkpoint/checkpoint_writer.h"
 #include "tera/train/generator.h"
 #include "tests/end_to_end/program.h"
 #include "tests/end_to_end/training_run.h"
@@ -94,7 +95,7 @@ TEST_F(Runs, WeightsComeBackBitForBit) {
     TrainingStep first(setup), second(load_setup(name, {"train.train_iters=3", "train.seed=99"}));
     first.bind(backend);
     const auto weights = read_weights(first.params(), *backend.ops);
-    save_checkpoint(folder_ / name, {.step = 7, .config_yaml = "x"}, first.params(), *backend.ops);
+    save_checkpoint(folder_ / name, {.step = 7, .config_yaml = "x"}, first.params(), *backend.ops, *backend.device);
     Backend other = make_backend(setup.config.dist);
     second.bind(other);
     EXPECT_FALSE(read_weights(second.params(), *other.ops) == weights) << name;
@@ -130,7 +131,7 @@ TEST_F(Runs, GenerationFromTheCacheEqualsGenerationWithout) {
     const auto expected = generate_without_cache(setup, checkpoint, prompt, 12);
     for (const std::int64_t threads : {1, 3}) {
       Backend backend = make_backend({.device = DeviceChoice::cpu, .threads = threads});
-      Generator generator(setup, backend, std::ssize(prompt), 15);
+      Generator generator(setup, backend, {.max_prompt = std::ssize(prompt), .max_tokens = 15});
       checkpoint.load_weights(generator.params(), *backend.ops);
       std::vector<std::int32_t> text;
       GenerateOptions greedy{.max_new_tokens = 12};

@@ -73,13 +73,52 @@ TEST_F(MpiRuns, ProcessesTrainAsThreadsDo) {
   for (const char* key : {"loss", "eval_loss", "grad_norm"})
     EXPECT_EQ(column(folder_ / "threads/run", key), column(folder_ / "processes/run", key)) << key;
   const auto weights = [&](const std::string& name) {
-    return slurp(folder_ / (name + "/saved/step_00000010/model.safetensors"));
+    return slurp(folder_ / (name + "/saved/step_00000010/rank_00003.safetensors"));
   };
   EXPECT_GT(weights("threads").size(), 1000u);
   EXPECT_TRUE(weights("threads") == weights("processes"));
   const Outcome text = as_processes(4, generate("threads", tp2_pp2));
   EXPECT_EQ(text.status, 0) << text.output;
   EXPECT_NE(text.output.find("Once"), std::string::npos) << text.output;
+}
+
+// Ended in the middle, once by itself and once by a kill, and gone on with; the ranks may be threads the next time.
+TEST_F(MpiRuns, ProcessesGoOnAsIfNeverEnded) {
+  const std::string often = "train.eval_iters=0 scheduler.lr_decay_iters=60 checkpoint.async_save=true ";
+  const Outcome whole = run_program(train("whole", often + "train.train_iters=60 --ranks 4"));
+  ASSERT_EQ(whole.status, 0) << whole.output;
+  const Outcome first = as_processes(4, train("parts", often + "train.train_iters=20"));
+  ASSERT_EQ(first.status, 0) << first.output;
+  const std::string pid = (folder_ / "pid").string(), metrics = (folder_ / "parts/run/metrics.jsonl").string();
+  const Outcome killed = run_shell(fmt::format(
+      "{} -n 4 sh -c 'echo $$ > {}.$OMPI_COMM_WORLD_RANK; exec \"{}\" {}' > {}.out 2>&1 & "
+      "for i in $(seq 400); do [ $(wc -l < {}) -gt 30 ] && break; sleep 0.01; done; kill -KILL $(cat {}.2); wait $!; "
+      "cat {}.out",
+      TERA_MPIRUN, pid, TERA_PROGRAM,
+      train("parts", often + "dist.timeout_seconds=3 train.train_iters=60 checkpoint.save_interval=1"), pid, metrics,
+      pid, pid));
+  ASSERT_NE(killed.output.find("going on after step 20 from "), std::string::npos) << killed.output;
+  EXPECT_TRUE(all_gone()) << killed.output;
+  const Outcome last = as_processes(4, train("parts", often + "train.train_iters=60"));
+  ASSERT_EQ(last.status, 0) << last.output;
+  for (const char* key : {"step", "loss", "grad_norm", "lr"})
+    EXPECT_EQ(column(folder_ / "parts/run", key), column(folder_ / "whole/run", key)) << key;
+  EXPECT_EQ(slurp(folder_ / "parts/saved/step_00000060/rank_00003.safetensors"),
+            slurp(folder_ / "whole/saved/step_00000060/rank_00003.safetensors"));
+}
+
+// Each file is verified by one rank: what that one finds ends all.
+TEST_F(MpiRuns, ADamagedCheckpointIsToldOnce) {
+  ASSERT_EQ(run_program(train("a", "--ranks 4")).status, 0);
+  const fs::path file = folder_ / "a/saved/step_00000010/rank_00002.safetensors";
+  std::string content = slurp(file);
+  content.back() = static_cast<char>(content.back() ^ 1);
+  folder_.write("a/saved/step_00000010/rank_00002.safetensors", content);
+  const std::string words = "rank_00002.safetensors: its checksum is ", more = "train.train_iters=20 ";
+  for (const Outcome& outcome : {run_program(train("a", more + "--ranks 4")), as_processes(4, train("a", more))}) {
+    EXPECT_NE(outcome.status, 0) << outcome.output;
+    EXPECT_EQ(count(outcome.output, words), 1u) << outcome.output;
+  }
 }
 
 TEST_F(MpiRuns, AMistakeThatAllFindIsToldOnce) {

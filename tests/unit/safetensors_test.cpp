@@ -124,6 +124,16 @@ TEST(Safetensors, RefusesWrongLengths) {
   EXPECT_TRUE(contains(message_of<UserError>([&] { SafetensorsFile file(folder.path()); }), "no safetensors"));
 }
 
+// A file that is there, but takes no room on the disk.
+TEST(Safetensors, AHeaderOver100MbIsRefusedUnread) {
+  const TempFolder folder;
+  const std::uint64_t header = 100'000'001;
+  const auto path = folder.write("long", {reinterpret_cast<const char*>(&header), sizeof(header)});
+  std::filesystem::resize_file(path, 8 + header);
+  const std::string message = message_of<UserError>([&] { SafetensorsFile file(path); });
+  EXPECT_TRUE(contains(message, "claims a header of 100000001 bytes")) << message;
+}
+
 TEST(Safetensors, DeepNestingIsRefusedAtOnce) {
   const TempFolder folder;
   const auto path = folder.write("deep", file_bytes("{\"a\":" + std::string(1'000'000, '['), ""));

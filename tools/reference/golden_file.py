@@ -24,11 +24,13 @@ def output_folder(description):
 
 def save_safetensors(path, tensors, metadata):
     """The library writes its header in an order that changes from run to run; a committed file should not."""
-    names = {torch.float32: "F32", torch.float64: "F64", torch.int32: "I32"}
+    names = {torch.float32: "F32", torch.float64: "F64", torch.int32: "I32", torch.bfloat16: "BF16",
+             torch.float16: "F16"}
     header, pieces, offset = {"__metadata__": dict(sorted(metadata.items()))}, [], 0
     # Wide elements first keeps all of them aligned.
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
-        piece = tensor.detach().contiguous().numpy().tobytes()
+        piece = tensor.detach().contiguous()
+        piece = (piece.view(torch.int16) if piece.dtype == torch.bfloat16 else piece).numpy().tobytes()
         span = [offset, offset + len(piece)]
         header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": span}
         pieces.append(piece)

@@ -1,0 +1,100 @@
+// tera export: a checkpoint as a folder that transformers loads.
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <memory>
+#include <string>
+
+#include "apps/choice.h"
+#include "apps/commands.h"
+#include "tera/base/error.h"
+#include "tera/checkpoint/checkpoint_weights.h"
+#include "tera/checkpoint/hf_export.h"
+#include "tera/checkpoint/hf_import.h"
+#include "tera/train/memory_plan.h"
+#include "tera/train/open_model.h"
+
+namespace tera {
+namespace {
+
+enum class ExportDType : std::uint8_t { stored, bf16, fp32 };
+
+}  // namespace
+
+template <>
+struct EnumNames<ExportDType> {
+  static constexpr std::array values{std::pair{ExportDType::bf16, std::string_view("bf16")},
+                                     std::pair{ExportDType::fp32, std::string_view("fp32")},
+                                     std::pair{ExportDType::stored, std::string_view("stored")}};
+};
+
+namespace {
+
+struct ExportOptions {
+  std::string load, output, dtype = "stored", max_shard_size = "5GB";
+};
+
+struct Unit {
+  std::string_view name;
+  double bytes;
+};
+
+// "5GB", "500MB", "2GiB", or bytes.
+std::uint64_t parse_size(const std::string& text) {
+  constexpr std::array units{Unit{"", 1},         Unit{"B", 1},       Unit{"KB", 1e3},     Unit{"MB", 1e6},
+                             Unit{"GB", 1e9},     Unit{"TB", 1e12},   Unit{"KiB", 0x1p10}, Unit{"MiB", 0x1p20},
+                             Unit{"GiB", 0x1p30}, Unit{"TiB", 0x1p40}};
+  double value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string_view suffix(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  const auto unit = std::find_if(units.begin(), units.end(), [&](const Unit& each) { return each.name == suffix; });
+  const bool good = error == std::errc{} && unit != units.end() && value > 0 && value * unit->bytes <= 0x1p60;
+  require_user(good && value * unit->bytes >= 1, "--max-shard-size {}: write it as 5GB, 500MB or 2GiB", text);
+  return static_cast<std::uint64_t>(value * unit->bytes);
+}
+
+HfExportOptions parse_options(const ExportOptions& options) {
+  HfExportOptions out{.dtype = {}, .max_shard_bytes = parse_size(options.max_shard_size), .carried = {}};
+  switch (parse_choice<ExportDType>("--dtype", options.dtype)) {
+    case ExportDType::stored: break;
+    case ExportDType::bf16: out.dtype = DType::bf16; break;
+    case ExportDType::fp32: out.dtype = DType::f32; break;
+  }
+  return out;
+}
+
+void run_export(const ExportOptions& options) {
+  HfExportOptions wanted = parse_options(options);
+  const OpenModel model(options.load);
+  const Setup setup = model.setup({.device = DeviceChoice::cpu, .threads = 1, .overrides = {}}, {});
+  HfExportResult result;
+  if (model.hf() != nullptr) {
+    wanted.carried = model.hf()->folder();
+    result = export_hf(*model.hf(), setup.model, options.output, wanted);
+  } else {
+    wanted.carried = carried_hf_files(*model.checkpoint());
+    result = export_hf(CheckpointWeights(*model.checkpoint(), setup.model), setup.model, options.output, wanted);
+  }
+  fmt::print("{}: {} tensors, {}, in {} file{}\n", options.output, result.tensors,
+             format_bytes(static_cast<std::size_t>(result.bytes)), result.files, result.files == 1 ? "" : "s");
+}
+
+}  // namespace
+
+void add_export_command(CLI::App& app) {
+  auto options = std::make_shared<ExportOptions>();
+  CLI::App* command = app.add_subcommand("export", "write a checkpoint as a Hugging Face folder");
+  command->add_option("--load", options->load, "a checkpoint, or a folder of checkpoints")
+      ->required()
+      ->type_name("CKPT");
+  command->add_option("--output", options->output, "folder to make")->required()->type_name("DIR");
+  command->add_option("--dtype", options->dtype, "of all tensors: bf16, fp32, or as they are stored")
+      ->capture_default_str();
+  command->add_option("--max-shard-size", options->max_shard_size, "of a file, as in 5GB, 500MB or 2GiB")
+      ->capture_default_str();
+  command->callback([options] { run_export(*options); });
+}
+
+}  // namespace tera

@@ -1,0 +1,41 @@
+// tera import: a Hugging Face folder as a checkpoint.
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "apps/commands.h"
+#include "tera/base/error.h"
+#include "tera/checkpoint/hf_import.h"
+#include "tera/config/describe.h"
+#include "tera/train/open_model.h"
+
+namespace tera {
+namespace {
+
+struct ImportOptions {
+  std::string model, output;
+};
+
+void run_import(const ImportOptions& options) {
+  const OpenModel model(options.model);
+  require_user(model.hf() != nullptr, "--model {}: a checkpoint already; a Hugging Face folder is wanted",
+               options.model);
+  const Setup setup = model.setup({.device = DeviceChoice::cpu, .threads = 1, .overrides = {}}, {});
+  const std::filesystem::path folder = import_hf(*model.hf(), setup.model, resolved_yaml(setup), options.output);
+  fmt::print("{}: {} tensors\n", folder.string(), model.hf()->tensors().size());
+}
+
+}  // namespace
+
+void add_import_command(CLI::App& app) {
+  auto options = std::make_shared<ImportOptions>();
+  CLI::App* command = app.add_subcommand("import", "make a checkpoint of a Hugging Face folder");
+  command->add_option("--model", options->model, "the Hugging Face folder")->required()->type_name("HF_DIR");
+  command->add_option("--output", options->output, "folder of checkpoints to make")->required()->type_name("CKPT");
+  command->callback([options] { run_import(*options); });
+}
+
+}  // namespace tera

@@ -1,0 +1,38 @@
+#pragma once
+// What every command takes that computes with a trained model: --model DIR, where, and on how many ranks.
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/choice.h"
+#include "tera/base/error.h"
+#include "tera/train/open_model.h"
+
+namespace tera {
+
+struct ModelOptions {
+  std::string model, device = "auto";
+  std::vector<std::string> layout;
+  std::optional<int> ranks;
+  std::int64_t threads = 0;
+
+  void add_to(CLI::App& command) {
+    command.add_option("--model", model, "a checkpoint, a folder of checkpoints, or a Hugging Face folder")
+        ->required()
+        ->type_name("DIR");
+    command.add_option("--device", device, "auto, cpu or cuda")->capture_default_str();
+    command.add_option("--threads", threads, "CPU threads; 0: all cores")->capture_default_str();
+    command.add_option("--ranks", ranks, "ranks to run as threads of this process")->type_name("N");
+    command.add_option("layout", layout, "how the model is cut over ranks; without it, it is not")
+        ->type_name("dist.key=value");
+  }
+  Setup setup(const OpenModel& open, const Launch& launch) const {
+    require_user(threads >= 0 && threads <= 1024, "--threads is {}; it must be from 0 (all cores) to 1024", threads);
+    return open.setup(
+        {.device = parse_choice<DeviceChoice>("--device", device), .threads = threads, .overrides = layout}, launch);
+  }
+};
+
+}  // namespace tera

@@ -1,0 +1,38 @@
+#include "tera/checkpoint/checkpoint_weights.h"
+
+#include <utility>
+
+namespace tera {
+namespace {
+
+bool is_weight(std::string_view name) { return !name.starts_with("optimizer.") && !name.ends_with(".vocab_padding"); }
+
+TensorSlice slice_of(const WeightBox& box, const Shape& shape) {
+  if (shape.rank == 1) return {.split = 0, .begin = box.row_begin, .end = box.row_end, .from = 0, .to = box.rows()};
+  return {.split = 1,
+          .begin = box.column_begin,
+          .end = box.column_end,
+          .from = box.row_begin * box.columns(),
+          .to = box.row_end * box.columns()};
+}
+
+}  // namespace
+
+CheckpointWeights::CheckpointWeights(const Checkpoint& checkpoint, const ModelShape& model)
+    : checkpoint_(checkpoint), reader_(checkpoint) {
+  const bool as_in_files = checkpoint.manifest().version == 1;
+  for (const ModelTensor& tensor : list_tensors(model)) transposed_[tensor.name] = as_in_files && tensor.transposed;
+  for (const auto& [name, tensor] : checkpoint.manifest().tensors) {
+    if (!is_weight(name)) continue;
+    Shape shape = tensor.shape;
+    if (transposed_[name] && shape.rank == 2) std::swap(shape[0], shape[1]);
+    tensors_[name] = {.dtype = tensor.dtype, .shape = shape};
+  }
+}
+
+void CheckpointWeights::read(const std::string& name, const WeightBox& box, std::span<std::byte> out) const {
+  const Entry& entry = tensors_.at(name);
+  reader_.read(name, slice_of(box, entry.shape), entry.dtype, out, transposed_.at(name));
+}
+
+}  // namespace tera

@@ -1,0 +1,204 @@
+#include "tera/checkpoint/checkpoint_writer.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tera/base/checksum.h"
+#include "tera/base/error.h"
+#include "tera/comm/agree.h"
+
+namespace tera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t max_beside_bytes = std::size_t{1} << 30, wire_bytes = std::size_t{4} << 20;
+
+template <class T>
+bool is_ready(const std::future<T>& future) {
+  return future.valid() && future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+Tensor on_device(std::span<std::byte> memory, std::size_t numbers) {
+  return make_tensor(memory.data(), shape(static_cast<std::int64_t>(numbers)), DType::i64);
+}
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(Options options, const Rank& rank, const ModelState& state)
+    : options_(std::move(options)), rank_(rank), file_(state.tensors(), state.written(rank.replica)) {
+  const auto ranks = static_cast<std::size_t>(rank_.world.size());
+  numbers_ = on_device(rank_.device.allocate(ranks * sizeof(std::int64_t)), ranks);
+  host_ = rank_.device.allocate_host(options_.async ? file_.bytes() : 2 * StreamFile::stretch);
+  if (first()) {
+    folder_ = std::make_unique<CheckpointFolder>(options_.root);
+    for (const StateTensor& tensor : state.tensors())
+      manifest_.tensors[tensor.name] = {.dtype = tensor.dtype, .shape = tensor.shape, .pieces = {}};
+  }
+  const std::vector<std::vector<WirePiece>> all = gather_pieces();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    manifest_.files.push_back({.name = RankFile::name(static_cast<int>(i))});
+    for (const WirePiece& piece : all[i])
+      manifest_.tensors[state.tensors()[static_cast<std::size_t>(piece.tensor)].name].pieces.push_back(
+          {.file = i,
+           .offset = static_cast<std::uint64_t>(piece.offset),
+           .slice = {piece.split, piece.begin, piece.end, piece.from, piece.to}});
+  }
+  list_files();
+}
+
+// A fault of this rank, or of another: what was begun is no checkpoint.
+CheckpointWriter::~CheckpointWriter() {
+  stop_ = true;
+  if (writing_.valid()) writing_.wait();
+  if (publishing_.valid()) publishing_.wait();
+  if (pending_ && folder_) folder_->abandon(source_.step);
+}
+
+// Sizes of all files; and a plan in which an element is missing, or twice there, is found before it costs a checkpoint.
+void CheckpointWriter::list_files() {
+  const std::vector<std::int64_t> bytes =
+      gather_numbers(rank_.world, rank_.ops, numbers_, static_cast<std::int64_t>(file_.bytes()));
+  for (std::size_t i = 0; i < manifest_.files.size(); ++i)
+    manifest_.files[i].bytes = static_cast<std::uint64_t>(bytes[i]);
+  for (const auto& [name, tensor] : manifest_.tensors) {
+    std::vector<TensorSlice> slices;
+    for (const ManifestPiece& piece : tensor.pieces) slices.push_back(piece.slice);
+    const std::string problem = why_not_a_cover(std::move(slices), tensor.shape);
+    if (!problem.empty()) fail("what the ranks would save of '{}' is not the whole tensor: {}", name, problem);
+  }
+}
+
+// On the first rank, by rank; elsewhere nothing.
+std::vector<std::vector<CheckpointWriter::WirePiece>> CheckpointWriter::gather_pieces() {
+  std::vector<WirePiece> own;
+  for (std::size_t i = 0; i < file_.pieces().size(); ++i) {
+    const StatePiece& piece = file_.pieces()[i];
+    const TensorSlice& slice = piece.slice;
+    own.push_back({static_cast<std::int64_t>(piece.tensor), slice.split, slice.begin, slice.end, slice.from, slice.to,
+                   static_cast<std::int64_t>(file_.offset(i))});
+  }
+  const std::vector<std::int64_t> counts =
+      gather_numbers(rank_.world, rank_.ops, numbers_, static_cast<std::int64_t>(own.size()));
+  std::vector<std::vector<WirePiece>> all;
+  if (first()) all.push_back(own);
+  if (rank_.world.size() == 1) return all;
+
+  constexpr std::size_t at_a_time = wire_bytes / sizeof(WirePiece), words = sizeof(WirePiece) / sizeof(std::int64_t);
+  const std::span<std::byte> room = rank_.device.allocate(wire_bytes);
+  const auto transfer = [&](std::span<WirePiece> pieces, int peer, bool send) {
+    for (std::size_t begin = 0; begin < pieces.size(); begin += at_a_time) {
+      const auto some = pieces.subspan(begin, std::min(at_a_time, pieces.size() - begin));
+      const Tensor wire = on_device(room, some.size() * words);
+      if (send) rank_.ops.from_host(std::as_bytes(some), wire);
+      const Ticket sent = rank_.world.exchange(std::array{Transfer{wire, peer, send}}, rank_.ops.record());
+      rank_.ops.wait(sent);
+      if (send) rank_.ops.finish(sent);
+      if (!send) rank_.ops.to_host(wire, std::as_writable_bytes(some));
+    }
+  };
+  if (!first()) transfer(own, 0, true);
+  for (int rank = 1; first() && rank < rank_.world.size(); ++rank)
+    transfer(all.emplace_back(static_cast<std::size_t>(counts[static_cast<std::size_t>(rank)])), rank, false);
+  return all;
+}
+
+void CheckpointWriter::save(const CheckpointSource& source) {
+  finish();
+  source_ = source;
+  checksum_.reset();
+  if (first()) {
+    manifest_.source = source;
+    static_cast<void>(format_manifest(manifest_));  // what cannot be said is known before anything is written
+    folder_->begin(source.step);
+  }
+  pending_ = true;
+  rank_.world.barrier();  // the folder is there
+  const fs::path path = CheckpointFolder::beside(options_.root, source.step) / RankFile::name(rank_.world.rank());
+  if (!options_.async) {
+    StreamFile file(path, file_.bytes());
+    checksum_ = write_in_stretches(file);
+    return finish();
+  }
+  file_.copy(rank_.ops, 0, host_);
+  writing_ = std::async(std::launch::async, [this, path] {  // even making a large file takes a while
+    StreamFile file(path, file_.bytes());
+    return write_copy(file);
+  });
+}
+
+std::uint32_t CheckpointWriter::write_in_stretches(StreamFile& file) {
+  return file.write([&](std::uint64_t begin, std::size_t bytes) -> std::span<const std::byte> {
+    const std::size_t turn = begin / StreamFile::stretch % 2;
+    const std::span<std::byte> host = host_.subspan(turn * StreamFile::stretch, bytes);
+    file_.copy(rank_.ops, begin, host);
+    return host;
+  });
+}
+
+std::uint32_t CheckpointWriter::write_copy(StreamFile& file) const {
+  return file.write([&](std::uint64_t begin, std::size_t bytes) -> std::span<const std::byte> {
+    require(!stop_, "the run failed while a checkpoint was written");
+    return host_.subspan(begin, bytes);
+  });
+}
+
+bool CheckpointWriter::written() {
+  if (is_ready(publishing_)) publishing_.get();
+  if (is_ready(writing_)) checksum_ = writing_.get();
+  return pending_ && checksum_.has_value();
+}
+
+void CheckpointWriter::publish() {
+  if (!pending_) return;
+  if (writing_.valid()) checksum_ = writing_.get();
+  const std::vector<std::int64_t> checksums =
+      gather_numbers(rank_.world, rank_.ops, numbers_, static_cast<std::int64_t>(*checksum_));
+  if (first()) {
+    for (std::size_t i = 0; i < checksums.size(); ++i)
+      manifest_.files[i].crc32c = static_cast<std::uint32_t>(checksums[i]);
+    if (options_.async)
+      publishing_ = std::async(std::launch::async, [this] { publish_files(); });
+    else
+      publish_files();
+  }
+  pending_ = false;
+}
+
+void CheckpointWriter::finish() {
+  publish();
+  if (publishing_.valid()) publishing_.get();
+}
+
+void CheckpointWriter::publish_files() {
+  try {
+    Manifest whole = manifest_;
+    copy_beside(whole);
+    folder_->publish(source_.step, format_manifest(whole), options_.keep_last);
+  } catch (...) {
+    folder_->abandon(source_.step);
+    throw;
+  }
+  if (options_.durable) options_.durable(source_.step, CheckpointFolder::complete(options_.root, source_.step));
+}
+
+fs::path save_checkpoint(const fs::path& root, const CheckpointSource& source, const ParamStore& params, Ops& ops,
+                         Device& device) {
+  const std::unique_ptr<Comm> alone = make_self_comm(ops);
+  CheckpointWriter writer({.root = root}, {.world = *alone, .ops = ops, .device = device},
+                          ModelState(list_tensors(params), params));
+  writer.save(source);
+  return CheckpointFolder::complete(root, source.step);
+}
+
+// One that is gone since the run began is no reason to lose the rest.
+void CheckpointWriter::copy_beside(Manifest& manifest) const {
+  for (const fs::path& from : options_.beside) {
+    if (!path_exists(from)) continue;
+    const std::string content = read_whole_file(from, max_beside_bytes), name = from.filename().string();
+    write_file_atomically(CheckpointFolder::beside(options_.root, source_.step) / name, content);
+    manifest.files.push_back({name, content.size(), crc32c(std::as_bytes(std::span(content)))});
+  }
+}
+
+}  // namespace tera

@@ -1,0 +1,200 @@
+#include "tera/checkpoint/hf_export.h"
+
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "tera/base/error.h"
+#include "tera/base/file.h"
+#include "tera/checkpoint/hf_files.h"
+#include "tera/checkpoint/safetensors_source.h"
+#include "tera/config/hf_config.h"
+
+namespace tera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t elements_at_a_time = std::int64_t{4} << 20;
+
+std::string_view torch_name(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return "float64";
+    case DType::f32: return "float32";
+    case DType::bf16: return "bfloat16";
+    case DType::f16: return "float16";
+    default: fail("weights are not stored as {}", name_of(dtype));
+  }
+}
+
+template <class T, class Convert>
+void store(std::span<const float> values, std::span<std::byte> out, Convert convert) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const T element = convert(values[i]);
+    std::memcpy(out.data() + i * sizeof(T), &element, sizeof(T));
+  }
+}
+
+void convert_elements(DType from, std::span<const std::byte> in, DType to, std::vector<std::byte>& out) {
+  std::vector<float> values(in.size() / size_of(from));
+  to_floats(from, in, values);
+  out.resize(values.size() * size_of(to));
+  if (to == DType::f32) return store<float>(values, out, [](float value) { return value; });
+  require(to == DType::bf16, "weights are not converted to {}", name_of(to));
+  store<BFloat16>(values, out, [](float value) { return to_bf16(value); });
+}
+
+struct Shard {
+  std::string name;
+  std::vector<const ModelTensor*> tensors;
+};
+
+// What a tensor takes of a file: its bytes and, roughly but not less, its line in the header.
+std::uint64_t bytes_in_file(const ModelTensor& tensor, DType dtype) {
+  constexpr std::uint64_t line = 160;
+  return static_cast<std::uint64_t>(count(tensor.shape)) * size_of(dtype) + tensor.name.size() + line;
+}
+
+class Exporter {
+ public:
+  Exporter(const WeightSource& source, const ModelShape& model, const HfExportOptions& options)
+      : source_(source), options_(options), tensors_(weights_of(model)) {
+    cut_into_shards();
+  }
+
+  DType dtype(const ModelTensor& tensor) const {
+    return options_.dtype.value_or(source_.tensors().at(tensor.name).dtype);
+  }
+
+  // Of all tensors; empty when they differ.
+  std::string_view common_dtype() const {
+    const auto differs = [&](const ModelTensor& tensor) { return dtype(tensor) != dtype(tensors_.front()); };
+    return std::ranges::any_of(tensors_, differs) ? std::string_view() : torch_name(dtype(tensors_.front()));
+  }
+
+  HfExportResult write(const fs::path& folder) const {
+    HfExportResult result{.files = shards_.size(), .tensors = tensors_.size()};
+    for (const Shard& shard : shards_) write_shard(folder, shard);
+    for (const ModelTensor& tensor : tensors_)
+      result.bytes += static_cast<std::uint64_t>(count(tensor.shape)) * size_of(dtype(tensor));
+    if (shards_.size() > 1) write_index(folder, result.bytes);
+    return result;
+  }
+
+ private:
+  void cut_into_shards() {
+    constexpr std::uint64_t head = 64;  // of a file, before the first tensor
+    std::uint64_t filled = 0;
+    for (const ModelTensor& tensor : tensors_) {
+      const std::uint64_t bytes = bytes_in_file(tensor, dtype(tensor));
+      if (shards_.empty() || filled + bytes > options_.max_shard_bytes) {
+        shards_.emplace_back();
+        filled = head;
+      }
+      shards_.back().tensors.push_back(&tensor);
+      filled += bytes;
+    }
+    for (std::size_t i = 0; i < shards_.size(); ++i)
+      shards_[i].name = shards_.size() == 1 ? "model.safetensors"
+                                            : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards_.size());
+  }
+
+  void write_shard(const fs::path& folder, const Shard& shard) const {
+    std::vector<SafetensorsSpec> specs;
+    for (const ModelTensor* tensor : shard.tensors)
+      specs.push_back({tensor->name, dtype(*tensor), file_shape(*tensor)});
+    SafetensorsWriter writer(folder / shard.name, specs);
+    for (const ModelTensor* tensor : shard.tensors) write_tensor(source_, *tensor, dtype(*tensor), writer);
+    writer.finish();
+  }
+
+  void write_index(const fs::path& folder, std::uint64_t bytes) const {
+    nlohmann::ordered_json index;
+    index["metadata"]["total_size"] = bytes;
+    for (const Shard& shard : shards_)
+      for (const ModelTensor* tensor : shard.tensors) index["weight_map"][tensor->name] = shard.name;
+    write_file_atomically(folder / "model.safetensors.index.json", index.dump(2) + "\n");
+  }
+
+  const WeightSource& source_;
+  const HfExportOptions& options_;
+  std::vector<ModelTensor> tensors_;
+  std::vector<Shard> shards_;
+};
+
+}  // namespace
+
+Shape file_shape(const ModelTensor& tensor) {
+  return tensor.transposed ? shape(tensor.shape[1], tensor.shape[0]) : tensor.shape;
+}
+
+void write_tensor(const WeightSource& source, const ModelTensor& tensor, DType dtype, SafetensorsWriter& writer) {
+  const DType stored = source.tensors().at(tensor.name).dtype;
+  const Shape in_file = file_shape(tensor);
+  const WeightBox whole = whole_box(tensor.shape);
+  const std::int64_t width = in_file.rank == 2 ? in_file[1] : 1;
+  const std::int64_t step = std::max<std::int64_t>(elements_at_a_time / std::max<std::int64_t>(width, 1), 1);
+  std::vector<std::byte> raw, turned, converted;
+  for (std::int64_t begin = 0; begin < in_file[0]; begin += step) {
+    const std::int64_t end = std::min(begin + step, in_file[0]);
+    WeightBox box = whole;
+    (tensor.transposed ? box.column_begin : box.row_begin) = begin;
+    (tensor.transposed ? box.column_end : box.row_end) = end;
+    raw.resize(static_cast<std::size_t>(box.elements()) * size_of(stored));
+    source.read(tensor.name, box, raw);
+    if (tensor.transposed) {
+      turned.resize(raw.size());
+      transpose(raw, box.rows(), box.columns(), size_of(stored), turned);
+      raw.swap(turned);
+    }
+    if (dtype != stored) convert_elements(stored, raw, dtype, converted);
+    writer.write(tensor.name, dtype == stored ? raw : converted);
+  }
+}
+
+NewFolder::NewFolder(fs::path place) : place_(std::move(place).lexically_normal()) {
+  if (!place_.has_filename()) place_ = place_.parent_path();
+  std::error_code error;
+  require_user(!path_exists(place_) || (fs::is_directory(place_, error) && fs::is_empty(place_, error) && !error),
+               "{}: is there already and not an empty folder; nothing is overwritten", place_.string());
+  if (place_.has_parent_path()) fs::create_directories(place_.parent_path(), error);
+  std::string beside = place_.string() + ".writing-XXXXXX";
+  const bool made = !error && ::mkdtemp(beside.data()) != nullptr;
+  require_user(made, "cannot make the folder {}: {}", place_.string(),
+               error ? error.message() : std::generic_category().message(errno));
+  beside_ = beside;
+  fs::permissions(beside_, fs::perms::all & ~(fs::perms::group_write | fs::perms::others_write), error);
+}
+
+NewFolder::~NewFolder() {
+  std::error_code ignored;
+  if (!beside_.empty()) fs::remove_all(beside_, ignored);
+}
+
+void NewFolder::finish() {
+  rename_path(beside_, place_);
+  beside_.clear();
+  sync_parent_folder(place_);
+}
+
+HfExportResult export_hf(const WeightSource& source, const ModelShape& model, const fs::path& output,
+                         const HfExportOptions& options) {
+  check_tensors(source, model);
+  const Exporter exporter(source, model, options);
+  const std::string from = options.carried.empty() ? std::string() : read_hf_config(options.carried);
+  const std::string config = format_hf_config(model, {.source = from, .dtype = exporter.common_dtype()});
+  NewFolder folder(output);
+  const HfExportResult result = exporter.write(folder.path());
+  if (!options.carried.empty()) copy_hf_files(options.carried, folder.path(), /*with_config=*/false);
+  write_file_atomically(folder.path() / "config.json", config);
+  folder.finish();
+  return result;
+}
+
+}  // namespace tera

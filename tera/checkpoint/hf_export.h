@@ -1,0 +1,50 @@
+#pragma once
+// A folder that transformers, and whatever reads its folders, can load. Tensors pass through one after the other, a few
+// megabytes at a time. The folder appears whole or not at all.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tera/checkpoint/safetensors.h"
+#include "tera/checkpoint/weight_source.h"
+
+namespace tera {
+
+struct HfExportOptions {
+  std::optional<DType> dtype;                     // none: each tensor as it is stored
+  std::uint64_t max_shard_bytes = 5'000'000'000;  // of a file, unless one tensor alone is larger
+  std::filesystem::path carried;                  // folder with the config.json that the model came from, and its files
+};
+
+struct HfExportResult {
+  std::size_t files = 0, tensors = 0;
+  std::uint64_t bytes = 0;  // of tensors
+};
+
+// UserError if `output` is there and not empty, or if no config.json can say what the model is.
+HfExportResult export_hf(const WeightSource& source, const ModelShape& model, const std::filesystem::path& output,
+                         const HfExportOptions& options);
+
+// One tensor to a file that has announced it, in the order that files have ([in,out] where it is transposed).
+void write_tensor(const WeightSource& source, const ModelTensor& tensor, DType dtype, SafetensorsWriter& writer);
+Shape file_shape(const ModelTensor& tensor);
+
+// A folder that is filled beside its place and then put there; without finish() nothing is left. UserError if something
+// is there already.
+class NewFolder {
+ public:
+  explicit NewFolder(std::filesystem::path place);
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+  ~NewFolder();
+  const std::filesystem::path& path() const { return beside_; }  // to write into
+  void finish();
+
+ private:
+  std::filesystem::path place_, beside_;
+};
+
+}  // namespace tera

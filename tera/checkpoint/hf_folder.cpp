@@ -1,0 +1,138 @@
+#include "tera/checkpoint/hf_folder.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tera/base/error.h"
+#include "tera/base/file.h"
+#include "tera/config/hf_config.h"
+#include "tera/config/hf_json.h"
+#include "tera/models/family.h"
+
+namespace tera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t max_index_bytes = std::size_t{256} << 20;
+constexpr auto whole_file = "model.safetensors", index_file = "model.safetensors.index.json";
+
+bool plain_name(const std::string& name) {
+  return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
+}
+
+// Buffers that old versions saved along: RoPE's frequencies, GPT-2's masks.
+bool is_buffer(std::string_view name) {
+  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+}
+
+// What comes before the names of all tensors but the head's: "transformer.", "model.".
+std::string base_prefix(const FamilyNames& names) { return names.layer.substr(0, names.layer.find('.') + 1); }
+
+[[noreturn]] void fail_without_weights(const fs::path& folder) {
+  for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"})
+    if (path_exists(folder / pickle))
+      fail_user(
+          "{}: has {}, a pickle, which can run code when it is read, and no model.safetensors; load it in transformers "
+          "and save it again with save_pretrained(DIR, safe_serialization=True)",
+          folder.string(), pickle);
+  fail_user("{}: has neither {} nor {}", folder.string(), whole_file, index_file);
+}
+
+bool equal(const StoredTensor& one, const StoredTensor& other) {
+  const bool same = one.dtype == other.dtype && one.shape == other.shape && std::ranges::equal(one.bytes, other.bytes);
+  forget_pages(one.bytes);
+  forget_pages(other.bytes);
+  return same;
+}
+
+}  // namespace
+
+bool is_hf_folder(const fs::path& folder) {
+  return path_exists(folder / "config.json") && !path_exists(folder / "manifest.json") &&
+         !path_exists(folder / "latest");
+}
+
+HfFolder::HfFolder(fs::path folder)
+    : folder_(std::move(folder)),
+      config_text_(read_hf_config(folder_)),
+      model_(parse_hf_config(config_text_, (folder_ / "config.json").string())) {
+  find_files();
+  list_stored();
+  settle_head();
+  const FamilyNames names = family_names(*model_.arch);
+  for (const auto& [name, stored] : stored_)
+    add(name, *stored.file, stored.name, names.transposed && name.starts_with(names.layer));
+}
+
+void HfFolder::find_files() {
+  if (path_exists(folder_ / whole_file)) {
+    files_.push_back(&open(folder_ / whole_file));
+  } else if (path_exists(folder_ / index_file)) {
+    read_index(folder_ / index_file);
+  } else {
+    fail_without_weights(folder_);
+  }
+}
+
+void HfFolder::read_index(const fs::path& index) {
+  const std::string where = index.string();
+  const HfJson json = parse_hf_json(read_whole_file(index, max_index_bytes), where);
+  const auto map = json.find("weight_map");
+  require_user(map != json.end() && map->is_object(), "{}: weight_map is missing", where);
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : map->items()) {
+    require_user(file.is_string() && plain_name(file.get<std::string>()),
+                 "{}: weight_map of '{:.200}' is {:.200}, which is no plain file name", where, tensor, file.dump());
+    index_[tensor] = file.get<std::string>();
+    names.insert(index_[tensor]);
+  }
+  require_user(!names.empty(), "{}: weight_map is empty", where);
+  for (const std::string& name : names) files_.push_back(&open(folder_ / name));
+}
+
+// Every tensor of every file, under the names of our parameters. Prefixes are a matter of the whole folder, not of one
+// name.
+void HfFolder::list_stored() {
+  const FamilyNames names = family_names(*model_.arch);
+  const std::string prefix = base_prefix(names), head = names.head + ".weight";
+  bool prefixed = false;
+  for (const SafetensorsFile* file : files_)
+    for (const SafetensorsEntry& entry : file->entries()) prefixed = prefixed || entry.name.starts_with(prefix);
+  for (const SafetensorsFile* file : files_) {
+    for (const SafetensorsEntry& entry : file->entries()) {
+      const auto listed = index_.find(entry.name);
+      if (!index_.empty() && (listed == index_.end() || file->path().filename() != listed->second)) continue;
+      if (is_buffer(entry.name)) continue;
+      stored_[prefixed || entry.name == head ? entry.name : prefix + entry.name] = {file, entry.name};
+    }
+  }
+  check_index();
+}
+
+void HfFolder::check_index() const {
+  for (const auto& [tensor, name] : index_)
+    for (const SafetensorsFile* file : files_)
+      require_user(file->path().filename() != name || file->contains(tensor),
+                   "{}: the index says that '{:.200}' is in {}, but it is not", folder_.string(), tensor, name);
+}
+
+// With tied embeddings there is one table. A file may hold it twice, or under the other name.
+void HfFolder::settle_head() {
+  if (model_.untie_embeddings_and_output_weights) return;
+  const FamilyNames names = family_names(*model_.arch);
+  const auto head = stored_.find(names.head + ".weight");
+  if (head == stored_.end()) return;
+  const auto table = stored_.find(names.embedding + ".weight");
+  if (table == stored_.end()) {
+    stored_[names.embedding + ".weight"] = head->second;
+  } else if (!equal(head->second.file->get(head->second.name), table->second.file->get(table->second.name))) {
+    fail_user(
+        "{}: tie_word_embeddings is true (or absent, which means that for its model_type), but {} and {} differ; set "
+        "it to false in config.json to use both",
+        folder_.string(), head->first, table->first);
+  }
+  stored_.erase(names.head + ".weight");
+}
+
+}  // namespace tera

@@ -1,0 +1,54 @@
+#pragma once
+// A model folder as Hugging Face's transformers writes it and the hub publishes it:
+//
+//   config.json                         the shape
+//   model.safetensors                   all tensors; else
+//   model.safetensors.index.json        which of the shards each tensor is in
+//
+// Files may be links, as in the hub's cache. Tensors are given under the names and in the [out,in] order that our
+// parameters have: a base model's names get their prefix, GPT-2's [in,out] is turned, a tied head is left out, and
+// buffers that are no weights are not there.
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tera/checkpoint/safetensors_source.h"
+#include "tera/config/model.h"
+
+namespace tera {
+
+// Whether the folder looks like one; a checkpoint of ours does not.
+bool is_hf_folder(const std::filesystem::path& folder);
+
+class HfFolder final : public SafetensorsSource {
+ public:
+  explicit HfFolder(std::filesystem::path folder);
+
+  const std::filesystem::path& folder() const { return folder_; }
+  const ModelConfig& model() const { return model_; }              // with every size filled in
+  const std::string& config_text() const { return config_text_; }  // config.json, as it is
+  std::size_t file_count() const { return files_.size(); }
+  std::string where() const override { return folder_.string(); }
+
+ private:
+  struct Stored {
+    const SafetensorsFile* file = nullptr;
+    std::string name;  // in the file
+  };
+  void find_files();
+  void read_index(const std::filesystem::path& index);
+  void list_stored();
+  void check_index() const;
+  void settle_head();
+
+  std::filesystem::path folder_;
+  std::string config_text_;
+  ModelConfig model_;
+  std::map<std::string, std::string> index_;  // tensor to file name; empty: there is one file
+  std::vector<const SafetensorsFile*> files_;
+  std::map<std::string, Stored> stored_;  // by our names
+};
+
+}  // namespace tera

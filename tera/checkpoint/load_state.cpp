@@ -1,0 +1,192 @@
+// What a model takes of a checkpoint, and what it says when that does not suit.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tera/base/error.h"
+#include "tera/checkpoint/checkpoint.h"
+#include "tera/checkpoint/checkpoint_folder.h"
+#include "tera/checkpoint/file_pass.h"
+#include "tera/ops/ops.h"
+
+namespace tera {
+namespace {
+
+constexpr std::int64_t elements_at_a_time = std::int64_t{2} << 20;
+constexpr std::size_t reads_ahead = 8;
+constexpr std::string_view master_prefix = "optimizer.master.", optimizer_prefix = "optimizer.",
+                           padding_suffix = ".vocab_padding";
+
+// "'a', 'b', 'c' and 12 more".
+std::string some_of(const std::vector<std::string_view>& names) {
+  constexpr std::size_t shown = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), shown); ++i)
+    text += fmt::format("{}'{:.200}'", i == 0 ? "" : ", ", names[i]);
+  if (names.size() > shown) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
+bool is_optimizers(std::string_view name) { return name.starts_with(optimizer_prefix); }
+
+class Loader {
+ public:
+  Loader(const Checkpoint& checkpoint, const ModelState& state, Checkpoint::Take take)
+      : checkpoint_(checkpoint),
+        state_(state),
+        take_(take),
+        where_((checkpoint.folder() / CheckpointFolder::manifest_name).string()),
+        reader_(checkpoint) {
+    for (const StateTensor& tensor : state.tensors()) sources_.push_back(source_of(tensor));
+  }
+
+  // All of the model's tensors, not only those of this rank: every rank says the same.
+  void check() const {
+    std::vector<std::string_view> missing, missing_state, extra, extra_state;
+    std::set<std::string_view> known;
+    for (std::size_t i = 0; i < sources_.size(); ++i) {
+      const StateTensor& tensor = state_.tensors()[i];
+      known.insert(tensor.name);
+      if (is_taken(tensor) && sources_[i].empty() && !model(tensor).padding)
+        (is_optimizers(tensor.name) ? missing_state : missing).push_back(tensor.name);
+    }
+    for (const auto& tensor : checkpoint_.manifest().tensors) {
+      const std::string_view name = tensor.first;
+      if (known.contains(name) || name.starts_with(master_prefix) || name.ends_with(padding_suffix)) continue;
+      if (!is_optimizers(name)) extra.push_back(name);
+      if (is_optimizers(name) && take_ == Checkpoint::Take::everything) extra_state.push_back(name);
+    }
+    if (!missing.empty())
+      fail_user("{} has no tensor {}; it is of another model than the config describes", where_, some_of(missing));
+    if (!extra.empty())
+      fail_user("{}: {} is not a tensor of this model; it is of another than the config describes", where_,
+                some_of(extra));
+    check_shapes();
+    if (missing_state.empty() && extra_state.empty()) return;
+    fail_user(
+        "{} {} {}: it was made with another optimizer, or with other weights frozen; checkpoint.finetune=true "
+        "takes the weights alone and starts anew",
+        where_, missing_state.empty() ? "has the state" : "lacks",
+        some_of(missing_state.empty() ? extra_state : missing_state));
+  }
+
+  // As the files pass by; what lies in too many places here is then read place by place.
+  void load(Ops& ops, const std::optional<VerifyShare>& verified) {
+    FilePass pass(checkpoint_);
+    if (verified) pass.verify(*verified);
+    std::vector<Read> rest;
+    for (const StatePiece& kept : state_.kept()) {
+      const StateTensor& tensor = state_.tensors()[kept.tensor];
+      const std::string& source = sources_[kept.tensor];
+      if (!is_taken(tensor) || source.empty()) continue;
+      const StatePiece piece = model(tensor).padding ? cut_padding(kept, source) : kept;
+      const bool turned = checkpoint_.manifest().version == 1 && model(tensor).transposed;
+      if (piece.slice.from < piece.slice.to && (turned || !pass.add(*checkpoint_.find(source), piece)))
+        add_reads(rest, piece, source);
+    }
+    pass.run(&ops);
+    read(rest, ops);
+  }
+
+ private:
+  const ModelTensor& model(const StateTensor& tensor) const { return state_.weights()[tensor.weight]; }
+  bool is_taken(const StateTensor& tensor) const {
+    return take_ == Checkpoint::Take::everything || !is_optimizers(tensor.name) ||
+           tensor.name.starts_with(master_prefix);
+  }
+
+  struct Read {
+    const std::string* source;
+    TensorSlice slice;
+    Tensor to;
+    bool transposed;
+  };
+  void add_reads(std::vector<Read>& reads, const StatePiece& piece, const std::string& source) const {
+    const TensorSlice& all = piece.slice;
+    for (std::int64_t from = all.from; from < all.to; from += elements_at_a_time) {
+      TensorSlice some = all;
+      some.from = from;
+      some.to = std::min(from + elements_at_a_time, all.to);
+      const Tensor to = piece.data.rows(some.from - all.from, some.to - all.from);
+      reads.push_back({&source, some, to, model(state_.tensors()[piece.tensor]).transposed});
+    }
+  }
+  void read(const std::vector<Read>& reads, Ops& ops) {
+    std::vector<std::byte> host;
+    for (std::size_t i = 0, asked = 0; i < reads.size(); ++i) {
+      // Enough is asked for ahead to keep the disk busy.
+      for (; asked < std::min(i + reads_ahead, reads.size()); ++asked)
+        reader_.expect(*reads[asked].source, reads[asked].slice);
+      const auto& [source, slice, to, transposed] = reads[i];
+      host.resize(to.bytes());
+      reader_.read(*source, slice, to.dtype, host, transposed);
+      ops.from_host(host, to);
+    }
+  }
+
+  // A weight and its master copy stand for each other; the one with the same dtype is exact, else the master is nearer.
+  std::string source_of(const StateTensor& tensor) const {
+    const std::string &weight = model(tensor).name, master = std::string(master_prefix) + weight;
+    const bool is_master = tensor.name == master;
+    if (is_optimizers(tensor.name) && !is_master) return checkpoint_.find(tensor.name) ? tensor.name : std::string();
+    const ManifestTensor* stored = checkpoint_.find(weight);
+    if (checkpoint_.find(master) && (is_master || !stored || stored->dtype != tensor.dtype)) return master;
+    return stored ? weight : std::string();
+  }
+
+  void check_shapes() const {
+    for (std::size_t i = 0; i < sources_.size(); ++i) {
+      const StateTensor& tensor = state_.tensors()[i];
+      if (sources_[i].empty() || !is_taken(tensor) || model(tensor).padding) continue;
+      const ManifestTensor& stored = *checkpoint_.find(sources_[i]);
+      const bool turned = checkpoint_.manifest().version == 1 && model(tensor).transposed;
+      const Shape needed = turned ? shape(tensor.shape[1], tensor.shape[0]) : tensor.shape;
+      if (stored.shape != needed)
+        fail_user("{}: '{}' is {}, the model needs {}", where_, sources_[i], to_string(stored.shape),
+                  to_string(needed));
+      require_user(is_float(stored.dtype), "{}: '{}' holds {}, not floats", where_, sources_[i], name_of(stored.dtype));
+    }
+  }
+
+  // Rows that the checkpoint has not keep their initial values.
+  StatePiece cut_padding(StatePiece piece, const std::string& source) const {
+    const Shape& stored = checkpoint_.find(source)->shape;
+    TensorSlice& slice = piece.slice;
+    const std::int64_t columns = stored.rank == 2 ? stored[1] : 1, all = slice.elements();
+    const std::int64_t rows = std::clamp<std::int64_t>(stored[0] - slice.begin, 0, slice.end - slice.begin);
+    slice.end = slice.begin + rows;
+    slice.to = std::max(slice.from, std::min(slice.to, rows * columns));
+    if (slice.elements() < all) piece.data = piece.data.rows(0, slice.elements());
+    return piece;
+  }
+
+  const Checkpoint& checkpoint_;
+  const ModelState& state_;
+  Checkpoint::Take take_;
+  std::string where_;
+  CheckpointReader reader_;
+  std::vector<std::string> sources_;  // of each tensor of the state; empty: none
+};
+
+}  // namespace
+
+void Checkpoint::load(const ModelState& state, Take take, Ops& ops, const std::optional<VerifyShare>& verified) const {
+  require_user(take == Take::weights || manifest_.version != 1,
+               "{} has weights alone (a checkpoint of format version 1); checkpoint.finetune=true starts from them",
+               (folder_ / CheckpointFolder::manifest_name).string());
+  Loader loader(*this, state, take);
+  loader.check();
+  loader.load(ops, verified);
+}
+
+void Checkpoint::load_weights(ParamStore& params, Ops& ops) const {
+  load(ModelState(list_tensors(params), params), Take::weights, ops);
+}
+
+void Checkpoint::load_weights(ParamStore& params, Ops& ops, const ModelShape& model) const {
+  load(ModelState(list_tensors(model), params), Take::weights, ops);
+}
+
+}  // namespace tera

@@ -1,0 +1,76 @@
+#include "tera/checkpoint/safetensors_source.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <utility>
+
+#include "tera/base/error.h"
+
+namespace tera {
+namespace {
+
+// The elements of `box` out of rows of `columns`.
+void copy_box(std::span<const std::byte> from, std::int64_t columns, const WeightBox& box, std::size_t size,
+              std::byte* out) {
+  const std::size_t run = static_cast<std::size_t>(box.columns()) * size;
+  for (std::int64_t row = box.row_begin; row < box.row_end; ++row, out += run)
+    std::memcpy(out, from.data() + static_cast<std::size_t>(row * columns + box.column_begin) * size, run);
+}
+
+}  // namespace
+
+void forget_pages(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size());
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+void transpose(std::span<const std::byte> in, std::int64_t rows, std::int64_t columns, std::size_t size,
+               std::span<std::byte> out) {
+  std::byte* to = out.data();
+  for (std::int64_t c = 0; c < columns; ++c)
+    for (std::int64_t r = 0; r < rows; ++r, to += size)
+      std::memcpy(to, in.data() + static_cast<std::size_t>(r * columns + c) * size, size);
+}
+
+const SafetensorsFile& SafetensorsSource::open(const std::filesystem::path& path) {
+  return *files_.emplace_back(std::make_unique<SafetensorsFile>(path));
+}
+
+void SafetensorsSource::add(const std::string& name, const SafetensorsFile& file, const std::string& stored_name,
+                            bool transposed) {
+  const StoredTensor stored = file.get(stored_name);
+  const DType dtype = stored.dtype;
+  require_user(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f64,
+               "{}: '{:.200}' holds {}, not floats", file.path().string(), stored_name, name_of(dtype));
+  Shape shape = stored.shape;
+  const bool turn = transposed && shape.rank == 2;
+  if (turn) std::swap(shape[0], shape[1]);
+  places_[name] = {.file = &file, .name = stored_name, .transposed = turn};
+  tensors_[name] = {.dtype = dtype, .shape = shape};
+}
+
+void SafetensorsSource::read(const std::string& name, const WeightBox& box, std::span<std::byte> out) const {
+  const Place& place = places_.at(name);
+  const StoredTensor stored = place.file->get(place.name);
+  const std::size_t size = size_of(stored.dtype);
+  const std::int64_t columns = stored.shape.rank == 2 ? stored.shape[1] : 1;
+  require(out.size() == static_cast<std::size_t>(box.elements()) * size, "a box of '{}' has another size", name);
+  WeightBox taken = box;
+  if (place.transposed) {
+    taken = {box.column_begin, box.column_end, box.row_begin, box.row_end};
+    std::vector<std::byte> as_stored(out.size());
+    copy_box(stored.bytes, columns, taken, size, as_stored.data());
+    transpose(as_stored, taken.rows(), taken.columns(), size, out);
+  } else {
+    copy_box(stored.bytes, columns, taken, size, out.data());
+  }
+  const auto begin = static_cast<std::size_t>(taken.row_begin * columns) * size;
+  forget_pages(stored.bytes.subspan(begin, static_cast<std::size_t>(taken.rows() * columns) * size));
+}
+
+}  // namespace tera

@@ -1,0 +1,43 @@
+#pragma once
+// Weights out of safetensors files. They are mapped, and pages that were read are let go at once, so that reading a
+// model does not make the program look as large as the model.
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tera/checkpoint/safetensors.h"
+#include "tera/checkpoint/weight_source.h"
+
+namespace tera {
+
+class SafetensorsSource : public WeightSource {
+ public:
+  const std::map<std::string, Entry>& tensors() const override { return tensors_; }
+  void read(const std::string& name, const WeightBox& box, std::span<std::byte> out) const override;
+
+ protected:
+  const SafetensorsFile& open(const std::filesystem::path& path);
+  // stored_name: in the file. transposed: it is [in,out] there. UserError if it holds no floats.
+  void add(const std::string& name, const SafetensorsFile& file, const std::string& stored_name, bool transposed);
+
+ private:
+  struct Place {
+    const SafetensorsFile* file = nullptr;
+    std::string name;
+    bool transposed = false;
+  };
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, Place> places_;
+  std::map<std::string, Entry> tensors_;
+};
+
+// Pages of a mapped file that are not needed again.
+void forget_pages(std::span<const std::byte> bytes);
+
+// Elements of `size` bytes, from [rows,columns] to [columns,rows].
+void transpose(std::span<const std::byte> in, std::int64_t rows, std::int64_t columns, std::size_t size,
+               std::span<std::byte> out);
+
+}  // namespace tera

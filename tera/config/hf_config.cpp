@@ -1,0 +1,206 @@
+#include "tera/config/hf_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "tera/base/error.h"
+#include "tera/base/file.h"
+#include "tera/config/arch_defaults.h"
+#include "tera/config/hf_json.h"
+#include "tera/config/hf_rope.h"
+#include "tera/config/hf_window.h"
+
+namespace tera {
+namespace {
+
+constexpr std::size_t max_config_bytes = std::size_t{16} << 20;
+
+struct ModelType {
+  std::string_view name;
+  Arch arch;
+};
+constexpr std::array model_types{ModelType{"gpt2", Arch::gpt}, ModelType{"llama", Arch::llama},
+                                 ModelType{"mistral", Arch::mistral}, ModelType{"qwen2", Arch::qwen2},
+                                 ModelType{"qwen3", Arch::qwen3}};
+
+Arch read_arch(const HfFields& config) {
+  const auto type = config.text("model_type");
+  require_user(type.has_value(), "{}model_type is missing", config.where());
+  const auto known = std::ranges::find(model_types, *type, &ModelType::name);
+  if (known == model_types.end()) config.refuse("model_type", "gpt2, llama, mistral, qwen2 and qwen3 are");
+  return known->arch;
+}
+
+void refuse_flag(const HfFields& config, const char* key, bool supported) {
+  if (config.flag(key).value_or(supported) != supported) config.refuse(key, supported ? "true is" : "false is");
+}
+
+struct ActivationName {
+  std::string_view name;
+  Activation plain, gated;
+};
+constexpr std::array activation_names{
+    ActivationName{"silu", Activation::silu, Activation::swiglu},
+    ActivationName{"swish", Activation::silu, Activation::swiglu},
+    ActivationName{"gelu", Activation::gelu, Activation::geglu},
+    ActivationName{"gelu_new", Activation::gelu_tanh, Activation::geglu_tanh},
+    ActivationName{"gelu_pytorch_tanh", Activation::gelu_tanh, Activation::geglu_tanh}};
+
+Activation read_activation(const HfFields& config, const char* key, std::string_view absent, bool gated) {
+  const std::string name = config.text(key).value_or(std::string(absent));
+  const auto known = std::ranges::find(activation_names, name, &ActivationName::name);
+  if (known == activation_names.end()) config.refuse(key, "silu, gelu, gelu_new and gelu_pytorch_tanh are");
+  return gated ? known->gated : known->plain;
+}
+
+// The two parts of the residual stream have one rate here; it is a default that a run may change.
+void read_gpt2(const HfFields& config, ModelConfig& model) {
+  model.hidden_size = config.needed({"n_embd", "hidden_size"});
+  model.num_layers = config.needed({"n_layer", "num_hidden_layers"});
+  model.num_attention_heads = model.num_query_groups = config.needed({"n_head", "num_attention_heads"});
+  model.max_position_embeddings = config.needed({"n_positions", "max_position_embeddings"});
+  model.ffn_hidden_size = config.whole("n_inner").value_or(4 * model.hidden_size);
+  model.layernorm_epsilon = config.number("layer_norm_epsilon").value_or(1e-5);
+  model.activation = read_activation(config, "activation_function", "gelu_new", false);
+  model.hidden_dropout = config.number("resid_pdrop").value_or(0.1);
+  model.attention_dropout = config.number("attn_pdrop").value_or(0.1);
+  refuse_flag(config, "scale_attn_weights", true);
+  refuse_flag(config, "scale_attn_by_inverse_layer_idx", false);
+  const std::int64_t heads = model.num_attention_heads;
+  require_user(heads > 0 && model.hidden_size % heads == 0, "{}n_embd {} is no multiple of n_head {}", config.where(),
+               model.hidden_size, heads);
+  model.kv_channels = model.hidden_size / heads;
+}
+
+// Of each layer. The kinds of layers decide, where the file lists them.
+std::vector<std::int64_t> layer_windows(const HfFields& config, const ModelConfig& model, std::int64_t window,
+                                        std::int64_t full_layers) {
+  std::vector<std::int64_t> windows(static_cast<std::size_t>(model.num_layers), window);
+  const auto full = std::clamp<std::int64_t>(full_layers, 0, model.num_layers);
+  const auto types = config.texts("layer_types");
+  if (!types) {
+    std::fill(windows.begin(), windows.begin() + full, 0);
+    return windows;
+  }
+  require_user(types->size() == windows.size(), "{}layer_types has {} entries for {} layers", config.where(),
+               types->size(), windows.size());
+  for (std::size_t i = 0; i < windows.size(); ++i) {
+    const std::string& type = (*types)[i];
+    if (type != "full_attention" && type != "sliding_attention")
+      config.refuse("layer_types", "full_attention and sliding_attention are");
+    if (type == "full_attention") windows[i] = 0;
+  }
+  return windows;
+}
+
+void read_window(const HfFields& config, Arch arch, ModelConfig& model) {
+  constexpr std::int64_t usual = 4096, usual_full_layers = 28;
+  std::int64_t window = config.has("sliding_window") ? config.whole("sliding_window").value_or(0) : usual;
+  std::int64_t full_layers = 0;
+  if (arch == Arch::llama) window = 0;
+  if (arch == Arch::qwen2 || arch == Arch::qwen3) {  // a number in sliding_window alone means nothing
+    if (!config.flag("use_sliding_window").value_or(false)) window = 0;
+    full_layers = config.whole("max_window_layers").value_or(usual_full_layers);
+  }
+  require_user(window >= 0, "{}sliding_window is {}", config.where(), window);
+  set_window(model, layer_windows(config, model, window, full_layers));
+}
+
+void read_heads(const HfFields& config, Arch arch, ModelConfig& model) {
+  model.num_attention_heads = config.needed({"num_attention_heads"});
+  model.num_query_groups = arch == Arch::llama ? config.whole("num_key_value_heads").value_or(model.num_attention_heads)
+                                               : config.needed({"num_key_value_heads"});
+  constexpr std::int64_t qwen3_head = 128;
+  const bool published_default = arch == Arch::qwen3 && !config.has("head_dim");
+  if (const auto head = published_default ? qwen3_head : config.whole("head_dim")) {
+    model.kv_channels = *head;
+    return;
+  }
+  const std::int64_t heads = model.num_attention_heads;
+  require_user(heads > 0 && model.hidden_size % heads == 0,
+               "{}hidden_size {} is no multiple of num_attention_heads {}, and head_dim is not given", config.where(),
+               model.hidden_size, heads);
+  model.kv_channels = model.hidden_size / heads;
+}
+
+void read_llama_like(const HfFields& config, Arch arch, ModelConfig& model) {
+  model.hidden_size = config.needed({"hidden_size"});
+  model.num_layers = config.needed({"num_hidden_layers"});
+  model.ffn_hidden_size = config.needed({"intermediate_size"});
+  model.max_position_embeddings = config.needed({"max_position_embeddings"});
+  require_user(model.num_layers >= 1 && model.num_layers <= 100'000, "{}num_hidden_layers is {}", config.where(),
+               model.num_layers);
+  read_heads(config, arch, model);
+  model.layernorm_epsilon = config.number("rms_norm_eps").value_or(1e-6);
+  model.activation = read_activation(config, "hidden_act", "silu", true);
+  model.attention_dropout = config.number("attention_dropout").value_or(0);
+  const bool biased = arch == Arch::llama || arch == Arch::qwen3;  // the others have no key for it
+  const bool attention_bias = biased && config.flag("attention_bias").value_or(false);
+  model.add_qkv_bias = attention_bias || arch == Arch::qwen2;
+  model.add_attention_output_bias = attention_bias;
+  model.add_mlp_bias = arch == Arch::llama && config.flag("mlp_bias").value_or(false);
+  read_hf_rope(config, model);
+  read_window(config, arch, model);
+}
+
+}  // namespace
+
+void set_window(ModelConfig& model, std::span<const std::int64_t> windows) {
+  model.window_size = model.max_window_layers = 0;
+  const auto first = std::ranges::find_if(windows, [](std::int64_t window) { return window > 0; });
+  if (first == windows.end()) return;
+  model.window_size = *first;
+  if (std::find(first, windows.end(), 0) == windows.end()) {
+    model.max_window_layers = first - windows.begin();
+    return;
+  }
+  for (const std::int64_t window : windows)
+    model.layer_types.emplace_back(window > 0 ? "sliding_attention" : "full_attention");
+}
+
+std::string read_hf_config(const std::filesystem::path& folder) {
+  require_user(path_exists(folder / "config.json"), "{}: no Hugging Face folder: it has no config.json",
+               folder.string());
+  return read_whole_file(folder / "config.json", max_config_bytes);
+}
+
+ModelConfig parse_hf_config(std::string_view text, const std::string& where) {
+  const HfJson json = parse_hf_json(text, where);
+  const HfFields config(json, where + ": ");
+  const Arch arch = read_arch(config);
+  ModelConfig model;
+  apply_arch_defaults(arch, model);
+  model.arch = arch;
+  if (config.find("quantization_config") != nullptr)
+    config.refuse("quantization_config", "save the model again in bf16, fp16 or fp32");
+  refuse_flag(config, "add_cross_attention", false);
+  refuse_flag(config, "is_encoder_decoder", false);
+  model.vocab_size = config.needed({"vocab_size"});
+  if (arch == Arch::gpt)
+    read_gpt2(config, model);
+  else
+    read_llama_like(config, arch, model);
+  model.init_method_std = config.number("initializer_range").value_or(0.02);
+  const bool tied = config.flag("tie_word_embeddings").value_or(arch == Arch::gpt);
+  model.untie_embeddings_and_output_weights = !tied;
+  return model;
+}
+
+bool hf_decides(std::string_view key) {
+  constexpr std::array free{std::string_view("hf"),
+                            std::string_view("make_vocab_size_divisible_by"),
+                            std::string_view("init_method_std"),
+                            std::string_view("hidden_dropout"),
+                            std::string_view("attention_dropout"),
+                            std::string_view("pad_vocab_in_softmax"),
+                            std::string_view("recompute_granularity"),
+                            std::string_view("recompute_modules"),
+                            std::string_view("recompute_method"),
+                            std::string_view("recompute_num_layers"),
+                            std::string_view("freeze")};
+  return std::ranges::find(free, key) == free.end();
+}
+
+}  // namespace tera

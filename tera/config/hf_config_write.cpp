@@ -1,0 +1,228 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "tera/base/error.h"
+#include "tera/config/catalog.h"
+#include "tera/config/hf_config.h"
+#include "tera/config/hf_json.h"
+#include "tera/config/hf_rope.h"
+#include "tera/config/hf_window.h"
+#include "tera/config/setup.h"
+#include "tera/config/value.h"
+
+namespace tera {
+namespace {
+
+struct Published {
+  std::string_view model_type, architecture;
+};
+
+Published published_names(Arch arch) {
+  switch (arch) {
+    case Arch::gpt: return {"gpt2", "GPT2LMHeadModel"};
+    case Arch::llama: return {"llama", "LlamaForCausalLM"};
+    case Arch::mistral: return {"mistral", "MistralForCausalLM"};
+    case Arch::qwen2: return {"qwen2", "Qwen2ForCausalLM"};
+    case Arch::qwen3: return {"qwen3", "Qwen3ForCausalLM"};
+  }
+  fail("architecture {} has no published name", name_of(arch));
+}
+
+// What does not apply is left at its default, so that two descriptions of one model are equal.
+RopeScaling needed_scaling(const RopeScaling& scaling, std::int64_t max_positions) {
+  RopeScaling out{.type = scaling.type};
+  if (scaling.type == RopeScalingKind::none) return out;
+  out.factor = scaling.factor;
+  out.original_max_position_embeddings =
+      scaling.type == RopeScalingKind::linear ? max_positions : scaling.original_max_position_embeddings;
+  if (scaling.type == RopeScalingKind::llama3) {
+    out.low_freq_factor = scaling.low_freq_factor;
+    out.high_freq_factor = scaling.high_freq_factor;
+  }
+  if (scaling.type != RopeScalingKind::yarn) return out;
+  out.beta_fast = scaling.beta_fast;
+  out.beta_slow = scaling.beta_slow;
+  out.mscale = scaling.mscale;
+  out.mscale_all_dim = scaling.mscale_all_dim;
+  out.attention_factor = scaling.attention_factor;
+  out.truncate = scaling.truncate;
+  return out;
+}
+
+// As a model section that leaves nothing open.
+ModelConfig whole_section(const ModelShape& shape) {
+  ModelConfig model;
+  const bool gpt = shape.arch == Arch::gpt;
+  model.arch = shape.arch;
+  model.num_layers = shape.num_layers;
+  model.hidden_size = shape.hidden;
+  model.ffn_hidden_size = shape.ffn;
+  model.num_attention_heads = shape.heads;
+  model.num_query_groups = shape.kv_heads;
+  model.kv_channels = shape.head_dim;
+  model.vocab_size = shape.vocab;
+  model.max_position_embeddings = shape.max_positions;
+  model.normalization = shape.norm;
+  model.layernorm_epsilon = std::stod(fmt::format("{}", shape.norm_eps));  // 1e-5, not the float nearest to it
+  model.activation = shape.activation;
+  model.position_embedding_type = shape.positions;
+  model.add_bias_linear = gpt && shape.linear_bias;
+  model.add_qkv_bias = !model.add_bias_linear && shape.qkv_bias;
+  model.add_attention_output_bias = !model.add_bias_linear && (shape.out_bias || shape.linear_bias);
+  model.add_mlp_bias = !model.add_bias_linear && (shape.mlp_bias || shape.linear_bias);
+  model.qk_layernorm = shape.qk_norm;
+  model.untie_embeddings_and_output_weights = !shape.tied_embeddings;
+  model.init_method_std = std::stod(fmt::format("{}", shape.init_std));
+  model.hidden_dropout = std::stod(fmt::format("{}", shape.hidden_dropout));
+  model.attention_dropout = std::stod(fmt::format("{}", shape.attention_dropout));
+  if (shape.positions == PositionKind::rope) {
+    model.rotary_base = shape.rope.base;
+    model.rotary_percent = static_cast<double>(shape.rope.rotary_dim) / static_cast<double>(shape.head_dim);
+    model.rotary_interleaved = shape.rope.interleaved;
+    model.rope_scaling = needed_scaling(shape.rope.scaling, shape.max_positions);
+  }
+  set_window(model, shape.window);
+  return model;
+}
+
+std::string_view activation_name(Activation activation) {
+  switch (activation) {
+    case Activation::silu:
+    case Activation::swiglu: return "silu";
+    case Activation::gelu:
+    case Activation::geglu: return "gelu";
+    case Activation::gelu_tanh: return "gelu_new";
+    case Activation::geglu_tanh: return "gelu_pytorch_tanh";
+    case Activation::squared_relu: break;
+  }
+  fail_user("model.activation={}: no config.json has a name for it", name_of(activation));
+}
+
+void write_gpt2(const ModelConfig& model, HfJson& config) {
+  config["vocab_size"] = model.vocab_size;
+  config["n_embd"] = model.hidden_size;
+  config["n_layer"] = model.num_layers;
+  config["n_head"] = model.num_attention_heads;
+  config["n_positions"] = config["n_ctx"] = model.max_position_embeddings;
+  config["n_inner"] = model.ffn_hidden_size;
+  config["activation_function"] = std::string(activation_name(model.activation));
+  config["layer_norm_epsilon"] = model.layernorm_epsilon;
+  config["resid_pdrop"] = config["embd_pdrop"] = model.hidden_dropout;
+  config["attn_pdrop"] = model.attention_dropout;
+}
+
+void write_windows(const ModelConfig& model, HfJson& config) {
+  const bool used = model.window_size > 0;
+  config["sliding_window"] = used ? HfJson(model.window_size) : HfJson(nullptr);
+  if (!model.layer_types.empty()) config["layer_types"] = model.layer_types;
+  if (model.arch == Arch::mistral) {
+    if (model.max_window_layers > 0) fail_user("model.max_window_layers: a mistral has the window in every layer");
+    return;
+  }
+  config["use_sliding_window"] = used;
+  config["max_window_layers"] = used && model.layer_types.empty() ? model.max_window_layers : model.num_layers;
+}
+
+void write_llama_like(const ModelConfig& model, HfJson& config) {
+  config["vocab_size"] = model.vocab_size;
+  config["hidden_size"] = model.hidden_size;
+  config["intermediate_size"] = model.ffn_hidden_size;
+  config["num_hidden_layers"] = model.num_layers;
+  config["num_attention_heads"] = model.num_attention_heads;
+  config["num_key_value_heads"] = model.num_query_groups;
+  if (model.arch != Arch::qwen2) config["head_dim"] = model.kv_channels;
+  config["max_position_embeddings"] = model.max_position_embeddings;
+  config["hidden_act"] = std::string(activation_name(model.activation));
+  config["rms_norm_eps"] = model.layernorm_epsilon;
+  config["attention_dropout"] = model.attention_dropout;
+  if (model.arch == Arch::llama || model.arch == Arch::qwen3) config["attention_bias"] = model.add_qkv_bias;
+  if (model.arch == Arch::llama) config["mlp_bias"] = model.add_mlp_bias;
+  write_hf_rope(model, config);
+  if (model.arch != Arch::llama) write_windows(model, config);
+}
+
+HfJson new_config(const ModelConfig& model) {
+  const Published names = published_names(*model.arch);
+  HfJson config;
+  config["architectures"] = {std::string(names.architecture)};
+  config["model_type"] = std::string(names.model_type);
+  if (*model.arch == Arch::gpt)
+    write_gpt2(model, config);
+  else
+    write_llama_like(model, config);
+  config["initializer_range"] = model.init_method_std;
+  config["tie_word_embeddings"] = !model.untie_embeddings_and_output_weights;
+  config["bos_token_id"] = config["eos_token_id"] = nullptr;
+  config["use_cache"] = true;
+  config["transformers_version"] = "4.46.0";
+  return config;
+}
+
+// Fields that transformers declares as float: 5 refuses a whole number there.
+void point_floats(HfJson& object) {
+  constexpr std::array floats{"rms_norm_eps",
+                              "layer_norm_epsilon",
+                              "initializer_range",
+                              "attention_dropout",
+                              "resid_pdrop",
+                              "embd_pdrop",
+                              "attn_pdrop",
+                              "factor",
+                              "low_freq_factor",
+                              "high_freq_factor",
+                              "beta_fast",
+                              "beta_slow",
+                              "mscale",
+                              "mscale_all_dim",
+                              "attention_factor",
+                              "partial_rotary_factor",
+                              "summary_first_dropout"};
+  for (const char* key : floats)
+    if (const auto it = object.find(key); it != object.end() && it->is_number_integer()) *it = it->get<double>();
+  for (const char* map : {"rope_scaling", "rope_parameters"})
+    if (const auto it = object.find(map); it != object.end() && it->is_object()) point_floats(*it);
+}
+
+void set_dtype(HfJson& config, std::string_view dtype) {
+  if (dtype.empty()) return;
+  const bool newer = config.contains("dtype");
+  if (newer) config["dtype"] = std::string(dtype);
+  if (!newer || config.contains("torch_dtype")) config["torch_dtype"] = std::string(dtype);
+}
+
+// What was written must say what the model is.
+void check_says(const std::string& text, const ModelConfig& wanted) {
+  RunConfig said, meant;
+  said.model = parse_hf_config(text, "config.json");
+  meant.model = wanted;
+  said.model.rope_scaling = needed_scaling(said.model.rope_scaling, said.model.max_position_embeddings);
+  std::vector<std::string> values;
+  for_each_value(said, [&](const std::string&, const Field& field, const void* value) {
+    values.push_back(write_value(field, value));
+  });
+  auto next = values.begin();
+  for_each_value(meant, [&](const std::string& key, const Field& field, const void* value) {
+    const std::string written = write_value(field, value), read = *next++;
+    const std::string_view name = std::string_view(key).substr(key.find('.') + 1);
+    if (!key.starts_with("model.") || !hf_decides(name) || written == read) return;
+    fail_user("{}={}: config.json of a {} cannot say that, it would mean {}", key, written,
+              published_names(*wanted.arch).model_type, read);
+  });
+}
+
+}  // namespace
+
+std::string format_hf_config(const ModelShape& shape, const HfConfigOptions& options) {
+  const ModelConfig model = whole_section(shape);
+  HfJson config = options.source.empty() ? new_config(model) : parse_hf_json(options.source, "config.json");
+  set_dtype(config, options.dtype);
+  point_floats(config);
+  std::string text = config.dump(2) + "\n";
+  check_says(text, model);
+  return text;
+}
+
+}  // namespace tera

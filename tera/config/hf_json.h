@@ -1,0 +1,47 @@
+#pragma once
+// One JSON object of a config.json. Null counts as absent, unless has() asks; a value of the wrong kind is a UserError
+// that names the file and the key.
+
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tera {
+
+using HfJson = nlohmann::ordered_json;  // keys stay in the order of the file
+
+// UserError unless the text is one object, nested no deeper than any config is.
+HfJson parse_hf_json(std::string_view text, const std::string& where);
+
+class HfFields {
+ public:
+  HfFields(const HfJson& object, std::string where);
+
+  const std::string& where() const { return where_; }  // for messages: "DIR/config.json: "
+  bool has(const char* key) const { return object_->contains(key); }
+  const HfJson* find(const char* key) const;  // none where it is absent or null
+
+  std::optional<std::int64_t> whole(const char* key) const;
+  std::optional<double> number(const char* key) const;  // a whole number will do
+  std::optional<bool> flag(const char* key) const;
+  std::optional<std::string> text(const char* key) const;
+  std::optional<HfFields> object(const char* key) const;
+  std::optional<std::vector<std::string>> texts(const char* key) const;
+
+  // The first of the names that is there; a UserError if none is.
+  std::int64_t needed(std::initializer_list<const char*> names) const;
+  // UserError: `key` is there with another value than what is supported.
+  [[noreturn]] void refuse(const char* key, std::string_view supported) const;
+
+ private:
+  [[noreturn]] void fail_kind(const char* key, std::string_view wanted) const;
+
+  const HfJson* object_;
+  std::string where_;
+};
+
+}  // namespace tera

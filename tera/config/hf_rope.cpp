@@ -1,0 +1,98 @@
+#include "tera/config/hf_rope.h"
+
+#include <string>
+
+#include "tera/base/error.h"
+
+namespace tera {
+namespace {
+
+constexpr double default_base = 10000;
+
+RopeScalingKind scaling_kind(const HfFields& map) {
+  const char* key = map.find("rope_type") != nullptr ? "rope_type" : "type";
+  const std::string name = map.text(key).value_or("default");
+  if (name == "default") return RopeScalingKind::none;
+  const auto kind = parse_enum<RopeScalingKind>(name);
+  if (!kind || *kind == RopeScalingKind::none) map.refuse(key, "default, linear, llama3 and yarn are");
+  return *kind;
+}
+
+// Transformers counts null and 0 as not given in most places, and so does model.rope_scaling where 0 means that.
+double number_or(const HfFields& map, const char* key, double absent) {
+  const double value = map.number(key).value_or(0);
+  return value == 0 ? absent : value;
+}
+
+double needed_number(const HfFields& map, const char* key) {
+  const auto value = map.number(key);
+  require_user(value.has_value(), "{}{} is missing", map.where(), key);
+  return *value;
+}
+
+void read_yarn(const HfFields& map, const ModelConfig& model, RopeScaling& scaling) {
+  const double stretch = static_cast<double>(model.max_position_embeddings) /
+                         static_cast<double>(scaling.original_max_position_embeddings);
+  scaling.factor = map.number("factor").value_or(stretch);
+  scaling.beta_fast = number_or(map, "beta_fast", scaling.beta_fast);
+  scaling.beta_slow = number_or(map, "beta_slow", scaling.beta_slow);
+  scaling.mscale = map.number("mscale").value_or(0);
+  scaling.mscale_all_dim = map.number("mscale_all_dim").value_or(0);
+  scaling.attention_factor = map.number("attention_factor").value_or(0);
+  scaling.truncate = map.flag("truncate").value_or(true);
+}
+
+void read_scaling(const HfFields& config, const HfFields& map, ModelConfig& model) {
+  RopeScaling& scaling = model.rope_scaling;
+  scaling.type = scaling_kind(map);
+  if (map.number("partial_rotary_factor").value_or(1) != 1) map.refuse("partial_rotary_factor", "1 is");
+  if (scaling.type == RopeScalingKind::none) return;
+  const char* original = "original_max_position_embeddings";
+  scaling.original_max_position_embeddings =
+      config.whole(original).value_or(map.whole(original).value_or(model.max_position_embeddings));
+  require_user(scaling.original_max_position_embeddings > 0, "{}{} must be above 0", map.where(), original);
+  if (scaling.type == RopeScalingKind::yarn) return read_yarn(map, model, scaling);
+  scaling.factor = needed_number(map, "factor");
+  if (scaling.type != RopeScalingKind::llama3) return;
+  scaling.low_freq_factor = needed_number(map, "low_freq_factor");
+  scaling.high_freq_factor = needed_number(map, "high_freq_factor");
+}
+
+}  // namespace
+
+// Where a file has both maps, rope_scaling counts and rope_parameters does not, as in transformers.
+void read_hf_rope(const HfFields& config, ModelConfig& model) {
+  auto map = config.object("rope_scaling");
+  if (!map) map = config.object("rope_parameters");
+  const double outside = config.number("rope_theta").value_or(default_base);
+  model.rotary_base = map ? map->number("rope_theta").value_or(outside) : outside;
+  if (config.number("partial_rotary_factor").value_or(1) != 1) config.refuse("partial_rotary_factor", "1 is");
+  if (map) read_scaling(config, *map, model);
+}
+
+void write_hf_rope(const ModelConfig& model, HfJson& config) {
+  const RopeScaling& scaling = model.rope_scaling;
+  config["rope_theta"] = model.rotary_base;
+  config["rope_scaling"] = nullptr;
+  if (scaling.type == RopeScalingKind::none) return;
+  HfJson map;
+  map["rope_type"] = std::string(name_of(scaling.type));
+  map["factor"] = scaling.factor;
+  if (scaling.type != RopeScalingKind::linear)
+    map["original_max_position_embeddings"] = scaling.original_max_position_embeddings;
+  if (scaling.type == RopeScalingKind::llama3) {
+    map["low_freq_factor"] = scaling.low_freq_factor;
+    map["high_freq_factor"] = scaling.high_freq_factor;
+  }
+  if (scaling.type == RopeScalingKind::yarn) {
+    map["beta_fast"] = scaling.beta_fast;
+    map["beta_slow"] = scaling.beta_slow;
+    if (scaling.attention_factor != 0) map["attention_factor"] = scaling.attention_factor;
+    if (scaling.mscale != 0) map["mscale"] = scaling.mscale;
+    if (scaling.mscale_all_dim != 0) map["mscale_all_dim"] = scaling.mscale_all_dim;
+    if (!scaling.truncate) map["truncate"] = false;
+  }
+  config["rope_scaling"] = std::move(map);
+}
+
+}  // namespace tera

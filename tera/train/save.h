@@ -1,0 +1,48 @@
+#pragma once
+// When a run saves, and what it says of it.
+
+#include <chrono>
+#include <string>
+
+#include "tera/base/log.h"
+#include "tera/checkpoint/checkpoint_writer.h"
+#include "tera/train/training_step.h"
+
+namespace tera {
+
+struct Progress;
+
+class CheckpointSaver {
+ public:
+  struct Ranks {
+    Backend& backend;
+    Comm& world;
+    Log& log;
+  };
+  // All ranks make one. `config` is stored with each checkpoint. `saved_step` is in the folder already; negative: none.
+  CheckpointSaver(const Setup& setup, const TrainingStep& step, const Ranks& ranks, std::string config,
+                  std::int64_t saved_step = -1);
+
+  bool is_due(std::int64_t step) const { return interval_ > 0 && step % interval_ == 0 && step != last_step_; }
+  std::int64_t last_step() const { return last_step_; }  // that was saved; negative: none
+
+  // As in CheckpointWriter.
+  void save(const Progress& progress, std::int64_t updates);
+  bool written() { return writer_.written(); }
+  void publish() { writer_.publish(); }
+  void finish() { writer_.finish(); }
+
+  std::uint64_t file_bytes() const { return writer_.file_bytes(); }
+
+ private:
+  void tell_durable(std::int64_t step, const std::filesystem::path& folder);
+
+  Log& log_;
+  std::int64_t interval_, last_step_, seed_;
+  bool async_;
+  std::string config_;
+  std::chrono::steady_clock::time_point begin_;  // of the save at hand
+  CheckpointWriter writer_;
+};
+
+}  // namespace tera

@@ -1,0 +1,118 @@
+// A run that was ended goes on: with the same bits on the same layout, and as one rank does on any other.
+
+#include "tests/end_to_end/checkpoint_runs.h"
+
+namespace tera::test {
+namespace {
+
+class CheckpointLayouts : public CheckpointRuns {
+ protected:
+  // 20 steps at once, and 10 and 10.
+  void expect_same_bits(const std::string& model, const Layout& layout, const std::string& extra) const {
+    SCOPED_TRACE(model + " " + layout.name + " " + extra);
+    const std::string arguments = on(layout) + " train.eval_interval=7 train.eval_iters=1 " + extra;
+    const std::string id = model + layout.name;
+    const auto save = [&](const std::string& name, int steps) {
+      return fmt::format("{} train.train_iters={} checkpoint.save={}", arguments, steps, path(id + name + "-saved"));
+    };
+    expect_trained(model, id + "whole", save("whole", 20));
+    expect_trained(model, id + "parts", save("parts", 10));
+    expect_trained(model, id + "parts", save("parts", 20));
+    EXPECT_EQ(column(folder_ / (id + "parts"), "loss").size(), 20u);
+    for (const char* key : {"loss", "grad_norm", "lr"})
+      EXPECT_EQ(column(folder_ / (id + "parts"), key), column(folder_ / (id + "whole"), key)) << key;
+    EXPECT_EQ(column(folder_ / (id + "parts"), "eval_loss").size(), 4u);
+    const Tensors whole = tensors(id + "whole-saved"), parts = tensors(id + "parts-saved");
+    ASSERT_FALSE(whole.empty());
+    ASSERT_EQ(whole.size(), parts.size());
+    for (const auto& [name, values] : whole) EXPECT_TRUE(parts.at(name) == values) << name;
+  }
+};
+
+TEST_F(CheckpointLayouts, ResumeIsBitwiseOnTheSameLayout) {
+  const std::string dropout = "model.hidden_dropout=0.1 model.attention_dropout=0.1";
+  expect_same_bits("sweep_gpt", layouts.at("tp1"), dropout);
+  expect_same_bits("sweep_llama", layouts.at("tp2"), "optimizer.optimizer=sgd optimizer.sgd_momentum=0.9");
+  expect_same_bits("sweep_llama", layouts.at("pp4"), "mixed_precision.precision=bf16");
+  expect_same_bits("sweep_gpt", layouts.at("dp4zero3"), "mixed_precision.precision=bf16 " + dropout);
+  expect_same_bits("sweep_gpt", layouts.at("tp2pp2dp2"), dropout + " checkpoint.async_save=true");
+  expect_same_bits("sweep_llama", layouts.at("dp2"), "\"model.freeze=['*.mlp.*']\"");
+}
+
+struct Pair {
+  std::string from, to;
+};
+
+class CheckpointPairs : public CheckpointRuns {
+ protected:
+  void expect_near(const std::string& run, const std::string& key, double limit) const {
+    const std::vector<double> found = numbers(run, key), wanted = numbers("alone", key);
+    ASSERT_EQ(found.size(), 10u) << run;
+    for (std::size_t i = 0; i < 10; ++i)
+      EXPECT_NEAR(found[i], wanted[10 + i], limit * wanted[10 + i]) << run << " " << key << " of step " << 11 + i;
+  }
+  void expect_pairs(const std::string& model, const std::vector<Pair>& pairs) const {
+    const std::string args = "train.eval_iters=0 ";
+    expect_trained(model, "alone", args + "train.train_iters=20");
+    for (const auto& [from, to] : pairs) {
+      SCOPED_TRACE(model + " from " + from + " to " + to);
+      const Layout &first = layouts.at(from), &second = layouts.at(to);
+      if (!fs::exists(folder_ / (from + "-saved")))
+        expect_trained(
+            model, from,
+            fmt::format("{} {} train.train_iters=10 checkpoint.save={}", args, on(first), path(from + "-saved")));
+      const std::string run = from + "-" + to;
+      expect_trained(
+          model, run,
+          fmt::format("{} {} train.train_iters=20 checkpoint.load={}", args, on(second), path(from + "-saved")));
+      expect_near(run, "loss", 1e-6);
+      expect_near(run, "grad_norm", 1e-5);
+      EXPECT_EQ(numbers(run, "step").front(), 11);
+      const std::vector<double> rates = numbers("alone", "lr");
+      EXPECT_EQ(numbers(run, "lr"), std::vector<double>(rates.begin() + 10, rates.end()));
+    }
+  }
+};
+
+TEST_F(CheckpointPairs, Llama) {
+  expect_pairs("sweep_llama", {{"tp1", "tp4"},
+                               {"tp4", "tp1"},
+                               {"tp2", "pp2"},
+                               {"pp2", "tp2"},
+                               {"pp4", "tp2pp2"},
+                               {"tp2pp2", "dp4zero3"},
+                               {"dp4zero3", "tp4"},
+                               {"dp2zero1", "tp2pp2dp2"},
+                               {"tp2pp2dp2", "dp2zero1"},
+                               {"tp2pp2dp2", "tp1"}});
+}
+
+TEST_F(CheckpointPairs, Gpt) {
+  expect_pairs("sweep_gpt", {{"tp1", "tp2pp2dp2"},
+                             {"tp4", "dp4zero3"},
+                             {"dp2", "pp4"},
+                             {"pp4", "dp2"},
+                             {"dp4zero3", "dp2zero1"},
+                             {"tp2pp2dp2", "tp4"}});
+}
+
+// Not one element is another: all of the state, through many layouts and back.
+TEST_F(CheckpointLayouts, TheStateGoesRoundUnchanged) {
+  const std::string args = "train.train_iters=4 train.eval_iters=0 mixed_precision.precision=bf16";
+  expect_trained("sweep_gpt", "first", args + " checkpoint.save=" + path("saved0"));
+  const Tensors first = tensors("saved0");
+  int turn = 0;
+  for (const char* name : {"tp4", "dp4zero3", "pp2", "tp2pp2dp2", "dp2", "dp2zero1", "tp1"}) {
+    // Nothing is left to train: what was loaded is saved in another folder.
+    const std::string from = fmt::format("saved{}", turn), to = fmt::format("saved{}", ++turn);
+    expect_trained(
+        "sweep_gpt", name,
+        fmt::format("{} {} checkpoint.load={} checkpoint.save={}", args, on(layouts.at(name)), path(from), path(to)));
+    const Tensors found = tensors(to);
+    ASSERT_EQ(found.size(), first.size()) << name;
+    for (const auto& [tensor, values] : first) EXPECT_TRUE(found.at(tensor) == values) << name << ": " << tensor;
+  }
+}
+
+}  // namespace
+}  // namespace tera::test

@@ -1,0 +1,215 @@
+// The program on Hugging Face folders: logits in every layout, training from a folder, and back again.
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "tera/checkpoint/hf_folder.h"
+#include "tera/checkpoint/safetensors_header.h"
+#include "tests/end_to_end/program.h"
+#include "tests/support/close.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class HfProgram : public testing::Test {
+ protected:
+  static std::string golden(const std::string& name) { return std::string(TERA_GOLDEN_HF) + "/" + name; }
+
+  void expect_done(const std::string& arguments) const {
+    const Outcome outcome = run_program(arguments);
+    ASSERT_EQ(outcome.status, 0) << arguments << "\n" << outcome.output;
+  }
+  std::vector<float> logits(const std::string& model, const std::string& layout) const {
+    const fs::path file = folder_ / "logits.safetensors";
+    expect_done("logits --model " + model + " --tokens '1,2,3,4,5;6,7,8,9,10' --device cpu --threads 1 --output " +
+                file.string() + " " + layout);
+    const SafetensorsFile out(file);
+    EXPECT_EQ(out.get("logits").shape, shape(2, 5, 29));
+    return out.read_floats("logits");
+  }
+  // Every tensor of two folders, bit for bit.
+  static void expect_equal_weights(const fs::path& one, const fs::path& other) {
+    const HfFolder a(one), b(other);
+    ASSERT_EQ(a.tensors().size(), b.tensors().size());
+    for (const auto& [name, entry] : a.tensors()) {
+      ASSERT_TRUE(b.tensors().contains(name)) << name;
+      ASSERT_EQ(b.tensors().at(name).shape, entry.shape) << name << ": no padding of the vocabulary, for one";
+      const WeightBox box = whole_box(entry.shape);
+      const auto read = [&](const HfFolder& folder) {
+        const DType dtype = folder.tensors().at(name).dtype;
+        std::vector<std::byte> raw(static_cast<std::size_t>(box.elements()) * size_of(dtype));
+        std::vector<float> values(static_cast<std::size_t>(box.elements()));
+        folder.read(name, box, raw);
+        to_floats(dtype, raw, values);
+        return values;
+      };
+      EXPECT_EQ(read(a), read(b)) << name;
+    }
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(HfProgram, LogitsAreTheSameInEveryLayout) {
+  const std::string tp2 = "dist.tensor_model_parallel_size=2 ", pp2 = "dist.pipeline_model_parallel_size=2 ";
+  for (const char* name : {"gqa_grouping", "gpt2_square", "qwen2_unused_window", "biases"}) {
+    const std::vector<float> one = logits(golden(name), "");
+    for (const std::string& layout : {"--ranks 2 " + tp2, "--ranks 2 " + pp2, "--ranks 4 " + tp2 + pp2,
+                                      std::string("--ranks 4 dist.tensor_model_parallel_size=4")}) {
+      if (std::string(name) == "gqa_grouping" && layout.find("size=4") != std::string::npos) continue;  // 6 heads
+      EXPECT_LT(relative_difference(logits(golden(name), layout), one), 1e-5) << name << " " << layout;
+    }
+  }
+}
+
+// A learning rate so small that nothing moves: what comes out is what went in, through whatever layout held it.
+TEST_F(HfProgram, TrainingStartsFromAFolderInAnyLayoutAndGivesItBack) {
+  const std::string config = folder_
+                                 .write("run.yaml", R"(
+train: {train_iters: 2, micro_batch_size: 1, global_batch_size: 4, seq_length: 8, eval_iters: 0}
+optimizer: {lr: 1e-37}
+dataset: {kind: mock}
+dist: {device: cpu, threads: 1}
+mixed_precision: {precision: fp32}
+)")
+                                 .string();
+  const std::vector<std::string> layouts{
+      "", "--ranks 2 dist.tensor_model_parallel_size=2", "--ranks 2 dist.pipeline_model_parallel_size=2",
+      "--ranks 2 ddp.data_parallel_sharding_strategy=optim",
+      "--ranks 4 dist.tensor_model_parallel_size=2 ddp.data_parallel_sharding_strategy=optim_grads_params"};
+  for (const char* name : {"biases", "gpt2_published"}) {
+    for (std::size_t i = 0; i < layouts.size(); ++i) {
+      const fs::path saved = folder_ / (name + std::to_string(i)), out = folder_ / (name + std::to_string(i) + "-out");
+      expect_done("train " + config + " " + layouts[i] + " model.hf=" + golden(name) +
+                  " run.dir=" + (folder_ / "run").string() + " checkpoint.save=" + saved.string());
+      expect_done("export --load " + saved.string() + " --output " + out.string());
+      expect_equal_weights(golden(name), out);
+    }
+  }
+}
+
+TEST_F(HfProgram, ImportAndExportKeepWeightsAndConfigToTheByte) {
+  for (const char* name : {"old_llama2", "sharded", "gpt2_square", "qwen2_layer_types", "rope_yarn_mscale"}) {
+    const fs::path saved = folder_ / (std::string(name) + "-saved"), out = folder_ / (std::string(name) + "-out");
+    expect_done("import --model " + golden(name) + " --output " + saved.string());
+    expect_done("export --load " + saved.string() + " --output " + out.string());
+    expect_equal_weights(golden(name), out);
+    EXPECT_EQ(slurp(out / "config.json"), slurp(golden(name) + "/config.json")) << name;
+    EXPECT_EQ(logits(saved.string(), ""), logits(golden(name), "")) << name;
+  }
+}
+
+// Letters are tokens: 2 is a, 27 is z, 28 a blank; 0 begins a text.
+std::string letters_tokenizer() {
+  std::string vocab = R"("<s>": 0, "</s>": 1)";
+  for (int i = 0; i < 26; ++i)
+    vocab += std::string(", \"") + static_cast<char>('a' + i) + "\": " + std::to_string(i + 2);
+  return R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [
+    {"id": 0, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+     "special": true},
+    {"id": 1, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+     "special": true}],
+    "normalizer": null, "pre_tokenizer": null, "post_processor": {"type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+      "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+      "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}},
+    "decoder": {"type": "Fuse"}, "model": {"type": "BPE", "dropout": null, "unk_token": null,
+      "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+      "ignore_merges": false, "vocab": {)" +
+         vocab + R"(, " ": 28}, "merges": []}})";
+}
+
+TEST_F(HfProgram, GeneratesWithTheFoldersTokenizerAndStopsAtItsEndTokens) {
+  const std::string model = (folder_ / "model").string();
+  fs::copy(golden("gate_up_order"), model);
+  folder_.write("model/tokenizer.json", letters_tokenizer());
+  const fs::path file = folder_ / "logits.safetensors";
+  expect_done("logits --model " + model + " --tokens 0,2,3 --device cpu --output " + file.string());
+  const std::vector<float> logits = SafetensorsFile(file).read_floats("logits");
+  const auto last = logits.end() - 29;
+  const auto next = std::max_element(last, logits.end()) - last;
+  ASSERT_GT(next, 1) << "a letter";
+  const std::string letter(1, next == 28 ? ' ' : static_cast<char>('a' + next - 2));
+  const std::string generate = "generate --model " + model + " --prompt ab --device cpu --threads 1 --max-new-tokens ";
+  EXPECT_EQ(run_program(generate + "1").output, "<s>ab" + letter + "\n");
+  const std::string text = run_program(generate + "8").output;
+  EXPECT_EQ(text.size(), std::string("<s>ab\n").size() + 8) << text;
+  EXPECT_EQ(run_program(generate + "8 --ranks 2 dist.tensor_model_parallel_size=2").output, text);
+  folder_.write("model/generation_config.json", "{\"eos_token_id\": [1, " + std::to_string(next) + "]}");
+  EXPECT_EQ(run_program(generate + "8").output, "<s>ab\n");
+
+  // The files go with the model, through a checkpoint and out again.
+  const std::string saved = (folder_ / "saved").string(), out = (folder_ / "out").string();
+  expect_done("import --model " + model + " --output " + saved);
+  fs::rename(model, folder_ / "moved");
+  EXPECT_EQ(run_program("generate --model " + saved + " --prompt ab --device cpu").output, "<s>ab\n");
+  expect_done("export --load " + saved + " --output " + out);
+  for (const char* name : {"tokenizer.json", "generation_config.json", "config.json"})
+    EXPECT_EQ(slurp(fs::path(out) / name), slurp((folder_ / "moved") / name)) << name;
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which need memory of their own
+// A table of 256 MB, none of which is on the disk or in this program's memory: what tera holds at a time is a few
+// megabytes of it.
+TEST_F(HfProgram, ImportAndExportNeedLittleMemory) {
+  folder_.write("large/config.json", R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 64,
+    "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 1000000,
+    "max_position_embeddings": 16, "tie_word_embeddings": true, "rms_norm_eps": 1e-6})");
+  SafetensorsHeader header;
+  std::uint64_t end = 0;
+  const auto add = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
+    const std::uint64_t begin = end;
+    end += static_cast<std::uint64_t>(shape[0] * (shape.size() == 2 ? shape[1] : 1)) * sizeof(float);
+    header.entries.push_back({name + ".weight", "F32", shape, begin, end});
+  };
+  add("model.embed_tokens", {1000000, 64});
+  add("model.norm", {64});
+  for (const char* name : {"input_layernorm", "post_attention_layernorm"})
+    add(std::string("model.layers.0.") + name, {64});
+  for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+                           "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"})
+    add(std::string("model.layers.0.") + name, {64, 64});
+  const std::string text = format_safetensors_header(header);
+  const std::uint64_t length = text.size();
+  const fs::path weights = folder_.write("large/model.safetensors",
+                                         std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text);
+  fs::resize_file(weights, sizeof(length) + length + end);
+
+  const std::string large = (folder_ / "large").string(), saved = (folder_ / "saved").string();
+  expect_done("import --model " + large + " --output " + saved);
+  expect_done("export --load " + saved + " --output " + (folder_ / "out").string());
+  expect_done("export --dtype bf16 --load " + saved + " --output " + (folder_ / "half").string());
+  EXPECT_GT(fs::file_size(folder_ / "out/model.safetensors"), end);
+  EXPECT_GT(fs::file_size(folder_ / "half/model.safetensors"), end / 2);
+  struct rusage usage {};
+  ASSERT_EQ(::getrusage(RUSAGE_CHILDREN, &usage), 0);
+  EXPECT_LT(usage.ru_maxrss, 100 << 10) << "kilobytes, the most of all that ran";
+}
+#endif
+
+TEST_F(HfProgram, MistakesAreOneLine) {
+  const auto refused = [&](const std::string& arguments, const std::string& part) {
+    const Outcome outcome = run_program(arguments);
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find(part), std::string::npos) << outcome.output;
+  };
+  const std::string model = " --model " + golden("biases"), out = " --output " + (folder_ / "x").string();
+  refused("logits" + model + out + " --tokens '1,2;3'", "sequence 2 has 1 ids and the first 2");
+  refused("logits" + model + out + " --tokens 1,29", "29 is beyond the model's vocabulary, which ends at 28");
+  refused("logits" + model + out + " --tokens 1,x", "no token id");
+  refused("logits" + model + out + " --tokens ''", "there are none");
+  refused("logits" + model + out + " --tokens 1,2 train.seed=1", "only dist.key=value");
+  refused("logits --model " + folder_.path().string() + out + " --tokens 1", "neither a checkpoint");
+  refused("export --load " + golden("biases") + " --output " + golden("biases"), "nothing is overwritten");
+  refused("export --load " + golden("biases") + out + " --dtype int8", "--dtype int8");
+  refused("export --load " + golden("biases") + out + " --max-shard-size 0", "--max-shard-size 0");
+  EXPECT_EQ(folder_.files(), 0u) << "a mistake leaves nothing behind";
+}
+
+}  // namespace
+}  // namespace tera::test

@@ -1,0 +1,217 @@
+// Folders with something odd or wrong in them: read right, or refused with the name of what is wrong.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "tera/base/error.h"
+#include "tera/checkpoint/hf_describe.h"
+#include "tera/checkpoint/hf_export.h"
+#include "tera/checkpoint/hf_files.h"
+#include "tera/checkpoint/hf_folder.h"
+#include "tera/config/hf_config.h"
+#include "tera/config/resolve.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* tied_llama = R"({"model_type": "llama", "hidden_size": 8, "intermediate_size": 6,
+  "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 5,
+  "max_position_embeddings": 16, "tie_word_embeddings": true})";
+
+ModelShape shape_of(const ModelConfig& model) {
+  RunConfig config;
+  config.model = model;
+  config.train.seq_length = model.max_position_embeddings;
+  return resolve(config, Purpose::inspect).model;
+}
+
+// A folder of a model whose numbers tell where they stand.
+class OddFolder : public testing::Test {
+ protected:
+  OddFolder() {
+    folder_.write("config.json", tied_llama);
+    for (const ModelTensor& tensor : list_tensors(shape_of(parse_config()))) tensors_[tensor.name] = fill(tensor.shape);
+  }
+  static ModelConfig parse_config() { return parse_hf_config(tied_llama, "config.json"); }
+  struct Values {
+    Shape shape;
+    std::vector<float> values;
+  };
+  Values fill(const Shape& shape) {
+    Values tensor{shape, {}};
+    for (std::int64_t i = 0; i < count(shape); ++i) tensor.values.push_back(next_++);
+    return tensor;
+  }
+  void write(const std::string& file, const std::map<std::string, Values>& tensors) const {
+    std::vector<SafetensorsSpec> specs;
+    for (const auto& [name, tensor] : tensors) specs.push_back({name, DType::f32, tensor.shape});
+    SafetensorsWriter writer(folder_ / file, specs);
+    for (const auto& [name, tensor] : tensors) writer.write(name, std::as_bytes(std::span(tensor.values)));
+    writer.finish();
+  }
+  void write_all() const { write("model.safetensors", tensors_); }
+  std::string refusal() const {
+    return message_of<UserError>([&] {
+      const HfFolder folder(folder_.path());
+      check_tensors(folder, shape_of(folder.model()));
+    });
+  }
+  static std::vector<float> read(const HfFolder& folder, const std::string& name) {
+    const WeightBox box = whole_box(folder.tensors().at(name).shape);
+    std::vector<float> out(static_cast<std::size_t>(box.elements()));
+    folder.read(name, box, std::as_writable_bytes(std::span(out)));
+    return out;
+  }
+
+  TempFolder folder_;
+  std::map<std::string, Values> tensors_;
+  float next_ = 1;
+};
+
+const std::string table = "model.embed_tokens.weight", head = "lm_head.weight";
+
+TEST_F(OddFolder, ReadsBoxesOfRowsAndColumns) {
+  write_all();
+  const HfFolder folder(folder_.path());
+  const std::vector<float> whole = read(folder, table);
+  EXPECT_EQ(whole, tensors_[table].values);
+  std::vector<float> box(6);
+  folder.read(table, {.row_begin = 2, .row_end = 5, .column_begin = 3, .column_end = 5},
+              std::as_writable_bytes(std::span(box)));
+  EXPECT_EQ(box, (std::vector<float>{whole[19], whole[20], whole[27], whole[28], whole[35], whole[36]}));
+}
+
+TEST_F(OddFolder, OneFileComesBeforeAnIndex) {
+  write_all();
+  folder_.write("model.safetensors.index.json", "not even JSON");
+  EXPECT_EQ(read(HfFolder(folder_.path()), table), tensors_[table].values);
+}
+
+TEST_F(OddFolder, LinksAreFollowedAsInTheHubsCache) {
+  write_all();
+  fs::create_directories(folder_ / "cache/blobs");
+  fs::create_directories(folder_ / "cache/snapshots/abc");
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    fs::rename(folder_ / name, folder_ / "cache/blobs" / name);
+    fs::create_symlink(fs::path("../../blobs") / name, folder_ / "cache/snapshots/abc" / name);
+  }
+  EXPECT_EQ(read(HfFolder(folder_ / "cache/snapshots/abc"), table), tensors_[table].values);
+}
+
+TEST_F(OddFolder, IndexNamesArePlainFileNames) {
+  write("shard.safetensors", tensors_);
+  for (const char* name : {"../shard.safetensors", "/etc/passwd", "a/b.safetensors", "", ".hidden"}) {
+    nlohmann::json index;
+    index["weight_map"][table] = name;
+    folder_.write("model.safetensors.index.json", index.dump());
+    EXPECT_TRUE(contains(refusal(), "no plain file name")) << name;
+  }
+  folder_.write("model.safetensors.index.json", R"({"weight_map": {"x": 3}})");
+  EXPECT_TRUE(contains(refusal(), "no plain file name"));
+  folder_.write("model.safetensors.index.json", R"({"metadata": {}})");
+  EXPECT_TRUE(contains(refusal(), "weight_map is missing"));
+  folder_.write("model.safetensors.index.json", R"({"weight_map": {"model.absent": "shard.safetensors"}})");
+  EXPECT_TRUE(contains(refusal(), "says that 'model.absent' is in shard.safetensors"));
+  folder_.write("model.safetensors.index.json", R"({"weight_map": {"x": "absent.safetensors"}})");
+  EXPECT_TRUE(contains(refusal(), "absent.safetensors"));
+}
+
+TEST_F(OddFolder, PicklesAreRefusedWithAdvice) {
+  folder_.write("pytorch_model.bin", "\x80\x04");
+  EXPECT_TRUE(contains(refusal(), "safe_serialization=True"));
+}
+
+TEST_F(OddFolder, WithoutWeightsItSaysWhatIsMissing) {
+  EXPECT_TRUE(contains(refusal(), "neither model.safetensors nor model.safetensors.index.json"));
+}
+
+TEST_F(OddFolder, ATiedHeadThatEqualsTheTableIsLeftOut) {
+  tensors_[head] = tensors_[table];
+  write_all();
+  const HfFolder folder(folder_.path());
+  EXPECT_FALSE(folder.tensors().contains(head));
+  EXPECT_NO_THROW(check_tensors(folder, shape_of(folder.model())));
+}
+
+TEST_F(OddFolder, ATiedHeadThatDiffersIsRefused) {
+  tensors_[head] = fill(tensors_[table].shape);
+  write_all();
+  EXPECT_TRUE(contains(refusal(), "tie_word_embeddings"));
+}
+
+TEST_F(OddFolder, MissingExtraAndMisshapenTensorsAreNamed) {
+  tensors_.erase("model.norm.weight");
+  tensors_["model.layers.7.strange.weight"] = fill(shape(2));
+  tensors_["model.layers.0.mlp.up_proj.weight"] = fill(shape(7, 8));
+  write_all();
+  const std::string message = refusal();
+  EXPECT_TRUE(contains(message, "it lacks 'model.norm.weight'")) << message;
+  EXPECT_TRUE(contains(message, "model.layers.0.mlp.up_proj.weight [7,8], not [6,8]")) << message;
+  EXPECT_TRUE(contains(message, "not of this model: 'model.layers.7.strange.weight'")) << message;
+}
+
+TEST_F(OddFolder, ConsolidatedAndAdapterFilesAreNotLookedAt) {
+  write_all();
+  folder_.write("consolidated.safetensors", "rubbish");
+  folder_.write("adapter_model.safetensors", "rubbish");
+  EXPECT_EQ(HfFolder(folder_.path()).file_count(), 1u);
+}
+
+TEST_F(OddFolder, IsDescribed) {
+  write_all();
+  const auto rows = describe_hf_folder(folder_.path());
+  EXPECT_EQ(rows["arch"], "llama");
+  EXPECT_EQ(rows["tensors"], tensors_.size());
+  EXPECT_EQ(rows["dtype"], "f32");
+}
+
+TEST_F(OddFolder, StopTokensAreANumberOrAList) {
+  EXPECT_TRUE(hf_stop_tokens(folder_.path()).empty());
+  folder_.write("config.json", R"({"eos_token_id": 7})");
+  EXPECT_EQ(hf_stop_tokens(folder_.path()), std::vector<std::int32_t>{7});
+  folder_.write("generation_config.json", R"({"eos_token_id": [3, 4]})");
+  EXPECT_EQ(hf_stop_tokens(folder_.path()), (std::vector<std::int32_t>{3, 4}));
+}
+
+// --- export
+
+TEST_F(OddFolder, ShardsStayUnderTheLimitAndTheIndexNamesThem) {
+  write_all();
+  folder_.write("tokenizer.json", "{\"a\": 1}");
+  folder_.write("generation_config.json", "{}");
+  const HfFolder folder(folder_.path());
+  const fs::path out = folder_ / "out";
+  const auto result = export_hf(folder, shape_of(folder.model()), out,
+                                {.dtype = {}, .max_shard_bytes = 700, .carried = folder_.path()});
+  EXPECT_GT(result.files, 2u);
+  for (const auto& entry : fs::directory_iterator(out))
+    EXPECT_TRUE(entry.path().extension() != ".safetensors" || entry.file_size() <= 700u) << entry.path();
+  const HfFolder again(out);
+  for (const auto& [name, tensor] : tensors_) EXPECT_EQ(read(again, name), tensor.values) << name;
+  EXPECT_EQ(slurp(out / "tokenizer.json"), "{\"a\": 1}");
+  EXPECT_EQ(slurp(out / "generation_config.json"), "{}");
+}
+
+TEST_F(OddFolder, AnExportNeverOverwritesAndLeavesNothingHalf) {
+  write_all();
+  const HfFolder folder(folder_.path());
+  const ModelShape model = shape_of(folder.model());
+  folder_.write("full/file", "x");
+  EXPECT_TRUE(contains(message_of<UserError>([&] { export_hf(folder, model, folder_ / "full", {}); }), "not an empty"));
+  fs::create_directories(folder_ / "empty");
+  EXPECT_NO_THROW(export_hf(folder, model, folder_ / "empty", {}));
+  ModelShape strange = model;
+  strange.qk_norm = true;
+  message_of<UserError>([&] { export_hf(folder, strange, folder_ / "never", {}); });
+  for (const auto& entry : fs::directory_iterator(folder_.path()))
+    EXPECT_FALSE(entry.path().filename().string().starts_with("never")) << entry.path();
+}
+
+}  // namespace
+}  // namespace tera::test
