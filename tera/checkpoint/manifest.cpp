@@ -122,7 +122,7 @@ struct TensorReader {
     const Json& file = find(json, "file");
     require_user(file.is_string(), "{}: a piece of tensor '{:.200}' names no file", where, name);
     const auto listed = std::ranges::lower_bound(files, file.get_ref<const std::string&>(), {}, &ManifestFile::name);
-    require_user(listed != files.end() && listed->name == file,
+    require_user(listed != files.end() && listed->name == file.get_ref<const std::string&>(),
                  "{}: tensor '{:.200}' is in '{:.200}', which 'files' does not list", where, name,
                  file.get_ref<const std::string&>());
     ManifestPiece piece{.file = static_cast<std::size_t>(listed - files.begin()), .slice = whole_slice(tensor.shape)};
