@@ -49,7 +49,10 @@ std::vector<Stretch> FilePass::list_stretches() const {
       for (begin = std::max(next, begin / ReadAhead::most_bytes * ReadAhead::most_bytes); begin < end;
            begin += ReadAhead::most_bytes)
         stretches.push_back(
-            {file, begin, static_cast<std::size_t>(std::min<std::uint64_t>(ReadAhead::most_bytes, bytes - begin))});
+            {.file = file,
+             .begin = begin,
+             .bytes = static_cast<std::size_t>(std::min<std::uint64_t>(ReadAhead::most_bytes, bytes - begin)),
+             .alone = verified_[file]});
       next = std::max(next, begin);
     };
     if (verified_[file]) list(0, bytes);

@@ -40,7 +40,7 @@ class RankFile {
 // reached it is removed again. Every failure (a full disk) is a UserError.
 class StreamFile {
  public:
-  static constexpr std::size_t stretch = std::size_t{16} << 20;
+  static constexpr std::size_t stretch = std::size_t{4} << 20;
 
   StreamFile(std::filesystem::path path, std::uint64_t bytes);
   StreamFile(const StreamFile&) = delete;

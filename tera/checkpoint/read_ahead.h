@@ -20,6 +20,9 @@ struct Stretch {
   std::size_t file = 0;  // of the manifest
   std::uint64_t begin = 0;
   std::size_t bytes = 0;
+  // Only this rank reads it, and only once: it need not go through the system's cache, which costs a copy. `begin` is
+  // then a multiple of ReadAhead::most_bytes.
+  bool alone = false;
 };
 
 class ReadAhead {
@@ -37,7 +40,8 @@ class ReadAhead {
 
  private:
   struct Slot {
-    std::vector<std::byte> bytes;
+    std::vector<std::byte> memory;
+    std::span<std::byte> bytes;  // of it, at an address that direct I/O takes
     std::exception_ptr error;
     bool ready = false;
   };

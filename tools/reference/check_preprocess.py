@@ -168,6 +168,8 @@ def compare(tera, rounds, tokenizer_json):
                 packed = folder / "packed.jsonl.gz"
                 packed.write_bytes(gzip.compress(inputs[0].read_bytes()))
                 inputs.append(packed)
+                if not any(path.stat().st_size for path in inputs[:-1]):
+                    continue  # nothing to read is an error
                 eod = tokenizer.eod is not None and rng.random() < 0.5
                 workers = rng.choice([1, 2, 4])
                 run_tera(tera, inputs, folder / "out", tokenizer, eod, workers)
