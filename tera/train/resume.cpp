@@ -146,7 +146,7 @@ std::string hint_for(const StartPoint& start, bool damaged) {
   const fs::path& folder = start.checkpoint->folder();
   const auto before = damaged ? complete_before(folder) : std::nullopt;
   std::string hint;
-  if (before && start.started_from == before->filename())  // then to name that would be to go on from this one
+  if (before && start.started_from == before->filename().string())  // then to name that would be to go on from this one
     hint = fmt::format("; {} before it is complete: the run goes on from that once {} is removed", before->string(),
                        folder.string());
   else if (before)

@@ -306,6 +306,11 @@ TEST_F(CheckpointResume, ADamagedOneIsToldWithTheOneBefore) {
   expect_refused(train("tiny", "b", save(8)), "; the one before it is complete: " + back);
   expect_trained("tiny", "b", save(4) + back);
   EXPECT_NO_THROW(Checkpoint(folder_ / "saved").verify());
+  std::ofstream(file, std::ios::binary)
+      << content;  // now of the run that went back: the same words would go on from it
+  expect_refused(train("tiny", "b", save(8) + back), path("saved/step_00000002") +
+                                                         " before it is complete: the run goes on from that once " +
+                                                         path("saved/step_00000004") + " is removed");
   fs::remove(file);
   expect_refused(train("tiny", "b", "checkpoint.load=" + path("saved/step_00000004")),
                  "No such file or directory; " + path("saved/step_00000002") + " is complete");

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <future>
 
 #include "tera/base/error.h"
 #include "tera/checkpoint/checkpoint.h"
@@ -207,6 +209,29 @@ TEST_F(Saving, WhoReadsWhileARunSavesTakesWhatIsPublished) {
     expect_loads(root_, "first");
   }
   expect_loads(root_, "second");
+}
+
+// What a reader has found may be replaced or removed before it is opened: then it looks again.
+TEST_F(Saving, WhoReadsWhileCheckpointsComeAndGoAlwaysFindsOne) {
+  CheckpointFolder folder(root_);
+  const auto publish = [&](std::int64_t at) {
+    folder.begin(at);
+    folder.publish(at, format_manifest({.source = {.step = at, .config_yaml = "x"}, .tensors = {}, .files = {}}), 1);
+  };
+  publish(1);
+  std::atomic<bool> over = false;
+  auto reading = std::async(std::launch::async, [&] {
+    std::int64_t last = 0, read = 0;
+    for (; !over; ++read) {
+      const std::int64_t found = Checkpoint(root_).step();
+      EXPECT_GE(found, last);
+      last = found;
+    }
+    return read;
+  });
+  for (std::int64_t i = 0; i < 200; ++i) publish(1 + i / 4);  // replaced three times, then the next
+  over = true;
+  EXPECT_GT(reading.get(), 10);
 }
 
 TEST_F(Saving, OnlyOneRunSavesInAFolder) {
