@@ -160,6 +160,7 @@ Findings inspect_checkpoint(const fs::path& path, bool verify) {
   if (loaded.config.model.arch) found.rows["arch"] = name_of(*loaded.config.model.arch);
   add_manifest(checkpoint.manifest(), found.rows);
   if (verify) checkpoint.verify();
+  if (verify) checkpoint.check_headers();
   if (verify) found.rows["checksums"] = checkpoint.manifest().version == 1 ? "none in version 1" : "good";
   return found;
 }

@@ -1,6 +1,7 @@
 // The manifest of a checkpoint: what is taken is sound, and is written and read back as the same.
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fuzz/fuzz_file.h"
@@ -35,12 +36,17 @@ void check_tensor(const Manifest& manifest, const ManifestTensor& tensor) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
   using namespace tera;
   try {
-    const Manifest manifest = parse_manifest({reinterpret_cast<const char*>(bytes), size}, "manifest.json");
+    const std::string_view text(reinterpret_cast<const char*>(bytes), size);
+    const Manifest manifest = parse_manifest(seal_manifest(text), "manifest.json");  // or hardly any gets further
     for (const auto& tensor : manifest.tensors) fuzz::check_tensor(manifest, tensor.second);
     if (manifest.version == 1) return 0;
     const Manifest again = parse_manifest(format_manifest(manifest), "manifest.json");
     fuzz::must(again.tensors == manifest.tensors && again.files == manifest.files);
     fuzz::must(again.source.step == manifest.source.step && again.source.config_yaml == manifest.source.config_yaml);
+  } catch (const UserError&) {
+  }
+  try {
+    parse_manifest({reinterpret_cast<const char*>(bytes), size}, "manifest.json");
   } catch (const UserError&) {
   }
   return 0;

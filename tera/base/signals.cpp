@@ -1,5 +1,7 @@
 #include "tera/base/signals.h"
 
+#include <unistd.h>
+
 #include <system_error>
 
 #include "tera/base/error.h"
@@ -42,13 +44,25 @@ StopRequest::~StopRequest() {
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
+void StopRequest::announce(std::string notice) {
+  const std::lock_guard lock(mutex_);
+  notice_ = std::move(notice);
+}
+
 void StopRequest::take_signals() {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point first;
   while (true) {
     int number = 0;
     if (sigwait(&signals_, &number) != 0) continue;
     if (over_) return;
-    if (!collecting_ || asked_) end_process(number);
+    if (!collecting_ || (asked_ && number == SIGINT && Clock::now() - first >= impatience)) end_process(number);
+    if (asked_) continue;
+    first = Clock::now();
     asked_ = true;
+    const std::lock_guard lock(mutex_);
+    const ssize_t written = ::write(STDERR_FILENO, notice_.data(), notice_.size());
+    static_cast<void>(written);  // nobody may be there to read it
   }
 }
 

@@ -1,9 +1,12 @@
 #pragma once
-// Ctrl-C that ends a run after the step at hand.
+// Ctrl-C that ends a run after the step at hand, and a second one that does not wait for that.
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
+#include <mutex>
 #include <stdexcept>
+#include <string>
 #include <thread>
 
 namespace tera {
@@ -18,8 +21,9 @@ class Interrupted : public std::runtime_error {
 
 // While it lives, a thread of its own takes every SIGINT, SIGTERM, SIGHUP and SIGUSR1. Until collect() they end the
 // process at once, as usual: nothing is lost by that during set-up. After collect() the first one is only noted for
-// asked(), and the next ends the process at once, however long the step takes. Make it before any other thread is
-// started: threads inherit that they are not disturbed. No handler, no global.
+// asked(), and a SIGINT that comes two seconds later or more ends the process at once, however long the step takes.
+// Nothing else does: launchers and batch systems send several signals, and more than one kind, for one wish. Make it
+// before any other thread is started: threads inherit that they are not disturbed. No handler, no global.
 class StopRequest {
  public:
   StopRequest();
@@ -27,7 +31,11 @@ class StopRequest {
   StopRequest& operator=(const StopRequest&) = delete;
   ~StopRequest();
 
+  static constexpr std::chrono::milliseconds impatience{2000};
+
   void collect() { collecting_ = true; }
+  // What to say on standard error when the first signal has come; until then nothing.
+  void announce(std::string notice);
   bool asked() const { return asked_; }  // since collect()
   const std::atomic<bool>& flag() const { return asked_; }
 
@@ -36,6 +44,8 @@ class StopRequest {
 
   sigset_t signals_, before_;
   std::atomic<bool> collecting_ = false, asked_ = false, over_ = false;
+  std::mutex mutex_;  // guards the next
+  std::string notice_;
   std::thread taker_;
 };
 

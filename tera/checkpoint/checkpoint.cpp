@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "tera/base/error.h"
-#include "tera/checkpoint/checkpoint_folder.h"
+#include "tera/checkpoint/checkpoint_search.h"
 #include "tera/checkpoint/file_pass.h"
+#include "tera/checkpoint/rank_file.h"
 #include "tera/checkpoint/safetensors.h"
 #include "tera/nn/params.h"
 
@@ -16,32 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t max_manifest_bytes = std::size_t{1} << 30;
-
-// Nothing outside the folder is read in its name.
-void check_is_file(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::symlink_status(path, error);
-  require_user(!error, "cannot open {}: {}", path.string(), error.message());
-  require_user(!fs::is_symlink(status), "{} is a symbolic link; a checkpoint holds its files itself", path.string());
-  require_user(fs::is_regular_file(status), "{} is not a file", path.string());
-}
-
-void check_file(const fs::path& path, std::uint64_t listed) {
-  check_is_file(path);
-  std::error_code error;
-  const std::uintmax_t bytes = fs::file_size(path, error);
-  require_user(!error, "cannot open {}: {}", path.string(), error.message());
-  require_user(bytes == listed, "{} has {} bytes, but the manifest says {}", path.string(), bytes, listed);
-}
-
-Manifest read_manifest(const fs::path& folder) {
-  const fs::path file = folder / CheckpointFolder::manifest_name;
-  check_is_file(file);
-  Manifest manifest = parse_manifest(read_whole_file(file, max_manifest_bytes), file.string());
-  for (const ManifestFile& listed : manifest.files) check_file(folder / listed.name, listed.bytes);
-  return manifest;
-}
+constexpr int most_tries = 20;
+constexpr auto between_tries = std::chrono::milliseconds(20);
 
 // From [rows,columns] to [columns,rows].
 std::vector<float> transpose(std::span<const float> in, std::int64_t rows, std::int64_t columns) {
@@ -63,8 +42,27 @@ void load_part(const SafetensorsFile& file, const Param& param, const Part& part
 
 }  // namespace
 
-Checkpoint::Checkpoint(const fs::path& path) : folder_(resolve_checkpoint(path)), manifest_(read_manifest(folder_)) {
+Checkpoint::Checkpoint(const fs::path& path) {
+  for (int i = 1;; ++i) {
+    try {
+      resolve(path);
+      break;
+    } catch (const UserError& error) {
+      // A run that saves there may just have replaced or removed what `latest` named.
+      if (i < most_tries && is_locked(path)) {
+        std::this_thread::sleep_for(between_tries);
+        continue;
+      }
+      const auto before = folder_.empty() ? std::nullopt : complete_before(folder_);
+      fail_user("{}{}", error.what(), before ? fmt::format("; {} is complete", before->string()) : "");
+    }
+  }
   if (manifest_.version == 1) read_version_1();
+}
+
+void Checkpoint::resolve(const fs::path& path) {
+  folder_ = resolve_checkpoint(path);
+  manifest_ = read_manifest(folder_);
 }
 
 // Places are in the files' own headers; a file holds what the manifest says is in it, and nothing else.
@@ -88,6 +86,33 @@ void Checkpoint::read_version_1() {
     for (const auto& [name, tensor] : manifest_.tensors)
       require_user(tensor.pieces[0].file != i || file.contains(name), "{} has no tensor '{:.200}'",
                    file.path().string(), name);
+  }
+}
+
+void Checkpoint::check_headers(const VerifyShare& share) const {
+  if (manifest_.version == 1) return;  // they are where its manifest is read from
+  std::vector<std::vector<std::pair<const std::string*, const ManifestPiece*>>> pieces(manifest_.files.size());
+  for (const auto& [name, tensor] : manifest_.tensors)
+    for (const ManifestPiece& piece : tensor.pieces) pieces[piece.file].emplace_back(&name, &piece);
+  for (auto i = static_cast<std::size_t>(share.rank); i < pieces.size(); i += static_cast<std::size_t>(share.ranks)) {
+    if (pieces[i].empty()) continue;  // carried along
+    const SafetensorsFile file(path(i));
+    const auto check = [&](bool same, const std::string& name) {
+      if (!same)
+        throw DamagedCheckpoint(
+            fmt::format("{}: what its header says of '{:.200}' is not what the manifest says", path(i).string(), name));
+    };
+    for (const auto& [name, piece] : pieces[i]) {
+      const ManifestTensor& tensor = *find(*name);
+      const std::string stored = piece_name(*name, tensor.shape, piece->slice);
+      const auto entry = std::ranges::lower_bound(file.entries(), stored, {}, &SafetensorsEntry::name);
+      check(entry != file.entries().end() && entry->name == stored &&
+                entry->dtype_name == safetensors_dtype(tensor.dtype) &&
+                entry->shape == piece_shape(tensor.shape, piece->slice) &&
+                file.data_offset() + entry->begin == piece->offset,
+            stored);
+    }
+    check(file.entries().size() == pieces[i].size(), "all of its tensors");
   }
 }
 

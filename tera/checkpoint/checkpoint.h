@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tera/base/error.h"
 #include "tera/base/file.h"
 #include "tera/checkpoint/manifest.h"
 #include "tera/checkpoint/model_state.h"
@@ -24,6 +25,12 @@ namespace tera {
 
 class Ops;
 class SafetensorsFile;
+
+// A file of a checkpoint is not what was written.
+class DamagedCheckpoint : public UserError {
+ public:
+  using UserError::UserError;
+};
 
 // Every `ranks`-th file, beginning with `rank`: together, ranks verify each file once.
 struct VerifyShare {
@@ -44,8 +51,10 @@ class Checkpoint {
   bool has_file(std::string_view name) const;
   std::filesystem::path path(std::size_t file) const { return folder_ / manifest_.files[file].name; }
   FileDescriptor open(std::size_t file) const;
-  // UserError when a file is not what was written. Version 1 has no checksums.
+  // DamagedCheckpoint when a file is not what was written. Version 1 has no checksums.
   void verify() const;
+  // Whether the files' own headers say of their pieces what the manifest says; of a share of the files.
+  void check_headers(const VerifyShare& share = {}) const;
 
   // Every parameter must be there, with its shape, and nothing that is not the model's.
   void load_weights(ParamStore& params, Ops& ops) const;                           // a store that holds the whole model
@@ -58,6 +67,7 @@ class Checkpoint {
   void load(const ModelState& state, Take take, Ops& ops, const std::optional<VerifyShare>& verified = {}) const;
 
  private:
+  void resolve(const std::filesystem::path& path);
   void read_version_1();
 
   std::filesystem::path folder_;

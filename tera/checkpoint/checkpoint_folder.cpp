@@ -2,145 +2,150 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
+#include <sys/statvfs.h>
 
-#include <algorithm>
-#include <charconv>
-#include <functional>
-#include <optional>
+#include <vector>
 
 #include "tera/base/error.h"
+#include "tera/checkpoint/checkpoint_search.h"
 
 namespace tera {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::string_view prefix = "step_", writing_suffix = ".writing", old_suffix = ".old";
-constexpr auto next_name = "latest.next";  // what `latest` is about to name
-
-fs::path with_suffix(fs::path path, std::string_view suffix) { return path += suffix; }
-
-std::string read_name(const fs::path& root, const char* file) {
-  std::string name = read_whole_file(root / file, 256);
-  while (!name.empty() && (name.back() == '\n' || name.back() == ' ')) name.pop_back();
-  require_user(!name.empty() && name.find('/') == std::string::npos && name[0] != '.',
-               "{}: '{}' names no folder here: '{}'", root.string(), file, name);
-  return name;
-}
-
-// The step of "step_00000100" with the suffix, or nothing.
-std::optional<std::int64_t> step_of(std::string_view name, std::string_view suffix) {
-  if (!name.starts_with(prefix) || !name.ends_with(suffix)) return std::nullopt;
-  name.remove_prefix(prefix.size());
-  name.remove_suffix(suffix.size());
-  std::int64_t step = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-  if (error != std::errc{} || end != name.data() + name.size() || name.size() < 8) return std::nullopt;
-  return step;
-}
-
-// A link is somebody else's: what it points to is neither counted nor removed.
-std::vector<std::int64_t> list_steps(const fs::path& root, std::string_view suffix) {
-  std::vector<std::int64_t> steps;
-  std::error_code error, ignored;
-  for (fs::directory_iterator it(root, error), end; !error && it != end; it.increment(error))
-    if (const auto step = step_of(it->path().filename().string(), suffix); step && !it->is_symlink(ignored))
-      steps.push_back(*step);
-  std::ranges::sort(steps, std::greater{});
-  return steps;
-}
+using Names = CheckpointNames;
 
 // Held until the descriptor is closed, by whatever ends this process. Where a file system has no locks, there is none.
+// It is of a kind that others can ask about without taking it.
 FileDescriptor take_lock(const fs::path& root) {
-  const fs::path path = root / ".lock";
+  const fs::path path = root / Names::lock;
   FileDescriptor lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
   require_user(static_cast<bool>(lock), "cannot open {}: {}", path.string(), std::generic_category().message(errno));
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  if (::fcntl(lock.get(), F_OFD_SETLK, &whole) != 0 && (errno == EAGAIN || errno == EACCES))
     fail_user("{}: another run is saving its checkpoints there; give each run a checkpoint.save of its own",
               root.string());
   return lock;
 }
 
-// A crash while a checkpoint was published or replaced may have left a complete one under another name.
-std::optional<fs::path> with_any_name(const fs::path& folder) {
-  for (const std::string_view suffix : {std::string_view(), writing_suffix, old_suffix})
-    if (is_checkpoint(with_suffix(folder, suffix))) return with_suffix(folder, suffix);
-  return std::nullopt;
+// With all folders on the way to it; each new name survives a power cut.
+void make_folder(const fs::path& folder) {
+  std::vector<fs::path> made;
+  std::error_code error;
+  for (fs::path each = folder; !each.empty() && !fs::exists(each, error); each = each.parent_path())
+    made.push_back(each);
+  fs::create_directories(folder, error);
+  require_user(!error, "checkpoint.save={}: {}", folder.string(), error.message());
+  for (const fs::path& each : made) sync_parent_folder(each);
 }
 
-// A crash between the rename of a folder and that of `latest` leaves the newer name in latest.next.
-std::optional<fs::path> named_checkpoint(const fs::path& root) {
-  for (const char* file : {next_name, CheckpointFolder::latest_name})
-    if (path_exists(root / file))
-      if (auto named = with_any_name(root / read_name(root, file))) return named;
-  return std::nullopt;
-}
+double mebibytes(std::uint64_t bytes) { return static_cast<double>(bytes) / 0x1p20; }
 
 }  // namespace
 
-fs::path CheckpointFolder::complete(const fs::path& root, std::int64_t step) {
-  return root / fmt::format("{}{:08d}", prefix, step);
-}
+fs::path CheckpointFolder::complete(const fs::path& root, std::int64_t step) { return step_folder(root, step); }
 
 fs::path CheckpointFolder::beside(const fs::path& root, std::int64_t step) {
-  return with_suffix(complete(root, step), writing_suffix);
+  return step_folder(root, step, Names::writing);
 }
 
 CheckpointFolder::CheckpointFolder(fs::path root) : root_(std::move(root)) {
-  std::error_code error;
-  fs::create_directories(root_, error);
-  require_user(!error, "checkpoint.save={}: {}", root_.string(), error.message());
+  if (!root_.has_filename() && root_.has_relative_path()) root_ = root_.parent_path();  // "DIR/"
+  make_folder(root_);
   lock_ = take_lock(root_);
-  mend();
 }
 
-// What is whole and the only one of its step gets its name back; the rest of what a crash left is removed.
 void CheckpointFolder::mend() {
+  const auto announced = named_step(root_, Names::next);
+  std::set<std::int64_t> steps;
+  for (const std::string_view suffix : {Names::writing, Names::old})
+    for (const std::int64_t step : list_steps(root_, suffix)) steps.insert(step);
+  for (const std::int64_t step : steps) mend(step, step == announced);
   std::error_code ignored;
-  for (const std::string_view suffix : {writing_suffix, old_suffix}) {
-    for (const std::int64_t step : list_steps(root_, suffix)) {
-      const fs::path folder = complete(root_, step), left = with_suffix(folder, suffix);
-      if (is_checkpoint(left) && !path_exists(folder)) fs::rename(left, folder, ignored);
-      fs::remove_all(left, ignored);
-    }
+  if (announced && is_complete(complete(root_, *announced)))
+    name_as_latest();
+  else
+    fs::remove(root_ / Names::next, ignored);
+  for (fs::directory_iterator it(root_, ignored), end; it != end; it.increment(ignored))
+    if (it->path().filename().string().starts_with(fmt::format("{}.tmp-", Names::next))) fs::remove(*it, ignored);
+}
+
+// What is whole gets its name, unless another of its step has it and this one was not about to replace that.
+void CheckpointFolder::mend(std::int64_t step, bool announced) {
+  const fs::path folder = complete(root_, step), writing = beside(root_, step),
+                 aside = step_folder(root_, step, Names::old);
+  if (is_complete(writing) && (announced || !is_complete(folder))) put_in_place(step);
+  std::error_code ignored;
+  bool whole = is_complete(folder);
+  if (!whole && is_complete(aside)) {
+    fs::remove_all(writing, ignored);
+    if (path_exists(folder)) rename_path(folder, writing);
+    rename_path(aside, folder);
+    whole = true;
   }
+  // Where there is no other, even one that seems to be damaged is left: a disk may be better tomorrow.
+  for (const fs::path& left : {writing, aside})
+    if (whole || !path_exists(left / Names::manifest)) fs::remove_all(left, ignored);
 }
 
-void CheckpointFolder::begin(std::int64_t step) {
-  const fs::path folder = complete(root_, step), writing = beside(root_, step);
-  std::error_code error;
-  if (is_checkpoint(writing) && !path_exists(folder)) fs::rename(writing, folder, error);
-  fs::remove_all(writing, error);
-  if (!error) fs::create_directories(writing, error);
-  require_user(!error, "cannot make the folder {}: {}", writing.string(), error.message());
-}
-
-void CheckpointFolder::publish(std::int64_t step, const std::string& manifest, std::int64_t keep_last) {
-  const fs::path folder = complete(root_, step), writing = beside(root_, step), aside = with_suffix(folder, old_suffix);
-  sync_parent_folder(writing / manifest_name);
-  write_file_atomically(writing / manifest_name, manifest);
-  write_file_atomically(root_ / next_name, folder.filename().string() + "\n");
-  std::error_code ignored;
+// Gives what was written its name; what has it goes aside.
+void CheckpointFolder::put_in_place(std::int64_t step) {
+  const fs::path folder = complete(root_, step), writing = beside(root_, step),
+                 aside = step_folder(root_, step, Names::old);
   try {
-    const bool replaces = path_exists(folder);
-    if (replaces) {
-      fs::remove_all(aside, ignored);  // of an earlier crash, and older than `folder`
+    std::error_code ignored;
+    if (path_exists(folder)) {
+      fs::remove_all(aside, ignored);  // of an earlier crash; `writing` is complete
       rename_path(folder, aside);
     }
     try {
       rename_path(writing, folder);
     } catch (const UserError&) {
-      if (replaces) fs::rename(aside, folder, ignored);
+      if (path_exists(aside)) fs::rename(aside, folder, ignored);
       throw;
     }
     sync_parent_folder(folder);
   } catch (const UserError& error) {
     fail_user("{}; the new checkpoint is complete in {} and can be used from there", error.what(), writing.string());
   }
-  rename_path(root_ / next_name, root_ / latest_name);
-  sync_parent_folder(folder);
-  fs::remove_all(aside, ignored);
+}
+
+void CheckpointFolder::name_as_latest() {
+  rename_path(root_ / Names::next, root_ / Names::latest);
+  sync_parent_folder(root_ / Names::latest);
+}
+
+void CheckpointFolder::check_room(std::int64_t step, std::uint64_t bytes) const {
+  struct statvfs info {};
+  if (::statvfs(root_.c_str(), &info) != 0 || info.f_blocks == 0) return;  // it cannot tell
+  const std::uint64_t available = static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
+  require_user(bytes <= available,
+               "{}: no space left for the checkpoint of step {}: it takes {:.1f} MiB, and {:.1f} MiB are free; "
+               "checkpoint.keep_last removes old ones, one more than it keeps must fit",
+               root_.string(), step, mebibytes(bytes), mebibytes(available));
+}
+
+void CheckpointFolder::begin(std::int64_t step) {
+  mend(step, /*announced=*/false);
+  const fs::path writing = beside(root_, step);
+  std::error_code error;
+  fs::remove_all(writing, error);
+  if (!error) fs::create_directories(writing, error);
+  require_user(!error, "cannot make the folder {}: {}", writing.string(), error.message());
+}
+
+void CheckpointFolder::publish(std::int64_t step, const std::string& manifest, std::int64_t keep_last) {
+  const fs::path folder = complete(root_, step), writing = beside(root_, step);
+  sync_parent_folder(writing / Names::manifest);
+  write_file_atomically(writing / Names::manifest, manifest);
+  write_file_atomically(root_ / Names::next, folder.filename().string() + "\n");
+  put_in_place(step);
+  name_as_latest();
+  known_.insert(step);
+  std::error_code ignored;
+  fs::remove_all(step_folder(root_, step, Names::old), ignored);
   remove_older(step, keep_last);
 }
 
@@ -149,41 +154,23 @@ void CheckpointFolder::remove_older(std::int64_t step, std::int64_t keep_last) {
   if (keep_last == 0) return;
   std::error_code ignored;
   std::int64_t kept = 0;
-  for (const std::int64_t each : list_steps(root_, "")) {
-    if (each > step || !is_checkpoint(complete(root_, each)) || kept++ < keep_last) continue;
-    const fs::path folder = complete(root_, each), aside = with_suffix(folder, old_suffix);
+  for (const std::int64_t each : list_steps(root_)) {
+    const fs::path folder = complete(root_, each), aside = step_folder(root_, each, Names::old);
+    if (each > step || (!known_.contains(each) && !is_complete(folder))) continue;
+    known_.insert(each);
+    if (kept++ < keep_last) continue;  // first that of the step
     fs::remove_all(aside, ignored);
     fs::rename(folder, aside, ignored);  // half removed, it is not seen as a checkpoint
-    fs::remove(aside / manifest_name, ignored);
+    fs::remove(aside / Names::manifest, ignored);
     fs::remove_all(aside, ignored);
+    known_.erase(each);
   }
 }
 
 void CheckpointFolder::abandon(std::int64_t step) noexcept {
   std::error_code ignored;
   const fs::path writing = beside(root_, step);
-  if (!fs::exists(writing / manifest_name, ignored)) fs::remove_all(writing, ignored);
-}
-
-bool is_checkpoint(const fs::path& folder) { return path_exists(folder / CheckpointFolder::manifest_name); }
-
-fs::path resolve_checkpoint(const fs::path& path) {
-  std::error_code ignored;
-  require_user(path_exists(path) && fs::is_directory(path, ignored), "{}: there is no such folder", path.string());
-  if (is_checkpoint(path)) return path;
-  if (const auto named = named_checkpoint(path)) return *named;
-  if (path_exists(path / CheckpointFolder::latest_name))
-    fail_user("{}: 'latest' names {}, which is not complete", path.string(),
-              read_name(path, CheckpointFolder::latest_name));
-  if (const auto newest = newest_checkpoint(path)) return *newest;
-  fail_user("{}: neither a checkpoint (no manifest.json) nor a folder of checkpoints (no latest)", path.string());
-}
-
-std::optional<fs::path> newest_checkpoint(const fs::path& root) {
-  if (auto named = named_checkpoint(root)) return named;
-  for (const std::int64_t step : list_steps(root, ""))
-    if (is_checkpoint(CheckpointFolder::complete(root, step))) return CheckpointFolder::complete(root, step);
-  return std::nullopt;
+  if (!fs::exists(writing / Names::manifest, ignored)) fs::remove_all(writing, ignored);
 }
 
 }  // namespace tera

@@ -4,13 +4,14 @@
 //   DIR/latest                  names the newest complete one
 //   DIR/step_00000100/          complete: its manifest.json was written and synced after all else
 //   DIR/step_00000200.writing/  on its way; published by one rename, and only then are older ones removed
+//   DIR/latest.next             names one that is complete and about to be published
 //   DIR/.lock                   held by the run that saves here, for as long as it lives
 //
 // One that is replaced is moved aside (.old) and removed only after that, so a complete one exists at every moment.
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
+#include <set>
 #include <string>
 
 #include "tera/base/file.h"
@@ -19,9 +20,7 @@ namespace tera {
 
 class CheckpointFolder {
  public:
-  static constexpr auto manifest_name = "manifest.json", latest_name = "latest";
-
-  // Makes the folder, takes its lock and clears away what a crash left. UserError when another run saves there.
+  // Makes the folder and takes its lock. UserError when another run saves there.
   explicit CheckpointFolder(std::filesystem::path root);
 
   const std::filesystem::path& root() const { return root_; }
@@ -29,28 +28,30 @@ class CheckpointFolder {
   static std::filesystem::path complete(const std::filesystem::path& root, std::int64_t step);  // .../step_00000100
   static std::filesystem::path beside(const std::filesystem::path& root, std::int64_t step);    // ... .writing
 
+  // Finishes or clears away what a crash left; what is complete is never removed unless another of its step replaces
+  // it. To be done before begin(), when nobody reads what find_newest() has found any more.
+  void mend();
+  // Removes all complete ones but the newest `keep_last` up to this step (0: none); never that of the step.
+  void remove_older(std::int64_t step, std::int64_t keep_last);
+
+  // UserError where the file system has less room than that.
+  void check_room(std::int64_t step, std::uint64_t bytes) const;
   // An empty folder for the files of a new one.
   void begin(std::int64_t step);
-  // The manifest, the rename, `latest`; then all but the newest `keep_last` are removed (0: none). Once the manifest is
-  // written the new one is never deleted: if it cannot be published, the UserError says where it is.
+  // The manifest, the rename, `latest`; then remove_older(). Once the manifest is written the new one is never deleted:
+  // if it cannot be published, the UserError says where it is.
   void publish(std::int64_t step, const std::string& manifest, std::int64_t keep_last);
   // Removes what begin() made, unless a manifest makes it a checkpoint.
   void abandon(std::int64_t step) noexcept;
 
  private:
-  void mend();
-  void remove_older(std::int64_t step, std::int64_t keep_last);
+  void mend(std::int64_t step, bool announced);
+  void put_in_place(std::int64_t step);
+  void name_as_latest();
 
   std::filesystem::path root_;
   FileDescriptor lock_;
+  std::set<std::int64_t> known_;  // to be complete: published by this process, or looked at
 };
-
-bool is_checkpoint(const std::filesystem::path& folder);  // has a manifest
-
-// The checkpoint that a path stands for: itself, or what `latest` names in it. UserError if there is none.
-std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
-
-// The one that `latest` names; where that is gone or damaged, the newest complete one in the folder, if there is one.
-std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& root);
 
 }  // namespace tera

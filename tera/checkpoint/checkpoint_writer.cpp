@@ -31,7 +31,9 @@ CheckpointWriter::CheckpointWriter(Options options, const Rank& rank, const Mode
   numbers_ = on_device(rank_.device.allocate(ranks * sizeof(std::int64_t)), ranks);
   host_ = rank_.device.allocate_host(options_.async ? file_.bytes() : 2 * StreamFile::stretch);
   if (first()) {
-    folder_ = std::make_unique<CheckpointFolder>(options_.root);
+    folder_ = options_.folder ? options_.folder : std::make_shared<CheckpointFolder>(options_.root);
+    folder_->mend();
+    if (options_.saved_step >= 0) folder_->remove_older(options_.saved_step, options_.keep_last);
     for (const StateTensor& tensor : state.tensors())
       manifest_.tensors[tensor.name] = {.dtype = tensor.dtype, .shape = tensor.shape, .pieces = {}};
   }
@@ -109,7 +111,9 @@ void CheckpointWriter::save(const CheckpointSource& source) {
   checksum_.reset();
   if (first()) {
     manifest_.source = source;
-    static_cast<void>(format_manifest(manifest_));  // what cannot be said is known before anything is written
+    std::uint64_t bytes = format_manifest(manifest_).size();  // what cannot be said is known before anything is written
+    for (const ManifestFile& file : manifest_.files) bytes += file.bytes;
+    folder_->check_room(source.step, bytes);
     folder_->begin(source.step);
   }
   pending_ = true;

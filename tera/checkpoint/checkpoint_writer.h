@@ -29,6 +29,8 @@ class CheckpointWriter {
     bool async = false;
     std::int64_t keep_last = 0;                      // 0: all
     std::vector<std::filesystem::path> beside = {};  // small files to keep with the tensors, where they exist
+    std::shared_ptr<CheckpointFolder> folder = {};   // root, where the first rank has its lock already
+    std::int64_t saved_step = -1;                    // in the folder already, and the newest that counts
     // Called on the first rank, perhaps by another thread: all of it is on the disk under its name.
     std::function<void(std::int64_t step, const std::filesystem::path& folder)> durable = {};
   };
@@ -75,7 +77,7 @@ class CheckpointWriter {
   std::span<std::byte> host_;
   Tensor numbers_;     // i64 [ranks], on the device
   Manifest manifest_;  // first rank only, as is the next; all but checksums is known from the start
-  std::unique_ptr<CheckpointFolder> folder_;
+  std::shared_ptr<CheckpointFolder> folder_;
 
   CheckpointSource source_;         // of the save at hand
   bool pending_ = false;            // it is not published

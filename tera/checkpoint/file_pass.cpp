@@ -1,5 +1,7 @@
 #include "tera/checkpoint/file_pass.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "tera/base/checksum.h"
@@ -84,9 +86,9 @@ void FilePass::run(Ops* ops) {
 void FilePass::check(const Stretch& stretch, std::span<const std::byte> bytes) {
   const ManifestFile& file = checkpoint_.manifest().files[stretch.file];
   checksum_ = crc32c(bytes, checksum_);
-  require_user(stretch.begin + stretch.bytes < file.bytes || checksum_ == file.crc32c,
-               "{}: its checksum is {:08x}, but {:08x} was written: the file was damaged",
-               checkpoint_.path(stretch.file).string(), checksum_, file.crc32c);
+  if (stretch.begin + stretch.bytes < file.bytes || checksum_ == file.crc32c) return;
+  throw DamagedCheckpoint(fmt::format("{}: its checksum is {:08x}, but {:08x} was written: the file was damaged",
+                                      checkpoint_.path(stretch.file).string(), checksum_, file.crc32c));
 }
 
 void FilePass::take(const Stretch& stretch, std::span<const std::byte> bytes, Ops& ops) {

@@ -5,7 +5,7 @@
 #include "tera/base/checksum.h"
 #include "tera/base/file.h"
 #include "tera/base/mapped_file.h"
-#include "tera/checkpoint/checkpoint_folder.h"
+#include "tera/checkpoint/checkpoint_search.h"
 #include "tera/checkpoint/hf_export.h"
 #include "tera/checkpoint/hf_files.h"
 #include "tera/checkpoint/manifest.h"
@@ -63,14 +63,14 @@ fs::path import_hf(const HfFolder& source, const ModelShape& model, const std::s
   Manifest manifest{.source = {.step = 0, .config_yaml = config_yaml}};
   static_cast<void>(format_manifest(manifest));  // what cannot be said is known before anything is written
   NewFolder folder(root);
-  const fs::path step = CheckpointFolder::complete(folder.path(), 0);
+  const fs::path step = step_folder(folder.path(), 0);
   fs::create_directories(step);
   write_weights(source, model, step / weights_file, manifest);
   copy_hf_files(source.folder(), step, /*with_config=*/true);
   for (const fs::path& file : hf_carried_files(step)) manifest.files.push_back(listed(file));
   manifest.files.push_back(listed(step / "config.json"));
-  write_file_atomically(step / CheckpointFolder::manifest_name, format_manifest(manifest));
-  write_file_atomically(folder.path() / CheckpointFolder::latest_name, step.filename().string() + "\n");
+  write_file_atomically(step / CheckpointNames::manifest, format_manifest(manifest));
+  write_file_atomically(folder.path() / CheckpointNames::latest, step.filename().string() + "\n");
   folder.finish();
   return root / step.filename();
 }

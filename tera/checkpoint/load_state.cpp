@@ -7,7 +7,7 @@
 
 #include "tera/base/error.h"
 #include "tera/checkpoint/checkpoint.h"
-#include "tera/checkpoint/checkpoint_folder.h"
+#include "tera/checkpoint/checkpoint_search.h"
 #include "tera/checkpoint/file_pass.h"
 #include "tera/ops/ops.h"
 
@@ -37,7 +37,7 @@ class Loader {
       : checkpoint_(checkpoint),
         state_(state),
         take_(take),
-        where_((checkpoint.folder() / CheckpointFolder::manifest_name).string()),
+        where_((checkpoint.folder() / CheckpointNames::manifest).string()),
         reader_(checkpoint) {
     for (const StateTensor& tensor : state.tensors()) sources_.push_back(source_of(tensor));
   }
@@ -175,10 +175,11 @@ class Loader {
 void Checkpoint::load(const ModelState& state, Take take, Ops& ops, const std::optional<VerifyShare>& verified) const {
   require_user(take == Take::weights || manifest_.version != 1,
                "{} has weights alone (a checkpoint of format version 1); checkpoint.finetune=true starts from them",
-               (folder_ / CheckpointFolder::manifest_name).string());
+               (folder_ / CheckpointNames::manifest).string());
   Loader loader(*this, state, take);
   loader.check();
   loader.load(ops, verified);
+  if (verified) check_headers(*verified);
 }
 
 void Checkpoint::load_weights(ParamStore& params, Ops& ops) const {

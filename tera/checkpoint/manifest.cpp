@@ -9,12 +9,51 @@
 #include <optional>
 #include <set>
 
+#include "tera/base/checksum.h"
 #include "tera/base/error.h"
 
 namespace tera {
 namespace {
 
 using Json = nlohmann::json;
+
+// The last field and the end of the object. What stands before it has this checksum.
+constexpr std::string_view seal_begin = ",\"crc32c\":\"", seal_end = "\"}\n";
+constexpr std::size_t seal_digits = 8, seal_bytes = seal_begin.size() + seal_digits + seal_end.size();
+
+bool is_sealed(std::string_view text) {
+  return text.size() > seal_bytes && text.ends_with(seal_end) &&
+         text.substr(text.size() - seal_bytes).starts_with(seal_begin);
+}
+
+std::string checksum_text(std::string_view text) {
+  return fmt::format("{:08x}", crc32c(std::as_bytes(std::span(text))));
+}
+
+// Before anything in it is believed.
+void check_seal(std::string_view text, const std::string& where) {
+  if (!is_sealed(text)) return;
+  const std::string_view stored = text.substr(text.size() - seal_end.size() - seal_digits, seal_digits);
+  const std::string found = checksum_text(text.substr(0, text.size() - seal_bytes));
+  require_user(stored == found, "{}: its checksum is {}, but {:.8} was written: the file was damaged", where, found,
+               stored);
+}
+
+// Readers of JSON take the last of two values that have one key; here that is an error.
+Json parse_json(std::string_view text, const std::string& where) {
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::optional<std::string> twice;
+  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second)
+      twice = parsed.get<std::string>();
+    return true;
+  };
+  Json json = Json::parse(text, watch, /*allow_exceptions=*/false);
+  if (twice) fail_user("{}: '{:.200}' occurs twice", where, *twice);
+  return json;
+}
 
 // The value of a key, or null: of another kind than any that is looked for.
 const Json& find(const Json& object, const char* key) {
@@ -71,6 +110,9 @@ CheckpointSource read_source(const Json& manifest, int version, const std::strin
                                                       {"updates", &source.updates},
                                                       {"seed", &source.seed}}),
                "{}: 'consumed_samples', 'updates' or 'seed' is missing", where);
+  const Json& started_from = find(manifest, "started_from");
+  require_user(version == 1 || started_from.is_string(), "{}: 'started_from' is missing", where);
+  if (started_from.is_string()) source.started_from = started_from.get<std::string>();
   return source;
 }
 
@@ -185,22 +227,35 @@ std::string format_manifest(const Manifest& manifest) {
                   {"consumed_samples", source.consumed_samples},
                   {"updates", source.updates},
                   {"seed", source.seed},
+                  {"started_from", source.started_from},
                   {"config", source.config_yaml},
                   {"tensors", format_tensors(manifest)},
                   {"files", std::move(files)}};
   try {
-    return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::strict) + "\n";
+    return seal_manifest(json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::strict));
   } catch (const Json::exception&) {
     fail_user("the config cannot be stored in a checkpoint: it is not UTF-8 text");
   }
 }
 
+std::string seal_manifest(std::string_view text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
+  const std::string ended = std::string(text) + "\n";
+  if (is_sealed(ended))
+    text.remove_suffix(seal_bytes - 1);
+  else if (text.ends_with('}'))
+    text.remove_suffix(1);
+  return fmt::format("{}{}{}{}", text, seal_begin, checksum_text(text), seal_end);
+}
+
 Manifest parse_manifest(std::string_view text, const std::string& where) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  check_seal(text, where);
+  const Json json = parse_json(text, where);
   require_user(json.is_object() && find(json, "format") == "teratron", "{}: not a manifest of a checkpoint", where);
   const Json& version = find(json, "version");
   require_user(version == 1 || version == 2, "{}: version {}, this program reads versions 1 and 2", where,
                version.is_null() ? "none" : version.dump(-1, ' ', false, Json::error_handler_t::replace));
+  require_user(version == 1 || is_sealed(text), "{}: no checksum of it stands at its end: the file was damaged", where);
   Manifest manifest{.version = version.get<int>(), .source = {}, .tensors = {}, .files = {}};
   manifest.source = read_source(json, manifest.version, where);
   manifest.files = read_files(find(json, "files"), manifest.version, where);

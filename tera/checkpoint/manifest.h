@@ -1,7 +1,7 @@
 #pragma once
 // manifest.json of a checkpoint: how far training was, the config, every tensor with dtype, shape and where its slices
-// lie, and size and checksum of every file. What it says is data from outside: a file is one inside the folder, never a
-// path, and slices cover their tensor, each element once.
+// lie, and size and checksum of every file; its last field is a checksum of all before it. What it says is data from
+// outside: a file is one inside the folder, never a path, and slices cover their tensor, each element once.
 //
 // Version 1 had the weights alone, whole, in one file and in the order of Hugging Face's files.
 
@@ -23,6 +23,9 @@ struct CheckpointSource {
   std::int64_t consumed_samples = 0;
   std::int64_t updates = 0;  // of the optimizer
   std::int64_t seed = 0;     // all randomness is a function of it and of a counter
+  // The checkpoint that this line of training was begun from: the name of one in the same folder, the path of another,
+  // or nothing.
+  std::string started_from = {};
 };
 
 struct ManifestFile {
@@ -53,8 +56,11 @@ struct Manifest {
   std::vector<ManifestFile> files;
 };
 
-// In version 2. UserError if the config is not UTF-8.
+// In version 2, sealed. UserError if the config is not UTF-8.
 std::string format_manifest(const Manifest& manifest);
+
+// The text of a manifest with its last field, the checksum of what stands before; in place of one that it has.
+std::string seal_manifest(std::string_view text);
 
 // Of either version; pieces of version 1 have no offset yet. `where` is for messages.
 Manifest parse_manifest(std::string_view text, const std::string& where);

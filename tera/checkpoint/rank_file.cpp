@@ -19,24 +19,23 @@ namespace {
 
 constexpr std::size_t block_bytes = 4096;  // what direct I/O asks of addresses, places and sizes
 
-// A whole tensor has its own name and shape, so that any reader of safetensors knows it.
-std::string entry_name(const StateTensor& tensor, const TensorSlice& slice) {
-  if (is_whole(slice, tensor.shape)) return tensor.name;
-  return fmt::format("{}@{}:{}-{}@{}", tensor.name, slice.split, slice.begin, slice.end, slice.from);
-}
-
-std::vector<std::int64_t> entry_shape(const StateTensor& tensor, const TensorSlice& slice) {
-  std::vector<std::int64_t> dims(tensor.shape.dim.begin(), tensor.shape.dim.begin() + tensor.shape.rank);
-  if (slice.elements() != range_elements(slice, tensor.shape)) return {slice.elements()};
-  dims[static_cast<std::size_t>(slice.split)] = slice.end - slice.begin;
-  return dims;
-}
-
 [[noreturn]] void fail_to_write(const std::filesystem::path& path, int reason) {
   fail_user("cannot write {}: {}", path.string(), std::generic_category().message(reason));
 }
 
 }  // namespace
+
+std::string piece_name(const std::string& tensor, const Shape& shape, const TensorSlice& slice) {
+  if (is_whole(slice, shape)) return tensor;
+  return fmt::format("{}@{}:{}-{}@{}", tensor, slice.split, slice.begin, slice.end, slice.from);
+}
+
+std::vector<std::int64_t> piece_shape(const Shape& shape, const TensorSlice& slice) {
+  std::vector<std::int64_t> dims(shape.dim.begin(), shape.dim.begin() + shape.rank);
+  if (slice.elements() != range_elements(slice, shape)) return {slice.elements()};
+  dims[static_cast<std::size_t>(slice.split)] = slice.end - slice.begin;
+  return dims;
+}
 
 std::string RankFile::name(int rank) { return fmt::format("rank_{:05d}.safetensors", rank); }
 
@@ -51,8 +50,9 @@ RankFile::RankFile(std::span<const StateTensor> tensors, std::vector<StatePiece>
     const std::uint64_t begin = end;
     end += piece.data.bytes();
     offsets_.push_back(begin);
-    header.entries.push_back({entry_name(tensor, piece.slice), std::string(safetensors_dtype(tensor.dtype)),
-                              entry_shape(tensor, piece.slice), begin, end});
+    header.entries.push_back({piece_name(tensor.name, tensor.shape, piece.slice),
+                              std::string(safetensors_dtype(tensor.dtype)), piece_shape(tensor.shape, piece.slice),
+                              begin, end});
   }
   const std::string text = format_safetensors_header(header);
   const std::uint64_t length = (text.size() + 7) / 8 * 8;  // keeps the data aligned

@@ -15,6 +15,11 @@ namespace tera {
 
 class Ops;
 
+// How a piece is named in such a file, and its dims there. A whole tensor has its own name and shape, so that any
+// reader of safetensors knows it.
+std::string piece_name(const std::string& tensor, const Shape& shape, const TensorSlice& slice);
+std::vector<std::int64_t> piece_shape(const Shape& shape, const TensorSlice& slice);
+
 class RankFile {
  public:
   RankFile(std::span<const StateTensor> tensors, std::vector<StatePiece> pieces);

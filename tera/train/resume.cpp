@@ -7,8 +7,10 @@
 
 #include "tera/base/error.h"
 #include "tera/base/hash.h"
-#include "tera/checkpoint/checkpoint_folder.h"
+#include "tera/base/utf8.h"
+#include "tera/checkpoint/checkpoint_search.h"
 #include "tera/train/backend.h"
+#include "tera/train/config_changes.h"
 
 namespace tera {
 namespace {
@@ -17,10 +19,76 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t max_choices_bytes = std::size_t{16} << 20;
 
-// Whether `path` is the folder, or lies in it.
-bool is_in(const fs::path& path, const fs::path& folder) {
+// Where checkpoint.load lies: it is not given or is checkpoint.save itself, is one of its checkpoints, or elsewhere.
+enum class Relation : std::uint8_t { none, inside, apart };
+
+fs::path without_slash(const fs::path& path) {
+  return path.has_filename() || !path.has_relative_path() ? path : path.parent_path();
+}
+
+Relation relate(const CheckpointConfig& config) {
+  require_user(!config.finetune || !config.load.empty(),
+               "checkpoint.finetune=true takes the weights of checkpoint.load, which is not given");
+  if (config.load.empty()) return Relation::none;
+  const fs::path load = without_slash(config.load), save = without_slash(config.save);
   std::error_code error;
-  return fs::equivalent(path, folder, error) || fs::equivalent(path / "..", folder, error);
+  const auto is_save = [&](const fs::path& path) {
+    return !save.empty() && fs::equivalent(path.empty() ? fs::path(".") : path, save, error);
+  };
+  const bool same = load.lexically_normal() == save.lexically_normal() || is_save(load),
+             inside = has_step_name(load) && (is_save(load.parent_path()) || is_save(load / ".."));  // or by a link
+  require_user(!config.finetune || !(same || inside),
+               "checkpoint.finetune=true with a checkpoint.load in checkpoint.save={}: a run that takes weights alone "
+               "begins anew, and needs a folder of its own there",
+               config.save);
+  if (same) return Relation::none;
+  require_user(fs::is_directory(load, error), "checkpoint.load={}: there is no such folder", config.load);
+  return inside ? Relation::inside : Relation::apart;
+}
+
+// As it can be stored.
+std::string path_text(const fs::path& path) {
+  const std::string text = path.string();
+  return valid_utf8_prefix(text) == text.size() ? text : std::string();
+}
+
+// The run goes back to one of checkpoint.save; or, when that is how the newest came to be, goes on from that: the same
+// words, started again. True then.
+bool choose_inside(StartPoint& start, const std::string& load, const NewestCheckpoint& newest) {
+  Checkpoint chosen(load);
+  const std::string name = path_text(fs::canonical(chosen.folder()).filename());
+  if (newest.folder && !name.empty()) {
+    const Checkpoint last(*newest.folder);
+    if (last.source().started_from == name && last.step() > chosen.step()) {
+      start.remarks.push_back(
+          fmt::format("checkpoint.load={} is where this run was begun; it goes on from what it saved since", load));
+      return true;
+    }
+  }
+  start.checkpoint.emplace(std::move(chosen));
+  start.is_in_save = true;
+  start.started_from = name;
+  return false;
+}
+
+void go_on(StartPoint& start, const NewestCheckpoint& newest) {
+  start.checkpoint.emplace(*newest.folder);
+  start.is_in_save = true;
+  start.started_from = start.checkpoint->source().started_from;
+  if (!newest.passed_over.empty())
+    start.warnings.push_back(fmt::format("passed over as not complete: {}; the newest that is complete is {}",
+                                         fmt::join(newest.passed_over, ", "), newest.folder->string()));
+}
+
+// Tokens of the whole run are counted in 64 bits.
+void check_progress(const StartPoint& start, const BatchShape& batch) {
+  std::int64_t all = 0;
+  const bool fits = !__builtin_mul_overflow(batch.train_iters, batch.global_batch, &all) &&
+                    !__builtin_add_overflow(all, start.progress.consumed, &all) &&
+                    !__builtin_mul_overflow(all, batch.seq_length, &all);
+  require_user(fits,
+               "{}: 'consumed_samples' is {}, and with what is left to train there are more tokens than can be counted",
+               (start.checkpoint->folder() / CheckpointNames::manifest).string(), start.progress.consumed);
 }
 
 // Position in the data and dropout are functions of the seed.
@@ -45,27 +113,47 @@ std::int64_t step_of(std::string_view line) {
 
 StartPoint find_start(const Setup& setup) {
   const CheckpointConfig& config = setup.config.checkpoint;
-  require_user(!config.finetune || !config.load.empty(),
-               "checkpoint.finetune=true takes the weights of checkpoint.load, which is not given");
+  const Relation relation = relate(config);
   StartPoint start;
+  NewestCheckpoint newest;
   std::error_code ignored;
-  const bool chosen = !config.load.empty() && !config.save.empty() && is_in(config.load, config.save);
-  if (!config.save.empty() && !chosen && fs::is_directory(config.save, ignored))
-    if (const auto newest = newest_checkpoint(config.save)) start.checkpoint.emplace(*newest);
-  start.is_in_save = chosen || start.checkpoint.has_value();
-  if (!start.checkpoint && !config.load.empty()) {
+  if (!config.save.empty() && fs::is_directory(config.save, ignored)) newest = find_newest(config.save);
+  if (relation == Relation::inside && !choose_inside(start, config.load, newest)) newest = {};
+  if (newest.folder) {
+    go_on(start, newest);
+    if (relation == Relation::apart)
+      start.remarks.push_back(fmt::format("checkpoint.load={} is not used: checkpoint.save has step {} already",
+                                          config.load, start.checkpoint->step()));
+  }
+  require_user(newest.folder || newest.passed_over.empty(),
+               "{}: none of its checkpoints is complete: {}; another folder as checkpoint.save starts anew",
+               config.save, fmt::join(newest.passed_over, ", "));
+  if (!start.checkpoint && relation == Relation::apart) {
     start.checkpoint.emplace(config.load);
+    start.started_from = path_text(fs::canonical(start.checkpoint->folder()));
     if (config.finetune) start.take = Checkpoint::Take::weights;
   }
   if (!start.resumed()) return start;
   check_seed(start, setup.config.train.seed);
   start.progress = {.steps = start.checkpoint->step(), .consumed = start.checkpoint->source().consumed_samples};
+  check_progress(start, setup.batch);
+  if (const std::string changes = changes_since(start.checkpoint->config_yaml(), setup.config); !changes.empty())
+    start.warnings.push_back(fmt::format("not as when {} was saved: {}", start.checkpoint->folder().string(), changes));
   return start;
 }
 
-std::string hint_for(const StartPoint& start) {
-  if (!start.is_in_save) return {};
-  return "; the run goes on from it because it is in checkpoint.save: another folder there starts anew";
+std::string hint_for(const StartPoint& start, bool damaged) {
+  const fs::path& folder = start.checkpoint->folder();
+  const auto before = damaged ? complete_before(folder) : std::nullopt;
+  std::string hint;
+  if (before && start.started_from == before->filename().string())  // then to name that would be to go on from this one
+    hint = fmt::format("; {} before it is complete: the run goes on from that once {} is removed", before->string(),
+                       folder.string());
+  else if (before)
+    hint = fmt::format("; the one before it is complete: checkpoint.load={}", before->string());
+  if (start.is_in_save)
+    hint += "; the run goes on from it because it is in checkpoint.save: another folder there starts anew";
+  return hint;
 }
 
 std::uint64_t hash_of(const StartPoint& start) {

@@ -115,15 +115,29 @@ Backend make_restored_backend(const Setup& setup, const StartPoint& start, int r
   return make_backend(setup, rank);
 }
 
+// Keys that say how to save, and none that says where.
+bool saves_nothing_though_asked(const CheckpointConfig& config) {
+  return config.save.empty() && (config.save_interval != 0 || config.async_save || config.keep_last != 0);
+}
+
+// What all ranks know before they start.
+struct Task {
+  std::string config;                        // as it will be stored
+  std::shared_ptr<CheckpointFolder> folder;  // checkpoint.save, in the process of the first rank, where it was there
+  StartPoint start;
+};
+
 // One rank of a run. All ranks make the same calls; what a run shows and writes is the first one's.
 class RunOfRank {
  public:
-  RunOfRank(const Setup& setup, const Launch& launch, const StartPoint& start, Seat& seat)
+  RunOfRank(const Setup& setup, const Launch& launch, const Task& task, Seat& seat)
       : setup_(setup),
-        start_(start),
+        start_(task.start),
+        config_(task.config),
+        folder_(seat.rank() == 0 ? task.folder : nullptr),
         first_(seat.rank() == 0),
         log_({.console = first_ ? STDOUT_FILENO : -1, .terminal = can_redraw(launch)}),
-        backend_(make_restored_backend(setup, start, seat.rank())),
+        backend_(make_restored_backend(setup, start_, seat.rank())),
         world_(seat.join(*backend_.ops)) {
     require_user(
         world_->size() == launch.world,
@@ -133,21 +147,22 @@ class RunOfRank {
     if (first_) check_shared_memory(setup, launch, backend_);
     if (world_->size() > 1) {
       agree(*world_, *backend_.ops, *backend_.device, "the configuration", config_hash(setup));
-      agree(*world_, *backend_.ops, *backend_.device, "the checkpoint to start from", hash_of(start));
+      agree(*world_, *backend_.ops, *backend_.device, "the checkpoint to start from", hash_of(start_));
     }
     DataSource data = make_data_source(setup);
     data_summary_ = data.summary;
     data_warnings_ = data.warnings;
-    trainer_ = std::make_unique<Trainer>(setup, backend_, std::move(data), log_, world_.get(), start.progress);
+    trainer_ = std::make_unique<Trainer>(setup, backend_, std::move(data), log_, world_.get(), start_.progress);
     load_weights_to_start_from();
     planned_bytes_ = gather_numbers(*world_, *backend_.ops, *backend_.device,
                                     static_cast<std::int64_t>(trainer_->step().memory().total()));
   }
 
-  void run(const std::string& config, StopRequest& stop) {
-    if (first_) open_folder(config);
+  void run(StopRequest& stop) {
+    if (first_) open_folders();
     try {
-      open_saver(config);
+      open_saver();
+      if (first_) stop.announce(what_stopping_does());
       trainer_->run(stop);
     } catch (const std::exception& error) {  // told on the console by whoever started the ranks
       log_.file_only("error: {}", error.what());
@@ -157,8 +172,10 @@ class RunOfRank {
   }
 
  private:
-  void open_folder(const std::string& config) {
-    if (!setup_.config.checkpoint.save.empty()) prepare_folder("checkpoint.save", setup_.config.checkpoint.save);
+  // First the lock of checkpoint.save: a run that may not start leaves the files of the one that holds it alone.
+  void open_folders() {
+    const std::string& save = setup_.config.checkpoint.save;
+    if (!save.empty() && !folder_) folder_ = std::make_shared<CheckpointFolder>(save);
     const fs::path folder = prepare_folder("run.dir", setup_.run_dir);
     // A run that goes on adds to its files; else what an earlier one left is kept under another name.
     const bool goes_on = start_.resumed() && keep_metrics_up_to(folder / "metrics.jsonl", start_.progress.steps);
@@ -166,7 +183,7 @@ class RunOfRank {
       for (const char* name : {"log.txt", "metrics.jsonl"}) keep_earlier(folder / name);
     const auto start = goes_on ? AppendFile::Start::keep : AppendFile::Start::empty;
     log_.open_file(folder / "log.txt", start);
-    write_file_atomically(folder / "config.resolved.yaml", config);
+    write_file_atomically(folder / "config.resolved.yaml", config_);
     describe();
     trainer_->add_sink(std::make_unique<JsonlSink>(folder / "metrics.jsonl", start));
     trainer_->add_sink(
@@ -196,6 +213,10 @@ class RunOfRank {
                 start_.checkpoint->folder().string());
     else if (!setup_.config.model.hf.empty())
       log_.info("weights from {}", setup_.config.model.hf);
+    for (const std::string& remark : start_.remarks) log_.info("{}", remark);
+    for (const std::string& warning : start_.warnings) log_.warn("{}", warning);
+    if (saves_nothing_though_asked(setup_.config.checkpoint))
+      log_.warn("nothing will be saved: other keys of checkpoint are given, but no checkpoint.save");
     if (const std::string remarks = backend_.ops->remarks(); !remarks.empty()) log_.info("{}", remarks);
   }
 
@@ -215,22 +236,35 @@ class RunOfRank {
     if (setup_.config.checkpoint.verify) verified = VerifyShare{.rank = world_->rank(), .ranks = world_->size()};
     try {
       trainer_->step().load_checkpoint(*start_.checkpoint, start_.take, verified);
+    } catch (const DamagedCheckpoint& error) {
+      fail_user("{}{}", error.what(), hint_for(start_, /*damaged=*/true));
     } catch (const UserError& error) {
       fail_user("{}{}", error.what(), hint_for(start_));
     }
     world_->barrier();  // all are done with it before one may be replaced or removed
   }
 
-  void open_saver(const std::string& config) {
+  std::string what_stopping_does() const {
+    const char* const below = ::isatty(STDERR_FILENO) == 1 ? "\n" : "";  // the live line
+    return fmt::format("{}stopping after this step{}; Ctrl-C once more ends at once\n", below,
+                       saver_ ? ", with a checkpoint" : "; nothing will be saved, as no checkpoint.save is given");
+  }
+
+  void open_saver() {
     if (setup_.config.checkpoint.save.empty()) return;
     saver_ = std::make_unique<CheckpointSaver>(
-        setup_, trainer_->step(), CheckpointSaver::Ranks{.backend = backend_, .world = *world_, .log = log_}, config,
-        start_.resumed() && start_.is_in_save ? start_.progress.steps : -1);
+        setup_, trainer_->step(), CheckpointSaver::Ranks{.backend = backend_, .world = *world_, .log = log_},
+        CheckpointSaver::Source{.config = config_,
+                                .started_from = start_.started_from,
+                                .saved_step = start_.resumed() && start_.is_in_save ? start_.progress.steps : -1,
+                                .folder = folder_});
     trainer_->save_with(*saver_);
   }
 
   const Setup& setup_;
   const StartPoint& start_;
+  const std::string& config_;
+  std::shared_ptr<CheckpointFolder> folder_;  // checkpoint.save, on the first rank
   bool first_;
   Log log_;
   Backend backend_;
@@ -242,18 +276,17 @@ class RunOfRank {
   std::vector<std::int64_t> planned_bytes_;  // by rank
 };
 
-// What all ranks know before they start.
-struct Task {
-  std::string config;  // as it will be stored
-  StartPoint start;
-};
-
 Task check_before_ranks_start(const Setup& setup, const Launch& launch) {
   std::string config = resolved_yaml(setup);
   require_user(valid_utf8_prefix(config) == config.size(), "the config is not UTF-8 text, and could not be stored");
   stage_layout(setup);  // refuses layers that cannot be placed
   if (launch.rank == 0) check_writable("run.dir", setup.run_dir);
-  return {std::move(config), find_start(setup)};
+  const std::string& save = setup.config.checkpoint.save;
+  std::error_code ignored;
+  std::shared_ptr<CheckpointFolder> folder;  // from here on nobody else changes what is in it
+  if (launch.rank == 0 && !save.empty() && fs::is_directory(save, ignored))
+    folder = std::make_shared<CheckpointFolder>(save);
+  return {std::move(config), std::move(folder), find_start(setup)};
 }
 
 }  // namespace
@@ -262,7 +295,7 @@ void train(const Setup& setup, const Launch& launch) {
   StopRequest stop;  // before any thread is started; until the first step Ctrl-C ends the program as usual
   const Task task = prepare_ranks(launch, [&] { return check_before_ranks_start(setup, launch); });
   run_ranks(launch, setup.parallel.timeout_seconds,
-            [&](Seat& seat) { RunOfRank(setup, launch, task.start, seat).run(task.config, stop); });
+            [&](Seat& seat) { RunOfRank(setup, launch, task, seat).run(stop); });
 }
 
 }  // namespace tera

@@ -34,19 +34,21 @@ std::vector<std::filesystem::path> carried_files(const Setup& setup) {
 
 }  // namespace
 
-CheckpointSaver::CheckpointSaver(const Setup& setup, const TrainingStep& step, const Ranks& ranks, std::string config,
-                                 std::int64_t saved_step)
+CheckpointSaver::CheckpointSaver(const Setup& setup, const TrainingStep& step, const Ranks& ranks, Source source)
     : log_(ranks.log),
       interval_(setup.config.checkpoint.save_interval),
-      last_step_(saved_step),
+      last_step_(source.saved_step),
       seed_(setup.config.train.seed),
       async_(setup.config.checkpoint.async_save),
-      config_(std::move(config)),
+      config_(std::move(source.config)),
+      started_from_(std::move(source.started_from)),
       writer_(
           {.root = setup.config.checkpoint.save,
            .async = async_,
            .keep_last = setup.config.checkpoint.keep_last,
            .beside = carried_files(setup),
+           .folder = std::move(source.folder),
+           .saved_step = source.saved_step,
            .durable = [this](std::int64_t saved, const std::filesystem::path& folder) { tell_durable(saved, folder); }},
           {.world = ranks.world, .ops = *ranks.backend.ops, .device = *ranks.backend.device, .replica = step.replica()},
           step.state()) {}
@@ -59,7 +61,8 @@ void CheckpointSaver::save(const Progress& progress, std::int64_t updates) {
                 .config_yaml = config_,
                 .consumed_samples = progress.consumed,
                 .updates = updates,
-                .seed = seed_});
+                .seed = seed_,
+                .started_from = started_from_});
   if (async_)
     log_.info("saving step {} in the background; steps waited {:.0f} ms", last_step_, milliseconds_since(begin_));
 }

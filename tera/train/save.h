@@ -19,9 +19,14 @@ class CheckpointSaver {
     Comm& world;
     Log& log;
   };
-  // All ranks make one. `config` is stored with each checkpoint. `saved_step` is in the folder already; negative: none.
-  CheckpointSaver(const Setup& setup, const TrainingStep& step, const Ranks& ranks, std::string config,
-                  std::int64_t saved_step = -1);
+  struct Source {
+    std::string config;                             // stored with each checkpoint, as is the next
+    std::string started_from = {};                  // see CheckpointSource
+    std::int64_t saved_step = -1;                   // is in the folder already; negative: none
+    std::shared_ptr<CheckpointFolder> folder = {};  // on the first rank, where its lock is held already
+  };
+  // All ranks make one.
+  CheckpointSaver(const Setup& setup, const TrainingStep& step, const Ranks& ranks, Source source);
 
   bool is_due(std::int64_t step) const { return interval_ > 0 && step % interval_ == 0 && step != last_step_; }
   std::int64_t last_step() const { return last_step_; }  // that was saved; negative: none
@@ -40,7 +45,7 @@ class CheckpointSaver {
   Log& log_;
   std::int64_t interval_, last_step_, seed_;
   bool async_;
-  std::string config_;
+  std::string config_, started_from_;
   std::chrono::steady_clock::time_point begin_;  // of the save at hand
   CheckpointWriter writer_;
 };

@@ -96,7 +96,8 @@ void Trainer::run(StopRequest& stop) {
   begin_ = Clock::now();
   stop.collect();
   if (done_ >= setup_.batch.train_iters)
-    log_.info("nothing is left to train: step {} of {} was reached before", done_, setup_.batch.train_iters);
+    log_.info("nothing is left to train: step {} of {} was reached before; a larger train.train_iters goes on", done_,
+              setup_.batch.train_iters);
   while (done_ < setup_.batch.train_iters && !stopping_) {
     start_step(stop);
     if (!report_late_) report_pending();
@@ -106,9 +107,9 @@ void Trainer::run(StopRequest& stop) {
   report_pending();
   step_.wait_for_weights();
   if (stopping_ && done_ < setup_.batch.train_iters)
-    log_.info("{} after step {} of {}",
+    log_.info("{} after step {} of {}{}",
               out_of_time() ? "train.exit_duration_in_mins is over: stopped" : "stopped on request", done_,
-              setup_.batch.train_iters);
+              setup_.batch.train_iters, saver_ ? "" : "; nothing was saved, as no checkpoint.save is given");
   for (auto& sink : sinks_) sink->finish();
   if (!saver_) return;
   if (saver_->last_step() != done_) save();

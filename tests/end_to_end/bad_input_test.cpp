@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tera/backend/cuda/make_cuda.h"
+#include "tera/checkpoint/manifest.h"
 #include "tests/end_to_end/program.h"
 #include "tests/support/temp_folder.h"
 
@@ -279,7 +280,9 @@ class BadCheckpoint : public BadInput {
                            const std::string& words) const {
     expect_damage_noticed(file, words, [&](std::string& content) {
       const std::size_t at = content.find(from);
-      if (at != std::string::npos) content.replace(at, from.size(), to);
+      if (at == std::string::npos) return;
+      content.replace(at, from.size(), to);
+      if (file.ends_with("manifest.json")) content = seal_manifest(content);  // it is not the checksum that tells
     });
   }
 };
@@ -312,6 +315,17 @@ TEST_F(BadCheckpoint, Manifest) {
   expect_edit_noticed(manifest, "\"bytes\":", "\"bytes\":-", "file 'rank_00000.safetensors' has no 'bytes'");
   expect_edit_noticed(manifest, "\"crc32c\":\"", "\"crc32c\":\"0", "has no 'crc32c' of eight hexadecimal digits");
   expect_edit_noticed(manifest, "\"files\"", "\"fires\"", "'files' is missing");
+  expect_edit_noticed(manifest, "\"started_from\"", "\"started\"", "'started_from' is missing");
+  expect_edit_noticed(manifest, "\"seed\":", "\"seed\":1,\"seed\":", "'seed' occurs twice");
+  expect_edit_noticed(manifest, "\"bytes\":", "\"bytes\":1,\"bytes\":", "'bytes' occurs twice");
+  expect_edit_noticed(manifest, "\"step\":4", "\"step\":5", "is of step 5, but its folder is named as step 4");
+  const auto flip = [](const std::string& words, std::size_t behind) {
+    return [words, behind](std::string& content) { content.at(content.find(words) + words.size() + behind) ^= 1; };
+  };
+  for (const char* key : {"consumed_samples", "updates", "offset", "step", "config"})
+    expect_damage_noticed(manifest, "manifest.json: its checksum is ", flip(fmt::format("\"{}\":", key), 1));
+  expect_damage_noticed(manifest, "no checksum of it stands at its end",
+                        [](std::string& content) { content.pop_back(); });
   expect_edit_noticed(manifest, "\"tensors\"", "\"sensors\"", "'tensors' is missing");
 }
 

@@ -17,6 +17,17 @@ class CheckpointResume : public CheckpointRuns {
     std::sort(all.begin(), all.end());
     return all;
   }
+  void edit_manifest(const std::string& step, const std::string& from, const std::string& to) const {
+    const fs::path file = folder_ / step / "manifest.json";
+    std::string content = slurp(file);
+    const std::size_t at = content.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    std::ofstream(file, std::ios::binary) << seal_manifest(content.replace(at, from.size(), to));
+  }
+  std::string log(const std::string& run) const { return slurp(folder_ / run / "log.txt"); }
+  void expect_logged(const std::string& run, const std::string& words) const {
+    EXPECT_NE(log(run).find(words), std::string::npos) << words << "\n" << log(run);
+  }
   std::string save(int steps, const std::string& folder = "saved") const {
     return fmt::format("train.eval_iters=0 train.train_iters={} checkpoint.save={} ", steps, path(folder));
   }
@@ -77,11 +88,42 @@ TEST_F(CheckpointResume, TheNewestCompleteOneIsTaken) {
   const Tensors nine = tensors("saved");
   fs::remove_all(folder_ / "saved/step_00000009");
   fs::remove(folder_ / "saved/step_00000006/manifest.json");
-  expect_refused(train("tiny", "b", "checkpoint.load=" + path("saved")), "'latest' names step_00000009, which is not");
+  expect_refused(train("tiny", "b", "checkpoint.load=" + path("saved")),
+                 "'latest' names step_00000009, which is not complete; " + path("saved/step_00000003") + " is");
   expect_trained("tiny", "a", save(9));
+  expect_logged("a",
+                "passed over as not complete: step_00000009 ('latest' names it, and it is not there), "
+                "step_00000006 (no manifest.json); the newest that is complete is " +
+                    path("saved/step_00000003"));
   EXPECT_NE(slurp(folder_ / "a/log.txt").find("going on after step 3 from "), std::string::npos);
   EXPECT_EQ(column(folder_ / "a", "loss").size(), 9u);
   EXPECT_TRUE(tensors("saved") == nine);
+}
+
+// A file that is short or gone is as good as none of the checkpoint.
+TEST_F(CheckpointResume, OneThatLacksAFileIsPassedOver) {
+  expect_trained("tiny", "a", save(6) + "checkpoint.save_interval=3");
+  fs::resize_file(folder_ / "saved/step_00000006/rank_00000.safetensors", 1000);
+  expect_trained("tiny", "a", save(6));
+  expect_logged("a", "step_00000006 (" + path("saved/step_00000006/rank_00000.safetensors") + " has 1000 bytes");
+  expect_logged("a", "going on after step 3 from ");
+  EXPECT_EQ(Checkpoint(folder_ / "saved").step(), 6);
+}
+
+TEST_F(CheckpointResume, NoneThatIsCompleteIsNoReasonToStartAnew) {
+  expect_trained("tiny", "a", save(3));
+  const std::string metrics = slurp(folder_ / "a/metrics.jsonl");
+  fs::remove(folder_ / "saved/step_00000003/manifest.json");
+  for (const char* also_gone : {"", "saved/latest"}) {
+    if (*also_gone) fs::remove(folder_ / also_gone);
+    expect_refused(train("tiny", "a", save(6)),
+                   "none of its checkpoints is complete: step_00000003 (no manifest.json); "
+                   "another folder as checkpoint.save starts anew");
+  }
+  EXPECT_EQ(slurp(folder_ / "a/metrics.jsonl"), metrics);
+  fs::remove_all(folder_ / "saved/step_00000003");
+  folder_.write("saved/latest", "step_00000003\n");
+  expect_refused(train("tiny", "a", save(6)), "step_00000003 ('latest' names it, and it is not there)");
 }
 
 TEST_F(CheckpointResume, TheFolderOfTheRunGoesBeforeTheOneItCameFrom) {
@@ -90,6 +132,55 @@ TEST_F(CheckpointResume, TheFolderOfTheRunGoesBeforeTheOneItCameFrom) {
   expect_trained("tiny", "b", again);
   expect_trained("tiny", "b", again + " train.train_iters=9");
   EXPECT_EQ(column(folder_ / "b", "step"), (Names{"6", "7", "8", "9"}));
+  expect_logged("b", "checkpoint.load=" + path("saved") + " is not used: checkpoint.save has step 8 already");
+  EXPECT_EQ(Checkpoint(folder_ / "second").source().started_from,
+            fs::canonical(folder_ / "saved/step_00000005").string());
+  fs::remove_all(folder_ / "saved");
+  expect_refused(train("tiny", "b", again), "checkpoint.load=" + path("saved") + ": there is no such folder");
+}
+
+TEST_F(CheckpointResume, LoadAndSaveMayBeTheSame) {
+  const std::string both = save(4) + "checkpoint.load=" + path("saved/") + " train.train_iters=";
+  expect_trained("tiny", "a", both + "2");
+  expect_trained("tiny", "a", both + "4");
+  EXPECT_EQ(column(folder_ / "a", "step"), (Names{"1", "2", "3", "4"}));
+}
+
+// Whatever ends the run, the same words are given to it again.
+TEST_F(CheckpointResume, TheSameWordsGoOnAfterGoingBack) {
+  expect_trained("tiny", "a", save(6) + "checkpoint.save_interval=2");
+  const std::string back = "checkpoint.load=" + path("saved/step_00000002") + " optimizer.lr=1e-3";
+  expect_trained("tiny", "b", save(4) + back);
+  expect_trained("tiny", "b", save(8) + back);
+  EXPECT_EQ(column(folder_ / "b", "step"), (Names{"3", "4", "5", "6", "7", "8"}));
+  expect_logged("b", "is where this run was begun; it goes on from what it saved since");
+  expect_logged("b", "going on after step 4 from ");
+  expect_trained("tiny", "c", save(5) + "checkpoint.load=" + path("saved/step_00000004"));  // another one: back to that
+  EXPECT_EQ(column(folder_ / "c", "step"), (Names{"5"}));
+  expect_refused(train("tiny", "d", save(9) + "checkpoint.finetune=true " + back), "needs a folder of its own");
+}
+
+TEST_F(CheckpointResume, WhatIsDoneOtherwiseIsSaid) {
+  expect_trained("tiny", "a", save(3));
+  expect_trained("tiny", "a", save(4) + "--ranks 2 dist.tensor_model_parallel_size=2");
+  EXPECT_EQ(log("a").find("not as when"), std::string::npos) << log("a");
+  expect_trained("tiny", "a", save(5) + "optimizer.lr=2e-3 model.rotary_base=500 train.seq_length=8");
+  expect_logged("a", "not as when " + path("saved/step_00000004") +
+                         " was saved: model.rotary_base 10000 -> 500, optimizer.lr 0.003 -> 0.002, train.seq_length "
+                         "16 -> 8");
+}
+
+// A run that died before it removed old ones, or one with more to keep.
+TEST_F(CheckpointResume, OldOnesAreRemovedAtTheStartToo) {
+  expect_trained("tiny", "a", save(4) + "checkpoint.save_interval=1");
+  folder_.write("saved/latest.next", "step_00000004\n");
+  folder_.write("saved/latest", "step_00000003\n");
+  expect_trained("tiny", "a", save(4) + "checkpoint.keep_last=2");
+  expect_logged("a", "nothing is left to train: step 4 of 4 was reached before; a larger train.train_iters");
+  EXPECT_EQ(names("saved"), (Names{"latest", "step_00000003", "step_00000004"}));
+  EXPECT_EQ(slurp(folder_ / "saved/latest"), "step_00000004\n");
+  expect_trained("tiny", "b", save(2) + "checkpoint.keep_last=1 checkpoint.load=" + path("saved/step_00000003"));
+  EXPECT_EQ(names("saved"), (Names{"latest", "step_00000003", "step_00000004"}));
 }
 
 // Position in the data and learning rate follow from the samples consumed, not from the steps.
@@ -197,6 +288,7 @@ TEST_F(CheckpointResume, DamageIsNoticed) {
   content[content.size() / 2] = static_cast<char>(content[content.size() / 2] ^ 1);
   std::ofstream(file, std::ios::binary) << content;
   expect_refused(train("tiny", "b", save(8)), "rank_00001.safetensors: its checksum is ");
+  expect_refused(train("tiny", "b", save(8)), "; the run goes on from it because it is in checkpoint.save");
   expect_trained("tiny", "b", save(8) + "checkpoint.verify=false");
   std::ofstream(file, std::ios::binary) << content.substr(1);
   expect_refused(train("tiny", "b", "checkpoint.load=" + file.parent_path().string()), "but the manifest says ");
@@ -204,39 +296,95 @@ TEST_F(CheckpointResume, DamageIsNoticed) {
   expect_refused(train("tiny", "b", "checkpoint.load=" + file.parent_path().string()), "No such file or directory");
 }
 
-// The disk is too small for a second checkpoint: the first stays, and training can go on from it elsewhere.
-TEST_F(CheckpointResume, AFullDiskLeavesTheLastGoodOne) {
-  for (const std::string mode : {"false", "true"}) {
-    const std::string disk = path("disk" + mode);
-    fs::create_directories(disk);
-    if (std::system(fmt::format("mount -t tmpfs -o size=1200k none {} 2>/dev/null", disk).c_str()) != 0)
-      GTEST_SKIP() << "only root can mount a small file system";
-    const Outcome outcome =
-        train("tiny", "a" + mode,
-              "train.train_iters=20 train.eval_iters=0 model.vocab_size=512 checkpoint.save_interval=4 --ranks 2" +
-                  tp2 + " checkpoint.async_save=" + mode + " checkpoint.save=" + disk);
-    const Outcome again = train("tiny", "b" + mode,
-                                "model.vocab_size=512 train.eval_iters=0 train.train_iters=20 checkpoint.load=" + disk);
-    const std::vector<std::string> left = names("disk" + mode);
-    EXPECT_EQ(std::system(fmt::format("umount {}", disk).c_str()), 0);
-    EXPECT_EQ(outcome.status, 2) << outcome.output;
-    EXPECT_NE(outcome.output.find("No space left on device"), std::string::npos) << outcome.output;
-    EXPECT_EQ(again.status, 0) << again.output;
-    EXPECT_GE(left.size(), 2u);
-    for (const std::string& name : left) EXPECT_EQ(name.find(".writing"), std::string::npos) << name;
-  }
+TEST_F(CheckpointResume, ADamagedOneIsToldWithTheOneBefore) {
+  expect_trained("tiny", "a", save(4) + "checkpoint.save_interval=2");
+  const fs::path file = folder_ / "saved/step_00000004/rank_00000.safetensors";
+  std::string content = slurp(file);
+  content.back() = static_cast<char>(content.back() ^ 1);
+  std::ofstream(file, std::ios::binary) << content;
+  const std::string back = "checkpoint.load=" + path("saved/step_00000002");
+  expect_refused(train("tiny", "b", save(8)), "; the one before it is complete: " + back);
+  expect_trained("tiny", "b", save(4) + back);
+  EXPECT_NO_THROW(Checkpoint(folder_ / "saved").verify());
+  std::ofstream(file, std::ios::binary)
+      << content;  // now of the run that went back: the same words would go on from it
+  expect_refused(train("tiny", "b", save(8) + back), path("saved/step_00000002") +
+                                                         " before it is complete: the run goes on from that once " +
+                                                         path("saved/step_00000004") + " is removed");
+  fs::remove(file);
+  expect_refused(train("tiny", "b", "checkpoint.load=" + path("saved/step_00000004")),
+                 "No such file or directory; " + path("saved/step_00000002") + " is complete");
 }
 
+// The manifest is whole, but is not that of these files.
+TEST_F(CheckpointResume, ManifestAndFilesMustAgree) {
+  expect_trained("tiny", "a", save(2));
+  const fs::path good = folder_ / "saved/step_00000002";
+  fs::copy(good, folder_ / "copy", fs::copy_options::recursive);
+  const Checkpoint checkpoint(good);
+  const auto offset = [&](const char* name) {
+    return fmt::format("\"offset\":{},", checkpoint.find(name)->pieces.at(0).offset);
+  };
+  const std::string one = offset("model.layers.0.input_layernorm.weight"),
+                    other = offset("model.layers.1.input_layernorm.weight");
+  edit_manifest("copy", one, other);
+  expect_refused(train("tiny", "b", "train.train_iters=4 checkpoint.load=" + path("copy")),
+                 "what its header says of 'model.layers.0.input_layernorm.weight' is not what the manifest says");
+  EXPECT_EQ(run_program("inspect --verify " + path("copy")).status, 2);
+  edit_manifest("copy", other, one);
+  const std::string samples = fmt::format("\"consumed_samples\":{},", checkpoint.source().consumed_samples);
+  edit_manifest("copy", samples, "\"consumed_samples\":9223372036854775807,");
+  expect_refused(train("tiny", "b", "train.train_iters=4 checkpoint.load=" + path("copy")),
+                 "manifest.json: 'consumed_samples' is 9223372036854775807");
+}
+
+// The disk is too small for a second checkpoint, as is known before, or only when files that are kept with it are
+// copied: the first stays, and training can go on from it elsewhere.
+TEST_F(CheckpointResume, AFullDiskLeavesTheLastGoodOne) {
+  for (const std::string mode : {"false", "true"})
+    for (const bool known : {true, false}) {
+      const std::string name = mode + (known ? "-known" : "-late"), disk = path("disk" + name);
+      fs::create_directories(disk);
+      if (std::system(
+              fmt::format("mount -t tmpfs -o size={} none {} 2>/dev/null", known ? "1200k" : "1750k", disk).c_str()) !=
+          0)
+        GTEST_SKIP() << "only root can mount a small file system";
+      if (!known) folder_.write("a" + name + "/kernels.json", std::string(400 << 10, ' '));
+      const Outcome outcome =
+          train("tiny", "a" + name,
+                "train.train_iters=20 train.eval_iters=0 model.vocab_size=512 checkpoint.save_interval=4 --ranks 2" +
+                    tp2 + " checkpoint.async_save=" + mode + " checkpoint.save=" + disk);
+      const Outcome again = train(
+          "tiny", "b" + name, "model.vocab_size=512 train.eval_iters=0 train.train_iters=20 checkpoint.load=" + disk);
+      const std::vector<std::string> left = names("disk" + name);
+      EXPECT_EQ(std::system(fmt::format("umount {}", disk).c_str()), 0);
+      EXPECT_EQ(outcome.status, 2) << outcome.output;
+      const auto says = [&](const char* words) { return outcome.output.find(words) != std::string::npos; };
+      if (known)
+        EXPECT_TRUE(says("no space left for the checkpoint of step 8: it takes ") && says(" MiB are free"))
+            << outcome.output;
+      else
+        EXPECT_TRUE(says("No space left on device")) << outcome.output;
+      EXPECT_EQ(again.status, 0) << again.output;
+      EXPECT_GE(left.size(), 2u);
+      for (const std::string& each : left) EXPECT_EQ(each.find(".writing"), std::string::npos) << each;
+    }
+}
+
+// Not even when they have the folder of the run in common: the one that may not start leaves it alone.
 TEST_F(CheckpointResume, TwoRunsCannotSaveInOneFolder) {
   const std::string run = path("a");
   const Outcome outcome = run_program(fmt::format(
       "train {} run.dir={} checkpoint.save={} train.train_iters=1000000 train.eval_iters=0 > /dev/null & "
       "for i in $(seq 400); do [ -s {}/metrics.jsonl ] && break; sleep 0.05; done; "
       "\"{}\" train {} run.dir={} checkpoint.save={}; echo second $?; kill -TERM $!; wait $!; echo first $?",
-      config("tiny"), run, path("saved"), run, TERA_PROGRAM, config("tiny"), path("b"), path("saved")));
+      config("tiny"), run, path("saved"), run, TERA_PROGRAM, config("tiny"), run, path("saved")));
   EXPECT_NE(outcome.output.find("another run is saving its checkpoints there"), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.output.find("second 2"), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.output.find("first 0"), std::string::npos) << outcome.output;
+  EXPECT_EQ(names("a"), (Names{"config.resolved.yaml", "log.txt", "loss.svg", "metrics.jsonl"}));
+  EXPECT_EQ(Checkpoint(folder_ / "saved").step(), static_cast<std::int64_t>(column(folder_ / "a", "step").size()));
+  EXPECT_EQ(column(folder_ / "a", "step").at(0), "1");
 }
 
 }  // namespace

@@ -5,10 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <future>
 
 #include "tera/base/error.h"
 #include "tera/checkpoint/checkpoint.h"
+#include "tera/checkpoint/checkpoint_search.h"
 #include "tera/checkpoint/checkpoint_writer.h"
 #include "tests/end_to_end/training_run.h"
 #include "tests/support/expect_error.h"
@@ -27,8 +30,8 @@ class Saving : public testing::Test {
   Saving() { model_.bind(backend_); }
 
   // The config only tells one checkpoint from another.
-  void save(const std::string& config) {
-    save_checkpoint(root_, {.step = 7, .config_yaml = config}, model_.params(), *backend_.ops, *backend_.device);
+  void save(const std::string& config, std::int64_t at = 7) {
+    save_checkpoint(root_, {.step = at, .config_yaml = config}, model_.params(), *backend_.ops, *backend_.device);
   }
   std::string failed_save(const std::string& config) {
     return message_of<UserError>([&] { save(config); });
@@ -118,15 +121,117 @@ TEST_F(Saving, IsPublishedEvenIfLatestCannotBeWritten) {
 
 // Between the rename of the folder and that of `latest`.
 TEST_F(Saving, ACrashBeforeLatestIsNamedLosesNothing) {
-  save("first");
-  fs::rename(root_ / step, root_ / "step_00000009");
-  fs::rename(root_ / "latest", root_ / "latest.next");
-  folder_.write("saved/latest.next", "step_00000009\n");
   save("second");
+  save("first", 9);
   folder_.write("saved/latest.next", "step_00000009\n");
+  folder_.write("saved/latest", step + "\n");
   expect_loads(root_, "first");
   folder_.write("saved/latest.next", "step_00000008\n");  // a save that did not come so far
   expect_loads(root_, "second");
+}
+
+// One that replaces another of its step, which a run that went back has left behind, is taken from where it is written.
+TEST_F(Saving, ACrashWhileReplacingNeverBringsBackWhatWasLeftBehind) {
+  save("new");
+  fs::rename(root_ / step, folder_ / "new");
+  save("left behind");
+  save("older", 5);  // `latest` is of the run that went back
+  fs::rename(folder_ / "new", root_ / (step + ".writing"));
+  folder_.write("saved/latest.next", step + "\n");
+  expect_loads(root_, "new");
+  EXPECT_TRUE(find_newest(root_).folder == root_ / (step + ".writing"));
+  CheckpointFolder(root_).mend();
+  expect_loads(root_, "new");
+  EXPECT_EQ(names(), (Names{"latest", "step_00000005", step}));
+  EXPECT_EQ(slurp(root_ / "latest"), step + "\n");
+}
+
+// What is whole is kept under its name, whatever has that name now; and nothing is removed that is the only one.
+TEST_F(Saving, MendingRemovesNothingThatIsTheOnlyOne) {
+  for (const std::string suffix : {".old", ".writing"}) {
+    fs::remove_all(root_);
+    save("first");
+    fs::rename(root_ / step, root_ / (step + suffix));
+    folder_.write("saved/" + step + "/rank_00000.safetensors", "half of it");
+    expect_loads(root_, "first");
+    CheckpointFolder(root_).mend();
+    EXPECT_EQ(names(), (Names{"latest", step})) << suffix;
+    expect_loads(root_, "first");
+  }
+}
+
+TEST_F(Saving, WhatCannotGetItsNameIsKept) {
+  save("first");
+  fs::rename(root_ / step, root_ / (step + ".writing"));
+  fs::create_directories(root_ / step);
+  const std::string place = (root_ / step).string();
+  if (std::system(fmt::format("mount -t tmpfs -o size=64k none {} 2>/dev/null", place).c_str()) != 0)
+    GTEST_SKIP() << "only root can mount";
+  const std::string message = message_of<UserError>([&] { CheckpointFolder(root_).mend(); });
+  EXPECT_EQ(std::system(fmt::format("umount {}", place).c_str()), 0);
+  EXPECT_TRUE(contains(message, "is complete in " + place + ".writing")) << message;
+  expect_loads(place + ".writing", "first");
+}
+
+TEST_F(Saving, LeftoversOfACrashAreRemoved) {
+  save("first");
+  folder_.write("saved/latest.next.tmp-1-0", "step_00000009\n");
+  folder_.write("saved/latest.next", "step_00000009\n");
+  save("second", 8);
+  EXPECT_EQ(names(), (Names{"latest", step, "step_00000008"}));
+}
+
+// The newest that counts is the one that `latest` names: later ones are of a run that was given up.
+TEST_F(Saving, NothingLaterThanLatestIsTaken) {
+  save("given up", 9);
+  save("first", 5);
+  save("second");
+  fs::remove(root_ / step / "rank_00000.safetensors");
+  const NewestCheckpoint newest = find_newest(root_);
+  EXPECT_TRUE(newest.folder == root_ / "step_00000005");
+  ASSERT_EQ(newest.passed_over.size(), 1u);
+  EXPECT_TRUE(contains(newest.passed_over[0], step + " (cannot open ")) << newest.passed_over[0];
+  EXPECT_TRUE(contains(message_of<UserError>([&] { Checkpoint{root_}; }), "step_00000005 is complete"));
+}
+
+// Readers do not look at what the run that saves there is busy with.
+TEST_F(Saving, WhoReadsWhileARunSavesTakesWhatIsPublished) {
+  save("first");
+  save("second", 9);
+  fs::rename(root_ / "step_00000009", root_ / "step_00000009.writing");
+  folder_.write("saved/latest.next", "step_00000009\n");
+  folder_.write("saved/latest", step + "\n");
+  EXPECT_FALSE(is_locked(root_));
+  expect_loads(root_, "second");
+  {
+    const CheckpointFolder saving(root_);
+    EXPECT_TRUE(is_locked(root_));
+    expect_loads(root_, "first");
+  }
+  expect_loads(root_, "second");
+}
+
+// What a reader has found may be replaced or removed before it is opened: then it looks again.
+TEST_F(Saving, WhoReadsWhileCheckpointsComeAndGoAlwaysFindsOne) {
+  CheckpointFolder folder(root_);
+  const auto publish = [&](std::int64_t at) {
+    folder.begin(at);
+    folder.publish(at, format_manifest({.source = {.step = at, .config_yaml = "x"}, .tensors = {}, .files = {}}), 1);
+  };
+  publish(1);
+  std::atomic<bool> over = false;
+  auto reading = std::async(std::launch::async, [&] {
+    std::int64_t last = 0, read = 0;
+    for (; !over; ++read) {
+      const std::int64_t found = Checkpoint(root_).step();
+      EXPECT_GE(found, last);
+      last = found;
+    }
+    return read;
+  });
+  for (std::int64_t i = 0; i < 200; ++i) publish(1 + i / 4);  // replaced three times, then the next
+  over = true;
+  EXPECT_GT(reading.get(), 10);
 }
 
 TEST_F(Saving, OnlyOneRunSavesInAFolder) {

@@ -75,15 +75,31 @@ TEST_F(Runs, AnInterruptEndsAfterTheStep) {
   EXPECT_EQ(checkpoint.step(), static_cast<std::int64_t>(loss_column(run).size()));
 }
 
+TEST_F(Runs, SaysThatNothingIsSaved) {
+  const std::string run = (folder_ / "run").string();
+  const Outcome outcome = run_program(fmt::format(
+      "train {} run.dir={} checkpoint.save_interval=5 train.train_iters=1000000 train.eval_iters=0 & "
+      "for i in $(seq 200); do [ -s {}/metrics.jsonl ] && break; sleep 0.05; done; kill -INT $!; wait $!; echo status "
+      "$?",
+      config("tiny"), run, run));
+  EXPECT_NE(outcome.output.find("nothing will be saved: other keys of checkpoint are given"), std::string::npos)
+      << outcome.output.substr(0, 2000);
+  EXPECT_NE(outcome.output.find("; nothing was saved, as no checkpoint.save is given"), std::string::npos);
+  EXPECT_NE(outcome.output.find("status 0"), std::string::npos);
+}
+
 // One step of this run takes many seconds.
-TEST_F(Runs, ASecondInterruptEndsAtOnce) {
+TEST_F(Runs, ALaterInterruptEndsAtOnce) {
   const std::string run = (folder_ / "run").string();
   const Outcome outcome = run_program(fmt::format(
       "train {} run.dir={} train.global_batch_size=131072 train.train_iters=4 train.eval_iters=0 & "
       "for i in $(seq 900); do [ -e {}/metrics.jsonl ] && break; sleep 0.05; done; sleep 0.3; kill -INT $!; sleep 0.3; "
-      "kill -0 $! && echo still at it; kill -INT $!; wait $!; echo status $?",
+      "kill -INT $!; sleep 2; kill -0 $! && echo still at it; kill -INT $!; wait $!; echo status $?",
       config("tiny"), run, run));
   EXPECT_NE(outcome.output.find("still at it"), std::string::npos) << outcome.output.substr(0, 2000);
+  EXPECT_NE(outcome.output.find("stopping after this step; nothing will be saved, as no checkpoint.save is given"),
+            std::string::npos)
+      << outcome.output.substr(0, 2000);
   EXPECT_NE(outcome.output.find("status 130"), std::string::npos) << outcome.output.substr(0, 2000);
   EXPECT_EQ(slurp(folder_ / "run/metrics.jsonl"), "");
 }

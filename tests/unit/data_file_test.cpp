@@ -2,8 +2,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <thread>
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
@@ -125,16 +127,34 @@ void stay_busy() {
   std::_Exit(7);
 }
 
-TEST(StopRequest, TheSecondSignalEndsTheProcessAtOnce) {
+TEST(StopRequest, ALaterInterruptEndsTheProcessAtOnce) {
   const auto interrupt_twice = [] {
     StopRequest stop;
+    stop.announce("stopping\n");
     stop.collect();
     ::kill(::getpid(), SIGINT);
     if (!comes(stop)) std::_Exit(8);
+    std::this_thread::sleep_for(StopRequest::impatience + std::chrono::milliseconds(100));
     ::kill(::getpid(), SIGINT);
     stay_busy();
   };
-  EXPECT_EXIT(interrupt_twice(), testing::KilledBySignal(SIGINT), "");
+  EXPECT_EXIT(interrupt_twice(), testing::KilledBySignal(SIGINT), "^stopping\n$");
+}
+
+// One Ctrl-C may arrive several times, by way of launchers; and batch systems send SIGTERM after SIGUSR1.
+TEST(StopRequest, OtherSignalsAfterTheFirstChangeNothing) {
+  const auto ask_often = [] {
+    StopRequest stop;
+    stop.collect();
+    ::kill(::getpid(), SIGUSR1);
+    if (!comes(stop)) std::_Exit(8);
+    for (int i = 0; i < 3; ++i, ::usleep(10000)) ::kill(::getpid(), SIGINT);
+    std::this_thread::sleep_for(StopRequest::impatience + std::chrono::milliseconds(100));
+    for (const int number : {SIGTERM, SIGHUP, SIGUSR1})
+      for (int i = 0; i < 2; ++i, ::usleep(10000)) ::kill(::getpid(), number);
+    std::_Exit(9);
+  };
+  EXPECT_EXIT(ask_often(), testing::ExitedWithCode(9), "");
 }
 
 TEST(StopRequest, BeforeItCollectsTheFirstSignalEndsTheProcess) {

@@ -9,7 +9,6 @@
 
 #include "tera/base/checksum.h"
 #include "tera/base/error.h"
-#include "tera/checkpoint/checkpoint_folder.h"
 #include "tera/train/backend.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"

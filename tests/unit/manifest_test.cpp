@@ -1,0 +1,60 @@
+// The manifest of a checkpoint as text: what is written is read back, and nothing else is taken for it.
+
+#include "tera/checkpoint/manifest.h"
+
+#include <gtest/gtest.h>
+
+#include "tera/base/error.h"
+#include "tests/support/expect_error.h"
+
+namespace tera::test {
+namespace {
+
+Manifest small_manifest() {
+  Manifest manifest;
+  manifest.source = {.step = 12,
+                     .config_yaml = "model:\n  arch: llama\n",
+                     .consumed_samples = 96,
+                     .updates = 11,
+                     .seed = 3,
+                     .started_from = "step_00000004"};
+  manifest.files.push_back({.name = "rank_00000.safetensors", .bytes = 1000, .crc32c = 0x12345678});
+  const Shape dims = shape(4, 8);
+  manifest.tensors["a"] = {
+      .dtype = DType::f32, .shape = dims, .pieces = {{.file = 0, .offset = 96, .slice = whole_slice(dims)}}};
+  return manifest;
+}
+
+TEST(Manifest, IsReadAsItWasWritten) {
+  const Manifest manifest = small_manifest(), read = parse_manifest(format_manifest(manifest), "m");
+  EXPECT_EQ(read.source.step, 12);
+  EXPECT_EQ(read.source.consumed_samples, 96);
+  EXPECT_EQ(read.source.updates, 11);
+  EXPECT_EQ(read.source.seed, 3);
+  EXPECT_EQ(read.source.started_from, "step_00000004");
+  EXPECT_EQ(read.source.config_yaml, manifest.source.config_yaml);
+  EXPECT_TRUE(read.tensors == manifest.tensors && read.files == manifest.files);
+}
+
+TEST(Manifest, OneWrongBitAnywhereIsNoticed) {
+  const std::string good = format_manifest(small_manifest());
+  for (std::size_t place = 0; place < good.size(); ++place)
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string bad = good;
+      bad[place] = static_cast<char>(bad[place] ^ (1 << bit));
+      EXPECT_THROW(parse_manifest(bad, "m"), UserError) << "byte " << place << " bit " << bit;
+    }
+  for (std::size_t size = 0; size < good.size(); ++size)
+    EXPECT_THROW(parse_manifest(good.substr(0, size), "m"), UserError) << size;
+}
+
+TEST(Manifest, SealsWhatWasEdited) {
+  std::string text = format_manifest(small_manifest());
+  EXPECT_EQ(seal_manifest(text), text);
+  text.replace(text.find("\"updates\":11"), 12, "\"updates\":99");
+  EXPECT_TRUE(contains(message_of<UserError>([&] { parse_manifest(text, "m"); }), "m: its checksum is "));
+  EXPECT_EQ(parse_manifest(seal_manifest(text), "m").source.updates, 99);
+}
+
+}  // namespace
+}  // namespace tera::test
