@@ -62,7 +62,7 @@ bool equal(const StoredTensor& one, const StoredTensor& other) {
     const std::size_t end = std::min(begin + stretch, elements);
     const auto some = one.bytes.subspan(begin * width, (end - begin) * width);
     const auto others = other.bytes.subspan(begin * other_width, (end - begin) * other_width);
-    bool same = one.dtype == other.dtype && std::ranges::equal(some, others);
+    bool same = one.dtype == other.dtype && std::memcmp(some.data(), others.data(), some.size()) == 0;
     if (one.dtype != other.dtype) {
       same = true;
       for (std::size_t i = begin; i < end; ++i) same = same && value_at(one, i) == value_at(other, i);

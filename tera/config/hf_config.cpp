@@ -92,13 +92,13 @@ void read_gpt2(const HfFields& config, ModelConfig& model) {
   model.kv_channels = model.hidden_size / heads;
 }
 
-// Of each layer. The kinds of layers decide, where the file lists them; a mistral has one kind, whatever it lists.
+// Of each layer. The kinds of layers decide, where the file lists them: AutoModel makes a Ministral of such a mistral.
 std::vector<std::int64_t> layer_windows(const HfFields& config, const ModelConfig& model, std::int64_t window,
                                         std::int64_t full_layers) {
   std::vector<std::int64_t> windows(static_cast<std::size_t>(model.num_layers), window);
   const auto full = std::clamp<std::int64_t>(full_layers, 0, model.num_layers);
   const auto types = config.texts("layer_types");
-  if (!types || model.arch == Arch::mistral) {
+  if (!types) {
     std::fill(windows.begin(), windows.begin() + full, 0);
     return windows;
   }

@@ -117,7 +117,7 @@ void write_gpt2(const ModelConfig& model, HfJson& config) {
 void write_windows(const ModelConfig& model, HfJson& config) {
   const bool used = model.window_size > 0;
   config["sliding_window"] = used ? HfJson(model.window_size) : HfJson(nullptr);
-  if (model.arch == Arch::mistral) {
+  if (model.arch == Arch::mistral) {  // versions of transformers do not agree about layer_types in one
     if (model.max_window_layers > 0) fail_user("model.max_window_layers: a mistral has the window in every layer");
     if (!model.layer_types.empty()) fail_user("model.layer_types: a mistral has the window in every layer, or in none");
     return;

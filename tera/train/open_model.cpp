@@ -70,8 +70,11 @@ bool OpenModel::has_tokenizer_of_its_own() const {
 
 // A Hugging Face tokenizer may know more ids than the model has rows; only such an id itself is a mistake.
 std::unique_ptr<Tokenizer> OpenModel::tokenizer(const Setup& setup) const {
+  const bool bytes = setup.config.tokenizer.tokenizer_type == TokenizerKind::byte;
+  if (hf_ && bytes) fail_user("{}", why_no_hf_tokenizer(hf_->folder()));
+  if (!hf_ && bytes && !has_tokenizer_of_its_own())
+    fail_user("{}: it has no tokenizer, and {} had none", checkpoint_->folder().string(), setup.config.model.hf);
   if (!hf_) return make_tokenizer(setup);
-  require_user(setup.config.tokenizer.tokenizer_type != TokenizerKind::byte, "{}", why_no_hf_tokenizer(hf_->folder()));
   return make_tokenizer(setup.config.tokenizer.options());
 }
 

@@ -134,6 +134,34 @@ TEST_F(HfRuns, AnotherTokenizerLeavesNothingOfTheFoldersOwn) {
     EXPECT_EQ(slurp(folder_ / "kept" / name), slurp(folder_ / "hf" / name)) << name;
 }
 
+// Bytes are a tokenizer too, but not that of a model from elsewhere.
+TEST_F(HfRuns, AModelWithoutTokenizerDoesNotGetOne) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) fs::remove(folder_ / "hf" / name);
+  refused("generate --prompt ab --model " + path("hf"), "has no tokenizer.json; name one");
+  done("import --model " + path("hf") + " --output " + path("ck"));
+  refused("generate --prompt ab --model " + path("ck"), "it has no tokenizer, and " + path("hf") + " had none");
+}
+
+TEST_F(HfRuns, DoublesAreRoundedAndThatIsSaid) {
+  {
+    const SafetensorsFile in(folder_ / "hf/model.safetensors");
+    std::vector<SafetensorsSpec> specs;
+    for (const SafetensorsEntry& entry : in.entries())
+      specs.push_back({entry.name, DType::f64, in.get(entry.name).shape});
+    SafetensorsWriter out(folder_ / "doubles", specs);
+    for (const SafetensorsSpec& spec : specs) {
+      const std::vector<float> values = in.read_floats(spec.name);
+      const std::vector<double> wide(values.begin(), values.end());
+      out.write(spec.name, std::as_bytes(std::span(wide)));
+    }
+    out.finish();
+  }
+  fs::rename(folder_ / "doubles", folder_ / "hf/model.safetensors");
+  const std::string output = done("import --model " + path("hf") + " --output " + path("ck"));
+  EXPECT_TRUE(contains(output, "are F64 and were rounded to F32")) << output;
+  EXPECT_TRUE(contains(done("inspect " + path("ck")), "f32"));
+}
+
 TEST_F(HfRuns, MasterWeightsAreExportedAsFp32) {
   done(train(own_model() + " checkpoint.save=" + path("ck") + " mixed_precision.precision=bf16"));
   done("export --model " + path("ck") + " --output " + path("fp32") + " --dtype fp32");

@@ -5,7 +5,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "tera/base/checksum.h"
 #include "tera/base/error.h"
+#include "tera/checkpoint/checkpoint_weights.h"
 #include "tera/checkpoint/hf_describe.h"
 #include "tera/checkpoint/hf_export.h"
 #include "tera/checkpoint/hf_files.h"
@@ -211,6 +213,29 @@ TEST_F(OddFolder, StopTokensAreANumberOrAList) {
   EXPECT_EQ(hf_stop_tokens(HfFiles(folder_.path())), std::vector<std::int32_t>{7});
   folder_.write("generation_config.json", R"({"eos_token_id": [3, 4]})");
   EXPECT_EQ(hf_stop_tokens(HfFiles(folder_.path())), (std::vector<std::int32_t>{3, 4}));
+}
+
+// --- checkpoints
+
+TEST_F(OddFolder, ACheckpointOfNumbersThatAreNoFloatsIsRefused) {
+  const std::string name = "model.norm.weight", file = "rank_00000.safetensors";
+  const std::vector<std::int32_t> numbers(8);
+  fs::create_directories(folder_ / "ck");
+  SafetensorsWriter writer(folder_ / "ck" / file, {{name, DType::i32, shape(8)}});
+  writer.write(name, std::as_bytes(std::span(numbers)));
+  writer.finish();
+  const std::string bytes = slurp(folder_ / "ck" / file);
+  Manifest manifest;
+  manifest.files.push_back(
+      {.name = file, .bytes = bytes.size(), .crc32c = crc32c(std::as_bytes(std::span(bytes.data(), bytes.size())))});
+  manifest.tensors[name] = {
+      .dtype = DType::i32,
+      .shape = shape(8),
+      .pieces = {{.file = 0, .offset = bytes.size() - sizeof(numbers[0]) * 8, .slice = whole_slice(shape(8))}}};
+  folder_.write("ck/manifest.json", format_manifest(manifest));
+  const Checkpoint checkpoint(folder_ / "ck");
+  EXPECT_TRUE(contains(message_of<UserError>([&] { CheckpointWeights(checkpoint, shape_of(parse_config())); }),
+                       "holds i32, not floats"));
 }
 
 // --- export
