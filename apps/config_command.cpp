@@ -10,6 +10,7 @@
 #include "tera/base/error.h"
 #include "tera/config/describe.h"
 #include "tera/config/resolve.h"
+#include "tera/train/stored_run.h"
 
 namespace tera {
 namespace {
@@ -28,7 +29,7 @@ std::string config_text(const ConfigOptions& options) {
     require_user(!options.explain.empty(), "tera config needs a YAML file, or --explain KEY");
     return explain_key(options.explain, nullptr);
   }
-  const LoadedConfig loaded = load_config(options.file, options.overrides);
+  const LoadedConfig loaded = load_config(options.file, options.overrides, find_stored_run);
   if (!options.explain.empty()) return explain_key(options.explain, &loaded);
   const int world = options.world.value_or(smallest_world(loaded.config));
   return annotated_yaml(resolve(loaded.config, Purpose::inspect, &loaded.origins, world), loaded.origins);

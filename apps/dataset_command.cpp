@@ -20,6 +20,7 @@
 #include "tera/base/file.h"
 #include "tera/config/resolve.h"
 #include "tera/train/data_source.h"
+#include "tera/train/stored_run.h"
 
 namespace tera {
 namespace {
@@ -138,7 +139,7 @@ void print_samples(const DatasetOptions& options) {
   const auto split = parse_choice<DataSplit>("--split", options.split);
   const auto fields = parse_fields(options.fields);
   SampleRange range = parse_range(options.samples);
-  const LoadedConfig loaded = load_config(options.file, options.overrides);
+  const LoadedConfig loaded = load_config(options.file, options.overrides, find_stored_run);
   const Setup setup = resolve(loaded.config, Purpose::inspect, &loaded.origins, smallest_world(loaded.config));
   const auto dataset = make_split(setup, split);
   if (!dataset) return;

@@ -12,7 +12,7 @@
 #include "tera/base/error.h"
 #include "tera/checkpoint/checkpoint_weights.h"
 #include "tera/checkpoint/hf_export.h"
-#include "tera/checkpoint/hf_import.h"
+#include "tera/train/export_tokenizer.h"
 #include "tera/train/memory_plan.h"
 #include "tera/train/open_model.h"
 
@@ -33,7 +33,7 @@ struct EnumNames<ExportDType> {
 namespace {
 
 struct ExportOptions {
-  std::string load, output, dtype = "stored", max_shard_size = "5GB";
+  std::string model, output, dtype = "stored", max_shard_size = "5GB";
 };
 
 struct Unit {
@@ -56,7 +56,7 @@ std::uint64_t parse_size(const std::string& text) {
 }
 
 HfExportOptions parse_options(const ExportOptions& options) {
-  HfExportOptions out{.dtype = {}, .max_shard_bytes = parse_size(options.max_shard_size), .carried = {}};
+  HfExportOptions out{.dtype = {}, .max_shard_bytes = parse_size(options.max_shard_size)};
   switch (parse_choice<ExportDType>("--dtype", options.dtype)) {
     case ExportDType::stored: break;
     case ExportDType::bf16: out.dtype = DType::bf16; break;
@@ -65,18 +65,37 @@ HfExportOptions parse_options(const ExportOptions& options) {
   return out;
 }
 
+// A tokenizer of the run's own takes the place of the one that came with the model. Without its files the weights are
+// worth exporting all the same.
+void add_tokenizer(const OpenModel& model, const Setup& setup, HfExportOptions& wanted) {
+  ExportedTokenizer exported;
+  try {
+    exported = export_tokenizer(setup, *model.tokenizer(setup));
+  } catch (const UserError& error) {
+    exported.remark = fmt::format("no tokenizer goes along: {}", error.what());
+  }
+  if (!exported.remark.empty()) fmt::print("{}\n", exported.remark);
+  if (wanted.carried.has("config.json"))
+    fmt::print("the model was trained with another tokenizer than it came with: of that one nothing goes along\n");
+  wanted.tokenizer = std::move(exported.files);
+}
+
+HfExportResult export_checkpoint(const OpenModel& model, const Setup& setup, const std::string& output,
+                                 HfExportOptions& wanted) {
+  const Checkpoint& checkpoint = *model.checkpoint();
+  checkpoint.verify();
+  if (model.has_tokenizer_of_its_own()) add_tokenizer(model, setup, wanted);
+  const bool masters = wanted.dtype == DType::f32;
+  return export_hf(CheckpointWeights(checkpoint, setup.model, masters), setup.model, output, wanted);
+}
+
 void run_export(const ExportOptions& options) {
   HfExportOptions wanted = parse_options(options);
-  const OpenModel model(options.load);
+  const OpenModel model(options.model);
   const Setup setup = model.setup({.device = DeviceChoice::cpu, .threads = 1, .overrides = {}}, {});
-  HfExportResult result;
-  if (model.hf() != nullptr) {
-    wanted.carried = model.hf()->folder();
-    result = export_hf(*model.hf(), setup.model, options.output, wanted);
-  } else {
-    wanted.carried = carried_hf_files(*model.checkpoint());
-    result = export_hf(CheckpointWeights(*model.checkpoint(), setup.model), setup.model, options.output, wanted);
-  }
+  wanted.carried = model.carried();
+  const HfExportResult result = model.hf() != nullptr ? export_hf(*model.hf(), setup.model, options.output, wanted)
+                                                      : export_checkpoint(model, setup, options.output, wanted);
   fmt::print("{}: {} tensors, {}, in {} file{}\n", options.output, result.tensors,
              format_bytes(static_cast<std::size_t>(result.bytes)), result.files, result.files == 1 ? "" : "s");
 }
@@ -86,11 +105,14 @@ void run_export(const ExportOptions& options) {
 void add_export_command(CLI::App& app) {
   auto options = std::make_shared<ExportOptions>();
   CLI::App* command = app.add_subcommand("export", "write a checkpoint as a Hugging Face folder");
-  command->add_option("--load", options->load, "a checkpoint, or a folder of checkpoints")
+  command
+      ->add_option("--model,--load", options->model, "a checkpoint, a folder of checkpoints, or a Hugging Face folder")
       ->required()
-      ->type_name("CKPT");
+      ->type_name("DIR");
   command->add_option("--output", options->output, "folder to make")->required()->type_name("DIR");
-  command->add_option("--dtype", options->dtype, "of all tensors: bf16, fp32, or as they are stored")
+  command
+      ->add_option("--dtype", options->dtype,
+                   "of all tensors: bf16, fp32 (master weights where there are any), or as stored")
       ->capture_default_str();
   command->add_option("--max-shard-size", options->max_shard_size, "of a file, as in 5GB, 500MB or 2GiB")
       ->capture_default_str();

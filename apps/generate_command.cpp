@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <memory>
 
@@ -32,12 +34,12 @@ std::string read_prompt(const Options& options) {
   return text;
 }
 
-std::vector<std::int32_t> encode_prompt(const std::string& text, const Tokenizer& tokenizer, std::int64_t vocab) {
+std::vector<std::int32_t> encode_prompt(const std::string& text, const OpenModel& model, const Tokenizer& tokenizer,
+                                        std::int64_t vocab) {
   std::vector<std::int32_t> tokens;
   tokenizer.encode(text, tokens);
-  require_user(!tokens.empty() || tokenizer.eod() >= 0,
-               "--prompt is needed: this tokenizer has no token that stands between documents");
-  if (tokens.empty()) tokens.push_back(tokenizer.eod());  // nothing to go on: begin a document
+  if (tokens.empty()) tokens.push_back(model.first_token(tokenizer));  // nothing to go on: begin a document
+  require_user(tokens.front() >= 0, "--prompt is needed: this tokenizer has no token that begins or ends a document");
   for (const std::int32_t token : tokens)
     require_user(token < vocab, "the prompt's token {} is beyond the model's vocabulary, which ends at {}", token,
                  vocab - 1);
@@ -65,7 +67,7 @@ Task make_task(const Options& options, const Launch& launch) {
   OpenModel model(options.model);
   Setup setup = options.setup(model, launch);
   std::unique_ptr<Tokenizer> tokenizer = model.tokenizer(setup);
-  std::vector<std::int32_t> prompt = encode_prompt(text, *tokenizer, setup.model.vocab);
+  std::vector<std::int32_t> prompt = encode_prompt(text, model, *tokenizer, setup.model.vocab);
   const std::int64_t length = std::ssize(prompt), positions = setup.model.max_positions;
   require_user(length < positions, "the prompt's {} tokens leave no room in the model's {} positions", length,
                positions);
@@ -84,12 +86,19 @@ void print_sample(const Options& options) {
     const std::int64_t length = std::ssize(task.prompt);
     Generator generator(task.setup, backend,
                         {.max_prompt = length, .max_tokens = length + task.generate.max_new_tokens}, world.get());
-    task.model.load(generator.params(), *backend.ops, task.setup.model);
+    task.model.load(generator.params(), *backend.ops, task.setup.model, options.verified(seat.rank(), launch));
+    if (world) world->barrier();  // no rank goes on before all have verified what they read
     std::vector<std::int32_t> tokens = task.prompt;
     generator.generate(task.prompt, task.generate, [&](std::int32_t token) { tokens.push_back(token); });
     if (seat.rank() != 0) return;
     const std::string sample = task.tokenizer->decode(tokens) + "\n";
     std::fwrite(sample.data(), 1, sample.size(), stdout);  // a sample may hold zero bytes
+    if (std::ssize(tokens) == task.setup.model.max_positions &&
+        options.generate.max_new_tokens > task.generate.max_new_tokens) {
+      std::fflush(stdout);
+      fmt::print(stderr, "tera: the text ends here because the model has {} positions\n",
+                 task.setup.model.max_positions);
+    }
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -25,6 +26,9 @@ void run_import(const ImportOptions& options) {
                options.model);
   const Setup setup = model.setup({.device = DeviceChoice::cpu, .threads = 1, .overrides = {}}, {});
   const std::filesystem::path folder = import_hf(*model.hf(), setup.model, resolved_yaml(setup), options.output);
+  const auto is_double = [](const auto& tensor) { return tensor.second.dtype == DType::f64; };
+  if (const auto doubles = std::ranges::count_if(model.hf()->tensors(), is_double); doubles > 0)
+    fmt::print("{} of the tensors are F64 and were rounded to F32: no checkpoint holds F64\n", doubles);
   fmt::print("{}: {} tensors\n", folder.string(), model.hf()->tensors().size());
 }
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,6 +21,7 @@
 #include "tera/checkpoint/checkpoint.h"
 #include "tera/checkpoint/hf_describe.h"
 #include "tera/checkpoint/safetensors.h"
+#include "tera/config/checkpoint_path.h"
 #include "tera/config/load.h"
 #include "tera/data/dataset_report.h"
 #include "tera/tokenizer/token_json.h"
@@ -43,6 +46,7 @@ struct Options {
 struct Findings {
   Rows rows;
   std::string picture;  // below the table
+  std::string problem;  // why it cannot be used
 };
 
 bool is_folder(const fs::path& path) {
@@ -109,7 +113,9 @@ void add_tensors(const std::vector<fs::path>& files, Rows& rows) {
       for (const std::int64_t size : entry.shape) count *= size;
       parameters += count;
       bytes += entry.end - entry.begin;
-      dtypes.insert(entry.dtype_name);
+      std::string dtype = entry.dtype_name;  // "F32": as the other kinds spell it
+      std::ranges::transform(dtype, dtype.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+      dtypes.insert(std::move(dtype));
       ++tensors;
     }
   }
@@ -188,13 +194,14 @@ Rows describe_unknown(const fs::path& folder) {
   return rows;
 }
 
-Findings inspect_hugging_face(const fs::path& folder) {
+Findings inspect_hugging_face(const fs::path& folder, bool verify) {
   Findings found;
   try {
     found.rows = describe_hf_folder(folder);
+    if (verify) found.rows["checksums"] = "none in such folders; names, shapes and sizes were compared";
   } catch (const UserError& problem) {
     found.rows = describe_unknown(folder);
-    if (path_exists(folder / "config.json")) found.rows["problem"] = problem.what();
+    if (path_exists(folder / "config.json")) found.rows["problem"] = found.problem = problem.what();
   }
   if (path_exists(folder / "tokenizer.json"))
     add_tokenizer({.type = TokenizerKind::hugging_face, .model = folder.string()}, found.rows);
@@ -224,15 +231,19 @@ Findings inspect_tokenizer(const std::string& path, TokenizerKind kind, const Op
 }
 
 Findings inspect_folder(const fs::path& path, bool verify) {
-  if (path_exists(path / "manifest.json") || path_exists(path / "latest")) return inspect_checkpoint(path, verify);
+  if (holds_checkpoints(path)) return inspect_checkpoint(path, verify);
   if (path_exists(path / "config.json") || path_exists(path / "tokenizer.json") || !safetensors_in(path).empty())
-    return inspect_hugging_face(path);
+    return inspect_hugging_face(path, verify);
+  const std::string why = why_no_checkpoint(path);
+  require_user(why.empty(), "{}: {}", path.string(), why);
   fail_user("{}: no checkpoint (manifest.json, latest) and no Hugging Face folder (config.json, tokenizer.json)",
             path.string());
 }
 
 Findings inspect(const Options& options) {
   fs::path path = options.path;
+  require_user(!options.verify || !path_exists(path) || is_folder(path),
+               "--verify {}: checksums are in checkpoints; this is no folder", options.path);
   if (path.extension() == ".idx" || path.extension() == ".bin")
     return inspect_dataset(path.replace_extension().string(), options);
   if (path_exists(options.path + ".idx")) return inspect_dataset(options.path, options);
@@ -271,7 +282,7 @@ void print_table(const Findings& found) {
   std::size_t width = 0;
   for (const auto& [key, value] : found.rows.items()) width = std::max(width, key.size());
   for (const auto& [key, value] : found.rows.items())
-    if (key != "lengths") log.info("{:{}}  {}", key, width, cell(key, value));
+    if (key != "lengths" && key != "problem") log.info("{:{}}  {}", key, width, cell(key, value));
   if (!found.picture.empty()) log.info("\n{}", std::string_view(found.picture).substr(0, found.picture.size() - 1));
 }
 
@@ -281,6 +292,8 @@ void run_inspect(const Options& options) {
     fmt::print("{}\n", dump(found.rows));
   else
     print_table(found);
+  std::fflush(stdout);
+  require_user(found.problem.empty(), "{}", found.problem);
 }
 
 }  // namespace

@@ -3,12 +3,14 @@
 #include <charconv>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "apps/commands.h"
 #include "apps/model_options.h"
+#include "apps/parent_folder.h"
 #include "tera/base/error.h"
 #include "tera/checkpoint/safetensors.h"
 #include "tera/train/generator.h"
@@ -72,15 +74,17 @@ Task make_task(const LogitsOptions& options, const Launch& launch) {
 }
 
 // The rank that has the logits writes them, a row at a time, without those of padding.
-void compute(const Task& task, Seat& seat, const std::string& output) {
+void compute(const Task& task, Seat& seat, const std::string& output, const std::optional<VerifyShare>& verified) {
   Backend backend = make_backend(task.setup.config.dist);
   const std::unique_ptr<Comm> world = seat.join(*backend.ops);
   const auto batch = std::ssize(task.sequences), length = std::ssize(task.sequences.front());
   const ModelShape& model = task.setup.model;
   Generator generator(task.setup, backend, {.max_prompt = length, .max_tokens = length, .every_row = true},
                       world.get());
-  task.model.load(generator.params(), *backend.ops, model);
+  task.model.load(generator.params(), *backend.ops, model, verified);
+  if (world) world->barrier();  // no rank writes anything before all have verified what they read
   std::unique_ptr<SafetensorsWriter> writer;
+  if (generator.has_logits()) make_parent_folder("--output", output);
   if (generator.has_logits())
     writer = std::make_unique<SafetensorsWriter>(
         output, std::vector{SafetensorsSpec{"logits", DType::f32, shape(batch, length, model.vocab)}});
@@ -96,7 +100,8 @@ void compute(const Task& task, Seat& seat, const std::string& output) {
 void write_logits(const LogitsOptions& options) {
   const Launch launch = detect_launch(options.ranks);
   const Task task = prepare_ranks(launch, [&] { return make_task(options, launch); });
-  run_ranks(launch, task.setup.parallel.timeout_seconds, [&](Seat& seat) { compute(task, seat, options.output); });
+  run_ranks(launch, task.setup.parallel.timeout_seconds,
+            [&](Seat& seat) { compute(task, seat, options.output, options.verified(seat.rank(), launch)); });
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ struct PlanOptions : RunOptions {
 };
 
 Setup load_world(const PlanOptions& options) {
-  const LoadedConfig loaded = load_config(options.config, options.overrides);
+  const LoadedConfig loaded = load_config(options.config, options.overrides, find_stored_run);
   const RunConfig settled = settle(loaded.config);
   return resolve(settled, Purpose::inspect, &loaded.origins, options.world.value_or(smallest_world(settled)));
 }

@@ -11,6 +11,7 @@
 #include "tera/config/resolve.h"
 #include "tera/train/backend.h"
 #include "tera/train/launch.h"
+#include "tera/train/stored_run.h"
 
 namespace tera {
 
@@ -29,7 +30,7 @@ struct RunOptions {
         ->type_name("N");
   }
   Setup load(Purpose purpose, const Launch& launch = {}) const {
-    const LoadedConfig loaded = load_config(config, overrides);
+    const LoadedConfig loaded = load_config(config, overrides, find_stored_run);
     RunConfig settled = settle(loaded.config);
     share_cores(settled.dist, launch);
     return resolve(settled, purpose, &loaded.origins, launch.world);

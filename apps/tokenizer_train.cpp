@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/choice.h"
+#include "apps/parent_folder.h"
 #include "tera/base/cores.h"
 #include "tera/base/error.h"
 #include "tera/base/file.h"
@@ -195,8 +196,6 @@ void say_what_ends_documents(const TrainArguments& arguments, Log& log) {
 }
 
 void check_output(const std::filesystem::path& output) {
-  const auto folder = output.has_parent_path() ? output.parent_path() : std::filesystem::path(".");
-  require_user(path_exists(folder), "--output {}: there is no folder {}", output.string(), folder.string());
   require_user(!std::filesystem::is_directory(output), "--output {} is a folder; name the file, tokenizer.json",
                output.string());
 }
@@ -239,6 +238,7 @@ void train(TrainArguments arguments) {
   log.info("{:.1f} MB of text, {} different words", static_cast<double>(feed.bytes()) / 1e6, words.size());
   const TrainedBpe trained = train_bpe(options, words, [&](std::int64_t) { go_on(); });
   go_on();
+  make_parent_folder("--output", arguments.output);
   write_tokenizer_json(arguments.output, trained);
   say_what_ends_documents(arguments, log);
   if (std::ssize(trained.tokens) < options.vocab_size)

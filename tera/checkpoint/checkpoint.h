@@ -57,8 +57,7 @@ class Checkpoint {
   void check_headers(const VerifyShare& share = {}) const;
 
   // Every parameter must be there, with its shape, and nothing that is not the model's.
-  void load_weights(ParamStore& params, Ops& ops) const;                           // a store that holds the whole model
-  void load_weights(ParamStore& params, Ops& ops, const ModelShape& model) const;  // what one rank holds of a model
+  void load_weights(ParamStore& params, Ops& ops) const;  // a store that holds the whole model
 
   // All that a rank keeps; of the optimizer nothing when only the weights are asked for. Where data-parallel ranks
   // have shares, each gets its own, and weights that are kept whole are to be handed round. A share of the files is

@@ -8,7 +8,8 @@ namespace tera {
 
 class CheckpointWeights final : public WeightSource {
  public:
-  CheckpointWeights(const Checkpoint& checkpoint, const ModelShape& model);  // the checkpoint outlives it
+  // The checkpoint outlives it. With `masters`, fp32 master weights take the place of weights where there are any.
+  CheckpointWeights(const Checkpoint& checkpoint, const ModelShape& model, bool masters = false);
 
   const std::map<std::string, Entry>& tensors() const override { return tensors_; }
   void read(const std::string& name, const WeightBox& box, std::span<std::byte> out) const override;
@@ -18,7 +19,8 @@ class CheckpointWeights final : public WeightSource {
   const Checkpoint& checkpoint_;
   mutable CheckpointReader reader_;  // keeps files open
   std::map<std::string, Entry> tensors_;
-  std::map<std::string, bool> transposed_;  // where the files of version 1 are
+  std::map<std::string, std::string> sources_;  // names in the checkpoint
+  std::map<std::string, bool> transposed_;      // where the files of version 1 are
 };
 
 }  // namespace tera

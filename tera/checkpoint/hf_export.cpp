@@ -12,9 +12,7 @@
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
-#include "tera/checkpoint/hf_files.h"
 #include "tera/checkpoint/safetensors_source.h"
-#include "tera/config/hf_config.h"
 
 namespace tera {
 namespace {
@@ -183,16 +181,39 @@ void NewFolder::finish() {
   sync_parent_folder(place_);
 }
 
+namespace {
+
+// The files beside the weights, by name.
+std::map<std::string, std::string> small_files(const HfExportOptions& options) {
+  if (!options.tokenizer) {
+    std::map<std::string, std::string> files;
+    for (const std::string& name : options.carried.names()) files[name] = options.carried.read(name);
+    return files;
+  }
+  std::map<std::string, std::string> files = options.tokenizer->files;
+  const HfTokenIds& ids = options.tokenizer->ids;
+  nlohmann::ordered_json generation;
+  if (ids.bos >= 0) generation["bos_token_id"] = ids.bos;
+  if (ids.eos >= 0) generation["eos_token_id"] = ids.eos;
+  if (ids.pad >= 0) generation["pad_token_id"] = ids.pad;
+  if (!generation.empty()) files["generation_config.json"] = generation.dump(2) + "\n";
+  return files;
+}
+
+}  // namespace
+
 HfExportResult export_hf(const WeightSource& source, const ModelShape& model, const fs::path& output,
                          const HfExportOptions& options) {
   check_tensors(source, model);
   const Exporter exporter(source, model, options);
-  const std::string from = options.carried.empty() ? std::string() : read_hf_config(options.carried);
-  const std::string config = format_hf_config(model, {.source = from, .dtype = exporter.common_dtype()});
+  const std::string from = options.carried.has("config.json") ? options.carried.read("config.json") : std::string();
+  HfConfigOptions config{.source = from, .dtype = exporter.common_dtype()};
+  if (options.tokenizer) config.tokens = options.tokenizer->ids;
+  std::map<std::string, std::string> files = small_files(options);
+  files["config.json"] = format_hf_config(model, config);
   NewFolder folder(output);
   const HfExportResult result = exporter.write(folder.path());
-  if (!options.carried.empty()) copy_hf_files(options.carried, folder.path(), /*with_config=*/false);
-  write_file_atomically(folder.path() / "config.json", config);
+  for (const auto& [name, content] : files) write_file_atomically(folder.path() / name, content);
   folder.finish();
   return result;
 }

@@ -4,19 +4,29 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "tera/checkpoint/hf_files.h"
 #include "tera/checkpoint/safetensors.h"
 #include "tera/checkpoint/weight_source.h"
+#include "tera/config/hf_config.h"
 
 namespace tera {
+
+// A tokenizer in the form that transformers reads.
+struct HfTokenizerFiles {
+  HfTokenIds ids;
+  std::map<std::string, std::string> files;  // by name
+};
 
 struct HfExportOptions {
   std::optional<DType> dtype;                     // none: each tensor as it is stored
   std::uint64_t max_shard_bytes = 5'000'000'000;  // of a file, unless one tensor alone is larger
-  std::filesystem::path carried;                  // folder with the config.json that the model came from, and its files
+  HfFiles carried{};                              // of the folder that the model came from, if it came from one
+  std::optional<HfTokenizerFiles> tokenizer{};  // in place of that folder's: of the carried only config.json goes along
 };
 
 struct HfExportResult {

@@ -27,7 +27,8 @@ constexpr std::array carried_names{"generation_config.json",
                                    "tokenizer.model",
                                    "spiece.model",
                                    "sentencepiece.bpe.model",
-                                   "tekken.json"};
+                                   "tekken.json",
+                                   "config.json"};
 
 // A number, or a list of numbers.
 std::vector<std::int32_t> read_ids(const HfJson* value) {
@@ -41,30 +42,39 @@ std::vector<std::int32_t> read_ids(const HfJson* value) {
   return ids;
 }
 
-}  // namespace
-
-std::vector<fs::path> hf_carried_files(const fs::path& folder) {
-  std::vector<fs::path> files;
-  for (const char* name : carried_names)
-    if (path_exists(folder / name)) files.push_back(folder / name);
-  return files;
-}
-
-void copy_hf_files(const fs::path& from, const fs::path& to, bool with_config) {
-  std::vector<fs::path> files = hf_carried_files(from);
-  if (with_config) files.push_back(from / "config.json");
-  for (const fs::path& file : files) write_file_atomically(to / file.filename(), read_whole_file(file, max_file_bytes));
-}
-
-std::vector<std::int32_t> hf_stop_tokens(const fs::path& folder) {
+// What the first file that says something under the key says.
+std::vector<std::int32_t> find_ids(const HfFiles& files, const char* key) {
   for (const char* name : {"generation_config.json", "config.json"}) {
-    const fs::path file = folder / name;
-    if (!path_exists(file)) continue;
-    const HfJson json = parse_hf_json(read_whole_file(file, max_file_bytes), file.string());
-    const std::vector<std::int32_t> ids = read_ids(HfFields(json, file.string() + ": ").find("eos_token_id"));
+    if (!files.has(name)) continue;
+    const std::string where = files.path(name).string();
+    const HfJson json = parse_hf_json(files.read(name), where);
+    std::vector<std::int32_t> ids = read_ids(HfFields(json, where + ": ").find(key));
     if (!ids.empty()) return ids;
   }
   return {};
+}
+
+}  // namespace
+
+HfFiles::HfFiles(fs::path folder) : folder_(std::move(folder)) {
+  for (const char* name : carried_names)
+    if (path_exists(folder_ / name)) names_.emplace_back(name);
+}
+
+HfFiles::HfFiles(const Checkpoint& checkpoint) : folder_(checkpoint.folder()) {
+  for (const char* name : carried_names)
+    if (checkpoint.has_file(name)) names_.emplace_back(name);
+}
+
+bool HfFiles::has(std::string_view name) const { return std::ranges::find(names_, name) != names_.end(); }
+
+std::string HfFiles::read(std::string_view name) const { return read_whole_file(path(name), max_file_bytes); }
+
+std::vector<std::int32_t> hf_stop_tokens(const HfFiles& files) { return find_ids(files, "eos_token_id"); }
+
+std::int32_t hf_first_token(const HfFiles& files) {
+  const std::vector<std::int32_t> ids = find_ids(files, "bos_token_id");
+  return ids.empty() ? -1 : ids.front();
 }
 
 }  // namespace tera

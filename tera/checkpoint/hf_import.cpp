@@ -66,17 +66,15 @@ fs::path import_hf(const HfFolder& source, const ModelShape& model, const std::s
   const fs::path step = step_folder(folder.path(), 0);
   fs::create_directories(step);
   write_weights(source, model, step / weights_file, manifest);
-  copy_hf_files(source.folder(), step, /*with_config=*/true);
-  for (const fs::path& file : hf_carried_files(step)) manifest.files.push_back(listed(file));
-  manifest.files.push_back(listed(step / "config.json"));
+  const HfFiles files(source.folder());
+  for (const std::string& name : files.names()) {
+    write_file_atomically(step / name, files.read(name));
+    manifest.files.push_back(listed(step / name));
+  }
   write_file_atomically(step / CheckpointNames::manifest, format_manifest(manifest));
   write_file_atomically(folder.path() / CheckpointNames::latest, step.filename().string() + "\n");
   folder.finish();
   return root / step.filename();
-}
-
-fs::path carried_hf_files(const Checkpoint& checkpoint) {
-  return checkpoint.has_file("config.json") ? checkpoint.folder() : fs::path();
 }
 
 }  // namespace tera

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <string>
 
-#include "tera/checkpoint/checkpoint.h"
 #include "tera/checkpoint/hf_folder.h"
 #include "tera/config/setup.h"
 
@@ -16,8 +15,5 @@ namespace tera {
 // train` would take it. Returns the checkpoint's folder.
 std::filesystem::path import_hf(const HfFolder& source, const ModelShape& model, const std::string& config_yaml,
                                 const std::filesystem::path& root);
-
-// The folder that has the files which a checkpoint carries from a Hugging Face folder; empty if there are none.
-std::filesystem::path carried_hf_files(const Checkpoint& checkpoint);
 
 }  // namespace tera

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <set>
 
 #include "tera/base/error.h"
@@ -27,6 +28,17 @@ std::string some_of(const std::vector<std::string_view>& names) {
     text += fmt::format("{}'{:.200}'", i == 0 ? "" : ", ", names[i]);
   if (names.size() > shown) text += fmt::format(" and {} more", names.size() - shown);
   return text;
+}
+
+// How many layers the names speak of: "model.layers.11.mlp..." means at least 12.
+std::int64_t count_layers(std::string_view name, std::int64_t at_least) {
+  for (const std::string_view before : {"model.layers.", "transformer.h."}) {
+    if (!name.starts_with(before)) continue;
+    std::int64_t layer = -1;
+    std::from_chars(name.data() + before.size(), name.data() + name.size(), layer);
+    return std::max(at_least, layer + 1);
+  }
+  return at_least;
 }
 
 bool is_optimizers(std::string_view name) { return name.starts_with(optimizer_prefix); }
@@ -58,11 +70,10 @@ class Loader {
       if (!is_optimizers(name)) extra.push_back(name);
       if (is_optimizers(name) && take_ == Checkpoint::Take::everything) extra_state.push_back(name);
     }
-    if (!missing.empty())
-      fail_user("{} has no tensor {}; it is of another model than the config describes", where_, some_of(missing));
+    if (!missing.empty()) fail_user("{} has no tensor {}; {}", where_, some_of(missing), say_difference());
     if (!extra.empty())
-      fail_user("{}: {} is not a tensor of this model; it is of another than the config describes", where_,
-                some_of(extra));
+      fail_user("{}: {} {} of this model; {}", where_, some_of(extra),
+                extra.size() == 1 ? "is not a tensor" : "are not tensors", say_difference());
     check_shapes();
     if (missing_state.empty() && extra_state.empty()) return;
     fail_user(
@@ -136,6 +147,23 @@ class Loader {
     return stored ? weight : std::string();
   }
 
+  std::string say_difference() const {
+    std::int64_t stored = 0, wanted = 0;
+    for (const auto& tensor : checkpoint_.manifest().tensors) stored = count_layers(tensor.first, stored);
+    for (const ModelTensor& tensor : state_.weights()) wanted = count_layers(tensor.name, wanted);
+    if (stored == wanted) return "it is of another model than the config describes";
+    return fmt::format("the checkpoint has {} layer{}, and the config {}", stored, stored == 1 ? "" : "s", wanted);
+  }
+
+  // Rows of the tables of words, if they are what differs.
+  std::string say_vocabulary(const std::string& name, const Shape& stored, const Shape& needed) const {
+    const bool is_table =
+        name.ends_with("embed_tokens.weight") || name.ends_with("wte.weight") || name.ends_with("lm_head.weight");
+    if (!is_table || stored.rank != 2 || needed.rank != 2 || stored[1] != needed[1]) return {};
+    return fmt::format("; the vocabulary is {} in the checkpoint, and {} by the config or its tokenizer", stored[0],
+                       needed[0]);
+  }
+
   void check_shapes() const {
     for (std::size_t i = 0; i < sources_.size(); ++i) {
       const StateTensor& tensor = state_.tensors()[i];
@@ -144,8 +172,8 @@ class Loader {
       const bool turned = checkpoint_.manifest().version == 1 && model(tensor).transposed;
       const Shape needed = turned ? shape(tensor.shape[1], tensor.shape[0]) : tensor.shape;
       if (stored.shape != needed)
-        fail_user("{}: '{}' is {}, the model needs {}", where_, sources_[i], to_string(stored.shape),
-                  to_string(needed));
+        fail_user("{}: '{}' is {}, the model needs {}{}", where_, sources_[i], to_string(stored.shape),
+                  to_string(needed), say_vocabulary(sources_[i], stored.shape, needed));
       require_user(is_float(stored.dtype), "{}: '{}' holds {}, not floats", where_, sources_[i], name_of(stored.dtype));
     }
   }
@@ -184,10 +212,6 @@ void Checkpoint::load(const ModelState& state, Take take, Ops& ops, const std::o
 
 void Checkpoint::load_weights(ParamStore& params, Ops& ops) const {
   load(ModelState(list_tensors(params), params), Take::weights, ops);
-}
-
-void Checkpoint::load_weights(ParamStore& params, Ops& ops, const ModelShape& model) const {
-  load(ModelState(list_tensors(model), params), Take::weights, ops);
 }
 
 }  // namespace tera

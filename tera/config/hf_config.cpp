@@ -9,6 +9,7 @@
 #include "tera/base/file.h"
 #include "tera/config/arch_defaults.h"
 #include "tera/config/hf_json.h"
+#include "tera/config/hf_limits.h"
 #include "tera/config/hf_rope.h"
 #include "tera/config/hf_window.h"
 
@@ -55,13 +56,30 @@ Activation read_activation(const HfFields& config, const char* key, std::string_
   return gated ? known->gated : known->plain;
 }
 
+// Sizes that transformers takes where a config.json has no such key.
+struct UsualSizes {
+  std::int64_t vocab, hidden, ffn, layers, heads, kv_heads, positions;
+};
+UsualSizes usual_sizes(Arch arch) {
+  switch (arch) {
+    case Arch::gpt: return {50257, 768, 3072, 12, 12, 12, 1024};
+    case Arch::llama: return {32000, 4096, 11008, 32, 32, 0, 2048};  // as many as there are heads
+    case Arch::mistral: return {32000, 4096, 14336, 32, 32, 8, 131072};
+    case Arch::qwen2:
+    case Arch::qwen3: return {151936, 4096, 22016, 32, 32, 32, 32768};
+  }
+  fail("architecture {} has no usual sizes", name_of(arch));
+}
+
 // The two parts of the residual stream have one rate here; it is a default that a run may change.
 void read_gpt2(const HfFields& config, ModelConfig& model) {
-  model.hidden_size = config.needed({"n_embd", "hidden_size"});
-  model.num_layers = config.needed({"n_layer", "num_hidden_layers"});
-  model.num_attention_heads = model.num_query_groups = config.needed({"n_head", "num_attention_heads"});
-  model.max_position_embeddings = config.needed({"n_positions", "max_position_embeddings"});
-  model.ffn_hidden_size = config.whole("n_inner").value_or(4 * model.hidden_size);
+  const UsualSizes usual = usual_sizes(Arch::gpt);
+  model.hidden_size = config.size({"n_embd", "hidden_size"}, usual.hidden);
+  model.num_layers = config.size({"n_layer", "num_hidden_layers"}, usual.layers);
+  model.num_attention_heads = model.num_query_groups = config.size({"n_head", "num_attention_heads"}, usual.heads);
+  model.max_position_embeddings = config.size({"n_positions", "max_position_embeddings"}, usual.positions);
+  const std::int64_t wide = 4 * model.hidden_size;
+  model.ffn_hidden_size = config.is_null("n_inner") ? wide : config.size({"n_inner"}, wide);
   model.layernorm_epsilon = config.number("layer_norm_epsilon").value_or(1e-5);
   model.activation = read_activation(config, "activation_function", "gelu_new", false);
   model.hidden_dropout = config.number("resid_pdrop").value_or(0.1);
@@ -69,12 +87,12 @@ void read_gpt2(const HfFields& config, ModelConfig& model) {
   refuse_flag(config, "scale_attn_weights", true);
   refuse_flag(config, "scale_attn_by_inverse_layer_idx", false);
   const std::int64_t heads = model.num_attention_heads;
-  require_user(heads > 0 && model.hidden_size % heads == 0, "{}n_embd {} is no multiple of n_head {}", config.where(),
+  require_user(model.hidden_size % heads == 0, "{}n_embd {} is no multiple of n_head {}", config.where(),
                model.hidden_size, heads);
   model.kv_channels = model.hidden_size / heads;
 }
 
-// Of each layer. The kinds of layers decide, where the file lists them.
+// Of each layer. The kinds of layers decide, where the file lists them: AutoModel makes a Ministral of such a mistral.
 std::vector<std::int64_t> layer_windows(const HfFields& config, const ModelConfig& model, std::int64_t window,
                                         std::int64_t full_layers) {
   std::vector<std::int64_t> windows(static_cast<std::size_t>(model.num_layers), window);
@@ -97,40 +115,42 @@ std::vector<std::int64_t> layer_windows(const HfFields& config, const ModelConfi
 
 void read_window(const HfFields& config, Arch arch, ModelConfig& model) {
   constexpr std::int64_t usual = 4096, usual_full_layers = 28;
-  std::int64_t window = config.has("sliding_window") ? config.whole("sliding_window").value_or(0) : usual;
-  std::int64_t full_layers = 0;
-  if (arch == Arch::llama) window = 0;
-  if (arch == Arch::qwen2 || arch == Arch::qwen3) {  // a number in sliding_window alone means nothing
-    if (!config.flag("use_sliding_window").value_or(false)) window = 0;
-    full_layers = config.whole("max_window_layers").value_or(usual_full_layers);
-  }
-  require_user(window >= 0, "{}sliding_window is {}", config.where(), window);
+  const bool qwen = arch == Arch::qwen2 || arch == Arch::qwen3;
+  // In a qwen a number in sliding_window alone means nothing.
+  const bool used = arch == Arch::mistral || (qwen && config.flag("use_sliding_window").value_or(false));
+  const std::int64_t window = !used || config.is_null("sliding_window") ? 0 : config.size({"sliding_window"}, usual);
+  const std::int64_t full_layers = qwen ? config.whole("max_window_layers").value_or(usual_full_layers) : 0;
   set_window(model, layer_windows(config, model, window, full_layers));
 }
 
 void read_heads(const HfFields& config, Arch arch, ModelConfig& model) {
-  model.num_attention_heads = config.needed({"num_attention_heads"});
-  model.num_query_groups = arch == Arch::llama ? config.whole("num_key_value_heads").value_or(model.num_attention_heads)
-                                               : config.needed({"num_key_value_heads"});
+  const UsualSizes usual = usual_sizes(arch);
+  const std::int64_t heads = model.num_attention_heads = config.size({"num_attention_heads"}, usual.heads);
+  const bool all = config.is_null("num_key_value_heads") || (!config.has("num_key_value_heads") && usual.kv_heads == 0);
+  const std::int64_t groups = model.num_query_groups =
+      all ? heads : config.size({"num_key_value_heads"}, usual.kv_heads);
+  require_user(heads % groups == 0, "{}num_key_value_heads {}{} does not divide num_attention_heads, which is {}",
+               config.where(), groups, config.has("num_key_value_heads") ? "" : " (its default)", heads);
   constexpr std::int64_t qwen3_head = 128;
-  const bool published_default = arch == Arch::qwen3 && !config.has("head_dim");
-  if (const auto head = published_default ? qwen3_head : config.whole("head_dim")) {
-    model.kv_channels = *head;
-    return;
+  if (!config.is_null("head_dim") && (config.has("head_dim") || arch == Arch::qwen3)) {
+    model.kv_channels = config.size({"head_dim"}, qwen3_head);
+  } else {
+    require_user(model.hidden_size % heads == 0,
+                 "{}hidden_size {} is no multiple of num_attention_heads {}, and head_dim is not given", config.where(),
+                 model.hidden_size, heads);
+    model.kv_channels = model.hidden_size / heads;
   }
-  const std::int64_t heads = model.num_attention_heads;
-  require_user(heads > 0 && model.hidden_size % heads == 0,
-               "{}hidden_size {} is no multiple of num_attention_heads {}, and head_dim is not given", config.where(),
-               model.hidden_size, heads);
-  model.kv_channels = model.hidden_size / heads;
+  require_user(model.kv_channels % 2 == 0, "{}head_dim is {}, and should be even: RoPE turns pairs of channels",
+               config.where(), model.kv_channels);
 }
 
 void read_llama_like(const HfFields& config, Arch arch, ModelConfig& model) {
-  model.hidden_size = config.needed({"hidden_size"});
-  model.num_layers = config.needed({"num_hidden_layers"});
-  model.ffn_hidden_size = config.needed({"intermediate_size"});
-  model.max_position_embeddings = config.needed({"max_position_embeddings"});
-  require_user(model.num_layers >= 1 && model.num_layers <= 100'000, "{}num_hidden_layers is {}", config.where(),
+  const UsualSizes usual = usual_sizes(arch);
+  model.hidden_size = config.size({"hidden_size"}, usual.hidden);
+  model.num_layers = config.size({"num_hidden_layers"}, usual.layers);
+  model.ffn_hidden_size = config.size({"intermediate_size"}, usual.ffn);
+  model.max_position_embeddings = config.size({"max_position_embeddings"}, usual.positions);
+  require_user(model.num_layers <= 100'000, "{}num_hidden_layers is {}, and should be at most 100000", config.where(),
                model.num_layers);
   read_heads(config, arch, model);
   model.layernorm_epsilon = config.number("rms_norm_eps").value_or(1e-6);
@@ -161,6 +181,9 @@ void set_window(ModelConfig& model, std::span<const std::int64_t> windows) {
 }
 
 std::string read_hf_config(const std::filesystem::path& folder) {
+  require_user(path_exists(folder),
+               "{}: there is no such folder; models are not fetched from the hub, a folder on this machine is needed",
+               folder.string());
   require_user(path_exists(folder / "config.json"), "{}: no Hugging Face folder: it has no config.json",
                folder.string());
   return read_whole_file(folder / "config.json", max_config_bytes);
@@ -175,9 +198,12 @@ ModelConfig parse_hf_config(std::string_view text, const std::string& where) {
   model.arch = arch;
   if (config.find("quantization_config") != nullptr)
     config.refuse("quantization_config", "save the model again in bf16, fp16 or fp32");
+  if (const HfJson* layers = config.find("per_layer_config"); layers != nullptr && !layers->empty())
+    config.refuse("per_layer_config", "layers of one shape are");
   refuse_flag(config, "add_cross_attention", false);
   refuse_flag(config, "is_encoder_decoder", false);
-  model.vocab_size = config.needed({"vocab_size"});
+  refuse_flag(config, "is_causal", true);
+  model.vocab_size = config.size({"vocab_size"}, usual_sizes(arch).vocab);
   if (arch == Arch::gpt)
     read_gpt2(config, model);
   else
@@ -185,6 +211,7 @@ ModelConfig parse_hf_config(std::string_view text, const std::string& where) {
   model.init_method_std = config.number("initializer_range").value_or(0.02);
   const bool tied = config.flag("tie_word_embeddings").value_or(arch == Arch::gpt);
   model.untie_embeddings_and_output_weights = !tied;
+  check_hf_limits(config, model);
   return model;
 }
 

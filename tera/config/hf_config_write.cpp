@@ -117,11 +117,12 @@ void write_gpt2(const ModelConfig& model, HfJson& config) {
 void write_windows(const ModelConfig& model, HfJson& config) {
   const bool used = model.window_size > 0;
   config["sliding_window"] = used ? HfJson(model.window_size) : HfJson(nullptr);
-  if (!model.layer_types.empty()) config["layer_types"] = model.layer_types;
-  if (model.arch == Arch::mistral) {
+  if (model.arch == Arch::mistral) {  // versions of transformers do not agree about layer_types in one
     if (model.max_window_layers > 0) fail_user("model.max_window_layers: a mistral has the window in every layer");
+    if (!model.layer_types.empty()) fail_user("model.layer_types: a mistral has the window in every layer, or in none");
     return;
   }
+  if (!model.layer_types.empty()) config["layer_types"] = model.layer_types;
   config["use_sliding_window"] = used;
   config["max_window_layers"] = used && model.layer_types.empty() ? model.max_window_layers : model.num_layers;
 }
@@ -187,10 +188,31 @@ void point_floats(HfJson& object) {
 }
 
 void set_dtype(HfJson& config, std::string_view dtype) {
-  if (dtype.empty()) return;
-  const bool newer = config.contains("dtype");
-  if (newer) config["dtype"] = std::string(dtype);
-  if (!newer || config.contains("torch_dtype")) config["torch_dtype"] = std::string(dtype);
+  if (!dtype.empty() && (config.contains("dtype") || !config.contains("torch_dtype")))
+    config["dtype"] = std::string(dtype);
+  if (!dtype.empty() || (config.contains("dtype") && !config.contains("torch_dtype")))
+    config["torch_dtype"] = dtype.empty() ? config["dtype"] : HfJson(std::string(dtype));
+}
+
+void set_tokens(HfJson& config, const HfTokenIds& tokens) {
+  std::vector<std::string> others;
+  for (const auto& entry : config.items())
+    if (entry.key().ends_with("_token_id")) others.push_back(entry.key());
+  for (const std::string& key : others) config.erase(key);
+  const auto set = [&](const char* key, std::int32_t id) { config[key] = id < 0 ? HfJson(nullptr) : HfJson(id); };
+  set("bos_token_id", tokens.bos);
+  set("eos_token_id", tokens.eos);
+  if (tokens.pad >= 0) set("pad_token_id", tokens.pad);
+}
+
+// What transformers refuses though it could compute it.
+void settle_refused(const ModelConfig& model, HfJson& config) {
+  if (model.arch != Arch::llama) return;
+  require_user(model.hidden_size % model.num_attention_heads == 0,
+               "model.hidden_size={} is no multiple of model.num_attention_heads={}: transformers refuses such a llama",
+               model.hidden_size, model.num_attention_heads);
+  const auto range = config.find("initializer_range");  // plays no part in a model that is trained
+  if (range != config.end() && range->is_number() && range->get<double>() > 1) config.erase("initializer_range");
 }
 
 // What was written must say what the model is.
@@ -219,6 +241,9 @@ std::string format_hf_config(const ModelShape& shape, const HfConfigOptions& opt
   const ModelConfig model = whole_section(shape);
   HfJson config = options.source.empty() ? new_config(model) : parse_hf_json(options.source, "config.json");
   set_dtype(config, options.dtype);
+  if (options.tokens) set_tokens(config, *options.tokens);
+  if (model.arch != Arch::gpt) add_older_hf_rope(model, config);
+  settle_refused(model, config);
   point_floats(config);
   std::string text = config.dump(2) + "\n";
   check_says(text, model);

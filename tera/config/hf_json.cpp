@@ -83,10 +83,16 @@ std::optional<std::vector<std::string>> HfFields::texts(const char* key) const {
   return out;
 }
 
-std::int64_t HfFields::needed(std::initializer_list<const char*> names) const {
-  for (const char* name : names)
-    if (const auto value = whole(name)) return *value;
-  fail_user("{}{} is missing", where_, *names.begin());
+std::int64_t HfFields::size(std::initializer_list<const char*> names, std::int64_t absent) const {
+  constexpr std::int64_t most = (std::int64_t{1} << 31) - 1;
+  for (const char* name : names) {
+    if (!has(name)) continue;
+    const std::int64_t value = whole(name).value_or(0);
+    require_user(value >= 1 && value <= most, "{}{} is {:.80}, and should be a whole number from 1 to {}", where_, name,
+                 object_->at(name).dump(), most);
+    return value;
+  }
+  return absent;
 }
 
 void HfFields::refuse(const char* key, std::string_view supported) const {

@@ -24,6 +24,7 @@ class HfFields {
   const std::string& where() const { return where_; }  // for messages: "DIR/config.json: "
   bool has(const char* key) const { return object_->contains(key); }
   const HfJson* find(const char* key) const;  // none where it is absent or null
+  bool is_null(const char* key) const { return has(key) && find(key) == nullptr; }
 
   std::optional<std::int64_t> whole(const char* key) const;
   std::optional<double> number(const char* key) const;  // a whole number will do
@@ -32,9 +33,9 @@ class HfFields {
   std::optional<HfFields> object(const char* key) const;
   std::optional<std::vector<std::string>> texts(const char* key) const;
 
-  // The first of the names that is there; a UserError if none is.
-  std::int64_t needed(std::initializer_list<const char*> names) const;
-  // UserError: `key` is there with another value than what is supported.
+  // The first of the names that is there, which must be a number from 1 on.
+  std::int64_t size(std::initializer_list<const char*> names, std::int64_t absent) const;
+  // UserError: `key` is there with another value than what is supported. `supported` is a sentence of its own.
   [[noreturn]] void refuse(const char* key, std::string_view supported) const;
 
  private:

@@ -39,7 +39,12 @@ void read_yarn(const HfFields& map, const ModelConfig& model, RopeScaling& scali
   scaling.mscale = map.number("mscale").value_or(0);
   scaling.mscale_all_dim = map.number("mscale_all_dim").value_or(0);
   scaling.attention_factor = map.number("attention_factor").value_or(0);
-  scaling.truncate = map.flag("truncate").value_or(true);
+  if (map.find("attention_factor") != nullptr &&
+      scaling.attention_factor == 0)  // it would count, and silence attention
+    map.refuse("attention_factor", "leave it out for YaRN's own");
+  scaling.truncate = map.flag("truncate").value_or(!map.has("truncate"));  // null means false
+  require_user(scaling.beta_fast > scaling.beta_slow, "{}beta_fast is {}, and should be above beta_slow, which is {}",
+               map.where(), scaling.beta_fast, scaling.beta_slow);
 }
 
 void read_scaling(const HfFields& config, const HfFields& map, ModelConfig& model) {
@@ -56,26 +61,34 @@ void read_scaling(const HfFields& config, const HfFields& map, ModelConfig& mode
   if (scaling.type != RopeScalingKind::llama3) return;
   scaling.low_freq_factor = needed_number(map, "low_freq_factor");
   scaling.high_freq_factor = needed_number(map, "high_freq_factor");
+  require_user(scaling.high_freq_factor > scaling.low_freq_factor,
+               "{}high_freq_factor is {}, and should be above low_freq_factor, which is {}", map.where(),
+               scaling.high_freq_factor, scaling.low_freq_factor);
 }
 
 }  // namespace
 
-// Where a file has both maps, rope_scaling counts and rope_parameters does not, as in transformers.
+// Where a file has both maps, rope_scaling counts and rope_parameters does not, as in transformers; an empty one is
+// none.
 void read_hf_rope(const HfFields& config, ModelConfig& model) {
-  auto map = config.object("rope_scaling");
-  if (!map) map = config.object("rope_parameters");
+  const HfJson* scaling = config.find("rope_scaling");
+  const bool empty = scaling == nullptr || (scaling->is_object() && scaling->empty());
+  const auto map = config.object(empty ? "rope_parameters" : "rope_scaling");
   const double outside = config.number("rope_theta").value_or(default_base);
   model.rotary_base = map ? map->number("rope_theta").value_or(outside) : outside;
   if (config.number("partial_rotary_factor").value_or(1) != 1) config.refuse("partial_rotary_factor", "1 is");
-  if (map) read_scaling(config, *map, model);
+  if (!map) return;
+  for (const char* kind : {"full_attention", "sliding_attention"})
+    if (map->has(kind)) map->refuse(kind, "one RoPE for all layers is");
+  read_scaling(config, *map, model);
 }
 
-void write_hf_rope(const ModelConfig& model, HfJson& config) {
-  const RopeScaling& scaling = model.rope_scaling;
-  config["rope_theta"] = model.rotary_base;
-  config["rope_scaling"] = nullptr;
-  if (scaling.type == RopeScalingKind::none) return;
+namespace {
+
+// Null where nothing is scaled.
+HfJson scaling_map(const RopeScaling& scaling) {
   HfJson map;
+  if (scaling.type == RopeScalingKind::none) return map;
   map["rope_type"] = std::string(name_of(scaling.type));
   map["factor"] = scaling.factor;
   if (scaling.type != RopeScalingKind::linear)
@@ -92,7 +105,26 @@ void write_hf_rope(const ModelConfig& model, HfJson& config) {
     if (scaling.mscale_all_dim != 0) map["mscale_all_dim"] = scaling.mscale_all_dim;
     if (!scaling.truncate) map["truncate"] = false;
   }
-  config["rope_scaling"] = std::move(map);
+  return map;
+}
+
+}  // namespace
+
+void write_hf_rope(const ModelConfig& model, HfJson& config) {
+  config["rope_theta"] = model.rotary_base;
+  HfJson map = config["rope_scaling"] = scaling_map(model.rope_scaling);
+  if (map.is_null()) map["rope_type"] = "default";
+  map["rope_theta"] = model.rotary_base;
+  config["rope_parameters"] = std::move(map);
+}
+
+void add_older_hf_rope(const ModelConfig& model, HfJson& config) {
+  const auto empty = [&](const char* key) {
+    return !config.contains(key) || config[key].is_null() || config[key].empty();
+  };
+  if (empty("rope_parameters") || !empty("rope_scaling")) return;
+  config["rope_theta"] = model.rotary_base;
+  config["rope_scaling"] = scaling_map(model.rope_scaling);
 }
 
 }  // namespace tera

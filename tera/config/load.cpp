@@ -10,7 +10,9 @@
 #include "tera/base/file.h"
 #include "tera/config/arch_defaults.h"
 #include "tera/config/catalog.h"
+#include "tera/config/checkpoint_path.h"
 #include "tera/config/hf_config.h"
+#include "tera/config/hf_tokenizer.h"
 #include "tera/config/problems.h"
 #include "tera/config/value.h"
 #include "tera/config/yaml.h"
@@ -152,20 +154,40 @@ class Reader {
   Problems& problems_;
 };
 
-// What the last layer that has this key of the model section says; null when none has.
-const YamlNode* find_in_model(const std::vector<Layer>& layers, std::string_view key) {
+// What the last layer that has this key says; null when none has.
+const YamlNode* find_last(const std::vector<Layer>& layers, std::string_view section, std::string_view key) {
   for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
-    const YamlNode* model = layer->root.find("model");
-    const YamlNode* value = model == nullptr ? nullptr : model->find(key);
+    const YamlNode* node = layer->root.find(section);
+    const YamlNode* value = node == nullptr ? nullptr : node->find(key);
     if (value != nullptr) return value;
   }
   return nullptr;
 }
 
+std::string text_of(const std::vector<Layer>& layers, std::string_view section, std::string_view key) {
+  const YamlNode* value = find_last(layers, section, key);
+  return value == nullptr ? std::string() : value->text;
+}
+
 // The family that is named; none when it is absent or misspelt, which is reported elsewhere.
 std::optional<Arch> find_arch(const std::vector<Layer>& layers) {
-  const YamlNode* arch = find_in_model(layers, "arch");
-  return arch == nullptr ? std::nullopt : parse_enum<Arch>(arch->text);
+  return parse_enum<Arch>(text_of(layers, "model", "arch"));
+}
+
+// Of the checkpoint that the run would go on from, else of the one that it would start from.
+std::optional<StoredRun> read_stored(const std::vector<Layer>& layers, const FindStoredRun& find) {
+  if (!find) return std::nullopt;
+  const std::string save = text_of(layers, "checkpoint", "save"), load = text_of(layers, "checkpoint", "load");
+  if (!save.empty() && holds_checkpoints(save)) {
+    try {
+      return find(save);
+    } catch (const UserError&) {  // told when the run looks for where to start
+    }
+  }
+  if (load.empty()) return std::nullopt;
+  const std::string why = why_no_checkpoint(load);
+  require_user(why.empty(), "checkpoint.load={}: {}", load, why);
+  return find(load);
 }
 
 void start_from_arch(Arch arch, LoadedConfig& loaded) {
@@ -189,27 +211,89 @@ void for_each_model_value(const RunConfig& config,
   });
 }
 
-// The model is what the folder says. Returns it, to compare with when the other sources have been read.
-RunConfig start_from_hf(const std::string& folder, LoadedConfig& loaded) {
+// Where the model's shape comes from, when it is not the config's own to say.
+struct ModelSource {
+  std::string name;  // "model.hf=DIR"
+  std::string file;  // that says it
+  ModelConfig model;
+  std::optional<TokenizerConfig> tokenizer;  // the model's own
+  std::string no_tokenizer;                  // what to say where there is none
+};
+
+ModelSource source_in_folder(const std::string& folder) {
   const std::string file = (fs::path(folder) / "config.json").string();
-  loaded.config.model = parse_hf_config(read_hf_config(folder), file);
+  ModelSource source{.name = "model.hf=" + folder,
+                     .file = file,
+                     .model = parse_hf_config(read_hf_config(folder), file),
+                     .tokenizer = {},
+                     .no_tokenizer = {}};
+  source.tokenizer = find_hf_tokenizer(folder, *source.model.arch);
+  source.no_tokenizer = why_no_hf_tokenizer(folder);
+  return source;
+}
+
+ModelSource source_in_checkpoint(const StoredRun& stored) {
+  return {
+      .name = stored.where,
+      .file = stored.where,
+      .model = stored.config.model,
+      .tokenizer = stored.config.tokenizer,
+      .no_tokenizer = fmt::format("{} has no tokenizer.json; name one with tokenizer.tokenizer_model", stored.where)};
+}
+
+std::optional<ModelSource> find_model_source(const std::vector<Layer>& layers, const FindStoredRun& find_stored) {
+  const std::string hf = text_of(layers, "model", "hf");
+  if (hf.empty()) {
+    if (find_last(layers, "model", "arch") != nullptr) return std::nullopt;
+    const auto stored = read_stored(layers, find_stored);
+    if (!stored) return std::nullopt;
+    ModelSource source = source_in_checkpoint(*stored);
+    if (stored->own_tokenizer) source.model.hf.clear();  // that folder's files are no longer the model's
+    return source;
+  }
+  const bool has_weights =
+      path_exists(fs::path(hf) / "model.safetensors") || path_exists(fs::path(hf) / "model.safetensors.index.json");
+  require_user(has_weights || !holds_checkpoints(hf),
+               "model.hf={}: a checkpoint, no Hugging Face folder; use checkpoint.load={}", hf, hf);
+  if (path_exists(hf)) return source_in_folder(hf);
+  const auto stored = read_stored(layers, find_stored);
+  if (!stored || stored->hf_config.empty() || stored->config.model.hf != hf)
+    return source_in_folder(hf);  // which fails
+  ModelSource source = source_in_checkpoint(*stored);
+  source.model = parse_hf_config(stored->hf_config, stored->where);
+  return source;
+}
+
+void start_from(const ModelSource& source, LoadedConfig& loaded) {
+  loaded.config.model = source.model;
   for_each_model_value(loaded.config, [&](const std::string& key, const Field&, const void*) {
-    if (hf_decides(key)) loaded.origins["model." + key] = file;
+    if (hf_decides(key)) loaded.origins["model." + key] = source.file;
   });
-  return loaded.config;
 }
 
-// The folder's own tokenizer, unless the run names one.
-void use_hf_tokenizer(const std::string& folder, LoadedConfig& loaded) {
-  const fs::path file = fs::path(folder) / "tokenizer.json";
-  if (loaded.origins.contains("tokenizer.tokenizer_type") || !path_exists(file)) return;
-  loaded.config.tokenizer.tokenizer_type = TokenizerKind::hugging_face;
-  loaded.config.tokenizer.tokenizer_model = folder;
-  loaded.origins["tokenizer.tokenizer_type"] = loaded.origins["tokenizer.tokenizer_model"] = "model.hf";
+// The model's own, unless the run names one.
+void use_tokenizer_of(const ModelSource& source, LoadedConfig& loaded, Problems& problems) {
+  TokenizerConfig& tokenizer = loaded.config.tokenizer;
+  const bool named = loaded.origins.contains("tokenizer.tokenizer_type");
+  const bool open = named && tokenizer.tokenizer_type == TokenizerKind::hugging_face &&
+                    tokenizer.tokenizer_model.empty();  // which one is left to the folder
+  if (named && !open) return;
+  const bool fits = source.tokenizer && (!open || source.tokenizer->tokenizer_type == TokenizerKind::hugging_face);
+  if (!fits) {
+    if (open || loaded.config.dataset.kind != DatasetKind::mock) problems.add("{}", source.no_tokenizer);
+    return;
+  }
+  const bool no_special = tokenizer.tokenizer_hf_no_include_special_tokens;
+  tokenizer = *source.tokenizer;
+  tokenizer.tokenizer_hf_no_include_special_tokens = no_special;
+  for (const char* key : {"tokenizer_type", "tokenizer_model", "vocab_file", "merge_file"})
+    loaded.origins[fmt::format("tokenizer.{}", key)] = source.name;
 }
 
-void check_against_hf(const RunConfig& decided, const LoadedConfig& loaded, Problems& problems) {
+void check_against(const ModelSource& source, const LoadedConfig& loaded, Problems& problems) {
   std::map<std::string, std::string> wanted;
+  RunConfig decided;
+  decided.model = source.model;
   for_each_model_value(decided, [&](const std::string& key, const Field& field, const void* value) {
     wanted[key] = write_value(field, value);
   });
@@ -217,26 +301,34 @@ void check_against_hf(const RunConfig& decided, const LoadedConfig& loaded, Prob
     const std::string written = write_value(field, value);
     if (!hf_decides(key) || written == wanted[key]) return;
     const auto origin = loaded.origins.find("model." + key);
-    problems.add("model.{}={} ({}): the model in model.hf={} has {}; leave the key out", key, written,
-                 origin == loaded.origins.end() ? "default" : origin->second, loaded.config.model.hf, wanted[key]);
+    problems.add("model.{}={} ({}): the model in {} has {}; leave the key out", key, written,
+                 origin == loaded.origins.end() ? "default" : origin->second, source.name, wanted[key]);
   });
 }
 
-LoadedConfig read_layers(const std::vector<Layer>& layers, bool read_hf = true) {
+void check_folders(const CheckpointConfig& checkpoint, Problems& problems) {
+  if (!checkpoint.load.empty())
+    if (const std::string why = why_no_checkpoint(checkpoint.load); !why.empty())
+      problems.add("checkpoint.load={}: {}", checkpoint.load, why);
+  if (!checkpoint.save.empty() && path_exists(fs::path(checkpoint.save) / "config.json") &&
+      !holds_checkpoints(checkpoint.save))
+    problems.add("checkpoint.save={}: it is a Hugging Face folder; give checkpoints a folder of their own",
+                 checkpoint.save);
+}
+
+LoadedConfig read_layers(const std::vector<Layer>& layers, const std::optional<ModelSource>& source) {
   LoadedConfig loaded;
   Problems problems;
-  const YamlNode* const hf = read_hf ? find_in_model(layers, "hf") : nullptr;
-  std::optional<RunConfig> decided;
-  if (hf != nullptr && !hf->text.empty()) {
-    decided = start_from_hf(hf->text, loaded);
+  if (source) {
+    start_from(*source, loaded);
   } else if (const std::optional<Arch> arch = find_arch(layers)) {
     start_from_arch(*arch, loaded);
   }
   Reader reader(loaded, problems);
   for (const Layer& layer : layers) reader.read(layer);
-  if (decided) {
-    check_against_hf(*decided, loaded, problems);
-    use_hf_tokenizer(loaded.config.model.hf, loaded);
+  if (source) {
+    check_against(*source, loaded, problems);
+    use_tokenizer_of(*source, loaded, problems);
   }
   problems.throw_if_any();
   return loaded;
@@ -244,12 +336,16 @@ LoadedConfig read_layers(const std::vector<Layer>& layers, bool read_hf = true) 
 
 }  // namespace
 
-LoadedConfig load_config(const std::string& path, std::span<const std::string> overrides) {
+LoadedConfig load_config(const std::string& path, std::span<const std::string> overrides,
+                         const FindStoredRun& find_stored) {
   std::vector<Layer> layers;
   std::vector<std::string> chain;
   gather_file(path, chain, layers);
   for (const std::string& assignment : overrides) layers.push_back(parse_override(assignment));
-  LoadedConfig loaded = read_layers(layers);
+  LoadedConfig loaded = read_layers(layers, find_model_source(layers, find_stored));
+  Problems problems;
+  check_folders(loaded.config.checkpoint, problems);
+  problems.throw_if_any();
   if (loaded.config.run.name.empty()) {
     loaded.config.run.name = fs::path(path).stem().string();
     loaded.origins["run.name"] = "name of the config file";
@@ -261,7 +357,7 @@ LoadedConfig load_config_text(std::string_view yaml, const std::string& source) 
   YamlNode root = parse_yaml(yaml, source);
   require_user(root.kind == YamlNode::Kind::map && root.find("extends") == nullptr,
                "{}: the config is no map of sections alone", source);
-  return read_layers({{.root = std::move(root), .file = source, .assignment = {}}}, /*read_hf=*/false);
+  return read_layers({{.root = std::move(root), .file = source, .assignment = {}}}, std::nullopt);
 }
 
 void apply_overrides(LoadedConfig& loaded, std::span<const std::string> overrides) {

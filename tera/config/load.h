@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,9 +23,22 @@ struct LoadedConfig {
   Origins origins;
 };
 
+// What a checkpoint knows, for a run that leaves something to it.
+struct StoredRun {
+  std::string where;      // for messages
+  RunConfig config;       // the tokenizer's files are those in the checkpoint
+  bool own_tokenizer;     // not that of model.hf
+  std::string hf_config;  // config.json of the folder that the model came from, or empty
+};
+using FindStoredRun = std::function<StoredRun(const std::string& folder)>;  // UserError: there is none
+
 // `overrides` are "section.key=value", the value in YAML. Everything wrong in the files and overrides is reported in
 // one UserError; whether the values make sense together is for resolve() to say.
-LoadedConfig load_config(const std::string& path, std::span<const std::string> overrides = {});
+//
+// With `find_stored`, a run that says nothing of its model takes it from the checkpoint that it goes on or starts from;
+// one whose model.hf is gone takes what the checkpoint kept of it.
+LoadedConfig load_config(const std::string& path, std::span<const std::string> overrides = {},
+                         const FindStoredRun& find_stored = {});
 
 // From text that stands alone, as a checkpoint keeps it; `source` names it in messages. All values are in it: the
 // folder that model.hf names is not read, and need not be there any more.

@@ -2,50 +2,33 @@
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
-#include "tera/checkpoint/hf_files.h"
-#include "tera/checkpoint/hf_import.h"
+#include "tera/config/checkpoint_path.h"
+#include "tera/config/hf_tokenizer.h"
 #include "tera/config/load.h"
 #include "tera/config/resolve.h"
 #include "tera/tokenizer/make_tokenizer.h"
 #include "tera/train/data_source.h"
+#include "tera/train/stored_run.h"
 
 namespace tera {
 
 OpenModel::OpenModel(const std::filesystem::path& path) {
-  if (is_hf_folder(path))
+  if (is_hf_folder(path)) {
     hf_ = std::make_unique<HfFolder>(path);
-  else
-    checkpoint_ = std::make_unique<Checkpoint>(path);
-}
-
-namespace {
-
-// The tokenizer's files are in the checkpoint, wherever they were when it was made.
-void find_tokenizer(const Checkpoint& checkpoint, TokenizerConfig& tokenizer) {
-  for (std::string* path : {&tokenizer.tokenizer_model, &tokenizer.vocab_file, &tokenizer.merge_file}) {
-    const std::string name = std::filesystem::path(*path).filename().string();
-    if (!path->empty() && checkpoint.has_file(name))
-      *path = (checkpoint.folder() / name).string();
-    else if (!path->empty() && checkpoint.has_file("tokenizer.json"))
-      *path = checkpoint.folder().string();  // it was a folder
+    return;
   }
+  const std::string why = why_no_checkpoint(path);
+  require_user(why.empty(), "{}: {}", path.string(), why);
+  checkpoint_ = std::make_unique<Checkpoint>(path);
 }
-
-}  // namespace
 
 LoadedConfig OpenModel::config() const {
-  if (checkpoint_) {
-    LoadedConfig trained =
-        load_config_text(checkpoint_->config_yaml(), (checkpoint_->folder() / "manifest.json").string());
-    find_tokenizer(*checkpoint_, trained.config.tokenizer);
-    return trained;
-  }
+  if (checkpoint_) return stored_config(*checkpoint_);
   LoadedConfig loaded;
   loaded.config.model = hf_->model();
   loaded.config.model.hf = hf_->folder().string();
   loaded.config.train.seq_length = hf_->model().max_position_embeddings;
-  loaded.config.tokenizer.tokenizer_type = TokenizerKind::hugging_face;
-  loaded.config.tokenizer.tokenizer_model = hf_->folder().string();
+  if (const auto tokenizer = find_hf_tokenizer(hf_->folder(), *hf_->model().arch)) loaded.config.tokenizer = *tokenizer;
   return loaded;
 }
 
@@ -71,22 +54,39 @@ Setup OpenModel::setup(const Layout& layout, const Launch& launch) const {
   return setup;
 }
 
-void OpenModel::load(ParamStore& params, Ops& ops, const ModelShape& model) const {
+void OpenModel::load(ParamStore& params, Ops& ops, const ModelShape& model,
+                     const std::optional<VerifyShare>& verified) const {
   if (hf_)
     load_weights(*hf_, params, ops);
   else
-    checkpoint_->load_weights(params, ops, model);
+    checkpoint_->load(ModelState(list_tensors(model), params), Checkpoint::Take::weights, ops, verified);
+}
+
+HfFiles OpenModel::carried() const { return hf_ ? HfFiles(hf_->folder()) : HfFiles(*checkpoint_); }
+
+bool OpenModel::has_tokenizer_of_its_own() const {
+  return checkpoint_ && has_own_tokenizer(written_config(*checkpoint_).config);
 }
 
 // A Hugging Face tokenizer may know more ids than the model has rows; only such an id itself is a mistake.
 std::unique_ptr<Tokenizer> OpenModel::tokenizer(const Setup& setup) const {
-  return hf_ ? make_tokenizer(setup.config.tokenizer.options()) : make_tokenizer(setup);
+  const bool bytes = setup.config.tokenizer.tokenizer_type == TokenizerKind::byte;
+  if (hf_ && bytes) fail_user("{}", why_no_hf_tokenizer(hf_->folder()));
+  if (!hf_ && bytes && !has_tokenizer_of_its_own())
+    fail_user("{}: it has no tokenizer, and {} had none", checkpoint_->folder().string(), setup.config.model.hf);
+  if (!hf_) return make_tokenizer(setup);
+  return make_tokenizer(setup.config.tokenizer.options());
+}
+
+std::int32_t OpenModel::first_token(const Tokenizer& tokenizer) const {
+  const std::int32_t said = has_tokenizer_of_its_own() ? -1 : hf_first_token(carried());
+  if (said >= 0) return said;
+  return tokenizer.bos() >= 0 ? tokenizer.bos() : tokenizer.eod();
 }
 
 std::vector<std::int32_t> OpenModel::stop_tokens(const Tokenizer& tokenizer) const {
   std::vector<std::int32_t> stop;
-  const std::filesystem::path carried = hf_ ? hf_->folder() : carried_hf_files(*checkpoint_);
-  if (!carried.empty()) stop = hf_stop_tokens(carried);
+  if (!has_tokenizer_of_its_own()) stop = hf_stop_tokens(carried());
   if (stop.empty() && tokenizer.eod() >= 0) stop.push_back(tokenizer.eod());
   return stop;
 }

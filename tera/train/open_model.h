@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "tera/checkpoint/checkpoint.h"
+#include "tera/checkpoint/hf_files.h"
 #include "tera/checkpoint/hf_folder.h"
 #include "tera/config/load.h"
 #include "tera/config/setup.h"
@@ -30,10 +32,17 @@ class OpenModel {
   };
   Setup setup(const Layout& layout, const Launch& launch) const;
 
-  // What a rank holds of it.
-  void load(ParamStore& params, Ops& ops, const ModelShape& model) const;
+  // What a rank holds of it. A checkpoint's files are verified in the same reading, each by one of the ranks.
+  void load(ParamStore& params, Ops& ops, const ModelShape& model, const std::optional<VerifyShare>& verified) const;
+
+  // The files that came with it from a Hugging Face folder.
+  HfFiles carried() const;
+  // Whether its tokenizer is another than the one among those files.
+  bool has_tokenizer_of_its_own() const;
 
   std::unique_ptr<Tokenizer> tokenizer(const Setup& setup) const;
+  // A token to begin a text with that has no words yet; negative where there is none.
+  std::int32_t first_token(const Tokenizer& tokenizer) const;
   // Tokens that end a text: what generation_config.json or config.json says, else the tokenizer's end of a document.
   std::vector<std::int32_t> stop_tokens(const Tokenizer& tokenizer) const;
 

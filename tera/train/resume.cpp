@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <fstream>
 
@@ -100,6 +101,13 @@ void check_seed(const StartPoint& start, std::int64_t seed) {
                seed, start.checkpoint->folder().string(), stored, hint_for(start));
 }
 
+// Weights that nobody trained yet, as an import makes them: there is nothing to go on with.
+bool has_weights_alone(const Checkpoint& checkpoint) {
+  const auto is_state = [](const auto& tensor) { return tensor.first.starts_with("optimizer."); };
+  return checkpoint.manifest().version > 1 && checkpoint.step() == 0 &&
+         std::ranges::none_of(checkpoint.manifest().tensors, is_state);
+}
+
 // The step of a line of metrics: {"step":12,... ; negative where there is none.
 std::int64_t step_of(std::string_view line) {
   constexpr std::string_view key = "\"step\":";
@@ -133,6 +141,7 @@ StartPoint find_start(const Setup& setup) {
     start.started_from = path_text(fs::canonical(start.checkpoint->folder()));
     if (config.finetune) start.take = Checkpoint::Take::weights;
   }
+  if (start.checkpoint && has_weights_alone(*start.checkpoint)) start.take = Checkpoint::Take::weights;
   if (!start.resumed()) return start;
   check_seed(start, setup.config.train.seed);
   start.progress = {.steps = start.checkpoint->step(), .consumed = start.checkpoint->source().consumed_samples};
@@ -166,7 +175,7 @@ void restore_kernel_choices(const StartPoint& start, const fs::path& run_dir, in
   if (!start.resumed()) return;
   const std::string name = kernel_choices_name(rank);
   const fs::path from = start.checkpoint->folder() / name, to = run_dir / name;
-  if (!path_exists(from) || path_exists(to)) return;
+  if (!start.checkpoint->has_file(name) || path_exists(to)) return;
   std::error_code error;
   fs::create_directories(run_dir, error);
   require_user(!error, "run.dir={}: {}", run_dir.string(), error.message());

@@ -2,33 +2,62 @@
 
 #include <fmt/format.h>
 
+#include "tera/base/error.h"
+#include "tera/base/file.h"
 #include "tera/checkpoint/hf_files.h"
+#include "tera/config/checkpoint_path.h"
+#include "tera/config/hf_tokenizer.h"
 #include "tera/tokenizer/make_tokenizer.h"
 #include "tera/train/trainer.h"
 
 namespace tera {
 namespace {
 
+namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-// What came with the weights from a Hugging Face folder, for an export; the tokenizer's files; and a GPU's choices of
-// kernels, which belong to the bits of a run.
-std::vector<std::filesystem::path> carried_files(const Setup& setup) {
-  std::vector<std::filesystem::path> files;
-  const std::filesystem::path hf = setup.config.model.hf;
-  if (!hf.empty()) files = hf_carried_files(hf);
-  if (!hf.empty()) files.push_back(hf / "config.json");
-  for (const std::filesystem::path& file : tokenizer_files(setup.config.tokenizer.options())) {
-    const auto same_name = [&](const std::filesystem::path& other) { return other.filename() == file.filename(); };
+// What lies in a checkpoint may be removed while the run goes on, so it gets a copy in the run's folder.
+fs::path to_keep(const fs::path& file, const Setup& setup) {
+  constexpr std::size_t max_bytes = std::size_t{1} << 30;
+  if (!holds_checkpoints(file.parent_path())) return file;
+  const fs::path folder = fs::path(setup.run_dir) / "carried";
+  std::error_code error;
+  fs::create_directories(folder, error);
+  require_user(!error, "run.dir={}: {}", setup.run_dir, error.message());
+  write_file_atomically(folder / file.filename(), read_whole_file(file, max_bytes));
+  return folder / file.filename();
+}
+
+// Where the folder is gone, the checkpoint that the run goes on from has what it was.
+HfFiles files_of_hf(const Setup& setup) {
+  const CheckpointConfig& config = setup.config.checkpoint;
+  if (path_exists(fs::path(setup.config.model.hf) / "config.json")) return HfFiles(fs::path(setup.config.model.hf));
+  for (const std::string& folder : {config.save, config.load})
+    if (!folder.empty() && holds_checkpoints(folder)) return HfFiles(Checkpoint(folder));
+  return {};
+}
+
+// What came with the weights from a Hugging Face folder, for an export (with another tokenizer than that folder's, its
+// config.json alone); the tokenizer's files; and a GPU's choices of kernels, which belong to the bits of a run.
+std::vector<fs::path> carried_files(const Setup& setup) {
+  std::vector<fs::path> files;
+  if (!setup.config.model.hf.empty()) {
+    const HfFiles hf = files_of_hf(setup);
+    const bool all = !has_own_tokenizer(setup.config);
+    for (const std::string& name : hf.names())
+      if (all || name == "config.json") files.push_back(to_keep(hf.path(name), setup));
+  }
+  for (const fs::path& file : tokenizer_files(setup.config.tokenizer.options())) {
+    const auto same_name = [&](const fs::path& other) { return other.filename() == file.filename(); };
     std::erase_if(files, same_name);  // the run's own
-    files.push_back(file);
+    files.push_back(to_keep(file, setup));
   }
   for (int rank = 0; rank < setup.parallel.mesh.world; ++rank)
-    files.push_back(std::filesystem::path(setup.run_dir) / kernel_choices_name(rank));
+    files.push_back(fs::path(setup.run_dir) / kernel_choices_name(rank));
   return files;
 }
 
@@ -46,7 +75,7 @@ CheckpointSaver::CheckpointSaver(const Setup& setup, const TrainingStep& step, c
           {.root = setup.config.checkpoint.save,
            .async = async_,
            .keep_last = setup.config.checkpoint.keep_last,
-           .beside = carried_files(setup),
+           .beside = ranks.world.rank() == 0 ? carried_files(setup) : std::vector<fs::path>{},
            .folder = std::move(source.folder),
            .saved_step = source.saved_step,
            .durable = [this](std::int64_t saved, const std::filesystem::path& folder) { tell_durable(saved, folder); }},

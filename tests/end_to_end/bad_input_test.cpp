@@ -310,7 +310,7 @@ TEST_F(BadCheckpoint, Manifest) {
   expect_edit_noticed(manifest, "num_layers: 2", "num_layers: zwei", "'zwei' is not a whole number");
   expect_edit_noticed(manifest, "hidden_size: 32", "hidden_size: 64", "is [512,32], the model needs [512,64]");
   expect_edit_noticed(manifest, "num_layers: 2", "num_layers: 3", "has no tensor 'model.layers.2.");
-  expect_edit_noticed(manifest, "num_layers: 2", "num_layers: 1", "is not a tensor of this model");
+  expect_edit_noticed(manifest, "num_layers: 2", "num_layers: 1", "are not tensors of this model");
   expect_edit_noticed(manifest, "\"bytes\":", "\"bytes\":9", "bytes, but the manifest says 9");
   expect_edit_noticed(manifest, "\"bytes\":", "\"bytes\":-", "file 'rank_00000.safetensors' has no 'bytes'");
   expect_edit_noticed(manifest, "\"crc32c\":\"", "\"crc32c\":\"0", "has no 'crc32c' of eight hexadecimal digits");

@@ -266,8 +266,8 @@ TEST_F(CheckpointResume, WhatDoesNotSuitIsRefused) {
   };
   refused("model.num_layers=3",
           "has no tensor 'model.layers.2.input_layernorm.weight', 'model.layers.2.mlp.down_proj.weight', "
-          "'model.layers.2.mlp.gate_proj.weight' and 6 more; it is of another model");
-  refused("model.num_layers=1", "is not a tensor of this model");
+          "'model.layers.2.mlp.gate_proj.weight' and 6 more; the checkpoint has 2 layers, and the config 3");
+  refused("model.num_layers=1", "are not tensors of this model");
   refused("model.hidden_size=64", "is [61,32], the model needs [61,64]");
   refused("train.seed=7", "train.seed=7, but " + path("saved") + "/step_00000004 was trained with train.seed=1234");
   refused("optimizer.optimizer=sgd optimizer.sgd_momentum=0.9", "lacks 'optimizer.momentum_buffer.lm_head.weight'");
@@ -278,7 +278,7 @@ TEST_F(CheckpointResume, WhatDoesNotSuitIsRefused) {
                  "because it is in checkpoint.save: another folder there starts anew");
   expect_refused(train("tiny", "b", "checkpoint.load=/no/such"), "/no/such: there is no such folder");
   expect_refused(train("tiny", "b", fmt::format("--ranks 2{} {}", tp2, load) + "model.num_layers=1"),
-                 "is not a tensor of this model");
+                 "are not tensors of this model");
 }
 
 TEST_F(CheckpointResume, DamageIsNoticed) {

@@ -220,12 +220,13 @@ TEST(Inspect, DescribesHuggingFaceFoldersAndTokenizers) {
   folder.write("hf/config.json", R"({"model_type":"gpt2","vocab_size":61,"hidden_size":16,"other":[1]})");
   std::filesystem::copy(TERA_GOLDEN_DATA "/gpt2.safetensors", folder / "hf/model.safetensors");
   std::filesystem::copy(TERA_FUZZ_CORPUS "/tokenizer_json/byte_level", folder / "hf/tokenizer.json");
-  const auto inspect = [&](const std::string& name) {
+  const auto inspect = [&](const std::string& name, int status = 0) {
     const Outcome outcome = run_program("inspect --json " + (folder / name).string());
-    EXPECT_EQ(outcome.status, 0) << outcome.output;
-    return nlohmann::json::parse(outcome.output);
+    EXPECT_EQ(outcome.status, status) << outcome.output;
+    return nlohmann::json::parse(outcome.output.substr(0, outcome.output.find('\n')));
   };
-  const auto found = inspect("hf");
+  const auto found = inspect("hf", 2);  // with the reason; its config does not suit its tensors
+  EXPECT_FALSE(found["problem"].empty());
   EXPECT_EQ(found["kind"], "Hugging Face folder");
   EXPECT_EQ(found["config.hidden_size"], 16);
   EXPECT_EQ(found["tensors"], 60);

@@ -8,6 +8,7 @@
 
 #include "tera/base/error.h"
 #include "tera/config/hf_config.h"
+#include "tera/config/hf_tokenizer.h"
 #include "tera/config/resolve.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
@@ -67,6 +68,28 @@ TEST(HfConfig, RopeScalingWinsOverRopeParameters) {
   EXPECT_EQ(parse(both).rotary_base, 500000.0);
 }
 
+// transformers writes `rope_scaling or rope_parameters`.
+TEST(HfConfig, AnEmptyRopeScalingIsNone) {
+  Json both = llama();
+  both["rope_scaling"] = Json::object();
+  both["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 3.0}, {"rope_theta", 7.0}};
+  EXPECT_EQ(parse(both).rope_scaling.type, RopeScalingKind::linear);
+  EXPECT_EQ(parse(both).rotary_base, 7.0);
+  both.erase("rope_parameters");
+  EXPECT_EQ(parse(both).rope_scaling.type, RopeScalingKind::none);
+  EXPECT_EQ(parse(both).rotary_base, 500000.0);
+}
+
+TEST(HfConfig, NullAndZeroUnderYarnAreNotAlwaysAbsent) {
+  Json config = llama();
+  config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"truncate", nullptr}};
+  EXPECT_FALSE(parse(config).rope_scaling.truncate) << "there, and not true";
+  config["rope_scaling"]["attention_factor"] = nullptr;
+  EXPECT_EQ(parse(config).rope_scaling.attention_factor, 0) << "left to YaRN";
+  config["rope_scaling"]["attention_factor"] = 0.0;
+  EXPECT_TRUE(contains(refusal(config), "rope_scaling.attention_factor is 0.0"));
+}
+
 TEST(HfConfig, YarnLeavesOpenWhatTransformersLeavesOpen) {
   Json config = llama();
   config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", nullptr}, {"beta_fast", 0}, {"beta_slow", nullptr}};
@@ -94,8 +117,19 @@ TEST(HfConfig, WhatIsAbsentHasTheMeaningOfItsFamily) {
   null_head["head_dim"] = nullptr;
   EXPECT_EQ(parse(null_head).kv_channels, 8);
   Json no_groups = of_type("qwen2");
+  no_groups["num_key_value_heads"] = nullptr;
+  EXPECT_EQ(parse(no_groups).num_query_groups, 8) << "null: as many as heads";
   no_groups.erase("num_key_value_heads");
-  EXPECT_TRUE(contains(refusal(no_groups), "num_key_value_heads is missing"));
+  EXPECT_TRUE(contains(refusal(no_groups), "num_key_value_heads 32 (its default) does not divide"));
+  no_groups["num_attention_heads"] = 32;
+  EXPECT_EQ(parse(no_groups).num_query_groups, 32);
+  no_groups["model_type"] = "mistral";
+  EXPECT_EQ(parse(no_groups).num_query_groups, 8);
+  const ModelConfig bare = parse({{"model_type", "llama"}});
+  EXPECT_EQ(bare.hidden_size, 4096);
+  EXPECT_EQ(bare.ffn_hidden_size, 11008);
+  EXPECT_EQ(bare.vocab_size, 32000);
+  EXPECT_EQ(bare.max_position_embeddings, 2048);
   const ModelConfig gpt = parse(gpt2());
   EXPECT_EQ(gpt.ffn_hidden_size, 4 * 48);
   EXPECT_FALSE(gpt.untie_embeddings_and_output_weights) << "left out of old GPT-2 files, and tied";
@@ -130,6 +164,10 @@ TEST(HfConfig, Windows) {
   listed["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention", "full_attention"};
   EXPECT_EQ(windows(of_type("qwen3"), listed), (W{9, 0, 9, 0})) << "the list decides";
   EXPECT_EQ(windows(llama(), {{"sliding_window", 9}}), W(4, 0)) << "no such key in a llama";
+  Json mistral{{"sliding_window", 9}};
+  mistral["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention", "full_attention"};
+  EXPECT_EQ(windows(of_type("mistral"), mistral), (W{9, 0, 9, 0})) << "as AutoModel of transformers 5 has it";
+  EXPECT_EQ(windows(of_type("qwen2"), {{"sliding_window", 0}}), W(4, 0)) << "not in use";
 }
 
 TEST(HfConfig, RefusesByNameWhatItCannotCompute) {
@@ -147,6 +185,11 @@ TEST(HfConfig, RefusesByNameWhatItCannotCompute) {
                             {"chunked_attention", "full_attention", "full_attention", "full_attention"}),
                        "layer_types"));
   EXPECT_TRUE(contains(with(of_type("qwen2"), "layer_types", {"full_attention"}), "1 entries for 4 layers"));
+  EXPECT_TRUE(contains(with(llama(), "is_causal", false), "is_causal is false"));
+  EXPECT_TRUE(contains(with(gpt2(), "is_causal", false), "is_causal is false"));
+  EXPECT_TRUE(contains(with(llama(), "per_layer_config", {{"0", {{"hidden_size", 8}}}}), "per_layer_config"));
+  EXPECT_TRUE(contains(with(llama(), "rope_parameters", {{"full_attention", {{"rope_theta", 5.0}}}}),
+                       "rope_parameters.full_attention"));
   EXPECT_TRUE(contains(with(gpt2(), "scale_attn_weights", false), "scale_attn_weights"));
   EXPECT_TRUE(contains(with(gpt2(), "scale_attn_by_inverse_layer_idx", true), "scale_attn_by_inverse_layer_idx"));
   EXPECT_TRUE(contains(with(gpt2(), "add_cross_attention", true), "add_cross_attention"));
@@ -161,10 +204,33 @@ TEST(HfConfig, TellsWhatIsWrongWithAValue) {
   };
   EXPECT_TRUE(contains(with("hidden_size", "64"), "config.json: hidden_size is \"64\", and should be a whole number"));
   EXPECT_TRUE(contains(with("hidden_size", 64.5), "whole number"));
-  EXPECT_TRUE(contains(with("hidden_size", nullptr), "hidden_size is missing"));
+  EXPECT_TRUE(contains(with("hidden_size", nullptr), "hidden_size is null"));
   EXPECT_TRUE(contains(with("rms_norm_eps", true), "rms_norm_eps is true"));
   EXPECT_TRUE(contains(with("num_hidden_layers", 1e18), "num_hidden_layers"));
-  EXPECT_TRUE(contains(with("num_attention_heads", 7), "no multiple of num_attention_heads 7"));
+  EXPECT_TRUE(contains(with("num_attention_heads", 6), "no multiple of num_attention_heads 6"));
+  EXPECT_TRUE(contains(with("num_attention_heads", 7), "num_key_value_heads 2 does not divide num_attention_heads"));
+  EXPECT_TRUE(contains(with("num_key_value_heads", 0), "num_key_value_heads is 0"));
+  EXPECT_TRUE(contains(with("num_key_value_heads", -2), "num_key_value_heads is -2"));
+  EXPECT_TRUE(contains(with("head_dim", 0), "config.json: head_dim is 0"));
+  EXPECT_TRUE(contains(with("head_dim", 7), "head_dim is 7, and should be even"));
+  EXPECT_TRUE(contains(with("vocab_size", 0), "config.json: vocab_size is 0"));
+  EXPECT_TRUE(contains(with("intermediate_size", 1 << 30), "config.json: intermediate_size is 1073741824: must be"));
+  EXPECT_TRUE(contains(with("max_position_embeddings", -1), "config.json: max_position_embeddings is -1"));
+  EXPECT_TRUE(contains(with("rms_norm_eps", -1.0), "config.json: rms_norm_eps is -1: must be"));
+  EXPECT_TRUE(contains(with("rope_theta", 0.0), "config.json: rope_theta is 0: must be"));
+  EXPECT_TRUE(contains(with("attention_dropout", 2.0), "config.json: attention_dropout is 2: must be"));
+  EXPECT_TRUE(contains(with("rope_scaling", {{"rope_type", "linear"}, {"factor", 0.5}}),
+                       "config.json: rope_scaling.factor is 0.5: must be"));
+  Json gpt = gpt2();
+  gpt["n_inner"] = 0;
+  EXPECT_TRUE(contains(refusal(gpt), "config.json: n_inner is 0"));
+  gpt["n_inner"] = nullptr;
+  EXPECT_EQ(parse(gpt).ffn_hidden_size, 4 * 48);
+  gpt["layer_norm_epsilon"] = 7;
+  EXPECT_TRUE(contains(refusal(gpt), "config.json: layer_norm_epsilon is 7: must be"));
+  Json window = of_type("mistral");
+  window["sliding_window"] = 0;
+  EXPECT_TRUE(contains(refusal(window), "sliding_window is 0"));
   EXPECT_TRUE(contains(with("num_attention_heads", 0), "num_attention_heads"));
   EXPECT_TRUE(contains(with("rope_scaling", 3), "rope_scaling is 3"));
   EXPECT_TRUE(contains(message_of<UserError>([] { parse_hf_config("[1]", "x.json"); }), "x.json: must be one JSON"));
@@ -184,6 +250,37 @@ TEST(HfConfig, KeepsTheSourcesKeysAndTheirOrder) {
   Json wanted = source;
   wanted["torch_dtype"] = "float32";
   EXPECT_EQ(out.dump(), wanted.dump());
+}
+
+// transformers 4 knows neither rope_parameters nor dtype.
+TEST(HfConfig, KeysOfTransformers4AreAddedToAFileThatHasThoseOf5) {
+  Json source = llama();
+  for (const char* key : {"rope_theta", "torch_dtype"}) source.erase(key);
+  source["dtype"] = "bfloat16";
+  source["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 700.0}};
+  const std::string text = source.dump();
+  const ModelShape shape = shape_of(parse(source));
+  Json older = Json::parse(format_hf_config(shape, {.source = text, .dtype = "float32"}));
+  EXPECT_EQ(older["dtype"], "float32");
+  EXPECT_EQ(older["torch_dtype"], "float32");
+  EXPECT_EQ(older["rope_theta"], 700.0);
+  EXPECT_EQ(older["rope_scaling"], Json({{"rope_type", "linear"}, {"factor", 2.0}}));
+  EXPECT_EQ(older["rope_parameters"], source["rope_parameters"]);
+  older.erase("rope_parameters");
+  EXPECT_EQ(shape_of(parse(older)), shape);
+}
+
+TEST(HfConfig, IdsOfAnotherTokenizerTakeThePlaceOfTheSources) {
+  Json source = llama();
+  source.update({{"bos_token_id", 1}, {"eos_token_id", {2, 3}}, {"image_token_id", 9}});
+  const std::string text = source.dump();
+  const ModelShape shape = shape_of(parse(source));
+  Json out = Json::parse(format_hf_config(shape, {.source = text, .dtype = "", .tokens = HfTokenIds{.eos = 7}}));
+  EXPECT_EQ(out["eos_token_id"], 7);
+  EXPECT_TRUE(out["bos_token_id"].is_null());
+  EXPECT_FALSE(out.contains("image_token_id"));
+  out = Json::parse(format_hf_config(shape, {.source = text, .dtype = ""}));
+  EXPECT_EQ(out["eos_token_id"], Json({2, 3}));
 }
 
 // transformers 5 refuses a whole number where it declared a float.
@@ -213,7 +310,14 @@ TEST(HfConfig, AModelOfOurOwnComesBackAsItIs) {
     const ModelShape shape = shape_of(parse(config));
     const std::string written = format_hf_config(shape, {.source = "", .dtype = "bfloat16"});
     EXPECT_EQ(shape_of(parse_hf_config(written, "written")), shape) << written;
-    EXPECT_TRUE(contains(written, "rope_parameters") == false) << "version 4 keys, which everyone reads";
+    const Json said = Json::parse(written);
+    EXPECT_EQ(said["torch_dtype"], "bfloat16");
+    EXPECT_EQ(said["dtype"], "bfloat16");
+    if (config["model_type"] == "gpt2") continue;
+    EXPECT_EQ(said["rope_theta"], said["rope_parameters"]["rope_theta"]) << "for transformers 4 and for 5";
+    Json newer = said;
+    for (const char* key : {"rope_theta", "rope_scaling"}) newer.erase(key);
+    EXPECT_EQ(shape_of(parse(newer)), shape) << newer;
   }
 }
 
@@ -229,6 +333,18 @@ TEST(HfConfig, RefusesToWriteWhatNoConfigCanSay) {
   EXPECT_TRUE(contains(refused(llama(), [](ModelShape& m) { m.qkv_bias = true; }), "model.add_attention_output_bias"));
   EXPECT_TRUE(contains(refused(llama(), [](ModelShape& m) { m.activation = Activation::squared_relu; }), "activation"));
   EXPECT_TRUE(contains(refused(gpt2(), [](ModelShape& m) { m.kv_heads = 2; }), "model.num_query_groups"));
+  EXPECT_TRUE(contains(refused(of_type("mistral"), [](ModelShape& m) { m.window = {9, 0, 9, 0}; }), "layer_types"));
+  // With a head_dim it could be computed, but LlamaConfig does not let it pass.
+  EXPECT_TRUE(contains(refused(llama(), [](ModelShape& m) { m.hidden = 60; }), "transformers refuses such a llama"));
+}
+
+// LlamaConfig wants it within [0,1]; it says nothing about a model that is trained.
+TEST(HfConfig, AnInitializerRangeThatTransformersRefusesIsLeftOut) {
+  ModelShape shape = shape_of(parse(llama()));
+  shape.init_std = 2;
+  EXPECT_FALSE(Json::parse(format_hf_config(shape, {.source = "", .dtype = ""})).contains("initializer_range"));
+  shape.init_std = 0.5;
+  EXPECT_EQ(Json::parse(format_hf_config(shape, {.source = "", .dtype = ""}))["initializer_range"], 0.5);
 }
 
 // --- model.hf in a run's config
@@ -251,9 +367,132 @@ TEST(HfConfig, ModelHfDecidesTheShape) {
   EXPECT_TRUE(contains(wrong, "model.hidden_size=128 (command line)")) << wrong;
   EXPECT_TRUE(contains(wrong, "has 64")) << wrong;
   EXPECT_TRUE(contains(wrong, "model.rope_scaling.factor=2")) << wrong;
-  EXPECT_TRUE(
-      contains(message_of<UserError>([&] { load_config(file, std::vector{"model.hf=" + (folder / "none").string()}); }),
-               "no config.json"));
+}
+
+// What a load says is wrong.
+std::string mistake(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
+  return message_of<UserError>([&] { load_config(file.string(), overrides); });
+}
+
+TEST(HfConfig, WrongFoldersAreToldApart) {
+  const TempFolder folder;
+  folder.write("hf/config.json", llama().dump());
+  folder.write("ck/latest", "step_00000001\n");
+  const auto step = folder.write("ck/step_00000001/manifest.json", "{}");
+  folder.write("ck/step_00000001/config.json", llama().dump());
+  const auto file = folder.write("run.yaml", "model: {arch: llama}\n");
+  const auto path = [&](const char* name) { return (folder / name).string(); };
+  EXPECT_TRUE(contains(mistake(file, {"model.hf=" + path("none")}), "there is no such folder; models are not fetched"));
+  EXPECT_TRUE(contains(mistake(file, {"model.hf=Qwen/Qwen3-0.6B"}), "models are not fetched from the hub"));
+  for (const char* name : {"ck", "ck/step_00000001"})
+    EXPECT_TRUE(contains(mistake(file, {"model.hf=" + path(name)}), "use checkpoint.load=" + path(name)));
+  EXPECT_TRUE(contains(mistake(file, {"checkpoint.load=" + path("hf")}), "use model.hf=" + path("hf")));
+  EXPECT_TRUE(contains(mistake(file, {"checkpoint.load=" + path("ck/latest")}), "it is a file"));
+  EXPECT_TRUE(contains(mistake(file, {"checkpoint.load=" + step.string()}), "it is a file"));
+  EXPECT_TRUE(contains(mistake(file, {"checkpoint.load=" + folder.path().string()}), "they are in " + path("ck")));
+  EXPECT_TRUE(contains(mistake(file, {"checkpoint.save=" + path("hf")}), "it is a Hugging Face folder"));
+}
+
+// --- its tokenizer
+
+TEST(HfConfig, TheFoldersTokenizerIsUsedOrMissed) {
+  const TempFolder folder;
+  folder.write("hf/config.json", gpt2().dump());
+  const std::string path = (folder / "hf").string();
+  const auto file = folder.write("run.yaml", "dataset: {kind: text, data_path: [x]}\nmodel: {hf: " + path + "}\n");
+  const auto tokenizer = [&](const std::vector<std::string>& overrides = {}) {
+    return load_config(file.string(), overrides).config.tokenizer;
+  };
+  EXPECT_TRUE(contains(mistake(file, {}), "has no tokenizer.json; name one with tokenizer.tokenizer_type"));
+  EXPECT_NO_THROW(tokenizer({"dataset.kind=mock"})) << "needs none";
+  EXPECT_EQ(tokenizer({"tokenizer.tokenizer_type=ByteTokenizer"}).tokenizer_type, TokenizerKind::byte) << "as told";
+  folder.write("hf/tokenizer.model", "x");
+  EXPECT_TRUE(contains(mistake(file, {}), "tokenizer.tokenizer_model=" + path + "/tokenizer.model"));
+
+  folder.write("hf/vocab.json", "{}");
+  folder.write("hf/merges.txt", "");
+  folder.write("hf/tokenizer_config.json", R"({"model_max_length": 1024, "tokenizer_class": "GPT2Tokenizer"})");
+  EXPECT_EQ(tokenizer().tokenizer_type, TokenizerKind::gpt2_bpe);
+  EXPECT_EQ(tokenizer().vocab_file, path + "/vocab.json");
+  EXPECT_TRUE(contains(mistake(file, {"tokenizer.tokenizer_type=HuggingFaceTokenizer"}), "has no tokenizer.json"));
+  folder.write("hf/tokenizer_config.json", R"({"tokenizer_class": "Qwen2Tokenizer"})");
+  EXPECT_TRUE(contains(mistake(file, {}), "has no tokenizer.json")) << "which would cut words in another way";
+  folder.write("hf/tokenizer_config.json", "{}");
+  folder.write("hf/added_tokens.json", "{}");
+  EXPECT_TRUE(contains(mistake(file, {}), "has no tokenizer.json"));
+
+  folder.write("hf/tokenizer.json", "{}");
+  for (const std::vector<std::string>& named :
+       {std::vector<std::string>{}, {"tokenizer.tokenizer_type=HuggingFaceTokenizer"}}) {
+    EXPECT_EQ(tokenizer(named).tokenizer_type, TokenizerKind::hugging_face);
+    EXPECT_EQ(tokenizer(named).tokenizer_model, path);
+  }
+}
+
+TEST(HfConfig, ARunKnowsWhetherItsTokenizerIsItsOwn) {
+  RunConfig config;
+  config.dataset.kind = DatasetKind::text;
+  EXPECT_TRUE(has_own_tokenizer(config)) << "the model is its own";
+  config.model.hf = "models/x/";
+  EXPECT_TRUE(has_own_tokenizer(config)) << "bytes";
+  config.tokenizer.tokenizer_type = TokenizerKind::hugging_face;
+  for (const char* same : {"models/x", "models/x/tokenizer.json", "models/y/../x", "runs/ck/step_00000003"}) {
+    config.tokenizer.tokenizer_model = same;
+    EXPECT_FALSE(has_own_tokenizer(config)) << same;
+  }
+  config.tokenizer.tokenizer_model = "models/y";
+  EXPECT_TRUE(has_own_tokenizer(config));
+}
+
+// --- what checkpoints know
+
+TEST(HfConfig, AModelThatIsNotDescribedIsTheCheckpoints) {
+  const TempFolder folder;
+  folder.write("ck/latest", "step_00000001\n");
+  StoredRun stored{.where = "ck/step_00000001", .config = {}, .own_tokenizer = true, .hf_config = ""};
+  stored.config.model = parse(llama());
+  stored.config.model.hf = "gone";
+  stored.config.tokenizer.tokenizer_type = TokenizerKind::null;
+  std::vector<std::string> asked;
+  const FindStoredRun find = [&](const std::string& path) {
+    asked.push_back(path);
+    return stored;
+  };
+  const std::string ck = (folder / "ck").string();
+  const auto load = [&](const std::string& yaml, const std::vector<std::string>& overrides) {
+    return load_config(folder.write("run.yaml", yaml).string(), overrides, find).config;
+  };
+  RunConfig config = load("train: {seq_length: 8}\n", {"checkpoint.load=" + ck});
+  EXPECT_EQ(config.model.hidden_size, 64);
+  EXPECT_EQ(config.model.hf, "") << "whose tokenizer it no longer has";
+  EXPECT_EQ(config.tokenizer.tokenizer_type, TokenizerKind::null);
+  EXPECT_EQ(load("train: {seq_length: 8}\n", {"checkpoint.save=" + ck}).model.hidden_size, 64);
+  EXPECT_EQ(asked, (std::vector<std::string>{ck, ck}));
+  EXPECT_EQ(load("model: {hidden_dropout: 0.5}\n", {"checkpoint.load=" + ck}).model.hidden_dropout, 0.5);
+  EXPECT_TRUE(contains(message_of<UserError>([&] { load("model: {hidden_size: 32}\n", {"checkpoint.load=" + ck}); }),
+                       "the model in ck/step_00000001 has 64"));
+  asked.clear();
+  EXPECT_EQ(load("model: {arch: qwen2}\n", {"checkpoint.load=" + ck}).model.hidden_size, 0);
+  EXPECT_TRUE(asked.empty()) << "it is described";
+}
+
+TEST(HfConfig, AFolderThatIsGoneIsRemembered) {
+  const TempFolder folder;
+  folder.write("ck/latest", "step_00000001\n");
+  StoredRun stored{.where = "ck/step_00000001", .config = {}, .own_tokenizer = false, .hf_config = llama().dump()};
+  stored.config.model.hf = "gone";
+  stored.config.tokenizer.tokenizer_type = TokenizerKind::hugging_face;
+  stored.config.tokenizer.tokenizer_model = "ck/step_00000001";
+  const auto load = [&](const std::string& hf) {
+    return load_config(folder.write("run.yaml", "dataset: {kind: text}\n").string(),
+                       std::vector{"model.hf=" + hf, "checkpoint.save=" + (folder / "ck").string()},
+                       [&](const std::string&) { return stored; })
+        .config;
+  };
+  EXPECT_EQ(load("gone").model.hidden_size, 64);
+  EXPECT_EQ(load("gone").model.hf, "gone");
+  EXPECT_EQ(load("gone").tokenizer.tokenizer_model, "ck/step_00000001");
+  EXPECT_TRUE(contains(message_of<UserError>([&] { load("another"); }), "there is no such folder"));
 }
 
 }  // namespace

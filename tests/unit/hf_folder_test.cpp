@@ -5,7 +5,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "tera/base/checksum.h"
 #include "tera/base/error.h"
+#include "tera/checkpoint/checkpoint_weights.h"
 #include "tera/checkpoint/hf_describe.h"
 #include "tera/checkpoint/hf_export.h"
 #include "tera/checkpoint/hf_files.h"
@@ -145,6 +147,40 @@ TEST_F(OddFolder, ATiedHeadThatDiffersIsRefused) {
   EXPECT_TRUE(contains(refusal(), "tie_word_embeddings"));
 }
 
+// Two files that hold the table in two dtypes: what counts is what the numbers are.
+TEST_F(OddFolder, ATiedHeadIsComparedByValue) {
+  Values& values = tensors_[table];
+  const auto write_head = [&](DType dtype, float change) {
+    SafetensorsWriter writer(folder_ / "head.safetensors", {{head, dtype, values.shape}});
+    std::vector<std::byte> bytes;
+    for (float value : values.values) {
+      if (value == values.values.back()) value += change;
+      const double wide = value;
+      const BFloat16 half = to_bf16(value);
+      const auto* from =
+          dtype == DType::f64 ? reinterpret_cast<const std::byte*>(&wide) : reinterpret_cast<const std::byte*>(&half);
+      bytes.insert(bytes.end(), from, from + size_of(dtype));
+    }
+    writer.write(head, bytes);
+    writer.finish();
+  };
+  write("rest.safetensors", tensors_);
+  nlohmann::json index;
+  for (const auto& entry : tensors_) index["weight_map"][entry.first] = "rest.safetensors";
+  index["weight_map"][head] = "head.safetensors";
+  folder_.write("model.safetensors.index.json", index.dump());
+  for (const DType dtype : {DType::f64, DType::bf16}) {
+    write_head(dtype, 0);
+    EXPECT_NO_THROW(HfFolder(folder_.path())) << name_of(dtype);
+    write_head(dtype, 64);
+    EXPECT_TRUE(contains(refusal(), "tie_word_embeddings")) << name_of(dtype);
+  }
+  SafetensorsWriter numbers(folder_ / "head.safetensors", {{head, DType::i32, values.shape}});
+  numbers.write(head, std::as_bytes(std::span(values.values)));
+  numbers.finish();
+  EXPECT_TRUE(contains(refusal(), "holds i32, not floats"));
+}
+
 TEST_F(OddFolder, MissingExtraAndMisshapenTensorsAreNamed) {
   tensors_.erase("model.norm.weight");
   tensors_["model.layers.7.strange.weight"] = fill(shape(2));
@@ -172,11 +208,34 @@ TEST_F(OddFolder, IsDescribed) {
 }
 
 TEST_F(OddFolder, StopTokensAreANumberOrAList) {
-  EXPECT_TRUE(hf_stop_tokens(folder_.path()).empty());
+  EXPECT_TRUE(hf_stop_tokens(HfFiles(folder_.path())).empty());
   folder_.write("config.json", R"({"eos_token_id": 7})");
-  EXPECT_EQ(hf_stop_tokens(folder_.path()), std::vector<std::int32_t>{7});
+  EXPECT_EQ(hf_stop_tokens(HfFiles(folder_.path())), std::vector<std::int32_t>{7});
   folder_.write("generation_config.json", R"({"eos_token_id": [3, 4]})");
-  EXPECT_EQ(hf_stop_tokens(folder_.path()), (std::vector<std::int32_t>{3, 4}));
+  EXPECT_EQ(hf_stop_tokens(HfFiles(folder_.path())), (std::vector<std::int32_t>{3, 4}));
+}
+
+// --- checkpoints
+
+TEST_F(OddFolder, ACheckpointOfNumbersThatAreNoFloatsIsRefused) {
+  const std::string name = "model.norm.weight", file = "rank_00000.safetensors";
+  const std::vector<std::int32_t> numbers(8);
+  fs::create_directories(folder_ / "ck");
+  SafetensorsWriter writer(folder_ / "ck" / file, {{name, DType::i32, shape(8)}});
+  writer.write(name, std::as_bytes(std::span(numbers)));
+  writer.finish();
+  const std::string bytes = slurp(folder_ / "ck" / file);
+  Manifest manifest;
+  manifest.files.push_back(
+      {.name = file, .bytes = bytes.size(), .crc32c = crc32c(std::as_bytes(std::span(bytes.data(), bytes.size())))});
+  manifest.tensors[name] = {
+      .dtype = DType::i32,
+      .shape = shape(8),
+      .pieces = {{.file = 0, .offset = bytes.size() - sizeof(numbers[0]) * 8, .slice = whole_slice(shape(8))}}};
+  folder_.write("ck/manifest.json", format_manifest(manifest));
+  const Checkpoint checkpoint(folder_ / "ck");
+  EXPECT_TRUE(contains(message_of<UserError>([&] { CheckpointWeights(checkpoint, shape_of(parse_config())); }),
+                       "holds i32, not floats"));
 }
 
 // --- export
@@ -188,7 +247,7 @@ TEST_F(OddFolder, ShardsStayUnderTheLimitAndTheIndexNamesThem) {
   const HfFolder folder(folder_.path());
   const fs::path out = folder_ / "out";
   const auto result = export_hf(folder, shape_of(folder.model()), out,
-                                {.dtype = {}, .max_shard_bytes = 700, .carried = folder_.path()});
+                                {.dtype = {}, .max_shard_bytes = 700, .carried = HfFiles(folder_.path())});
   EXPECT_GT(result.files, 2u);
   for (const auto& entry : fs::directory_iterator(out))
     EXPECT_TRUE(entry.path().extension() != ".safetensors" || entry.file_size() <= 700u) << entry.path();

@@ -92,13 +92,13 @@ def check(program, folder, name, case, reference, tokens):
     with tempfile.TemporaryDirectory() as scratch:
         checkpoint, out, small = (Path(scratch) / part for part in ("checkpoint", "out", "small"))
         tera(program, "import", "--model", folder, "--output", checkpoint)
-        tera(program, "export", "--load", checkpoint, "--output", out)
+        tera(program, "export", "--model", checkpoint, "--output", out)
         again = load(out)
         report["export"] = difference(logits_of(again, tokens), want)
         report["from checkpoint"] = difference(tera_logits(program, checkpoint, tokens), want)
         if not same_weights(reference, again):
             raise SystemExit(f"{name}: weights did not come back bit for bit")
-        tera(program, "export", "--load", checkpoint, "--output", small, "--dtype", "bf16", "--max-shard-size", "4KB")
+        tera(program, "export", "--model", checkpoint, "--output", small, "--dtype", "bf16", "--max-shard-size", "4KB")
         rounded = load(small).state_dict()
         if not all(torch.equal(value.bfloat16().float(), rounded[key]) for key, value in reference.state_dict().items()):
             raise SystemExit(f"{name}: --dtype bf16 is not the weights, rounded")
@@ -119,7 +119,7 @@ def check_own(program, name, *overrides):
         config = golden_file.ROOT / "configs" / "tests" / f"{name}.yaml"
         tera(program, "train", config, "train.train_iters=3", "train.eval_iters=0", "dist.threads=1",
              "model.init_method_std=0.2", f"checkpoint.save={saved}", f"run.dir={run}", *overrides)
-        tera(program, "export", "--load", saved, "--output", out, "--max-shard-size", "20KB")
+        tera(program, "export", "--model", saved, "--output", out, "--max-shard-size", "20KB")
         want = logits_of(load(out), tokens)
         return tell(f"own {name}", {"checkpoint": difference(tera_logits(program, saved, tokens), want),
                                     "exported": difference(tera_logits(program, out, tokens), want)})

@@ -1,0 +1,51 @@
+#include "tera/train/stored_run.h"
+
+#include "tera/base/error.h"
+#include "tera/checkpoint/hf_files.h"
+#include "tera/config/hf_tokenizer.h"
+#include "tera/tokenizer/make_tokenizer.h"
+
+namespace tera {
+namespace {
+
+// What lies beside a tokenizer.json is read with it, so it must be the checkpoint's own as well.
+void check_listed(const Checkpoint& checkpoint, const TokenizerConfig& tokenizer) {
+  for (const std::filesystem::path& file : tokenizer_files(tokenizer.options())) {
+    const bool is_inside = file == checkpoint.folder() / file.filename();
+    require_user(!is_inside || checkpoint.has_file(file.filename().string()),
+                 "{}: not a file of this checkpoint: its manifest does not list it", file.string());
+  }
+}
+
+}  // namespace
+
+LoadedConfig written_config(const Checkpoint& checkpoint) {
+  return load_config_text(checkpoint.config_yaml(), (checkpoint.folder() / "manifest.json").string());
+}
+
+LoadedConfig stored_config(const Checkpoint& checkpoint) {
+  LoadedConfig stored = written_config(checkpoint);
+  TokenizerConfig& tokenizer = stored.config.tokenizer;
+  for (std::string* path : {&tokenizer.tokenizer_model, &tokenizer.vocab_file, &tokenizer.merge_file}) {
+    const std::string name = std::filesystem::path(*path).filename().string();
+    if (!path->empty() && checkpoint.has_file(name))
+      *path = (checkpoint.folder() / name).string();
+    else if (!path->empty() && checkpoint.has_file("tokenizer.json"))
+      *path = checkpoint.folder().string();  // it was a folder
+  }
+  check_listed(checkpoint, tokenizer);
+  return stored;
+}
+
+StoredRun find_stored_run(const std::string& folder) {
+  const Checkpoint checkpoint(folder);
+  StoredRun stored{.where = checkpoint.folder().string(),
+                   .config = stored_config(checkpoint).config,
+                   .own_tokenizer = has_own_tokenizer(written_config(checkpoint).config),
+                   .hf_config = {}};
+  const HfFiles files(checkpoint);
+  if (files.has("config.json")) stored.hf_config = files.read("config.json");
+  return stored;
+}
+
+}  // namespace tera
