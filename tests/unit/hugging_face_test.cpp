@@ -186,6 +186,19 @@ TEST_F(SmallFile, RefusesTextThatTheNormalizerMakesTooLong) {
   EXPECT_TRUE(contains(message, "the normalizer makes more than 1073741824 bytes")) << message;
 }
 
+// Each step may make a text several times as long; it is told before the memory is taken.
+TEST_F(SmallFile, RefusesTextThatThePreTokenizerMakesTooLong) {
+  const auto refuses = [&](const json& step, const std::string& text) {
+    file_["pre_tokenizer"] = step;
+    const auto tokenizer = make(file_);
+    const std::string message = message_of<UserError>([&] { encode(*tokenizer, text); });
+    EXPECT_TRUE(contains(message, "the pre-tokenizer makes more than 1073741824 bytes")) << message;
+  };
+  const std::size_t size = std::size_t{300} << 20;
+  refuses({{"type", "Metaspace"}, {"replacement", "\U0001f600"}, {"prepend_scheme", "first"}, {"split", false}},
+          std::string(size, ' '));
+}
+
 TEST_F(SmallFile, RefusesModelsThatAreWrong) {
   const auto with_model = [&](const char* key, json value) {
     json file = file_;
