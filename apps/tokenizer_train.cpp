@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <filesystem>
@@ -57,7 +58,7 @@ struct TrainArguments {
 bool is_named_jsonl(std::string name) {
   for (const std::string_view packed : {".gz", ".zst"})
     if (name.ends_with(packed)) name.resize(name.size() - packed.size());
-  return name.ends_with(".jsonl") || name.ends_with(".json");
+  return name.ends_with(".jsonl") || name.ends_with(".ndjson") || name.ends_with(".json");
 }
 
 // Its first line that is not blank is a JSON object.
@@ -162,9 +163,15 @@ class TextFeed {
   bool jsonl_ = false;  // the file at hand
 };
 
+// Names of standard input are -, also where it is a file: they tell nothing of what is in it.
 std::vector<std::string> input_files(const std::vector<std::string>& inputs) {
   std::vector<std::string> files;
-  for (const std::filesystem::path& file : find_text_files(inputs, "--input")) files.push_back(file.string());
+  for (const std::filesystem::path& file : find_text_files(inputs, "--input")) {
+    const bool standard = file == "/dev/stdin" || file == "/dev/fd/0" || file == "/proc/self/fd/0";
+    files.push_back(standard ? std::string(CompressedInput::standard_input) : file.string());
+  }
+  require_user(std::ranges::count(files, CompressedInput::standard_input) <= 1,
+               "--input: standard input (-) can be read only once");
   return files;
 }
 

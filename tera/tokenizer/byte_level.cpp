@@ -38,6 +38,12 @@ std::string to_byte_level(std::string_view bytes) {
   return text;
 }
 
+std::size_t byte_level_size(std::string_view bytes) {
+  std::size_t size = bytes.size();
+  for (const char byte : bytes) size += byte_alphabet()[static_cast<unsigned char>(byte)] >= 0x80;
+  return size;
+}
+
 std::optional<std::string> from_byte_level(std::string_view text) {
   static const std::array<std::int16_t, 0x144> bytes = make_bytes();
   std::string result;

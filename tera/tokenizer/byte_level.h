@@ -13,6 +13,7 @@ const std::array<char32_t, 256>& byte_alphabet();
 
 // Bytes to characters.
 std::string to_byte_level(std::string_view bytes);
+std::size_t byte_level_size(std::string_view bytes);  // of what they become
 
 // Characters to bytes; nothing if one of them is not in the alphabet.
 std::optional<std::string> from_byte_level(std::string_view text);

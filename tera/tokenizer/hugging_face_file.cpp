@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <limits>
+#include <optional>
 #include <unordered_set>
 
 #include "tera/base/error.h"
@@ -44,18 +46,29 @@ class ParsedFile {
   dom::element root_;
 };
 
+// The fields of an object, each of which may be there once. Readers differ in which of two they take.
+template <class Take>
+void for_each_field(dom::object object, const std::string& path, const Take& take) {
+  std::unordered_set<std::string_view> seen;
+  for (const auto [key, value] : object) {
+    require_user(seen.insert(key).second, "{}: '{:.80}' is there twice", path, key);
+    take(key, value);
+  }
+}
+
 // What is small enough to be looked at field by field. The depth is bounded, so recursion is too.
-Json to_json(dom::element value, std::string_view skip_a = {}, std::string_view skip_b = {}) {
+Json to_json(dom::element value, const std::string& path) {
   switch (value.type()) {
     case dom::element_type::ARRAY: {
       Json list = Json::array();
-      for (const dom::element item : dom::array(value)) list.push_back(to_json(item));
+      for (const dom::element item : dom::array(value)) list.push_back(to_json(item, path));
       return list;
     }
     case dom::element_type::OBJECT: {
       Json object = Json::object();
-      for (const auto field : dom::object(value))
-        if (field.key != skip_a && field.key != skip_b) object[std::string(field.key)] = to_json(field.value);
+      for_each_field(dom::object(value), path, [&](std::string_view key, dom::element field) {
+        object[std::string(key)] = to_json(field, path);
+      });
       return object;
     }
     case dom::element_type::INT64: {
@@ -177,15 +190,55 @@ Merges read_merges(dom::element value, const TokenIndex& ids, const std::string&
 }
 
 void read_model(dom::element model, TokenizerFile& file) {
-  dom::element vocab, merges;
-  require_user(model.is_object(), "{}: an object was expected", file.path_of("model"));
-  require_user(model["vocab"].get(vocab) == simdjson::SUCCESS, "{} is missing", file.path_of("model.vocab"));
-  if (vocab.is_array()) return read_scored_vocab(vocab, file);
-  Vocab read = read_vocab(vocab, file.path_of("model.vocab"));
+  const std::string path = file.path_of("model");
+  dom::object fields;
+  require_user(model.get(fields) == simdjson::SUCCESS, "{}: an object was expected", path);
+  std::optional<dom::element> vocab, merges;
+  Json small = Json::object();
+  for_each_field(fields, path, [&](std::string_view key, dom::element value) {
+    if (key == "vocab")
+      vocab = value;
+    else if (key == "merges")
+      merges = value;
+    else
+      small[std::string(key)] = to_json(value, path);
+  });
+  file.parts["model"] = std::move(small);
+  require_user(vocab.has_value(), "{} is missing", file.path_of("model.vocab"));
+  if (vocab->is_array()) return read_scored_vocab(*vocab, file);
+  Vocab read = read_vocab(*vocab, file.path_of("model.vocab"));
   file.tokens = std::move(read.tokens);
   file.vocab_count = read.count;
-  if (model["merges"].get(merges) == simdjson::SUCCESS)
-    file.merges = read_merges(merges, TokenIndex(file.tokens), file.path_of("model.merges"));
+  if (merges) file.merges = read_merges(*merges, TokenIndex(file.tokens), file.path_of("model.merges"));
+}
+
+void check_choice(JsonFields& fields, const char* key, std::initializer_list<std::string_view> choices) {
+  const std::string chosen = fields.text(key);
+  require_user(std::ranges::find(choices, chosen) != choices.end(), "{} is '{:.80}'; there are {}", fields.path_of(key),
+               chosen, fmt::join(choices, ", "));
+}
+
+// Texts are neither cut nor padded. What `tokenizers` cannot read is refused all the same: something is wrong with it.
+void check_truncation(const Json& value, const std::string& path) {
+  if (value.is_null()) return;
+  JsonFields fields(value, path);
+  fields.whole("max_length");
+  fields.whole("stride");
+  check_choice(fields, "strategy", {"LongestFirst", "OnlyFirst", "OnlySecond"});
+  if (value.contains("direction")) check_choice(fields, "direction", {"Left", "Right"});
+}
+
+void check_padding(const Json& value, const std::string& path) {
+  if (value.is_null()) return;
+  JsonFields fields(value, path);
+  for (const char* key : {"pad_id", "pad_type_id"}) fields.whole(key);
+  fields.whole("pad_to_multiple_of", 0);
+  fields.text("pad_token");
+  check_choice(fields, "direction", {"Left", "Right"});
+  if (const Json& strategy = fields.at("strategy"); strategy.is_object() && strategy.size() == 1)
+    JsonFields(strategy, fields.path_of("strategy")).whole("Fixed");
+  else
+    check_choice(fields, "strategy", {"BatchLongest"});
 }
 
 }  // namespace
@@ -198,13 +251,17 @@ TokenizerFile read_tokenizer_file(const std::filesystem::path& path) {
   require_user(parsed.root().get(root) == simdjson::SUCCESS, "{}: an object was expected", file.name);
   require_user(root["model"].get(model) == simdjson::SUCCESS, "{}: model is missing; is this a tokenizer.json?",
                file.name);
-  for (const auto field : root) {
-    if (std::ranges::find(known_parts, field.key) == known_parts.end())
-      fail_user("{} is not known; there are {}", file.path_of(field.key.substr(0, 80)), fmt::join(known_parts, ", "));
-    if (field.key == "truncation" || field.key == "padding" || field.key == "model") continue;
-    file.parts[std::string(field.key)] = to_json(field.value);
-  }
-  file.parts["model"] = to_json(model, "vocab", "merges");
+  for_each_field(root, file.name, [&](std::string_view key, dom::element value) {
+    if (std::ranges::find(known_parts, key) == known_parts.end())
+      fail_user("{} is not known; there are {}", file.path_of(key.substr(0, 80)), fmt::join(known_parts, ", "));
+    const std::string part = file.path_of(key);
+    if (key == "truncation")
+      check_truncation(to_json(value, part), part);
+    else if (key == "padding")
+      check_padding(to_json(value, part), part);
+    else if (key != "model")
+      file.parts[std::string(key)] = to_json(value, part);
+  });
   read_model(model, file);
   return file;
 }

@@ -213,8 +213,8 @@ void make_model(const TokenizerFile& file, const Steps& steps, TokenizerParts& p
 
 std::vector<AddedToken> read_added_tokens(const TokenizerFile& file) {
   std::vector<AddedToken> tokens;
-  const Json* list = part_of(file, "added_tokens");
-  if (list == nullptr) return tokens;
+  const auto list = file.parts.find("added_tokens");
+  if (list == file.parts.end()) return tokens;
   const std::string path = file.path_of("added_tokens");
   if (!list->is_array()) fail_json(path, "a list", *list);
   for (std::size_t i = 0; i < list->size(); ++i) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tera/base/utf8.h"
+#include "tera/tokenizer/normalizer.h"
 #include "tera/tokenizer/unicode.h"
 
 namespace tera {
@@ -47,28 +48,44 @@ class Segment {
     put(c);
   }
 
-  void flush(std::string& out) {
-    if (!in_order_) sort();
-    if (composes(form_)) compose();
-    for (const Character& character : characters_) append_utf8(out, character.code);
-    characters_.clear();
+  // take(Rewritten), for each character of what it becomes.
+  template <class Take>
+  void flush(const Take& take) {
+    hand_out(characters_.size(), take);
     changes_ = false;
+    most_held_ = least_held;
   }
 
-  std::vector<Rewritten> rewritten() {
-    if (!in_order_) sort();
-    if (composes(form_)) compose();
-    std::vector<Rewritten> result;
-    for (const Character& character : characters_) result.push_back({character.code, character.change});
-    return result;
+  // Of a long one, what nothing behind it acts on any more.
+  template <class Take>
+  void flush_settled(const Take& take) {
+    if (characters_.size() < most_held_) return;
+    std::size_t count = characters_.size() - 1;
+    while (count > 0 && !begins_anew(characters_[count])) --count;
+    changes_ |= !in_order_;
+    hand_out(count, take);
+    most_held_ = std::max(least_held, 2 * characters_.size());
   }
 
  private:
   struct Character {
     char32_t code;
     std::uint8_t combining_class;
-    std::int16_t change;  // as in Rewritten
+    std::int16_t change;  // as in Rewritten; no more than a few become one
   };
+  static constexpr std::size_t least_held = 4096;
+
+  bool begins_anew(const Character& c) const {
+    return c.combining_class == 0 && !(trait_of(c.code).flags & flag_of(form_));
+  }
+
+  template <class Take>
+  void hand_out(std::size_t count, const Take& take) {
+    if (!in_order_) sort();
+    const std::size_t kept = composes(form_) ? compose(count) : count;
+    for (std::size_t i = 0; i < kept; ++i) take(Rewritten{characters_[i].code, characters_[i].change});
+    characters_.erase(characters_.begin(), characters_.begin() + static_cast<std::ptrdiff_t>(count));
+  }
 
   template <class Blocks, class Values>
   static std::size_t place_of(const Blocks& blocks, const Values& values, char32_t c) {
@@ -105,9 +122,10 @@ class Segment {
     in_order_ = true;
   }
 
-  void compose() {
-    std::size_t kept = 0, starter = characters_.size();
-    for (std::size_t i = 0; i < characters_.size(); ++i) {
+  // The first `count` characters; returns how many they become.
+  std::size_t compose(std::size_t count) {
+    std::size_t kept = 0, starter = count;
+    for (std::size_t i = 0; i < count; ++i) {
       const Character next = characters_[i];
       // Something between the starter and this one that is as heavy, or a starter itself, keeps them apart.
       const bool adjacent = starter + 1 == kept;
@@ -122,7 +140,7 @@ class Segment {
       if (next.combining_class == 0) starter = kept;
       characters_[kept++] = next;
     }
-    characters_.resize(kept);
+    return kept;
   }
 
   // The character that the two become, 0 if none.
@@ -143,6 +161,7 @@ class Segment {
 
   NormalForm form_;
   std::vector<Character> characters_;
+  std::size_t most_held_ = least_held;
   bool in_order_ = true, changes_ = false;
 };
 
@@ -177,6 +196,7 @@ void to_normal_form(NormalForm form, std::string& text) {
   std::string out;
   out.reserve(text.size() + text.size() / 4);
   Segment segment(form);
+  const auto take = [&](Rewritten character) { append_utf8(out, character.code); };
   for (std::string_view rest = text; !rest.empty(); same = unchanged_prefix(form, rest)) {
     out.append(rest.substr(0, same));
     rest.remove_prefix(same);
@@ -185,41 +205,43 @@ void to_normal_form(NormalForm form, std::string& text) {
       const Trait trait = trait_of(c.code);
       if (trait.combining_class == 0 && !(trait.flags & flag_of(form)) && segment.changes()) break;
       segment.add(c.code, trait.flags & flag_of(form));
+      segment.flush_settled(take);
       rest.remove_prefix(c.bytes);
+      Normalizer::check_size(out.size());
     }
-    segment.flush(out);
+    segment.flush(take);
   }
   text = std::move(out);
 }
 
-std::size_t start_after(std::span<const Rewritten> front, std::string_view text, std::size_t start) {
-  std::size_t at = 0, size = 0;  // bytes of the text, and of what it becomes
-  const auto skip = [&] {
-    if (at < text.size()) at += front_character(text.substr(at)).bytes;
-  };
-  for (const auto [code, change] : front) {
-    const std::size_t place = change > 0 && at > 0 ? at - 1 : at;
-    if (place >= start && !(change > 0 && at == 0)) return size;
-    for (int i = change; i <= 0; ++i) skip();
-    size += utf8_bytes(code);
-  }
-  return size;
+bool FirstPlace::take(Rewritten character) {
+  const auto [code, change] = character;
+  const std::size_t place = change > 0 && at_ > 0 ? at_ - 1 : at_;
+  inside_ = inside_ && (place < start_ || (change > 0 && at_ == 0));
+  if (!inside_) return false;
+  for (std::int64_t i = change; i <= 0 && at_ < text_.size(); ++i) at_ += front_character(text_.substr(at_)).bytes;
+  size_ += utf8_bytes(code);
+  return true;
 }
 
 std::size_t start_in_normal_form(NormalForm form, std::string_view text, std::size_t start) {
   if (start == 0) return 0;
   Segment segment(form);
-  bool changes = false;
-  for (std::size_t i = 0; i < text.size();) {
+  FirstPlace place(text, start);
+  bool changes = false, inside = true;
+  const auto take = [&](Rewritten character) { inside = place.take(character); };
+  for (std::size_t i = 0; i < text.size() && inside;) {
     const Utf8Character c = front_character(text.substr(i));
     const Trait trait = trait_of(c.code);
     const bool may_change = trait.flags & flag_of(form);
     if (i >= start && trait.combining_class == 0 && !may_change) break;  // nothing before it acts on it
     changes |= may_change || trait.combining_class != 0;
     segment.add(c.code, may_change);
+    segment.flush_settled(take);
     i += c.bytes;
   }
-  return changes ? start_after(segment.rewritten(), text, start) : start;
+  segment.flush(take);
+  return changes ? place.size() : start;
 }
 
 char32_t lower_case(char32_t c) {

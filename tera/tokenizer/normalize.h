@@ -3,7 +3,6 @@
 // of Unicode 17. Text that stays as it is costs one look at its bytes.
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -19,10 +18,22 @@ std::size_t start_in_normal_form(NormalForm form, std::string_view text, std::si
 // the next one and of -change others behind that.
 struct Rewritten {
   char32_t code;
-  std::int16_t change;
+  std::int64_t change;
 };
 // How many bytes of the rewritten front stand for the first place, if `start` bytes of the text do.
-std::size_t start_after(std::span<const Rewritten> front, std::string_view text, std::size_t start);
+class FirstPlace {
+ public:
+  FirstPlace(std::string_view text, std::size_t start) : text_(text), start_(start) {}
+  // Characters in order. False from the first on that stands for another place: no more are needed.
+  bool take(Rewritten character);
+  std::size_t size() const { return size_; }
+
+ private:
+  std::string_view text_;
+  std::size_t start_;
+  std::size_t at_ = 0, size_ = 0;  // bytes of the text, and of what it becomes
+  bool inside_ = true;
+};
 
 // Character by character: the sigma at the end of a word is as any other.
 void to_lower_case(std::string& text);

@@ -239,7 +239,9 @@ std::unique_ptr<Normalizer> make_with_fields(const Reader& reader, int depth) {
   if (type == "BertNormalizer") return make_bert(reader);
   if (type == "Prepend") {
     reader.allow({"prepend"});
-    return make_step([front = reader.text("prepend")](std::string& text, std::size_t start) {
+    std::string prepended = reader.text("prepend");
+    require_user(!prepended.empty(), "{} is empty", reader.field("prepend"));  // `tokenizers` loses characters by it
+    return make_step([front = std::move(prepended)](std::string& text, std::size_t start) {
       if (!text.empty()) text.insert(0, front);
       return start == 0 ? 0 : start + front.size();
     });

@@ -18,9 +18,10 @@ class Normalizer {
   // Returns how many do afterwards, as `tokenizers` counts them.
   std::size_t apply(std::string& text, std::size_t start) const;
 
+  static void check_size(std::size_t bytes);
+
  protected:
   virtual std::size_t rewrite(std::string& text, std::size_t start) const = 0;
-  static void check_size(std::size_t bytes);
 };
 
 }  // namespace tera

@@ -1,10 +1,12 @@
 #include "tera/tokenizer/pre_tokenizers.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 
 #include "tera/base/error.h"
 #include "tera/tokenizer/byte_level.h"
+#include "tera/tokenizer/normalizer.h"
 #include "tera/tokenizer/regex.h"
 #include "tera/tokenizer/split_pattern.h"
 #include "tera/tokenizer/unicode.h"
@@ -173,13 +175,15 @@ auto by_known_pattern(SplitPattern pattern) {
 }
 
 // A step that writes the text anew, piece by piece, each character by itself but for what it puts before a piece.
-// write(piece, first, out): `first` means that the piece begins where all text does.
-template <class Write>
+// write(piece, first, out): `first` means that the piece begins where all text does. size(piece, first): the bytes that
+// it writes.
+template <class Size, class Write>
 class Rewriter final : public PreTokenizer {
  public:
-  explicit Rewriter(Write write) : write_(std::move(write)) {}
+  Rewriter(Size size, Write write) : size_(std::move(size)), write_(std::move(write)) {}
 
   void apply(PieceText& text) const override {
+    check_size(text);
     std::string out;
     out.reserve(text.text.size() + text.text.size() / 2 + 16);
     std::size_t start = 0;
@@ -200,12 +204,23 @@ class Rewriter final : public PreTokenizer {
   }
 
  private:
+  void check_size(const PieceText& text) const {
+    constexpr std::size_t most = Normalizer::max_bytes, most_growth = 8;  // a character for each byte and before it
+    if (text.text.size() <= most / most_growth) return;
+    std::size_t size = 0;
+    for (const Piece piece : text.pieces)
+      size += size_(std::string_view(text.text).substr(piece.begin, piece.end - piece.begin), piece.begin < text.start);
+    require_user(size <= most, "the pre-tokenizer makes more than {} bytes of a text, the most that is tokenized",
+                 most);
+  }
+
+  Size size_;
   Write write_;
 };
 
-template <class Write>
-std::unique_ptr<PreTokenizer> make_rewriter(Write write) {
-  return std::make_unique<Rewriter<Write>>(std::move(write));
+template <class Size, class Write>
+std::unique_ptr<PreTokenizer> make_rewriter(Size size, Write write) {
+  return std::make_unique<Rewriter<Size, Write>>(std::move(size), std::move(write));
 }
 
 class Chain final : public PreTokenizer {
@@ -221,24 +236,33 @@ class Chain final : public PreTokenizer {
 
 void add_byte_level(const PreTokenStep& step, bool plain_bytes, Chain& chain) {
   if (step.add_prefix_space)
-    chain.add(make_rewriter([](std::string_view piece, bool, std::string& out) {
-      if (!piece.starts_with(' ')) out += ' ';
-      out += piece;
-    }));
+    chain.add(make_rewriter([](std::string_view piece, bool) { return piece.size() + !piece.starts_with(' '); },
+                            [](std::string_view piece, bool, std::string& out) {
+                              if (!piece.starts_with(' ')) out += ' ';
+                              out += piece;
+                            }));
   if (step.use_regex) chain.add(make_cutter(SplitBehavior::isolated, by_known_pattern(SplitPattern::gpt2)));
   if (!plain_bytes)
-    chain.add(make_rewriter([](std::string_view piece, bool, std::string& out) { out += to_byte_level(piece); }));
+    chain.add(make_rewriter([](std::string_view piece, bool) { return byte_level_size(piece); },
+                            [](std::string_view piece, bool, std::string& out) { out += to_byte_level(piece); }));
 }
 
 void add_metaspace(const PreTokenStep& step, Chain& chain) {
-  chain.add(make_rewriter([step](std::string_view piece, bool first, std::string& out) {
-    const bool begins = piece.starts_with(' ') || piece.starts_with(step.character);
-    if (!begins && (step.prepend == PrependScheme::always || (step.prepend == PrependScheme::first && first)))
-      out += step.character;
-    for (std::size_t space; (space = piece.find(' ')) != std::string_view::npos; piece.remove_prefix(space + 1))
-      out.append(piece.substr(0, space)).append(step.character);
-    out += piece;
-  }));
+  const auto is_marked = [step](std::string_view piece, bool first) {
+    if (piece.starts_with(' ') || piece.starts_with(step.character)) return false;
+    return step.prepend == PrependScheme::always || (step.prepend == PrependScheme::first && first);
+  };
+  const auto size = [is_marked, mark = step.character.size()](std::string_view piece, bool first) {
+    const auto spaces = static_cast<std::size_t>(std::ranges::count(piece, ' '));
+    return piece.size() - spaces + mark * (spaces + is_marked(piece, first));
+  };
+  chain.add(
+      make_rewriter(size, [is_marked, mark = step.character](std::string_view piece, bool first, std::string& out) {
+        if (is_marked(piece, first)) out += mark;
+        for (std::size_t space; (space = piece.find(' ')) != std::string_view::npos; piece.remove_prefix(space + 1))
+          out.append(piece.substr(0, space)).append(mark);
+        out += piece;
+      }));
   if (step.split) chain.add(make_cutter(SplitBehavior::merged_with_next, by_text(step.character)));
 }
 

@@ -82,25 +82,26 @@ class Precompiled final : public Normalizer {
   // As `tokenizers` keeps account: what a character is replaced by stands in its place, what is more beside it, and
   // what is dropped belongs to the character before, if there is one.
   std::size_t start_of(std::string_view text, std::size_t start) const {
-    std::vector<Rewritten> front;
-    const auto take = [&](std::string_view old, std::string_view fresh) {
-      const std::size_t first = front.size();
-      for_each_character(fresh, [&](char32_t code) { front.push_back({code, 0}); });
-      int more = static_cast<int>(front.size() - first);
-      for_each_character(old, [&](char32_t) { --more; });
-      for (int i = 0; i < more; ++i) front[front.size() - 1 - static_cast<std::size_t>(i)].change = 1;
-      if (more < 0 && !front.empty()) front.back().change = static_cast<std::int16_t>(front.back().change + more);
+    FirstPlace place(text, start);
+    std::optional<Rewritten> last;  // what is dropped behind it may still become part of it
+    bool inside = true;
+    const auto put = [&](Rewritten next) {
+      if (last) inside = place.take(*last);
+      last = next;
     };
-    std::size_t after = 0, size = 0;
-    for (std::string_view rest = text; !rest.empty() && after == size;) {
+    const auto take = [&](std::string_view old, std::string_view fresh) {
+      std::int64_t missing = 0;  // characters of the old without one in their place yet
+      for_each_character(old, [&](char32_t) { ++missing; });
+      for_each_character(fresh, [&](char32_t code) { put({code, missing-- > 0 ? 0 : 1}); });
+      if (missing > 0 && last) last->change -= missing;
+    };
+    for (std::string_view rest = text; !rest.empty() && inside;) {
       const std::size_t bytes = front_grapheme(rest);
       replace(rest.substr(0, bytes), take);
       rest.remove_prefix(bytes);
-      size = 0;
-      for (const Rewritten& character : front) size += utf8_bytes(character.code);
-      after = start_after(front, text, start);
     }
-    return after;
+    if (last) place.take(*last);
+    return place.size();
   }
 
   // Bytes at the front that are clusters of their own and stay: ASCII with ASCII or nothing behind it.

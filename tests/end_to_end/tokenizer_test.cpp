@@ -127,6 +127,18 @@ TEST_F(TokenizerCommand, TakesJsonlFromAPipe) {
   const std::string train = "tokenizer train --vocab-size 262 --output " + output + " --input ";
   ASSERT_EQ(run_program(train + file).status, 0);
   const std::string expected = slurp(output);
+  std::filesystem::remove(output);
+  ASSERT_EQ(run_program(train + folder_.write("in.ndjson", jsonl).string()).status, 0);
+  EXPECT_EQ(slurp(output), expected);
+  for (const char* name : {"-", "/dev/stdin"}) {
+    std::filesystem::remove(output);
+    const Outcome found = run_program(train + name + " < " + file);
+    EXPECT_TRUE(contains(found.output, "standard input is taken as JSONL with texts under \"text\"")) << found.output;
+    EXPECT_EQ(slurp(output), expected) << name;
+  }
+  const Outcome twice = run_program(train + "- /dev/stdin < " + file);
+  EXPECT_EQ(twice.status, 2);
+  EXPECT_TRUE(contains(twice.output, "standard input (-) can be read only once")) << twice.output;
   const auto from_pipe = [&](const std::string& text, const std::string& options) {
     return run_program(train + "- " + options + " < " + folder_.write("in", text).string());
   };

@@ -96,7 +96,7 @@ json small_file() {
   for (const char c : std::string("abcdefgh <>")) vocab[std::string(1, c)] = vocab.size();
   vocab["ab"] = vocab.size();
   return {{"version", "1.0"},
-          {"truncation", {{"max_length", 2}}},
+          {"truncation", {{"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}, {"direction", "Right"}}},
           {"padding", nullptr},
           {"added_tokens", json::array()},
           {"normalizer", nullptr},
@@ -186,6 +186,19 @@ TEST_F(SmallFile, RefusesTextThatTheNormalizerMakesTooLong) {
   EXPECT_TRUE(contains(message, "the normalizer makes more than 1073741824 bytes")) << message;
 }
 
+// Each step may make a text several times as long; it is told before the memory is taken.
+TEST_F(SmallFile, RefusesTextThatThePreTokenizerMakesTooLong) {
+  const auto refuses = [&](const json& step, const std::string& text) {
+    file_["pre_tokenizer"] = step;
+    const auto tokenizer = make(file_);
+    const std::string message = message_of<UserError>([&] { encode(*tokenizer, text); });
+    EXPECT_TRUE(contains(message, "the pre-tokenizer makes more than 1073741824 bytes")) << message;
+  };
+  const std::size_t size = std::size_t{300} << 20;
+  refuses({{"type", "Metaspace"}, {"replacement", "\U0001f600"}, {"prepend_scheme", "first"}, {"split", false}},
+          std::string(size, ' '));
+}
+
 TEST_F(SmallFile, RefusesModelsThatAreWrong) {
   const auto with_model = [&](const char* key, json value) {
     json file = file_;
@@ -248,6 +261,62 @@ TEST_F(SmallFile, RefusesWhatItDoesNotHaveAndNamesIt) {
   EXPECT_TRUE(
       contains(with("added_tokens", {{{"id", 1}, {"content", "x"}}}), "added_tokens[0].single_word is missing"));
   EXPECT_TRUE(contains(with("added_tokens", {added("x", {{"id", 1e12}})}), "added_tokens[0].id"));
+}
+
+// Readers differ in which of two they take, and so would the ids.
+TEST_F(SmallFile, RefusesFieldsThatAreThereTwice) {
+  const std::string text = file_.dump();
+  const auto twice = [&](const std::string& before, const std::string& more) {
+    const std::size_t at = text.find(before);
+    EXPECT_NE(at, std::string::npos) << before;
+    return refusal_of_text(text.substr(0, at) + more + "," + text.substr(at));
+  };
+  for (const auto& [part, value] : file_.items())
+    EXPECT_TRUE(contains(twice("\"version\":", "\"" + part + "\":" + value.dump()),
+                         "tokenizer.json: '" + part + "' is there twice"))
+        << part;
+  for (const auto& [field, value] : file_["model"].items())
+    EXPECT_TRUE(contains(twice("\"merges\":", "\"" + field + "\":" + value.dump()),
+                         "tokenizer.json: model: '" + field + "' is there twice"))
+        << field;
+  EXPECT_TRUE(
+      contains(twice("\"merges\":", R"("unk_token":"a","unk_token":"b")"), "model: 'unk_token' is there twice"));
+  file_["normalizer"] = {{"type", "NFC"}};
+  std::string nested = file_.dump();
+  nested.insert(nested.find("\"type\":\"NFC\""), "\"type\":\"Lowercase\",");
+  EXPECT_TRUE(contains(refusal_of_text(nested), "normalizer: 'type' is there twice"));
+}
+
+TEST_F(SmallFile, RefusesTruncationAndPaddingThatTheReferenceCannotRead) {
+  const json truncation = file_["truncation"];
+  const json padding{
+      {"strategy", "BatchLongest"}, {"direction", "Left"}, {"pad_to_multiple_of", nullptr}, {"pad_id", 0},
+      {"pad_type_id", 0},           {"pad_token", "a"}};
+  const auto with = [&](const char* part, json whole, const char* field, json value) {
+    json file = file_;
+    whole[field] = std::move(value);
+    file[part] = std::move(whole);
+    return refusal(file);
+  };
+  file_["padding"] = padding;
+  EXPECT_NO_THROW(make(file_));
+  file_["padding"]["strategy"] = {{"Fixed", 8}};
+  file_["truncation"].erase("direction");
+  EXPECT_NO_THROW(make(file_));
+  EXPECT_TRUE(contains(with("truncation", truncation, "max_length", -1), "truncation.max_length"));
+  EXPECT_TRUE(contains(with("truncation", truncation, "strategy", "x"), "truncation.strategy is 'x'"));
+  EXPECT_TRUE(contains(with("truncation", truncation, "stride", nullptr), "truncation.stride is missing"));
+  EXPECT_TRUE(contains(with("truncation", truncation, "direction", nullptr), "truncation.direction"));
+  EXPECT_TRUE(contains(with("padding", padding, "strategy", "Fixed"), "padding.strategy"));
+  EXPECT_TRUE(contains(with("padding", padding, "pad_id", "0"), "padding.pad_id"));
+  EXPECT_TRUE(contains(with("padding", padding, "pad_token", 0), "padding.pad_token"));
+  for (const char* part : {"truncation", "padding", "added_tokens"}) {
+    json file = file_;
+    file[part] = 7;
+    EXPECT_TRUE(contains(refusal(file), "tokenizer.json: " + std::string(part) + ": ")) << part;
+  }
+  file_["added_tokens"] = nullptr;
+  EXPECT_TRUE(contains(refusal(file_), "added_tokens: a list was expected, not null"));
 }
 
 TEST_F(SmallFile, RefusesFilesThatAreNoJson) {

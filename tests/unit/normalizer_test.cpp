@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tera/base/error.h"
@@ -64,6 +65,40 @@ TEST(Normalizer, ManyMarksDoNotTakeForever) {
   EXPECT_EQ(text.substr(0, 5), "\u1ea1\u0323");
 }
 
+// Long runs are handed on in parts, which must not show.
+TEST(Normalizer, LongRunsComeOutAsShortOnes) {
+  const std::vector<std::string> units = {"\ufdfa", "\u1100\u1161\u11a8", "e\u0323\u0301", "e\u0301\u0323", "\uac01",
+                                          "\u00e9"};
+  for (const NormalForm form : {NormalForm::nfc, NormalForm::nfd, NormalForm::nfkc, NormalForm::nfkd})
+    for (const std::string& unit : units) {
+      std::string one = unit, many, expected;
+      to_normal_form(form, one);
+      for (int i = 0; i < 5000; ++i) {
+        many += unit;
+        expected += one;
+      }
+      const std::string all = many;
+      to_normal_form(form, many);
+      EXPECT_TRUE(many == expected) << unit;
+      EXPECT_EQ(start_in_normal_form(form, all, unit.size()), one.size()) << unit;
+      EXPECT_EQ(start_in_normal_form(form, all, 4000 * unit.size()), 4000 * one.size()) << unit;
+    }
+}
+
+// All that is dropped behind a character stands for its place, however much that is.
+TEST(Normalizer, FirstPlaceWithMuchThatIsDropped) {
+  const json drops_0x01{{"type", "Precompiled"}, {"precompiled_charsmap", "EAAAAAAIAAAAAAAAAAAAgAEFAAAA"}};
+  const auto normalizer = make_normalizer(drops_0x01, "normalizer");
+  for (const std::size_t count : {10U, 32'767U, 32'768U, 70'000U, 3'000'000U}) {
+    const std::string before = "a" + std::string(count, '\x01') + "bc";
+    for (const auto& [start, after] : {std::pair<std::size_t, std::size_t>{1, 1}, {count + 1, 1}, {count + 2, 2}}) {
+      std::string text = before;
+      EXPECT_EQ(normalizer->apply(text, start), after) << count;
+      EXPECT_TRUE(text == "abc") << count;
+    }
+  }
+}
+
 TEST(Normalizer, NullIsNone) { EXPECT_EQ(make_normalizer(nullptr, "normalizer"), nullptr); }
 
 TEST(Normalizer, NamesWhatIsWrong) {
@@ -80,6 +115,7 @@ TEST(Normalizer, NamesWhatIsWrong) {
             "file: normalizer.precompiled_charsmap is no base64");
   EXPECT_EQ(message_for({{"type", "Precompiled"}, {"precompiled_charsmap", "/////w=="}}),
             "file: normalizer.precompiled_charsmap tells of 4294967295 bytes of trie and has 4 bytes in all");
+  EXPECT_EQ(message_for({{"type", "Prepend"}, {"prepend", ""}}), "file: normalizer.prepend is empty");
   EXPECT_NE(message_for({{"type", "Replace"}, {"pattern", {{"Regex", "a("}}}, {"content", ""}}), "");
   EXPECT_NE(message_for({{"type", "Replace"}, {"pattern", "a"}, {"content", ""}}), "");
 }
