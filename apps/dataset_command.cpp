@@ -68,6 +68,8 @@ SampleRange parse_range(const std::string& text) {
   const std::string_view view(text);
   const SampleRange range{parse_end(text, view.substr(0, colon), 0), parse_end(text, view.substr(colon + 1), no_end)};
   require_user(range.begin <= range.end, "--samples {}: the first sample comes after the last", text);
+  require_user(range.begin < range.end, "--samples {}: an empty range; B is the sample after the last, {}:{} is one",
+               text, range.begin, range.begin + 1);
   return range;
 }
 
@@ -142,10 +144,9 @@ void print_samples(const DatasetOptions& options) {
   const LoadedConfig loaded = load_config(options.file, options.overrides, find_stored_run);
   const Setup setup = resolve(loaded.config, Purpose::inspect, &loaded.origins, smallest_world(loaded.config));
   const auto dataset = make_split(setup, split);
-  if (!dataset) return;
-  require_user(range.begin == 0 || range.begin == range.end || range.begin < dataset->samples(),
-               "--samples {} is beyond the end: the {} split has {} samples", options.samples, name_of(split),
-               dataset->samples());
+  require_user(dataset && dataset->samples() > 0, "--split {}: this split has no samples", name_of(split));
+  require_user(range.begin < dataset->samples(), "--samples {} is beyond the end: the {} split has {} samples",
+               options.samples, name_of(split), dataset->samples());
   range.end = std::min(range.end, dataset->samples());
   require_user(range.end != no_end, "mock data has no end; say which samples: --samples A:B");
   const auto tokenizer = make_tokenizer(setup);

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -70,6 +71,8 @@ void add_ids(const IndexedDataset& data, const Options& options, Rows& rows) {
   const auto tokenizer = options.tokenizer.given() ? options.tokenizer.make() : nullptr;
   const IdRange ids = id_range(data);
   require_user(ids.smallest >= 0, "{}.bin: a token id is {}; none may be below 0", data.prefix(), ids.smallest);
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  require_user(ids.largest <= most, "{}.bin: a token id is {}; none may be above {}", data.prefix(), ids.largest, most);
   if (tokenizer)
     require_user(ids.largest < tokenizer->vocab_size(),
                  "{}.bin: the largest token id is {}, outside the vocabulary of {} that this tokenizer has",

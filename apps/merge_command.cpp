@@ -25,7 +25,7 @@ void merge(const MergeOptions& options) {
   Log log;
   const auto output =
       merge_datasets(options.inputs, options.output_prefix, [&](std::uint64_t bytes, std::uint64_t total) {
-        if (stop.asked()) throw Interrupted("interrupted; no dataset was written");
+        if (stop.asked()) throw Interrupted("interrupted; no dataset was written", stop.signal());
         ProgressLine line;
         put_bar(line, total == 0 ? 1.0 : static_cast<double>(bytes) / static_cast<double>(total));
         line.put(" {:.0f} of {:.0f} MB", static_cast<double>(bytes) / 1e6, static_cast<double>(total) / 1e6);

@@ -81,7 +81,8 @@ void run_preprocess(const Options& options) {
       .progress =
           [&](const PreprocessProgress& progress) {
             if (stop.asked())
-              throw Interrupted(fmt::format("interrupted after {} lines; no dataset was written", progress.lines));
+              throw Interrupted(fmt::format("interrupted after {} lines; no dataset was written", progress.lines),
+                                stop.signal());
             display.show(progress);
           },
       .skipped = [&](const std::string& line) { log.warn("skipped: {}", line); },

@@ -126,7 +126,7 @@ int run_and_report(int argc, char** argv) {
     return error.status();
   } catch (const Interrupted& error) {
     report(error.what());
-    return Interrupted::status;
+    return error.status();
   } catch (const UserError& error) {
     report(error.what());
     return users_mistake;

@@ -223,7 +223,7 @@ WordCounts count_words(TextFeed& feed, const BpeTrainOptions& options, FunctionR
 void train(TrainArguments arguments) {
   StopRequest stop;  // before there are other threads
   const auto go_on = [&] {
-    if (stop.asked()) throw Interrupted("interrupted; no tokenizer was written");
+    if (stop.asked()) throw Interrupted("interrupted; no tokenizer was written", stop.signal());
   };
   check(arguments);
   check_output(arguments.output);

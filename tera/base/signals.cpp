@@ -59,6 +59,7 @@ void StopRequest::take_signals() {
     if (!collecting_ || (asked_ && number == SIGINT && Clock::now() - first >= impatience)) end_process(number);
     if (asked_) continue;
     first = Clock::now();
+    signal_ = number;
     asked_ = true;
     const std::lock_guard lock(mutex_);
     const ssize_t written = ::write(STDERR_FILENO, notice_.data(), notice_.size());

@@ -11,12 +11,15 @@
 
 namespace tera {
 
-// The user asked to stop before all was done; tera prints the message and exits with `status`, as shells do for a
-// program that Ctrl-C ended.
+// The user asked to stop before all was done; tera prints the message and exits with status(), as shells do for a
+// program that the signal ended.
 class Interrupted : public std::runtime_error {
  public:
-  static constexpr int status = 130;
-  using std::runtime_error::runtime_error;
+  Interrupted(const std::string& message, int signal) : std::runtime_error(message), signal_(signal) {}
+  int status() const { return 128 + signal_; }
+
+ private:
+  int signal_;
 };
 
 // While it lives, a thread of its own takes every SIGINT, SIGTERM, SIGHUP and SIGUSR1. Until collect() they end the
@@ -36,7 +39,8 @@ class StopRequest {
   void collect() { collecting_ = true; }
   // What to say on standard error when the first signal has come; until then nothing.
   void announce(std::string notice);
-  bool asked() const { return asked_; }  // since collect()
+  bool asked() const { return asked_; }   // since collect()
+  int signal() const { return signal_; }  // which one it was, where asked()
   const std::atomic<bool>& flag() const { return asked_; }
 
  private:
@@ -44,6 +48,7 @@ class StopRequest {
 
   sigset_t signals_, before_;
   std::atomic<bool> collecting_ = false, asked_ = false, over_ = false;
+  std::atomic<int> signal_ = 0;
   std::mutex mutex_;  // guards the next
   std::string notice_;
   std::thread taker_;

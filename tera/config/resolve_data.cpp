@@ -213,7 +213,9 @@ IndexedShape resolve_indexed(const RunConfig& config, Purpose purpose, Report& r
   if (dataset.kind == DatasetKind::indexed && (config.train.seed < 0 || config.train.seed > 0xffffffff))
     report.broken("train.seed", "must be from 0 to 4294967295 for dataset.kind=indexed, whose order it decides");
   IndexedShape shape = resolve_splits(dataset, report);
-  if (shape.blends[0].prefixes.empty() && purpose == Purpose::train)
+  const auto& train_paths = shape.own_paths ? dataset.train_data_path : dataset.data_path;
+  const auto& valid_paths = shape.own_paths ? dataset.valid_data_path : dataset.data_path;
+  if (train_paths.empty() && shape.blends[0].prefixes.empty() && purpose == Purpose::train)
     report.missing(shape.own_paths ? "dataset.train_data_path" : "dataset.data_path", "dataset.kind={} needs {}",
                    name_of(dataset.kind),
                    dataset.kind == DatasetKind::indexed ? "a prefix (of PREFIX.bin and PREFIX.idx) or a list of them"
@@ -221,7 +223,8 @@ IndexedShape resolve_indexed(const RunConfig& config, Purpose purpose, Report& r
   const BlendShape& valid = shape.blends[1];
   if (dataset.full_validation && !valid.weights.empty() && !(shape.own_paths && valid.prefixes.size() == 1))
     report.broken("dataset.full_validation", "each sample once is not possible in a blend with weights");
-  shape.valid_names = names_of_sets(dataset, valid, report);
+  const bool told = valid.prefixes.empty() && !valid_paths.empty();  // what is wrong with the paths
+  if (!told) shape.valid_names = names_of_sets(dataset, valid, report);
   return shape;
 }
 

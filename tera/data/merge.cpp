@@ -25,8 +25,10 @@ void check_output(std::span<const IndexedDataset> inputs, const std::string& out
 
 }  // namespace
 
-PreprocessReport::Output merge_datasets(std::span<const std::string> prefixes, const std::string& output_prefix,
+PreprocessReport::Output merge_datasets(std::span<const std::string> prefixes, std::string output_prefix,
                                         const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+  if (output_prefix.ends_with(".bin") || output_prefix.ends_with(".idx"))
+    output_prefix.resize(output_prefix.size() - 4);
   require_user(!prefixes.empty(), "--input names no dataset");
   std::vector<IndexedDataset> inputs;  // all are checked before anything is written
   std::uint64_t total = 0;

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <utility>
 
 #include "tera/base/error.h"
+#include "tera/data/compressed_input.h"
 #include "tera/data/jsonl_blocks.h"
 #include "tera/data/jsonl_line.h"
 
@@ -44,6 +46,18 @@ void for_each_line_of(const std::vector<std::string>& paths,
       fail_user("{}:{}: the line is longer than {} bytes, the most that is read", file, number + 1,
                 options.max_line_bytes);
     for_each_line(block.text(), [&](std::string_view line) { see(file, ++number, line); });
+  }
+}
+
+// All lines are read more than once, and by every rank: a pipe would be empty the second time.
+void check_regular(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    std::error_code ignored;  // what is not there is told by whoever opens it
+    const auto status = std::filesystem::status(path, ignored);
+    const bool other = std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+    require_user(path != CompressedInput::standard_input && !other,
+                 "{}: not a regular file; dataset.kind=sft reads its files several times, and so not from a pipe",
+                 path);
   }
 }
 
@@ -138,6 +152,7 @@ class LineEncoder {
 
 SftDataset::SftDataset(const Options& options, const Tokenizer& tokenizer) : begins_{0} {
   require(options.seq_length > 0, "a sequence of {} tokens cannot be read", options.seq_length);
+  check_regular(options.paths);
   std::int64_t lines = 0;
   for_each_line_of(options.paths, [&](const std::string&, std::int64_t, std::string_view) { ++lines; });
   // Rounded to even, as Megatron-LM cuts splits.

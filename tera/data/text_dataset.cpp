@@ -18,12 +18,17 @@ void check_ids(std::span<const std::int32_t> ids, std::int64_t vocab_size, const
 }
 
 // Which would train on the braces too.
-void check_not_json_lines(const std::string& path) {
-  for (const char* end : {".jsonl", ".jsonl.gz", ".jsonl.zst"})
+void check_not_json(const std::string& path) {
+  std::string name = path;
+  std::ranges::transform(name, name.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  for (const std::string_view packed : {".gz", ".zst"})
+    if (name.ends_with(packed)) name.resize(name.size() - packed.size());
+  for (const char* end : {".jsonl", ".ndjson", ".json"})
     require_user(
-        !path.ends_with(end),
-        "{}: dataset.kind=text reads plain text, and these are JSON Lines; make a dataset of them with tera "
-        "preprocess and read it with dataset.kind=indexed, or, if they are conversations, set dataset.kind=sft",
+        !name.ends_with(end),
+        "{}: dataset.kind=text reads plain text, and this is JSON; make a dataset of JSON Lines with tera preprocess "
+        "and read it with dataset.kind=indexed, or, if they are conversations, set dataset.kind=sft",
         path);
 }
 
@@ -33,7 +38,7 @@ TextCorpus::TextCorpus(const Options& options, const Tokenizer& tokenizer) {
   const std::int32_t eod = tokenizer.eod();
   check_ids(std::span(&eod, 1), options.vocab_size, "the tokenizer's end of document");
   const auto paths = find_text_files(options.paths);
-  for (const auto& path : paths) check_not_json_lines(path.string());
+  for (const auto& path : paths) check_not_json(path.string());
   for (const auto& path : paths) {
     const std::string text = read_text_file(path);
     const std::size_t before = tokens_.size();

@@ -12,6 +12,7 @@
 #include "tera/checkpoint/checkpoint_search.h"
 #include "tera/train/backend.h"
 #include "tera/train/config_changes.h"
+#include "tera/train/same_tokenizer.h"
 
 namespace tera {
 namespace {
@@ -101,6 +102,16 @@ void check_seed(const StartPoint& start, std::int64_t seed) {
                seed, start.checkpoint->folder().string(), stored, hint_for(start));
 }
 
+// Ids would mean something else from here on, and the next checkpoint would carry the wrong tokenizer.
+void check_tokenizer(const StartPoint& start, const RunConfig& config) {
+  const std::string other = other_tokenizer(*start.checkpoint, config);
+  require_user(
+      other.empty(),
+      "{}, which the model was trained with; go on with that one, or take the weights alone: checkpoint.load={} "
+      "and checkpoint.finetune=true{}",
+      other, start.checkpoint->folder().string(), start.is_in_save ? ", with another folder as checkpoint.save" : "");
+}
+
 // Weights that nobody trained yet, as an import makes them: there is nothing to go on with.
 bool has_weights_alone(const Checkpoint& checkpoint) {
   const auto is_state = [](const auto& tensor) { return tensor.first.starts_with("optimizer."); };
@@ -144,6 +155,7 @@ StartPoint find_start(const Setup& setup) {
   if (start.checkpoint && has_weights_alone(*start.checkpoint)) start.take = Checkpoint::Take::weights;
   if (!start.resumed()) return start;
   check_seed(start, setup.config.train.seed);
+  check_tokenizer(start, setup.config);
   start.progress = {.steps = start.checkpoint->step(), .consumed = start.checkpoint->source().consumed_samples};
   check_progress(start, setup.batch);
   if (const std::string changes = changes_since(start.checkpoint->config_yaml(), setup.config); !changes.empty())

@@ -100,9 +100,12 @@ void Trainer::run(StopRequest& stop) {
               setup_.batch.train_iters);
   while (done_ < setup_.batch.train_iters && !stopping_) {
     start_step(stop);
-    if (!report_late_) report_pending();
-    if (evaluation_is_due()) evaluate();
-    if (saver_ && saver_->is_due(done_)) save();
+    const bool evaluates = evaluation_is_due();
+    if (!report_late_ || evaluates) report_pending();
+    const bool last = stopping_ || done_ == setup_.batch.train_iters;
+    if (saver_ && (saver_->is_due(done_) || (last && evaluates && saver_->last_step() != done_))) save();
+    if (saver_ && last && evaluates) saver_->finish();  // whatever ends the evaluation, the run is safe
+    if (evaluates) evaluate(stop);
   }
   report_pending();
   step_.wait_for_weights();
@@ -199,12 +202,17 @@ bool Trainer::evaluation_is_due() const {
   return valid_batches_ && (done_ % setup_.config.train.eval_interval == 0 || done_ == setup_.batch.train_iters);
 }
 
-// Always the same first global batches of the validation data, so that values compare.
-void Trainer::evaluate() {
-  report_pending();
+// Always the same first global batches of the validation data, so that values compare: one that is not finished has
+// none. Nothing is evaluated after it.
+void Trainer::evaluate(const StopRequest& stop) {
   LossSum all;
   for (std::size_t i = 0; i < data_.valid.size(); ++i) {
-    const LossSum sum = evaluate(data_.valid[i]);
+    const LossSum sum = evaluate(data_.valid[i], stop);
+    if (!sum.whole) {
+      stopping_ = true;
+      log_.info("the evaluation after step {} was not finished: stopped on request", done_);
+      return;
+    }
     if (!set_losses_.empty()) set_losses_[i].loss = sum.mean();
     all.loss += sum.loss;
     all.targets += sum.targets;
@@ -214,7 +222,8 @@ void Trainer::evaluate() {
   for (auto& sink : sinks_) sink->eval(metrics);
 }
 
-Trainer::LossSum Trainer::evaluate(const ValidationSet& set) {
+// Votes to stop come with the losses of a batch.
+Trainer::LossSum Trainer::evaluate(const ValidationSet& set, const StopRequest& stop) {
   LossSum sum;
   for (std::int64_t i = 0; i < set.batches; ++i) {
     for (std::int64_t j = 0; j < setup_.batch.num_microbatches; ++j) {
@@ -222,7 +231,10 @@ Trainer::LossSum Trainer::evaluate(const ValidationSet& set) {
       sum.targets += batch.all_targets;
       step_.load(j, batch.rows, 0);
     }
-    sum.loss += step_.evaluate();
+    const TrainingStep::Evaluated batch = step_.evaluate(stop.asked());
+    sum.loss += batch.loss_sum;
+    sum.whole = batch.stop == 0 || i + 1 == set.batches;
+    if (!sum.whole) break;
   }
   return sum;
 }

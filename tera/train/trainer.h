@@ -41,8 +41,9 @@ class Trainer {
   // Saves when it is due and at the end; outlives the trainer's runs.
   void save_with(CheckpointSaver& saver) { saver_ = &saver; }
 
-  // Trains until train_iters, the time limit, or a request to stop; each after a whole step and the evaluation that is
-  // due after it. When any rank wants to stop, all do, after the same step.
+  // Trains until train_iters, the time limit, or a request to stop; each after a whole step. Where both are due, it is
+  // saved before it is evaluated; a request to stop ends an evaluation after a batch. When any rank wants to stop, all
+  // do, after the same step.
   void run(StopRequest& stop);
 
   TrainingStep& step() { return step_; }
@@ -67,10 +68,11 @@ class Trainer {
   struct LossSum {
     double loss = 0;
     std::int64_t targets = 0;
+    bool whole = true;  // nobody asked to stop meanwhile
     double mean() const { return loss / static_cast<double>(std::max<std::int64_t>(targets, 1)); }
   };
-  void evaluate();
-  LossSum evaluate(const ValidationSet& set);
+  void evaluate(const StopRequest& stop);
+  LossSum evaluate(const ValidationSet& set, const StopRequest& stop);
   void save();
   bool evaluation_is_due() const;
   void check_finite(const StepMetrics& metrics) const;

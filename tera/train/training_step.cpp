@@ -239,7 +239,7 @@ void TrainingStep::play_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& r
   replicas.training(false);
   pipeline.forward(evaluation_batch_, replicas);
   sum_losses(ops, evaluation_batch_.size());
-  ops.wait(layout_.groups.world.all_reduce(loss_sum_.rows(0, 1), Reduce::sum, ops.record()));
+  ops.wait(layout_.groups.world.all_reduce(loss_sum_.rows(0, 2), Reduce::sum, ops.record()));
 }
 
 void TrainingStep::forward_backward() { forward_backward(setup_.batch.num_microbatches); }
@@ -248,11 +248,13 @@ void TrainingStep::forward_backward(std::int64_t microbatches) { play(*ops_, *pi
 
 void TrainingStep::update(double lr) { play_update(*ops_, *replicas_, lr, ++updates_); }
 
-double TrainingStep::evaluate() {
+TrainingStep::Evaluated TrainingStep::evaluate(bool stop) {
+  const double vote = stop ? 1.0 : 0.0;
+  ops_->from_host(std::as_bytes(std::span(&vote, 1)), loss_sum_.rows(1, 2));
   play_evaluation(*ops_, *pipeline_, *replicas_);
-  double sum = 0;
-  ops_->to_host(loss_sum_.rows(0, 1), std::as_writable_bytes(std::span(&sum, 1)));
-  return sum;
+  std::array<double, 2> sums{};
+  ops_->to_host(loss_sum_.rows(0, 2), std::as_writable_bytes(std::span(sums)));
+  return {.loss_sum = sums[0], .stop = sums[1]};
 }
 
 TrainingStep::Reading TrainingStep::read_back(const Votes& votes) {

@@ -48,8 +48,11 @@ class TrainingStep {
   // With overlap_param_gather, weights may still be on their way after update(); blocks wait for them, others call
   // this.
   void wait_for_weights() { replicas_->wait_for_weights(); }
-  // Sum of the token losses of all loaded microbatches and ranks, without gradients.
-  double evaluate();
+  // Sum of the token losses of all loaded microbatches and ranks, without gradients; and how many ranks want to stop.
+  struct Evaluated {
+    double loss_sum = 0, stop = 0;
+  };
+  Evaluated evaluate(bool stop = false);
 
   // What this rank keeps of the model and the optimizer. Valid while bound.
   ModelState state() const { return {list_tensors(setup_.model), params_, &optimizer_}; }

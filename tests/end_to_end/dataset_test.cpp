@@ -58,9 +58,9 @@ TEST_F(DatasetCommand, PrintsSamplesInMegatronsOrder) {
   expect("--samples 5:6", 0, "{\"index\":5,\"tokens\":[45,46,47,99,30]}\n");
   expect("--samples :1", 0, "{\"index\":0,\"tokens\":[41,42,43,44,45]}\n");
   expect("--samples 6:100", 0, "{\"index\":6,\"tokens\":[24,25,99,10,11]}\n");
-  expect("--samples 7:7", 0, "");
-  expect("--split valid", 0, "");
-  expect("dataset.split=1,1 --split test", 0, "");
+  expect("--samples 6:6", 2, "tera: --samples 6:6: an empty range; B is the sample after the last, 6:7 is one\n");
+  expect("--split valid", 2, "tera: --split valid: this split has no samples\n");
+  expect("dataset.split=1,1 --split test", 2, "tera: --split test: this split has no samples\n");
 }
 
 TEST_F(DatasetCommand, PrintsWhatTheStepWouldSee) {

@@ -191,6 +191,35 @@ TEST_F(HfRuns, ARunGoesOnWhenTheFolderThatItBeganWithIsGone) {
   refused(train("model.hf=" + path("hf") + " checkpoint.save=" + path("elsewhere")), "there is no such folder");
 }
 
+// The checkpoint knows the files of its tokenizer, whatever they are called.
+TEST_F(HfRuns, ARunDoesNotGoOnWithAnotherTokenizer) {
+  folder_.write("text.txt", "the quick brown fox jumps over the lazy dog the quick brown fox jumps over the lazy dog");
+  std::string other = letters_tokenizer();
+  const std::size_t a = other.find("\"a\": 2");
+  other.replace(a, 6, "\"a\": 3").replace(other.find("\"b\": 3"), 6, "\"b\": 2");
+  folder_.write("other/tokenizer.json", other);
+  folder_.write("same/renamed.json", letters_tokenizer());
+  const std::string text = " dataset.kind=text dataset.split='1' dataset.data_path=" + path("text.txt") + own_model() +
+                           " model.vocab_size=512",
+                    save = " checkpoint.save=" + path("ck"), longer = " train.train_iters=4";
+  const auto tokenizer = [&](const std::string& name) {
+    return " tokenizer.tokenizer_type=HuggingFaceTokenizer tokenizer.tokenizer_model=" + path(name);
+  };
+  done(train(text + save + tokenizer("own")));
+  const std::string carried = path("ck/step_00000002/tokenizer.json");
+  for (const std::string& words : {save, " checkpoint.load=" + path("ck")}) {
+    refused(train(text + words + longer + tokenizer("other")),
+            "tokenizer.tokenizer_model=" + path("other") + " differs from " + carried);
+    refused(train(text + words + longer + " tokenizer.tokenizer_type=ByteTokenizer"),
+            "tokenizer.tokenizer_type=ByteTokenizer in place of " + carried);
+  }
+  refused(train(text + save + longer + tokenizer("other")), "with another folder as checkpoint.save");
+  done(train(text + " checkpoint.load=" + path("ck") + " checkpoint.finetune=true checkpoint.save=" + path("tuned") +
+             tokenizer("other")));
+  EXPECT_TRUE(contains(done(train(text + save + longer + tokenizer("same/renamed.json"))), "going on after step 2"));
+  EXPECT_TRUE(contains(done(train(text + save + " train.train_iters=6" + tokenizer("own"))), "going on after step 4"));
+}
+
 TEST_F(HfRuns, AnImportedModelIsTrainedWithoutDescribingItAgain) {
   done("import --model " + path("hf") + " --output " + path("imported"));
   fs::rename(folder_ / "hf", folder_ / "moved");

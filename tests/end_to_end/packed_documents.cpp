@@ -76,7 +76,7 @@ LossAndGradients play(const std::string& config, const Overrides& overrides, std
   };
   LossAndGradients result;
   load();
-  result.eval_loss = step.evaluate();
+  result.eval_loss = step.evaluate().loss_sum;
   step.forward_backward();
   result.gradients = read_gradients(step, *backend.ops);
   result.loss = step.result(step.read_back()).loss_sum;

@@ -112,7 +112,7 @@ TEST_F(Preprocess, AFileThatMayNotGrowIsTold) {
 
 TEST_F(Preprocess, InterruptedItLeavesNothing) {
   const std::string command = "preprocess --input - --output-prefix " + prefix() + " --tokenizer-type ByteTokenizer";
-  for (const std::string signal : {"INT", "TERM"}) {
+  for (const auto& [signal, status] : {std::pair<std::string, int>{"INT", 130}, {"TERM", 143}, {"HUP", 129}}) {
     // Lines, then silence: it waits for more when the signal comes.
     const Outcome outcome =
         run_shell("mkfifo " + prefix() + ".pipe; (cat " + source("bytes.jsonl") + "; sleep 20) > " + prefix() +
@@ -121,7 +121,7 @@ TEST_F(Preprocess, InterruptedItLeavesNothing) {
                   " $program; wait $program; echo status $?; kill $writer; rm " + prefix() + ".pipe");
     EXPECT_TRUE(contains(outcome.output, "out_text_document.bin.tmp")) << outcome.output;  // it was at work
     EXPECT_TRUE(contains(outcome.output, "tera: interrupted after")) << outcome.output;
-    EXPECT_TRUE(contains(outcome.output, "status 130")) << outcome.output;
+    EXPECT_TRUE(contains(outcome.output, "status " + std::to_string(status))) << outcome.output;
     EXPECT_EQ(folder_.files(), 0u);
   }
 }
@@ -136,10 +136,14 @@ TEST_F(Preprocess, MergedPartsEqualTheWhole) {
     return output + "_text_document";
   };
   const std::string a = part("a", whole.substr(0, cut)), b = part("b", whole.substr(cut));
-  const Outcome outcome = run_program("dataset merge --input " + a + " " + b + " --output-prefix " + prefix());
-  ASSERT_EQ(outcome.status, 0) << outcome.output;
-  EXPECT_TRUE(slurp(prefix() + ".bin") == slurp(golden / "bytes_plain_text_document.bin"));
-  EXPECT_TRUE(slurp(prefix() + ".idx") == slurp(golden / "bytes_plain_text_document.idx"));
+  for (const std::string end : {"", ".bin", ".idx"}) {
+    const Outcome outcome = run_program("dataset merge --input " + a + " " + b + " --output-prefix " + prefix() + end);
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    for (const std::string file : {".bin", ".idx"}) {
+      EXPECT_TRUE(slurp(prefix() + file) == slurp(golden / ("bytes_plain_text_document" + file)));
+      std::filesystem::remove(prefix() + file);
+    }
+  }
   const std::string wide = (golden / "numbers32_plain_text_document").string();
   const Outcome mixed = run_program("dataset merge --input " + a + " " + wide + " --output-prefix " + prefix() + "2");
   EXPECT_EQ(mixed.status, 2);
@@ -147,6 +151,20 @@ TEST_F(Preprocess, MergedPartsEqualTheWhole) {
   EXPECT_FALSE(std::filesystem::exists(prefix() + "2.bin"));
   EXPECT_EQ(run_program("dataset").status, 2);
   EXPECT_EQ(run_program("dataset merge --input " + a).status, 2);
+}
+
+// Numbers that are no ids of any tokenizer; there is no run, and so no key of one to name.
+TEST(Inspect, TellsIdsThatAreTooLarge) {
+  const TempFolder folder;
+  const std::string prefix = (folder / "wide").string();
+  IndexedWriter writer(prefix, TokenType::i64);
+  writer.add_document(std::vector<std::int32_t>{1, 2});
+  writer.finish();
+  EXPECT_EQ(run_program("inspect " + prefix).status, 0);
+  std::fstream(prefix + ".bin", std::ios::in | std::ios::out | std::ios::binary).write("\1\0\0\0\1\0\0\0", 8);
+  const Outcome outcome = run_program("inspect " + prefix);
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.output, "tera: " + prefix + ".bin: a token id is 4294967297; none may be above 2147483647\n");
 }
 
 TEST(Inspect, DescribesADataset) {

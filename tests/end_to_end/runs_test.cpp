@@ -75,6 +75,29 @@ TEST_F(Runs, AnInterruptEndsAfterTheStep) {
   EXPECT_EQ(checkpoint.step(), static_cast<std::int64_t>(loss_column(run).size()));
 }
 
+// These evaluations would take hours; what they are of is on the disk before they begin.
+TEST_F(Runs, AnInterruptedEvaluationLosesNothing) {
+  int number = 0;
+  for (const std::string when : {"train.train_iters=2", "train.train_iters=2 checkpoint.async_save=true --ranks 2",
+                                 "train.train_iters=100 train.eval_interval=2 checkpoint.save_interval=2 --ranks 2"}) {
+    SCOPED_TRACE(when);
+    const fs::path run = folder_ / fmt::format("run{}", ++number), save = run / "saved";
+    const Outcome outcome = run_program(
+        fmt::format("train {} run.dir={} checkpoint.save={} train.eval_iters=100000000 scheduler.lr_warmup_iters=0 {} "
+                    "& for i in $(seq 200); do [ -e "
+                    "{}/latest ] && break; sleep 0.05; done; sleep 0.2; kill -INT $!; for i in $(seq 200); do kill -0 "
+                    "$! || break; sleep 0.05; done; kill -KILL $!; wait $!; echo status $?",
+                    config("tiny"), run.string(), save.string(), when, save.string()));
+    EXPECT_NE(outcome.output.find("the evaluation after step 2 was not finished: stopped on request"),
+              std::string::npos)
+        << outcome.output.substr(0, 2000);
+    EXPECT_NE(outcome.output.find("status 0"), std::string::npos) << outcome.output.substr(0, 2000);
+    EXPECT_EQ(Checkpoint(save).step(), 2);
+    EXPECT_EQ(loss_column(run).size(), 2u);
+    EXPECT_TRUE(column(run, "eval_loss").empty());
+  }
+}
+
 TEST_F(Runs, SaysThatNothingIsSaved) {
   const std::string run = (folder_ / "run").string();
   const Outcome outcome = run_program(fmt::format(

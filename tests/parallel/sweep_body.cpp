@@ -165,7 +165,7 @@ void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result)
   };
   count_from_here();
   const std::int64_t counted = feeder.load_largest();
-  const double initial = step.evaluate() / static_cast<double>(counted);
+  const double initial = step.evaluate().loss_sum / static_cast<double>(counted);
   if (first_rank) result.initial_loss = initial;
   for (int i = 0; i < steps; ++i) {
     const std::int64_t targets = feeder.load_next();

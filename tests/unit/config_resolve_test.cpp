@@ -433,6 +433,15 @@ TEST(ResolveRunRules, DataAndFolders) {
     sets(c);
     c.dataset.valid_data_path = {"0.5", "b", "0.5", "c"};
   });
+  expect_broken("dataset.data_path", "come in pairs", [](RunConfig& c) {
+    c.dataset.kind = DatasetKind::indexed;
+    c.dataset.data_path = {"a", "0.3"};
+  });
+  expect_broken("dataset.valid_data_path", "come in pairs", [&](RunConfig& c) {
+    sets(c);
+    c.dataset.valid_data_path = {"a", "0.3"};
+    c.dataset.validation_set_names = {"one"};
+  });
   RunConfig named = small();
   sets(named);
   named.dataset.validation_set_names = {"one", "two"};

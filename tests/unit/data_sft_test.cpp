@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "tera/base/error.h"
 #include "tera/data/batch_loader.h"
@@ -153,6 +154,17 @@ class FramingTokenizer final : public Tokenizer {
   std::int32_t eod() const override { return 0; }
   std::int32_t pad() const override { return -1; }
 };
+
+TEST_F(SftData, RefusesWhatCanBeReadOnlyOnce) {
+  const std::string pipe = (folder_ / "pipe.jsonl").string();
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {pipe, std::string("-"), std::string("/dev/null")}) {
+    const std::string message = message_of<UserError>([&] {
+      SftDataset({.paths = {path}, .seq_length = 8, .vocab_size = vocab_, .format = brackets}, ByteTokenizer());
+    });
+    EXPECT_TRUE(message.starts_with(path + ": not a regular file; dataset.kind=sft")) << message;
+  }
+}
 
 TEST_F(SftData, RefusesTokenizersThatFrameEveryText) {
   const auto path = folder_.write("chat.jsonl", two_conversations);

@@ -102,7 +102,7 @@ TEST(TextCorpus, RefusesWhatTheModelCannotTake) {
   EXPECT_TRUE(contains(message, "/1 gives the token id 195") && contains(message, "128")) << message;
   folder.write("1", std::string("a\0b", 3));
   EXPECT_TRUE(contains(message_of<UserError>([&] { TextCorpus(options, ByteTokenizer()); }), "/1: byte 1"));
-  for (const char* name : {"a.jsonl", "b/a.jsonl.gz", "a.jsonl.zst"}) {
+  for (const char* name : {"a.jsonl", "b/a.jsonl.gz", "a.jsonl.zst", "a.JSONL", "a.json", "a.ndjson", "a.Json.GZ"}) {
     const auto lines = folder.write(name, "{\"text\":\"a\"}\n");
     const std::string refused = message_of<UserError>([&] { TextCorpus(options, ByteTokenizer()); });
     EXPECT_TRUE(contains(refused, lines.string() + ": ") && contains(refused, "tera preprocess")) << refused;
