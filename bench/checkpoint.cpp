@@ -1,7 +1,7 @@
 // How fast a checkpoint is written and read, against dd with direct I/O on the same disk, in turns; and how long an
 // asynchronous save stops the step, against a copy of the same bytes.
 //
-//   checkpoint_bench FOLDER [MIB [ROUNDS]]
+//   checkpoint_bench FOLDER [MIB [ROUNDS [cpu|cuda]]]
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -53,14 +53,38 @@ void forget(const fs::path& path) {
   fail_user("{}: the system keeps it in memory", path.string());
 }
 
-// The best of all rounds, in seconds.
+// Seconds of one thing, turn by turn.
+class Turns {
+ public:
+  template <class Body>
+  void time(Body&& body) {
+    const auto begin = Clock::now();
+    body();
+    seconds_.push_back(seconds_since(begin));
+  }
+  double best() const { return *std::ranges::min_element(seconds_); }
+  double median() const {
+    std::vector<double> sorted = seconds_;
+    std::ranges::sort(sorted);
+    const std::size_t half = sorted.size() / 2;
+    return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+  }
+
+ private:
+  std::vector<double> seconds_;
+};
+
 struct Times {
-  double dd_write = 1e9, save = 1e9, dd_read = 1e9, load = 1e9, load_unverified = 1e9, copy = 1e9, stop = 1e9;
+  Turns dd_write, save, dd_read, load, load_unverified, copy, stop;
 };
 
 class Bench {
  public:
-  Bench(fs::path folder, std::int64_t mebibytes) : folder_(std::move(folder)), params_(DType::f32) {
+  Bench(const fs::path& folder, std::int64_t mebibytes, DeviceChoice device)
+      : plain_(folder / "plain"),
+        saved_(folder / "saved"),
+        backend_(make_backend({.device = device})),
+        params_(DType::f32) {
     constexpr std::int64_t columns = 4096, rows = 4096;  // 64 MiB each
     for (std::int64_t i = 0; i * 64 < mebibytes; ++i) {
       const std::string name = fmt::format("weight{:03d}", i);
@@ -78,104 +102,108 @@ class Bench {
     params_.initialize(*backend_.ops, 1);
   }
 
-  void round(Times& best) {
-    const auto time = [](double& least, auto&& body) {
-      const auto begin = Clock::now();
-      body();
-      least = std::min(least, seconds_since(begin));
-    };
-    const fs::path plain = folder_ / "plain", saved = folder_ / "saved";
-    const std::uint64_t blocks = bytes_ >> 23;
-    const auto write_plain = [&] {
-      time(best.dd_write, [&] {
-        shell(fmt::format("dd if=/dev/zero of={} bs=8M count={} oflag=direct conv=fsync", plain.string(), blocks));
-      });
-    };
-    const auto read_plain = [&] {
-      time(best.dd_read, [&] { shell(fmt::format("dd if={} of=/dev/null bs=8M iflag=direct", plain.string())); });
-    };
-    // Disks that are fast for a while and then slow serve best who comes first.
-    const bool plain_first = round_++ % 2 == 0;
-    if (plain_first) write_plain();
-    time(best.save,
-         [&] { save_checkpoint(saved, {.step = 1, .config_yaml = "x"}, params_, *backend_.ops, *backend_.device); });
-    if (!plain_first) write_plain();
-    if (plain_first) read_plain();
-    load(best, time, saved);
-    if (!plain_first) read_plain();
-    asynchronous(best, time);
-    fs::remove(plain);
-    fs::remove_all(saved);
+  // A disk that is fast for a while and then slow serves best who comes first: dd and tera take turns at coming first,
+  // and writing and reading are turns of their own.
+  void run(Times& times, int rounds) {
+    for (int round = 0; round < rounds; ++round)
+      in_turn(
+          round, [&] { write_plain(times.dd_write); }, [&] { save(times.save); });
+    for (int round = 0; round < rounds; ++round)
+      in_turn(
+          round, [&] { read_plain(times.dd_read); }, [&] { load(times.load, VerifyShare{}); });
+    for (int round = 0; round < rounds; ++round) load(times.load_unverified, std::nullopt);
+    fs::remove(plain_);
+    asynchronous(times, rounds);
+    fs::remove_all(saved_);
   }
 
   std::size_t bytes() const { return bytes_; }
 
  private:
-  template <class Time>
-  void load(Times& best, Time&& time, const fs::path& saved) {
-    const fs::path file = saved / "step_00000001" / RankFile::name(0);
-    for (double* least : {&best.load, &best.load_unverified}) {
-      forget(file);
-      time(*least, [&] {
-        const Checkpoint checkpoint(saved);
-        std::optional<VerifyShare> verified;
-        if (least == &best.load) verified.emplace();
-        checkpoint.load(ModelState(list_tensors(params_), params_), Checkpoint::Take::weights, *backend_.ops, verified);
-      });
-    }
+  template <class First, class Second>
+  static void in_turn(int round, First&& first, Second&& second) {
+    if (round % 2 == 0) first();
+    second();
+    if (round % 2 != 0) first();
   }
 
-  template <class Time>
-  void asynchronous(Times& best, Time&& time) {
+  void write_plain(Turns& turns) {
+    fs::remove(plain_);
+    turns.time([&] {
+      shell(fmt::format("dd if=/dev/zero of={} bs=8M count={} oflag=direct conv=fsync", plain_.string(), bytes_ >> 23));
+    });
+  }
+
+  void read_plain(Turns& turns) {
+    turns.time([&] { shell(fmt::format("dd if={} of=/dev/null bs=8M iflag=direct", plain_.string())); });
+  }
+
+  void save(Turns& turns) {
+    fs::remove_all(saved_);
+    turns.time(
+        [&] { save_checkpoint(saved_, {.step = 1, .config_yaml = "x"}, params_, *backend_.ops, *backend_.device); });
+  }
+
+  void load(Turns& turns, const std::optional<VerifyShare>& verified) {
+    forget(saved_ / "step_00000001" / RankFile::name(0));
+    turns.time([&] {
+      Checkpoint(saved_).load(ModelState(list_tensors(params_), params_), Checkpoint::Take::weights, *backend_.ops,
+                              verified);
+    });
+  }
+
+  void asynchronous(Times& times, int rounds) {
     const std::unique_ptr<Comm> alone = make_self_comm(*backend_.ops);
-    CheckpointWriter writer({.root = folder_ / "saved", .async = true},
+    CheckpointWriter writer({.root = saved_, .async = true},
                             {.world = *alone, .ops = *backend_.ops, .device = *backend_.device},
                             ModelState(list_tensors(params_), params_));
-    for (std::int64_t step = 2; step < 4; ++step) {  // the first touches the memory of the copy
-      double& least = step == 2 ? first_stop_ : best.stop;
-      time(least, [&] { writer.save({.step = step, .config_yaml = "x"}); });
-      writer.finish();
-    }
     const Tensor from = params_.buckets()[0].weight;
-    if (copy_.empty()) copy_ = backend_.device->allocate_host(from.bytes());
-    for (int turn = 0; turn < 2; ++turn) time(best.copy, [&] { backend_.ops->to_host(from, copy_); });
+    const std::span<std::byte> to = backend_.device->allocate_host(from.bytes());
+    Turns untimed;  // the first of each touches the memory of its copy
+    for (int round = 0; round <= rounds; ++round) {
+      (round == 0 ? untimed : times.stop).time([&] { writer.save({.step = round + 2, .config_yaml = "x"}); });
+      writer.finish();
+      (round == 0 ? untimed : times.copy).time([&] { backend_.ops->to_host(from, to); });
+    }
   }
 
-  fs::path folder_;
-  Backend backend_ = make_backend({.device = DeviceChoice::cpu});
+  fs::path plain_, saved_;
+  Backend backend_;
   ParamStore params_;
   std::size_t bytes_ = 0;
-  double first_stop_ = 1e9;
-  int round_ = 0;
-  std::span<std::byte> copy_;
 };
 
-void print(const Times& best, std::size_t bytes) {
+void print(const Times& times, std::size_t bytes) {
   const double size = static_cast<double>(bytes) / 1e9;
-  fmt::print("{:.2f} GB, best of all rounds\n", size);
-  const auto line = [&](const char* what, double seconds, double roof) {
-    fmt::print("{:<44} {:>8.3f} s {:>8.2f} GB/s {:>6.0f} %\n", what, seconds, size / seconds, 100 * roof / seconds);
+  fmt::print("{:.2f} GB {:>55} {:>31}\n", size, "median", "best");
+  const auto line = [&](const char* what, const Turns& turns, const Turns& roof) {
+    fmt::print("{:<42}", what);
+    for (const auto& [seconds, limit] : {std::pair{turns.median(), roof.median()}, {turns.best(), roof.best()}})
+      fmt::print(" {:>8.3f} s {:>6.2f} GB/s {:>5.0f} %", seconds, size / seconds, 100 * limit / seconds);
+    fmt::print("\n");
   };
-  line("dd oflag=direct conv=fsync", best.dd_write, best.dd_write);
-  line("save: written, synced and published", best.save, best.dd_write);
-  line("dd iflag=direct", best.dd_read, best.dd_read);
-  line("load, checksums compared, nothing cached", best.load, best.dd_read);
-  line("load without checksums, nothing cached", best.load_unverified, best.dd_read);
-  line("copy to the host", best.copy, best.copy);
-  line("asynchronous save: the step stops for", best.stop, best.copy);
+  line("dd oflag=direct conv=fsync", times.dd_write, times.dd_write);
+  line("save: written, synced and published", times.save, times.dd_write);
+  line("dd iflag=direct", times.dd_read, times.dd_read);
+  line("load, checksums compared, nothing cached", times.load, times.dd_read);
+  line("load without checksums, nothing cached", times.load_unverified, times.dd_read);
+  line("copy to the host", times.copy, times.copy);
+  line("asynchronous save: the step stops for", times.stop, times.copy);
 }
 
 }  // namespace
 }  // namespace tera
 
 int main(int count, char** words) try {
-  tera::require_user(count >= 2, "usage: checkpoint_bench FOLDER [MIB [ROUNDS]]");
+  tera::require_user(count >= 2, "usage: checkpoint_bench FOLDER [MIB [ROUNDS [cpu|cuda]]]");
   const std::filesystem::path folder = std::filesystem::path(words[1]) / "tera-checkpoint-bench";
   std::filesystem::create_directories(folder);
-  tera::Bench bench(folder, count > 2 ? std::atoll(words[2]) : 1024);
-  tera::Times best;
-  for (int round = 0; round < (count > 3 ? std::atoi(words[3]) : 3); ++round) bench.round(best);
-  tera::print(best, bench.bytes());
+  const bool cuda = count > 4 && std::string_view(words[4]) == "cuda";
+  tera::Bench bench(folder, count > 2 ? std::atoll(words[2]) : 1024,
+                    cuda ? tera::DeviceChoice::cuda : tera::DeviceChoice::cpu);
+  tera::Times times;
+  bench.run(times, count > 3 ? std::max(std::atoi(words[3]), 1) : 5);
+  tera::print(times, bench.bytes());
   std::filesystem::remove_all(folder);
   return 0;
 } catch (const std::exception& error) {

@@ -27,6 +27,8 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
+constexpr std::size_t direct_block_bytes = 4096;  // what direct I/O asks of addresses, places and sizes
+
 // False only if nothing is there; a UserError if that cannot be told (a path too long, a folder that cannot be read).
 bool path_exists(const std::filesystem::path& path);
 

@@ -17,8 +17,6 @@
 namespace tera {
 namespace {
 
-constexpr std::size_t block_bytes = 4096;  // what direct I/O asks of addresses, places and sizes
-
 [[noreturn]] void fail_to_write(const std::filesystem::path& path, int reason) {
   fail_user("cannot write {}: {}", path.string(), std::generic_category().message(reason));
 }
@@ -118,7 +116,7 @@ std::uint32_t StreamFile::write(Make make) {
 }
 
 void StreamFile::append(std::span<const std::byte> bytes) {
-  const std::size_t blocks = direct_ ? bytes.size() / block_bytes * block_bytes : bytes.size();
+  const std::size_t blocks = direct_ ? bytes.size() / direct_block_bytes * direct_block_bytes : bytes.size();
   write_fully(bytes.first(blocks));
   if (blocks == bytes.size()) return;
   write_through_cache();  // the end of the file

@@ -13,9 +13,10 @@ namespace tera {
 namespace {
 
 constexpr std::size_t most_threads = 3, most_slots = 6;
-constexpr std::size_t block_bytes = 4096;  // what direct I/O asks of addresses, places and sizes
 
-std::size_t whole_blocks(std::size_t bytes) { return (bytes + block_bytes - 1) / block_bytes * block_bytes; }
+std::size_t whole_blocks(std::size_t bytes) {
+  return (bytes + direct_block_bytes - 1) / direct_block_bytes * direct_block_bytes;
+}
 
 // False where the system cannot (a file system without direct I/O), or the file is not as long as it should be: the
 // usual way will say so. `out` has room for whole blocks.
@@ -29,7 +30,7 @@ bool read_past_cache(const FileDescriptor& file, std::uint64_t offset, std::span
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return false;
     done += static_cast<std::size_t>(n);
-    if (done < bytes && done % block_bytes != 0) return false;
+    if (done < bytes && done % direct_block_bytes != 0) return false;
   }
   return true;
 }
@@ -41,10 +42,10 @@ ReadAhead::ReadAhead(const Checkpoint& checkpoint, std::span<const Stretch> stre
   std::size_t largest = 0;
   for (const Stretch& stretch : stretches) largest = std::max(largest, stretch.bytes);
   for (Slot& slot : slots_) {
-    slot.memory.resize(whole_blocks(largest) + block_bytes);
+    slot.memory.resize(whole_blocks(largest) + direct_block_bytes);
     void* begin = slot.memory.data();
     std::size_t room = slot.memory.size();
-    std::align(block_bytes, whole_blocks(largest), begin, room);
+    std::align(direct_block_bytes, whole_blocks(largest), begin, room);
     slot.bytes = {static_cast<std::byte*>(begin), whole_blocks(largest)};
   }
   for (std::size_t i = 0; i < std::min(most_threads, stretches.size()); ++i) threads_.emplace_back([this] { work(); });

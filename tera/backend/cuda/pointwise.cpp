@@ -1,5 +1,7 @@
 #include "tera/backend/cuda/kernels/pointwise.cuh"
 
+#include <cmath>
+
 #include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
 
@@ -18,6 +20,10 @@ kernels::Curve curve_of(Activation kind) {
   }
   fail("activation {} has no CUDA kernel", static_cast<int>(kind));
 }
+
+// uniform_from_bits(bits) >= rate, asked of the bits: turning each into a float would cost more than drawing it. The
+// upper 24 bits count, and a float times a power of two is exact.
+std::uint32_t least_kept_bits(float rate) { return static_cast<std::uint32_t>(std::ceil(rate * 0x1p24f)) << 8; }
 
 }  // namespace
 
@@ -51,7 +57,7 @@ void CudaOps::do_dropout(const DropoutArgs& args) {
                                  .row_ids = args.rows.as<std::int64_t>(),
                                  .y = args.y.data,
                                  .key = args.key.seed,
-                                 .rate = args.rate,
+                                 .least_kept = least_kept_bits(args.rate),
                                  .kept = 1.0f / (1.0f - args.rate),
                                  .rows = args.x.dim(0),
                                  .width = args.x.dim(1)};

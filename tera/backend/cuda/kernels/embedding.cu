@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tera/backend/cuda/kernels/early_launch.cuh"
 #include "tera/backend/cuda/kernels/rows.cuh"
 
 namespace tera::cuda::kernels {
@@ -189,6 +190,7 @@ __device__ void sort_large(std::uint64_t* keys, std::uint64_t* spare, int count,
 }
 
 __global__ void __launch_bounds__(group_threads) group_rows(EmbeddingBackward args) {
+  let_next_start();
   __shared__ std::uint64_t tile[tile_keys];
   const Bucket bucket = count_keys(args);
   std::uint64_t* keys = args.keys + bucket.offset;
@@ -235,6 +237,7 @@ __device__ void add_rows(float (&sum)[N], const T* dy, std::int64_t width, std::
 // the others' blocks have nothing to do.
 template <class T, int N>
 __global__ void __launch_bounds__(sum_threads, 18) add_runs(EmbeddingBackward args) {
+  wait_for_kernel_before();
   const std::int64_t begin = blockIdx.x, width = args.width;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto key_at = [&](std::int64_t i) { return i >= 0 && i < args.rows ? args.keys[i] : no_key; };
@@ -280,16 +283,16 @@ cudaError_t launch_embedding_back(const EmbeddingBackward& args, cudaStream_t st
   if (args.rows == 0 || args.width == 0) return cudaSuccess;
   const std::int64_t buckets = std::min(divide_up(args.rows, rows_per_bucket), most_buckets);
   group_rows<<<static_cast<unsigned>(buckets), group_threads, 0, stream>>>(args);
-  with_type(args.scalar, [&](auto zero) {
+  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) return status;
+  return with_type(args.scalar, [&](auto zero) {
     using T = decltype(zero);
     const bool whole = aligned16<T>(args.dy, args.width) && aligned16<float>(args.dtable, args.width);
-    with_pack<T>(whole, [&](auto pack) {
+    return with_pack<T>(whole, [&](auto pack) {
       constexpr int N = decltype(pack)::value;
       const dim3 grid(static_cast<unsigned>(args.rows), static_cast<unsigned>(divide_up(args.width / N, sum_threads)));
-      add_runs<T, N><<<grid, sum_threads, 0, stream>>>(args);
+      return launch_early(add_runs<T, N>, grid, sum_threads, stream, args);
     });
   });
-  return cudaGetLastError();
 }
 
 }  // namespace tera::cuda::kernels

@@ -134,16 +134,16 @@ __device__ void draw_kept(const Dropout& args, std::int64_t row_id, std::int64_t
     const uint4 drawn = philox(args.key, row, block);
     const int word = static_cast<int>(column % 4);
     const std::uint32_t bits = word == 0 ? drawn.x : word == 1 ? drawn.y : word == 2 ? drawn.z : drawn.w;
-    kept[0] = uniform_from_bits(bits) >= args.rate;
+    kept[0] = bits >= args.least_kept;
   } else {
     static_assert(N % 4 == 0);
 #pragma unroll
     for (int j = 0; j < N; j += 4) {
       const uint4 drawn = philox(args.key, row, block + j / 4);
-      kept[j] = uniform_from_bits(drawn.x) >= args.rate;
-      kept[j + 1] = uniform_from_bits(drawn.y) >= args.rate;
-      kept[j + 2] = uniform_from_bits(drawn.z) >= args.rate;
-      kept[j + 3] = uniform_from_bits(drawn.w) >= args.rate;
+      kept[j] = drawn.x >= args.least_kept;
+      kept[j + 1] = drawn.y >= args.least_kept;
+      kept[j + 2] = drawn.z >= args.least_kept;
+      kept[j + 3] = drawn.w >= args.least_kept;
     }
   }
 }

@@ -34,7 +34,8 @@ struct Dropout {
   const std::int64_t* row_ids;  // [rows]
   void* y;
   std::uint64_t key;
-  float rate, kept;  // kept: 1 / (1 - rate)
+  std::uint32_t least_kept;  // an element is dropped when its random bits are below
+  float kept;                // 1 / (1 - rate)
   std::int64_t rows, width;
 };
 

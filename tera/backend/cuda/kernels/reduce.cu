@@ -1,5 +1,6 @@
 #include "tera/backend/cuda/kernels/reduce.cuh"
 
+#include "tera/backend/cuda/kernels/early_launch.cuh"
 #include "tera/backend/cuda/kernels/rows.cuh"
 
 namespace tera::cuda::kernels {
@@ -21,7 +22,8 @@ __device__ void add_pack(float (&sum)[N], const Pack<T, N>& pack) {
 
 // Eight blocks per multiprocessor: told of no number, the compiler saves registers and spreads the loads out.
 template <class T, int N>
-__global__ void __launch_bounds__(row_warps* warp_size, 8) sum_row_block(const ColumnSum args) {
+__global__ void __launch_bounds__(row_warps* warp_size, 8) sum_row_block(ColumnSum args) {
+  let_next_start();
   __shared__ float sums[row_warps][warp_size * N];  // [warp, column of this block]
   const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   const std::int64_t first_column = static_cast<std::int64_t>(blockIdx.x) * warp_size * N;
@@ -55,7 +57,8 @@ __global__ void __launch_bounds__(row_warps* warp_size, 8) sum_row_block(const C
 // Adds the partial rows to out: warp_size columns per block, every add_warps-th row per warp, then the warps in order.
 constexpr int add_warps = 16;
 
-__global__ void __launch_bounds__(add_warps* warp_size) add_partial_rows(const ColumnSum args) {
+__global__ void __launch_bounds__(add_warps* warp_size) add_partial_rows(ColumnSum args) {
+  wait_for_kernel_before();
   __shared__ float sums[add_warps][warp_size];
   const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * warp_size + lane;
@@ -112,7 +115,8 @@ __device__ void put_sum(const ScalarSum& args, double total) {
 }
 
 template <bool squares, bool aligned>
-__global__ void __launch_bounds__(sum_threads, 4) sum_elements(const ScalarSum args) {
+__global__ void __launch_bounds__(sum_threads, 4) sum_elements(ScalarSum args) {
+  let_next_start();
   __shared__ double shared[warp_size];
   const std::int64_t fours = args.n / 4, stride = static_cast<std::int64_t>(gridDim.x) * sum_threads;
   std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * sum_threads + threadIdx.x;
@@ -135,7 +139,8 @@ __global__ void __launch_bounds__(sum_threads, 4) sum_elements(const ScalarSum a
     args.partial[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(sum_threads) add_block_sums(const ScalarSum args) {
+__global__ void __launch_bounds__(sum_threads) add_block_sums(ScalarSum args) {
+  wait_for_kernel_before();
   __shared__ double shared[warp_size];
   double total = 0;
   for (std::int64_t i = threadIdx.x; i < args.blocks; i += sum_threads) total += args.partial[i];
@@ -165,9 +170,8 @@ cudaError_t launch_column_sum(const ColumnSum& args, cudaStream_t stream) {
       launch_row_blocks<T, 1>(args, stream);
   });
   if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) return status;
-  add_partial_rows<<<static_cast<unsigned>((args.width + warp_size - 1) / warp_size), add_warps * warp_size, 0,
-                     stream>>>(args);
-  return cudaGetLastError();
+  return launch_early(add_partial_rows, static_cast<unsigned>(divide_up(args.width, warp_size)), add_warps * warp_size,
+                      stream, args);
 }
 
 cudaError_t launch_scalar_sum(const ScalarSum& args, cudaStream_t stream) {
@@ -176,8 +180,7 @@ cudaError_t launch_scalar_sum(const ScalarSum& args, cudaStream_t stream) {
   else
     launch_sum<false>(args, stream);
   if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess || args.blocks == 1) return status;
-  add_block_sums<<<1, sum_threads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return launch_early(add_block_sums, 1, sum_threads, stream, args);
 }
 
 }  // namespace tera::cuda::kernels
