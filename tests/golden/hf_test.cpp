@@ -169,6 +169,20 @@ TEST(HfTraps, HeadSizeIsNotHiddenOverHeads) {
   EXPECT_NE(model.kv_channels, model.hidden_size / model.num_attention_heads);
 }
 
+// A turn leaves the length of a head as it is, so that the order of norm and RoPE shows only where the weights of the
+// two elements that turn together differ. With equal ones the golden logits above would be right in either order.
+TEST(HfTraps, QkNormWeightsTellItsOrderWithRope) {
+  const HfFolder folder(golden("qk_norm_before_rope"));
+  for (const char* name : {"self_attn.q_norm.weight", "self_attn.k_norm.weight"}) {
+    ASSERT_EQ(folder.tensors().at(layer0 + name).dtype, DType::f32);
+    std::vector<float> weight(10);
+    folder.read(layer0 + name, whole_box(shape(10)), std::as_writable_bytes(std::span(weight)));
+    float most = 0;
+    for (std::size_t i = 0; i < 5; ++i) most = std::max(most, std::abs(weight[i] - weight[i + 5]));
+    EXPECT_GT(most, 0.1F) << name;
+  }
+}
+
 // However many rows are behind the vocabulary, words keep their logits.
 TEST(HfTraps, VocabularyPadding) {
   const HfFolder folder(golden("sharded"));

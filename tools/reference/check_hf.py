@@ -20,7 +20,8 @@ from transformers import AutoModelForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 import golden_file
-from hf_cases import CASES, VOCABULARY, randomise
+from hf_cases import CASES, VOCABULARY
+from small_models import randomise
 
 BATCH, SEQUENCE = 2, 12
 LIMIT = 1e-4

@@ -12,15 +12,11 @@ from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCaus
                           Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 import golden_file
+from small_models import randomise, rope
 
 BATCH, SEQUENCE, VOCABULARY = 2, 32, 61
 SHAPE = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4,
              max_position_embeddings=40, rms_norm_eps=1e-5, attention_dropout=0.0, bos_token_id=None, eos_token_id=None)
-
-
-def rope(kind="default", theta=100.0, **scaling):
-    # A small base turns even the slowest pair of a small head by a good part of a circle within the sequence.
-    return {"rope_type": kind, "rope_theta": theta, **scaling}
 
 
 def llama(**changes):
@@ -71,19 +67,6 @@ CASES = {
     "qwen3": lambda: qwen3(num_key_value_heads=1, head_dim=16, rope_parameters=rope()),
 }
 PADDED = {"gpt2", "llama3", "qwen2", "mistral"}  # 61 rows become 64: padding must change nothing
-
-
-def randomise(model, generator):
-    """Draws every parameter again, large enough that gradients stand far above rounding."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            if name.endswith("norm.weight") or ".ln_" in name and name.endswith(".weight"):
-                parameter.copy_(1 + 0.3 * noise)
-            elif name.endswith(("embed_tokens.weight", "wte.weight", "wpe.weight")):
-                parameter.copy_(0.4 * noise)
-            else:
-                parameter.copy_(0.2 * noise)
 
 
 def draw_tokens(generator):

@@ -11,16 +11,12 @@ from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCaus
                           Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 import golden_file
+from small_models import rope
 
 VOCABULARY = 29
 SHAPE = dict(vocab_size=VOCABULARY, hidden_size=24, intermediate_size=20, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=40, rms_norm_eps=1e-5, attention_dropout=0.0,
              bos_token_id=None, eos_token_id=None)
-
-
-def rope(kind="default", theta=100.0, **scaling):
-    # A small base turns even the slowest pair of a small head by a good part of a circle within the sequence.
-    return {"rope_type": kind, "rope_theta": theta, **scaling}
 
 
 def make(family, config, **changes):
@@ -47,19 +43,6 @@ def gpt2(**changes):
     shape = dict(vocab_size=VOCABULARY, n_embd=24, n_layer=2, n_head=4, n_positions=40, resid_pdrop=0.0, embd_pdrop=0.0,
                  attn_pdrop=0.0, bos_token_id=None, eos_token_id=None)
     return GPT2LMHeadModel(GPT2Config(**(shape | changes)))
-
-
-def randomise(model, generator):
-    """Norm weights and biases too: ones and zeros would hide mistakes."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            if name.endswith("norm.weight") or ".ln_" in name and name.endswith(".weight"):
-                parameter.copy_(1 + 0.3 * noise)
-            elif name.endswith(("embed_tokens.weight", "wte.weight", "wpe.weight")):
-                parameter.copy_(0.4 * noise)
-            else:
-                parameter.copy_(0.2 * noise)
 
 
 # --- what folders look like
