@@ -155,6 +155,14 @@ TEST(CrossEntropyPartsOp, LossAndGradient) {
   }
 }
 
+TEST(CrossEntropyPartsOp, WideVocabularies) {
+  for (bool loss_only : {false, true}) {
+    play({DType::bf16, 2, {32064, 32064, 32064, 32064}, 128256, 2, loss_only});
+    play({DType::bf16, 2, {75968, 75968}, 151669, 2, loss_only});  // more than a GPU keeps of a row
+  }
+  play({DType::f16, 2, {64128, 64128}, 128256});
+}
+
 // On plain vectors: a matrix of logits, cut into parts.
 template <class T>
 struct Cut {

@@ -93,17 +93,69 @@ OpCase forward_case(const NormCase& c) {
   return op;
 }
 
-// Sum of dy * norm(x), whose derivatives the backward op must give.
-double weighted_norm(NormKind kind, const Values& x, const Values& weight, const Values& bias, const Values& dy) {
+// Rows so long that a GPU has other kernels for them: their gradients keep two packs per thread (4096 in f32, 5120
+// in bf16), or need two passes (5120 in f32, 12288).
+std::vector<NormCase> wide_cases() {
+  std::vector<NormCase> cases;
+  for (NormKind kind : {NormKind::layer_norm, NormKind::rms_norm})
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      for (std::int64_t width : {4096, 5120, 12288})
+        cases.push_back({.kind = kind, .dtype = dtype, .shape = shape(3, width)});
+      cases.push_back({.kind = kind, .dtype = dtype, .shape = shape(2, 5120), .row_gap = 8});
+    }
+  return cases;
+}
+
+// Sum of dy * norm(x) without bias, whose derivatives the backward op must give.
+double weighted_norm(NormKind kind, const Values& x, const Values& weight, const Values& dy) {
   double total = 0;
   const std::size_t width = weight.size();
   for (std::size_t row = 0; row < x.size() / width; ++row) {
     const Moments m = moments(kind, &x[row * width], width);
     for (std::size_t i = 0; i < width; ++i)
-      total += dy[row * width + i] * ((x[row * width + i] - m.mean) * m.rstd * weight[i] + bias[i]);
+      total += dy[row * width + i] * (x[row * width + i] - m.mean) * m.rstd * weight[i];
   }
   return total;
 }
+
+// Those derivatives in closed form, for rows too long for differences.
+struct NormGradient {
+  Values x;       // of all rows
+  Values weight;  // summed over rows
+};
+NormGradient norm_gradient(NormKind kind, const Values& x, const Values& weight, const Values& dy) {
+  const std::size_t width = weight.size();
+  const double inverse = 1 / static_cast<double>(width);
+  NormGradient gradient{Values(x.size()), Values(width)};
+  for (std::size_t begin = 0; begin < x.size(); begin += width) {
+    const Moments m = moments(kind, &x[begin], width);
+    const auto normed = [&](std::size_t i) { return (x[begin + i] - m.mean) * m.rstd; };
+    double mean_g = 0, mean_gx = 0;
+    for (std::size_t i = 0; i < width; ++i) {
+      const double g = dy[begin + i] * weight[i] * inverse;
+      if (kind == NormKind::layer_norm) mean_g += g;
+      mean_gx += g * normed(i);
+      gradient.weight[i] += dy[begin + i] * normed(i);
+    }
+    for (std::size_t i = 0; i < width; ++i)
+      gradient.x[begin + i] = m.rstd * (dy[begin + i] * weight[i] - mean_g - normed(i) * mean_gx);
+  }
+  return gradient;
+}
+
+Values norm_differences(NormKind kind, const Values& x, const Values& weight, const Values& dy) {
+  const std::size_t width = weight.size();
+  Values all;
+  for (std::size_t begin = 0; begin < x.size(); begin += width) {
+    const Values x_row(&x[begin], &x[begin] + width), dy_row(&dy[begin], &dy[begin] + width);
+    const auto f = [&](const Values& at) { return weighted_norm(kind, at, weight, dy_row); };
+    const Values row = finite_differences(f, x_row);
+    all.insert(all.end(), row.begin(), row.end());
+  }
+  return all;
+}
+
+constexpr std::int64_t widest_for_differences = 1000;
 
 enum class Fused { nothing, residual, in_place, no_weight };
 
@@ -146,21 +198,19 @@ OpCase backward_case(const NormCase& c, Fused fused) {
     ops.norm_back(args);
   });
   op.reference([=](Reference& r) {
-    const Values zero_bias(w, 0.0);
-    for (std::size_t row = 0; row < static_cast<std::size_t>(vectors); ++row) {
-      const Values x_row(&r[x][row * w], &r[x][row * w] + w), dy_row(&r[dy][row * w], &r[dy][row * w] + w);
-      const auto f = [&](const Values& at) { return weighted_norm(c.kind, at, r[weight], zero_bias, dy_row); };
-      const Values gradient = finite_differences(f, x_row);
-      const double cancel = 1 + std::abs(c.mean);
-      for (std::size_t i = 0; i < w; ++i) {
-        const double added = with_residual ? r[residual][row * w + i] : 0;
-        const double size = r[rstd][row] * (std::abs(dy_row[i] * r[weight][i]) + 4) * cancel;
-        r.expect(dx, row * w + i, gradient[i] + added, size + std::abs(added));
-      }
+    const bool wide = width > widest_for_differences;
+    const auto by_weight = [&](const Values& at) { return weighted_norm(c.kind, r[x], at, r[dy]); };
+    const NormGradient closed = wide ? norm_gradient(c.kind, r[x], r[weight], r[dy]) : NormGradient{};
+    const Values gradient = wide ? closed.x : norm_differences(c.kind, r[x], r[weight], r[dy]);
+    const Values dw = wide ? closed.weight : finite_differences(by_weight, r[weight]);
+    Values db(w, 0.0);
+    const double cancel = 1 + std::abs(c.mean);
+    for (std::size_t at = 0; at < r[x].size(); ++at) {
+      const double added = with_residual ? r[residual][at] : 0;
+      const double size = r[rstd][at / w] * (std::abs(r[dy][at] * r[weight][at % w]) + 4) * cancel;
+      r.expect(dx, at, gradient[at] + added, size + std::abs(added));
+      db[at % w] += r[dy][at];
     }
-    const auto by_weight = [&](const Values& at) { return weighted_norm(c.kind, r[x], at, zero_bias, r[dy]); };
-    const auto by_bias = [&](const Values& at) { return weighted_norm(c.kind, r[x], r[weight], at, r[dy]); };
-    const Values dw = finite_differences(by_weight, r[weight]), db = finite_differences(by_bias, zero_bias);
     for (std::size_t i = 0; i < w; ++i) {
       double size = 1;
       for (std::size_t row = 0; row < static_cast<std::size_t>(vectors); ++row)
@@ -181,6 +231,27 @@ TEST(NormOp, Backward) {
     if (c.mean != 0 && c.kind == NormKind::rms_norm) continue;
     for (Fused fused : {Fused::nothing, Fused::residual, Fused::in_place, Fused::no_weight})
       backward_case(c, fused).play();
+  }
+}
+
+TEST(NormOp, WideRows) {
+  for (const NormCase& c : wide_cases()) {
+    forward_case(c).play();
+    for (Fused fused : {Fused::nothing, Fused::in_place, Fused::no_weight}) backward_case(c, fused).play();
+  }
+}
+
+// The closed form is the derivative.
+TEST(NormOp, TheReferenceOfWideRowsFollowsTheDifferences) {
+  const Values x = normal_values(shape(3, 37), 1, 1.5, 0.5), dy = normal_values(shape(3, 37), 2);
+  const Values weight = normal_values(shape(37), 3, 0.3, 1);
+  for (NormKind kind : {NormKind::layer_norm, NormKind::rms_norm}) {
+    const NormGradient closed = norm_gradient(kind, x, weight, dy);
+    const Values by_x = norm_differences(kind, x, weight, dy);
+    const Values by_weight =
+        finite_differences([&](const Values& at) { return weighted_norm(kind, x, at, dy); }, weight);
+    for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(closed.x[i], by_x[i], 1e-6);
+    for (std::size_t i = 0; i < weight.size(); ++i) EXPECT_NEAR(closed.weight[i], by_weight[i], 1e-6);
   }
 }
 
