@@ -73,6 +73,7 @@ Section cuda_section() {
   Section section{
       "CUDA",
       {{"toolkit", info.toolkit},
+       {"built for", info.architectures + " (CMAKE_CUDA_ARCHITECTURES)"},
        {"driver", info.driver.empty() ? "none" : "serves CUDA " + info.driver},
        {"cublaslt", libraries.cublaslt.empty() ? "not found: a GPU cannot be used" : libraries.cublaslt},
        {"cudnn", libraries.cudnn.empty() ? "not found: attention by our own, slower kernels" : libraries.cudnn}}};

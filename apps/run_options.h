@@ -33,7 +33,9 @@ struct RunOptions {
     const LoadedConfig loaded = load_config(config, overrides, find_stored_run);
     RunConfig settled = settle(loaded.config);
     share_cores(settled.dist, launch);
-    return resolve(settled, purpose, &loaded.origins, launch.world);
+    Setup setup = resolve(settled, purpose, &loaded.origins, launch.world);
+    setup.warnings = device_warnings(loaded.config.dist);
+    return setup;
   }
 };
 

@@ -149,6 +149,7 @@ struct Setup {
   SplitShape split;
   IndexedShape indexed;
   std::string run_dir;
+  std::vector<std::string> warnings;  // what whoever starts the run should be told
   bool operator==(const Setup&) const = default;
 };
 

@@ -41,4 +41,8 @@ std::unique_ptr<WorkspaceRules> make_workspace_rules(const Setup& setup);
 // What `auto` stands for on this machine: dist.device, and with it mixed_precision.precision.
 RunConfig settle(RunConfig config);
 
+// For the log of a run: dist.device=auto means the CPU though a GPU, or a driver for one, is there. Else
+// none.
+std::vector<std::string> device_warnings(const DistConfig& written);
+
 }  // namespace tera

@@ -198,6 +198,7 @@ class RunOfRank {
               setup_.model.num_layers, setup_.model.hidden,
               static_cast<double>(trainer_->step().count_parameters()) / 1e6);
     log_.info("device: {}{}; data: {}", backend_.name, several ? " on each rank" : "", data_summary_);
+    for (const std::string& warning : setup_.warnings) log_.warn("{}", warning);
     for (const std::string& warning : data_warnings_) log_.warn("{}", warning);
     if (several) log_.info("{}", describe_layout(setup_));
     const auto largest = std::max_element(planned_bytes_.begin(), planned_bytes_.end());

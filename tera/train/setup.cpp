@@ -78,6 +78,13 @@ std::unique_ptr<WorkspaceRules> make_workspace_rules(const Setup& setup) {
   return std::make_unique<cpu::CpuWorkspaceRules>(thread_count(dist));
 }
 
+std::vector<std::string> device_warnings(const DistConfig& written) {
+  if (written.device != DeviceChoice::automatic || cuda::usable()) return {};
+  const std::string why = cuda::why_left_aside();
+  if (why.empty()) return {};
+  return {fmt::format("dist.device=auto: the GPU is not used, the CPU is: {} (dist.device=cpu if that is meant)", why)};
+}
+
 RunConfig settle(RunConfig config) {
   DeviceChoice& device = config.dist.device;
   Precision& precision = config.mixed_precision.precision;

@@ -5,6 +5,7 @@
 
 #include "tera/backend/cuda/cublaslt_api.h"
 #include "tera/backend/cuda/cudnn_attention.h"
+#include "tera/backend/cuda/gpu_facts.h"
 #include "tera/backend/cuda/kernels/probe.cuh"
 
 namespace tera::cuda {
@@ -25,7 +26,10 @@ GpuInfo query_gpu(int device, bool probe) {
   info.minor = properties.minor;
   info.memory_bytes = properties.totalGlobalMem;
   if (!probe) return info;
-  if (const cudaError_t status = kernels::probe(device); status != cudaSuccess)
+  const cudaError_t status = kernels::probe(device);
+  if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction)
+    info.problem = no_kernels_for(TERA_CUDA_ARCHITECTURES, info.major, info.minor);
+  else if (status != cudaSuccess)
     info.problem = cudaGetErrorString(status);
   return info;
 }
@@ -40,6 +44,7 @@ CudaInfo query_cuda(std::optional<int> probe_only) {
   CudaInfo info;
   info.built_in = true;
   info.toolkit = toolkit_version();
+  info.architectures = TERA_CUDA_ARCHITECTURES;
   int driver = 0;
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0) info.driver = version_text(driver);
   int count = 0;

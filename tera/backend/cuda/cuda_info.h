@@ -17,9 +17,10 @@ struct GpuInfo {
 
 struct CudaInfo {
   bool built_in = false;
-  std::string toolkit;  // version this program was built with, "13.0"
-  std::string driver;   // newest CUDA version the installed driver serves; empty without a driver
-  std::string problem;  // why there are no GPUs to use; empty when there are
+  std::string toolkit;        // version this program was built with, "13.0"
+  std::string architectures;  // those its kernels were compiled for, as CMake names them: "80-real, 90"
+  std::string driver;         // newest CUDA version the installed driver serves; empty without a driver
+  std::string problem;        // why there are no GPUs to use; empty when there are
   std::vector<GpuInfo> gpus;
 };
 

@@ -2,34 +2,21 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <string_view>
-
 #include "tera/backend/cuda/cublaslt_api.h"
 #include "tera/backend/cuda/cuda_device.h"
 #include "tera/backend/cuda/cuda_info.h"
 #include "tera/backend/cuda/cuda_ops.h"
+#include "tera/backend/cuda/gpu_facts.h"
 #include "tera/base/error.h"
 
 namespace tera::cuda {
-namespace {
-
-// Dense bf16, in TFLOP/s, by NVIDIA's data sheets of the SXM parts.
-double peak_flops_of(std::string_view gpu) {
-  constexpr std::array table{std::pair{std::string_view("H200"), 989.0}, std::pair{std::string_view("H100"), 989.0},
-                             std::pair{std::string_view("A100"), 312.0}, std::pair{std::string_view("B200"), 2250.0},
-                             std::pair{std::string_view("L40S"), 362.0}};
-  for (const auto& [name, tera_flops] : table)
-    if (gpu.find(name) != std::string_view::npos) return tera_flops * 1e12;
-  return 0;
-}
-
-}  // namespace
 
 bool usable() {
   const CudaInfo info = query_cuda(0);
   return info.problem.empty() && !info.gpus.empty() && info.gpus[0].problem.empty() && !cublaslt_version().empty();
 }
+
+std::string why_left_aside() { return why_gpu_is_left_aside(query_cuda(0), query_libraries()); }
 
 CudaParts make_cuda(const CudaOptions& options) {
   const CudaInfo info = query_cuda(options.device);

@@ -1,4 +1,6 @@
 // Stands in for cuda_info.cpp and make_cuda.cpp where the program is built without CUDA.
+#include <unistd.h>
+
 #include "tera/backend/cuda/cuda_info.h"
 #include "tera/backend/cuda/make_cuda.h"
 #include "tera/base/error.h"
@@ -16,6 +18,11 @@ CudaInfo query_cuda(std::optional<int>) {
 }
 
 bool usable() { return false; }
+
+std::string why_left_aside() {
+  const bool driver = ::access("/proc/driver/nvidia/version", F_OK) == 0;
+  return driver ? "this program was built without CUDA" : "";
+}
 
 CudaParts make_cuda(const CudaOptions&) {
   fail_user("dist.device=cuda: this program was built without CUDA; dist.device=cpu runs without a GPU");

@@ -1,9 +1,9 @@
 #pragma once
 // A kernel that finishes what the one before it began, started while that one still runs: the gap between two kernels,
-// some microseconds, is as long as a small kernel itself. From Hopper on; elsewhere a plain launch.
+// some microseconds, is as long as a small kernel itself. In code compiled for Hopper or later; else a plain launch.
 //
 //   begins<<<grid, threads, 0, stream>>>(args);                    calls let_next_start() first
-//   launch_early(finishes, grid, threads, stream, args);           calls wait_for_kernel_before() first
+//   launch_early<finishes>(grid, threads, stream, args);           calls wait_for_kernel_before() first
 
 #include <cuda_runtime_api.h>
 
@@ -24,14 +24,17 @@ __device__ inline void wait_for_kernel_before() {
 #endif
 }
 
-inline bool starts_early() {
-  int device = 0, major = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+// Whether the kernel's wait was compiled in. PTX for an older architecture, which a driver compiles for a new GPU, has
+// none.
+template <class Args>
+bool waits(void (*kernel)(Args)) {
+  cudaFuncAttributes code{};
+  return cudaFuncGetAttributes(&code, kernel) == cudaSuccess && code.ptxVersion >= 90 && code.binaryVersion >= 90;
 }
 
-template <class Args>
-cudaError_t launch_early(void (*kernel)(Args), dim3 grid, int threads, cudaStream_t stream, const Args& args) {
+template <auto kernel, class Args>
+cudaError_t launch_early(dim3 grid, int threads, cudaStream_t stream, const Args& args) {
+  static const bool starts_early = waits(kernel);  // the same on every GPU of a process
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -40,7 +43,7 @@ cudaError_t launch_early(void (*kernel)(Args), dim3 grid, int threads, cudaStrea
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.stream = stream;
   config.attrs = &early;
-  config.numAttrs = starts_early() ? 1 : 0;
+  config.numAttrs = starts_early ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, args);
 }
 

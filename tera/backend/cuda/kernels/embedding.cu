@@ -290,7 +290,7 @@ cudaError_t launch_embedding_back(const EmbeddingBackward& args, cudaStream_t st
     return with_pack<T>(whole, [&](auto pack) {
       constexpr int N = decltype(pack)::value;
       const dim3 grid(static_cast<unsigned>(args.rows), static_cast<unsigned>(divide_up(args.width / N, sum_threads)));
-      return launch_early(add_runs<T, N>, grid, sum_threads, stream, args);
+      return launch_early<add_runs<T, N>>(grid, sum_threads, stream, args);
     });
   });
 }

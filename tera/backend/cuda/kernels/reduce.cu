@@ -170,8 +170,8 @@ cudaError_t launch_column_sum(const ColumnSum& args, cudaStream_t stream) {
       launch_row_blocks<T, 1>(args, stream);
   });
   if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) return status;
-  return launch_early(add_partial_rows, static_cast<unsigned>(divide_up(args.width, warp_size)), add_warps * warp_size,
-                      stream, args);
+  return launch_early<add_partial_rows>(static_cast<unsigned>(divide_up(args.width, warp_size)), add_warps * warp_size,
+                                        stream, args);
 }
 
 cudaError_t launch_scalar_sum(const ScalarSum& args, cudaStream_t stream) {
@@ -180,7 +180,7 @@ cudaError_t launch_scalar_sum(const ScalarSum& args, cudaStream_t stream) {
   else
     launch_sum<false>(args, stream);
   if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess || args.blocks == 1) return status;
-  return launch_early(add_block_sums, 1, sum_threads, stream, args);
+  return launch_early<add_block_sums>(1, sum_threads, stream, args);
 }
 
 }  // namespace tera::cuda::kernels
