@@ -22,6 +22,8 @@ struct OpsOptions {
   std::string device = "auto", precision = "auto";
 };
 
+void tell(const std::string& remarks) { std::fputs(remarks.c_str(), stderr); }
+
 void add_step_command(CLI::App& bench) {
   auto options = std::make_shared<StepOptions>();
   CLI::App* command = bench.add_subcommand("step", "timed training steps on mock data");
@@ -34,6 +36,7 @@ void add_step_command(CLI::App& bench) {
   command->add_flag("--profile", options->bench.profile, "also where the time of a step goes");
   command->add_option("--kernel-choices", options->bench.kernel_choices,
                       "file that keeps what a GPU chose by timing, to be read the next time");
+  options->bench.tell = tell;
   command->callback(
       [options] { std::fputs(bench_step(options->load(Purpose::inspect), options->bench).c_str(), stdout); });
 }
@@ -66,6 +69,7 @@ void add_ops_command(CLI::App& bench) {
   command->add_option("--kernel-choices", options->bench.kernel_choices,
                       "file that keeps what a GPU chose by timing, to be read the next time");
   command->add_flag("--json", options->bench.json, "as one line of JSON");
+  options->bench.tell = tell;
   command->callback([options] {
     options->bench.dist.device = parse_choice<DeviceChoice>("--device", options->device);
     options->bench.precision = parse_choice<Precision>("--precision", options->precision);

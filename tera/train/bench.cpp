@@ -106,6 +106,10 @@ std::string bench_step(const Setup& given, const BenchOptions& options) {
     backend.ops = std::move(ops);
   }
   Trainer trainer(setup, backend, make_data_source(setup), quiet);
+  if (options.tell) {
+    for (const std::string& warning : setup.warnings) options.tell(warning + "\n");
+    options.tell(backend.ops->remarks());
+  }
   const Recorder& record = add_sink<Recorder>(trainer);
   const Profiler* profiler = profiled ? &add_sink<Profiler>(trainer, *profiled, timed + 1) : nullptr;
   trainer.run(stop);

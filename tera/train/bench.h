@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <string>
 
 #include "tera/config/setup.h"
@@ -9,8 +10,9 @@ struct BenchOptions {
   std::int64_t steps = 0;   // in all; 0: train.train_iters, or 10
   std::int64_t warmup = 2;  // the first of them, which do not count
   bool json = false;
-  bool profile = false;        // also where the time of a step goes
-  std::string kernel_choices;  // file that keeps a GPU's choices by timing; empty: choose anew
+  bool profile = false;                          // also where the time of a step goes
+  std::string kernel_choices;                    // file that keeps a GPU's choices by timing; empty: choose anew
+  std::function<void(const std::string&)> tell;  // is given what the user should know besides; may be empty
 };
 
 // `tera bench step`: timed steps on mock data. Returns what to print.

@@ -195,6 +195,7 @@ std::vector<OpTime> time_ops(Backend& backend, const BenchOpsOptions& options) {
 std::string bench_ops(const BenchOpsOptions& options) {
   Backend backend = make_backend(options.dist, {.kernel_choices = options.kernel_choices});
   const std::vector<OpTime> times = time_ops(backend, options);
+  if (options.tell) options.tell(backend.ops->remarks());
   return options.json ? as_json(backend.name, times) : table(backend.name, times);
 }
 

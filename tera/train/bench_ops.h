@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct BenchOpsOptions {
   double milliseconds = 0;                     // to spend on each; 0: what suits the device
   std::string kernel_choices;                  // file that keeps what a GPU chose by timing
   bool json = false;
+  std::function<void(const std::string&)> tell;  // is given what the user should know besides; may be empty
 };
 
 // One op at one shape.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tera/backend/cuda/attention_remarks.h"
 #include "tera/backend/cuda/attention_workspace.h"
 #include "tera/backend/cuda/workspace.h"
 
@@ -87,6 +88,34 @@ TEST(CudaAttentionWorkspace, CudnnIsAskedForWhatItMayTake) {
   };
   EXPECT_FALSE(suits(good, documents, true));
   EXPECT_TRUE(suits(good, documents, false));
+}
+
+TEST(CudaAttentionWorkspace, CallsThatAreTurnedAwayAreToldOnceWithTheCause) {
+  const auto forward_of = [](const AttentionBackArgs& args) {
+    return AttentionArgs{args.q, args.k, args.v, args.out, args.lse, args.shape};
+  };
+  const auto told = [&](const AttentionBackArgs& args, bool deterministic = true) {
+    return attention_turned_away({.gemms = {}, .attentions = {forward_of(args)}, .attention_backs = {args, args}},
+                                 deterministic);
+  };
+  EXPECT_EQ(told(packed(2, 256, 4, 2, 64)), "");
+  AttentionBackArgs dropping = packed(2, 256, 4, 2, 64);
+  dropping.shape.dropout = 0.1f;
+  const std::string both =
+      " of 2 x 256 queries, 256 keys, N=4 G=2 D=64 bf16: its dropout would draw other numbers "
+      "(model.attention_dropout=0 has none)\n";
+  EXPECT_EQ(told(dropping), "attention" + both + "attention_back" + both);
+  EXPECT_NE(told(packed(8, 32, 4, 2, 64)).find("sequences are shorter than 64 tokens\n"), std::string::npos);
+  EXPECT_NE(told(packed(2, 256, 4, 2, 60)).find("it takes heads of 8, 16, ... 256 channels\n"), std::string::npos);
+  const AttentionBackArgs lengthy = packed(1, 32768, 32, 8, 128);
+  EXPECT_EQ(told(lengthy).find("attention_back of 1 x 32768 queries, "), 0u) << told(lengthy);
+  EXPECT_NE(told(lengthy).find("more than 4 GiB"), std::string::npos);
+  EXPECT_EQ(told(lengthy, false), "");
+  AttentionBackArgs documents = packed(1, 256, 4, 2, 64);
+  documents.shape.q_offsets = documents.shape.k_offsets = at(1 << 23, shape(4), DType::i32);
+  EXPECT_EQ(told(documents).find("attention_back of 1 x 256 queries, "), 0u) << told(documents);
+  EXPECT_NE(told(documents).find(" in documents: its backward of packed documents does not repeat"), std::string::npos);
+  EXPECT_EQ(told(documents, false), "");
 }
 
 }  // namespace

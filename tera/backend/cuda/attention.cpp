@@ -5,19 +5,18 @@
 #include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/cudnn_attention.h"
+#include "tera/base/gpu_limits.h"
 
 namespace tera::cuda {
 namespace {
-
-constexpr std::int64_t largest_head = 256;
 
 kernels::AttentionRows rows_of(const Tensor& tensor) { return {tensor.data, tensor.stride[0]}; }
 
 template <class Args>
 void fill_params(kernels::AttentionParams& params, const Args& args) {
   const AttentionShape& shape = args.shape;
-  require_user(args.q.dim(2) <= largest_head, "attention on a GPU takes heads of up to {} channels, not {}",
-               largest_head, args.q.dim(2));
+  require_user(args.q.dim(2) <= largest_gpu_head, "attention on a GPU takes heads of up to {} channels, not {}",
+               largest_gpu_head, args.q.dim(2));
   params.scalar = scalar_of(args.q.dtype);
   params.q = rows_of(args.q);
   params.k = rows_of(args.k);

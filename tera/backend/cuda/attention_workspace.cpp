@@ -3,11 +3,12 @@
 #include <algorithm>
 
 #include "tera/backend/cuda/workspace.h"
+#include "tera/base/gpu_limits.h"
 
 namespace tera::cuda {
 namespace {
 
-constexpr std::int64_t shortest_sequence = 64, largest_head = 256;
+constexpr std::int64_t shortest_sequence = 64;
 constexpr std::int64_t score_bytes = std::int64_t{1} << 30;  // for the scores of one call of cuDNN, if they can be cut
 constexpr std::int64_t most_score_bytes = 4 * score_bytes;   // for those of one group of heads, which cannot
 constexpr std::int64_t library_spare = std::int64_t{16} << 20;  // counters, tables, rounding up of sizes
@@ -20,13 +21,19 @@ bool aligned(const Tensor& tensor) {
   return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0 && tensor.stride[0] % 8 == 0;
 }
 
-bool suits(const Tensor& q, const Tensor& k, const AttentionShape& shape) {
-  const bool half = q.dtype == DType::bf16 || q.dtype == DType::f16;
-  if (!half || shape.dropout > 0 || q.dim(2) % 8 != 0 || q.dim(2) > largest_head) return false;
-  if (shape.q_offsets)  // only where lengths are equal can we be sure that every query sees a key
-    return shape.q_offsets.data == shape.k_offsets.data && q.dim(0) >= shortest_sequence;
-  const std::int64_t queries = q.dim(0) / shape.batch, keys = k.dim(0) / shape.batch;
-  return std::min(queries, keys) >= shortest_sequence && (shape.mask == Mask::full || queries <= keys);
+template <class... Tensors>
+std::string_view why_not(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensors&... others) {
+  if (q.dtype != DType::bf16 && q.dtype != DType::f16) return "it takes bf16 and fp16 only";
+  if (shape.dropout > 0) return "its dropout would draw other numbers (model.attention_dropout=0 has none)";
+  if (q.dim(2) % 8 != 0 || q.dim(2) > largest_gpu_head) return "it takes heads of 8, 16, ... 256 channels";
+  const std::int64_t sequences = shape.q_offsets ? 1 : shape.batch;
+  const std::int64_t queries = q.dim(0) / sequences, keys = k.dim(0) / sequences;
+  if (std::min(queries, keys) < shortest_sequence) return "sequences are shorter than 64 tokens";
+  // Only where lengths are equal can we be sure that every query of a document sees a key.
+  if (shape.q_offsets ? shape.q_offsets.data != shape.k_offsets.data : shape.mask == Mask::causal && queries > keys)
+    return "queries may see no key";
+  if (!aligned(q) || !aligned(k) || !(aligned(others) && ...)) return "rows do not begin at multiples of 16 bytes";
+  return {};
 }
 
 // The largest divisor of `number` that is at most `limit` (at least 1).
@@ -74,19 +81,22 @@ std::int64_t sequence_count(const AttentionShape& shape) {
   return shape.q_offsets ? shape.q_offsets.dim(0) - 1 : shape.batch;
 }
 
-bool suits_cudnn(const AttentionArgs& args) {
-  return suits(args.q, args.k, args.shape) && aligned(args.q) && aligned(args.k) && aligned(args.v) &&
-         aligned(args.out);
+std::string_view why_not_cudnn(const AttentionArgs& args) {
+  return why_not(args.shape, args.q, args.k, args.v, args.out);
 }
 
-bool suits_cudnn(const AttentionBackArgs& args, bool deterministic) {
+std::string_view why_not_cudnn(const AttentionBackArgs& args, bool deterministic) {
+  const std::string_view why =
+      why_not(args.shape, args.q, args.k, args.v, args.out, args.dout, args.dq, args.dk, args.dv);
+  if (!why.empty() || !deterministic) return why;
   // The scores of documents would be kept as if each were as long as all of them; those of long sequences would take
   // more memory than everything else.
-  if (deterministic && args.shape.q_offsets) return false;
+  if (args.shape.q_offsets)
+    return "its backward of packed documents does not repeat (train.deterministic=false allows it)";
   const std::int64_t group = args.q.dim(1) / args.k.dim(1);
-  if (deterministic && group * scores_of_one_head(args) > most_score_bytes) return false;
-  return suits(args.q, args.k, args.shape) && aligned(args.q) && aligned(args.k) && aligned(args.v) &&
-         aligned(args.out) && aligned(args.dout) && aligned(args.dq) && aligned(args.dk) && aligned(args.dv);
+  if (group * scores_of_one_head(args) > most_score_bytes)
+    return "the scores of a group of heads would take more than 4 GiB (not with train.deterministic=false)";
+  return {};
 }
 
 AttentionSlices attention_back_slices(const AttentionBackArgs& args, bool deterministic) {

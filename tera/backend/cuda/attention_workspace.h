@@ -2,13 +2,20 @@
 // Who computes a call of attention, cuDNN or our own kernels, and how much workspace that takes. Pure C++: any machine
 // can plan for a GPU.
 
+#include <string_view>
+
 #include "tera/ops/attention.h"
 
 namespace tera::cuda {
 
-// Whether cuDNN may be asked for a call. It can still refuse when its graph is built; our own kernels then take it.
-bool suits_cudnn(const AttentionArgs& args);
-bool suits_cudnn(const AttentionBackArgs& args, bool deterministic);
+// Why cuDNN is not asked for a call; empty: it is. It can still refuse when its graph is built; our own kernels then
+// take the call.
+std::string_view why_not_cudnn(const AttentionArgs& args);
+std::string_view why_not_cudnn(const AttentionBackArgs& args, bool deterministic);
+inline bool suits_cudnn(const AttentionArgs& args) { return why_not_cudnn(args).empty(); }
+inline bool suits_cudnn(const AttentionBackArgs& args, bool deterministic) {
+  return why_not_cudnn(args, deterministic).empty();
+}
 
 // Sequences of equal length, or documents.
 std::int64_t sequence_count(const AttentionShape& shape);

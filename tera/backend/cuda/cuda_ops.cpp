@@ -1,6 +1,5 @@
 #include "tera/backend/cuda/cuda_ops.h"
 
-#include <fmt/format.h>
 #include <nvtx3/nvToolsExt.h>
 
 #include "tera/backend/cuda/cublaslt.h"
@@ -86,14 +85,7 @@ void CudaOps::prepare(const PlannedCalls& calls, std::span<std::byte> spare) {
   attention_->prepare(calls, workspace_.size());
 }
 
-std::string CudaOps::remarks() const {
-  std::string lines = products_->remarks();
-  const std::string version = options_.exact_attention ? "" : cudnn_version();
-  if (version.empty()) return lines + "attention runs on kernels of our own: cuDNN was not found\n";
-  if (const std::string refused = attention_->reason(); !refused.empty())
-    lines += fmt::format("attention runs on kernels of our own, because cuDNN {} refused:\n{}", version, refused);
-  return lines;
-}
+std::string CudaOps::remarks() const { return products_->remarks() + attention_->remarks(); }
 
 void CudaOps::begin_range(const char* name) { nvtxRangePushA(name); }
 void CudaOps::end_range() { nvtxRangePop(); }

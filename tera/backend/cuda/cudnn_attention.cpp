@@ -11,6 +11,7 @@
 
 #include <array>
 
+#include "tera/backend/cuda/attention_remarks.h"
 #include "tera/backend/cuda/attention_workspace.h"
 #include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/kernels/attention.cuh"
@@ -233,11 +234,13 @@ std::string describe(const GraphKey& key) {
 }  // namespace
 
 struct CudnnAttention::State {
-  bool deterministic = true;
+  bool deterministic = true, exact = false;
   cudaStream_t stream = nullptr;
   cudnnHandle_t handle = nullptr;  // null: there is no cuDNN to ask
   int architecture = 0;            // 90 for 9.0
   std::vector<Plan> plans;         // a handful: looked through in order
+  std::string missing;             // why there is none to ask
+  std::string turned_away;         // of prepare(): a line for each shape that does not suit it
 
   ~State() {
     plans.clear();
@@ -315,14 +318,21 @@ struct CudnnAttention::State {
 
 CudnnAttention::CudnnAttention(const CudaOptions& options, cudaStream_t stream) : state_(std::make_unique<State>()) {
   state_->deterministic = options.deterministic;
+  state_->exact = options.exact_attention;
   state_->stream = stream;
-  if (options.exact_attention || !load_cudnn()) return;
+  if (options.exact_attention) return;
+  if (!load_cudnn()) {
+    state_->missing = "cuDNN was not found";
+    return;
+  }
   int major = 0, minor = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device), "cudaDeviceGetAttribute");
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, options.device), "cudaDeviceGetAttribute");
   state_->architecture = major * 10 + minor;
-  if (fe::detail::create_handle(&state_->handle) != CUDNN_STATUS_SUCCESS) {
+  if (const auto status = fe::detail::create_handle(&state_->handle); status != CUDNN_STATUS_SUCCESS) {
     state_->handle = nullptr;
+    state_->missing =
+        fmt::format("cuDNN {} did not start (cudnnCreate: status {})", cudnn_version(), static_cast<int>(status));
     return;
   }
   require(fe::detail::set_stream(state_->handle, stream) == CUDNN_STATUS_SUCCESS, "cudnnSetStream failed");
@@ -354,6 +364,17 @@ std::string CudnnAttention::reason() const {
   return lines;
 }
 
+std::string CudnnAttention::remarks() const {
+  if (state_->exact) return {};
+  if (!state_->missing.empty()) return fmt::format("attention runs on kernels of our own: {}\n", state_->missing);
+  std::string lines;
+  if (const std::string refused = reason(); !refused.empty())
+    lines += fmt::format("attention runs on kernels of our own where cuDNN {} refused:\n{}", cudnn_version(), refused);
+  if (!state_->turned_away.empty())
+    lines += fmt::format("attention runs on kernels of our own where cuDNN does not suit:\n{}", state_->turned_away);
+  return lines;
+}
+
 // A version of cuDNN that wants more than the formulas foresee loses the call to our own kernels.
 void CudnnAttention::prepare(const PlannedCalls& calls, std::size_t workspace) {
   const auto drop_if_too_large = [&](Plan& plan, const CudnnLayout& layout) {
@@ -363,6 +384,7 @@ void CudnnAttention::prepare(const PlannedCalls& calls, std::size_t workspace) {
     plan.reason =
         fmt::format("{}: its plan takes {} bytes of workspace, {} are reserved", describe(plan.key), needed, workspace);
   };
+  state_->turned_away = attention_turned_away(calls, state_->deterministic);
   for (const AttentionArgs& args : calls.attentions)
     if (takes(args)) drop_if_too_large(state_->find(key_of(args)), cudnn_layout(args));
   const bool deterministic = state_->deterministic;

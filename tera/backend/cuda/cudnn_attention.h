@@ -37,6 +37,9 @@ class CudnnAttention {
 
   // Why calls that suit cuDNN went to our own kernels: a line for each shape; empty when none did.
   std::string reason() const;
+  // All that a user should know: reason(), calls of prepare() that do not suit it, or that there is no cuDNN. Empty
+  // when exact attention was asked for.
+  std::string remarks() const;
 
  private:
   struct State;

@@ -4,9 +4,12 @@
 
 namespace tera::cuda {
 
-struct CudnnAttention::State {};
+struct CudnnAttention::State {
+  bool exact = false;
+};
 
-CudnnAttention::CudnnAttention(const CudaOptions&, cudaStream_t) {}
+CudnnAttention::CudnnAttention(const CudaOptions& options, cudaStream_t)
+    : state_(std::make_unique<State>(State{options.exact_attention})) {}
 CudnnAttention::~CudnnAttention() = default;
 
 bool CudnnAttention::takes(const AttentionArgs&) { return false; }
@@ -17,6 +20,9 @@ void CudnnAttention::backward(const AttentionBackArgs&, std::span<std::byte>) { 
 std::size_t CudnnAttention::library_bytes(const AttentionArgs&) { return 0; }
 std::size_t CudnnAttention::library_bytes(const AttentionBackArgs&) { return 0; }
 std::string CudnnAttention::reason() const { return {}; }
+std::string CudnnAttention::remarks() const {
+  return state_->exact ? "" : "attention runs on kernels of our own: this program was built without cuDNN\n";
+}
 
 std::string cudnn_version() { return {}; }
 
