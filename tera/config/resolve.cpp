@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "tera/base/gpu_limits.h"
 #include "tera/config/catalog.h"
 #include "tera/config/report.h"
 #include "tera/config/resolve_batch.h"
@@ -42,6 +43,14 @@ std::string resolve_run_dir(const RunSection& run, Report& report) {
   return "runs/" + name;
 }
 
+void check_gpu(const RunConfig& config, const ModelShape& model, Report& report) {
+  if (config.dist.device != DeviceChoice::cuda || model.head_dim <= largest_gpu_head) return;
+  const bool given = config.model.kv_channels > 0;
+  report.broken(given ? "model.kv_channels" : "model.num_attention_heads",
+                "attention on a GPU takes heads of up to {} channels, not {}; {} or dist.device=cpu", largest_gpu_head,
+                model.head_dim, given ? "fewer" : "more heads, model.kv_channels");
+}
+
 }  // namespace
 
 Setup resolve(const RunConfig& config, Purpose purpose, const Origins* origins, int world) {
@@ -52,6 +61,7 @@ Setup resolve(const RunConfig& config, Purpose purpose, const Origins* origins, 
   setup.config = config;
   if (sane.contains("dist") && sane.contains("ddp")) setup.parallel = resolve_parallel(config, world, report);
   if (train_sane && sane.contains("model")) setup.model = resolve_model(config, setup.parallel.mesh.tp, report);
+  check_gpu(config, setup.model, report);
   if (train_sane) setup.batch = resolve_batch(config.train, setup.parallel.dp, purpose, report);
   setup.batch.packs_documents = config.dataset.reset_attention_mask || config.dataset.kind == DatasetKind::sft;
   if (train_sane && sane.contains("model")) check_split(setup.parallel, setup.model, setup.batch, report);

@@ -54,10 +54,9 @@ PlannedMemory::PlannedMemory(Device& device, MemoryPlan plan) : plan_(std::move(
                "{} left: checkpoint.async_save=false needs no copy",
                format_bytes(total), format_bytes(copies), format_bytes(available));
   require_user(total <= available,
-               "the plan needs {}, {} more than the {} that the {} has left; a smaller train.micro_batch_size or "
-               "train.seq_length, or model.recompute_granularity=full, needs less (tera plan shows for what)",
+               "the plan needs {}, {} more than the {} that the {} has left; {} (tera plan shows for what)",
                format_bytes(total), format_bytes(total - std::min(total, available)), format_bytes(available),
-               device.is_host() ? "machine" : "GPU");
+               device.is_host() ? "machine" : "GPU", how_to_need_less);
   slab_ = device.allocate(total);
   on_host_ = device.is_host();
 }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tera/pipeline/stage_memory.h"
@@ -64,5 +65,9 @@ class PlannedMemory {
 };
 
 std::string format_bytes(std::size_t bytes);  // "1.50 GiB"
+
+// For whoever has a plan that does not fit.
+inline constexpr std::string_view how_to_need_less =
+    "a smaller train.micro_batch_size or train.seq_length, or model.recompute_granularity=full, needs less";
 
 }  // namespace tera

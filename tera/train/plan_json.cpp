@@ -51,6 +51,7 @@ json chunks_json(const StageLayout& layout, int stage) {
 
 std::string plan_json(const Setup& setup, const WorldPlan& plan, std::optional<double> device_bytes) {
   json stages = json::array();
+  const auto kept = static_cast<double>(bytes_kept_free(setup));
   for (const StageRehearsal& stage : plan.stages) {
     json one{{"chunks", chunks_json(plan.layout, static_cast<int>(stages.size()))},
              {"layers", stage.layers},
@@ -60,7 +61,7 @@ std::string plan_json(const Setup& setup, const WorldPlan& plan, std::optional<d
              {"host_bytes", stage.memory.host_bytes()},
              {"flops_per_step", stage.flops},
              {"groups", groups_json(stage)}};
-    if (device_bytes) one["fits"] = static_cast<double>(stage.memory.total()) <= *device_bytes;
+    if (device_bytes) one["fits"] = static_cast<double>(stage.memory.total()) + kept <= *device_bytes;
     stages.push_back(std::move(one));
   }
   const std::size_t largest = plan.largest_stage();

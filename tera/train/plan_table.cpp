@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "tera/base/gpu_limits.h"
+
 namespace tera {
 namespace {
 
@@ -176,16 +178,20 @@ std::string stage_lines(const WorldPlan& plan, std::optional<double> device_byte
   return text;
 }
 
-std::string fit_line(const WorldPlan& plan, double device_bytes) {
+// device_bytes: without what is kept free.
+std::string fit_line(const WorldPlan& plan, double device_bytes, std::size_t kept) {
   const auto device = static_cast<std::size_t>(device_bytes);
+  const std::string size = kept == 0
+                               ? format_bytes(device)
+                               : fmt::format("{} ({} less {} for the driver and its libraries)", format_bytes(device),
+                                             format_bytes(device + kept), format_bytes(kept));
   const std::size_t largest = plan.largest_stage(), total = plan.stages[largest].memory.total();
   const auto count = std::count_if(plan.stages.begin(), plan.stages.end(),
                                    [&](const StageRehearsal& stage) { return fits(stage, device_bytes); });
   if (static_cast<std::size_t>(count) == plan.stages.size())
-    return fmt::format("fits {}: stage {} is the largest and leaves {}\n", format_bytes(device), largest,
-                       format_bytes(device - total));
-  return fmt::format("does not fit {}: {} of {} stages do; stage {} is the largest and needs {} more\n",
-                     format_bytes(device), count, plan.stages.size(), largest, format_bytes(total - device));
+    return fmt::format("fits {}: stage {} is the largest and leaves {}\n", size, largest, format_bytes(device - total));
+  return fmt::format("does not fit {}: {} of {} stages do; stage {} is the largest and needs {} more; {}\n", size,
+                     count, plan.stages.size(), largest, format_bytes(total - device), how_to_need_less);
 }
 
 // The most that a rank of any stage sends to each group.
@@ -226,7 +232,13 @@ std::string item_lines(const MemoryPlan& memory) {
 
 }  // namespace
 
+std::size_t bytes_kept_free(const Setup& setup) {
+  return setup.config.dist.device == DeviceChoice::cuda ? gpu_bytes_kept_free : 0;
+}
+
 std::string plan_table(const Setup& setup, const WorldPlan& plan, std::optional<double> device_bytes) {
+  const std::size_t kept = bytes_kept_free(setup);
+  if (device_bytes) device_bytes = std::max(*device_bytes - static_cast<double>(kept), 0.0);
   const ParallelShape& parallel = setup.parallel;
   const StageRehearsal& largest = plan.stages[plan.largest_stage()];
   std::string text = head_line(setup, plan);
@@ -237,7 +249,7 @@ std::string plan_table(const Setup& setup, const WorldPlan& plan, std::optional<
     text += fmt::format("a rank of stage {}:\n", plan.largest_stage());
   }
   text += item_lines(largest.memory) + "\n";
-  if (device_bytes) text += fit_line(plan, *device_bytes);
+  if (device_bytes) text += fit_line(plan, *device_bytes, kept);
   text += flops_line(setup, plan);
   if (parallel.mesh.pp > 1)
     text += fmt::format("bubble: with {} microbatches ranks wait {:.1f} % of the time if all chunks take as long\n",

@@ -7,8 +7,9 @@
 namespace tera {
 
 // `tera plan`: every byte of a rank by what it is for, stage by stage, and what the ranks say to each other; as text or
-// as JSON. With the memory of a device it also says which stages fit.
+// as JSON. With the memory of a device it also says which stages fit; of a GPU a part is kept free, as in a run.
 std::string plan_table(const Setup& setup, const WorldPlan& plan, std::optional<double> device_bytes = {});
+std::size_t bytes_kept_free(const Setup& setup);
 std::string plan_json(const Setup& setup, const WorldPlan& plan, std::optional<double> device_bytes = {});
 
 }  // namespace tera

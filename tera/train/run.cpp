@@ -99,10 +99,8 @@ void check_shared_memory(const Setup& setup, const Launch& launch, const Backend
     total +=
         (static_cast<double>(stage.memory.total()) + static_cast<double>(stage.memory.host_bytes())) * ranks_of_stage;
   if (total > static_cast<double>(available))
-    fail_user(
-        "the plans of the {} ranks need {:.2f} GiB together, and this machine has {} left; fewer --ranks, a "
-        "smaller train.micro_batch_size or train.seq_length, or model.recompute_granularity=full, needs less",
-        launch.world, total / 0x1p30, format_bytes(available));
+    fail_user("the plans of the {} ranks need {:.2f} GiB together, and this machine has {} left; fewer --ranks, {}",
+              launch.world, total / 0x1p30, format_bytes(available), how_to_need_less);
 }
 
 // mpirun gives its first process something that looks like a terminal, whatever its own output is.

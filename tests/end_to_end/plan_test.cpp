@@ -85,7 +85,9 @@ TEST(PlanProgram, SaysWhoIsLargestAndWhatFits) {
       contains(text, "1024 ranks: tp 8 with sequence parallelism x pp 16 (interleaved, 8 chunks a rank) x dp 8"))
       << text;
   EXPECT_TRUE(contains(text, "stage 15  layer 14")) << text;
-  EXPECT_TRUE(contains(text, "does not fit 120.00 GiB: ")) << text;
+  EXPECT_TRUE(contains(text, "does not fit 119.00 GiB (120.00 GiB less 1.00 GiB for the driver and its libraries): "))
+      << text;
+  EXPECT_TRUE(contains(text, "; a smaller train.micro_batch_size or train.seq_length, or ")) << text;
   EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 100);
   for (const char* words : {"largest", "\n  tp ", "\n  pp ", "\n  dp_cp ", "bubble: ", "  fits\n"})
     EXPECT_TRUE(contains(text, words)) << words << "\n" << text;
@@ -97,6 +99,28 @@ TEST(PlanProgram, SaysWhoIsLargestAndWhatFits) {
     EXPECT_EQ(all.at("stages").at(stage).at("fits"), true);
   }
   EXPECT_FALSE(plan_json("tests/tiny", "").at("stages").at(0).contains("fits"));
+}
+
+// What a run keeps free of a GPU is kept free by a plan for one.
+TEST(PlanProgram, KeepsTheSameFreeOfAGpu) {
+  const auto fits = [](const char* device) {
+    return plan_json("tests/tiny", fmt::format("dist.device={} --memory 1.0001", device)).at("stages")[0].at("fits");
+  };
+  EXPECT_EQ(fits("cpu"), true);
+  EXPECT_EQ(fits("cuda"), false);
+}
+
+TEST(PlanProgram, HeadsThatNoGpuTakesAreRefused) {
+  const std::string sizes = "model.hidden_size=1024 model.num_attention_heads=2 model.num_query_groups=2 ";
+  const Outcome derived = plan("tests/tiny", sizes + "dist.device=cuda");
+  EXPECT_EQ(derived.status, 2);
+  EXPECT_TRUE(contains(derived.output, "model.num_attention_heads=2")) << derived.output;
+  EXPECT_TRUE(contains(derived.output, "takes heads of up to 256 channels, not 512")) << derived.output;
+  const Outcome given = plan("tests/tiny", sizes + "dist.device=cuda model.kv_channels=258");
+  EXPECT_EQ(given.status, 2);
+  EXPECT_TRUE(contains(given.output, "model.kv_channels=258")) << given.output;
+  EXPECT_EQ(plan("tests/tiny", sizes + "dist.device=cuda model.kv_channels=256").status, 0);
+  EXPECT_EQ(plan("tests/tiny", sizes + "dist.device=cpu").status, 0);
 }
 
 TEST(PlanProgram, OneRankHasNoWorldToTellOf) {

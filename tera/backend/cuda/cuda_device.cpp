@@ -1,16 +1,9 @@
 #include "tera/backend/cuda/cuda_device.h"
 
 #include "tera/backend/cuda/cuda_error.h"
+#include "tera/base/gpu_limits.h"
 
 namespace tera::cuda {
-namespace {
-
-// What the driver, cuBLASLt and cuDNN take for themselves after the plan is bound (kernels, handles); measured at well
-// under this on an H200.
-constexpr std::size_t kept_for_libraries = std::size_t{1} << 30;
-
-}  // namespace
-
 CudaDevice::CudaDevice(int index) : index_(index) { check(cudaSetDevice(index), "cudaSetDevice"); }
 
 CudaDevice::~CudaDevice() {
@@ -41,7 +34,15 @@ std::span<std::byte> CudaDevice::allocate_host(std::size_t bytes) {
   if (bytes == 0) return {};
   void* pinned = nullptr;
   pinned_.reserve(pinned_.size() + 1);
-  check(cudaHostAlloc(&pinned, bytes, cudaHostAllocDefault), "cudaHostAlloc");
+  const cudaError_t status = cudaHostAlloc(&pinned, bytes, cudaHostAllocDefault);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    fail_user(
+        "the host has no {} bytes that a GPU can reach (pinned memory; `ulimit -l` may limit it); with "
+        "checkpoint.async_save=false saving needs far less of it",
+        bytes);
+  }
+  check(status, "cudaHostAlloc");
   pinned_.push_back(pinned);
   return {static_cast<std::byte*>(pinned), bytes};
 }
@@ -50,7 +51,7 @@ std::size_t CudaDevice::available() const {
   std::size_t free = 0, total = 0;
   check(cudaSetDevice(index_), "cudaSetDevice");
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  return free > kept_for_libraries ? free - kept_for_libraries : 0;
+  return free > gpu_bytes_kept_free ? free - gpu_bytes_kept_free : 0;
 }
 
 }  // namespace tera::cuda
