@@ -70,7 +70,7 @@ void add(Cases& cases, const Sizes& s, std::string op, const Shape& shape, Make 
 
 struct ProductForm {
   std::int64_t m, n, k;
-  bool trans_a = false, trans_b = false, residual = false, accumulate = false;
+  bool trans_a = false, trans_b = false, bias = false, residual = false, accumulate = false;
 };
 
 // The first is the limit that memory-bound ops are measured against.
@@ -99,7 +99,7 @@ void add_product(Cases& cases, const Sizes& s, const char* name, const ProductFo
     const GemmArgs args{.a = tensors.normal(a, s.dtype),
                         .b = tensors.normal(b, s.dtype),
                         .out = tensors.filled(out, form.accumulate ? DType::f32 : s.dtype, 0),
-                        .bias = {},
+                        .bias = form.bias ? tensors.normal(shape(form.n), s.dtype) : Tensor{},
                         .residual = form.residual ? tensors.normal(out, s.dtype) : Tensor{},
                         .trans_a = form.trans_a,
                         .trans_b = form.trans_b,
@@ -112,6 +112,7 @@ void add_products(Cases& cases, const Sizes& s) {
   const std::int64_t T = s.tokens, H = s.hidden, F = s.ffn, V = s.vocab, QKV = s.qkv_heads() * s.head_size;
   const std::int64_t O = s.heads * s.head_size, L = s.logits_rows;
   add_product(cases, s, "gemm qkv", {.m = T, .n = QKV, .k = H, .trans_b = true});
+  add_product(cases, s, "gemm qkv + bias", {.m = T, .n = QKV, .k = H, .trans_b = true, .bias = true});
   add_product(cases, s, "gemm out + residual", {.m = T, .n = H, .k = O, .trans_b = true, .residual = true});
   add_product(cases, s, "gemm gate and up", {.m = T, .n = 2 * F, .k = H, .trans_b = true});
   add_product(cases, s, "gemm down + residual", {.m = T, .n = H, .k = F, .trans_b = true, .residual = true});

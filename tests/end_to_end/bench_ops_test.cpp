@@ -72,6 +72,7 @@ TEST(BenchOps, CountsWorkByTheDefinition) {
   EXPECT_EQ(find(times, "rope").bytes, 2.0 * 32 * 6 * 6 * 4);
   EXPECT_EQ(find(times, "adam, clearing").bytes, 8.0 * 1000 * 4);  // no copy of fp32 weights
   EXPECT_EQ(find(times, "gemm gate and up").flops, 2.0 * 32 * 80 * 24);
+  EXPECT_EQ(find(times, "gemm qkv + bias").flops, find(times, "gemm qkv").flops);
   EXPECT_EQ(find(times, "gemm dw of down").flops, 2.0 * 32 * 40 * 24);
   EXPECT_EQ(find(times, "attention_back, 16 per sequence").flops, 2 * find(times, "attention, 16 per sequence").flops);
 }
