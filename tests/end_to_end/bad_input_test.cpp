@@ -123,8 +123,8 @@ TEST_F(BadInput, MoreThanTheMachineHas) {
 
 TEST_F(BadInput, NoGpu) {
   if (cuda::usable()) GTEST_SKIP() << "there is one";
-  expect_refused({{"dist.device=cuda", "dist.device=cpu runs without a GPU"}});
-  expect_mistake(run_program("bench ops --device cuda"), {"", "dist.device=cpu runs without a GPU"});
+  expect_refused({{"dist.device=cuda", "dist.device=cpu (--device cpu) runs without a GPU"}});
+  expect_mistake(run_program("bench ops --device cuda"), {"", "dist.device=cpu (--device cpu) runs without a GPU"});
 }
 
 TEST_F(BadInput, MoreThanCanBeAddressed) {

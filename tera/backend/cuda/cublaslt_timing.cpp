@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "tera/backend/cuda/cublaslt.h"
@@ -107,19 +108,37 @@ std::size_t CublasLt::time_candidates(const Plan& plan, const GemmArgs& args, st
     tera::cuda::check(cudaEventElapsedTime(&ms, begin.event, end.event), "cudaEventElapsedTime");
     return ms / static_cast<float>(runs);
   };
-  std::vector<std::vector<float>> times(count);
-  std::vector<int> runs(count);
+  // The first run also loads the kernel. What the library lists can still refuse to run.
+  const auto refuses = [&](std::size_t candidate) {
+    try {
+      launch(plan, candidate, args, workspace, stream);
+      return false;
+    } catch (const Error&) {
+      return true;
+    }
+  };
+  struct Timed {
+    std::size_t candidate;
+    int runs;
+    std::vector<float> times;
+  };
+  std::vector<Timed> all;
   for (std::size_t i = 0; i < count; ++i) {
-    time(i, 1);  // loads the kernel
-    runs[i] = std::clamp(static_cast<int>(round_ms / std::max(time(i, 1), 1e-3f)), 2, 50);
+    if (refuses(i)) continue;
+    time(i, 1);  // waits for the first
+    all.push_back({i, std::clamp(static_cast<int>(round_ms / std::max(time(i, 1), 1e-3f)), 2, 50), {}});
   }
   for (int round = 0; round < timing_rounds; ++round)
-    for (std::size_t i = 0; i < count; ++i) times[i].push_back(time(i, runs[i]));
+    for (Timed& timed : all) timed.times.push_back(time(timed.candidate, timed.runs));
+  const auto median = [](Timed& timed) {
+    const auto middle = timed.times.begin() + timing_rounds / 2;
+    std::nth_element(timed.times.begin(), middle, timed.times.end());
+    return *middle;
+  };
   std::size_t best = 0;
-  for (auto& of_candidate : times)
-    std::nth_element(of_candidate.begin(), of_candidate.begin() + timing_rounds / 2, of_candidate.end());
-  for (std::size_t i = 1; i < count; ++i)
-    if (times[i][timing_rounds / 2] < times[best][timing_rounds / 2]) best = i;
+  float best_ms = std::numeric_limits<float>::infinity();
+  for (Timed& timed : all)
+    if (const float ms = median(timed); ms < best_ms) best = timed.candidate, best_ms = ms;
   return best;
 }
 

@@ -20,7 +20,8 @@ std::string why_left_aside() { return why_gpu_is_left_aside(query_cuda(0), query
 
 CudaParts make_cuda(const CudaOptions& options) {
   const CudaInfo info = query_cuda(options.device);
-  require_user(info.problem.empty() && !info.gpus.empty(), "dist.device=cuda: {}; dist.device=cpu runs without a GPU",
+  require_user(info.problem.empty() && !info.gpus.empty(),
+               "dist.device=cuda: {}; dist.device=cpu (--device cpu) runs without a GPU",
                info.problem.empty() ? "there is no GPU" : info.problem);
   require_user(options.device >= 0 && options.device < static_cast<int>(info.gpus.size()),
                "there is no GPU {}; this machine has {}", options.device, info.gpus.size());

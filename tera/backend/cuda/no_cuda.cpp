@@ -25,7 +25,7 @@ std::string why_left_aside() {
 }
 
 CudaParts make_cuda(const CudaOptions&) {
-  fail_user("dist.device=cuda: this program was built without CUDA; dist.device=cpu runs without a GPU");
+  fail_user("dist.device=cuda: this program was built without CUDA; dist.device=cpu (--device cpu) runs without a GPU");
 }
 
 }  // namespace tera::cuda

@@ -1,5 +1,7 @@
 #include "tera/backend/cuda/kernels/plain_gemm.cuh"
 
+#include <limits>
+
 namespace tera::cuda::kernels {
 namespace {
 
@@ -18,8 +20,9 @@ template <class In, class Out>
 __global__ void plain_gemm(PlainGemm args) {
   __shared__ float a_tile[tile][tile + 1], b_tile[tile][tile + 1];
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * tile + y;
-  const std::int64_t column = static_cast<std::int64_t>(blockIdx.y) * tile + x;
+  const std::int64_t tiles =
+      (args.n + tile - 1) / tile;  // of a row of out; all of them along x, the wide one of a grid
+  const std::int64_t row = blockIdx.x / tiles * tile + y, column = blockIdx.x % tiles * tile + x;
   const In *a = static_cast<const In*>(args.a), *b = static_cast<const In*>(args.b);
   float sum = 0;
   for (std::int64_t begin = 0; begin < args.k; begin += tile) {
@@ -42,7 +45,9 @@ __global__ void plain_gemm(PlainGemm args) {
 
 cudaError_t launch_plain_gemm(const PlainGemm& args, cudaStream_t stream) {
   if (args.m == 0 || args.n == 0) return cudaSuccess;
-  const dim3 grid(static_cast<unsigned>((args.m + tile - 1) / tile), static_cast<unsigned>((args.n + tile - 1) / tile));
+  const std::int64_t blocks = (args.m + tile - 1) / tile * ((args.n + tile - 1) / tile);
+  if (blocks > std::numeric_limits<int>::max()) return cudaErrorInvalidConfiguration;
+  const auto grid = static_cast<unsigned>(blocks);
   with_type(args.in_type, [&](auto in) {
     with_type(args.out_type,
               [&](auto out) { plain_gemm<decltype(in), decltype(out)><<<grid, dim3(tile, tile), 0, stream>>>(args); });
