@@ -52,6 +52,13 @@ TEST_F(Runs, TheResolvedConfigGivesTheSameRun) {
   EXPECT_EQ(loss_column(folder_ / "b").size(), 10u);
 }
 
+TEST_F(Runs, WarningsOfTheSetupAreInTheLog) {
+  tera::Setup setup = load_setup("tiny", {"run.dir=" + (folder_ / "a").string()});
+  setup.warnings = {"the GPU is not used"};
+  train(setup, {});
+  EXPECT_NE(slurp(folder_ / "a/log.txt").find("the GPU is not used\n"), std::string::npos);
+}
+
 TEST_F(Runs, AnEarlierRunOfTheNameIsKept) {
   expect_run(config("tiny"), "a");
   expect_run(config("tiny"), "a", "train.seed=2");
