@@ -45,6 +45,8 @@ class Ops : public Timeline {
   void sum(const SumArgs& args)                        { args.check(); do_sum(args); }
   void sum_squares(const SumSquaresArgs& args)         { args.check(); do_sum_squares(args); }
   void clip(const ClipArgs& args)                      { args.check(); do_clip(args); }
+  void scale_loss(const ScaleLossArgs& args)           { args.check(); do_scale_loss(args); }
+  void count_step(const CountStepArgs& args)           { args.check(); do_count_step(args); }
   void adam(const AdamArgs& args)                      { args.check(); do_adam(args); }
   void sgd(const SgdArgs& args)                        { args.check(); do_sgd(args); }
   void copy(const CopyArgs& args)                      { args.check(); do_copy(args); }
@@ -102,6 +104,8 @@ class Ops : public Timeline {
   virtual void do_sum(const SumArgs& args) = 0;
   virtual void do_sum_squares(const SumSquaresArgs& args) = 0;
   virtual void do_clip(const ClipArgs& args) = 0;
+  virtual void do_scale_loss(const ScaleLossArgs& args) = 0;
+  virtual void do_count_step(const CountStepArgs& args) = 0;
   virtual void do_adam(const AdamArgs& args) = 0;
   virtual void do_sgd(const SgdArgs& args) = 0;
   virtual void do_copy(const CopyArgs& args) = 0;

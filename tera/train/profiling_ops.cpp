@@ -140,6 +140,12 @@ void ProfilingOps::do_sum_squares(const SumSquaresArgs& a) {
 void ProfilingOps::do_clip(const ClipArgs& a) {
   timed(WorkKind::optimizer, [&] { inner_->clip(a); });
 }
+void ProfilingOps::do_scale_loss(const ScaleLossArgs& a) {
+  timed(WorkKind::optimizer, [&] { inner_->scale_loss(a); });
+}
+void ProfilingOps::do_count_step(const CountStepArgs& a) {
+  timed(WorkKind::optimizer, [&] { inner_->count_step(a); });
+}
 void ProfilingOps::do_adam(const AdamArgs& a) {
   timed(WorkKind::optimizer, [&] { inner_->adam(a); });
 }

@@ -40,6 +40,7 @@ TEST(CudaMemory, TheCounterCounts) {
 TEST(CudaMemory, StepsTakeNone) {
   const std::vector<std::string> more[] = {
       {"mixed_precision.precision=bf16"},
+      {"mixed_precision.precision=fp16"},
       {"mixed_precision.precision=fp32", "model.recompute_granularity=full"},
       {"mixed_precision.precision=bf16", "model.hidden_size=256", "model.ffn_hidden_size=512", "train.seq_length=256"}};
   for (const auto& overrides : more) {

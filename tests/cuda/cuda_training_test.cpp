@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/end_to_end/packed_documents.h"
@@ -14,6 +15,7 @@ namespace {
 const Overrides on_cpu{"dist.device=cpu", "mixed_precision.precision=fp32"};
 const Overrides on_gpu{"dist.device=cuda", "mixed_precision.precision=fp32"};
 const Overrides on_gpu_bf16{"dist.device=cuda", "mixed_precision.precision=bf16"};
+const Overrides on_gpu_fp16{"dist.device=cuda", "mixed_precision.precision=fp16"};
 
 // The quickstart, smaller: a Llama that learns this project's documentation, byte by byte. The learning rate is one at
 // which rounding does not grow: bf16 on the CPU stays within 0.1 % of fp32; at 2e-3 it strays by more than 1 %.
@@ -81,6 +83,54 @@ TEST(CudaTraining, Bf16FollowsTheCpuAndRepeatsItself) {
   EXPECT_EQ(gpu.loss, again.loss);
   EXPECT_EQ(gpu.grad_norm, again.grad_norm);
   EXPECT_TRUE(gpu.weights == again.weights);
+}
+
+// What is skipped at first costs steps, not bits: with a scale that suits, none is skipped.
+TEST(CudaTraining, Fp16FollowsBf16AndRepeatsItself) {
+  const TempFolder folder;
+  const BackendOptions options{.kernel_choices = folder / "kernels.json"};
+  const Overrides run = small_llama + Overrides{"train.train_iters=200", "mixed_precision.initial_loss_scale=8192"};
+  const RunRecord bf16 = train_once("tiny", run + on_gpu_bf16), fp16 = train_once("tiny", run + on_gpu_fp16, options);
+  EXPECT_LT(bf16.loss.back(), 0.6 * bf16.loss.front()) << "there is nothing to follow";
+  expect_close(fp16, bf16, 0.01, "fp16");
+  EXPECT_EQ(std::count(fp16.skipped.begin(), fp16.skipped.end(), true), 0);
+  EXPECT_EQ(fp16, train_once("tiny", run + on_gpu_fp16, options));
+}
+
+// From the default of 2^32 down; the host learns of each skipped step when the next one is under way.
+TEST(CudaTraining, Fp16FindsItsScale) {
+  const Overrides run =
+      small_llama + on_gpu_fp16 +
+      Overrides{"train.train_iters=60", "scheduler.lr_warmup_iters=10", "mixed_precision.loss_scale_window=8"};
+  const TempFolder folder;
+  const BackendOptions options{.kernel_choices = folder / "kernels.json"};
+  const RunRecord late = train_once("tiny", run, options);
+  const auto skips = std::count(late.skipped.begin(), late.skipped.end(), true);
+  EXPECT_GT(skips, 4);
+  EXPECT_LT(skips, 40);
+  double updates = 0, scale = 0x1p32;
+  int good = 0, left = 2;
+  for (std::size_t i = 0; i < late.loss.size(); ++i) {
+    EXPECT_EQ(late.skipped[i], !std::isfinite(late.grad_norm[i])) << "step " << i + 1;
+    if (updates <= 10) {
+      EXPECT_NEAR(late.lr[i], 5e-4 * updates / 10, 1e-12) << "step " << i + 1;
+    }
+    good = late.skipped[i] ? 0 : good + 1;
+    if (late.skipped[i] && --left <= 0) scale /= 2;
+    if (!late.skipped[i]) ++updates;
+    if (good == 8) {
+      scale *= 2;
+      good = 0;
+      left = 2;
+    }
+    EXPECT_EQ(late.loss_scale[i], scale) << "step " << i + 1;
+  }
+  EXPECT_LT(late.loss.back(), 0.9 * late.loss.front());
+  const RunRecord at_once = train_once("tiny", run, options, Reporting::at_once);  // norms of skipped steps may be NaN
+  EXPECT_EQ(late.lr, at_once.lr);
+  EXPECT_EQ(late.loss, at_once.loss);
+  EXPECT_EQ(late.loss_scale, at_once.loss_scale);
+  EXPECT_TRUE(late.weights == at_once.weights);
 }
 
 TEST(CudaTraining, Fp32FollowsTheCpuClosely) {

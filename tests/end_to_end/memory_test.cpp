@@ -28,6 +28,7 @@ std::vector<Case> cases() {
           {"two_threads", "tiny", {"dist.threads=2"}},
           {"accumulated", "tiny", {"train.micro_batch_size=1", "train.global_batch_size=4"}},
           {"bf16", "tiny", {"mixed_precision.precision=bf16", "dist.threads=2"}},
+          {"fp16", "tiny", {"mixed_precision.precision=fp16"}},  // its first steps are skipped
           {"sgd", "tiny", {"optimizer.optimizer=sgd"}},
           {"full_recompute", "tiny", {"model.recompute_granularity=full"}},
           {"selective_recompute",

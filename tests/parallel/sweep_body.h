@@ -20,6 +20,12 @@ struct SweepCase {
   std::string config = "sweep_llama";  // below configs/tests
   int ranks = 1;
   Overrides overrides{};
+  // Where something overflows, in the sense of fp16, on one rank alone: in a step, or in none.
+  struct Overflow {
+    int step = -1, rank = 0;
+    bool in_loss = false;  // else in a gradient, after it was summed
+  };
+  Overflow overflow{};
   std::string describe() const;
 };
 
@@ -46,6 +52,8 @@ class Assembled {
 struct SweepResult {
   double initial_loss = 0;             // by evaluation, before the first step
   std::vector<double> loss, norm;      // of each step
+  std::vector<double> scale;           // of the loss after each step, where it has one
+  int skipped = 0;                     // steps, counted by every rank
   Assembled gradients;                 // of the first step
   Assembled weights;                   // after the last
   bool peaks_as_planned = true;        // on every rank

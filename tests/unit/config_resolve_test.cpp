@@ -143,6 +143,25 @@ TEST(Resolve, InspectionLeavesTheRunOpen) {
       << message;
 }
 
+TEST(Resolve, LossScales) {
+  expect_broken("mixed_precision.min_loss_scale=8", "must be at most mixed_precision.initial_loss_scale=4",
+                [](RunConfig& c) {
+                  c.mixed_precision.initial_loss_scale = 4;
+                  c.mixed_precision.min_loss_scale = 8;
+                });
+  expect_broken("mixed_precision.loss_scale=1e-10", "must be 0, or at least 1e-06",
+                [](RunConfig& c) { c.mixed_precision.loss_scale = 1e-10; });
+  expect_broken("mixed_precision.loss_scale=-1", "from 0 to 1e+36",
+                [](RunConfig& c) { c.mixed_precision.loss_scale = -1; });
+  expect_broken("mixed_precision.initial_loss_scale=0", "from 1e-06 to 1e+36",
+                [](RunConfig& c) { c.mixed_precision.initial_loss_scale = 0; });
+  expect_broken("mixed_precision.min_loss_scale=0", "from 1e-06",
+                [](RunConfig& c) { c.mixed_precision.min_loss_scale = 0; });
+  expect_broken("mixed_precision.loss_scale_window=0", "from 1 to",
+                [](RunConfig& c) { c.mixed_precision.loss_scale_window = 0; });
+  expect_broken("mixed_precision.hysteresis=0", "from 1 to", [](RunConfig& c) { c.mixed_precision.hysteresis = 0; });
+}
+
 TEST(ResolveModelRules, Heads) {
   expect_broken("model.num_attention_heads=5",
                 "divide hidden_size, which is 96, unless kv_channels is given; nearest: 4 or 6",
