@@ -76,14 +76,14 @@ void Optimizer::find_pieces() {
   }
 }
 
-void Optimizer::step(Ops& ops, double lr, std::int64_t number) {
+void Optimizer::step(Ops& ops) {
   RangeScope range(ops, "optimizer");
-  write_scalars(ops, lr, number);
   clip(ops);
   for (const auto& group : params_.groups()) update(ops, group);
 }
 
-void Optimizer::write_scalars(Ops& ops, double lr, std::int64_t number) {
+void Optimizer::prepare(Ops& ops, double lr, std::int64_t number) {
+  RangeScope range(ops, "optimizer");
   const auto correction = [&](double beta) {
     return static_cast<float>(1 - std::pow(beta, static_cast<double>(number)));
   };

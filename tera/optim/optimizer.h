@@ -34,8 +34,10 @@ class Optimizer {
   // Memory for moments and scalars; once with a measuring arena, once with a real one.
   void bind(Arena& state);
 
-  // Clips, updates the weights of this rank's shares and clears their gradients. update counts from 1.
-  void step(Ops& ops, double lr, std::int64_t update);
+  // All that an update takes from the host, brought to the device. update counts from 1.
+  void prepare(Ops& ops, double lr, std::int64_t update);
+  // Clips, updates the weights of this rank's shares and clears their gradients; the same calls every time.
+  void step(Ops& ops);
 
   const Tensor& grad_norm() const { return norm_; }  // f32 [1], before clipping
 
@@ -52,7 +54,6 @@ class Optimizer {
     std::int64_t slot;  // of sums_
   };
   void find_pieces();
-  void write_scalars(Ops& ops, double lr, std::int64_t update);
   void clip(Ops& ops);
   void update(Ops& ops, const ParamStore::Group& group);
 

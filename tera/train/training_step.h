@@ -5,8 +5,11 @@
 //   TrainingStep step(setup, rank);
 //   step.bind(backend, world);           // rehearses, allocates once, meets the other ranks, draws the initial weights
 //   step.load(i, batch, scale) ...       // every microbatch of this rank
-//   step.forward_backward();
-//   step.update(lr);
+//   step.run(lr);                        // or forward_backward(), look at the gradients, update(lr)
+
+#include <functional>
+#include <string>
+#include <utility>
 
 #include "tera/checkpoint/checkpoint.h"
 #include "tera/config/setup.h"
@@ -45,6 +48,12 @@ class TrainingStep {
   void forward_backward(std::int64_t microbatches);
   // Clips, updates, clears the gradients.
   void update(double lr);
+  // Both, of so many microbatches. Where the device can, from the second time on as one recording of all calls (a CUDA
+  // graph), which computes the same bits.
+  void run(std::int64_t microbatches, double lr);
+  void run(double lr) { run(setup_.batch.num_microbatches, lr); }
+  // How run() goes, once when it is known; otherwise empty.
+  std::string take_remark() { return std::exchange(remark_, {}); }
   // With overlap_param_gather, weights may still be on their way after update(); blocks wait for them, others call
   // this.
   void wait_for_weights() { replicas_->wait_for_weights(); }
@@ -101,11 +110,14 @@ class TrainingStep {
   MicroBatch microbatch(const Inputs& inputs, bool training) const;
   DataParallel make_data_parallel(Ops& ops);
   void play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, std::int64_t microbatches);
-  void play_update(Ops& ops, DataParallel& replicas, double lr, std::int64_t number);
+  void play_update(Ops& ops, DataParallel& replicas);
   void sum_losses(Ops& ops, std::size_t microbatches);
   void play_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& replicas);
   MemoryPlan rehearse(PlanOps& ops);
+  void make_engine();
   void agree_on_traffic();
+  std::string why_not_recorded() const;
+  void record(const std::function<void()>& calls);
 
   Setup setup_;
   DType compute_;
@@ -130,6 +142,10 @@ class TrainingStep {
   std::vector<Traffic> planned_traffic_;
   Ops* ops_ = nullptr;
   std::int64_t updates_ = 0;
+  enum class Recorded : std::uint8_t { not_yet, yes, never } recorded_ = Recorded::never;
+  bool played_whole_ = false;             // call by call, with all microbatches
+  std::unique_ptr<Recording> recording_;  // of such a step
+  std::string remark_;
   double planned_flops_ = 0;
 };
 
