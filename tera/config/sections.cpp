@@ -77,6 +77,10 @@ std::span<const Field> TrainConfig::fields() {
       field<&C::deterministic>("deterministic",
                                "the same config gives the same bits (on a GPU: with the same kernels.json); false "
                                "lets a GPU use kernels whose sums depend on timing"),
+      field<&C::cuda_graph_impl>(
+          "cuda_graph_impl",
+          "full_iteration: a GPU plays a step as one recorded CUDA graph, where one rank has the process to itself and "
+          "all steps make the same calls, and says so where not; none: call by call; the bits are the same"),
       field<&C::loss_reduction>(
           "loss_reduction",
           "global: mean over the tokens of the global batch; microbatch: mean of the microbatches' "

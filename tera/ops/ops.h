@@ -5,6 +5,7 @@
 // An Ops object is one queue: work is done in the order of the calls, but a call may return before it is (traits()).
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -19,6 +20,7 @@
 #include "tera/ops/planned_calls.h"
 #include "tera/ops/pointwise.h"
 #include "tera/ops/random.h"
+#include "tera/ops/recording.h"
 #include "tera/ops/rope.h"
 #include "tera/ops/ticket.h"
 #include "tera/ops/traits.h"
@@ -78,6 +80,12 @@ class Ops : public Timeline {
   // Makes every choice that the planned calls leave open (which kernel), after bind_workspace and before the first of
   // them; `spare` is memory of the device for trials, overwritten.
   virtual void prepare(const PlannedCalls& /*calls*/, std::span<std::byte> /*spare*/) {}
+
+  // Records the work that `calls` asks for and does none of it. Whatever of it cannot be recorded (a copy from the
+  // host's memory, a wait of the host) makes the attempt fail; `calls` may then have ended early.
+  virtual RecordingAttempt record_calls(const std::function<void()>& /*calls*/) {
+    return {nullptr, "this device records nothing"};
+  }
 
   // What a user should know of these choices, a line each; empty: nothing unusual.
   virtual std::string remarks() const { return {}; }

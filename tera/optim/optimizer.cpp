@@ -78,12 +78,16 @@ void Optimizer::find_pieces() {
   }
 }
 
-void Optimizer::step(Ops& ops, const LearningRates& rates, std::int64_t number) {
+void Optimizer::step(Ops& ops) {
   RangeScope range(ops, "optimizer");
-  scaler_ ? write_rates(ops, rates) : write_scalars(ops, rates.after_update, number);
   clip(ops);
   if (scaler_) count_step(ops);
   for (const auto& group : params_.groups()) update(ops, group);
+}
+
+void Optimizer::prepare(Ops& ops, const LearningRates& rates, std::int64_t number) {
+  RangeScope range(ops, "optimizer");
+  scaler_ ? write_rates(ops, rates) : write_scalars(ops, rates.after_update, number);
 }
 
 void Optimizer::write_scalars(Ops& ops, double lr, std::int64_t number) {

@@ -44,10 +44,12 @@ class Optimizer {
   // Memory for moments and scalars; once with a measuring arena, once with a real one.
   void bind(Arena& state);
 
-  // Clips, updates the weights of this rank's shares and clears their gradients. update counts from 1, and is not
-  // looked at where a loss scale keeps that count.
-  void step(Ops& ops, const LearningRates& rates, std::int64_t update);
-  void step(Ops& ops, double lr, std::int64_t update) { step(ops, LearningRates{lr, lr}, update); }
+  // All that an update takes from the host, brought to the device. update counts from 1, and is not looked at where a
+  // loss scale keeps that count.
+  void prepare(Ops& ops, const LearningRates& rates, std::int64_t update);
+  void prepare(Ops& ops, double lr, std::int64_t update) { prepare(ops, LearningRates{lr, lr}, update); }
+  // Clips, updates the weights of this rank's shares and clears their gradients; the same calls every time.
+  void step(Ops& ops);
 
   const Tensor& grad_norm() const { return norm_; }  // f32 [1], before clipping
 

@@ -157,11 +157,11 @@ void Trainer::start_step(const StopRequest& stop) {
   if (!pending_) last_report_ = begin;
   const std::int64_t microbatches = setup_.batch.microbatches_at(consumed_);
   load_batch(microbatches);
-  step_.forward_backward(microbatches);
   Pending started;
   started.metrics.data_ms = train_batches_->take_waited_ms();
   started.rates = learning_rates();
-  step_.update(started.rates);
+  step_.run(microbatches, started.rates);
+  if (const std::string remark = step_.take_remark(); !remark.empty()) log_.info("{}", remark);
   started.reading = step_.read_back({.stop = stop.asked() || out_of_time(), .written = saver_ && saver_->written()});
   started.counted = counted_;
   started.samples = setup_.batch.global_batch_at(consumed_);

@@ -145,7 +145,8 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
   for (PlannedComm* group : layout_.groups.all()) group->forget_traffic();
   play(ops, pipeline, replicas, setup_.batch.num_microbatches);
   planned_flops_ = ops.flops() - flops_of_smaller;
-  play_update(ops, replicas, {}, 1);
+  optimizer_.prepare(ops, LearningRates{}, 1);
+  play_update(ops, replicas);
   planned_traffic_.clear();
   for (const PlannedComm* group : layout_.groups.all()) planned_traffic_.push_back(group->traffic());
   play_evaluation(ops, pipeline, replicas);
@@ -193,19 +194,34 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
   const std::span<std::byte> readings = backend.device->allocate_host(2 * sizeof(Result));
   read_back_ = {reinterpret_cast<Result*>(readings.data()), 2};
   std::uninitialized_fill(read_back_.begin(), read_back_.end(), Result{});
-  stage_memory_ = memory_.stage(StageMemory::measuring(stage_));
   layout_.groups.join(world);
   agree_on_traffic();
-  replicas_ = std::make_unique<DataParallel>(make_data_parallel(*ops_));
-  pipeline_ = std::make_unique<Pipeline>(*ops_, stage_, stage_memory_);
+  make_engine();
   params_.initialize(*ops_, static_cast<std::uint64_t>(setup_.config.train.seed));
   start_scaling();
+  const bool wanted = ops_->traits().asynchronous && setup_.config.train.cuda_graph_impl != CudaGraphImpl::none;
+  const std::string why_not = why_not_recorded();
+  recorded_ = wanted && why_not.empty() ? Recorded::not_yet : Recorded::never;
+  if (wanted && !why_not.empty()) remark_ = "steps run call by call, not as one CUDA graph: " + why_not;
+}
+
+void TrainingStep::make_engine() {
+  stage_memory_ = memory_.stage(StageMemory::measuring(stage_));
+  replicas_ = std::make_unique<DataParallel>(make_data_parallel(*ops_));
+  pipeline_ = std::make_unique<Pipeline>(*ops_, stage_, stage_memory_);
 }
 
 void TrainingStep::start_scaling(const std::optional<LossScale>& kept) {
   if (!scaler_) return;
   const LossScale begun = scaler_->start(*ops_, updates_, kept);
   if (scaler_->rule().dynamic) loss_scale_ = begun;
+}
+
+// What is known before a step: calls that are not the same every time, or that others of this process take part in.
+std::string TrainingStep::why_not_recorded() const {
+  if (setup_.batch.packs_documents) return "packed documents change the calls from step to step";
+  if (layout_.groups.world.size() > 1) return "several ranks work together";
+  return {};
 }
 
 // Ranks that would call different things would wait for each other until the timeout.
@@ -242,8 +258,8 @@ void TrainingStep::play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, st
   sum_losses(ops, number);
 }
 
-void TrainingStep::play_update(Ops& ops, DataParallel& replicas, const LearningRates& rates, std::int64_t number) {
-  optimizer_.step(ops, rates, number);
+void TrainingStep::play_update(Ops& ops, DataParallel& replicas) {
+  optimizer_.step(ops);
   replicas.hand_out_weights();
 }
 
@@ -266,10 +282,42 @@ void TrainingStep::forward_backward() { forward_backward(setup_.batch.num_microb
 
 void TrainingStep::forward_backward(std::int64_t microbatches) { play(*ops_, *pipeline_, *replicas_, microbatches); }
 
-// Where losses are scaled, the device counts.
 void TrainingStep::update(const LearningRates& rates) {
+  prepare_update(rates);
+  play_update(*ops_, *replicas_);
+}
+
+// Where losses are scaled, the device counts.
+void TrainingStep::prepare_update(const LearningRates& rates) {
   if (!scaler_) ++updates_;
-  play_update(*ops_, *replicas_, rates, updates_);
+  optimizer_.prepare(*ops_, rates, updates_);
+}
+
+// Batches and what prepare() writes are on the device before the recording plays: the queue keeps the order.
+void TrainingStep::run(std::int64_t microbatches, const LearningRates& rates) {
+  prepare_update(rates);
+  const auto calls = [&] {
+    play(*ops_, *pipeline_, *replicas_, microbatches);
+    play_update(*ops_, *replicas_);
+  };
+  const bool whole = microbatches == setup_.batch.num_microbatches;
+  if (whole && played_whole_ && recorded_ == Recorded::not_yet) record(calls);
+  if (whole && recording_) return recording_->play();
+  calls();
+  played_whole_ = played_whole_ || whole;
+}
+
+// After a step call by call, which loaded every kernel: that cannot be recorded.
+void TrainingStep::record(const std::function<void()>& calls) {
+  RecordingAttempt attempt = ops_->record_calls(calls);
+  recording_ = std::move(attempt.recording);
+  recorded_ = recording_ ? Recorded::yes : Recorded::never;
+  if (recording_) {
+    remark_ = fmt::format("steps run as one CUDA graph of {} nodes", recording_->size());
+  } else {
+    remark_ = "steps run call by call, not as one CUDA graph: " + attempt.why_not;
+    make_engine();  // the attempt may have ended in the middle of a step
+  }
 }
 
 TrainingStep::Evaluated TrainingStep::evaluate(bool stop) {

@@ -5,8 +5,11 @@
 //   TrainingStep step(setup, rank);
 //   step.bind(backend, world);           // rehearses, allocates once, meets the other ranks, draws the initial weights
 //   step.load(i, batch, scale) ...       // every microbatch of this rank
-//   step.forward_backward();
-//   step.update(lr);
+//   step.run(lr);                        // or forward_backward(), look at the gradients, update(lr)
+
+#include <functional>
+#include <string>
+#include <utility>
 
 #include "tera/checkpoint/checkpoint.h"
 #include "tera/config/setup.h"
@@ -47,6 +50,12 @@ class TrainingStep {
   // Clips, updates, clears the gradients.
   void update(const LearningRates& rates);
   void update(double lr) { update({lr, lr}); }
+  // Both, of so many microbatches. Where the device can, from the second time on as one recording of all calls (a CUDA
+  // graph), which computes the same bits.
+  void run(std::int64_t microbatches, const LearningRates& rates);
+  void run(double lr) { run(setup_.batch.num_microbatches, {lr, lr}); }
+  // How run() goes, once when it is known; otherwise empty.
+  std::string take_remark() { return std::exchange(remark_, {}); }
   // With overlap_param_gather, weights may still be on their way after update(); blocks wait for them, others call
   // this.
   void wait_for_weights() { replicas_->wait_for_weights(); }
@@ -108,12 +117,16 @@ class TrainingStep {
   MicroBatch microbatch(std::int64_t index, bool training) const;
   DataParallel make_data_parallel(Ops& ops);
   void play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, std::int64_t microbatches);
-  void play_update(Ops& ops, DataParallel& replicas, const LearningRates& rates, std::int64_t number);
+  void play_update(Ops& ops, DataParallel& replicas);
+  void prepare_update(const LearningRates& rates);
   void sum_losses(Ops& ops, std::size_t microbatches);
   void play_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& replicas);
   MemoryPlan rehearse(PlanOps& ops);
+  void make_engine();
   void agree_on_traffic();
   void start_scaling(const std::optional<LossScale>& kept = {});
+  std::string why_not_recorded() const;
+  void record(const std::function<void()>& calls);
 
   Setup setup_;
   DType compute_;
@@ -142,6 +155,10 @@ class TrainingStep {
   Ops* ops_ = nullptr;
   std::int64_t updates_ = 0;
   std::optional<LossScale> loss_scale_;
+  enum class Recorded : std::uint8_t { not_yet, yes, never } recorded_ = Recorded::never;
+  bool played_whole_ = false;             // call by call, with all microbatches
+  std::unique_ptr<Recording> recording_;  // of such a step
+  std::string remark_;
   double planned_flops_ = 0;
 };
 

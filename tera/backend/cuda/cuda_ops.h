@@ -34,6 +34,7 @@ class CudaOps final : public Ops {
   const OpsTraits& traits() const override;
   void bind_workspace(std::span<std::byte> workspace) override { workspace_ = workspace; }
   void prepare(const PlannedCalls& calls, std::span<std::byte> spare) override;
+  RecordingAttempt record_calls(const std::function<void()>& calls) override;  // graph.cpp
   std::string remarks() const override;
   void begin_range(const char* name) override;
   void end_range() override;
