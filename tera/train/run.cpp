@@ -110,9 +110,9 @@ std::optional<bool> can_redraw(const Launch& launch) {
   return launch.kind == LaunchKind::mpi ? std::optional(false) : std::nullopt;
 }
 
-Backend make_restored_backend(const Setup& setup, const StartPoint& start, int rank) {
+Backend make_restored_backend(const Setup& setup, const StartPoint& start, int rank, int local_rank) {
   restore_kernel_choices(start, setup.run_dir, rank);
-  return make_backend(setup, rank);
+  return make_backend(setup, rank, local_rank);
 }
 
 // Keys that say how to save, and none that says where.
@@ -137,7 +137,7 @@ class RunOfRank {
         folder_(seat.rank() == 0 ? task.folder : nullptr),
         first_(seat.rank() == 0),
         log_({.console = first_ ? STDOUT_FILENO : -1, .terminal = can_redraw(launch)}),
-        backend_(make_restored_backend(setup, start_, seat.rank())),
+        backend_(make_restored_backend(setup, start_, seat.rank(), launch.local_rank)),
         world_(seat.join(*backend_.ops)) {
     require_user(
         world_->size() == launch.world,

@@ -165,6 +165,15 @@ bool Assembled::is_part_of(const Assembled& whole) const {
   return !contradicted_ && !came_.empty();
 }
 
+double Assembled::worst_difference(const std::string& name, const std::vector<float>& there) const {
+  double worst = 0;
+  const auto found = came_.find(name);
+  for (std::size_t i = 0; found != came_.end() && i < there.size(); ++i)
+    if (found->second[i])
+      worst = std::max(worst, std::abs(static_cast<double>(tensors_.at(name)[i]) - static_cast<double>(there[i])));
+  return worst;
+}
+
 void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result) {
   static std::mutex mutex;
   const tera::Setup setup = sweep_setup(one);

@@ -41,6 +41,8 @@ class Assembled {
   const std::map<std::string, std::vector<float>>& tensors() const { return tensors_; }
   bool complete() const;                          // every element came, and where it came twice it was the same
   bool is_part_of(const Assembled& whole) const;  // what came has the same bits there
+  // Of what came of a tensor, the largest difference from there; 0: nothing came.
+  double worst_difference(const std::string& name, const std::vector<float>& there) const;
 
  private:
   std::mutex mutex_;

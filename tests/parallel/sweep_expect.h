@@ -18,6 +18,9 @@ struct SweepLimits {
 };
 
 void expect_like_one_rank(const SweepCase& one, const SweepResult& want, const SweepLimits& limits = {});
+// What one of several processes has: its own part of gradients, and losses and norms if it is the first.
+void expect_part_like_one_rank(const SweepCase& one, const SweepResult& got, const SweepResult& want,
+                               const SweepLimits& limits);
 
 Overrides operator+(Overrides a, const Overrides& b);
 

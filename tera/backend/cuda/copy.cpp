@@ -70,10 +70,11 @@ void CudaOps::do_fill(const FillArgs& args) {
 }
 
 void CudaOps::do_from_host(std::span<const std::byte> host, const Tensor& tensor) {
-  staging_.copy(host, tensor.data, stream_);
+  staging_.copy(host, tensor.data, stream_, guard_);
 }
 
 void CudaOps::do_to_host(const Tensor& tensor, std::span<std::byte> host) {
+  if (guard_ != nullptr) finish(record().id);  // the copy itself waits where nobody is asked
   check(cudaMemcpyAsync(host.data(), tensor.data, host.size(), cudaMemcpyDeviceToHost, stream_), "to_host");
   check(cudaStreamSynchronize(stream_), "to_host");
 }

@@ -64,15 +64,15 @@ Ticket CudaOps::record() {
 
 void CudaOps::wait(Ticket ticket) {
   if (ticket.timeline == this || ticket.id == 0) return;
-  if (const auto* other = dynamic_cast<const CudaOps*>(ticket.timeline))
-    check(cudaStreamWaitEvent(stream_, other->event_of(ticket.id)), "cudaStreamWaitEvent");
+  if (const auto* other = dynamic_cast<const EventSource*>(ticket.timeline))
+    wait_on_stream(stream_, other->event_of(ticket.id));
   else
     finish(ticket);
 }
 
 void CudaOps::finish(std::uint64_t id) {
   if (id == 0) return;
-  check(cudaEventSynchronize(event_of(id)), "an op on the GPU");
+  wait_on_host(event_of(id), guard_, "an op on the GPU");
 }
 
 double CudaOps::milliseconds(Ticket from, Ticket to) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "tera/backend/cuda/event_source.h"
 #include "tera/backend/cuda/kernels/types.cuh"
 #include "tera/backend/cuda/make_cuda.h"
 #include "tera/backend/cuda/staging_ring.h"
@@ -18,12 +19,16 @@ namespace tera::cuda {
 class CublasLt;        // cublaslt.h
 class CudnnAttention;  // cudnn_attention.h
 
-class CudaOps final : public Ops {
+class CudaOps final : public Ops, public EventSource {
  public:
   explicit CudaOps(const CudaOptions& options);
   ~CudaOps() override;
 
   cudaStream_t stream() const { return stream_; }
+  int device() const { return device_; }
+  cudaEvent_t event_of(std::uint64_t id) const override;  // other queues ask, too
+  // Asked whenever the host waits for this queue; null: nobody.
+  void guard_waits(WaitGuard* guard) { guard_ = guard; }
 
   Ticket record() override;
   void wait(Ticket ticket) override;
@@ -71,7 +76,6 @@ class CudaOps final : public Ops {
 
   // The first `bytes` of the workspace; throws when the plan asked for less.
   std::span<std::byte> workspace(std::size_t bytes) const;
-  cudaEvent_t event_of(std::uint64_t id) const;  // other queues ask, too
 
   CudaOptions options_;
   int device_;  // before everything that is made on it
@@ -81,6 +85,7 @@ class CudaOps final : public Ops {
   std::vector<cudaEvent_t> events_;  // a ticket's is at id modulo their number
   std::uint64_t first_ticket_ = 1;
   std::atomic<std::uint64_t> tickets_ = 0;  // written here, read by queues of other threads
+  WaitGuard* guard_ = nullptr;
   std::unique_ptr<CublasLt> products_;
   std::unique_ptr<CudnnAttention> attention_;
 };

@@ -1,5 +1,6 @@
 #include "tera/backend/cuda/make_cuda.h"
 
+#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <array>
@@ -29,6 +30,12 @@ double peak_flops_of(std::string_view gpu) {
 bool usable() {
   const CudaInfo info = query_cuda(0);
   return info.problem.empty() && !info.gpus.empty() && info.gpus[0].problem.empty() && !cublaslt_version().empty();
+}
+
+int device_of(int local_rank) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count < 1) return 0;  // make_cuda says what is wrong
+  return local_rank % count;
 }
 
 CudaParts make_cuda(const CudaOptions& options) {

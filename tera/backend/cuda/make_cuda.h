@@ -32,6 +32,9 @@ CudaParts make_cuda(const CudaOptions& options);
 // Whether make_cuda would find a GPU.
 bool usable();
 
+// Processes of one machine take its GPUs in turn.
+int device_of(int local_rank);
+
 // How much workspace the backend takes; the same whether CUDA is built in or not, so that any machine can plan.
 // deterministic: as in CudaOptions.
 std::unique_ptr<WorkspaceRules> make_cuda_workspace_rules(bool deterministic = true);

@@ -17,6 +17,8 @@ CudaInfo query_cuda(std::optional<int>) {
 
 bool usable() { return false; }
 
+int device_of(int) { return 0; }
+
 CudaParts make_cuda(const CudaOptions&) {
   fail_user("dist.device=cuda: this program was built without CUDA; dist.device=cpu runs without a GPU");
 }
