@@ -63,7 +63,8 @@ TrainingStep::TrainingStep(const Setup& setup, int rank, StageSchedules schedule
              .row_shards = layout_.tp.cuts_rows() ? layout_.tp.size() : 1,
              .pp = &layout_.groups.pp,
              .overlap_p2p = setup.parallel.overlap_p2p_comm,
-             .w_in_b = setup.parallel.tp_comm_overlap && layout_.tp.size() > 1} {
+             .w_in_b = setup.parallel.tp_comm_overlap && layout_.tp.size() > 1,
+             .offload = offload_tags(setup.model.offload)} {
   for (const auto& chunk : chunks_) stage_.chunks.emplace_back(chunk);
   params_.lay_out(layout_.flat);
   require_user(!whole_.norm_keys.empty(), "model.freeze: the patterns leave no parameter to train");
@@ -152,7 +153,7 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
   const CheckpointConfig& saving = setup_.config.checkpoint;
   if (!saving.save.empty() && saving.async_save) {
     const ModelState kept = state();
-    plan.add_host_bytes(RankFile(kept.tensors(), kept.written(replica())).bytes());
+    plan.add_saving_bytes(RankFile(kept.tensors(), kept.written(replica())).bytes());
   }
   return plan;
 }
