@@ -405,6 +405,12 @@ void CopyArgs::check() const {
   that(src.shape.rank >= 1 && src.stride.last() == 1 && dst.stride.last() == 1, op, "the last dim is dense");
 }
 
+void HostCopyArgs::check() const {
+  constexpr auto op = "host copy";
+  dense(op, "tensor", tensor);
+  that(host.size() == tensor.bytes(), op, "the host has as many bytes as the tensor");
+}
+
 void FillArgs::check() const { dense("fill", "out", out); }
 
 void NormalArgs::check() const {
@@ -433,6 +439,32 @@ void Ops::finish(Ticket ticket) {
 
 void Ops::wait(Ticket ticket) {
   if (ticket.timeline != this) finish(ticket);
+}
+
+CopyPoints Ops::to_host_beside(const HostCopyArgs& args) {
+  args.check();
+  return do_to_host_beside(args);
+}
+
+CopyPoints Ops::from_host_beside(const HostCopyArgs& args) {
+  args.check();
+  return do_from_host_beside(args);
+}
+
+CopyPoints Ops::do_to_host_beside(const HostCopyArgs& args) {
+  wait(args.after);
+  wait(args.and_after);
+  const Ticket begin = record();
+  do_to_host(args.tensor, args.host);
+  return {begin, record()};
+}
+
+CopyPoints Ops::do_from_host_beside(const HostCopyArgs& args) {
+  wait(args.after);
+  wait(args.and_after);
+  const Ticket begin = record();
+  do_from_host(args.host, args.tensor);
+  return {begin, record()};
 }
 
 void Ops::from_host(std::span<const std::byte> host, const Tensor& tensor) {

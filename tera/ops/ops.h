@@ -66,6 +66,11 @@ class Ops : public Timeline {
   // Device::allocate_host and is left alone until then.
   void to_host_later(const Tensor& tensor, std::span<std::byte> host);
 
+  // Beside this queue where the device can, each direction in the order of its calls. Neither side may be changed, nor
+  // what is written be read, before the end that is returned.
+  CopyPoints to_host_beside(const HostCopyArgs& args);
+  CopyPoints from_host_beside(const HostCopyArgs& args);
+
   using Timeline::finish;
   virtual Ticket record() = 0;                              // a point behind all calls so far
   virtual void wait(Ticket ticket);                         // this queue waits; unless it must, the host does not
@@ -123,6 +128,8 @@ class Ops : public Timeline {
   virtual void do_from_host(std::span<const std::byte> host, const Tensor& tensor) = 0;
   virtual void do_to_host(const Tensor& tensor, std::span<std::byte> host) = 0;
   virtual void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) { do_to_host(tensor, host); }
+  virtual CopyPoints do_to_host_beside(const HostCopyArgs& args);  // in this queue, where there is no other
+  virtual CopyPoints do_from_host_beside(const HostCopyArgs& args);
 };
 
 class RangeScope {

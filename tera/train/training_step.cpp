@@ -67,7 +67,8 @@ TrainingStep::TrainingStep(const Setup& setup, int rank, StageSchedules schedule
              .row_shards = layout_.tp.cuts_rows() ? layout_.tp.size() : 1,
              .pp = &layout_.groups.pp,
              .overlap_p2p = setup.parallel.overlap_p2p_comm,
-             .w_in_b = setup.parallel.tp_comm_overlap && layout_.tp.size() > 1} {
+             .w_in_b = setup.parallel.tp_comm_overlap && layout_.tp.size() > 1,
+             .offload = offload_tags(setup.model.offload)} {
   const MixedPrecisionConfig& mixed = setup.config.mixed_precision;
   if (mixed.precision == Precision::fp16) optimizer_.scale_with(scaler_.emplace(mixed));
   for (const auto& chunk : chunks_) stage_.chunks.emplace_back(chunk);
@@ -163,7 +164,7 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
   const CheckpointConfig& saving = setup_.config.checkpoint;
   if (!saving.save.empty() && saving.async_save) {
     const ModelState kept = state();
-    plan.add_host_bytes(RankFile(kept.tensors(), kept.written(replica())).bytes());
+    plan.add_saving_bytes(RankFile(kept.tensors(), kept.written(replica())).bytes());
   }
   return plan;
 }
@@ -221,6 +222,7 @@ void TrainingStep::start_scaling(const std::optional<LossScale>& kept) {
 std::string TrainingStep::why_not_recorded() const {
   if (setup_.batch.packs_documents) return "packed documents change the calls from step to step";
   if (layout_.groups.world.size() > 1) return "several ranks work together";
+  if (!setup_.model.offload.empty()) return "offloaded activations travel beside the queue";
   return {};
 }
 

@@ -27,6 +27,19 @@ TEST(CudaSweep, Fp32) {
   sweep("sweep_gpt", fp32, {}, 11);
 }
 
+// Several microbatches in flight, and W apart from B.
+TEST(CudaSweep, Offload) {
+  const std::vector<std::pair<int, Overrides>> layouts{
+      {1, {}}, {2, tp2 + sp}, {2, pp2}, {2, pp2 + vp2}, {4, pp4 + zero_bubble}, {2, pp2 + zero_bubble_v}, {4, zero3}};
+  const Overrides on_gpu = Overrides{"dist.device=cuda"} + fp32;
+  SweepResult alone;
+  play_threads({.overrides = on_gpu}, sweep_steps, alone);
+  for (const auto& [ranks, layout] : layouts) {
+    expect_like_one_rank({.ranks = ranks, .overrides = layout + offload + on_gpu}, alone, {});
+    expect_like_one_rank({.ranks = ranks, .overrides = layout + full + offload_x + on_gpu}, alone, {});
+  }
+}
+
 // Partial sums are rounded to bf16 before they are added over ranks, and every rounding of an activation goes on
 // through the layers behind it: several units of bf16.
 TEST(CudaSweep, Bf16) {

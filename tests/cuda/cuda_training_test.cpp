@@ -153,6 +153,34 @@ TEST(CudaTraining, WithoutDeterminismOnlyTheLastBitsMayDiffer) {
                "deterministic=false");
 }
 
+// Activations on the host and back change no bit. Sizes at which copies take as long as computing, so that one that is
+// not waited for shows.
+TEST(CudaTraining, OffloadChangesNoBit) {
+  const Overrides sizes{"model.num_layers=6",          "model.hidden_size=512",      "model.ffn_hidden_size=2048",
+                        "model.num_attention_heads=8", "model.num_query_groups=4",   "train.seq_length=512",
+                        "train.micro_batch_size=4",    "train.global_batch_size=16", "train.train_iters=6",
+                        "scheduler.lr_warmup_iters=2"};
+  const Overrides all{"model.offload_modules=[attn_norm,attention,mlp_norm,mlp]"};
+  const Overrides full{"model.recompute_granularity=full"},
+      selective{"model.recompute_granularity=selective", "model.recompute_modules=[layernorm,activation]"};
+  const std::vector<std::pair<Overrides, Overrides>> cases{
+      {{}, all},
+      {{}, {"model.offload_modules=[core_attn]"}},
+      {full, {"model.offload_modules=[attn_norm]"}},
+      {selective, {"model.offload_modules=[attn_norm,attention,mlp]"}}};
+  for (const Overrides& precision : {on_gpu, on_gpu_bf16}) {
+    const TempFolder folder;
+    const BackendOptions options{.kernel_choices = folder / "kernels.json"};
+    for (const auto& [base, offload] : cases) {
+      const Overrides run = small_llama + sizes + precision + base;
+      const RunRecord kept = train_once("tiny", run, options), offloaded = train_once("tiny", run + offload, options);
+      EXPECT_EQ(kept.loss, offloaded.loss) << offload[0] << ", " << precision[1];
+      EXPECT_EQ(kept.grad_norm, offloaded.grad_norm) << offload[0] << ", " << precision[1];
+      EXPECT_TRUE(kept.weights == offloaded.weights) << offload[0] << ", " << precision[1];
+    }
+  }
+}
+
 // Every kind of block, with the same dropout masks on both.
 TEST(CudaTraining, EveryFamilyFollowsTheCpu) {
   const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};

@@ -92,11 +92,15 @@ void break_a_gradient(TrainingStep& step, Ops& ops) {
 
 bool peaks_as_planned(const TrainingStep& step) {
   bool same = true;
-  step.stage_memory().visit([&](std::string_view name, std::span<const Arena> arenas) {
+  const auto compare = [&](const MemoryItem& item, std::span<const Arena> arenas) {
     std::size_t largest = 0;
     for (const Arena& arena : arenas) largest = std::max(largest, arena.peak());
-    same = same && largest == step.memory().item(name).bytes;
-  });
+    same = same && largest == item.bytes;
+  };
+  step.stage_memory().visit(
+      [&](std::string_view name, std::span<const Arena> arenas) { compare(step.memory().item(name), arenas); });
+  step.stage_memory().visit_host(
+      [&](std::string_view name, std::span<const Arena> arenas) { compare(step.memory().host_item(name), arenas); });
   return same;
 }
 

@@ -7,7 +7,7 @@
 
 namespace tera::cpu {
 
-class CpuOps final : public Ops {
+class CpuOps : public Ops {
  public:
   CpuOps(int threads, Isa isa);
 

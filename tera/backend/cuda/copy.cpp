@@ -83,4 +83,16 @@ void CudaOps::do_to_host_later(const Tensor& tensor, std::span<std::byte> host) 
   check(cudaMemcpyAsync(host.data(), tensor.data, host.size(), cudaMemcpyDeviceToHost, stream_), "to_host_later");
 }
 
+CopyPoints CudaOps::do_to_host_beside(const HostCopyArgs& args) {
+  to_host_.wait(args.after);
+  to_host_.wait(args.and_after);
+  return to_host_.copy(args.host.data(), args.tensor.data, args.host.size(), cudaMemcpyDeviceToHost);
+}
+
+CopyPoints CudaOps::do_from_host_beside(const HostCopyArgs& args) {
+  from_host_.wait(args.after);
+  from_host_.wait(args.and_after);
+  return from_host_.copy(args.tensor.data, args.host.data(), args.host.size(), cudaMemcpyHostToDevice);
+}
+
 }  // namespace tera::cuda

@@ -1,6 +1,7 @@
 #include "tera/backend/cuda/cuda_device.h"
 
 #include "tera/backend/cuda/cuda_error.h"
+#include "tera/base/host_memory.h"
 
 namespace tera::cuda {
 namespace {
@@ -41,7 +42,12 @@ std::span<std::byte> CudaDevice::allocate_host(std::size_t bytes) {
   if (bytes == 0) return {};
   void* pinned = nullptr;
   pinned_.reserve(pinned_.size() + 1);
-  check(cudaHostAlloc(&pinned, bytes, cudaHostAllocDefault), "cudaHostAlloc");
+  const cudaError_t status = cudaHostAlloc(&pinned, bytes, cudaHostAllocDefault);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    fail_user("the host cannot keep {} bytes in place for the GPU, though {} are free", bytes, host_available());
+  }
+  check(status, "cudaHostAlloc");
   pinned_.push_back(pinned);
   return {static_cast<std::byte*>(pinned), bytes};
 }
@@ -52,5 +58,7 @@ std::size_t CudaDevice::available() const {
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   return free > kept_for_libraries ? free - kept_for_libraries : 0;
 }
+
+std::size_t CudaDevice::host_available() const { return available_host_memory(); }
 
 }  // namespace tera::cuda

@@ -53,6 +53,9 @@ void CudaOps::reserve_tickets(std::size_t count) {
     events_.push_back(event);
   }
   first_ticket_ = tickets_ + 1;
+  constexpr std::size_t calls_per_copy = 16;  // at least
+  to_host_.reserve_tickets(count / calls_per_copy);
+  from_host_.reserve_tickets(count / calls_per_copy);
 }
 
 Ticket CudaOps::record() {
@@ -77,7 +80,10 @@ void CudaOps::finish(std::uint64_t id) {
 
 double CudaOps::milliseconds(Ticket from, Ticket to) {
   float result = 0;
-  check(cudaEventElapsedTime(&result, event_of(from.id), event_of(to.id)), "cudaEventElapsedTime");
+  const auto event = [](Ticket ticket) {
+    return dynamic_cast<const EventSource&>(*ticket.timeline).event_of(ticket.id);
+  };
+  check(cudaEventElapsedTime(&result, event(from), event(to)), "cudaEventElapsedTime");
   return result;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Ops on one GPU: one stream, cuBLASLt for matrix products, cuDNN for attention, kernels of our own for the rest. One
-// file per family implements the members; device code is in kernels/.
+// Ops on one GPU: one stream (and one each way for copies beside it), cuBLASLt for matrix products, cuDNN for
+// attention, kernels of our own for the rest. One file per family implements the members; device code is in kernels/.
 
 #include <cuda_runtime_api.h>
 
@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "tera/backend/cuda/copy_stream.h"
 #include "tera/backend/cuda/event_source.h"
 #include "tera/backend/cuda/kernels/types.cuh"
 #include "tera/backend/cuda/make_cuda.h"
@@ -73,6 +74,8 @@ class CudaOps final : public Ops, public EventSource {
   void do_from_host(std::span<const std::byte> host, const Tensor& tensor) override;
   void do_to_host(const Tensor& tensor, std::span<std::byte> host) override;
   void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) override;
+  CopyPoints do_to_host_beside(const HostCopyArgs& args) override;
+  CopyPoints do_from_host_beside(const HostCopyArgs& args) override;
 
   // The first `bytes` of the workspace; throws when the plan asked for less.
   std::span<std::byte> workspace(std::size_t bytes) const;
@@ -81,6 +84,7 @@ class CudaOps final : public Ops, public EventSource {
   int device_;  // before everything that is made on it
   cudaStream_t stream_ = nullptr;
   StagingRing staging_;
+  CopyStream to_host_, from_host_;
   std::span<std::byte> workspace_;
   std::vector<cudaEvent_t> events_;  // a ticket's is at id modulo their number
   std::uint64_t first_ticket_ = 1;
