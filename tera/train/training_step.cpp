@@ -222,7 +222,7 @@ void TrainingStep::start_scaling(const std::optional<LossScale>& kept) {
 std::string TrainingStep::why_not_recorded() const {
   if (setup_.batch.packs_documents) return "packed documents change the calls from step to step";
   if (layout_.groups.world.size() > 1) return "several ranks work together";
-  if (!setup_.model.offload.empty()) return "offloaded activations travel beside the queue";
+  if (setup_.model.offload != OffloadShape{}) return "offloaded activations travel beside the queue";
   return {};
 }
 
