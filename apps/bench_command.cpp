@@ -61,7 +61,8 @@ void add_ops_command(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand("ops", "each op alone, at the shapes of one layer");
   command->add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
   command->add_option("--threads", options->bench.dist.threads, "of a CPU; 0: all cores")->check(CLI::Range(0, 1024));
-  command->add_option("--precision", options->precision, "fp32 or bf16; auto: bf16 on a GPU")->capture_default_str();
+  command->add_option("--precision", options->precision, "fp32, bf16 or fp16; auto: bf16 on a GPU")
+      ->capture_default_str();
   add_shape_options(*command, options->bench.shapes);
   command->add_option("--only", options->bench.only, "part of the names of the ops to time");
   command->add_option("--ms", options->bench.milliseconds, "to spend on each op; 0: what suits the device")

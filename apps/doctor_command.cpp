@@ -12,6 +12,7 @@
 #include "tera/backend/cpu/cpu_isa.h"
 #include "tera/backend/cuda/cuda_info.h"
 #include "tera/backend/mpi/mpi_info.h"
+#include "tera/backend/nccl/nccl_info.h"
 
 namespace tera {
 namespace {
@@ -65,6 +66,12 @@ Section machine_section() {
            {"huge pages", huge_page_advice(machine.huge_pages)}}};
 }
 
+std::string nccl_text() {
+  const nccl::NcclInfo info = nccl::query_nccl();
+  if (!info.built_in) return "not built in (its header was not found at build time): one process at most with GPUs";
+  return info.version.empty() ? "not found: one process at most with GPUs" : info.version;
+}
+
 Section cuda_section() {
   const cuda::CudaInfo info = cuda::query_cuda();
   if (!info.built_in)
@@ -76,7 +83,8 @@ Section cuda_section() {
        {"built for", info.architectures + " (CMAKE_CUDA_ARCHITECTURES)"},
        {"driver", info.driver.empty() ? "none" : "serves CUDA " + info.driver},
        {"cublaslt", libraries.cublaslt.empty() ? "not found: a GPU cannot be used" : libraries.cublaslt},
-       {"cudnn", libraries.cudnn.empty() ? "not found: attention by our own, slower kernels" : libraries.cudnn}}};
+       {"cudnn", libraries.cudnn.empty() ? "not found: attention by our own, slower kernels" : libraries.cudnn},
+       {"nccl", nccl_text()}}};
   if (info.gpus.empty()) section.rows.push_back({"gpus", info.problem.empty() ? "none" : "none: " + info.problem});
   for (std::size_t i = 0; i < info.gpus.size(); ++i) {
     const cuda::GpuInfo& gpu = info.gpus[i];

@@ -152,6 +152,7 @@ void add_manifest(const Manifest& manifest, Rows& rows) {
   }
   for (const ManifestFile& file : manifest.files) bytes += file.bytes;
   rows["samples"] = manifest.source.consumed_samples;
+  if (manifest.source.loss_scale) rows["loss_scale"] = manifest.source.loss_scale->scale;
   rows["files"] = manifest.files.size();
   rows["tensors"] = manifest.tensors.size();
   rows["parameters"] = parameters;

@@ -74,8 +74,9 @@ Task make_task(const LogitsOptions& options, const Launch& launch) {
 }
 
 // The rank that has the logits writes them, a row at a time, without those of padding.
-void compute(const Task& task, Seat& seat, const std::string& output, const std::optional<VerifyShare>& verified) {
-  Backend backend = make_backend(task.setup.config.dist);
+void compute(const Task& task, Seat& seat, const std::string& output, const std::optional<VerifyShare>& verified,
+             int local_rank) {
+  Backend backend = make_backend(task.setup.config.dist, {.local_rank = local_rank});
   const std::unique_ptr<Comm> world = seat.join(*backend.ops);
   const auto batch = std::ssize(task.sequences), length = std::ssize(task.sequences.front());
   const ModelShape& model = task.setup.model;
@@ -100,8 +101,9 @@ void compute(const Task& task, Seat& seat, const std::string& output, const std:
 void write_logits(const LogitsOptions& options) {
   const Launch launch = detect_launch(options.ranks);
   const Task task = prepare_ranks(launch, [&] { return make_task(options, launch); });
-  run_ranks(launch, task.setup.parallel.timeout_seconds,
-            [&](Seat& seat) { compute(task, seat, options.output, options.verified(seat.rank(), launch)); });
+  run_ranks(launch, task.setup.parallel.timeout_seconds, [&](Seat& seat) {
+    compute(task, seat, options.output, options.verified(seat.rank(), launch), launch.local_rank);
+  });
 }
 
 }  // namespace

@@ -43,7 +43,8 @@ int main() {
   PlanOps plan(*backend.rules);  // a rehearsal: shapes are checked, bytes added up, nothing is computed
   StageMemory rehearsed = StageMemory::measuring(stage);
   Pipeline(plan, stage, rehearsed).step({&mb, 1});
-  optimizer.step(plan, 0, 1);
+  optimizer.prepare(plan, 0, 1);
+  optimizer.step(plan);
   Arena state(backend.device->allocate(measured.peak()), "state", backend.device->is_host());
   take_state(state);
   StageMemory memory = rehearsed.allocate_on(*backend.device);
@@ -72,7 +73,8 @@ int main() {
     loss = std::reduce(losses.begin(), losses.end(), 0.0) / rows;
     const double together = std::inner_product(gradient.begin(), gradient.end(), previous.begin(), 0.0);
     lr = std::clamp(lr * (together > 0 ? 1.05 : 0.9), 1e-4, 1e-2);
-    optimizer.step(ops, lr, step);
+    optimizer.prepare(ops, lr, step);
+    optimizer.step(ops);
     previous.swap(gradient);
     if (step % 20 == 0 || step == 1) std::printf("step %3ld  loss %.4f  lr %.5f\n", step, loss, lr);
   }

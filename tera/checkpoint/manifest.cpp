@@ -21,6 +21,8 @@ using Json = nlohmann::json;
 constexpr std::string_view seal_begin = ",\"crc32c\":\"", seal_end = "\"}\n";
 constexpr std::size_t seal_digits = 8, seal_bytes = seal_begin.size() + seal_digits + seal_end.size();
 
+constexpr std::int64_t max_exact = std::int64_t{1} << 53;  // counts that are kept as f64
+
 bool is_sealed(std::string_view text) {
   return text.size() > seal_bytes && text.ends_with(seal_end) &&
          text.substr(text.size() - seal_bytes).starts_with(seal_begin);
@@ -100,6 +102,22 @@ bool read_counts(const Json& object, std::initializer_list<std::pair<const char*
   });
 }
 
+// What an earlier program did not write is none.
+void read_loss_scale(const Json& manifest, CheckpointSource& source, const std::string& where) {
+  if (manifest.contains("skipped_samples"))
+    require_user(read_counts(manifest, {{"skipped_samples", &source.skipped_samples}}) &&
+                     source.skipped_samples <= source.consumed_samples,
+                 "{}: 'skipped_samples' is no part of 'consumed_samples'", where);
+  if (!manifest.contains("loss_scale")) return;
+  const Json &stored = manifest["loss_scale"], &scale = find(stored, "scale");
+  LossScale& kept = source.loss_scale.emplace();
+  const bool good = read_counts(stored, {{"good_steps", &kept.good_steps}, {"hysteresis", &kept.hysteresis}}) &&
+                    kept.good_steps <= max_exact && kept.hysteresis <= max_exact && scale.is_number();
+  if (good) kept.scale = scale.get<double>();
+  require_user(good && kept.scale > 0 && kept.scale <= most_loss_scale,
+               "{}: 'loss_scale' lacks a positive 'scale', or counts 'good_steps' and 'hysteresis'", where);
+}
+
 CheckpointSource read_source(const Json& manifest, int version, const std::string& where) {
   CheckpointSource source;
   const Json& config = find(manifest, "config");
@@ -113,6 +131,7 @@ CheckpointSource read_source(const Json& manifest, int version, const std::strin
   const Json& started_from = find(manifest, "started_from");
   require_user(version == 1 || started_from.is_string(), "{}: 'started_from' is missing", where);
   if (started_from.is_string()) source.started_from = started_from.get<std::string>();
+  if (version > 1) read_loss_scale(manifest, source, where);
   return source;
 }
 
@@ -220,17 +239,20 @@ std::string format_manifest(const Manifest& manifest) {
   for (const ManifestFile& file : manifest.files)
     files[file.name] = {{"bytes", file.bytes}, {"crc32c", fmt::format("{:08x}", file.crc32c)}};
   const CheckpointSource& source = manifest.source;
-  const Json json{{"format", "teratron"},
-                  {"version", 2},
-                  {"order", "[out,in]"},
-                  {"step", source.step},
-                  {"consumed_samples", source.consumed_samples},
-                  {"updates", source.updates},
-                  {"seed", source.seed},
-                  {"started_from", source.started_from},
-                  {"config", source.config_yaml},
-                  {"tensors", format_tensors(manifest)},
-                  {"files", std::move(files)}};
+  Json json{{"format", "teratron"},
+            {"version", 2},
+            {"order", "[out,in]"},
+            {"step", source.step},
+            {"consumed_samples", source.consumed_samples},
+            {"skipped_samples", source.skipped_samples},
+            {"updates", source.updates},
+            {"seed", source.seed},
+            {"started_from", source.started_from},
+            {"config", source.config_yaml},
+            {"tensors", format_tensors(manifest)},
+            {"files", std::move(files)}};
+  if (const auto& kept = source.loss_scale)
+    json["loss_scale"] = {{"scale", kept->scale}, {"good_steps", kept->good_steps}, {"hysteresis", kept->hysteresis}};
   try {
     return seal_manifest(json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::strict));
   } catch (const Json::exception&) {

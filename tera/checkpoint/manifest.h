@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tera/checkpoint/tensor_slice.h"
+#include "tera/optim/loss_scale.h"
 #include "tera/tensor/dtype.h"
 
 namespace tera {
@@ -21,11 +23,13 @@ struct CheckpointSource {
   std::int64_t step = 0;
   std::string config_yaml;  // as `tera train` would take it
   std::int64_t consumed_samples = 0;
-  std::int64_t updates = 0;  // of the optimizer
-  std::int64_t seed = 0;     // all randomness is a function of it and of a counter
+  std::int64_t skipped_samples = 0;  // of these, of steps that were skipped: the learning rate does not count them
+  std::int64_t updates = 0;          // of the optimizer
+  std::int64_t seed = 0;             // all randomness is a function of it and of a counter
   // The checkpoint that this line of training was begun from: the name of one in the same folder, the path of another,
   // or nothing.
   std::string started_from = {};
+  std::optional<LossScale> loss_scale = {};  // of fp16, where it changes
 };
 
 struct ManifestFile {

@@ -13,7 +13,7 @@
 // ticket is right by luck.
 //
 // Sums are made in the order of ranks, 16-bit floats in fp32 with one rounding at the end (Ops::combine). So results
-// are the same bits on every rank, in every run, and for every implementation.
+// are the same bits on every rank, in every run, and for every implementation but NCCL's, which adds in another order.
 //
 // Who waits too long throws CommError, which names the group, the call, and the ranks that did not come.
 
@@ -65,7 +65,9 @@ class Comm {
   Ticket broadcast(const Tensor& inout, int root, Ticket after = {});
 
   // Sends and receives of which none waits for another: no order to deadlock on. Between two ranks they match in the
-  // order in which they were asked for. Only the ranks concerned call it, and it may return before they have.
+  // order in which they were asked for. Only the ranks concerned call it, and it may return before they have. (With
+  // NCCL the exchanges of a group happen one after the other: those of one call do not wait for each other, but for
+  // those before.)
   Ticket exchange(std::span<const Transfer> transfers, Ticket after = {});
 
   virtual void barrier() = 0;  // returns when all ranks have called it; says nothing about queues

@@ -181,7 +181,6 @@ std::string explain_key(std::string_view key, const LoadedConfig* loaded) {
   std::string out = fmt::format("{}\n  {}\n  type:     {}\n  default:  {}\n", key, field->help, describe_type(*field),
                                 default_of(name));
   if (!by_arch.empty()) out += fmt::format("  by arch:  {}\n", by_arch);
-  if (!field->refused.empty()) out += fmt::format("  not:      {} ({})\n", field->refused, field->refused_because);
   if (loaded == nullptr) return out;
   for_each_value(loaded->config, [&](const std::string& known, const Field& known_field, const void* value) {
     if (known == key) out += fmt::format("  value:    {}\n", write_value(known_field, value));

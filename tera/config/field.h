@@ -42,7 +42,6 @@ struct Field {
   std::span<const Field> (*section)() = nullptr;  // of kind section
   Limits limits{};                                // of kinds whole and number
   bool required = false;                          // the default means that it was not given
-  std::string_view refused{}, refused_because{};  // a value other programs know and this one does not
 
   const void* address_in(const void* in) const { return address(const_cast<void*>(in)); }
 
@@ -54,12 +53,6 @@ struct Field {
   constexpr Field must_be_given() const {
     Field field = *this;
     field.required = true;
-    return field;
-  }
-  constexpr Field refuse(std::string_view value, std::string_view because) const {
-    Field field = *this;
-    field.refused = value;
-    field.refused_because = because;
     return field;
   }
 

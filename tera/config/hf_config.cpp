@@ -226,6 +226,7 @@ bool hf_decides(std::string_view key) {
                             std::string_view("recompute_modules"),
                             std::string_view("recompute_method"),
                             std::string_view("recompute_num_layers"),
+                            std::string_view("offload_modules"),
                             std::string_view("freeze")};
   return std::ranges::find(free, key) == free.end();
 }

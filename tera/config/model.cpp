@@ -99,6 +99,10 @@ std::span<const Field> ModelConfig::fields() {
       field<&C::recompute_num_layers>("recompute_num_layers",
                                       "with full: see recompute_method; 0: every layer by itself")
           .within(0, max_layers),
+      field<&C::offload_modules>("offload_modules",
+                                 "parts of layers whose inputs wait on the host between forward and backward: "
+                                 "attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, mlp_fc1, mlp_act, mlp_fc2; "
+                                 "attention and mlp are all three inside each"),
       field<&C::freeze>("freeze", "patterns (* and ?) over parameter names that are not trained"),
   };
   return table;

@@ -22,6 +22,20 @@ enum class RecomputeGranularity : std::uint8_t { none, selective, full };
 // redone.
 enum class RecomputeMethod : std::uint8_t { uniform, block };
 enum class RecomputeModule : std::uint8_t { layernorm, activation };
+// What waits on the host between forward and backward: the input of a part of a layer; attention and mlp are all inputs
+// inside these blocks.
+enum class OffloadModule : std::uint8_t {
+  attn_norm,
+  qkv_linear,
+  core_attn,
+  attn_proj,
+  mlp_norm,
+  mlp_fc1,
+  mlp_act,
+  mlp_fc2,
+  attention,
+  mlp
+};
 
 struct RopeScaling {
   RopeScalingKind type = RopeScalingKind::none;
@@ -77,6 +91,7 @@ struct ModelConfig {
   std::vector<std::string> recompute_modules;
   RecomputeMethod recompute_method = RecomputeMethod::uniform;
   std::int64_t recompute_num_layers = 0;
+  std::vector<std::string> offload_modules;
   std::vector<std::string> freeze;
 
   static std::span<const Field> fields();
@@ -118,6 +133,19 @@ template <>
 struct EnumNames<RecomputeModule> {
   static constexpr std::array values{std::pair{RecomputeModule::layernorm, std::string_view("layernorm")},
                                      std::pair{RecomputeModule::activation, std::string_view("activation")}};
+};
+template <>
+struct EnumNames<OffloadModule> {
+  static constexpr std::array values{std::pair{OffloadModule::attn_norm, std::string_view("attn_norm")},
+                                     std::pair{OffloadModule::qkv_linear, std::string_view("qkv_linear")},
+                                     std::pair{OffloadModule::core_attn, std::string_view("core_attn")},
+                                     std::pair{OffloadModule::attn_proj, std::string_view("attn_proj")},
+                                     std::pair{OffloadModule::mlp_norm, std::string_view("mlp_norm")},
+                                     std::pair{OffloadModule::mlp_fc1, std::string_view("mlp_fc1")},
+                                     std::pair{OffloadModule::mlp_act, std::string_view("mlp_act")},
+                                     std::pair{OffloadModule::mlp_fc2, std::string_view("mlp_fc2")},
+                                     std::pair{OffloadModule::attention, std::string_view("attention")},
+                                     std::pair{OffloadModule::mlp, std::string_view("mlp")}};
 };
 
 }  // namespace tera

@@ -51,6 +51,14 @@ void check_gpu(const RunConfig& config, const ModelShape& model, Report& report)
                 model.head_dim, given ? "fewer" : "more heads, model.kv_channels");
 }
 
+void check_loss_scale(const MixedPrecisionConfig& config, Report& report) {
+  if (config.loss_scale > 0 && config.loss_scale < 1e-6)
+    report.broken("mixed_precision.loss_scale", "must be 0, or at least 1e-06");
+  if (config.min_loss_scale > config.initial_loss_scale)
+    report.broken("mixed_precision.min_loss_scale", "must be at most {}",
+                  report.with_value("mixed_precision.initial_loss_scale"));
+}
+
 }  // namespace
 
 Setup resolve(const RunConfig& config, Purpose purpose, const Origins* origins, int world) {
@@ -67,6 +75,7 @@ Setup resolve(const RunConfig& config, Purpose purpose, const Origins* origins, 
   if (train_sane && sane.contains("model")) check_split(setup.parallel, setup.model, setup.batch, report);
   if (train_sane && sane.contains("optimizer") && sane.contains("scheduler"))
     setup.schedule = resolve_schedule(config, setup.batch, purpose, report);
+  if (sane.contains("mixed_precision")) check_loss_scale(config.mixed_precision, report);
   setup.split = resolve_split(config.dataset.split, report);
   setup.indexed = resolve_indexed(config, purpose, report);
   check_data_path(config.dataset, purpose, report);

@@ -26,6 +26,7 @@ class ModelResolver {
     resolve_windows();
     resolve_selective_recompute();
     resolve_full_recompute();
+    resolve_offload();
     check_freeze();
     check_size();
     return std::move(shape_);
@@ -186,6 +187,55 @@ class ModelResolver {
     const std::int64_t every_layer = model_.recompute_method == RecomputeMethod::uniform ? 1 : shape_.num_layers;
     recompute.method = model_.recompute_method;
     recompute.layers = model_.recompute_num_layers == 0 ? every_layer : model_.recompute_num_layers;
+  }
+
+  void resolve_offload() {
+    const RecomputeShape& recompute = shape_.recompute;
+    const bool only_borders =
+        recompute.full && (recompute.method == RecomputeMethod::uniform || recompute.layers >= shape_.num_layers);
+    for (const std::string& name : model_.offload_modules) {
+      const auto module = parse_enum<OffloadModule>(name);
+      if (!module)
+        report_.broken("model.offload_modules", "'{}' is not {}", name, list_names<OffloadModule>());
+      else if (only_borders && module != OffloadModule::attn_norm)
+        report_.broken("model.offload_modules",
+                       "with recompute_granularity=full all that a layer keeps is its input, attn_norm; not '{}'",
+                       name);
+      else
+        offload(*module);
+    }
+  }
+
+  // A part that is named and also computed again is a contradiction; attention and mlp are what these blocks keep.
+  void offload(OffloadModule module) {
+    const RecomputeShape& recompute = shape_.recompute;
+    OffloadShape& offload = shape_.offload;
+    const auto kept = [&](RecomputeModule redone, bool is_redone) {
+      if (is_redone)
+        report_.broken("model.offload_modules", "'{}' is not kept, because recompute_modules names {}; take one away",
+                       name_of(module), name_of(redone));
+      return !is_redone;
+    };
+    const auto norm_is_kept = [&] { return kept(RecomputeModule::layernorm, recompute.layernorm); };
+    switch (module) {
+      case OffloadModule::attn_norm: offload.attn_norm = true; break;
+      case OffloadModule::qkv_linear: offload.qkv_linear = norm_is_kept(); break;
+      case OffloadModule::core_attn: offload.core_attn = true; break;
+      case OffloadModule::attn_proj: offload.attn_proj = true; break;
+      case OffloadModule::mlp_norm: offload.mlp_norm = true; break;
+      case OffloadModule::mlp_fc1: offload.mlp_fc1 = norm_is_kept(); break;
+      case OffloadModule::mlp_act: offload.mlp_act = true; break;
+      case OffloadModule::mlp_fc2: offload.mlp_fc2 = kept(RecomputeModule::activation, recompute.activation); break;
+      case OffloadModule::attention:
+        offload.core_attn = offload.attn_proj = true;
+        offload.qkv_linear = !recompute.layernorm;
+        break;
+      case OffloadModule::mlp:
+        offload.mlp_act = true;
+        offload.mlp_fc1 = !recompute.layernorm;
+        offload.mlp_fc2 = !recompute.activation;
+        break;
+    }
   }
 
   void check_freeze() {

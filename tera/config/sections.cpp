@@ -9,6 +9,7 @@ namespace {
 constexpr double max_index = (1LL << 31) - 1;  // rows of a batch are counted in 32 bits
 constexpr double max_stages = 1 << 16;         // virtual ones
 constexpr double max_layers = 100'000;
+constexpr double least_scale = 1e-6, most_scale = 1e36;  // of losses: far inside of what fp32 has
 
 }  // namespace
 
@@ -76,6 +77,10 @@ std::span<const Field> TrainConfig::fields() {
       field<&C::deterministic>("deterministic",
                                "the same config gives the same bits (on a GPU: with the same kernels.json); false "
                                "lets a GPU use kernels whose sums depend on timing"),
+      field<&C::cuda_graph_impl>(
+          "cuda_graph_impl",
+          "full_iteration: a GPU plays a step as one recorded CUDA graph, where one rank has the process to itself and "
+          "all steps make the same calls, and says so where not; none: call by call; the bits are the same"),
       field<&C::loss_reduction>(
           "loss_reduction",
           "global: mean over the tokens of the global batch; microbatch: mean of the microbatches' "
@@ -158,9 +163,20 @@ std::span<const Field> MixedPrecisionConfig::fields() {
   static constexpr std::array table{
       field<&C::precision>("precision",
                            "storage of weights and activations; sums, main weights, gradients and moments are fp32; "
-                           "auto: bf16 on a GPU, fp32 on a CPU")
-          .refuse("fp16", "it needs loss scaling, which this program does not have yet"),
+                           "fp16 has its losses scaled; auto: bf16 on a GPU, fp32 on a CPU"),
       field<&C::tf32>("tf32", "let a GPU round the operands of fp32 products to 10 bits of mantissa"),
+      field<&C::loss_scale>("loss_scale", "fp16: a constant factor of losses; 0: one that follows the gradients")
+          .within(0, most_scale),
+      field<&C::initial_loss_scale>("initial_loss_scale", "fp16: the factor at the start of a run")
+          .within(least_scale, most_scale),
+      field<&C::min_loss_scale>("min_loss_scale", "fp16: it does not fall below this").within(least_scale, most_scale),
+      field<&C::loss_scale_window>("loss_scale_window",
+                                   "fp16: steps in a row without an overflow after which it doubles")
+          .within(1, 1e9),
+      field<&C::hysteresis>("hysteresis",
+                            "fp16: so many overflows halve it (each is a step that is skipped), and then every one "
+                            "does until it has doubled again")
+          .within(1, 1e9),
   };
   return table;
 }

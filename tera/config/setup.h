@@ -28,6 +28,13 @@ struct RecomputeShape {
   bool operator==(const RecomputeShape&) const = default;
 };
 
+// What waits on the host between F and B: the inputs of these parts of a layer.
+struct OffloadShape {
+  bool attn_norm = false, qkv_linear = false, core_attn = false, attn_proj = false;
+  bool mlp_norm = false, mlp_fc1 = false, mlp_act = false, mlp_fc2 = false;
+  bool operator==(const OffloadShape&) const = default;
+};
+
 struct ModelShape {
   Arch arch = Arch::llama;
   std::int64_t num_layers = 0;
@@ -56,6 +63,7 @@ struct ModelShape {
   float hidden_dropout = 0;
   float attention_dropout = 0;
   RecomputeShape recompute;
+  OffloadShape offload;
   std::vector<std::string> freeze;  // glob patterns over names of parameters and their parts
   bool operator==(const ModelShape&) const = default;
 };

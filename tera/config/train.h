@@ -12,6 +12,7 @@ namespace tera {
 struct Field;
 
 // global: the sum of token losses over the tokens of the global batch; microbatch: the mean of the microbatches' means.
+enum class CudaGraphImpl : std::uint8_t { none, full_iteration };
 enum class LossReduction : std::uint8_t { global, microbatch };
 
 struct TrainConfig {
@@ -25,11 +26,18 @@ struct TrainConfig {
   std::int64_t eval_interval = 1000;
   std::int64_t eval_iters = 100;
   bool deterministic = true;
+  CudaGraphImpl cuda_graph_impl = CudaGraphImpl::full_iteration;
   LossReduction loss_reduction = LossReduction::global;
   double exit_duration_in_mins = 0;
 
   static std::span<const Field> fields();
   bool operator==(const TrainConfig&) const = default;
+};
+
+template <>
+struct EnumNames<CudaGraphImpl> {
+  static constexpr std::array values{std::pair{CudaGraphImpl::none, std::string_view("none")},
+                                     std::pair{CudaGraphImpl::full_iteration, std::string_view("full_iteration")}};
 };
 
 template <>

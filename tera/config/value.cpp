@@ -147,8 +147,6 @@ std::string read_choice(const Field& field, const YamlNode& node, void* value) {
     field.choice->set(value, static_cast<int>(found - names.begin()));
     return {};
   }
-  const bool refused = node.kind == YamlNode::Kind::scalar && !field.refused.empty() && node.text == field.refused;
-  if (refused) return fmt::format("'{}': {}; choose {}", field.refused, field.refused_because, join_names(names));
   return fmt::format("{} is not {}", describe_node(node), join_names(names));
 }
 

@@ -321,6 +321,37 @@ void SumSquaresArgs::check() const {
   same_shape("sum_squares", "out", out, shape(1));
 }
 
+namespace {
+
+void check_state(std::string_view op, const Tensor& state) {
+  dtype(op, "state", state, DType::f64);
+  same_shape(op, "state", state, shape(static_cast<int>(ScaleState::count)));
+}
+
+}  // namespace
+
+void ScaleLossArgs::check() const {
+  constexpr auto op = "scale_loss";
+  dtype(op, "x", x, DType::f32);
+  that(x.shape.rank == 1, op, "x has one dim");
+  dense(op, "x", x);
+  dtype(op, "out", out, DType::f32);
+  same_shape(op, "out", out, x.shape);
+  dense(op, "out", out);
+  check_state(op, state);
+}
+
+void CountStepArgs::check() const {
+  constexpr auto op = "count_step";
+  check_state(op, state);
+  dtype(op, "scalars", scalars, DType::f32);
+  same_shape(op, "scalars", scalars, shape(static_cast<int>(StepScalar::count)));
+  dtype(op, "rates", rates, DType::f32);
+  same_shape(op, "rates", rates, shape(2));
+  that(rule.min_scale > 0 && rule.window > 0 && rule.hysteresis > 0, op,
+       "min_scale, window and hysteresis are positive");
+}
+
 void ClipArgs::check() const {
   constexpr auto op = "clip";
   dtype(op, "sums", sums, DType::f64);
@@ -330,6 +361,7 @@ void ClipArgs::check() const {
     dtype(op, name, *tensor, DType::f32);
     same_shape(op, name, *tensor, shape(1));
   }
+  if (state) check_state(op, state);
   that(max_norm >= 0, op, "max_norm is not negative");
 }
 
@@ -373,6 +405,12 @@ void CopyArgs::check() const {
   that(src.shape.rank >= 1 && src.stride.last() == 1 && dst.stride.last() == 1, op, "the last dim is dense");
 }
 
+void HostCopyArgs::check() const {
+  constexpr auto op = "host copy";
+  dense(op, "tensor", tensor);
+  that(host.size() == tensor.bytes(), op, "the host has as many bytes as the tensor");
+}
+
 void FillArgs::check() const { dense("fill", "out", out); }
 
 void NormalArgs::check() const {
@@ -401,6 +439,32 @@ void Ops::finish(Ticket ticket) {
 
 void Ops::wait(Ticket ticket) {
   if (ticket.timeline != this) finish(ticket);
+}
+
+CopyPoints Ops::to_host_beside(const HostCopyArgs& args) {
+  args.check();
+  return do_to_host_beside(args);
+}
+
+CopyPoints Ops::from_host_beside(const HostCopyArgs& args) {
+  args.check();
+  return do_from_host_beside(args);
+}
+
+CopyPoints Ops::do_to_host_beside(const HostCopyArgs& args) {
+  wait(args.after);
+  wait(args.and_after);
+  const Ticket begin = record();
+  do_to_host(args.tensor, args.host);
+  return {begin, record()};
+}
+
+CopyPoints Ops::do_from_host_beside(const HostCopyArgs& args) {
+  wait(args.after);
+  wait(args.and_after);
+  const Ticket begin = record();
+  do_from_host(args.host, args.tensor);
+  return {begin, record()};
 }
 
 void Ops::from_host(std::span<const std::byte> host, const Tensor& tensor) {

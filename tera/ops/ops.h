@@ -5,6 +5,7 @@
 // An Ops object is one queue: work is done in the order of the calls, but a call may return before it is (traits()).
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -19,6 +20,7 @@
 #include "tera/ops/planned_calls.h"
 #include "tera/ops/pointwise.h"
 #include "tera/ops/random.h"
+#include "tera/ops/recording.h"
 #include "tera/ops/rope.h"
 #include "tera/ops/ticket.h"
 #include "tera/ops/traits.h"
@@ -45,6 +47,8 @@ class Ops : public Timeline {
   void sum(const SumArgs& args)                        { args.check(); do_sum(args); }
   void sum_squares(const SumSquaresArgs& args)         { args.check(); do_sum_squares(args); }
   void clip(const ClipArgs& args)                      { args.check(); do_clip(args); }
+  void scale_loss(const ScaleLossArgs& args)           { args.check(); do_scale_loss(args); }
+  void count_step(const CountStepArgs& args)           { args.check(); do_count_step(args); }
   void adam(const AdamArgs& args)                      { args.check(); do_adam(args); }
   void sgd(const SgdArgs& args)                        { args.check(); do_sgd(args); }
   void copy(const CopyArgs& args)                      { args.check(); do_copy(args); }
@@ -62,6 +66,11 @@ class Ops : public Timeline {
   // Device::allocate_host and is left alone until then.
   void to_host_later(const Tensor& tensor, std::span<std::byte> host);
 
+  // Beside this queue where the device can, each direction in the order of its calls. Neither side may be changed, nor
+  // what is written be read, before the end that is returned.
+  CopyPoints to_host_beside(const HostCopyArgs& args);
+  CopyPoints from_host_beside(const HostCopyArgs& args);
+
   using Timeline::finish;
   virtual Ticket record() = 0;                              // a point behind all calls so far
   virtual void wait(Ticket ticket);                         // this queue waits; unless it must, the host does not
@@ -76,6 +85,12 @@ class Ops : public Timeline {
   // Makes every choice that the planned calls leave open (which kernel), after bind_workspace and before the first of
   // them; `spare` is memory of the device for trials, overwritten.
   virtual void prepare(const PlannedCalls& /*calls*/, std::span<std::byte> /*spare*/) {}
+
+  // Records the work that `calls` asks for and does none of it. Whatever of it cannot be recorded (a copy from the
+  // host's memory, a wait of the host) makes the attempt fail; `calls` may then have ended early.
+  virtual RecordingAttempt record_calls(const std::function<void()>& /*calls*/) {
+    return {nullptr, "this device records nothing"};
+  }
 
   // What a user should know of these choices, a line each; empty: nothing unusual.
   virtual std::string remarks() const { return {}; }
@@ -102,6 +117,8 @@ class Ops : public Timeline {
   virtual void do_sum(const SumArgs& args) = 0;
   virtual void do_sum_squares(const SumSquaresArgs& args) = 0;
   virtual void do_clip(const ClipArgs& args) = 0;
+  virtual void do_scale_loss(const ScaleLossArgs& args) = 0;
+  virtual void do_count_step(const CountStepArgs& args) = 0;
   virtual void do_adam(const AdamArgs& args) = 0;
   virtual void do_sgd(const SgdArgs& args) = 0;
   virtual void do_copy(const CopyArgs& args) = 0;
@@ -111,6 +128,8 @@ class Ops : public Timeline {
   virtual void do_from_host(std::span<const std::byte> host, const Tensor& tensor) = 0;
   virtual void do_to_host(const Tensor& tensor, std::span<std::byte> host) = 0;
   virtual void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) { do_to_host(tensor, host); }
+  virtual CopyPoints do_to_host_beside(const HostCopyArgs& args);  // in this queue, where there is no other
+  virtual CopyPoints do_from_host_beside(const HostCopyArgs& args);
 };
 
 class RangeScope {

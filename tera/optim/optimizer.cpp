@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tera/ops/ops.h"
+#include "tera/optim/loss_scale.h"
 
 namespace tera {
 
@@ -45,6 +46,7 @@ void Optimizer::bind(Arena& state) {
     m_ = state.take(shape(own), DType::f32, "sgd momentum");
   }
   scalars_ = state.take(shape(static_cast<int>(StepScalar::count)), DType::f32, "step scalars");
+  if (scaler_) rates_ = state.take(shape(2), DType::f32, "learning rates");
   sums_ = state.take(shape(slots_), DType::f64, "sums of squares");
   norm_ = state.take(shape(1), DType::f32, "gradient norm");
 }
@@ -76,11 +78,16 @@ void Optimizer::find_pieces() {
   }
 }
 
-void Optimizer::step(Ops& ops, double lr, std::int64_t number) {
+void Optimizer::step(Ops& ops) {
   RangeScope range(ops, "optimizer");
-  write_scalars(ops, lr, number);
   clip(ops);
+  if (scaler_) count_step(ops);
   for (const auto& group : params_.groups()) update(ops, group);
+}
+
+void Optimizer::prepare(Ops& ops, const LearningRates& rates, std::int64_t number) {
+  RangeScope range(ops, "optimizer");
+  scaler_ ? write_rates(ops, rates) : write_scalars(ops, rates.after_update, number);
 }
 
 void Optimizer::write_scalars(Ops& ops, double lr, std::int64_t number) {
@@ -90,6 +97,20 @@ void Optimizer::write_scalars(Ops& ops, double lr, std::int64_t number) {
   const std::array<float, 3> values{static_cast<float>(lr), correction(config_.adam_beta1),
                                     correction(config_.adam_beta2)};
   ops.from_host(std::as_bytes(std::span(values)), scalars_.rows(0, values.size()));
+}
+
+void Optimizer::write_rates(Ops& ops, const LearningRates& rates) {
+  const std::array<float, 2> values{static_cast<float>(rates.after_update), static_cast<float>(rates.after_skip)};
+  ops.from_host(std::as_bytes(std::span(values)), rates_);
+}
+
+void Optimizer::count_step(Ops& ops) {
+  ops.count_step({.state = scaler_->state(),
+                  .scalars = scalars_,
+                  .rates = rates_,
+                  .beta1 = config_.adam_beta1,
+                  .beta2 = config_.adam_beta2,
+                  .rule = scaler_->rule()});
 }
 
 // A sum per part, added in the order of names: the norm depends neither on how parameters are laid out nor on when
@@ -102,6 +123,7 @@ void Optimizer::clip(Ops& ops) {
   ops.clip({.sums = sums_,
             .norm = norm_,
             .factor = scalars_.rows(factor, factor + 1),
+            .state = scaler_ ? scaler_->state() : Tensor{},
             .max_norm = static_cast<float>(config_.clip_grad)});
 }
 

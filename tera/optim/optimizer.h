@@ -11,7 +11,14 @@
 
 namespace tera {
 
+class LossScaler;
 class Ops;
+
+// Of one step. With a loss scale the host may not know yet whether the step before was skipped; a skipped one does not
+// count in the schedule.
+struct LearningRates {
+  double after_update = 0, after_skip = 0;
+};
 
 // What the norm of the gradient needs to know of the other ranks: each part of each parameter is counted once, wherever
 // it is, and all sums of squares are added in one order.
@@ -31,11 +38,18 @@ class Optimizer {
   // After the layout of the parameters is fixed.
   void span_ranks(NormScope scope) { scope_ = std::move(scope); }
 
+  // Gradients come multiplied by a loss scale; steps in which they overflow are skipped and not counted as updates.
+  void scale_with(const LossScaler& scaler) { scaler_ = &scaler; }
+
   // Memory for moments and scalars; once with a measuring arena, once with a real one.
   void bind(Arena& state);
 
-  // Clips, updates the weights of this rank's shares and clears their gradients. update counts from 1.
-  void step(Ops& ops, double lr, std::int64_t update);
+  // All that an update takes from the host, brought to the device. update counts from 1, and is not looked at where a
+  // loss scale keeps that count.
+  void prepare(Ops& ops, const LearningRates& rates, std::int64_t update);
+  void prepare(Ops& ops, double lr, std::int64_t update) { prepare(ops, LearningRates{lr, lr}, update); }
+  // Clips, updates the weights of this rank's shares and clears their gradients; the same calls every time.
+  void step(Ops& ops);
 
   const Tensor& grad_norm() const { return norm_; }  // f32 [1], before clipping
 
@@ -53,16 +67,20 @@ class Optimizer {
   };
   void find_pieces();
   void write_scalars(Ops& ops, double lr, std::int64_t update);
+  void write_rates(Ops& ops, const LearningRates& rates);
   void clip(Ops& ops);
+  void count_step(Ops& ops);
   void update(Ops& ops, const ParamStore::Group& group);
 
   OptimizerConfig config_;
   ParamStore& params_;
   NormScope scope_;
+  const LossScaler* scaler_ = nullptr;
   std::vector<Piece> pieces_;
   std::int64_t slots_ = 0;
   Tensor m_, v_;    // f32 [elements of this rank's shares]; sgd has only m_, its momentum
   Tensor scalars_;  // f32 [StepScalar::count]
+  Tensor rates_;    // f32 [2], with a loss scale: LearningRates
   Tensor sums_;     // f64 [trained parts of the model]
   Tensor norm_;     // f32 [1]
 };

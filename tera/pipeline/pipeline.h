@@ -6,12 +6,14 @@
 // Nothing is allocated while it plays. A rehearsal is the same code with PlanOps, measuring arenas, and a Comm that
 // moves nothing.
 
+#include <array>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "tera/nn/block.h"
 #include "tera/pipeline/borders.h"
+#include "tera/pipeline/offload.h"
 #include "tera/pipeline/stage.h"
 #include "tera/pipeline/stage_memory.h"
 
@@ -42,8 +44,10 @@ class Pipeline {
  private:
   struct Flight {  // one microbatch between its F and its W
     Arena *f_to_b = nullptr, *f_to_w = nullptr, *b_to_w = nullptr;
-    std::vector<std::unique_ptr<Saved>> saved;  // per block, as are the next two
+    Offload::Host host{};
+    std::vector<std::unique_ptr<Saved>> saved;  // per block, as are the next three
     std::vector<Tensor> x, dy;
+    std::vector<Offload::Parcel> parcels;
   };
   struct Chunk {
     ChunkBlocks blocks;
@@ -67,9 +71,15 @@ class Pipeline {
   void play_forward(Chunk& chunk, const Action& action, const MicroBatch& mb);
 
   // A call of one block, between those of the watch.
-  template <class Call>
-  void visit(const Chunk& chunk, std::size_t block, const Call& call);
-  int next_block(const Chunk& chunk, std::size_t block) const;
+  template <class Work>
+  void visit(Chunk& chunk, std::size_t block, const Work& work);
+  struct Call {  // of a block
+    Chunk* chunk = nullptr;
+    std::size_t block = 0;
+    const Action* action = nullptr;
+  };
+  Call next_call(Chunk& chunk, std::size_t block);  // whatever its action; none: this is the last one
+  void bring_ahead(const Call& call);
   void block_b(Chunk& chunk, std::size_t block, Flight& flight, Run& run, const Tensor& dx);
   void block_w(Chunk& chunk, std::size_t block, Flight& flight, Run& run);
 
@@ -77,11 +87,15 @@ class Pipeline {
   static Arena* take(std::vector<Arena>& pool, int microbatch);
   static void give_back(Arena*& arena);
   Stash stash_of(const Flight& flight);
+  void take_host(Chunk& chunk, Flight& flight, int microbatch);
+  void give_back_host(Flight& flight, Act act);
 
   Ops& ops_;
   const Stage& stage_;
   StageMemory& memory_;
   Borders borders_;
+  Offload offload_;
+  std::array<Offload::Parcel, offload_buffers> unkept_;  // of blocks in evaluation
   std::vector<Chunk> chunks_;
   Playing now_;
 };

@@ -7,6 +7,7 @@
 
 #include "tera/comm/comm.h"
 #include "tera/nn/block.h"
+#include "tera/nn/offload_tags.h"
 #include "tera/pipeline/stage_plan.h"
 
 namespace tera {
@@ -40,6 +41,8 @@ struct Stage {
 
   // In BW, blocks may play parts of W inside B, while sums over tensor-parallel ranks are on their way (Run::w_in_b).
   bool w_in_b = false;
+
+  OffloadTags offload{};  // what waits on the host in training
 };
 
 }  // namespace tera

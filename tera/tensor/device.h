@@ -15,6 +15,7 @@ class Device {
   virtual std::span<std::byte> allocate_host(std::size_t bytes) = 0;
   virtual bool is_host() const = 0;           // its memory can be read and written from here
   virtual std::size_t available() const = 0;  // bytes that can still be had; a plan that does not fit is refused
+  virtual std::size_t host_available() const { return available(); }  // likewise of the host
 };
 
 }  // namespace tera

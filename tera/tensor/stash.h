@@ -17,12 +17,20 @@ namespace tera {
 
 enum class Life : std::uint8_t { f_to_b, f_to_w, b_to_w };
 
+// Memory beside the stash's own for some of what is taken: for tensors that leave the device between F and B.
+struct StashDetour {
+  virtual ~StashDetour() = default;
+  virtual Tensor take(Life life, const Shape& shape, DType dtype, std::string_view tag) = 0;  // none: not of these
+};
+
 class Stash {
  public:
-  Stash(Arena& f_to_b, Arena& f_to_w, Arena& b_to_w, Arena& replay)
-      : f_to_b_(&f_to_b), f_to_w_(&f_to_w), b_to_w_(&b_to_w), replay_(&replay) {}
+  Stash(Arena& f_to_b, Arena& f_to_w, Arena& b_to_w, Arena& replay, StashDetour* detour = nullptr)
+      : f_to_b_(&f_to_b), f_to_w_(&f_to_w), b_to_w_(&b_to_w), replay_(&replay), detour_(detour) {}
 
   Tensor take(Life life, const Shape& shape, DType dtype, std::string_view tag) {
+    if (detour_)
+      if (const Tensor taken = detour_->take(life, shape, dtype, tag)) return taken;
     return arena(life).take(shape, dtype, tag);
   }
   Arena& arena(Life life) { return life == Life::f_to_b ? *f_to_b_ : life == Life::f_to_w ? *f_to_w_ : *b_to_w_; }
@@ -30,6 +38,7 @@ class Stash {
 
  private:
   Arena *f_to_b_, *f_to_w_, *b_to_w_, *replay_;
+  StashDetour* detour_;
 };
 
 }  // namespace tera

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "tera/base/function_ref.h"
+#include "tera/comm/meeting.h"
 #include "tera/comm/world.h"
 #include "tera/config/setup.h"
 #include "tera/ops/ops.h"
@@ -24,16 +25,27 @@ struct Backend {
 struct BackendOptions {
   bool deterministic = true, tf32 = false;
   std::filesystem::path kernel_choices;  // where a GPU's choices by timing are kept; empty: nowhere
+  int local_rank = 0;                    // of several processes on this machine: each takes the next GPU
 };
 
 Backend make_backend(const DistConfig& config, const BackendOptions& options = {});
 std::string kernel_choices_name(int rank);  // kernels.json; kernels.rank3.json
 // As the config asks; choices are kept in the run's folder, each rank's in a file of its own.
-Backend make_backend(const Setup& setup, int rank = 0);
+Backend make_backend(const Setup& setup, int rank = 0, int local_rank = 0);
 
-// Runs body for the rank that this process is among those that mpirun or srun started; ToldError when a rank failed,
-// whose fault went to `tell`.
-void run_as_process(double timeout_seconds, FunctionRef<void(Seat&)> body, FunctionRef<void(std::string_view)> tell);
+// The rank that this process is, among those that a launcher started.
+struct ProcessPlace {
+  int rank = 0, size = 1;
+  Meeting meeting{};      // without MPI
+  std::string machine{};  // NCCL_HOSTID
+  double timeout_seconds = 600;
+};
+
+// Run body for that rank; ToldError when a rank failed, whose fault went to `tell`. On the CPU ranks talk by MPI, on
+// GPUs by NCCL.
+void run_under_mpi(const ProcessPlace& place, FunctionRef<void(Seat&)> body, FunctionRef<void(std::string_view)> tell);
+void run_without_mpi(const ProcessPlace& place, FunctionRef<void(Seat&)> body,
+                     FunctionRef<void(std::string_view)> tell);
 
 // The rules alone, for a plan of a machine that need not be this one.
 std::unique_ptr<WorkspaceRules> make_workspace_rules(const Setup& setup);

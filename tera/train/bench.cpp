@@ -73,6 +73,8 @@ nlohmann::json profile_json(const Profile& profile) {
           {"optimizer_ms", profile.of(WorkKind::optimizer)},
           {"transfer_ms", profile.of(WorkKind::transfer)},
           {"idle_ms", profile.total_ms - profile.busy()},
+          {"to_host_beside_ms", profile.to_host_beside_ms},
+          {"from_host_beside_ms", profile.from_host_beside_ms},
           {"table", profile.table(1)}};
 }
 

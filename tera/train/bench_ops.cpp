@@ -147,20 +147,30 @@ std::string as_json(const std::string& device, const std::vector<OpTime>& times)
   return nlohmann::json{{"device", device}, {"ops", rows}}.dump() + "\n";
 }
 
+DType dtype_of_work(Precision precision, bool on_host) {
+  switch (precision) {
+    case Precision::fp32: return DType::f32;
+    case Precision::bf16: return DType::bf16;
+    case Precision::fp16: return DType::f16;
+    case Precision::automatic: break;
+  }
+  return on_host ? DType::f32 : DType::bf16;
+}
+
 }  // namespace
 
 std::vector<OpTime> time_ops(Backend& backend, const BenchOpsOptions& options) {
   const bool on_host = backend.device->is_host();
   const BenchShapes shapes = with_defaults(options.shapes, on_host);
   check_shapes(shapes);
-  const bool wide = options.precision == Precision::fp32 || (options.precision == Precision::automatic && on_host);
+  const DType dtype = dtype_of_work(options.precision, on_host);
   const std::int64_t logits_rows =
       std::clamp<std::int64_t>(backend.rules->traits().logits_chunk / shapes.vocab, 1, shapes.tokens);
 
   PlanOps plan(*backend.rules);
   std::vector<Rehearsed> cases;
   std::size_t most = 0;
-  for (const BenchCase& test : bench_cases(shapes, wide ? DType::f32 : DType::bf16, logits_rows)) {
+  for (const BenchCase& test : bench_cases(shapes, dtype, logits_rows)) {
     if (test.op.find(options.only) == std::string::npos && !is_limit(test)) continue;
     cases.push_back(rehearse(test, plan));
     most = std::max(most, cases.back().bytes * cases.back().copies);

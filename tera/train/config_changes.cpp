@@ -19,12 +19,12 @@ constexpr std::array<std::string_view, 6> compared{"model.",     "train.",   "op
                                                    "scheduler.", "dataset.", "tokenizer."};
 
 // Where, how fast and how long; and what is seen of a run.
-constexpr std::array<std::string_view, 13> free_to_change{
+constexpr std::array<std::string_view, 14> free_to_change{
     "model.hf",          "model.recompute",     "model.make_vocab_size_divisible_by",
     "train.train_iters", "train.train_samples", "train.micro_batch_size",
     "train.eval_",       "train.exit_",         "optimizer.use_distributed_optimizer",
     "dataset.num_",      "dataset.data_cache",  "dataset.full_validation",
-    "train.seed"};  // refused elsewhere
+    "model.offload_",    "train.seed"};  // the last: refused elsewhere
 
 bool matters(std::string_view key) {
   const auto begins_key = [&](std::string_view begin) { return key.starts_with(begin); };

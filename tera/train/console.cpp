@@ -45,6 +45,7 @@ double ConsoleSink::eta_seconds(std::int64_t step) const {
 void ConsoleSink::step(const StepMetrics& m) {
   // The first steps warm caches up: a plain average until twenty have been seen, then a moving one.
   const auto weight = static_cast<double>(std::min<std::int64_t>(++seen_, 20));
+  if (m.skipped) ++skipped_;
   smooth_ms_ += (m.step_ms - smooth_ms_) / weight;
   const std::int64_t interval = std::max<std::int64_t>(options_.log_interval, 1);
   if (m.step % interval == 0 || seen_ == 1 || m.step == options_.total_steps) print_line(m);
@@ -57,7 +58,8 @@ void ConsoleSink::print_line(const StepMetrics& m) {
   line.put("grad norm {:.3f} | lr {:.2e} | {:.1f} ms | ", m.grad_norm, m.lr, m.step_ms);
   put_speed(line, m);
   if (m.loss_scale) line.put(" | loss scale {:g}", *m.loss_scale);
-  if (m.skipped) line.put(" | skipped");
+  if (skipped_ > 0) line.put(" | {} skipped", skipped_);
+  skipped_ = 0;
   log_.info("{}", line.text());
 }
 

@@ -29,6 +29,7 @@ class ConsoleSink final : public MetricsSink {
   Options options_;
   double smooth_ms_ = 0;  // step time, averaged over about the last twenty steps
   std::int64_t seen_ = 0;
+  std::int64_t skipped_ = 0;  // steps since the last line
   std::chrono::steady_clock::time_point drawn_{};
 };
 

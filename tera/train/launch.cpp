@@ -20,13 +20,18 @@ constexpr int most_threads = 4096;  // more than that on one machine is a slip o
 
 // What launchers of MPI programs tell each process. PMIx gives no size: where Slurm starts the ranks, Slurm does.
 struct Launcher {
-  const char *size, *rank, *local;
+  const char *size, *rank, *local, *local_rank;
 };
 constexpr std::array<Launcher, 4> launchers{
-    Launcher{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},  // mpirun of Open MPI
-    Launcher{"PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS"},                                     // of MPICH; srun with PMI
-    Launcher{"SLURM_STEP_NUM_TASKS", "PMIX_RANK", "SLURM_STEP_TASKS_PER_NODE"},              // srun --mpi=pmix
-    Launcher{"SLURM_NTASKS", "PMIX_RANK", "SLURM_NTASKS_PER_NODE"}};
+    Launcher{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+             "OMPI_COMM_WORLD_LOCAL_RANK"},                                                       // Open MPI
+    Launcher{"PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"},                       // MPICH, PMI
+    Launcher{"SLURM_STEP_NUM_TASKS", "PMIX_RANK", "SLURM_STEP_TASKS_PER_NODE", "SLURM_LOCALID"},  // srun --mpi=pmix
+    Launcher{"SLURM_NTASKS", "PMIX_RANK", "SLURM_NTASKS_PER_NODE", "SLURM_LOCALID"}};
+// And those of other programs: torchrun, then srun without MPI.
+constexpr Launcher torchrun{"WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK"};
+constexpr Launcher srun{"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_LOCALID"};
+constexpr int torchruns_spare_ports = 8;
 
 // Nothing when the variable is not set. Of Slurm's lists, such as 4(x2),1, the first number.
 std::optional<int> number(Environment environment, const char* name, int least) {
@@ -40,28 +45,66 @@ std::optional<int> number(Environment environment, const char* name, int least) 
   return value;
 }
 
+// What the launcher says of this process; its size and rank are set.
+Launch read_launch(const Launcher& launcher, LaunchKind kind, Environment environment) {
+  const int size = *number(environment, launcher.size, 1), rank = *number(environment, launcher.rank, 0);
+  require_user(rank < size, "the environment has {}={} and {}={}: ranks are numbered from 0", launcher.rank, rank,
+               launcher.size, size);
+  const int local = number(environment, launcher.local, 1).value_or(1);
+  Launch launch{.kind = kind, .world = size, .rank = rank, .local = std::min(local, size)};
+  launch.local_rank = number(environment, launcher.local_rank, 0).value_or(0);
+  if (const char* machine = environment("NCCL_HOSTID")) launch.machine = machine;
+  return launch;
+}
+
 std::optional<Launch> under_mpi(Environment environment) {
-  for (const Launcher& launcher : launchers) {
-    if (environment(launcher.size) == nullptr || environment(launcher.rank) == nullptr) continue;
-    const int size = *number(environment, launcher.size, 1), rank = *number(environment, launcher.rank, 0);
-    require_user(rank < size, "the environment has {}={} and {}={}: ranks are numbered from 0", launcher.rank, rank,
-                 launcher.size, size);
-    const int local = number(environment, launcher.local, 1).value_or(1);
-    return Launch{.kind = LaunchKind::mpi, .world = size, .rank = rank, .local = std::min(local, size)};
-  }
+  for (const Launcher& launcher : launchers)
+    if (environment(launcher.size) != nullptr && environment(launcher.rank) != nullptr)
+      return read_launch(launcher, LaunchKind::mpi, environment);
   return std::nullopt;
 }
 
-// Several processes that cannot reach each other: each would train on its own and overwrite the files of the rest.
-void refuse_strangers(Environment environment) {
-  constexpr std::string_view hint =
-      "start the ranks with mpirun -n N, with srun --mpi=pmix, or as threads with --ranks N";
+// Where the processes of torchrun meet, or of srun where the user says so. Most often torchrun itself listens at the
+// port that it names (TORCHELASTIC_USE_AGENT_STORE); one of those behind it will be free.
+Meeting find_meeting(Environment environment, std::string_view starter) {
+  constexpr int usual_port = 29500, last_port = 65535;
+  const auto text = [&](const char* name) {
+    return std::string(environment(name) == nullptr ? "" : environment(name));
+  };
+  Meeting meeting{.host = text("MASTER_ADDR")};
+  require_user(
+      !meeting.host.empty(),
+      "{} started several processes, but MASTER_ADDR does not say where they meet; set it to the first rank's "
+      "machine (and MASTER_PORT to a free port there), start the ranks with mpirun -n N or srun --mpi=pmix, or "
+      "as threads with --ranks N",
+      starter);
+  const std::optional<int> port = number(environment, "MASTER_PORT", 1);
+  require_user(!port || *port <= last_port, "the environment has MASTER_PORT={}; ports end at {}", port.value_or(0),
+               last_port);
+  meeting.port = port.value_or(usual_port);
+  if (text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+    meeting.port = std::min(meeting.port + 1, last_port - torchruns_spare_ports);
+    meeting.spare_ports = torchruns_spare_ports;
+  }
+  meeting.job = text("TORCHELASTIC_RUN_ID");
+  if (meeting.job.empty() && environment("SLURM_JOB_ID") != nullptr)
+    meeting.job = fmt::format("{}.{}", text("SLURM_JOB_ID"), text("SLURM_STEP_ID"));
+  return meeting;
+}
+
+// Several processes that were started without MPI: each alone would train for itself and overwrite the others' files.
+std::optional<Launch> under_another(Environment environment) {
   const auto is_set = [&](const char* name) { return environment(name) != nullptr; };
   const auto several = [&](const char* name) { return number(environment, name, 1).value_or(1) > 1; };
-  if (is_set("RANK") && is_set("MASTER_ADDR") && several("WORLD_SIZE"))
-    fail_user("RANK, WORLD_SIZE and MASTER_ADDR are set, as by torchrun, which cannot start MPI; {}", hint);
-  if (is_set("SLURM_STEP_ID") && several("SLURM_STEP_NUM_TASKS"))
-    fail_user("srun started several processes without MPI; {}", hint);
+  const auto with_meeting = [&](const Launcher& launcher, std::string_view starter) {
+    Launch launch = read_launch(launcher, LaunchKind::tcp, environment);
+    launch.meeting = find_meeting(environment, starter);
+    return launch;
+  };
+  if (is_set("RANK") && several("WORLD_SIZE")) return with_meeting(torchrun, "RANK and WORLD_SIZE are set: a launcher");
+  if (is_set("SLURM_STEP_ID") && is_set("SLURM_PROCID") && several("SLURM_STEP_NUM_TASKS"))
+    return with_meeting(srun, "srun without MPI");
+  return std::nullopt;
 }
 
 class SelfSeat final : public Seat {
@@ -76,14 +119,14 @@ class SelfSeat final : public Seat {
 Launch detect_launch(std::optional<int> ranks, Environment environment) {
   require_user(!ranks || (*ranks >= 1 && *ranks <= most_threads), "--ranks {}: must be from 1 to {}", ranks.value_or(0),
                most_threads);
-  const std::optional<Launch> mpi = under_mpi(environment);
-  if (mpi && mpi->world > 1) {
+  std::optional<Launch> launch = under_mpi(environment);
+  if (!launch) launch = under_another(environment);
+  if (launch && launch->world > 1) {
     if (ranks)
       fail_user("--ranks {}: this is already one of {} processes, each of which is a rank; leave it out", *ranks,
-                mpi->world);
-    return *mpi;
+                launch->world);
+    return *launch;
   }
-  if (!mpi) refuse_strangers(environment);
   const int world = ranks.value_or(1);
   if (world == 1) return {};
   return {.kind = LaunchKind::threads, .world = world, .local = world};
@@ -111,8 +154,16 @@ void run_ranks(const Launch& launch, double timeout_seconds, FunctionRef<void(Se
       require_user(launch.world <= static_cast<int>(CombineArgs::most_sources),
                    "{} processes were started; sums over ranks that are processes take at most {}", launch.world,
                    CombineArgs::most_sources);
-      return run_as_process(timeout_seconds, body,
-                            [](std::string_view fault) { fmt::print(stderr, "tera: {}\n", fault); });
+      [[fallthrough]];
+    case LaunchKind::tcp: {
+      const auto tell = [](std::string_view fault) { fmt::print(stderr, "tera: {}\n", fault); };
+      const ProcessPlace place{.rank = launch.rank,
+                               .size = launch.world,
+                               .meeting = launch.meeting,
+                               .machine = launch.machine,
+                               .timeout_seconds = timeout_seconds};
+      return launch.kind == LaunchKind::mpi ? run_under_mpi(place, body, tell) : run_without_mpi(place, body, tell);
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string_view>
 
 #include "tera/base/error.h"
@@ -13,31 +14,23 @@ namespace {
 
 constexpr std::string_view beyond_addresses = "needs more memory than can be addressed; give smaller sizes";
 
-}  // namespace
-
-void MemoryPlan::add(std::string name, const Arena& measured) {
-  items_.push_back({std::move(name), measured.peak(), 1, measured.at_peak()});
+std::optional<MemoryItem> pool_of(std::string name, std::span<const Arena> measured) {
+  const Arena* largest = nullptr;
+  for (const Arena& arena : measured)
+    if (!largest || arena.peak() > largest->peak()) largest = &arena;
+  if (!largest) return std::nullopt;
+  return MemoryItem{std::move(name), largest->peak(), measured.size(), largest->at_peak()};
 }
 
-void MemoryPlan::add_stage(const StageMemory& measured) {
-  measured.visit([&](std::string_view name, std::span<const Arena> arenas) { add_pool(std::string(name), arenas); });
-}
-
-void MemoryPlan::add_bytes(std::string name, std::size_t bytes) {
-  const std::size_t rounded = align_up(bytes, Arena::alignment);
-  require_user(rounded >= bytes, "'{}' {}", name, beyond_addresses);
-  items_.push_back({std::move(name), rounded, 1, {}});
-}
-
-const MemoryItem& MemoryPlan::item(std::string_view name) const {
-  for (const auto& item : items_)
+const MemoryItem& find(std::span<const MemoryItem> items, std::string_view name) {
+  for (const auto& item : items)
     if (item.name == name) return item;
   fail("the memory plan has no '{}'", name);
 }
 
-std::size_t MemoryPlan::total() const {
+std::size_t add_up(std::span<const MemoryItem> items) {
   std::size_t total = 0;
-  for (const auto& item : items_) {
+  for (const auto& item : items) {
     std::size_t bytes = 0;
     const bool countable =
         !__builtin_mul_overflow(item.bytes, item.copies, &bytes) && !__builtin_add_overflow(total, bytes, &total);
@@ -46,31 +39,85 @@ std::size_t MemoryPlan::total() const {
   return total;
 }
 
-PlannedMemory::PlannedMemory(Device& device, MemoryPlan plan) : plan_(std::move(plan)) {
-  const std::size_t total = plan_.total(), available = device.available();
-  const std::size_t copies = device.is_host() ? plan_.host_bytes() : 0;  // elsewhere the host has memory of its own
-  require_user(copies == 0 || total > available || copies <= available - total,
-               "the plan needs {}, and checkpoint.async_save another {} for a copy of what it writes; the machine has "
-               "{} left: checkpoint.async_save=false needs no copy",
-               format_bytes(total), format_bytes(copies), format_bytes(available));
-  require_user(total <= available,
-               "the plan needs {}, {} more than the {} that the {} has left; {} (tera plan shows for what)",
-               format_bytes(total), format_bytes(total - std::min(total, available)), format_bytes(available),
-               device.is_host() ? "machine" : "GPU", how_to_need_less);
-  slab_ = device.allocate(total);
-  on_host_ = device.is_host();
-}
-
-std::span<std::byte> PlannedMemory::bytes(std::string_view name, std::size_t copy) const {
+// Where an item's copy is in a slab that holds all of them, one after the other.
+std::span<std::byte> cut(std::span<std::byte> slab, std::span<const MemoryItem> items, std::string_view name,
+                         std::size_t copy) {
   std::size_t begin = 0;
-  for (const auto& item : plan_.items()) {
+  for (const auto& item : items) {
     if (item.name == name) {
       require(copy < item.copies, "'{}' was planned {} times", name, item.copies);
-      return slab_.subspan(begin + copy * item.bytes, item.bytes);
+      return slab.subspan(begin + copy * item.bytes, item.bytes);
     }
     begin += item.bytes * item.copies;
   }
   fail("the memory plan has no '{}'", name);
+}
+
+// On the CPU the host's memory is the device's.
+void check_host(const Device& device, const MemoryPlan& plan) {
+  const std::size_t total = device.is_host() ? plan.total() : 0, available = device.host_available();
+  const std::size_t left = available - std::min(total, available), offloaded = plan.offloaded_bytes();
+  if (total > available) return;  // has its own message
+  require_user(offloaded <= left,
+               "the plan needs {} of the host for model.offload_modules, {} more than the {} that it has left; fewer "
+               "modules, or a smaller train.micro_batch_size or train.seq_length, need less (tera plan shows for what)",
+               format_bytes(offloaded), format_bytes(offloaded - std::min(offloaded, left)), format_bytes(left));
+  if (!device.is_host() && offloaded == 0) return;
+  require_user(plan.saving_bytes() <= left - offloaded,
+               "the plan needs {}, and checkpoint.async_save another {} for a copy of what it writes; the machine has "
+               "{} left: checkpoint.async_save=false needs no copy",
+               format_bytes(total + offloaded), format_bytes(plan.saving_bytes()), format_bytes(available));
+}
+
+}  // namespace
+
+void MemoryPlan::add(std::string name, const Arena& measured) {
+  items_.push_back({std::move(name), measured.peak(), 1, measured.at_peak()});
+}
+
+void MemoryPlan::add_pool(std::string name, std::span<const Arena> measured) {
+  if (auto pool = pool_of(std::move(name), measured)) items_.push_back(std::move(*pool));
+}
+
+void MemoryPlan::add_stage(const StageMemory& measured) {
+  measured.visit([&](std::string_view name, std::span<const Arena> arenas) { add_pool(std::string(name), arenas); });
+  measured.visit_host([&](std::string_view name, std::span<const Arena> arenas) {
+    if (auto pool = pool_of(std::string(name), arenas)) host_items_.push_back(std::move(*pool));
+  });
+}
+
+void MemoryPlan::add_bytes(std::string name, std::size_t bytes) {
+  const std::size_t rounded = align_up(bytes, Arena::alignment);
+  require_user(rounded >= bytes, "'{}' {}", name, beyond_addresses);
+  items_.push_back({std::move(name), rounded, 1, {}});
+}
+
+const MemoryItem& MemoryPlan::item(std::string_view name) const { return find(items_, name); }
+const MemoryItem& MemoryPlan::host_item(std::string_view name) const { return find(host_items_, name); }
+
+std::size_t MemoryPlan::total() const { return add_up(items_); }
+std::size_t MemoryPlan::offloaded_bytes() const { return add_up(host_items_); }
+
+std::size_t MemoryPlan::host_bytes() const {
+  std::size_t bytes = 0;
+  require_user(!__builtin_add_overflow(offloaded_bytes(), saving_bytes_, &bytes), "the plan {}", beyond_addresses);
+  return bytes;
+}
+
+PlannedMemory::PlannedMemory(Device& device, MemoryPlan plan) : plan_(std::move(plan)) {
+  const std::size_t total = plan_.total(), available = device.available();
+  check_host(device, plan_);
+  require_user(total <= available,
+               "the plan needs {}, {} more than the {} that the {} has left; {} (tera plan shows for what)",
+               format_bytes(total), format_bytes(total - std::min(total, available)), format_bytes(available),
+               device.is_host() ? "machine" : "GPU", how_to_need_less(!device.is_host()));
+  slab_ = device.allocate(total);
+  host_slab_ = device.allocate_host(plan_.offloaded_bytes());
+  on_host_ = device.is_host();
+}
+
+std::span<std::byte> PlannedMemory::bytes(std::string_view name, std::size_t copy) const {
+  return cut(slab_, plan_.items(), name, copy);
 }
 
 Arena PlannedMemory::arena(std::string_view name, std::size_t copy) const {
@@ -78,7 +125,18 @@ Arena PlannedMemory::arena(std::string_view name, std::size_t copy) const {
 }
 
 StageMemory PlannedMemory::stage(const StageMemory& measured) const {
-  return measured.bind([&](std::string_view name, std::size_t copy, const Arena&) { return arena(name, copy); });
+  const auto on_device = [&](std::string_view name, std::size_t copy, const Arena&) { return arena(name, copy); };
+  const auto on_host = [&](std::string_view name, std::size_t copy, const Arena&) {
+    return Arena(cut(host_slab_, plan_.host_items(), name, copy), name, on_host_);
+  };
+  return measured.bind(on_device, on_host);
+}
+
+std::string_view how_to_need_less(bool on_gpu) {
+  return on_gpu
+             ? "a smaller train.micro_batch_size or train.seq_length, or model.recompute_granularity=full or "
+               "model.offload_modules, needs less"
+             : "a smaller train.micro_batch_size or train.seq_length, or model.recompute_granularity=full, needs less";
 }
 
 std::string format_bytes(std::size_t bytes) {

@@ -23,28 +23,25 @@ struct MemoryItem {
 class MemoryPlan {
  public:
   void add(std::string name, const Arena& measured);
-  // Several arenas of one kind; each gets the room of the largest.
-  template <class Arenas>
-  void add_pool(std::string name, const Arenas& measured) {
-    const Arena* largest = nullptr;
-    for (const Arena& arena : measured)
-      if (!largest || arena.peak() > largest->peak()) largest = &arena;
-    if (!largest) return;
-    add(std::move(name), *largest);
-    items_.back().copies = measured.size();
-  }
-  void add_stage(const StageMemory& measured);  // every kind of its arenas as a pool
+  void add_pool(std::string name, std::span<const Arena> measured);  // of one kind; each gets the room of the largest
+  void add_stage(const StageMemory& measured);                       // every kind of its arenas as a pool
   void add_bytes(std::string name, std::size_t bytes);
-  void add_host_bytes(std::size_t bytes) { host_bytes_ += bytes; }
+  void add_saving_bytes(std::size_t bytes) { saving_bytes_ += bytes; }  // of a copy for asynchronous saving
 
   std::span<const MemoryItem> items() const { return items_; }
-  const MemoryItem& item(std::string_view name) const;    // throws if there is none
-  std::size_t total() const;                              // UserError when it does not fit 64 bits
-  std::size_t host_bytes() const { return host_bytes_; }  // besides: for copies that the device makes on the host
+  const MemoryItem& item(std::string_view name) const;  // throws if there is none
+  std::size_t total() const;                            // UserError when it does not fit 64 bits
+
+  // Besides, on the host: activations that wait there, and the copy for saving, which is not bound here.
+  std::span<const MemoryItem> host_items() const { return host_items_; }
+  const MemoryItem& host_item(std::string_view name) const;
+  std::size_t offloaded_bytes() const;
+  std::size_t saving_bytes() const { return saving_bytes_; }
+  std::size_t host_bytes() const;  // both
 
  private:
-  std::vector<MemoryItem> items_;
-  std::size_t host_bytes_ = 0;
+  std::vector<MemoryItem> items_, host_items_;
+  std::size_t saving_bytes_ = 0;
 };
 
 // A plan's memory on a device.
@@ -60,14 +57,13 @@ class PlannedMemory {
 
  private:
   MemoryPlan plan_;
-  std::span<std::byte> slab_;
+  std::span<std::byte> slab_, host_slab_;
   bool on_host_ = true;
 };
 
 std::string format_bytes(std::size_t bytes);  // "1.50 GiB"
 
 // For whoever has a plan that does not fit.
-inline constexpr std::string_view how_to_need_less =
-    "a smaller train.micro_batch_size or train.seq_length, or model.recompute_granularity=full, needs less";
+std::string_view how_to_need_less(bool on_gpu);
 
 }  // namespace tera

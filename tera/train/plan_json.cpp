@@ -18,9 +18,9 @@ json layout_json(const ParallelShape& parallel) {
           {"chunks", parallel.chunks}};
 }
 
-json items_json(const MemoryPlan& memory) {
+json items_json(std::span<const MemoryItem> list) {
   json items = json::array();
-  for (const auto& item : memory.items())
+  for (const auto& item : list)
     items.push_back(
         {{"name", item.name}, {"bytes", item.bytes * item.copies}, {"copies", item.copies}, {"tags", item.tags}});
   return items;
@@ -56,9 +56,10 @@ std::string plan_json(const Setup& setup, const WorldPlan& plan, std::optional<d
     json one{{"chunks", chunks_json(plan.layout, static_cast<int>(stages.size()))},
              {"layers", stage.layers},
              {"parameters", stage.parameters},
-             {"items", items_json(stage.memory)},
+             {"items", items_json(stage.memory.items())},
              {"total_bytes", stage.memory.total()},
              {"host_bytes", stage.memory.host_bytes()},
+             {"host_items", items_json(stage.memory.host_items())},
              {"flops_per_step", stage.flops},
              {"groups", groups_json(stage)}};
     if (device_bytes) one["fits"] = static_cast<double>(stage.memory.total()) + kept <= *device_bytes;
@@ -73,7 +74,7 @@ std::string plan_json(const Setup& setup, const WorldPlan& plan, std::optional<d
                    {"flops_per_step", plan.total_flops(setup.parallel)},
                    {"largest_stage", largest},
                    {"total_bytes", plan.stages[largest].memory.total()},
-                   {"items", items_json(plan.stages[largest].memory)},
+                   {"items", items_json(plan.stages[largest].memory.items())},
                    {"stages", std::move(stages)}};
   return whole.dump(1) + "\n";
 }

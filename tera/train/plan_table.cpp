@@ -33,9 +33,9 @@ struct Row {
   Arena::BytesByTag tags;  // of all copies
 };
 
-std::vector<Row> rows_of(const MemoryPlan& memory) {
+std::vector<Row> rows_of(std::span<const MemoryItem> items) {
   std::vector<Row> rows;
-  for (const auto& item : memory.items()) {
+  for (const auto& item : items) {
     const std::string name = item.name.substr(0, item.name.find(", chunk "));
     if (rows.empty() || rows.back().name != name) rows.push_back({.name = name});
     rows.back().bytes += item.bytes * item.copies;
@@ -53,8 +53,19 @@ std::vector<std::pair<std::string, std::size_t>> by_size(const Arena::BytesByTag
   return sorted;
 }
 
+std::string with_copies(const Row& row) {
+  return row.copies > 1 ? fmt::format("{} x {}", row.name, row.copies) : row.name;
+}
+
+std::string host_lines(const Row& row) {
+  std::string text = fmt::format("  {:<{}} {:>11}\n", with_copies(row), name_width - 2, format_bytes(row.bytes));
+  for (const auto& [tag, size] : by_size(row.tags))
+    text += fmt::format("    {:<{}} {:>11}\n", tag, name_width - 4, format_bytes(size));
+  return text;
+}
+
 std::string row_lines(const Row& row, std::size_t total) {
-  const std::string name = row.copies > 1 ? fmt::format("{} x {}", row.name, row.copies) : row.name;
+  const std::string name = with_copies(row);
   std::string text =
       fmt::format("{:<{}} {:>11}  {:>5.1f} %  {}\n", name, name_width, format_bytes(row.bytes),
                   100.0 * static_cast<double>(row.bytes) / static_cast<double>(total), bar(row.bytes, total));
@@ -108,7 +119,8 @@ Columns columns(const MemoryPlan& plan) {
   Columns sum;
   for (const auto& item : plan.items()) {
     const auto is = [&](std::string_view name) { return item.name == name; };
-    const bool activations = item.name.starts_with("activations") || is("pipeline buffers") || is("recompute");
+    const bool activations = item.name.starts_with("activations") || item.name.starts_with("offload buffers") ||
+                             is("pipeline buffers") || is("recompute");
     std::size_t& column = is("weights")                             ? sum.weights
                           : is("gradients")                         ? sum.gradients
                           : is("optimizer") || is("master weights") ? sum.optimizer
@@ -191,7 +203,7 @@ std::string fit_line(const WorldPlan& plan, double device_bytes, std::size_t kep
   if (static_cast<std::size_t>(count) == plan.stages.size())
     return fmt::format("fits {}: stage {} is the largest and leaves {}\n", size, largest, format_bytes(device - total));
   return fmt::format("does not fit {}: {} of {} stages do; stage {} is the largest and needs {} more; {}\n", size,
-                     count, plan.stages.size(), largest, format_bytes(total - device), how_to_need_less);
+                     count, plan.stages.size(), largest, format_bytes(total - device), how_to_need_less(kept > 0));
 }
 
 // The most that a rank of any stage sends to each group.
@@ -221,12 +233,18 @@ std::string flops_line(const Setup& setup, const WorldPlan& plan) {
 std::string item_lines(const MemoryPlan& memory) {
   const std::size_t total = memory.total();
   std::string text;
-  for (const Row& row : rows_of(memory))
+  for (const Row& row : rows_of(memory.items()))
     if (row.bytes > 0) text += row_lines(row, total);
   text += fmt::format("{:<{}} {:>11}  {} bytes\n", "total", name_width, format_bytes(total), total);
-  if (memory.host_bytes() > 0)
-    text += fmt::format("{:<{}} {:>11}  {} bytes of the host, for asynchronous saving\n", "and", name_width,
-                        format_bytes(memory.host_bytes()), memory.host_bytes());
+  const auto on_host = [&](std::size_t bytes, std::string_view purpose) {
+    if (bytes > 0)
+      text += fmt::format("{:<{}} {:>11}  {} bytes of the host, for {}\n", "and", name_width, format_bytes(bytes),
+                          bytes, purpose);
+  };
+  on_host(memory.offloaded_bytes(), "activations that wait there");
+  for (const Row& row : rows_of(memory.host_items()))
+    if (row.bytes > 0) text += host_lines(row);
+  on_host(memory.saving_bytes(), "asynchronous saving");
   return text;
 }
 

@@ -45,8 +45,12 @@ std::string Profile::table(int steps) const {
     for (std::size_t i = 0; i < totals.size(); ++i) totals[i] += times[i];
   }
   line("all", totals, busy());
-  return text + fmt::format("{:<14}{:>82.2f}{:>8.1f} %\n", "idle", (total_ms - busy()) / steps,
-                            100 * (total_ms - busy()) / total_ms);
+  text += fmt::format("{:<14}{:>82.2f}{:>8.1f} %\n", "idle", (total_ms - busy()) / steps,
+                      100 * (total_ms - busy()) / total_ms);
+  if (to_host_beside_ms + from_host_beside_ms > 0)
+    text += fmt::format("beside this, offload: {:.2f} to the host, {:.2f} back\n", to_host_beside_ms / steps,
+                        from_host_beside_ms / steps);
+  return text;
 }
 
 // Two tickets a call: enough for a step of 80 layers and 32 microbatches.
@@ -56,6 +60,8 @@ ProfilingOps::ProfilingOps(std::unique_ptr<Ops> inner) : inner_(std::move(inner)
 
 void ProfilingOps::start() {
   calls_.clear();
+  to_host_.clear();
+  from_host_.clear();
   on_ = true;
   first_ = inner_->record();
 }
@@ -68,6 +74,16 @@ Profile ProfilingOps::finish() {
   profile.total_ms = inner_->milliseconds(first_, last);
   for (const Call& call : calls_)
     profile.blocks[call.block][static_cast<std::size_t>(call.kind)] += inner_->milliseconds(call.begin, call.end);
+  const auto sum_up = [&](const std::vector<CopyPoints>& copies) {
+    double ms = 0;
+    for (const CopyPoints& copy : copies) {
+      inner_->finish(copy.end);
+      ms += inner_->milliseconds(copy.begin, copy.end);
+    }
+    return ms;
+  };
+  profile.to_host_beside_ms = sum_up(to_host_);
+  profile.from_host_beside_ms = sum_up(from_host_);
   return profile;
 }
 
@@ -86,7 +102,13 @@ void ProfilingOps::timed(WorkKind kind, const Work& work) {
   if (!on_) return work();
   const Ticket begin = inner_->record();
   work();
-  calls_.push_back({kind, ranges_.empty() ? "other" : ranges_.back(), begin, inner_->record()});
+  calls_.push_back({kind, block(), begin, inner_->record()});
+}
+
+CopyPoints ProfilingOps::noted(const CopyPoints& copy, std::vector<CopyPoints>& beside) {
+  if (on_ && copy.end.timeline == inner_.get()) calls_.push_back({WorkKind::transfer, block(), copy.begin, copy.end});
+  if (on_ && copy.end.timeline != inner_.get()) beside.push_back(copy);
+  return copy;
 }
 
 void ProfilingOps::do_gemm(const GemmArgs& a) {
@@ -140,6 +162,12 @@ void ProfilingOps::do_sum_squares(const SumSquaresArgs& a) {
 void ProfilingOps::do_clip(const ClipArgs& a) {
   timed(WorkKind::optimizer, [&] { inner_->clip(a); });
 }
+void ProfilingOps::do_scale_loss(const ScaleLossArgs& a) {
+  timed(WorkKind::optimizer, [&] { inner_->scale_loss(a); });
+}
+void ProfilingOps::do_count_step(const CountStepArgs& a) {
+  timed(WorkKind::optimizer, [&] { inner_->count_step(a); });
+}
 void ProfilingOps::do_adam(const AdamArgs& a) {
   timed(WorkKind::optimizer, [&] { inner_->adam(a); });
 }
@@ -166,6 +194,10 @@ void ProfilingOps::do_to_host(const Tensor& from, std::span<std::byte> host) {
 }
 void ProfilingOps::do_to_host_later(const Tensor& from, std::span<std::byte> host) {
   timed(WorkKind::transfer, [&] { inner_->to_host_later(from, host); });
+}
+CopyPoints ProfilingOps::do_to_host_beside(const HostCopyArgs& a) { return noted(inner_->to_host_beside(a), to_host_); }
+CopyPoints ProfilingOps::do_from_host_beside(const HostCopyArgs& a) {
+  return noted(inner_->from_host_beside(a), from_host_);
 }
 
 }  // namespace tera

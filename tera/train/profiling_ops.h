@@ -18,6 +18,8 @@ struct Profile {
   using Times = std::array<double, static_cast<std::size_t>(WorkKind::count)>;
   std::map<std::string, Times> blocks;
   double total_ms = 0;  // from the first call to the end of the last; what the calls do not cover is idle
+  // Copies to and from the host that ran beside these calls; 0 where there is no queue for them.
+  double to_host_beside_ms = 0, from_host_beside_ms = 0;
 
   double of(WorkKind kind) const;
   double busy() const;
@@ -62,6 +64,8 @@ class ProfilingOps final : public Ops {
   void do_sum(const SumArgs& args) override;
   void do_sum_squares(const SumSquaresArgs& args) override;
   void do_clip(const ClipArgs& args) override;
+  void do_scale_loss(const ScaleLossArgs& args) override;
+  void do_count_step(const CountStepArgs& args) override;
   void do_adam(const AdamArgs& args) override;
   void do_sgd(const SgdArgs& args) override;
   void do_copy(const CopyArgs& args) override;
@@ -71,6 +75,8 @@ class ProfilingOps final : public Ops {
   void do_from_host(std::span<const std::byte> host, const Tensor& tensor) override;
   void do_to_host(const Tensor& tensor, std::span<std::byte> host) override;
   void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) override;
+  CopyPoints do_to_host_beside(const HostCopyArgs& args) override;
+  CopyPoints do_from_host_beside(const HostCopyArgs& args) override;
 
   struct Call {
     WorkKind kind;
@@ -79,11 +85,14 @@ class ProfilingOps final : public Ops {
   };
   template <class Work>
   void timed(WorkKind kind, const Work& work);
+  CopyPoints noted(const CopyPoints& copy, std::vector<CopyPoints>& beside);
+  const char* block() const { return ranges_.empty() ? "other" : ranges_.back(); }
 
   std::unique_ptr<Ops> inner_;
   bool on_ = false;
   Ticket first_;
   std::vector<Call> calls_;
+  std::vector<CopyPoints> to_host_, from_host_;  // on timelines of their own
   std::vector<const char*> ranges_;
 };
 

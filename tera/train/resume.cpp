@@ -156,7 +156,8 @@ StartPoint find_start(const Setup& setup) {
   if (!start.resumed()) return start;
   check_seed(start, setup.config.train.seed);
   check_tokenizer(start, setup.config);
-  start.progress = {.steps = start.checkpoint->step(), .consumed = start.checkpoint->source().consumed_samples};
+  const CheckpointSource& source = start.checkpoint->source();
+  start.progress = {.steps = source.step, .consumed = source.consumed_samples, .skipped = source.skipped_samples};
   check_progress(start, setup.batch);
   if (const std::string changes = changes_since(start.checkpoint->config_yaml(), setup.config); !changes.empty())
     start.warnings.push_back(fmt::format("not as when {} was saved: {}", start.checkpoint->folder().string(), changes));

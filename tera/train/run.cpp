@@ -100,7 +100,7 @@ void check_shared_memory(const Setup& setup, const Launch& launch, const Backend
         (static_cast<double>(stage.memory.total()) + static_cast<double>(stage.memory.host_bytes())) * ranks_of_stage;
   if (total > static_cast<double>(available))
     fail_user("the plans of the {} ranks need {:.2f} GiB together, and this machine has {} left; fewer --ranks, {}",
-              launch.world, total / 0x1p30, format_bytes(available), how_to_need_less);
+              launch.world, total / 0x1p30, format_bytes(available), how_to_need_less(false));
 }
 
 // mpirun gives its first process something that looks like a terminal, whatever its own output is.
@@ -108,9 +108,9 @@ std::optional<bool> can_redraw(const Launch& launch) {
   return launch.kind == LaunchKind::mpi ? std::optional(false) : std::nullopt;
 }
 
-Backend make_restored_backend(const Setup& setup, const StartPoint& start, int rank) {
+Backend make_restored_backend(const Setup& setup, const StartPoint& start, int rank, int local_rank) {
   restore_kernel_choices(start, setup.run_dir, rank);
-  return make_backend(setup, rank);
+  return make_backend(setup, rank, local_rank);
 }
 
 // Keys that say how to save, and none that says where.
@@ -135,7 +135,7 @@ class RunOfRank {
         folder_(seat.rank() == 0 ? task.folder : nullptr),
         first_(seat.rank() == 0),
         log_({.console = first_ ? STDOUT_FILENO : -1, .terminal = can_redraw(launch)}),
-        backend_(make_restored_backend(setup, start_, seat.rank())),
+        backend_(make_restored_backend(setup, start_, seat.rank(), launch.local_rank)),
         world_(seat.join(*backend_.ops)) {
     require_user(
         world_->size() == launch.world,

@@ -82,16 +82,18 @@ CheckpointSaver::CheckpointSaver(const Setup& setup, const TrainingStep& step, c
           {.world = ranks.world, .ops = *ranks.backend.ops, .device = *ranks.backend.device, .replica = step.replica()},
           step.state()) {}
 
-void CheckpointSaver::save(const Progress& progress, std::int64_t updates) {
+void CheckpointSaver::save(const Progress& progress, const TrainingStep& step) {
   writer_.finish();  // so that the time below is of this one
   begin_ = Clock::now();
   last_step_ = progress.steps;
   writer_.save({.step = progress.steps,
                 .config_yaml = config_,
                 .consumed_samples = progress.consumed,
-                .updates = updates,
+                .skipped_samples = progress.skipped,
+                .updates = step.updates(),
                 .seed = seed_,
-                .started_from = started_from_});
+                .started_from = started_from_,
+                .loss_scale = step.loss_scale()});
   if (async_)
     log_.info("saving step {} in the background; steps waited {:.0f} ms", last_step_, milliseconds_since(begin_));
 }

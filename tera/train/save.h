@@ -32,7 +32,7 @@ class CheckpointSaver {
   std::int64_t last_step() const { return last_step_; }  // that was saved; negative: none
 
   // As in CheckpointWriter.
-  void save(const Progress& progress, std::int64_t updates);
+  void save(const Progress& progress, const TrainingStep& step);
   bool written() { return writer_.written(); }
   void publish() { writer_.publish(); }
   void finish() { writer_.finish(); }

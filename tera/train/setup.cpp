@@ -5,6 +5,7 @@
 #include "tera/backend/cpu/workspace.h"
 #include "tera/backend/cuda/make_cuda.h"
 #include "tera/backend/mpi/make_mpi.h"
+#include "tera/backend/nccl/make_nccl.h"
 #include "tera/base/cores.h"
 #include "tera/base/error.h"
 #include "tera/config/setup.h"
@@ -32,14 +33,45 @@ bool on_gpu(DeviceChoice device) {
 }
 
 Backend make_cuda_backend(const BackendOptions& options) {
-  cuda::CudaParts parts = cuda::make_cuda(
-      {.deterministic = options.deterministic, .tf32 = options.tf32, .choices = options.kernel_choices});
+  cuda::CudaParts parts = cuda::make_cuda({.device = cuda::device_of(options.local_rank),
+                                           .deterministic = options.deterministic,
+                                           .tf32 = options.tf32,
+                                           .choices = options.kernel_choices});
   return {.name = std::move(parts.name),
           .peak_flops = parts.peak_flops,
           .device = std::move(parts.device),
           .rules = cuda::make_cuda_workspace_rules(options.deterministic),
           .ops = std::move(parts.ops)};
 }
+
+nccl::ProcessOptions process_options(const ProcessPlace& place) {
+  const std::chrono::duration<double> timeout(place.timeout_seconds);
+  return {.meeting = place.meeting,
+          .rank = place.rank,
+          .size = place.size,
+          .timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout),
+          .machine = place.machine};
+}
+
+// A rank under MPI: with a GPU it talks by NCCL, and MPI only tells the ranks where they meet.
+class MpiSeat final : public Seat {
+ public:
+  MpiSeat(Seat& seat, const nccl::ProcessOptions& options) : seat_(seat), options_(options) {}
+  int rank() const override { return seat_.rank(); }
+  int size() const override { return seat_.size(); }
+  std::unique_ptr<Comm> join(Ops& ops) override {
+    if (!ops.traits().asynchronous || !nccl::built_in()) return seat_.join(ops);
+    host_ops_ = std::make_unique<cpu::CpuOps>(1, cpu::best_isa());
+    host_ = seat_.join(*host_ops_);
+    return nccl::join_over(*host_, *host_ops_, ops, options_);
+  }
+
+ private:
+  Seat& seat_;
+  const nccl::ProcessOptions& options_;
+  std::unique_ptr<Ops> host_ops_;
+  std::unique_ptr<Comm> host_;
+};
 
 }  // namespace
 
@@ -57,19 +89,29 @@ std::string kernel_choices_name(int rank) {
   return rank == 0 ? "kernels.json" : fmt::format("kernels.rank{}.json", rank);
 }
 
-Backend make_backend(const Setup& setup, int rank) {
+Backend make_backend(const Setup& setup, int rank, int local_rank) {
   return make_backend(setup.config.dist,
                       {.deterministic = setup.config.train.deterministic,
                        .tf32 = setup.config.mixed_precision.tf32,
-                       .kernel_choices = std::filesystem::path(setup.run_dir) / kernel_choices_name(rank)});
+                       .kernel_choices = std::filesystem::path(setup.run_dir) / kernel_choices_name(rank),
+                       .local_rank = local_rank});
 }
 
-void run_as_process(double timeout_seconds, FunctionRef<void(Seat&)> body, FunctionRef<void(std::string_view)> tell) {
+void run_under_mpi(const ProcessPlace& place, FunctionRef<void(Seat&)> body, FunctionRef<void(std::string_view)> tell) {
   require_user(mpi::built_in(), "this build has no MPI; --ranks N starts ranks as threads of one process");
   cpu::CpuOps combiner(1, cpu::best_isa());
-  const auto timeout =
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(timeout_seconds));
-  if (const int status = mpi::run_process({.timeout = timeout}, combiner, body, tell)) throw ToldError(status);
+  const nccl::ProcessOptions options = process_options(place);
+  const auto with_gpus = [&](Seat& seat) {
+    MpiSeat either(seat, options);
+    body(either);
+  };
+  if (const int status = mpi::run_process({.timeout = options.timeout}, combiner, with_gpus, tell))
+    throw ToldError(status);
+}
+
+void run_without_mpi(const ProcessPlace& place, FunctionRef<void(Seat&)> body,
+                     FunctionRef<void(std::string_view)> tell) {
+  if (const int status = nccl::run_process(process_options(place), body, tell)) throw ToldError(status);
 }
 
 std::unique_ptr<WorkspaceRules> make_workspace_rules(const Setup& setup) {

@@ -49,7 +49,8 @@ Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log
       step_(setup, world ? world->rank() : 0),
       schedule_(make_schedule(setup)),
       done_(start.steps),
-      consumed_(start.consumed) {
+      consumed_(start.consumed),
+      skipped_(start.skipped) {
   schedule_.check();
   // First: what does not fit is refused before anything is allocated.
   if (world) {
@@ -114,6 +115,7 @@ void Trainer::run(StopRequest& stop) {
               out_of_time() ? "train.exit_duration_in_mins is over: stopped" : "stopped on request", done_,
               setup_.batch.train_iters, saver_ ? "" : "; nothing was saved, as no checkpoint.save is given");
   for (auto& sink : sinks_) sink->finish();
+  if (overflows_ > 0) log_.info("{} steps were skipped, as their gradients overflowed fp16", overflows_);
   if (!saver_) return;
   if (saver_->last_step() != done_) save();
   saver_->finish();
@@ -122,7 +124,7 @@ void Trainer::run(StopRequest& stop) {
 // What is saved has been looked at: a loss that is not finite ends the run before.
 void Trainer::save() {
   report_pending();
-  saver_->save({done_, consumed_}, step_.updates());
+  saver_->save({done_, consumed_, skipped_}, step_);
 }
 
 bool Trainer::out_of_time() const {
@@ -141,6 +143,13 @@ void Trainer::load_batch(std::int64_t microbatches) {
   }
 }
 
+// Steps that are skipped do not count in the schedule, and of the one that is not reported yet nobody knows; the device
+// takes the rate that turns out to be right.
+LearningRates Trainer::learning_rates() const {
+  const std::int64_t counted = consumed_ - skipped_, pending = pending_ ? pending_->samples : 0;
+  return {.after_update = learning_rate(schedule_, counted), .after_skip = learning_rate(schedule_, counted - pending)};
+}
+
 // Enqueues a step; then reports the one before it, whose results have come meanwhile. A vote to stop is told with the
 // results, so all ranks learn of it at the same step.
 void Trainer::start_step(const StopRequest& stop) {
@@ -148,11 +157,11 @@ void Trainer::start_step(const StopRequest& stop) {
   if (!pending_) last_report_ = begin;
   const std::int64_t microbatches = setup_.batch.microbatches_at(consumed_);
   load_batch(microbatches);
-  step_.forward_backward(microbatches);
   Pending started;
   started.metrics.data_ms = train_batches_->take_waited_ms();
-  started.metrics.lr = learning_rate(schedule_, consumed_);
-  step_.update(started.metrics.lr);
+  started.rates = learning_rates();
+  step_.run(microbatches, started.rates);
+  if (const std::string remark = step_.take_remark(); !remark.empty()) log_.info("{}", remark);
   started.reading = step_.read_back({.stop = stop.asked() || out_of_time(), .written = saver_ && saver_->written()});
   started.counted = counted_;
   started.samples = setup_.batch.global_batch_at(consumed_);
@@ -177,6 +186,8 @@ void Trainer::report(Pending pending) {
   if (setup_.batch.rampup.start > 0) metrics.global_batch_size = pending.samples;
   metrics.loss = result.loss_sum / static_cast<double>(std::max<std::int64_t>(pending.counted, 1));
   metrics.grad_norm = result.grad_norm;
+  metrics.lr = last_skipped_ ? pending.rates.after_skip : pending.rates.after_update;
+  if (step_.scaler()) note_scaling(result, pending.samples, metrics);
   stopping_ = stopping_ || result.stop > 0;
   if (saver_ && result.written >= step_.layout().groups.world.size()) saver_->publish();
   // From report to report; but the last step, reported right after the one before it, took at least the host's time.
@@ -190,7 +201,30 @@ void Trainer::report(Pending pending) {
   check_finite(metrics);
 }
 
+void Trainer::note_scaling(const TrainingStep::Result& result, std::int64_t samples, StepMetrics& metrics) {
+  const LossScaleRule& rule = step_.scaler()->rule();
+  const bool at_floor = rule.dynamic && last_scale_ == rule.min_scale;
+  last_skipped_ = result.skipped();
+  last_scale_ = result.scaling.scale;
+  metrics.loss_scale = result.scaling.scale;
+  metrics.skipped = last_skipped_;
+  if (!last_skipped_) return;
+  ++overflows_;
+  skipped_ += samples;
+  if (!at_floor || told_of_floor_) return;
+  told_of_floor_ = true;
+  log_.warn("step {}: the gradients overflow at the smallest loss scale, {}, too (mixed_precision.min_loss_scale)",
+            metrics.step, rule.min_scale);
+}
+
+// A loss scale that follows the gradients is there for steps whose gradients are not finite.
 void Trainer::check_finite(const StepMetrics& metrics) const {
+  if (metrics.skipped && step_.scaler()->rule().dynamic) return;
+  if (metrics.skipped)
+    fail_user(
+        "step {}: the gradients overflow fp16 with mixed_precision.loss_scale={}; a smaller one, or 0 for one that "
+        "follows the gradients, may help",
+        metrics.step, step_.scaler()->initial());
   require_user(std::isfinite(metrics.loss) && std::isfinite(metrics.grad_norm),
                "step {}: the loss is {}, the gradient norm {}, and one that is not finite ends the run; a lower "
                "optimizer.lr, a longer "

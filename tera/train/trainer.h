@@ -25,6 +25,7 @@ class StopRequest;
 struct Progress {
   std::int64_t steps = 0;
   std::int64_t consumed = 0;  // samples
+  std::int64_t skipped = 0;   // of these, of steps that were skipped
   bool operator==(const Progress&) const = default;
 };
 
@@ -52,8 +53,9 @@ class Trainer {
  private:
   // A step that was enqueued and not reported yet.
   struct Pending {
-    StepMetrics metrics;  // loss, norm and times are filled in when they are known
+    StepMetrics metrics;  // loss, norm, learning rate and times are filled in when they are known
     TrainingStep::Reading reading;
+    LearningRates rates;
     std::int64_t counted = 0;  // targets
     std::int64_t samples = 0;
     double enqueue_ms = 0;  // of the host
@@ -63,7 +65,9 @@ class Trainer {
   void load_batch(std::int64_t microbatches);
   void start_step(const StopRequest& stop);
   bool out_of_time() const;
+  LearningRates learning_rates() const;
   void report(Pending pending);
+  void note_scaling(const TrainingStep::Result& result, std::int64_t samples, StepMetrics& metrics);
   void report_pending();
   struct LossSum {
     double loss = 0;
@@ -90,7 +94,14 @@ class Trainer {
   CheckpointSaver* saver_ = nullptr;
   std::int64_t done_ = 0;      // steps
   std::int64_t consumed_ = 0;  // samples
+  std::int64_t skipped_ = 0;   // samples of steps that were skipped, as far as these are reported
   std::int64_t counted_ = 0;   // targets of the batch at hand that count
+
+  // With a loss scale; of the step that was reported last, and of all of this run.
+  bool last_skipped_ = false;
+  double last_scale_ = 0;
+  std::int64_t overflows_ = 0;
+  bool told_of_floor_ = false;
 
   // On a device that runs behind the host, a step is reported when the next one is enqueued.
   bool report_late_ = false;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <memory>
 
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
@@ -12,7 +13,10 @@
 namespace tera {
 namespace {
 
-DType compute_dtype(Precision precision) { return precision == Precision::bf16 ? DType::bf16 : DType::f32; }
+DType compute_dtype(Precision precision) {
+  if (precision == Precision::fp16) return DType::f16;
+  return precision == Precision::bf16 ? DType::bf16 : DType::f32;
+}
 
 // Whether one plan may need memory that the other does not show: it counts arenas and buffers, all of one size.
 bool needs_more(const StagePlan& plan, const StagePlan& than) {
@@ -63,7 +67,10 @@ TrainingStep::TrainingStep(const Setup& setup, int rank, StageSchedules schedule
              .row_shards = layout_.tp.cuts_rows() ? layout_.tp.size() : 1,
              .pp = &layout_.groups.pp,
              .overlap_p2p = setup.parallel.overlap_p2p_comm,
-             .w_in_b = setup.parallel.tp_comm_overlap && layout_.tp.size() > 1} {
+             .w_in_b = setup.parallel.tp_comm_overlap && layout_.tp.size() > 1,
+             .offload = offload_tags(setup.model.offload)} {
+  const MixedPrecisionConfig& mixed = setup.config.mixed_precision;
+  if (mixed.precision == Precision::fp16) optimizer_.scale_with(scaler_.emplace(mixed));
   for (const auto& chunk : chunks_) stage_.chunks.emplace_back(chunk);
   params_.lay_out(layout_.flat);
   require_user(!whole_.norm_keys.empty(), "model.freeze: the patterns leave no parameter to train");
@@ -81,6 +88,9 @@ DataParallel TrainingStep::make_data_parallel(Ops& ops) {
 
 void TrainingStep::bind_inputs(Arena& arena) {
   const Shape rows = shape(setup_.batch.micro_batch * setup_.batch.seq_length);
+  const Shape microbatches = shape(setup_.batch.num_microbatches);
+  loss_weights_ = loss_scales_ = arena.take(microbatches, DType::f32, "loss weights");
+  if (scaler_) loss_scales_ = arena.take(microbatches, DType::f32, "scaled loss weights");
   inputs_.clear();
   batch_.clear();
   evaluation_batch_.clear();
@@ -90,19 +100,19 @@ void TrainingStep::bind_inputs(Arena& arena) {
                        .positions = arena.take(rows, DType::i32, "positions"),
                        .rows = arena.take(rows, DType::i64, "row ids"),
                        .token_loss = arena.take(rows, DType::f32, "token losses"),
-                       .loss_scale = arena.take(shape(1), DType::f32, "loss scale"),
                        .offsets = {}});
     if (setup_.batch.packs_documents)
       inputs_.back().offsets = arena.take(shape(rows[0] + 1), DType::i32, "document offsets");
-    batch_.push_back(microbatch(inputs_.back(), /*training=*/true));
-    evaluation_batch_.push_back(microbatch(inputs_.back(), /*training=*/false));
+    batch_.push_back(microbatch(i, /*training=*/true));
+    evaluation_batch_.push_back(microbatch(i, /*training=*/false));
   }
   loss_sum_ = arena.take(shape(3), DType::f64, "loss sum");
   const int ranks = layout_.groups.world.size();
   if (ranks > 1) agreement_ = arena.take(shape(ranks), DType::i64, "what ranks compare");
 }
 
-MicroBatch TrainingStep::microbatch(const Inputs& inputs, bool training) const {
+MicroBatch TrainingStep::microbatch(std::int64_t index, bool training) const {
+  const Inputs& inputs = inputs_.at(static_cast<std::size_t>(index));
   return {.tokens = inputs.tokens,
           .targets = inputs.targets,
           .positions = inputs.positions,
@@ -110,7 +120,7 @@ MicroBatch TrainingStep::microbatch(const Inputs& inputs, bool training) const {
           .offsets = inputs.offsets,  // of as many documents as there can be, until they are loaded
           .batch = setup_.batch.micro_batch,
           .token_loss = inputs.token_loss,
-          .loss_scale = inputs.loss_scale,
+          .loss_scale = loss_scales_.rows(index, index + 1),
           .training = training};
 }
 
@@ -123,6 +133,7 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
   Arena weights = Arena::measuring(), constants = Arena::measuring(), masters = Arena::measuring();
   Arena grads = Arena::measuring(), optimizer = Arena::measuring(), inputs = Arena::measuring();
   params_.bind({weights, constants, &masters, &grads});
+  if (scaler_) scaler_->bind(optimizer);
   optimizer_.bind(optimizer);
   bind_inputs(inputs);
 
@@ -135,7 +146,8 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
   for (PlannedComm* group : layout_.groups.all()) group->forget_traffic();
   play(ops, pipeline, replicas, setup_.batch.num_microbatches);
   planned_flops_ = ops.flops() - flops_of_smaller;
-  play_update(ops, replicas, 0, 1);
+  optimizer_.prepare(ops, LearningRates{}, 1);
+  play_update(ops, replicas);
   planned_traffic_.clear();
   for (const PlannedComm* group : layout_.groups.all()) planned_traffic_.push_back(group->traffic());
   play_evaluation(ops, pipeline, replicas);
@@ -152,7 +164,7 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
   const CheckpointConfig& saving = setup_.config.checkpoint;
   if (!saving.save.empty() && saving.async_save) {
     const ModelState kept = state();
-    plan.add_host_bytes(RankFile(kept.tensors(), kept.written(replica())).bytes());
+    plan.add_saving_bytes(RankFile(kept.tensors(), kept.written(replica())).bytes());
   }
   return plan;
 }
@@ -169,6 +181,7 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
   Arena masters = memory_.arena("master weights"), grads = memory_.arena("gradients");
   Arena optimizer = memory_.arena("optimizer"), inputs = memory_.arena("inputs");
   params_.bind({weights, constants, &masters, &grads});
+  if (scaler_) scaler_->bind(optimizer);
   optimizer_.bind(optimizer);
   bind_inputs(inputs);
   ops_ = backend.ops.get();
@@ -181,12 +194,36 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
       {first.data(), last.data() + last.size()});
   const std::span<std::byte> readings = backend.device->allocate_host(2 * sizeof(Result));
   read_back_ = {reinterpret_cast<Result*>(readings.data()), 2};
-  stage_memory_ = memory_.stage(StageMemory::measuring(stage_));
+  std::uninitialized_fill(read_back_.begin(), read_back_.end(), Result{});
   layout_.groups.join(world);
   agree_on_traffic();
+  make_engine();
+  params_.initialize(*ops_, static_cast<std::uint64_t>(setup_.config.train.seed));
+  start_scaling();
+  const bool wanted = ops_->traits().asynchronous && setup_.config.train.cuda_graph_impl != CudaGraphImpl::none;
+  const std::string why_not = why_not_recorded();
+  recorded_ = wanted && why_not.empty() ? Recorded::not_yet : Recorded::never;
+  if (wanted && !why_not.empty()) remark_ = "steps run call by call, not as one CUDA graph: " + why_not;
+}
+
+void TrainingStep::make_engine() {
+  stage_memory_ = memory_.stage(StageMemory::measuring(stage_));
   replicas_ = std::make_unique<DataParallel>(make_data_parallel(*ops_));
   pipeline_ = std::make_unique<Pipeline>(*ops_, stage_, stage_memory_);
-  params_.initialize(*ops_, static_cast<std::uint64_t>(setup_.config.train.seed));
+}
+
+void TrainingStep::start_scaling(const std::optional<LossScale>& kept) {
+  if (!scaler_) return;
+  const LossScale begun = scaler_->start(*ops_, updates_, kept);
+  if (scaler_->rule().dynamic) loss_scale_ = begun;
+}
+
+// What is known before a step: calls that are not the same every time, or that others of this process take part in.
+std::string TrainingStep::why_not_recorded() const {
+  if (setup_.batch.packs_documents) return "packed documents change the calls from step to step";
+  if (layout_.groups.world.size() > 1) return "several ranks work together";
+  if (setup_.model.offload != OffloadShape{}) return "offloaded activations travel beside the queue";
+  return {};
 }
 
 // Ranks that would call different things would wait for each other until the timeout.
@@ -205,7 +242,7 @@ void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale)
   ops_->from_host(std::as_bytes(host.targets), inputs.targets);
   ops_->from_host(std::as_bytes(host.positions), inputs.positions);
   ops_->from_host(std::as_bytes(host.row_ids), inputs.rows);
-  ops_->from_host(std::as_bytes(std::span(&scale, 1)), inputs.loss_scale);
+  ops_->from_host(std::as_bytes(std::span(&scale, 1)), loss_weights_.rows(index, index + 1));
   require(static_cast<bool>(inputs.offsets) == !host.offsets.empty(), "a microbatch of {} offsets of documents",
           host.offsets.size());
   if (!inputs.offsets) return;
@@ -217,13 +254,14 @@ void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale)
 void TrainingStep::play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, std::int64_t microbatches) {
   const auto number = static_cast<std::size_t>(microbatches);
   replicas.training(true);
+  if (scaler_) scaler_->scale(ops, loss_weights_, loss_scales_);
   pipeline.step(std::span(batch_).first(number), replicas);
   replicas.finish_gradients();
   sum_losses(ops, number);
 }
 
-void TrainingStep::play_update(Ops& ops, DataParallel& replicas, double lr, std::int64_t number) {
-  optimizer_.step(ops, lr, number);
+void TrainingStep::play_update(Ops& ops, DataParallel& replicas) {
+  optimizer_.step(ops);
   replicas.hand_out_weights();
 }
 
@@ -246,7 +284,43 @@ void TrainingStep::forward_backward() { forward_backward(setup_.batch.num_microb
 
 void TrainingStep::forward_backward(std::int64_t microbatches) { play(*ops_, *pipeline_, *replicas_, microbatches); }
 
-void TrainingStep::update(double lr) { play_update(*ops_, *replicas_, lr, ++updates_); }
+void TrainingStep::update(const LearningRates& rates) {
+  prepare_update(rates);
+  play_update(*ops_, *replicas_);
+}
+
+// Where losses are scaled, the device counts.
+void TrainingStep::prepare_update(const LearningRates& rates) {
+  if (!scaler_) ++updates_;
+  optimizer_.prepare(*ops_, rates, updates_);
+}
+
+// Batches and what prepare() writes are on the device before the recording plays: the queue keeps the order.
+void TrainingStep::run(std::int64_t microbatches, const LearningRates& rates) {
+  prepare_update(rates);
+  const auto calls = [&] {
+    play(*ops_, *pipeline_, *replicas_, microbatches);
+    play_update(*ops_, *replicas_);
+  };
+  const bool whole = microbatches == setup_.batch.num_microbatches;
+  if (whole && played_whole_ && recorded_ == Recorded::not_yet) record(calls);
+  if (whole && recording_) return recording_->play();
+  calls();
+  played_whole_ = played_whole_ || whole;
+}
+
+// After a step call by call, which loaded every kernel: that cannot be recorded.
+void TrainingStep::record(const std::function<void()>& calls) {
+  RecordingAttempt attempt = ops_->record_calls(calls);
+  recording_ = std::move(attempt.recording);
+  recorded_ = recording_ ? Recorded::yes : Recorded::never;
+  if (recording_) {
+    remark_ = fmt::format("steps run as one CUDA graph of {} nodes", recording_->size());
+  } else {
+    remark_ = "steps run call by call, not as one CUDA graph: " + attempt.why_not;
+    make_engine();  // the attempt may have ended in the middle of a step
+  }
+}
 
 TrainingStep::Evaluated TrainingStep::evaluate(bool stop) {
   const double vote = stop ? 1.0 : 0.0;
@@ -267,20 +341,27 @@ TrainingStep::Reading TrainingStep::read_back(const Votes& votes) {
   ops_->to_host_later(loss_sum_.rows(1, 2), std::as_writable_bytes(std::span(&result.stop, 1)));
   ops_->to_host_later(loss_sum_.rows(2, 3), std::as_writable_bytes(std::span(&result.written, 1)));
   ops_->to_host_later(optimizer_.grad_norm(), std::as_writable_bytes(std::span(&result.grad_norm, 1)));
+  if (scaler_) ops_->to_host_later(scaler_->state(), std::as_writable_bytes(std::span(&result.scaling, 1)));
   return {ops_->record(), slot};
 }
 
 void TrainingStep::load_checkpoint(const Checkpoint& checkpoint, Checkpoint::Take take,
                                    const std::optional<VerifyShare>& verified) {
   checkpoint.load(state(), take, *ops_, verified);
-  if (take == Checkpoint::Take::everything) updates_ = checkpoint.source().updates;
+  if (take == Checkpoint::Take::everything) {
+    updates_ = checkpoint.source().updates;
+    start_scaling(checkpoint.source().loss_scale);
+  }
   replicas_->hand_out_weights();
   replicas_->wait_for_weights();
 }
 
 TrainingStep::Result TrainingStep::result(const Reading& reading) {
   ops_->finish(reading.ticket);
-  return read_back_[reading.slot];
+  const Result& result = read_back_[reading.slot];
+  if (scaler_) updates_ = static_cast<std::int64_t>(result.scaling.updates);
+  if (scaler_ && scaler_->rule().dynamic) loss_scale_ = result.scaling.to_keep();
+  return result;
 }
 
 double model_flops_per_token(const ModelShape& model, std::int64_t seq_length) {

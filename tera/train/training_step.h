@@ -5,14 +5,18 @@
 //   TrainingStep step(setup, rank);
 //   step.bind(backend, world);           // rehearses, allocates once, meets the other ranks, draws the initial weights
 //   step.load(i, batch, scale) ...       // every microbatch of this rank
-//   step.forward_backward();
-//   step.update(lr);
+//   step.run(lr);                        // or forward_backward(), look at the gradients, update(lr)
+
+#include <functional>
+#include <string>
+#include <utility>
 
 #include "tera/checkpoint/checkpoint.h"
 #include "tera/config/setup.h"
 #include "tera/data/batch_loader.h"
 #include "tera/models/build.h"
 #include "tera/optim/data_parallel.h"
+#include "tera/optim/loss_scale.h"
 #include "tera/optim/optimizer.h"
 #include "tera/pipeline/pipeline.h"
 #include "tera/train/backend.h"
@@ -44,7 +48,14 @@ class TrainingStep {
   void forward_backward();
   void forward_backward(std::int64_t microbatches);
   // Clips, updates, clears the gradients.
-  void update(double lr);
+  void update(const LearningRates& rates);
+  void update(double lr) { update({lr, lr}); }
+  // Both, of so many microbatches. Where the device can, from the second time on as one recording of all calls (a CUDA
+  // graph), which computes the same bits.
+  void run(std::int64_t microbatches, const LearningRates& rates);
+  void run(double lr) { run(setup_.batch.num_microbatches, {lr, lr}); }
+  // How run() goes, once when it is known; otherwise empty.
+  std::string take_remark() { return std::exchange(remark_, {}); }
   // With overlap_param_gather, weights may still be on their way after update(); blocks wait for them, others call
   // this.
   void wait_for_weights() { replicas_->wait_for_weights(); }
@@ -76,6 +87,8 @@ class TrainingStep {
     double loss_sum = 0;
     double stop = 0, written = 0;  // how many ranks voted so
     float grad_norm = 0;
+    ScaleReading scaling;  // after the step, where losses are scaled
+    bool skipped() const { return scaling.skipped != 0; }
   };
   Reading read_back(const Votes& votes);
   Reading read_back() { return read_back(Votes{}); }
@@ -90,22 +103,30 @@ class TrainingStep {
   const MemoryPlan& memory() const { return memory_.plan(); }
   const StageMemory& stage_memory() const { return stage_memory_; }  // what a step has really taken
   Ops& ops() { return *ops_; }
+  // The optimizer's, and the loss scale after them where it changes; of steps whose result() was asked for.
   std::int64_t updates() const { return updates_; }
+  const std::optional<LossScale>& loss_scale() const { return loss_scale_; }
+  const LossScaler* scaler() const { return scaler_ ? &*scaler_ : nullptr; }  // none: losses are not scaled
 
  private:
   struct Inputs {  // of one microbatch
-    Tensor tokens, targets, positions, rows, token_loss, loss_scale;
+    Tensor tokens, targets, positions, rows, token_loss;
     Tensor offsets;  // i32 [T+1]: room for those of packed documents, where there are such
   };
   void bind_inputs(Arena& arena);
-  MicroBatch microbatch(const Inputs& inputs, bool training) const;
+  MicroBatch microbatch(std::int64_t index, bool training) const;
   DataParallel make_data_parallel(Ops& ops);
   void play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, std::int64_t microbatches);
-  void play_update(Ops& ops, DataParallel& replicas, double lr, std::int64_t number);
+  void play_update(Ops& ops, DataParallel& replicas);
+  void prepare_update(const LearningRates& rates);
   void sum_losses(Ops& ops, std::size_t microbatches);
   void play_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& replicas);
   MemoryPlan rehearse(PlanOps& ops);
+  void make_engine();
   void agree_on_traffic();
+  void start_scaling(const std::optional<LossScale>& kept = {});
+  std::string why_not_recorded() const;
+  void record(const std::function<void()>& calls);
 
   Setup setup_;
   DType compute_;
@@ -113,11 +134,14 @@ class TrainingStep {
   RankLayout::WholeModel whole_;
   ParamStore params_;
   std::vector<Blocks> chunks_;
+  std::optional<LossScaler> scaler_;
   Optimizer optimizer_;
   Stage stage_;
 
   std::vector<Inputs> inputs_;
   std::vector<MicroBatch> batch_, evaluation_batch_;
+  Tensor loss_weights_;          // f32 [microbatches]: what a token's loss counts
+  Tensor loss_scales_;           // the same with the loss scale; without one, the same tensor
   Tensor loss_sum_;              // f64 [3]: losses, and the votes as in Result
   Tensor agreement_;             // i64 [ranks]
   std::span<Result> read_back_;  // host memory that the device writes
@@ -130,6 +154,11 @@ class TrainingStep {
   std::vector<Traffic> planned_traffic_;
   Ops* ops_ = nullptr;
   std::int64_t updates_ = 0;
+  std::optional<LossScale> loss_scale_;
+  enum class Recorded : std::uint8_t { not_yet, yes, never } recorded_ = Recorded::never;
+  bool played_whole_ = false;             // call by call, with all microbatches
+  std::unique_ptr<Recording> recording_;  // of such a step
+  std::string remark_;
   double planned_flops_ = 0;
 };
 

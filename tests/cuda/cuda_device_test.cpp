@@ -111,6 +111,33 @@ TEST(CudaTransfers, LaterMeansWhatWasThereThen) {
   EXPECT_EQ(read(tensor)[0], std::byte{3});
 }
 
+// Each copy waits for the queue's point and for the other direction's; the queue waits for the copies only where asked.
+TEST(CudaTransfers, BesideTheQueueInTheOrderOfTheirPoints) {
+  constexpr std::size_t bytes = 64 * MiB, rounds = 20;
+  Ops& ops = gpu_ops();
+  const Tensor tensor = bytes_tensor(gpu_device().allocate(bytes)), back = bytes_tensor(gpu_device().allocate(bytes));
+  std::vector<std::span<std::byte>> hosts(2);
+  for (auto& host : hosts) host = gpu_device().allocate_host(bytes);
+  CopyPoints sent[2], brought;
+  for (std::size_t i = 0; i < rounds; ++i) {
+    const auto value = static_cast<double>(i + 1);
+    ops.wait(sent[(i + 1) % 2].end);  // it reads the tensor
+    ops.fill({.out = tensor, .value = value});
+    sent[i % 2] =
+        ops.to_host_beside({.tensor = tensor, .host = hosts[i % 2], .after = ops.record(), .and_after = brought.end});
+    brought = ops.from_host_beside(
+        {.tensor = back, .host = hosts[i % 2], .after = ops.record(), .and_after = sent[i % 2].end});
+    ops.wait(brought.end);
+    const Bytes got = read(back);
+    const auto wrong = std::ranges::count_if(
+        got, [&](std::byte b) { return b != static_cast<std::byte>(static_cast<unsigned char>(value)); });
+    ASSERT_EQ(wrong, 0) << "round " << i << ": " << wrong << " of " << bytes << " bytes";
+  }
+  EXPECT_GT(ops.milliseconds(brought.begin, brought.end), 0);
+  EXPECT_NE(brought.end.timeline, static_cast<Timeline*>(&ops));
+  EXPECT_NE(brought.end.timeline, sent[0].end.timeline);
+}
+
 TEST(CudaMemory, WhatIsAllocatedIsMissingAfterwards) {
   constexpr std::size_t bytes = 1024 * MiB;
   const std::size_t before = gpu_device().available();

@@ -40,7 +40,10 @@ TEST(CudaMemory, TheCounterCounts) {
 TEST(CudaMemory, StepsTakeNone) {
   const std::vector<std::string> more[] = {
       {"mixed_precision.precision=bf16"},
+      {"mixed_precision.precision=fp16"},
       {"mixed_precision.precision=fp32", "model.recompute_granularity=full"},
+      {"mixed_precision.precision=bf16", "model.offload_modules=[attn_norm,attention,mlp_norm,mlp]",
+       "train.micro_batch_size=1", "train.global_batch_size=4"},
       {"mixed_precision.precision=bf16", "model.hidden_size=256", "model.ffn_hidden_size=512", "train.seq_length=256"}};
   for (const auto& overrides : more) {
     std::vector<std::string> all{"dist.device=cuda", "train.train_iters=5", "train.eval_iters=0"};

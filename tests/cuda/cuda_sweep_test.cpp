@@ -27,12 +27,50 @@ TEST(CudaSweep, Fp32) {
   sweep("sweep_gpt", fp32, {}, 11);
 }
 
+// Several microbatches in flight, and W apart from B.
+TEST(CudaSweep, Offload) {
+  const std::vector<std::pair<int, Overrides>> layouts{
+      {1, {}}, {2, tp2 + sp}, {2, pp2}, {2, pp2 + vp2}, {4, pp4 + zero_bubble}, {2, pp2 + zero_bubble_v}, {4, zero3}};
+  const Overrides on_gpu = Overrides{"dist.device=cuda"} + fp32;
+  SweepResult alone;
+  play_threads({.overrides = on_gpu}, sweep_steps, alone);
+  for (const auto& [ranks, layout] : layouts) {
+    expect_like_one_rank({.ranks = ranks, .overrides = layout + offload + on_gpu}, alone, {});
+    expect_like_one_rank({.ranks = ranks, .overrides = layout + full + offload_x + on_gpu}, alone, {});
+  }
+}
+
 // Partial sums are rounded to bf16 before they are added over ranks, and every rounding of an activation goes on
 // through the layers behind it: several units of bf16.
 TEST(CudaSweep, Bf16) {
   const SweepLimits limits{.loss = 5e-3, .norm = 5e-2, .gradients = DType::bf16, .slack = 8};
   sweep("sweep_llama", bf16, limits, 11);
   sweep("sweep_gpt", bf16, limits, 9);
+}
+
+TEST(CudaSweep, Fp16) {
+  const Overrides fp16{"mixed_precision.precision=fp16", "mixed_precision.initial_loss_scale=4096"};
+  const SweepLimits limits{.loss = 1e-3, .norm = 1e-2, .gradients = DType::f16, .slack = 8};
+  sweep("sweep_llama", fp16, limits, 13);
+  sweep("sweep_gpt", fp16, limits, 11);
+}
+
+// As on the CPU (tests/parallel/fp16_sweep_test.cpp): an overflow on one rank is skipped by all.
+TEST(CudaSweep, Fp16OverflowOnOneRankIsSkippedByAll) {
+  const Overrides half{"dist.device=cuda", "mixed_precision.precision=fp16", "mixed_precision.initial_loss_scale=4096",
+                       "mixed_precision.hysteresis=1"};
+  for (SweepCase one : {SweepCase{.ranks = 2, .overrides = tp2}, SweepCase{.ranks = 2, .overrides = pp2},
+                        SweepCase{.ranks = 4, .overrides = zero3}}) {
+    one.overrides = one.overrides + half;
+    SweepResult before, with;
+    play_threads(one, 2, before);
+    one.overflow = {.step = 2, .rank = one.ranks - 1, .in_loss = true};
+    SCOPED_TRACE(one.describe());
+    play_threads(one, 3, with);
+    EXPECT_EQ(with.skipped, one.ranks);
+    EXPECT_EQ(with.scale, (std::vector<double>{4096, 4096, 2048}));
+    EXPECT_TRUE(with.weights.tensors() == before.weights.tensors());
+  }
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ namespace {
 const Overrides on_cpu{"dist.device=cpu", "mixed_precision.precision=fp32"};
 const Overrides on_gpu{"dist.device=cuda", "mixed_precision.precision=fp32"};
 const Overrides on_gpu_bf16{"dist.device=cuda", "mixed_precision.precision=bf16"};
+const Overrides on_gpu_fp16{"dist.device=cuda", "mixed_precision.precision=fp16"};
 
 // The quickstart, smaller: a Llama that learns this project's documentation, byte by byte. The learning rate is one at
 // which rounding does not grow: bf16 on the CPU stays within 0.1 % of fp32; at 2e-3 it strays by more than 1 %.
@@ -98,6 +99,54 @@ TEST(CudaTraining, Bf16FollowsTheCpuAndRepeatsItself) {
   EXPECT_TRUE(gpu.weights == again.weights);
 }
 
+// What is skipped at first costs steps, not bits: with a scale that suits, none is skipped.
+TEST(CudaTraining, Fp16FollowsBf16AndRepeatsItself) {
+  const TempFolder folder;
+  const BackendOptions options{.kernel_choices = folder / "kernels.json"};
+  const Overrides run = small_llama + Overrides{"train.train_iters=200", "mixed_precision.initial_loss_scale=8192"};
+  const RunRecord bf16 = train_once("tiny", run + on_gpu_bf16), fp16 = train_once("tiny", run + on_gpu_fp16, options);
+  EXPECT_LT(bf16.loss.back(), 0.6 * bf16.loss.front()) << "there is nothing to follow";
+  expect_close(fp16, bf16, 0.01, "fp16");
+  EXPECT_EQ(std::count(fp16.skipped.begin(), fp16.skipped.end(), true), 0);
+  EXPECT_EQ(fp16, train_once("tiny", run + on_gpu_fp16, options));
+}
+
+// From the default of 2^32 down; the host learns of each skipped step when the next one is under way.
+TEST(CudaTraining, Fp16FindsItsScale) {
+  const Overrides run =
+      small_llama + on_gpu_fp16 +
+      Overrides{"train.train_iters=60", "scheduler.lr_warmup_iters=10", "mixed_precision.loss_scale_window=8"};
+  const TempFolder folder;
+  const BackendOptions options{.kernel_choices = folder / "kernels.json"};
+  const RunRecord late = train_once("tiny", run, options);
+  const auto skips = std::count(late.skipped.begin(), late.skipped.end(), true);
+  EXPECT_GT(skips, 4);
+  EXPECT_LT(skips, 40);
+  double updates = 0, scale = 0x1p32;
+  int good = 0, left = 2;
+  for (std::size_t i = 0; i < late.loss.size(); ++i) {
+    EXPECT_EQ(late.skipped[i], !std::isfinite(late.grad_norm[i])) << "step " << i + 1;
+    if (updates <= 10) {
+      EXPECT_NEAR(late.lr[i], 5e-4 * updates / 10, 1e-12) << "step " << i + 1;
+    }
+    good = late.skipped[i] ? 0 : good + 1;
+    if (late.skipped[i] && --left <= 0) scale /= 2;
+    if (!late.skipped[i]) ++updates;
+    if (good == 8) {
+      scale *= 2;
+      good = 0;
+      left = 2;
+    }
+    EXPECT_EQ(late.loss_scale[i], scale) << "step " << i + 1;
+  }
+  EXPECT_LT(late.loss.back(), 0.9 * late.loss.front());
+  const RunRecord at_once = train_once("tiny", run, options, Reporting::at_once);  // norms of skipped steps may be NaN
+  EXPECT_EQ(late.lr, at_once.lr);
+  EXPECT_EQ(late.loss, at_once.loss);
+  EXPECT_EQ(late.loss_scale, at_once.loss_scale);
+  EXPECT_TRUE(late.weights == at_once.weights);
+}
+
 TEST(CudaTraining, Fp32FollowsTheCpuClosely) {
   const Overrides run = small_llama + Overrides{"train.train_iters=30"};
   expect_close(train_once("tiny", run + on_gpu), train_once("tiny", run + on_cpu), 1e-4, "fp32");
@@ -150,6 +199,34 @@ TEST(CudaTraining, WithoutDeterminismOnlyTheLastBitsMayDiffer) {
   const Overrides same = small_llama + on_gpu_bf16 + Overrides{"train.train_iters=30"};
   expect_close(train_once("tiny", run, {.deterministic = false}), train_once("tiny", same), 5e-3,
                "deterministic=false");
+}
+
+// Activations on the host and back change no bit. Sizes at which copies take as long as computing, so that one that is
+// not waited for shows.
+TEST(CudaTraining, OffloadChangesNoBit) {
+  const Overrides sizes{"model.num_layers=6",          "model.hidden_size=512",      "model.ffn_hidden_size=2048",
+                        "model.num_attention_heads=8", "model.num_query_groups=4",   "train.seq_length=512",
+                        "train.micro_batch_size=4",    "train.global_batch_size=16", "train.train_iters=6",
+                        "scheduler.lr_warmup_iters=2"};
+  const Overrides all{"model.offload_modules=[attn_norm,attention,mlp_norm,mlp]"};
+  const Overrides full{"model.recompute_granularity=full"},
+      selective{"model.recompute_granularity=selective", "model.recompute_modules=[layernorm,activation]"};
+  const std::vector<std::pair<Overrides, Overrides>> cases{
+      {{}, all},
+      {{}, {"model.offload_modules=[core_attn]"}},
+      {full, {"model.offload_modules=[attn_norm]"}},
+      {selective, {"model.offload_modules=[attn_norm,attention,mlp]"}}};
+  for (const Overrides& precision : {on_gpu, on_gpu_bf16}) {
+    const TempFolder folder;
+    const BackendOptions options{.kernel_choices = folder / "kernels.json"};
+    for (const auto& [base, offload] : cases) {
+      const Overrides run = small_llama + sizes + precision + base;
+      const RunRecord kept = train_once("tiny", run, options), offloaded = train_once("tiny", run + offload, options);
+      EXPECT_EQ(kept.loss, offloaded.loss) << offload[0] << ", " << precision[1];
+      EXPECT_EQ(kept.grad_norm, offloaded.grad_norm) << offload[0] << ", " << precision[1];
+      EXPECT_TRUE(kept.weights == offloaded.weights) << offload[0] << ", " << precision[1];
+    }
+  }
 }
 
 // Every kind of block, with the same dropout masks on both.

@@ -40,7 +40,7 @@ const OpTime& find(const std::vector<OpTime>& times, const std::string& op) {
 }
 
 TEST(BenchOps, TimesEveryFamily) {
-  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::fp16}) {
     BenchOpsOptions options = tiny();
     options.precision = precision;
     const std::vector<OpTime> times = run(options);

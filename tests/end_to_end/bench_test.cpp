@@ -26,6 +26,17 @@ TEST(BenchStep, ProfileCoversTheStep) {
     EXPECT_NE(profile["table"].get<std::string>().find(block), std::string::npos) << block;
 }
 
+// On the CPU there is no other queue: copies to the host and back are transfers like all others.
+TEST(BenchStep, ProfileShowsOffload) {
+  const tera::Setup setup = load_setup("tiny", {"model.offload_modules=[attention, mlp]"});
+  const auto json = nlohmann::json::parse(bench_step(setup, {.steps = 2, .warmup = 1, .json = true, .profile = true}));
+  const auto& profile = json["profile"];
+  EXPECT_NE(profile["table"].get<std::string>().find("\noffload "), std::string::npos) << profile["table"];
+  EXPECT_GT(profile["transfer_ms"].get<double>(), 0);
+  EXPECT_EQ(profile["to_host_beside_ms"].get<double>(), 0);
+  EXPECT_GE(profile["idle_ms"].get<double>(), 0);
+}
+
 TEST(BenchStep, WithoutAProfileTimesOnlyTheStepsAskedFor) {
   const auto json = nlohmann::json::parse(bench_step(load_setup("tiny", {}), {.steps = 2, .warmup = 1, .json = true}));
   EXPECT_EQ(json["step_ms_all"].size(), 2u);

@@ -77,6 +77,42 @@ TEST(PlanProgram, CountsTheCopyForAsynchronousSaving) {
   EXPECT_LT(bytes, (elements / 2 + cut) * (2 + 12) + header);
 }
 
+std::int64_t bytes_on_host(const nlohmann::json& stage, const std::string& begin) {
+  std::int64_t sum = 0;
+  for (const auto& item : stage.at("host_items"))
+    if (item.at("name").get<std::string>().starts_with(begin)) sum += item.at("bytes").get<std::int64_t>();
+  return sum;
+}
+
+// Llama 3 8B, 8 layers a stage: per token of a microbatch 2 x (qkv 6144, mlp.up 28672) bytes go to the host for B and
+// 2 x (attention.out 4096, mlp.act 14336) for W; each microbatch in flight, and two buffers of one layer on the device.
+TEST(PlanProgram, OffloadMovesBytesToTheHostByFormula) {
+  const std::string arguments =
+      "dist.device=cuda mixed_precision.precision=bf16 dist.pipeline_model_parallel_size=4 train.seq_length=4096 "
+      "train.global_batch_size=16 train.micro_batch_size=1";
+  const nlohmann::json kept = plan_json("models/llama3-8b", arguments);
+  const nlohmann::json offloaded =
+      plan_json("models/llama3-8b", arguments + " model.offload_modules=[core_attn,attn_proj,mlp_act,mlp_fc2]");
+  for (std::size_t i = 0; i < 4; ++i) {
+    const nlohmann::json &before = kept.at("stages")[i], &after = offloaded.at("stages")[i];
+    const std::int64_t layers = 8, rows = 4096, in_flight = 4 - static_cast<std::int64_t>(i);
+    const std::int64_t for_b = rows * 2 * (6144 + 28672), for_w = rows * 2 * (4096 + 14336);
+    EXPECT_EQ(bytes_on_host(after, "offloaded, F to B"), in_flight * layers * for_b) << i;
+    EXPECT_EQ(bytes_on_host(after, "offloaded, F to W"), in_flight * layers * for_w) << i;
+    EXPECT_EQ(after.at("host_bytes"), in_flight * layers * (for_b + for_w)) << i;
+    EXPECT_EQ(before.at("host_bytes"), 0) << i;
+    EXPECT_EQ(item_bytes(after, "offload buffers, F to B"), 2 * for_b) << i;
+    EXPECT_EQ(item_bytes(after, "offload buffers, F to W"), 2 * for_w) << i;
+    EXPECT_EQ(before.at("total_bytes").get<std::int64_t>() - after.at("total_bytes").get<std::int64_t>(),
+              (in_flight * layers - 2) * (for_b + for_w))
+        << i;
+  }
+  const std::string text = plan("models/llama3-8b", arguments + " model.offload_modules=[mlp_act]").output;
+  for (const char* words : {"of the host, for activations that wait there", "\n  offloaded, F to B x 4", "\n    mlp.up",
+                            "offload buffers, F to B x 2"})
+    EXPECT_TRUE(contains(text, words)) << words << "\n" << text;
+}
+
 TEST(PlanProgram, SaysWhoIsLargestAndWhatFits) {
   const Outcome outcome = plan("models/llama3-405b", std::string(llama3_405b) + " --memory 120");
   EXPECT_EQ(outcome.status, 0);

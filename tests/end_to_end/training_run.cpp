@@ -12,6 +12,8 @@ class Recorder final : public MetricsSink {
     record_.loss.push_back(metrics.loss);
     record_.grad_norm.push_back(metrics.grad_norm);
     record_.lr.push_back(metrics.lr);
+    record_.skipped.push_back(metrics.skipped);
+    if (metrics.loss_scale) record_.loss_scale.push_back(*metrics.loss_scale);
   }
   void eval(const EvalMetrics& metrics) override { record_.eval_loss.push_back(metrics.eval_loss); }
 
@@ -29,12 +31,13 @@ Setup load_setup(const std::string& config, const std::vector<std::string>& over
 }
 
 RunRecord train_once(const std::string& config, const std::vector<std::string>& overrides,
-                     const BackendOptions& options) {
+                     const BackendOptions& options, std::optional<Reporting> when) {
   const Setup setup = load_setup(config, overrides);
   StopRequest stop;
   Log log({.console = -1});
   Backend backend = make_backend(setup.config.dist, options);
   Trainer trainer(setup, backend, make_data_source(setup), log);
+  if (when) trainer.report_late(*when == Reporting::late);
   RunRecord record;
   trainer.add_sink(std::make_unique<Recorder>(record));
   trainer.run(stop);

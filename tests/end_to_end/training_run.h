@@ -1,6 +1,8 @@
 #pragma once
 // A whole training run through the library, and what it logged.
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,12 +22,17 @@ Setup load_setup(const std::string& config, const Overrides& overrides, Purpose 
 
 struct RunRecord {
   std::vector<double> loss, grad_norm, lr, eval_loss;
+  std::vector<double> loss_scale;  // of fp16
+  std::vector<bool> skipped;
   std::vector<float> weights;  // all parameters in name order, as they were at the end
   bool operator==(const RunRecord&) const = default;
 };
 
 // `config` is a file's name below configs/tests, without its ending.
-RunRecord train_once(const std::string& config, const Overrides& overrides = {}, const BackendOptions& options = {});
+// When a step is reported: at once or when the next one is under way; or as suits the backend.
+enum class Reporting : std::uint8_t { at_once, late };
+RunRecord train_once(const std::string& config, const Overrides& overrides = {}, const BackendOptions& options = {},
+                     std::optional<Reporting> when = {});
 
 std::vector<float> read_weights(ParamStore& params, Ops& ops);
 

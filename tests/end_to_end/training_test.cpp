@@ -80,6 +80,7 @@ TEST(Training, AnotherSeedGivesOthers) {
 TEST(Training, ThreadsChangeNoBit) {
   for (const auto& [config, more] : {std::pair<std::string, Overrides>{"tiny", {}},
                                      {"tiny", {"mixed_precision.precision=bf16"}},
+                                     {"tiny", {"mixed_precision.precision=fp16", "mixed_precision.loss_scale=1024"}},
                                      {"tiny_gpt", dropout}}) {
     const RunRecord one = train_once(config, wide + more + Overrides{"dist.threads=1"});
     for (const char* threads : {"dist.threads=2", "dist.threads=3"})

@@ -121,9 +121,9 @@ void check_threads(const BlockSetup& setup) {
   }
 }
 
-void check_bf16(const BlockSetup& setup) {
+void check_rounded(const BlockSetup& setup, DType compute) {
   BlockSetup rounded = setup;
-  rounded.compute = DType::bf16;
+  rounded.compute = compute;
   BlockHarness exact(setup), coarse(rounded);
   // Start both from the rounded weights, so that only the rounding of activations differs.
   for (std::size_t i = 0; i < exact.params().by_name().size(); ++i)
@@ -131,11 +131,12 @@ void check_bf16(const BlockSetup& setup) {
   exact.play(one_stage(2));
   coarse.play(one_stage(2));
   EXPECT_TRUE(coarse.peaks_as_planned());
-  const auto close = [](const std::vector<float>& got, const std::vector<float>& want, const std::string& what) {
+  // A value is rounded about ten times on its way, each by up to 2^-9 of itself in bf16, by 2^-12 in fp16.
+  const double most = compute == DType::bf16 ? 0.03 : 0.004;
+  const auto close = [&](const std::vector<float>& got, const std::vector<float>& want, const std::string& what) {
     std::vector<float> difference(want.size());
     for (std::size_t i = 0; i < want.size(); ++i) difference[i] = got[i] - want[i];
-    // A value is rounded about ten times on its way, each by up to 2^-9 of itself.
-    EXPECT_LT(norm_of(difference), 0.03 * norm_of(want)) << what << " in bf16";
+    EXPECT_LT(norm_of(difference), most * norm_of(want)) << what << " in " << name_of(compute);
   };
   for (int i = 0; i < 2; ++i) {
     if (setup.has_x) close(coarse.dx(i), exact.dx(i), "dx");

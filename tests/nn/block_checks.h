@@ -15,8 +15,8 @@ void check_accumulation(const BlockSetup& setup);
 void check_memory(const BlockSetup& setup);
 // One, two and three threads give the same bits.
 void check_threads(const BlockSetup& setup);
-// bf16 storage gives the fp32 results but for rounding.
-void check_bf16(const BlockSetup& setup);
+// 16-bit storage gives the fp32 results but for rounding.
+void check_rounded(const BlockSetup& setup, DType compute);
 
 inline void check_block(const BlockSetup& setup) {
   check_gradients(setup);
@@ -24,7 +24,7 @@ inline void check_block(const BlockSetup& setup) {
   check_accumulation(setup);
   check_memory(setup);
   check_threads(setup);
-  check_bf16(setup);
+  for (const DType compute : {DType::bf16, DType::f16}) check_rounded(setup, compute);
 }
 
 // Compares bits, so that NaN equals itself and 0 differs from -0; says where the first difference is.

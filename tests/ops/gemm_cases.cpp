@@ -243,6 +243,33 @@ TEST(Gemm, StorageAndExtras) {
           }
 }
 
+// Rows that begin at multiples of 16 bytes, as those of models do: on a GPU other kernels take them.
+TEST(Gemm, AlignedRows) {
+  const std::pair<DType, DType> types[] = {{DType::f32, DType::f32},
+                                           {DType::bf16, DType::bf16},
+                                           {DType::bf16, DType::f32},
+                                           {DType::f16, DType::f16},
+                                           {DType::f16, DType::f32}};
+  const Extra extras[] = {
+      Extra::none, Extra::bias, Extra::residual, Extra::bias_and_residual, Extra::residual_is_out, Extra::accumulate};
+  for (const auto& [in, out] : types)
+    for (const auto& [trans_a, trans_b] : forms)
+      for (const auto extra : extras)
+        for (const std::int64_t padding : {0, 8}) {
+          play({.m = 72,
+                .n = 64,
+                .k = 136,
+                .trans_a = trans_a,
+                .trans_b = trans_b,
+                .in = in,
+                .out = out,
+                .extra = extra,
+                .extra_dtype = out,
+                .padding = padding});
+          if (HasFatalFailure()) return;
+        }
+}
+
 // Sizes that need several chunks of rows, columns and depth; the reference is taken at some elements only.
 TEST(Gemm, SeveralChunks) {
   for (const auto& [trans_a, trans_b] : forms)

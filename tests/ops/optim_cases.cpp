@@ -35,7 +35,7 @@ std::vector<StepCase> step_cases() {
   for (double factor : {not_a_number, infinity, -infinity})  // skipped
     for (bool clear : {false, true})
       cases.push_back({.n = 133,
-                       .copy = DType::bf16,
+                       .copy = clear ? DType::bf16 : DType::f16,
                        .with_copy = true,
                        .clear_grad = clear,
                        .momentum = true,
@@ -128,23 +128,69 @@ OpCase sgd_case(const StepCase& c) {
   return op;
 }
 
-OpCase clip_case(const Values& sums, float max_norm) {
-  OpCase op(fmt::format("clip {} sums to {}", sums.size(), max_norm));
+// A loss scale of 0 is none.
+OpCase clip_case(const Values& sums, float max_norm, double scale = 0) {
+  OpCase op(fmt::format("clip {} sums to {}, loss scale {}", sums.size(), max_norm, scale));
+  const Handle state = op.input("state", shape(5), DType::f64, {scale, 3, 1, 7, 0});
   const Handle in = op.input("sums", shape(sums.size()), DType::f64, sums);
   const Handle norm = op.output("norm", shape(1), DType::f32, {}),
                factor = op.output("factor", shape(1), DType::f32, {});
   op.call([=](Ops& ops, const Bound& at) {
-    ops.clip({.sums = at[in], .norm = at[norm], .factor = at[factor], .max_norm = max_norm});
+    ops.clip({.sums = at[in],
+              .norm = at[norm],
+              .factor = at[factor],
+              .state = scale > 0 ? at[state] : Tensor{},
+              .max_norm = max_norm});
   });
   op.reference([=](Reference& r) {
     double total = 0;
     for (double s : r[in]) total += s;
-    const double length = std::sqrt(total), most = static_cast<double>(max_norm);
-    const double ratio = !std::isfinite(static_cast<float>(length)) ? not_a_number
-                         : most == 0                                ? 1
-                                                                    : std::min(1.0, most / (length + 1e-6));
+    const double by = scale > 0 ? scale : 1, length = std::sqrt(total) / by, most = static_cast<double>(max_norm);
+    const double clipped = most == 0 ? 1 : std::min(1.0, most / (length + 1e-6));
+    const double ratio = std::isfinite(static_cast<float>(length)) ? clipped / by : not_a_number;
     r.expect(norm, 0, OpCase::stored(DType::f32, length), length);  // infinite beyond fp32's range
     r.expect(factor, 0, ratio, ratio);
+  });
+  return op;
+}
+
+OpCase scale_loss_case(std::int64_t n, double scale) {
+  OpCase op(fmt::format("scale_loss [{}] by {}", n, scale));
+  const Handle x = op.input("x", shape(n), DType::f32, normal_values(shape(n), 6));
+  const Handle state = op.input("state", shape(5), DType::f64, {scale, 3, 1, 7, 0});
+  const Handle out = op.output("out", shape(n), DType::f32, {.terms = 0});
+  op.call([=](Ops& ops, const Bound& at) { ops.scale_loss({.x = at[x], .state = at[state], .out = at[out]}); });
+  op.reference([=](Reference& r) {
+    for (std::size_t i = 0; i < r[x].size(); ++i) r.expect(out, i, OpCase::stored(DType::f32, r[x][i] * scale), 0);
+  });
+  return op;
+}
+
+struct ScaleValues {
+  double scale, good_steps, hysteresis;
+};
+
+// One step: from one state to another, of which the table below says what it is.
+OpCase count_step_case(const ScaleValues& from, bool overflow, const ScaleValues& to, const LossScaleRule& rule,
+                       bool after_skip) {
+  OpCase op(fmt::format("count_step from {} {} {}, overflow {}, after a skip {}", from.scale, from.good_steps,
+                        from.hysteresis, overflow, after_skip));
+  const double beta1 = 0.9, beta2 = 0.9999, updates = 41;
+  const Handle state = op.output("state", shape(5), DType::f64, {.terms = 0},
+                                 {from.scale, from.good_steps, from.hysteresis, updates, after_skip ? 1.0 : 0.0});
+  const Handle scalars = op.output("scalars", shape(4), DType::f32, {}, {9, 9, 9, overflow ? not_a_number : 0.25});
+  const Handle rates = op.input("rates", shape(2), DType::f32, {0.5, 0.125});
+  op.call([=](Ops& ops, const Bound& at) {
+    ops.count_step(
+        {.state = at[state], .scalars = at[scalars], .rates = at[rates], .beta1 = beta1, .beta2 = beta2, .rule = rule});
+  });
+  op.reference([=](Reference& r) {
+    const double after[] = {to.scale, to.good_steps, to.hysteresis, updates + (overflow ? 0 : 1), overflow ? 1.0 : 0.0};
+    for (std::size_t i = 0; i < 5; ++i) r.expect(state, i, after[i], 0);
+    r.expect(scalars, 0, after_skip ? 0.125 : 0.5, 0);
+    r.expect(scalars, 1, 1 - std::pow(beta1, updates + 1), 1);
+    r.expect(scalars, 2, 1 - std::pow(beta2, updates + 1), 1);
+    r.expect(scalars, 3, overflow ? not_a_number : 0.25, 0);
   });
   return op;
 }
@@ -171,6 +217,70 @@ TEST(OptimOp, Clip) {
   for (float max_norm : {0.0f, 1.0f})  // a broken gradient stays visible
     for (double broken : {not_a_number, infinity, 1e300}) clip_case({1, broken, 2}, max_norm).play();
   clip_case(normal_squares(1000), 1).play();
+}
+
+TEST(OptimOp, ClipTakesTheLossScaleOut) {
+  for (double scale : {1.0, 1024.0, 0x1p32, 1000.1}) {
+    clip_case({4 * scale * scale, 5 * scale * scale, 16 * scale * scale}, 1, scale).play();
+    clip_case({0.25 * scale * scale}, 1, scale).play();
+    clip_case({4 * scale * scale}, 0, scale).play();
+    for (double broken : {not_a_number, infinity}) clip_case({1, broken, 2}, 1, scale).play();
+  }
+  clip_case({1e80}, 1, 0x1p32).play();  // large, but not its root over the scale
+}
+
+TEST(OptimOp, ScaleLoss) {
+  for (double scale : {1.0, 65536.0, 1000.1, 0x1p126}) scale_loss_case(3, scale).play();
+  scale_loss_case(1, 0.5).play();
+  scale_loss_case(1000, 8).play();
+}
+
+// Written out by hand: doubles after three good steps in a row, and all is forgiven then; of overflows the first is let
+// pass, and from the second on each halves, down to 2, until it has doubled again.
+TEST(OptimOp, TheLossScaleFollowsOverflows) {
+  const LossScaleRule rule{.dynamic = true, .min_scale = 2, .window = 3, .hysteresis = 2};
+  struct Row {
+    bool overflow;
+    ScaleValues after;
+  };
+  const Row rows[] = {{false, {16, 1, 2}}, {false, {16, 2, 2}}, {true, {16, 0, 1}}, {false, {16, 1, 1}},
+                      {false, {16, 2, 1}}, {false, {32, 0, 2}}, {true, {32, 0, 1}}, {true, {16, 0, 0}},
+                      {true, {8, 0, 0}},   {false, {8, 1, 0}},  {true, {4, 0, 0}},  {true, {2, 0, 0}},
+                      {true, {2, 0, 0}},   {false, {2, 1, 0}},  {false, {2, 2, 0}}, {false, {4, 0, 2}},
+                      {false, {4, 1, 2}},  {true, {4, 0, 1}},   {false, {4, 1, 1}}, {true, {2, 0, 0}}};
+  ScaleValues before{16, 0, 2};
+  bool skipped = false;
+  for (const Row& row : rows) {
+    count_step_case(before, row.overflow, row.after, rule, skipped).play();
+    before = row.after;
+    skipped = row.overflow;
+  }
+}
+
+TEST(OptimOp, TheLossScaleAtItsEnds) {
+  const LossScaleRule rule{.dynamic = true, .min_scale = 1, .window = 1, .hysteresis = 1};
+  count_step_case({most_loss_scale, 0, 1}, false, {most_loss_scale, 0, 1}, rule, false).play();
+  count_step_case({1.5, 0, 1}, true, {1, 0, 0}, rule, false).play();
+  count_step_case({8, 5, 1}, false, {16, 0, 1}, rule, false).play();  // of a run that had a longer window
+  const LossScaleRule constant{.dynamic = false, .min_scale = 1, .window = 1, .hysteresis = 1};
+  for (bool overflow : {false, true}) count_step_case({64, 0, 1}, overflow, {64, 0, 1}, constant, true).play();
+}
+
+TEST(OptimOp, RejectsWrongScales) {
+  double memory[64] = {};
+  const Tensor state = make_tensor(memory, shape(5), DType::f64), four = make_tensor(memory, shape(4), DType::f32);
+  const Tensor rates = make_tensor(memory, shape(2), DType::f32);
+  expect_rejected([&](Ops& ops) { ops.scale_loss({.x = four, .state = four, .out = four}); },
+                  {"scale_loss: state is f32[4]"});
+  expect_rejected([&](Ops& ops) { ops.scale_loss({.x = four, .state = state, .out = rates}); },
+                  {"scale_loss: out is f32[2]"});
+  expect_rejected([&](Ops& ops) { ops.count_step({.state = state, .scalars = four, .rates = four}); },
+                  {"count_step: rates is f32[4]"});
+  expect_rejected([&](Ops& ops) { ops.count_step({.state = state, .scalars = rates, .rates = rates}); },
+                  {"count_step: scalars is f32[2]"});
+  expect_rejected(
+      [&](Ops& ops) { ops.count_step({.state = state, .scalars = four, .rates = rates, .rule = {.window = 0}}); },
+      {"count_step", "window"});
 }
 
 TEST(OptimOp, RejectsWrongTensors) {

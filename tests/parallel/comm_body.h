@@ -11,6 +11,8 @@ struct CommSubject {
   Comm& comm;
   Ops& ops;
   Device& device;
+  bool rank_order = true;   // sums are made in the order of ranks, and their bits are known; else within rounding
+  int small_rounds = 1000;  // of check_small_calls
 };
 
 void check_reductions(const CommSubject& subject);   // all_reduce, reduce_scatter: dtypes, sizes, in place

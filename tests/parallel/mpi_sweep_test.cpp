@@ -17,6 +17,7 @@ void expect_same_as_threads(const std::string& config, const Overrides& override
   play_threads(one, steps, threads);
   processes.loss.reserve(steps);
   processes.norm.reserve(steps);
+  processes.scale.reserve(steps);
   play_rank(one, mpi_seat(), steps, processes);
   EXPECT_TRUE(processes.gradients.is_part_of(threads.gradients));
   EXPECT_TRUE(processes.weights.is_part_of(threads.weights));
@@ -25,6 +26,7 @@ void expect_same_as_threads(const std::string& config, const Overrides& override
   EXPECT_EQ(processes.initial_loss, threads.initial_loss);
   EXPECT_EQ(processes.loss, threads.loss);
   EXPECT_EQ(processes.norm, threads.norm);
+  EXPECT_EQ(processes.scale, threads.scale);
   // MPI finds memory of its own for bytes that come before they are asked for, until it has enough; an allocation of
   // ours would come with every one of some hundred calls. Nothing is counted under a sanitizer.
   EXPECT_LE(processes.allocations, 8);
@@ -45,7 +47,8 @@ Overrides with(std::initializer_list<const char*> short_names) {
       {"z3", {"ddp.data_parallel_sharding_strategy=optim_grads_params"}},
       {"overlap", {"comm_overlap.overlap_grad_reduce=true"}},
       {"gather", {"comm_overlap.overlap_grad_reduce=true", "comm_overlap.overlap_param_gather=true"}},
-      {"full", {"model.recompute_granularity=full"}}};
+      {"full", {"model.recompute_granularity=full"}},
+      {"fp16", {"mixed_precision.precision=fp16", "mixed_precision.initial_loss_scale=1048576"}}};
   Overrides all;
   for (const char* name : short_names) all.insert(all.end(), known.at(name).begin(), known.at(name).end());
   return all;
@@ -55,7 +58,8 @@ TEST(MpiSweep, TheSameBitsAsThreads) {
   const std::map<int, std::vector<Overrides>> layouts{
       {2,
        {with({}), with({"z1", "gather"}), with({"z2", "overlap"}), with({"z3", "gather"}), with({"tp2"}),
-        with({"tp2sp", "tp_overlap"}), with({"pp2"}), with({"pp2", "vp2", "full"}), with({"pp2", "zbv"})}},
+        with({"tp2sp", "tp_overlap"}), with({"pp2"}), with({"pp2", "vp2", "full"}), with({"pp2", "zbv"}),
+        with({"fp16", "z1"})}},
       {4,
        {with({"z3", "overlap"}), with({"tp2sp", "z1", "gather"}), with({"pp4", "zb"}), with({"tp2", "pp2", "full"})}},
       {8, {with({"tp2sp", "pp2", "z1", "gather", "tp_overlap"}), with({"tp2", "pp2", "zb", "z3", "overlap"})}}};

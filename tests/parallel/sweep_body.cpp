@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
+#include "tera/base/error.h"
 #include "tera/config/load.h"
 #include "tera/config/resolve.h"
 #include "tera/train/data_source.h"
@@ -44,9 +46,9 @@ class Feeder {
         host_(static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length)) {}
 
   // What the next step reads; returns how many targets count.
-  std::int64_t load_next() {
+  std::int64_t load_next(bool overflow) {
     microbatches_ = setup_.batch.microbatches_at(consumed_);
-    const std::int64_t samples = setup_.batch.global_batch_at(consumed_), counted = load(consumed_, samples);
+    const std::int64_t samples = setup_.batch.global_batch_at(consumed_), counted = load(consumed_, samples, overflow);
     consumed_ += samples;
     return counted;
   }
@@ -57,11 +59,11 @@ class Feeder {
   std::int64_t microbatches() const { return microbatches_; }
 
  private:
-  std::int64_t load(std::int64_t consumed, std::int64_t samples) {
+  std::int64_t load(std::int64_t consumed, std::int64_t samples, bool overflow = false) {
     const std::int64_t counted = loader_.counted_targets(consumed, samples);
     for (std::int64_t i = 0; i < microbatches_; ++i) {
       const BatchCounts counts = loader_.fill(consumed, i, host_.spans());
-      step_.load(i, host_.filled(counts), 1.0f / static_cast<float>(counted));
+      step_.load(i, host_.filled(counts), overflow && i == 0 ? 1e30f : 1.0f / static_cast<float>(counted));
     }
     return counted;
   }
@@ -74,19 +76,43 @@ class Feeder {
   std::int64_t consumed_ = 0, microbatches_ = 0;
 };
 
+// In the middle of what this rank keeps of a gradient that is a matrix, and so no replica of another rank's.
+void break_a_gradient(TrainingStep& step, Ops& ops) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const ParamStore& params = step.params();
+  const std::int64_t shares = params.rules().shares, share = params.rules().share;
+  for (const Bucket& bucket : params.buckets()) {
+    const std::int64_t size = bucket.elements() / shares, own = bucket.begin + share * size, at = own + size / 2;
+    for (const Param* param : bucket.params)
+      if (param->spec.shape.rank == 2 && param->offset <= at && at < param->offset + count(param->spec.shape))
+        return ops.from_host(std::as_bytes(std::span(&infinity, 1)), bucket.own_grad.rows(at - own, at - own + 1));
+  }
+  fail("no matrix is in the middle of what this rank keeps");
+}
+
 bool peaks_as_planned(const TrainingStep& step) {
   bool same = true;
-  step.stage_memory().visit([&](std::string_view name, std::span<const Arena> arenas) {
+  const auto compare = [&](const MemoryItem& item, std::span<const Arena> arenas) {
     std::size_t largest = 0;
     for (const Arena& arena : arenas) largest = std::max(largest, arena.peak());
-    same = same && largest == step.memory().item(name).bytes;
-  });
+    same = same && largest == item.bytes;
+  };
+  step.stage_memory().visit(
+      [&](std::string_view name, std::span<const Arena> arenas) { compare(step.memory().item(name), arenas); });
+  step.stage_memory().visit_host(
+      [&](std::string_view name, std::span<const Arena> arenas) { compare(step.memory().host_item(name), arenas); });
   return same;
 }
 
 }  // namespace
 
-std::string SweepCase::describe() const { return fmt::format("{} x{} {}", config, ranks, fmt::join(overrides, " ")); }
+std::string SweepCase::describe() const {
+  std::string text = fmt::format("{} x{} {}", config, ranks, fmt::join(overrides, " "));
+  if (overflow.step >= 0)
+    text += fmt::format(", overflow of {} on rank {} in step {}", overflow.in_loss ? "the loss" : "a gradient",
+                        overflow.rank, overflow.step);
+  return text;
+}
 
 tera::Setup sweep_setup(const SweepCase& one) {
   const LoadedConfig loaded = load_config(TERA_TEST_CONFIGS "/" + one.config + ".yaml", one.overrides);
@@ -143,6 +169,15 @@ bool Assembled::is_part_of(const Assembled& whole) const {
   return !contradicted_ && !came_.empty();
 }
 
+double Assembled::worst_difference(const std::string& name, const std::vector<float>& there) const {
+  double worst = 0;
+  const auto found = came_.find(name);
+  for (std::size_t i = 0; found != came_.end() && i < there.size(); ++i)
+    if (found->second[i])
+      worst = std::max(worst, std::abs(static_cast<double>(tensors_.at(name)[i]) - static_cast<double>(there[i])));
+  return worst;
+}
+
 void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result) {
   static std::mutex mutex;
   const tera::Setup setup = sweep_setup(one);
@@ -167,9 +202,12 @@ void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result)
   const std::int64_t counted = feeder.load_largest();
   const double initial = step.evaluate().loss_sum / static_cast<double>(counted);
   if (first_rank) result.initial_loss = initial;
+  int skipped = 0;
   for (int i = 0; i < steps; ++i) {
-    const std::int64_t targets = feeder.load_next();
+    const bool overflow = i == one.overflow.step && seat.rank() == one.overflow.rank;
+    const std::int64_t targets = feeder.load_next(overflow && one.overflow.in_loss);
     step.forward_backward(feeder.microbatches());
+    if (overflow && !one.overflow.in_loss) break_a_gradient(step, *backend.ops);
     if (i == 0) {
       count_up_to_here();
       result.gradients.add(step, *backend.ops, Assembled::What::gradients);
@@ -177,13 +215,16 @@ void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result)
     }
     step.update(setup.config.optimizer.lr);
     const TrainingStep::Result read = step.result(step.read_back());
+    skipped += read.skipped() ? 1 : 0;
     if (!first_rank) continue;
     result.loss.push_back(read.loss_sum / static_cast<double>(targets));
     result.norm.push_back(read.grad_norm);
+    result.scale.push_back(read.scaling.scale);
   }
   count_up_to_here();
   result.weights.add(step, *backend.ops, Assembled::What::weights);
   const std::lock_guard lock(mutex);
+  result.skipped += skipped;
   result.peaks_as_planned = result.peaks_as_planned && peaks_as_planned(step);
   result.most_bytes = std::max(result.most_bytes, step.memory().total());
 }
@@ -191,6 +232,7 @@ void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result)
 void play_threads(const SweepCase& one, int steps, SweepResult& result) {
   result.loss.reserve(static_cast<std::size_t>(steps));
   result.norm.reserve(static_cast<std::size_t>(steps));
+  result.scale.reserve(static_cast<std::size_t>(steps));
   run_threads(one.ranks, {.timeout = std::chrono::seconds(60)},
               [&](Seat& seat) { play_rank(one, seat, steps, result); });
 }

@@ -20,6 +20,12 @@ struct SweepCase {
   std::string config = "sweep_llama";  // below configs/tests
   int ranks = 1;
   Overrides overrides{};
+  // Where something overflows, in the sense of fp16, on one rank alone: in a step, or in none.
+  struct Overflow {
+    int step = -1, rank = 0;
+    bool in_loss = false;  // else in a gradient, after it was summed
+  };
+  Overflow overflow{};
   std::string describe() const;
 };
 
@@ -35,6 +41,8 @@ class Assembled {
   const std::map<std::string, std::vector<float>>& tensors() const { return tensors_; }
   bool complete() const;                          // every element came, and where it came twice it was the same
   bool is_part_of(const Assembled& whole) const;  // what came has the same bits there
+  // Of what came of a tensor, the largest difference from there; 0: nothing came.
+  double worst_difference(const std::string& name, const std::vector<float>& there) const;
 
  private:
   std::mutex mutex_;
@@ -46,6 +54,8 @@ class Assembled {
 struct SweepResult {
   double initial_loss = 0;             // by evaluation, before the first step
   std::vector<double> loss, norm;      // of each step
+  std::vector<double> scale;           // of the loss after each step, where it has one
+  int skipped = 0;                     // steps, counted by every rank
   Assembled gradients;                 // of the first step
   Assembled weights;                   // after the last
   bool peaks_as_planned = true;        // on every rank

@@ -18,6 +18,9 @@ struct SweepLimits {
 };
 
 void expect_like_one_rank(const SweepCase& one, const SweepResult& want, const SweepLimits& limits = {});
+// What one of several processes has: its own part of gradients, and losses and norms if it is the first.
+void expect_part_like_one_rank(const SweepCase& one, const SweepResult& got, const SweepResult& want,
+                               const SweepLimits& limits);
 
 Overrides operator+(Overrides a, const Overrides& b);
 
@@ -35,6 +38,10 @@ inline const Overrides vp2{"dist.virtual_pipeline_model_parallel_size=2"};
 inline const Overrides full{"model.recompute_granularity=full"};
 inline const Overrides selective{"model.recompute_granularity=selective",
                                  "model.recompute_modules=[layernorm,activation]"};
+inline const Overrides offload{
+    "model.offload_modules=[attn_norm,qkv_linear,core_attn,attn_proj,mlp_norm,mlp_fc1,mlp_act,mlp_fc2]"};
+inline const Overrides offload_blocks{"model.offload_modules=[attention,mlp]"};
+inline const Overrides offload_x{"model.offload_modules=[attn_norm]"};
 
 // Every combination of tensor, pipeline and data parallelism that fits on 8 ranks; recompute and overlap take turns.
 std::vector<SweepCase> sweep_layouts();

@@ -18,6 +18,7 @@ void expect_same_bits(const SweepCase& a, const SweepCase& b) {
   EXPECT_EQ(first.initial_loss, second.initial_loss);
   EXPECT_TRUE(first.gradients.tensors() == second.gradients.tensors());
   EXPECT_TRUE(first.weights.tensors() == second.weights.tensors());
+  EXPECT_TRUE(first.peaks_as_planned && second.peaks_as_planned);
 }
 
 // Every second layout for each model here, the others in the slow sweep.
@@ -77,6 +78,31 @@ TEST(Sweep, ScheduleOverlapAndRecomputeChangeNoBit) {
     for (const auto& group : groups)
       for (const auto& variant : group.variants)
         expect_same_bits({config, group.ranks, group.base}, {config, group.ranks, group.base + variant});
+}
+
+// Nor does it matter where activations wait for their backward.
+TEST(Sweep, OffloadChangesNoBit) {
+  const Overrides tp_overlap{"comm_overlap.tp_comm_overlap=true"}, one_at_a_time{"train.micro_batch_size=1"};
+  const Overrides first_layer{"model.recompute_granularity=full", "model.recompute_method=block",
+                              "model.recompute_num_layers=1"};
+  const std::vector<std::pair<int, Overrides>> layouts{{1, {}},
+                                                       {2, tp2},
+                                                       {4, tp4 + sp + tp_overlap},
+                                                       {2, pp2},
+                                                       {4, pp4 + one_at_a_time},
+                                                       {2, pp2 + zero_bubble},
+                                                       {2, pp2 + zero_bubble_v},
+                                                       {2, pp2 + vp2 + one_at_a_time},
+                                                       {4, zero1 + buckets + overlap},
+                                                       {4, zero3 + overlap},
+                                                       {8, tp2 + sp + pp2 + zero3 + zero_bubble}};
+  for (const char* config : {"sweep_llama", "sweep_gpt"})
+    for (const auto& [ranks, layout] : layouts) {
+      expect_same_bits({config, ranks, layout}, {config, ranks, layout + offload});
+      expect_same_bits({config, ranks, layout + selective}, {config, ranks, layout + selective + offload_blocks});
+      expect_same_bits({config, ranks, layout + full}, {config, ranks, layout + full + offload_x});
+      expect_same_bits({config, ranks, layout + first_layer}, {config, ranks, layout + first_layer + offload});
+    }
 }
 
 // What a model or a run can have besides, where cutting it could go wrong: each against one rank of the same.
@@ -147,6 +173,7 @@ TEST(Sweep, GrowingBatches) {
                                                        {2, pp2 + vp2 + groups_of_3},
                                                        {4, tp2 + sp + pp2 + full},
                                                        {4, buckets + overlap},
+                                                       {4, pp4 + offload},
                                                        {8, pp2 + zero3}};
   for (const auto& [ranks, layout] : layouts)
     expect_like_one_rank({.ranks = ranks, .overrides = growing + layout}, alone, limits);
@@ -173,7 +200,7 @@ TEST(Sweep, PackedDocuments) {
                                                          {2, pp2},
                                                          {4, pp4 + zero_bubble},
                                                          {2, pp2 + zero_bubble_v},
-                                                         {2, pp2 + vp2},
+                                                         {2, pp2 + vp2 + offload},
                                                          {4, zero1 + buckets + overlap},
                                                          {8, tp2 + sp + pp2 + zero3}};
     for (const auto& [ranks, layout] : layouts)

@@ -56,6 +56,7 @@ std::vector<Layout> layouts() {
           {"v", "sweep_gpt", 4, {pp2, tp2, sp, "dist.pipeline_schedule=zero_bubble_v"}},
           {"uneven", "sweep_llama", 2, {pp2, "dist.pipeline_model_parallel_layout=Et|tttL"}},
           {"bf16", "sweep_llama", 8, {tp2, sp, pp2, zero1, "mixed_precision.precision=bf16"}},
+          {"fp16", "sweep_gpt", 4, {pp2, zero2, "mixed_precision.precision=fp16"}},
           {"all_with_zero3", "sweep_gpt", 8, {tp2, sp, pp2, zero3, "model.recompute_granularity=full"}},
           {"other_order", "sweep_llama", 8, {tp2, pp2, zero2, "dist.order=tp-cp-ep-pp-dp"}}};
 }

@@ -260,21 +260,8 @@ bool BlockHarness::stashes_are_empty() const {
   });
 }
 
-std::vector<float> BlockHarness::read(const Tensor& from) const {
-  std::vector<std::byte> raw(from.bytes());
-  ops_.to_host(from, raw);
-  std::vector<float> values(static_cast<std::size_t>(count(from.shape)));
-  for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = from.dtype == DType::bf16 ? to_float(reinterpret_cast<const BFloat16*>(raw.data())[i])
-                                          : reinterpret_cast<const float*>(raw.data())[i];
-  return values;
-}
+std::vector<float> BlockHarness::read(const Tensor& from) const { return tera::download(ops_, from); }
 
-void BlockHarness::write(const std::vector<float>& values, const Tensor& to) {
-  if (to.dtype == DType::f32) return upload(ops_, values, to);
-  std::vector<BFloat16> rounded(values.size());
-  std::transform(values.begin(), values.end(), rounded.begin(), to_bf16);
-  upload(ops_, rounded, to);
-}
+void BlockHarness::write(const std::vector<float>& values, const Tensor& to) { tera::upload(ops_, values, to); }
 
 }  // namespace tera::test

@@ -6,6 +6,7 @@
 #include "tera/backend/cpu/workspace.h"
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
+#include "tests/support/late_copy_ops.h"
 
 namespace tera::test {
 namespace {
@@ -26,6 +27,15 @@ std::vector<T> download(Ops& ops, const Tensor& from) {
   return values;
 }
 
+std::size_t add_up(const StageMemory& memory, std::string_view begin, bool host) {
+  std::size_t bytes = 0;
+  const auto see = [&](std::string_view name, std::span<const Arena> arenas) {
+    for (const Arena& arena : arenas) bytes += name.starts_with(begin) ? arena.peak() : 0;
+  };
+  host ? memory.visit_host(see) : memory.visit(see);
+  return bytes;
+}
+
 }  // namespace
 
 Batch random_batch(std::int64_t batch, std::int64_t seq, std::int64_t vocab, std::uint64_t seed) {
@@ -41,7 +51,8 @@ Batch random_batch(std::int64_t batch, std::int64_t seq, std::int64_t vocab, std
 Model::Model(const ModelShape& shape, const Options& options)
     : shape_(shape),
       options_(options),
-      ops_(options.threads, options.isa),
+      ops_(options.late_copies ? std::make_unique<LateCopyOps>(options.threads, options.isa)
+                               : std::make_unique<cpu::CpuOps>(options.threads, options.isa)),
       params_(options.compute, shape.freeze),
       blocks_(build_blocks(make_spec(shape, 7), params_)) {
   params_.lay_out();
@@ -49,7 +60,8 @@ Model::Model(const ModelShape& shape, const Options& options)
             .training = plan_alone(options_.schedule),
             .evaluation = plan_forward_alone(),
             .hidden = shape_.hidden,
-            .dtype = options_.compute};
+            .dtype = options_.compute,
+            .offload = offload_tags(shape.offload)};
   Arena weights = Arena::measuring(), constants = Arena::measuring(), grads = Arena::measuring(),
         inputs = Arena::measuring();
   bind(weights, constants, grads, inputs);
@@ -64,9 +76,9 @@ Model::Model(const ModelShape& shape, const Options& options)
         real_inputs = real(inputs);
   bind(real_weights, real_constants, real_grads, real_inputs);
   real_ = measured_.allocate_on(device_);
-  ops_.bind_workspace(device_.allocate(plan_ops.workspace_peak()));
-  pipeline_ = std::make_unique<Pipeline>(ops_, stage_, real_);
-  params_.initialize(ops_, 11);
+  ops_->bind_workspace(device_.allocate(plan_ops.workspace_peak()));
+  pipeline_ = std::make_unique<Pipeline>(*ops_, stage_, real_);
+  params_.initialize(*ops_, 11);
 }
 
 void Model::bind(Arena& weights, Arena& constants, Arena& grads, Arena& inputs) {
@@ -105,11 +117,11 @@ double Model::train(const std::vector<Batch>& batches, ParamWatch& watch) {
   std::int64_t counted = 0;
   for (const auto& batch : batches) counted += count_targets(batch);
   for (std::size_t i = 0; i < batches.size(); ++i) load(i, batches[i], 1.0f / static_cast<float>(counted));
-  for (const auto& group : params_.groups()) ops_.fill({.out = group.grad, .value = 0});
+  for (const auto& group : params_.groups()) ops_->fill({.out = group.grad, .value = 0});
   pipeline_->step(batch_, watch);
   double sum = 0;
   for (const auto& mb : batch_)
-    for (const float loss : download<float>(ops_, mb.token_loss)) sum += loss;
+    for (const float loss : download<float>(*ops_, mb.token_loss)) sum += loss;
   return sum / static_cast<double>(counted);
 }
 
@@ -126,12 +138,12 @@ void Model::load(std::size_t microbatch, const Batch& batch, float scale) {
   }
   for (std::size_t i = 0; i < documents; ++i)
     std::iota(positions.begin() + batch.offsets[i], positions.begin() + batch.offsets[i + 1], 0);
-  upload(ops_, batch.tokens, mb.tokens);
-  upload(ops_, batch.targets, mb.targets);
-  upload(ops_, positions, mb.positions);
-  upload(ops_, ids, mb.rows);
-  upload(ops_, std::vector{scale}, mb.loss_scale);
-  if (mb.offsets) upload(ops_, batch.offsets, mb.offsets);
+  upload(*ops_, batch.tokens, mb.tokens);
+  upload(*ops_, batch.targets, mb.targets);
+  upload(*ops_, positions, mb.positions);
+  upload(*ops_, ids, mb.rows);
+  upload(*ops_, std::vector{scale}, mb.loss_scale);
+  if (mb.offsets) upload(*ops_, batch.offsets, mb.offsets);
 }
 
 double Model::evaluate(const Batch& batch) {
@@ -140,7 +152,7 @@ double Model::evaluate(const Batch& batch) {
   forward.training = false;
   pipeline_->forward({&forward, 1});
   double sum = 0;
-  for (const float loss : download<float>(ops_, forward.token_loss)) sum += loss;
+  for (const float loss : download<float>(*ops_, forward.token_loss)) sum += loss;
   return sum / static_cast<double>(count_targets(batch));
 }
 
@@ -151,31 +163,37 @@ std::vector<float> Model::logits(const Batch& batch) {
   forward.training = false;
   forward.logits = logits_;
   pipeline_->forward({&forward, 1});
-  return download<float>(ops_, logits_);
+  return download<float>(*ops_, logits_);
 }
 
 std::vector<float> Model::gradient(const std::string& name) {
   for (const Param* param : params_.by_name())
     for (const auto& part : param->spec.parts)
-      if (part.name == name) return read_part(ops_, param->grad, part);
+      if (part.name == name) return read_part(*ops_, param->grad, part);
   fail("no parameter has a part '{}'", name);
 }
 
 std::vector<float> Model::all_gradients() {
   std::vector<float> all;
   for (const auto& group : params_.groups()) {
-    const auto part = download<float>(ops_, group.grad);
+    const auto part = download<float>(*ops_, group.grad);
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;
 }
 
+std::size_t Model::planned_bytes() const { return add_up(measured_, "", false); }
+std::size_t Model::planned_host_bytes() const { return add_up(measured_, "", true); }
+std::size_t Model::offload_buffer_bytes() const { return add_up(measured_, "offload buffers", false); }
+
 bool Model::peaks_as_planned() const {
   std::vector<std::size_t> planned, taken;
   const auto collect = [](const StageMemory& memory, std::vector<std::size_t>& peaks) {
-    memory.visit([&](std::string_view, std::span<const Arena> arenas) {
+    const auto see = [&](std::string_view, std::span<const Arena> arenas) {
       for (const Arena& arena : arenas) peaks.push_back(arena.peak());
-    });
+    };
+    memory.visit(see);
+    memory.visit_host(see);
   };
   collect(measured_, planned);
   collect(real_, taken);
@@ -184,9 +202,11 @@ bool Model::peaks_as_planned() const {
 
 bool Model::stashes_are_empty() const {
   bool empty = true;
-  real_.visit([&](std::string_view, std::span<const Arena> arenas) {
+  const auto see = [&](std::string_view, std::span<const Arena> arenas) {
     for (const Arena& arena : arenas) empty = empty && arena.mark() == 0;
-  });
+  };
+  real_.visit(see);
+  real_.visit_host(see);
   return empty;
 }
 

@@ -31,11 +31,12 @@ class Model {
     Schedule schedule = one_stage(1);  // as many microbatches as it names
     std::int64_t batch = 1, seq = 0;   // of every microbatch
     std::int64_t documents = 0;        // packed into it; 0: `batch` sequences of equal length
+    bool late_copies = false;          // to and from the host (late_copy_ops.h)
   };
   Model(const ModelShape& shape, const Options& options);
 
   ParamStore& params() { return params_; }
-  Ops& ops() { return ops_; }
+  Ops& ops() { return *ops_; }
 
   // Plays the schedule; gradients accumulate into zeros. Returns the mean of the counted token losses.
   double train(const std::vector<Batch>& batches);
@@ -48,6 +49,9 @@ class Model {
   // Bytes that the real run took at its peak, by the names of the plan, against what was planned.
   bool peaks_as_planned() const;
   bool stashes_are_empty() const;
+  std::size_t planned_bytes() const;       // of the device, for all that a step takes and gives back
+  std::size_t planned_host_bytes() const;  // for activations that wait there
+  std::size_t offload_buffer_bytes() const;
 
  private:
   void bind(Arena& weights, Arena& constants, Arena& grads, Arena& inputs);
@@ -57,7 +61,7 @@ class Model {
   ModelShape shape_;
   Options options_;
   cpu::CpuDevice device_;
-  cpu::CpuOps ops_;
+  std::unique_ptr<cpu::CpuOps> ops_;
   ParamStore params_;
   Blocks blocks_;
   std::vector<MicroBatch> batch_;

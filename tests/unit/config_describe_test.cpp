@@ -166,7 +166,7 @@ TEST(ConfigExplain, TellsAllAboutAKey) {
   for (const char* words : {"gelu, gelu_tanh", "default:  gelu", "gpt: gelu_tanh", "value:    swiglu",
                             "from:     default of model.arch=llama"})
     EXPECT_TRUE(contains(text, words)) << text;
-  EXPECT_TRUE(contains(explain_key("mixed_precision.precision", nullptr), "loss scaling"));
+  EXPECT_TRUE(contains(explain_key("mixed_precision.precision", nullptr), "fp32, bf16 or fp16"));
   EXPECT_TRUE(contains(explain_key("model.rope_scaling", nullptr), "beta_fast"));
   EXPECT_TRUE(contains(message_of<UserError>([] { explain_key("model.numlayers", nullptr); }),
                        "did you mean model.num_layers?"));

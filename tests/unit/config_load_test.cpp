@@ -164,7 +164,7 @@ TEST_F(ConfigLoad, RefusesWrongTypes) {
   expect_bad_value("model=3", "is not an override");
   expect_bad_value("model.rope_scaling=3", "model.rope_scaling is a section");
   expect_bad_value("dist.device=gpu", "is not auto, cpu or cuda");
-  expect_bad_value("mixed_precision.precision=fp16", "loss scaling");
+  expect_bad_value("mixed_precision.precision=half", "is not auto, fp32, bf16 or fp16");
 }
 
 TEST_F(ConfigLoad, RefusesBadOverrides) {

@@ -131,6 +131,53 @@ TEST(Resolve, SelectsRecomputation) {
   EXPECT_EQ(resolve(config).model.recompute, (RecomputeShape{.activation = true}));
 }
 
+TEST(Resolve, SelectsWhatIsOffloaded) {
+  RunConfig config = small();
+  EXPECT_EQ(resolve(config).model.offload, OffloadShape{});
+  config.model.offload_modules = {"attn_norm", "mlp_act"};
+  EXPECT_EQ(resolve(config).model.offload, (OffloadShape{.attn_norm = true, .mlp_act = true}));
+  config.model.offload_modules = {"attention"};
+  EXPECT_EQ(resolve(config).model.offload, (OffloadShape{.qkv_linear = true, .core_attn = true, .attn_proj = true}));
+  config.model.offload_modules = {"mlp"};
+  EXPECT_EQ(resolve(config).model.offload, (OffloadShape{.mlp_fc1 = true, .mlp_act = true, .mlp_fc2 = true}));
+  config.model.recompute_granularity = RecomputeGranularity::selective;
+  config.model.recompute_modules = {"activation", "layernorm"};  // mlp is then what is still kept of it
+  EXPECT_EQ(resolve(config).model.offload, (OffloadShape{.mlp_act = true}));
+}
+
+TEST(Resolve, WhatIsNotKeptCannotBeOffloaded) {
+  const auto expect_refused = [](const char* rule, std::vector<std::string> offload, const auto& change) {
+    expect_broken("model.offload_modules", rule, [&](RunConfig& c) {
+      c.model.offload_modules = offload;
+      change(c.model);
+    });
+  };
+  expect_refused(
+      "'mlp.up' is not attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, mlp_fc1, mlp_act, mlp_fc2, "
+      "attention or mlp",
+      {"attn_norm", "mlp.up"}, [](ModelConfig&) {});
+  const auto full = [](ModelConfig& m) { m.recompute_granularity = RecomputeGranularity::full; };
+  expect_refused("all that a layer keeps is its input, attn_norm; not 'core_attn'", {"attn_norm", "core_attn"}, full);
+  expect_refused("all that a layer keeps is its input, attn_norm; not 'mlp'", {"mlp"}, [&](ModelConfig& m) {
+    full(m);
+    m.recompute_method = RecomputeMethod::block;
+  });
+  const auto selective = [](ModelConfig& m) {
+    m.recompute_granularity = RecomputeGranularity::selective;
+    m.recompute_modules = {"layernorm", "activation"};
+  };
+  expect_refused("'qkv_linear' is not kept, because recompute_modules names layernorm", {"qkv_linear"}, selective);
+  expect_refused("'mlp_fc1' is not kept, because recompute_modules names layernorm", {"mlp_fc1"}, selective);
+  expect_refused("'mlp_fc2' is not kept, because recompute_modules names activation", {"mlp_fc2"}, selective);
+
+  RunConfig some_layers = small();  // the others keep all
+  full(some_layers.model);
+  some_layers.model.recompute_method = RecomputeMethod::block;
+  some_layers.model.recompute_num_layers = 1;
+  some_layers.model.offload_modules = {"core_attn"};
+  EXPECT_TRUE(resolve(some_layers).model.offload.core_attn);
+}
+
 TEST(Resolve, InspectionLeavesTheRunOpen) {
   RunConfig config = small();
   config.train.train_iters = 0;
@@ -141,6 +188,25 @@ TEST(Resolve, InspectionLeavesTheRunOpen) {
   EXPECT_TRUE(contains(message, "3 problems") && contains(message, "train.train_iters is not given") &&
               contains(message, "optimizer.lr is not given") && contains(message, "dataset.data_path is not given"))
       << message;
+}
+
+TEST(Resolve, LossScales) {
+  expect_broken("mixed_precision.min_loss_scale=8", "must be at most mixed_precision.initial_loss_scale=4",
+                [](RunConfig& c) {
+                  c.mixed_precision.initial_loss_scale = 4;
+                  c.mixed_precision.min_loss_scale = 8;
+                });
+  expect_broken("mixed_precision.loss_scale=1e-10", "must be 0, or at least 1e-06",
+                [](RunConfig& c) { c.mixed_precision.loss_scale = 1e-10; });
+  expect_broken("mixed_precision.loss_scale=-1", "from 0 to 1e+36",
+                [](RunConfig& c) { c.mixed_precision.loss_scale = -1; });
+  expect_broken("mixed_precision.initial_loss_scale=0", "from 1e-06 to 1e+36",
+                [](RunConfig& c) { c.mixed_precision.initial_loss_scale = 0; });
+  expect_broken("mixed_precision.min_loss_scale=0", "from 1e-06",
+                [](RunConfig& c) { c.mixed_precision.min_loss_scale = 0; });
+  expect_broken("mixed_precision.loss_scale_window=0", "from 1 to",
+                [](RunConfig& c) { c.mixed_precision.loss_scale_window = 0; });
+  expect_broken("mixed_precision.hysteresis=0", "from 1 to", [](RunConfig& c) { c.mixed_precision.hysteresis = 0; });
 }
 
 TEST(ResolveModelRules, Heads) {

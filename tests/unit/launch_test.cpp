@@ -34,7 +34,17 @@ void expect_refused(const Variables& variables, std::optional<int> ranks, std::s
 
 const Variables open_mpi{
     {"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_RANK", "5"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}};
-const Variables torchrun{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "1"}};
+const Variables torchrun{{"RANK", "1"},           {"WORLD_SIZE", "8"},         {"MASTER_ADDR", "node0"},
+                         {"MASTER_PORT", "4000"}, {"LOCAL_RANK", "1"},         {"LOCAL_WORLD_SIZE", "4"},
+                         {"NCCL_HOSTID", "here"}, {"TORCHELASTIC_RUN_ID", "x"}};
+const Variables srun{{"SLURM_STEP_ID", "3"},  {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_NUM_TASKS", "16"},
+                     {"SLURM_PROCID", "9"},   {"SLURM_LOCALID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "8(x2)"},
+                     {"MASTER_ADDR", "node0"}};
+
+Variables without(Variables variables, const std::string& name) {
+  variables.erase(name);
+  return variables;
+}
 
 TEST(DetectLaunch, AloneOrAsThreads) {
   EXPECT_EQ(detect({}), Launch{});
@@ -46,12 +56,9 @@ TEST(DetectLaunch, AloneOrAsThreads) {
 TEST(DetectLaunch, ProcessesOfMpi) {
   EXPECT_EQ(detect(open_mpi), (Launch{.kind = LaunchKind::mpi, .world = 8, .rank = 5, .local = 4}));
   EXPECT_EQ(detect({{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}}), (Launch{.kind = LaunchKind::mpi, .world = 2, .rank = 1}));
-  const Variables pmix{{"PMIX_RANK", "7"},
-                       {"SLURM_STEP_ID", "0"},
-                       {"SLURM_STEP_NUM_TASKS", "9"},
-                       {"SLURM_NTASKS", "20"},
-                       {"SLURM_STEP_TASKS_PER_NODE", "4(x2),1"}};
-  EXPECT_EQ(detect(pmix), (Launch{.kind = LaunchKind::mpi, .world = 9, .rank = 7, .local = 4}));
+  const Variables pmix{{"PMIX_RANK", "7"},     {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "9"},
+                       {"SLURM_NTASKS", "20"}, {"SLURM_LOCALID", "3"}, {"SLURM_STEP_TASKS_PER_NODE", "4(x2),1"}};
+  EXPECT_EQ(detect(pmix), (Launch{.kind = LaunchKind::mpi, .world = 9, .rank = 7, .local = 4, .local_rank = 3}));
   EXPECT_EQ(detect({{"PMIX_RANK", "0"}, {"SLURM_NTASKS", "3"}}), (Launch{.kind = LaunchKind::mpi, .world = 3}));
   Variables also_torch = torchrun;  // some containers set these everywhere
   also_torch.insert(open_mpi.begin(), open_mpi.end());
@@ -66,9 +73,40 @@ TEST(DetectLaunch, RanksAsThreadsOfAProcessThatIsOne) {
   EXPECT_EQ(detect(single, 3).world, 3);
 }
 
+TEST(DetectLaunch, ProcessesOfTorchrun) {
+  Launch expected{.kind = LaunchKind::tcp, .world = 8, .rank = 1, .local = 4, .local_rank = 1};
+  expected.meeting = {.host = "node0", .port = 4000, .spare_ports = 0, .job = "x"};
+  expected.machine = "here";
+  EXPECT_EQ(detect(torchrun), expected);
+  Variables agent = torchrun;  // torchrun itself listens at its port
+  agent["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  EXPECT_EQ(detect(agent).meeting, (Meeting{.host = "node0", .port = 4001, .spare_ports = 8, .job = "x"}));
+  agent["MASTER_PORT"] = "65535";
+  EXPECT_LE(detect(agent).meeting.port + detect(agent).meeting.spare_ports, 65535);
+  EXPECT_EQ(detect(without(torchrun, "MASTER_PORT")).meeting.port, 29500);
+  EXPECT_EQ(detect(without(torchrun, "LOCAL_RANK")).local_rank, 0);
+}
+
+TEST(DetectLaunch, ProcessesOfSrun) {
+  Launch expected{.kind = LaunchKind::tcp, .world = 16, .rank = 9, .local = 8, .local_rank = 1};
+  expected.meeting = {.host = "node0", .port = 29500, .spare_ports = 0, .job = "77.3"};
+  EXPECT_EQ(detect(srun), expected);
+}
+
 TEST(DetectLaunch, ProcessesThatCannotMeet) {
-  expect_refused(torchrun, {}, "mpirun -n N, with srun --mpi=pmix, or as threads with --ranks N");
-  expect_refused({{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "4"}}, {}, "without MPI");
+  const std::string hint = "set it to the first rank's machine";
+  expect_refused(without(torchrun, "MASTER_ADDR"), {}, hint);
+  expect_refused(without(srun, "MASTER_ADDR"), {}, hint);
+  expect_refused(without(srun, "MASTER_ADDR"), {}, "mpirun -n N or srun --mpi=pmix, or as threads with --ranks N");
+  expect_refused(torchrun, 2, "--ranks 2: this is already one of 8 processes");
+  Variables variables = torchrun;
+  variables["RANK"] = "8";
+  expect_refused(variables, {}, "RANK=8 and WORLD_SIZE=8: ranks are numbered from 0");
+  variables = torchrun;
+  variables["MASTER_PORT"] = "70000";
+  expect_refused(variables, {}, "MASTER_PORT=70000; ports end at 65535");
+  variables["MASTER_PORT"] = "http";
+  expect_refused(variables, {}, "MASTER_PORT=http, which should be a number");
   Variables single = torchrun;
   single["WORLD_SIZE"] = "1";
   EXPECT_EQ(detect(single), Launch{});

@@ -80,6 +80,7 @@ TEST_F(LintTest, BackendSeesOnlyWhatItImplements) {
   write("tera/backend/cuda/a.cpp",
         "#include \"tera/ops/ops.h\"\n#include \"tera/comm/comm.h\"\n"
         "#include \"tera/backend/cuda/kernels/a.cuh\"\n#include <cublasLt.h>\n");
+  write("tera/backend/nccl/a.cpp", "#include \"tera/backend/cuda/cuda_ops.h\"\n");
   expect_clean();
   for (const std::string folder : {"config", "nn", "train", "backend/cpu"}) {
     write("tera/backend/plan/plan_ops.cpp", "#include \"tera/" + folder + "/a.h\"\n");

@@ -2,6 +2,7 @@
 
 #include "tera/checkpoint/manifest.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tera/base/error.h"
@@ -34,6 +35,47 @@ TEST(Manifest, IsReadAsItWasWritten) {
   EXPECT_EQ(read.source.started_from, "step_00000004");
   EXPECT_EQ(read.source.config_yaml, manifest.source.config_yaml);
   EXPECT_TRUE(read.tensors == manifest.tensors && read.files == manifest.files);
+}
+
+TEST(Manifest, KeepsTheLossScale) {
+  Manifest manifest = small_manifest();
+  EXPECT_FALSE(parse_manifest(format_manifest(manifest), "m").source.loss_scale);
+  manifest.source.skipped_samples = 8;
+  for (const LossScale kept : {LossScale{65536, 12, 1}, LossScale{1000.0 / 3, 0, 0}, LossScale{0x1p-20, 5, 2}}) {
+    manifest.source.loss_scale = kept;
+    const CheckpointSource read = parse_manifest(format_manifest(manifest), "m").source;
+    EXPECT_TRUE(read.loss_scale == kept) << kept.scale;
+    EXPECT_EQ(read.skipped_samples, 8);
+  }
+}
+
+// A program before there was a loss scale wrote neither.
+TEST(Manifest, LossScalesThatAreNone) {
+  Manifest manifest = small_manifest();
+  manifest.source.skipped_samples = 8;
+  manifest.source.loss_scale = {65536, 12, 1};
+  const std::string good = format_manifest(manifest);
+  const auto edited = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    const std::size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return seal_manifest(text.replace(at, from.size(), to));
+  };
+  const CheckpointSource old = parse_manifest(edited("\"skipped_samples\":8,", ""), "m").source;
+  EXPECT_EQ(old.skipped_samples, 0);
+  for (const char* scale : {"0.0", "-1.0", "1e300", "\"x\"", "null"})
+    EXPECT_TRUE(contains(message_of<UserError>([&] { parse_manifest(edited("65536.0", scale), "m"); }),
+                         "m: 'loss_scale' lacks a positive 'scale'"))
+        << scale;
+  for (const char* count : {"-1", "1.5", "null", "9223372036854775807"})
+    EXPECT_TRUE(contains(message_of<UserError>([&] {
+                           parse_manifest(edited("\"good_steps\":12", fmt::format("\"good_steps\":{}", count)), "m");
+                         }),
+                         "m: 'loss_scale' lacks"))
+        << count;
+  EXPECT_TRUE(contains(
+      message_of<UserError>([&] { parse_manifest(edited("\"skipped_samples\":8", "\"skipped_samples\":97"), "m"); }),
+      "m: 'skipped_samples' is no part of 'consumed_samples'"));
 }
 
 TEST(Manifest, OneWrongBitAnywhereIsNoticed) {

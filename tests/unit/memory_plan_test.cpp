@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <vector>
 
 #include "tera/base/error.h"
 #include "tests/support/expect_error.h"
@@ -23,6 +24,50 @@ TEST(MemoryPlan, AddsUpItemsAndCopies) {
   plan.add_bytes("rounded", 257);
   EXPECT_EQ(plan.item("three").copies, 3u);
   EXPECT_EQ(plan.total(), 256u + 3 * 512 + 512);
+}
+
+// A GPU with room enough, on a host of so many free bytes.
+struct SmallHost final : Device {
+  explicit SmallHost(std::size_t bytes) : free_on_host(bytes) {}
+  std::span<std::byte> allocate(std::size_t bytes) override { return take(device, bytes); }
+  std::span<std::byte> allocate_host(std::size_t bytes) override { return take(host, bytes); }
+  bool is_host() const override { return false; }
+  std::size_t available() const override { return std::size_t{1} << 30; }
+  std::size_t host_available() const override { return free_on_host; }
+  static std::span<std::byte> take(std::vector<std::byte>& memory, std::size_t bytes) {
+    memory.resize(bytes);
+    return memory;
+  }
+  std::size_t free_on_host;
+  std::vector<std::byte> device, host;
+};
+
+TEST(MemoryPlan, HostMemoryIsPlannedAndRefusedWhenThereIsTooLittle) {
+  Stage stage{.chunks = {{}}, .training = plan_alone(one_stage(2)), .evaluation = plan_forward_alone()};
+  stage.offload.f_to_w = {"normed"};
+  StageMemory measured = StageMemory::measuring(stage);
+  measured.chunks[0].host_f_to_w[0].take(shape(1000), DType::u8, "normed");
+  measured.offload[static_cast<std::size_t>(OffloadKind::f_to_w)][1].take(shape(1000), DType::u8, "normed");
+  MemoryPlan plan;
+  plan.add_stage(measured);
+  EXPECT_EQ(plan.total(), 2 * 1024u);
+  EXPECT_EQ(plan.offloaded_bytes(), 1024u);
+  plan.add_saving_bytes(100);
+  EXPECT_EQ(plan.host_bytes(), 1124u);
+
+  SmallHost enough(1124);
+  const PlannedMemory memory(enough, plan);
+  EXPECT_EQ(enough.device.size(), 2 * 1024u);
+  EXPECT_EQ(enough.host.size(), 1024u);
+  StageMemory bound = memory.stage(measured);
+  EXPECT_EQ(bound.chunks[0].host_f_to_w[0].take(shape(1000), DType::u8, "normed").data, enough.host.data());
+
+  SmallHost less(1123), too_little(1023);
+  EXPECT_TRUE(contains(message_of<UserError>([&] { PlannedMemory(less, plan); }), "checkpoint.async_save=false"));
+  const std::string message = message_of<UserError>([&] { PlannedMemory(too_little, plan); });
+  EXPECT_TRUE(contains(message, "needs 1.00 KiB of the host for model.offload_modules, 1 B more than the 1023 B"))
+      << message;
+  EXPECT_TRUE(too_little.device.empty()) << "nothing is allocated before all is checked";
 }
 
 TEST(MemoryPlan, NeverWrapsAround) {

@@ -2,46 +2,16 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <fstream>
-#include <optional>
-#include <string>
-#include <string_view>
 
 #include "tera/base/error.h"
+#include "tera/base/host_memory.h"
 #include "tera/tensor/arena.h"
 
 namespace tera::cpu {
 namespace {
 
 constexpr std::size_t huge_page = std::size_t{2} << 20;
-constexpr std::size_t not_known = SIZE_MAX;  // then the allocation itself decides
-
-// The number behind a key in one of the kernel's tables.
-std::optional<std::size_t> find_number(const char* file, std::string_view key) {
-  std::ifstream table(file);
-  for (std::string word; table >> word;) {
-    std::size_t number = 0;
-    if (word == key && table >> number) return number;
-    table.ignore(256, '\n');
-  }
-  return std::nullopt;
-}
-
-std::size_t free_memory() {
-  const auto kib = find_number("/proc/meminfo", "MemAvailable:");
-  return kib ? *kib * 1024 : not_known;
-}
-
-// A container is ended without a word when it passes its limit, however much the machine has.
-std::size_t left_in_container() {
-  std::size_t limit = 0, used = 0;
-  std::ifstream max("/sys/fs/cgroup/memory.max"), current("/sys/fs/cgroup/memory.current");
-  if (!(max >> limit) || !(current >> used)) return not_known;  // no limit ("max"), or no container
-  used -= std::min(used, find_number("/sys/fs/cgroup/memory.stat", "inactive_file").value_or(0));  // cache, given back
-  return limit > used ? limit - used : 0;
-}
 
 }  // namespace
 
@@ -65,6 +35,6 @@ std::span<std::byte> CpuDevice::allocate(std::size_t bytes) {
   return {begin, bytes};
 }
 
-std::size_t CpuDevice::available() const { return std::min(free_memory(), left_in_container()); }
+std::size_t CpuDevice::available() const { return available_host_memory(); }
 
 }  // namespace tera::cpu

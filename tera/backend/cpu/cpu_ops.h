@@ -7,7 +7,7 @@
 
 namespace tera::cpu {
 
-class CpuOps final : public Ops {
+class CpuOps : public Ops {
  public:
   CpuOps(int threads, Isa isa);
 
@@ -39,6 +39,8 @@ class CpuOps final : public Ops {
   void do_sum(const SumArgs& args) override;  // reduce.cpp
   void do_sum_squares(const SumSquaresArgs& args) override;
   void do_clip(const ClipArgs& args) override;  // optim.cpp
+  void do_scale_loss(const ScaleLossArgs& args) override;
+  void do_count_step(const CountStepArgs& args) override;
   void do_adam(const AdamArgs& args) override;
   void do_sgd(const SgdArgs& args) override;
   void do_copy(const CopyArgs& args) override;  // copy.cpp

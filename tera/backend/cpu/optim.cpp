@@ -1,5 +1,6 @@
 #include "tera/backend/cpu/kernels/optim.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -15,6 +16,8 @@ const OptimKernels& kernels(Isa isa) {
 
 float scalar(const Tensor& scalars, StepScalar which) { return scalars.as<float>()[static_cast<int>(which)]; }
 
+double& state(const Tensor& scaling, ScaleState which) { return scaling.as<double>()[static_cast<int>(which)]; }
+
 bool is_skipped(const Tensor& scalars) { return !std::isfinite(scalar(scalars, StepScalar::grad_factor)); }
 
 }  // namespace
@@ -22,13 +25,42 @@ bool is_skipped(const Tensor& scalars) { return !std::isfinite(scalar(scalars, S
 void CpuOps::do_clip(const ClipArgs& args) {
   double total = 0;
   for (std::int64_t p = 0; p < args.sums.dim(0); ++p) total += args.sums.as<double>()[p];
-  const double norm = std::sqrt(total);
+  const double scale = args.state ? state(args.state, ScaleState::scale) : 1;
+  const double norm = std::sqrt(total) / scale;
   const double ratio = args.max_norm / (norm + 1e-6);
   *args.norm.as<float>() = static_cast<float>(norm);
   if (!std::isfinite(*args.norm.as<float>()))  // a broken step must not look like an unclipped one
     *args.factor.as<float>() = std::numeric_limits<float>::quiet_NaN();
   else
-    *args.factor.as<float>() = args.max_norm == 0 || ratio >= 1 ? 1.0f : static_cast<float>(ratio);
+    *args.factor.as<float>() = static_cast<float>((args.max_norm == 0 || ratio >= 1 ? 1 : ratio) / scale);
+}
+
+void CpuOps::do_scale_loss(const ScaleLossArgs& args) {
+  const double scale = state(args.state, ScaleState::scale);
+  for (std::int64_t i = 0; i < args.x.dim(0); ++i)
+    args.out.as<float>()[i] = static_cast<float>(static_cast<double>(args.x.as<float>()[i]) * scale);
+}
+
+void CpuOps::do_count_step(const CountStepArgs& args) {
+  float* const scalars = args.scalars.as<float>();
+  double &scale = state(args.state, ScaleState::scale), &good = state(args.state, ScaleState::good_steps),
+         &hysteresis = state(args.state, ScaleState::hysteresis), &updates = state(args.state, ScaleState::updates),
+         &skipped = state(args.state, ScaleState::skipped);
+  scalars[static_cast<int>(StepScalar::lr)] = args.rates.as<float>()[skipped != 0 ? 1 : 0];
+  scalars[static_cast<int>(StepScalar::correction1)] = static_cast<float>(1 - std::pow(args.beta1, updates + 1));
+  scalars[static_cast<int>(StepScalar::correction2)] = static_cast<float>(1 - std::pow(args.beta2, updates + 1));
+  skipped = is_skipped(args.scalars) ? 1 : 0;
+  if (skipped == 0) updates += 1;
+  if (!args.rule.dynamic) return;
+  if (skipped != 0) {
+    good = 0;
+    hysteresis = std::max(hysteresis - 1, 0.0);
+    if (hysteresis == 0) scale = std::max(scale / 2, args.rule.min_scale);
+  } else if (good += 1; good >= static_cast<double>(args.rule.window)) {
+    good = 0;
+    hysteresis = static_cast<double>(args.rule.hysteresis);
+    scale = std::min(scale * 2, most_loss_scale);
+  }
 }
 
 void CpuOps::do_adam(const AdamArgs& args) {

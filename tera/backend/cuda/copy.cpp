@@ -70,16 +70,29 @@ void CudaOps::do_fill(const FillArgs& args) {
 }
 
 void CudaOps::do_from_host(std::span<const std::byte> host, const Tensor& tensor) {
-  staging_.copy(host, tensor.data, stream_);
+  staging_.copy(host, tensor.data, stream_, guard_);
 }
 
 void CudaOps::do_to_host(const Tensor& tensor, std::span<std::byte> host) {
+  if (guard_ != nullptr) finish(record().id);  // the copy itself waits where nobody is asked
   check(cudaMemcpyAsync(host.data(), tensor.data, host.size(), cudaMemcpyDeviceToHost, stream_), "to_host");
   check(cudaStreamSynchronize(stream_), "to_host");
 }
 
 void CudaOps::do_to_host_later(const Tensor& tensor, std::span<std::byte> host) {
   check(cudaMemcpyAsync(host.data(), tensor.data, host.size(), cudaMemcpyDeviceToHost, stream_), "to_host_later");
+}
+
+CopyPoints CudaOps::do_to_host_beside(const HostCopyArgs& args) {
+  to_host_.wait(args.after);
+  to_host_.wait(args.and_after);
+  return to_host_.copy(args.host.data(), args.tensor.data, args.host.size(), cudaMemcpyDeviceToHost);
+}
+
+CopyPoints CudaOps::do_from_host_beside(const HostCopyArgs& args) {
+  from_host_.wait(args.after);
+  from_host_.wait(args.and_after);
+  return from_host_.copy(args.tensor.data, args.host.data(), args.host.size(), cudaMemcpyHostToDevice);
 }
 
 }  // namespace tera::cuda

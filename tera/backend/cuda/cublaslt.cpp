@@ -18,10 +18,12 @@ cudaDataType_t type_of(DType dtype) {
 
 std::int64_t row_stride(const Tensor& tensor) { return tensor.dim(0) > 1 ? tensor.stride[0] : tensor.dim(1); }
 
+// Of every row of a matrix; a vector (a bias) has one.
 int alignment_of(const Tensor& tensor) {
   if (!tensor) return 16;
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
-  const auto row = static_cast<std::uintptr_t>(row_stride(tensor)) * size_of(tensor.dtype);
+  const bool rows = tensor.shape.rank > 1;
+  const auto row = rows ? static_cast<std::uintptr_t>(row_stride(tensor)) * size_of(tensor.dtype) : 0;
   return static_cast<int>(std::gcd(std::gcd(address, row), std::uintptr_t{16}));
 }
 

@@ -64,9 +64,12 @@ void CublasLt::prepare(std::span<const GemmArgs> products, std::span<std::byte> 
     remarks_ += fmt::format("{} was made with another GPU, library or options: kernels are chosen anew\n",
                             options_.choices.string());
   for (const GemmArgs& planned : products) {
-    if (!suits_cublaslt(planned)) continue;
     // Planned addresses are those of an arena that begins at zero: aligned as the real ones will be.
     const std::string name = GemmProblem(planned).name();
+    if (!suits_cublaslt(planned)) {
+      remarks_ += fmt::format("cuBLASLt does not take {}: a slow kernel of our own does\n", name);
+      continue;
+    }
     Plan& plan = plan_of(planned);
     if (plan.candidates.empty()) {
       remarks_ += fmt::format("cuBLASLt has no kernel for {}: a slow one of our own takes it\n", name);

@@ -2,6 +2,7 @@
 
 #include "tera/backend/cuda/cuda_error.h"
 #include "tera/base/gpu_limits.h"
+#include "tera/base/host_memory.h"
 
 namespace tera::cuda {
 CudaDevice::CudaDevice(int index) : index_(index) { check(cudaSetDevice(index), "cudaSetDevice"); }
@@ -38,9 +39,9 @@ std::span<std::byte> CudaDevice::allocate_host(std::size_t bytes) {
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     fail_user(
-        "the host has no {} bytes that a GPU can reach (pinned memory; `ulimit -l` may limit it); with "
-        "checkpoint.async_save=false saving needs far less of it",
-        bytes);
+        "the host cannot keep {} bytes in place for the GPU (pinned memory; `ulimit -l` may limit it), though {} are "
+        "free; fewer model.offload_modules, or checkpoint.async_save=false, need less of it",
+        bytes, host_available());
   }
   check(status, "cudaHostAlloc");
   pinned_.push_back(pinned);
@@ -53,5 +54,7 @@ std::size_t CudaDevice::available() const {
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   return free > gpu_bytes_kept_free ? free - gpu_bytes_kept_free : 0;
 }
+
+std::size_t CudaDevice::host_available() const { return available_host_memory(); }
 
 }  // namespace tera::cuda

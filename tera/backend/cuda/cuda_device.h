@@ -17,6 +17,7 @@ class CudaDevice final : public Device {
   std::span<std::byte> allocate_host(std::size_t bytes) override;
   bool is_host() const override { return false; }
   std::size_t available() const override;
+  std::size_t host_available() const override;
 
  private:
   int index_;

@@ -52,6 +52,9 @@ void CudaOps::reserve_tickets(std::size_t count) {
     events_.push_back(event);
   }
   first_ticket_ = tickets_ + 1;
+  constexpr std::size_t calls_per_copy = 16;  // at least
+  to_host_.reserve_tickets(count / calls_per_copy);
+  from_host_.reserve_tickets(count / calls_per_copy);
 }
 
 Ticket CudaOps::record() {
@@ -63,20 +66,23 @@ Ticket CudaOps::record() {
 
 void CudaOps::wait(Ticket ticket) {
   if (ticket.timeline == this || ticket.id == 0) return;
-  if (const auto* other = dynamic_cast<const CudaOps*>(ticket.timeline))
-    check(cudaStreamWaitEvent(stream_, other->event_of(ticket.id)), "cudaStreamWaitEvent");
+  if (const auto* other = dynamic_cast<const EventSource*>(ticket.timeline))
+    wait_on_stream(stream_, other->event_of(ticket.id));
   else
     finish(ticket);
 }
 
 void CudaOps::finish(std::uint64_t id) {
   if (id == 0) return;
-  check(cudaEventSynchronize(event_of(id)), "an op on the GPU");
+  wait_on_host(event_of(id), guard_, "an op on the GPU");
 }
 
 double CudaOps::milliseconds(Ticket from, Ticket to) {
   float result = 0;
-  check(cudaEventElapsedTime(&result, event_of(from.id), event_of(to.id)), "cudaEventElapsedTime");
+  const auto event = [](Ticket ticket) {
+    return dynamic_cast<const EventSource&>(*ticket.timeline).event_of(ticket.id);
+  };
+  check(cudaEventElapsedTime(&result, event(from), event(to)), "cudaEventElapsedTime");
   return result;
 }
 

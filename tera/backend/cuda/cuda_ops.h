@@ -1,6 +1,6 @@
 #pragma once
-// Ops on one GPU: one stream, cuBLASLt for matrix products, cuDNN for attention, kernels of our own for the rest. One
-// file per family implements the members; device code is in kernels/.
+// Ops on one GPU: one stream (and one each way for copies beside it), cuBLASLt for matrix products, cuDNN for
+// attention, kernels of our own for the rest. One file per family implements the members; device code is in kernels/.
 
 #include <cuda_runtime_api.h>
 
@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "tera/backend/cuda/copy_stream.h"
+#include "tera/backend/cuda/event_source.h"
 #include "tera/backend/cuda/kernels/types.cuh"
 #include "tera/backend/cuda/make_cuda.h"
 #include "tera/backend/cuda/staging_ring.h"
@@ -18,12 +20,16 @@ namespace tera::cuda {
 class CublasLt;        // cublaslt.h
 class CudnnAttention;  // cudnn_attention.h
 
-class CudaOps final : public Ops {
+class CudaOps final : public Ops, public EventSource {
  public:
   explicit CudaOps(const CudaOptions& options);
   ~CudaOps() override;
 
   cudaStream_t stream() const { return stream_; }
+  int device() const { return device_; }
+  cudaEvent_t event_of(std::uint64_t id) const override;  // other queues ask, too
+  // Asked whenever the host waits for this queue; null: nobody.
+  void guard_waits(WaitGuard* guard) { guard_ = guard; }
 
   Ticket record() override;
   void wait(Ticket ticket) override;
@@ -34,6 +40,7 @@ class CudaOps final : public Ops {
   const OpsTraits& traits() const override;
   void bind_workspace(std::span<std::byte> workspace) override { workspace_ = workspace; }
   void prepare(const PlannedCalls& calls, std::span<std::byte> spare) override;
+  RecordingAttempt record_calls(const std::function<void()>& calls) override;  // graph.cpp
   std::string remarks() const override;
   void begin_range(const char* name) override;
   void end_range() override;
@@ -56,6 +63,8 @@ class CudaOps final : public Ops {
   void do_sum(const SumArgs& args) override;  // reduce.cpp
   void do_sum_squares(const SumSquaresArgs& args) override;
   void do_clip(const ClipArgs& args) override;  // optim.cpp
+  void do_scale_loss(const ScaleLossArgs& args) override;
+  void do_count_step(const CountStepArgs& args) override;
   void do_adam(const AdamArgs& args) override;
   void do_sgd(const SgdArgs& args) override;
   void do_copy(const CopyArgs& args) override;  // copy.cpp
@@ -65,19 +74,22 @@ class CudaOps final : public Ops {
   void do_from_host(std::span<const std::byte> host, const Tensor& tensor) override;
   void do_to_host(const Tensor& tensor, std::span<std::byte> host) override;
   void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) override;
+  CopyPoints do_to_host_beside(const HostCopyArgs& args) override;
+  CopyPoints do_from_host_beside(const HostCopyArgs& args) override;
 
   // The first `bytes` of the workspace; throws when the plan asked for less.
   std::span<std::byte> workspace(std::size_t bytes) const;
-  cudaEvent_t event_of(std::uint64_t id) const;  // other queues ask, too
 
   CudaOptions options_;
   int device_;  // before everything that is made on it
   cudaStream_t stream_ = nullptr;
   StagingRing staging_;
+  CopyStream to_host_, from_host_;
   std::span<std::byte> workspace_;
   std::vector<cudaEvent_t> events_;  // a ticket's is at id modulo their number
   std::uint64_t first_ticket_ = 1;
   std::atomic<std::uint64_t> tickets_ = 0;  // written here, read by queues of other threads
+  WaitGuard* guard_ = nullptr;
   std::unique_ptr<CublasLt> products_;
   std::unique_ptr<CudnnAttention> attention_;
 };

@@ -1,5 +1,6 @@
 #include "tera/backend/cuda/make_cuda.h"
 
+#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include "tera/backend/cuda/cublaslt_api.h"
@@ -17,6 +18,12 @@ bool usable() {
 }
 
 std::string why_left_aside() { return why_gpu_is_left_aside(query_cuda(0), query_libraries()); }
+
+int device_of(int local_rank) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count < 1) return 0;  // make_cuda says what is wrong
+  return local_rank % count;
+}
 
 CudaParts make_cuda(const CudaOptions& options) {
   const CudaInfo info = query_cuda(options.device);

@@ -35,6 +35,9 @@ bool usable();
 // Why it would not, though a GPU or a driver for one is there; else empty.
 std::string why_left_aside();
 
+// Processes of one machine take its GPUs in turn.
+int device_of(int local_rank);
+
 // How much workspace the backend takes; the same whether CUDA is built in or not, so that any machine can plan.
 // deterministic: as in CudaOptions.
 std::unique_ptr<WorkspaceRules> make_cuda_workspace_rules(bool deterministic = true);

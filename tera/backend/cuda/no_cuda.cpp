@@ -24,6 +24,8 @@ std::string why_left_aside() {
   return driver ? "this program was built without CUDA" : "";
 }
 
+int device_of(int) { return 0; }
+
 CudaParts make_cuda(const CudaOptions&) {
   fail_user("dist.device=cuda: this program was built without CUDA; dist.device=cpu (--device cpu) runs without a GPU");
 }

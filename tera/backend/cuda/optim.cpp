@@ -5,7 +5,8 @@
 namespace tera::cuda {
 namespace {
 
-const float* address(const Tensor& scalars, StepScalar which) { return scalars.as<float>() + static_cast<int>(which); }
+float* address(const Tensor& scalars, StepScalar which) { return scalars.as<float>() + static_cast<int>(which); }
+double* address(const Tensor& state, ScaleState which) { return state.as<double>() + static_cast<int>(which); }
 
 // Of AdamArgs or SgdArgs.
 template <class Args>
@@ -27,10 +28,42 @@ void CudaOps::do_clip(const ClipArgs& args) {
   check(kernels::launch_clip({.sums = args.sums.as<double>(),
                               .norm = args.norm.as<float>(),
                               .factor = args.factor.as<float>(),
+                              .scale = args.state ? address(args.state, ScaleState::scale) : nullptr,
                               .n = args.sums.dim(0),
                               .max_norm = args.max_norm},
                              stream_),
         "clip");
+}
+
+void CudaOps::do_scale_loss(const ScaleLossArgs& args) {
+  check(kernels::launch_scale_loss({.x = args.x.as<float>(),
+                                    .out = args.out.as<float>(),
+                                    .scale = address(args.state, ScaleState::scale),
+                                    .n = args.x.dim(0)},
+                                   stream_),
+        "scale_loss");
+}
+
+void CudaOps::do_count_step(const CountStepArgs& args) {
+  check(kernels::launch_count_step({.scale = address(args.state, ScaleState::scale),
+                                    .good_steps = address(args.state, ScaleState::good_steps),
+                                    .hysteresis = address(args.state, ScaleState::hysteresis),
+                                    .updates = address(args.state, ScaleState::updates),
+                                    .skipped = address(args.state, ScaleState::skipped),
+                                    .grad_factor = address(args.scalars, StepScalar::grad_factor),
+                                    .rates = args.rates.as<float>(),
+                                    .lr = address(args.scalars, StepScalar::lr),
+                                    .correction1 = address(args.scalars, StepScalar::correction1),
+                                    .correction2 = address(args.scalars, StepScalar::correction2),
+                                    .beta1 = args.beta1,
+                                    .beta2 = args.beta2,
+                                    .min_scale = args.rule.min_scale,
+                                    .max_scale = most_loss_scale,
+                                    .window = static_cast<double>(args.rule.window),
+                                    .full_hysteresis = static_cast<double>(args.rule.hysteresis),
+                                    .dynamic = args.rule.dynamic},
+                                   stream_),
+        "count_step");
 }
 
 void CudaOps::do_adam(const AdamArgs& args) {

@@ -21,12 +21,12 @@ StagingRing::~StagingRing() {
 }
 
 // Free bytes of the slot at hand; when it has none left, the next slot, after what was copied from there.
-std::span<std::byte> StagingRing::room(std::size_t bytes, cudaStream_t stream) {
+std::span<std::byte> StagingRing::room(std::size_t bytes, cudaStream_t stream, WaitGuard* guard) {
   if (used_ == slot_bytes) {
     check(cudaEventRecord(done_[slot_], stream), "cudaEventRecord");
     slot_ = (slot_ + 1) % slots;
     used_ = 0;
-    check(cudaEventSynchronize(done_[slot_]), "cudaEventSynchronize");
+    wait_on_host(done_[slot_], guard, "a copy to the GPU");
   }
   const std::size_t size = std::min(bytes, slot_bytes - used_);
   const std::span<std::byte> free(memory_ + slot_ * slot_bytes + used_, size);
@@ -34,10 +34,10 @@ std::span<std::byte> StagingRing::room(std::size_t bytes, cudaStream_t stream) {
   return free;
 }
 
-void StagingRing::copy(std::span<const std::byte> host, void* device, cudaStream_t stream) {
+void StagingRing::copy(std::span<const std::byte> host, void* device, cudaStream_t stream, WaitGuard* guard) {
   auto* to = static_cast<std::byte*>(device);
   while (!host.empty()) {
-    const std::span<std::byte> staged = room(host.size(), stream);
+    const std::span<std::byte> staged = room(host.size(), stream, guard);
     std::memcpy(staged.data(), host.data(), staged.size());
     check(cudaMemcpyAsync(to, staged.data(), staged.size(), cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
     to += staged.size();

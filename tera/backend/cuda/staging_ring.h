@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <span>
 
+#include "tera/backend/cuda/event_source.h"
+
 namespace tera::cuda {
 
 class StagingRing {
@@ -17,13 +19,13 @@ class StagingRing {
   StagingRing(const StagingRing&) = delete;
   StagingRing& operator=(const StagingRing&) = delete;
 
-  void copy(std::span<const std::byte> host, void* device, cudaStream_t stream);
+  void copy(std::span<const std::byte> host, void* device, cudaStream_t stream, WaitGuard* guard = nullptr);
 
  private:
   static constexpr std::size_t slot_bytes = std::size_t{4} << 20;
   static constexpr std::size_t slots = 4;
 
-  std::span<std::byte> room(std::size_t bytes, cudaStream_t stream);
+  std::span<std::byte> room(std::size_t bytes, cudaStream_t stream, WaitGuard* guard);
 
   std::byte* memory_ = nullptr;
   std::array<cudaEvent_t, slots> done_{};  // the copies out of a slot have happened

@@ -85,6 +85,8 @@ void PlanOps::do_embedding_back(const EmbeddingBackArgs& args) { note(rules_.emb
 void PlanOps::do_cross_entropy(const CrossEntropyArgs&) { note(0, 0); }
 void PlanOps::do_cross_entropy_stats(const CrossEntropyStatsArgs&) { note(0, 0); }
 void PlanOps::do_clip(const ClipArgs&) { note(0, 0); }
+void PlanOps::do_scale_loss(const ScaleLossArgs&) { note(0, 0); }
+void PlanOps::do_count_step(const CountStepArgs&) { note(0, 0); }
 void PlanOps::do_adam(const AdamArgs&) { note(0, 0); }
 void PlanOps::do_sgd(const SgdArgs&) { note(0, 0); }
 void PlanOps::do_copy(const CopyArgs&) { note(0, 0); }

@@ -49,6 +49,8 @@ class PlanOps final : public Ops {
   void do_sum(const SumArgs& args) override;
   void do_sum_squares(const SumSquaresArgs& args) override;
   void do_clip(const ClipArgs& args) override;
+  void do_scale_loss(const ScaleLossArgs& args) override;
+  void do_count_step(const CountStepArgs& args) override;
   void do_adam(const AdamArgs& args) override;
   void do_sgd(const SgdArgs& args) override;
   void do_copy(const CopyArgs& args) override;

@@ -19,14 +19,43 @@ __global__ void __launch_bounds__(threads) clip(const Clip args) {
     __syncthreads();
   }
   if (threadIdx.x != 0) return;
-  const double norm = sqrt(total);
+  const double scale = args.scale ? *args.scale : 1;
+  const double norm = sqrt(total) / scale;
   const double ratio = args.max_norm / (norm + 1e-6);
   const float rounded = static_cast<float>(norm);
   *args.norm = rounded;
   if (!isfinite(rounded))
     *args.factor = __int_as_float(0x7fc00000);
   else
-    *args.factor = args.max_norm == 0 || ratio >= 1 ? 1.0f : static_cast<float>(ratio);
+    *args.factor = static_cast<float>((args.max_norm == 0 || ratio >= 1 ? 1 : ratio) / scale);
+}
+
+__global__ void __launch_bounds__(threads) scale_loss(const ScaleLoss args) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
+  if (i < args.n) args.out[i] = static_cast<float>(static_cast<double>(args.x[i]) * *args.scale);
+}
+
+// One thread.
+__global__ void count_step(const CountStep args) {
+  const double next = *args.updates + 1;
+  *args.lr = args.rates[*args.skipped != 0 ? 1 : 0];
+  *args.correction1 = static_cast<float>(1 - pow(args.beta1, next));
+  *args.correction2 = static_cast<float>(1 - pow(args.beta2, next));
+  const bool skipped = !isfinite(*args.grad_factor);
+  *args.skipped = skipped ? 1 : 0;
+  if (!skipped) *args.updates = next;
+  if (!args.dynamic) return;
+  if (skipped) {
+    *args.good_steps = 0;
+    *args.hysteresis = fmax(*args.hysteresis - 1, 0.0);
+    if (*args.hysteresis == 0) *args.scale = fmax(*args.scale / 2, args.min_scale);
+    return;
+  }
+  *args.good_steps += 1;
+  if (*args.good_steps < args.window) return;
+  *args.good_steps = 0;
+  *args.hysteresis = args.full_hysteresis;
+  *args.scale = fmin(*args.scale * 2, args.max_scale);
 }
 
 // The new weights and what is left of the gradient. Every input has been read before the first decision that waits for
@@ -120,6 +149,17 @@ bool all_aligned(const Update& args) {
 
 cudaError_t launch_clip(const Clip& args, cudaStream_t stream) {
   clip<<<1, threads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_scale_loss(const ScaleLoss& args, cudaStream_t stream) {
+  if (args.n == 0) return cudaSuccess;
+  scale_loss<<<static_cast<unsigned>((args.n + threads - 1) / threads), threads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_count_step(const CountStep& args, cudaStream_t stream) {
+  count_step<<<1, 1, 0, stream>>>(args);
   return cudaGetLastError();
 }
 

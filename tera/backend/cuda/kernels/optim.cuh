@@ -7,10 +7,31 @@ namespace tera::cuda::kernels {
 struct Clip {
   const double* sums;  // [n]
   float *norm, *factor;
+  const double* scale;  // of the loss, and so of the sums' roots; may be null
   std::int64_t n;
   float max_norm;  // 0: no limit
 };
 cudaError_t launch_clip(const Clip& args, cudaStream_t stream);
+
+// out = x * scale.
+struct ScaleLoss {
+  const float* x;  // [n]
+  float* out;      // [n]
+  const double* scale;
+  std::int64_t n;
+};
+cudaError_t launch_scale_loss(const ScaleLoss& args, cudaStream_t stream);
+
+// An update or an overflow is counted, and the scalars of the update are written: see CountStepArgs.
+struct CountStep {
+  double *scale, *good_steps, *hysteresis, *updates, *skipped;
+  const float *grad_factor, *rates;  // [1], [2]
+  float *lr, *correction1, *correction2;
+  double beta1, beta2;
+  double min_scale, max_scale, window, full_hysteresis;
+  bool dynamic;
+};
+cudaError_t launch_count_step(const CountStep& args, cudaStream_t stream);
 
 // What both optimizers share. A grad_factor that is not finite leaves everything as it is, but for clear_grad.
 struct Update {

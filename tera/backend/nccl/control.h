@@ -1,0 +1,145 @@
+#pragma once
+// What ranks tell each other on the host while a library of the GPU moves their tensors: small things that groups
+// gather, what each of them does, that one has failed, and that all are done. A rank has one connection, to the hub on
+// rank 0, and a thread that answers while the rank itself is stuck. docs/decisions/control-plane.md says why.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "tera/backend/nccl/hub.h"
+#include "tera/backend/nccl/rendezvous.h"
+#include "tera/base/function_ref.h"
+#include "tera/comm/call.h"
+
+namespace tera::nccl {
+
+struct ControlOptions {
+  int rank = 0, size = 1;
+  std::chrono::milliseconds timeout{600'000};  // of every wait
+  // A rank whose thread says nothing for so long is stopped or unreachable; no longer than the timeout.
+  std::chrono::milliseconds quiet{10'000};
+  // After a failure: a rank that does not leave within this is stuck in a call that nobody can end, and its process
+  // ends with it.
+  std::chrono::milliseconds grace{5'000};
+  bool lost_is_an_error = false;  // who was lost is told by the first rank's exception, not by leave()
+};
+
+// A group as its members know it.
+struct ControlGroup {
+  std::string name{};
+  std::uint64_t id = 0;        // the same on all members, and no other group's
+  std::vector<int> members{};  // ranks of the world
+  int rank = 0;                // of this process, in the group
+  std::uint64_t rounds = 0;    // of gathering
+  std::uint64_t calls = 0;     // collectives that were handed to the GPU
+
+  int size() const { return static_cast<int>(members.size()); }
+};
+
+class Control {
+ public:
+  // `tell` gets what this rank has to tell when its process is ended because it is stuck; else leave() returns it.
+  Control(Links links, const ControlOptions& options, FunctionRef<void(std::string_view)> tell);
+  ~Control();  // after leave
+  Control(const Control&) = delete;
+  Control& operator=(const Control&) = delete;
+
+  int rank() const { return options_.rank; }  // of the world
+  int size() const { return options_.size; }
+  std::chrono::milliseconds timeout() const { return options_.timeout; }
+
+  ControlGroup world();  // a new group each time; all ranks ask as often
+  // Every member brings as many bytes, and has those of all, in order of the group, when this returns.
+  void gather(ControlGroup& group, const Call& call, std::span<const std::byte> own, std::span<std::byte> all);
+  // Those with this rank's color, by key and then by rank in the group.
+  ControlGroup split(ControlGroup& group, int color, int key, std::string name);
+
+  // A call was handed to the GPU, or the rank waits for one, or it has returned from waiting.
+  void note_call(ControlGroup& group, const Call& call);
+  void note_wait(const ControlGroup& group, const Call& call);
+  void note_return();
+
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  // Whether the news of a failure come within this time.
+  bool wait_for_failure(std::chrono::milliseconds time);
+  [[noreturn]] void throw_failure(std::string_view group, const Call& call);
+  // This rank has failed: tells all.
+  void abort(std::string_view reason) noexcept;
+  [[noreturn]] void give_up(const std::string& message);
+  // "rank 3 did not come (...)", of those that a call waits for, whose number among the collectives of the group this
+  // is; any_call: nobody counts it.
+  static constexpr std::uint64_t any_call = ~std::uint64_t{0};
+  std::string who_did_not_come(const ControlGroup& group, std::span<const int> ranks, std::uint64_t number);
+
+  // This rank's work is over, with a fault of its own or without. Returns when all ranks' is, or soon after one has
+  // failed: the lines that this rank has to tell.
+  std::vector<std::string> leave(const std::string& fault, bool work_failed);
+
+ private:
+  struct Failure {
+    int rank = 0;
+    bool lost = false;  // it cannot tell itself
+    std::string reason;
+  };
+  struct Awaited {  // by the rank; one at a time
+    std::uint64_t group = 0, round = 0;
+    std::span<std::byte> into;
+    bool done = false;
+    std::optional<std::string> refusal;
+  };
+
+  // The rank's side.
+  void post(FrameKind kind, const Packer& payload);
+  template <class Done>
+  bool sleep_until(Clock::time_point deadline, const Done& done);
+  std::string ask(std::uint64_t group, std::uint64_t number, bool gathers, std::span<const int> ranks);
+  [[noreturn]] void give_up_gathering(const ControlGroup& group, const Call& call);
+
+  // The thread's.
+  void run();
+  void wait_for_news();
+  void take_news();
+  void handle(const Frame& frame);
+  void beat();
+  void look_for_the_hub();
+  void lose_hub(const std::string& reason);
+  void end_if_stuck();
+  void wake_thread();
+
+  const ControlOptions options_;
+  FunctionRef<void(std::string_view)> tell_;
+  std::unique_ptr<Hub> hub_;  // rank 0
+  std::pair<Socket, Socket> wake_;
+  std::uint64_t groups_made_ = 0, worlds_made_ = 0;
+
+  std::mutex mutex_;  // guards what follows, down to the thread
+  std::condition_variable news_;
+  Link link_;
+  std::atomic<bool> failed_{false};
+  Failure failure_;
+  Clock::time_point failed_at_{};
+  std::string own_fault_;
+  Awaited awaited_;
+  std::optional<std::string> answer_;
+  bool has_left_ = false, ended_ = false, quit_ = false;
+  std::string to_tell_;
+  Clock::time_point last_heard_{}, last_beat_{}, last_look_{};
+
+  std::mutex doing_mutex_;
+  Doing doing_;
+  std::string doing_group_;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> calls_;  // by group
+
+  std::thread thread_;
+};
+
+}  // namespace tera::nccl

@@ -1,0 +1,162 @@
+// The thread of a rank that talks to the hub.
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+
+#include "tera/backend/nccl/control.h"
+#include "tera/base/error.h"
+
+namespace tera::nccl {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto longest_sleep = 100ms;
+
+}  // namespace
+
+void Control::run() {
+  for (;;) {
+    wait_for_news();
+    {
+      const std::lock_guard lock(mutex_);
+      if (quit_) return;
+      take_news();
+      if (!ended_) beat();
+      if (!ended_) look_for_the_hub();
+    }
+    news_.notify_all();
+    end_if_stuck();
+  }
+}
+
+void Control::wait_for_news() {
+  std::array<pollfd, 2> polled{};
+  {
+    const std::lock_guard lock(mutex_);
+    polled[0] = {.fd = wake_.second.get(), .events = POLLIN, .revents = 0};
+    polled[1] = {.fd = link_.descriptor(),  // less than 0 is left out
+                 .events = static_cast<short>(POLLIN | (link_.has_to_write() ? POLLOUT : 0)),
+                 .revents = 0};
+  }
+  const auto sleep =
+      std::min<std::chrono::milliseconds>(longest_sleep, std::min(options_.quiet, options_.timeout) / 12);
+  ::poll(polled.data(), polled.size(), static_cast<int>(std::max(sleep, 1ms).count()));
+  std::array<char, 256> wakes;
+  while (::recv(wake_.second.get(), wakes.data(), wakes.size(), 0) > 0) {
+  }
+}
+
+void Control::take_news() {
+  if (ended_) return;
+  link_.pump();
+  try {
+    while (const auto frame = link_.take()) {
+      last_heard_ = Clock::now();
+      handle(*frame);
+      if (ended_) return link_.close();
+    }
+  } catch (const Error& error) {
+    link_.close();
+    return lose_hub(fmt::format("rank 0 sent what cannot be understood: {}", error.what()));
+  }
+  if (!link_.open()) lose_hub("rank 0 is gone: its connection was closed, as when it is killed");
+}
+
+void Control::handle(const Frame& frame) {
+  Unpacker payload(frame.payload);
+  switch (frame.kind) {
+    case FrameKind::beat: return;
+    case FrameKind::gathered:
+    case FrameKind::no_gather: {
+      const auto group = payload.get<std::uint64_t>(), round = payload.get<std::uint64_t>();
+      if (group != awaited_.group || round != awaited_.round) return;  // it waits no longer
+      if (frame.kind == FrameKind::no_gather) {
+        awaited_.refusal = payload.get_text();
+        return;
+      }
+      require(payload.rest().size() == awaited_.into.size(), "{} bytes gathered where {} are awaited",
+              payload.rest().size(), awaited_.into.size());
+      std::copy(payload.rest().begin(), payload.rest().end(), awaited_.into.begin());
+      awaited_.done = true;
+      return;
+    }
+    case FrameKind::answer: answer_ = payload.get_text(); return;
+    case FrameKind::failed: {
+      Failure news{.rank = payload.get<std::int32_t>(), .lost = payload.get<std::uint8_t>() != 0, .reason = {}};
+      news.reason = payload.get_text();
+      if (failed_) return;  // by itself
+      failure_ = std::move(news);
+      failed_at_ = Clock::now();
+      failed_ = true;
+      return;
+    }
+    case FrameKind::ended:
+      to_tell_ = payload.get_text();
+      ended_ = true;
+      return;
+    default: fail("a frame of kind {} is not for a rank", static_cast<int>(frame.kind));
+  }
+}
+
+void Control::beat() {
+  const auto often = std::min<Clock::duration>(500ms, std::min(options_.quiet, options_.timeout) / 6);
+  if (Clock::now() < last_beat_ + often) return;
+  last_beat_ = Clock::now();
+  Packer news;
+  const std::lock_guard lock(doing_mutex_);
+  doing_.rank = rank();
+  doing_.group = doing_group_;
+  news.put_text(to_string(doing_)).put(static_cast<std::uint32_t>(calls_.size()));
+  for (const auto& [group, calls] : calls_) news.put(group).put(calls);
+  link_.send(FrameKind::beat, news.bytes());
+  link_.pump();
+}
+
+// A process that was stopped has heard nothing meanwhile.
+void Control::look_for_the_hub() {
+  const auto quiet = std::min(options_.quiet, options_.timeout),
+             limit = quiet + quiet / 4;  // the hub's word comes first
+  const auto now = Clock::now();
+  if (now - last_look_ > quiet / 2) last_heard_ = now;
+  last_look_ = now;
+  if (now - last_heard_ > limit)
+    lose_hub(fmt::format("rank 0 has not answered for {:g} s: it is stopped, or its machine is",
+                         std::chrono::duration<double>(limit).count()));
+}
+
+// Nobody else can say what to tell now.
+void Control::lose_hub(const std::string& reason) {
+  link_.close();
+  if (!failed_) {
+    failure_ = {.rank = 0, .lost = true, .reason = reason};
+    failed_at_ = Clock::now();
+    failed_ = true;
+  }
+  to_tell_ = own_fault_.empty() ? failure_.reason : own_fault_;
+  ended_ = true;
+}
+
+void Control::end_if_stuck() {
+  std::string lines;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failed_ || !ended_ || has_left_ || Clock::now() < failed_at_ + options_.grace) return;
+    lines = to_tell_;
+  }
+  for (std::size_t begin = 0; begin < lines.size();) {
+    const std::size_t end = std::min(lines.find('\n', begin), lines.size());
+    tell_(fmt::format("rank {}: {}", rank(), lines.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  std::fflush(nullptr);
+  std::_Exit(1);
+}
+
+}  // namespace tera::nccl

@@ -1,0 +1,122 @@
+#include "tera/backend/nccl/make_nccl.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <vector>
+
+#include "tera/backend/nccl/nccl_comm.h"
+#include "tera/backend/nccl/run_process.h"
+
+namespace tera::nccl {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::unique_ptr<Comm> join_on_gpu(Control& control, Ops& ops, const std::string& machine) {
+  require_user(ops.traits().asynchronous,
+               "processes that meet over MASTER_ADDR need a GPU each (dist.device=cuda); on the CPU, start them with "
+               "mpirun -n N or srun --mpi=pmix, or as threads with --ranks N");
+  return make_nccl_comm(control, ops, machine);
+}
+
+// What rank 0 tells the others over MPI: where it listens.
+struct Invitation {
+  std::array<char, 256> host{};
+  std::int64_t port = 0;
+};
+
+template <class T>
+std::vector<T> gather_over(Comm& host, Ops& host_ops, const T& own) {
+  std::vector<T> all(static_cast<std::size_t>(host.size()));
+  all[static_cast<std::size_t>(host.rank())] = own;
+  const Tensor whole = make_tensor(all.data(), shape(host.size(), sizeof(T)), DType::u8);
+  host_ops.finish(host.all_gather(whole.rows(host.rank(), host.rank() + 1), whole, host_ops.record()));
+  return all;
+}
+
+// A Comm with the control plane that it needs; faults are told by MPI's side.
+class OwningComm final : public Comm {
+ public:
+  OwningComm(Links links, const ControlOptions& options, Ops& ops, const std::string& machine)
+      : control_(std::move(links), options, nobody), inner_(make_nccl_comm(control_, ops, machine)) {}
+  ~OwningComm() override {
+    const bool failing = std::uncaught_exceptions() > 0;
+    if (failing) control_.abort("for a reason that it tells itself");
+    inner_.reset();
+    control_.leave({}, failing);
+  }
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string_view name() const override { return inner_->name(); }
+  void barrier() override { inner_->barrier(); }
+  std::unique_ptr<Comm> split(int color, int key, std::string name) override {
+    return inner_->split(color, key, std::move(name));
+  }
+  void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
+
+ private:
+  Ticket do_all_reduce(const Tensor& inout, Reduce how, Ticket after) override {
+    return inner_->all_reduce(inout, how, after);
+  }
+  Ticket do_all_gather(const Tensor& shard, const Tensor& whole, Ticket after) override {
+    return inner_->all_gather(shard, whole, after);
+  }
+  Ticket do_reduce_scatter(const Tensor& whole, const Tensor& shard, Reduce how, Ticket after) override {
+    return inner_->reduce_scatter(whole, shard, how, after);
+  }
+  Ticket do_all_to_all(const Tensor& in, const Tensor& out, std::span<const std::int64_t> in_rows,
+                       std::span<const std::int64_t> out_rows, Ticket after) override {
+    return inner_->all_to_all(in, out, in_rows, out_rows, after);
+  }
+  Ticket do_broadcast(const Tensor& inout, int root, Ticket after) override {
+    return inner_->broadcast(inout, root, after);
+  }
+  Ticket do_exchange(std::span<const Transfer> transfers, Ticket after) override {
+    return inner_->exchange(transfers, after);
+  }
+
+  static constexpr auto nobody = [](std::string_view) {};
+  Control control_;
+  std::unique_ptr<Comm> inner_;
+};
+
+}  // namespace
+
+bool built_in() { return true; }
+
+int run_process(const ProcessOptions& options, FunctionRef<void(Seat&)> body,
+                FunctionRef<void(std::string_view)> tell) {
+  return run_process(options, body, tell,
+                     [&](Control& control, Ops& ops) { return join_on_gpu(control, ops, options.machine); });
+}
+
+std::unique_ptr<Comm> join_over(Comm& host, Ops& host_ops, Ops& ops, const ProcessOptions& options) {
+  Invitation own;
+  require(::gethostname(own.host.data(), own.host.size() - 1) == 0, "this machine has no name");
+  std::optional<Listener> listener;
+  if (host.rank() == 0) {
+    listener = listen_at("", 0, 0);
+    own.port = listener->port;
+  }
+  const std::vector<Invitation> all = gather_over(host, host_ops, own);
+  bool one_machine = true;
+  for (const Invitation& other : all)
+    one_machine = one_machine && std::strcmp(other.host.data(), all[0].host.data()) == 0;
+  const Meeting meeting{.host = one_machine ? "localhost" : all[0].host.data(),
+                        .port = static_cast<int>(all[0].port),
+                        .spare_ports = 0,
+                        .job = fmt::format("{}:{}", all[0].host.data(), all[0].port)};
+  Links links = meet({.meeting = meeting, .rank = host.rank(), .size = host.size(), .timeout = options.timeout},
+                     std::move(listener));
+  ControlOptions control{.rank = host.rank(), .size = host.size(), .timeout = options.timeout};
+  control.lost_is_an_error = true;  // MPI tells faults
+  return std::make_unique<OwningComm>(std::move(links), control, ops, options.machine);
+}
+
+}  // namespace tera::nccl

@@ -1,0 +1,267 @@
+// Calls as NCCL makes them. Tensors are where they are; NCCL adds in an order of its own.
+
+#include "tera/backend/nccl/nccl_comm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "tera/backend/cuda/cuda_error.h"
+#include "tera/backend/nccl/nccl_world.h"
+#include "tera/base/hash.h"
+
+namespace tera::nccl {
+namespace {
+
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return ncclFloat32;
+    case DType::bf16: return ncclBfloat16;
+    case DType::f16: return ncclFloat16;
+    case DType::f64: return ncclFloat64;
+    case DType::i32: return ncclInt32;
+    case DType::i64: return ncclInt64;
+    case DType::u8: break;
+  }
+  return ncclUint8;
+}
+
+ncclRedOp_t op_of(Reduce how) {
+  switch (how) {
+    case Reduce::sum: return ncclSum;
+    case Reduce::mean: return ncclAvg;
+    case Reduce::max: break;
+  }
+  return ncclMax;
+}
+
+std::size_t elements(const Tensor& tensor) { return static_cast<std::size_t>(count(tensor.shape)); }
+
+class NcclComm final : public Comm, public Timeline, public cuda::EventSource {
+ public:
+  NcclComm(std::shared_ptr<NcclWorld> world, ControlGroup group, std::shared_ptr<Channel> channel, cuda::CudaOps& ops)
+      : world_(std::move(world)), group_(std::move(group)), channel_(std::move(channel)), ops_(ops) {
+    if (group_.size() == 1) alone_ = make_self_comm(ops, group_.name);
+  }
+  ~NcclComm() override;
+
+  int rank() const override { return group_.rank; }
+  int size() const override { return group_.size(); }
+  std::string_view name() const override { return group_.name; }
+  void barrier() override { world_->control().gather(group_, {.kind = CallKind::barrier}, {}, {}); }
+  std::unique_ptr<Comm> split(int color, int key, std::string name) override;
+  void abort(std::string_view reason) noexcept override { world_->control().abort(reason); }
+
+  void finish(std::uint64_t id) override { world_->wait(*channel_, id); }
+  cudaEvent_t event_of(std::uint64_t id) const override { return channel_->event_of(id); }
+
+ private:
+  Ticket do_all_reduce(const Tensor& inout, Reduce how, Ticket after) override;
+  Ticket do_all_gather(const Tensor& shard, const Tensor& whole, Ticket after) override;
+  Ticket do_reduce_scatter(const Tensor& whole, const Tensor& shard, Reduce how, Ticket after) override;
+  Ticket do_all_to_all(const Tensor& in, const Tensor& out, std::span<const std::int64_t> in_rows,
+                       std::span<const std::int64_t> out_rows, Ticket after) override;
+  Ticket do_broadcast(const Tensor& inout, int root, Ticket after) override;
+  Ticket do_exchange(std::span<const Transfer> transfers, Ticket after) override;
+
+  // Hands a call to the GPU: `issue` calls NCCL on the stream, behind `after`.
+  Ticket launch(const Call& call, Ticket after, FunctionRef<ncclResult_t()> issue,
+                std::span<const Transfer> transfers = {});
+  void wait_on_stream(Ticket after);
+  const NcclApi& api() const { return world_->api(); }
+
+  std::shared_ptr<NcclWorld> world_;
+  ControlGroup group_;
+  std::shared_ptr<Channel> channel_;
+  cuda::CudaOps& ops_;
+  std::unique_ptr<Comm> alone_;  // a group of one
+};
+
+// When this rank has failed others do not come any more; what is under way ends here.
+NcclComm::~NcclComm() {
+  if (!channel_) return;
+  try {
+    if (std::uncaught_exceptions() > 0 || world_->control().failed())
+      world_->abort_all();
+    else if (channel_->calls() > 0)
+      world_->wait(*channel_, channel_->calls());
+  } catch (const std::exception&) {  // has been told to all
+    world_->abort_all();
+  }
+}
+
+// Points of this GPU are waited for without the host.
+void NcclComm::wait_on_stream(Ticket after) {
+  if (after.id == 0 || after.timeline == nullptr) return;
+  if (dynamic_cast<const EventSource*>(after.timeline) == nullptr) {
+    ops_.finish(after);
+    after = ops_.record();
+  }
+  const auto* source = dynamic_cast<const EventSource*>(after.timeline);
+  cuda::wait_on_stream(channel_->stream(), source->event_of(after.id));
+}
+
+Ticket NcclComm::launch(const Call& call, Ticket after, FunctionRef<ncclResult_t()> issue,
+                        std::span<const Transfer> transfers) {
+  world_->check_alive(group_, call);
+  if (const std::uint64_t oldest = channel_->oldest_kept(); oldest > 0) world_->wait(*channel_, oldest);
+  wait_on_stream(after);
+  Launched& launched = channel_->begin();
+  launched.call = call;
+  launched.group = &group_;
+  launched.peer_count = 0;
+  for (const Transfer& transfer : transfers) {
+    const int peer = group_.members[static_cast<std::size_t>(transfer.peer)];
+    const auto end = launched.peers.begin() + static_cast<std::ptrdiff_t>(launched.peer_count);
+    if (launched.peer_count < Launched::most_peers && std::find(launched.peers.begin(), end, peer) == end)
+      launched.peers[launched.peer_count++] = peer;
+  }
+  world_->control().note_call(group_, call);
+  launched.number = group_.calls;
+  world_->check_nccl(issue(), *channel_, group_, call);
+  return {channel_->end(), this};
+}
+
+Ticket NcclComm::do_all_reduce(const Tensor& inout, Reduce how, Ticket after) {
+  if (alone_) return alone_->all_reduce(inout, how, after);
+  const Call call{.kind = CallKind::all_reduce, .dtype = inout.dtype, .elements = count(inout.shape), .how = how};
+  return launch(call, after, [&] {
+    if (call.elements == 0) return ncclSuccess;
+    return api().all_reduce(inout.data, inout.data, elements(inout), type_of(inout.dtype), op_of(how), channel_->comm(),
+                            channel_->stream());
+  });
+}
+
+Ticket NcclComm::do_all_gather(const Tensor& shard, const Tensor& whole, Ticket after) {
+  if (alone_) return alone_->all_gather(shard, whole, after);
+  const Call call{.kind = CallKind::all_gather, .dtype = shard.dtype, .elements = count(shard.shape)};
+  return launch(call, after, [&] {
+    if (call.elements == 0) return ncclSuccess;
+    return api().all_gather(shard.data, whole.data, elements(shard), type_of(shard.dtype), channel_->comm(),
+                            channel_->stream());
+  });
+}
+
+Ticket NcclComm::do_reduce_scatter(const Tensor& whole, const Tensor& shard, Reduce how, Ticket after) {
+  if (alone_) return alone_->reduce_scatter(whole, shard, how, after);
+  const Call call{.kind = CallKind::reduce_scatter, .dtype = shard.dtype, .elements = count(shard.shape), .how = how};
+  return launch(call, after, [&] {
+    if (call.elements == 0) return ncclSuccess;
+    return api().reduce_scatter(whole.data, shard.data, elements(shard), type_of(shard.dtype), op_of(how),
+                                channel_->comm(), channel_->stream());
+  });
+}
+
+Ticket NcclComm::do_broadcast(const Tensor& inout, int root, Ticket after) {
+  if (alone_) return alone_->broadcast(inout, root, after);
+  const Call call{.kind = CallKind::broadcast, .dtype = inout.dtype, .elements = count(inout.shape), .root = root};
+  return launch(call, after, [&] {
+    if (call.elements == 0) return ncclSuccess;
+    return api().broadcast(inout.data, inout.data, elements(inout), type_of(inout.dtype), root, channel_->comm(),
+                           channel_->stream());
+  });
+}
+
+// A send and a receive for each other rank; what stays here is copied.
+Ticket NcclComm::do_all_to_all(const Tensor& in, const Tensor& out, std::span<const std::int64_t> in_rows,
+                               std::span<const std::int64_t> out_rows, Ticket after) {
+  if (alone_) return alone_->all_to_all(in, out, in_rows, out_rows, after);
+  Shape row = in.shape;
+  row[0] = 1;
+  const Call call{.kind = CallKind::all_to_all, .dtype = in.dtype, .elements = count(row)};
+  const auto own = static_cast<std::size_t>(rank());
+  require(in_rows[own] == out_rows[own], "{}: all_to_all: rank {} sends {} rows to itself and expects {}", name(),
+          world_->control().rank(), in_rows[own], out_rows[own]);
+  return launch(call, after, [&] {
+    ncclResult_t result = api().group_start();
+    std::int64_t in_begin = 0, out_begin = 0;
+    for (int r = 0; r < size(); ++r) {
+      const auto at = static_cast<std::size_t>(r);
+      const Tensor source = in.rows(in_begin, in_begin + in_rows[at]);
+      const Tensor target = out.rows(out_begin, out_begin + out_rows[at]);
+      in_begin += in_rows[at];
+      out_begin += out_rows[at];
+      if (r == rank()) {
+        if (elements(source) > 0)
+          cuda::check(
+              cudaMemcpyAsync(target.data, source.data, source.bytes(), cudaMemcpyDeviceToDevice, channel_->stream()),
+              "all_to_all");
+        continue;
+      }
+      if (elements(source) > 0 && result == ncclSuccess)
+        result = api().send(source.data, elements(source), type_of(in.dtype), r, channel_->comm(), channel_->stream());
+      if (elements(target) > 0 && result == ncclSuccess)
+        result =
+            api().receive(target.data, elements(target), type_of(in.dtype), r, channel_->comm(), channel_->stream());
+    }
+    const ncclResult_t ended = api().group_end();
+    return result == ncclSuccess ? ended : result;
+  });
+}
+
+Ticket NcclComm::do_exchange(std::span<const Transfer> transfers, Ticket after) {
+  if (alone_) return alone_->exchange(transfers, after);
+  Call call{.kind = CallKind::exchange};
+  for (const Transfer& transfer : transfers) call.elements += count(transfer.tensor.shape);
+  const auto issue = [&] {
+    ncclResult_t result = api().group_start();
+    for (const Transfer& transfer : transfers) {
+      const Tensor& tensor = transfer.tensor;
+      if (elements(tensor) == 0 || result != ncclSuccess) continue;
+      result = transfer.send ? api().send(tensor.data, elements(tensor), type_of(tensor.dtype), transfer.peer,
+                                          channel_->comm(), channel_->stream())
+                             : api().receive(tensor.data, elements(tensor), type_of(tensor.dtype), transfer.peer,
+                                             channel_->comm(), channel_->stream());
+    }
+    const ncclResult_t ended = api().group_end();
+    return result == ncclSuccess ? ended : result;
+  };
+  return launch(call, after, issue, transfers);
+}
+
+std::unique_ptr<Comm> NcclComm::split(int color, int key, std::string name) {
+  ControlGroup part = world_->control().split(group_, color, key, std::move(name));
+  std::shared_ptr<Channel> channel;
+  if (channel_) channel = world_->open_part(group_, *channel_, part);
+  return std::make_unique<NcclComm>(world_, std::move(part), std::move(channel), ops_);
+}
+
+// Two ranks on one GPU wait for each other forever, or NCCL refuses them with words that help nobody.
+void check_gpus(Control& control, ControlGroup& world, int device, const std::string& machine) {
+  struct Place {
+    char gpu[16] = {};
+    std::uint64_t machine = 0;
+  };
+  cudaDeviceProp properties{};
+  cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  Place own;
+  static_assert(sizeof(own.gpu) == sizeof(properties.uuid));
+  std::memcpy(own.gpu, &properties.uuid, sizeof(own.gpu));
+  own.machine = hash_text(machine);
+  std::vector<Place> all(world.members.size());
+  control.gather(world, {.kind = CallKind::split}, std::as_bytes(std::span(&own, 1)),
+                 std::as_writable_bytes(std::span(all)));
+  for (std::size_t a = 0; a < all.size(); ++a)
+    for (std::size_t b = 0; b < a; ++b)
+      if (std::memcmp(&all[a], &all[b], sizeof(Place)) == 0)
+        fail_user(
+            "two ranks on one GPU: ranks {} and {} have the same {}; start no more processes on a machine than it has "
+            "GPUs, or ranks that share one as threads (--ranks N)",
+            b, a, std::string_view(properties.name));
+}
+
+}  // namespace
+
+std::unique_ptr<Comm> make_nccl_comm(Control& control, Ops& ops, const std::string& machine) {
+  auto* const queue = dynamic_cast<cuda::CudaOps*>(&ops);
+  require(queue != nullptr, "NCCL moves tensors of a GPU only");
+  ControlGroup group = control.world();
+  check_gpus(control, group, queue->device(), machine);
+  auto world = std::make_shared<NcclWorld>(control, *queue);
+  std::shared_ptr<Channel> channel = group.size() > 1 ? world->open_world(group) : nullptr;
+  return std::make_unique<NcclComm>(std::move(world), std::move(group), std::move(channel), *queue);
+}
+
+}  // namespace tera::nccl

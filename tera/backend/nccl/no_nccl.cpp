@@ -1,0 +1,25 @@
+// Stands in for what needs NCCL where the program is built without it.
+#include "tera/backend/nccl/make_nccl.h"
+#include "tera/backend/nccl/nccl_info.h"
+#include "tera/base/error.h"
+
+namespace tera::nccl {
+namespace {
+
+[[noreturn]] void refuse() {
+  fail_user(
+      "this program was built without NCCL: processes cannot have a GPU each; mpirun -n N runs N of them on CPUs, and "
+      "--ranks N runs N ranks as threads");
+}
+
+}  // namespace
+
+NcclInfo query_nccl() { return {}; }
+
+bool built_in() { return false; }
+
+int run_process(const ProcessOptions&, FunctionRef<void(Seat&)>, FunctionRef<void(std::string_view)>) { refuse(); }
+
+std::unique_ptr<Comm> join_over(Comm&, Ops&, Ops&, const ProcessOptions&) { refuse(); }
+
+}  // namespace tera::nccl

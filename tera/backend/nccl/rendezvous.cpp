@@ -1,0 +1,212 @@
+#include "tera/backend/nccl/rendezvous.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <thread>
+
+#include "tera/base/error.h"
+#include "tera/base/hash.h"
+
+namespace tera::nccl {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint32_t version = 1;        // of everything that frames hold
+constexpr auto time_to_say_hello = 5s;      // for who has connected
+constexpr std::size_t most_strangers = 64;  // that have connected and said nothing, beside the ranks
+constexpr auto between_attempts = 100ms;
+constexpr std::size_t most_hello = 1024;
+
+struct Hello {
+  std::uint32_t version = 0;
+  std::int32_t size = 0, rank = 0, zero = 0;
+  std::uint64_t job = 0;
+};
+
+double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
+
+std::string place(const Meeting& meeting, int port) {
+  return meeting.host.find(':') == std::string::npos ? fmt::format("{}:{}", meeting.host, port)
+                                                     : fmt::format("[{}]:{}", meeting.host, port);
+}
+
+// Rank 0 while the others come.
+class Reception {
+ public:
+  Reception(const Attendance& attendance, Listener listener)
+      : attendance_(attendance), listener_(std::move(listener)), links_(static_cast<std::size_t>(attendance.size)) {}
+
+  // When they cannot all come, those who have are told why.
+  std::vector<Link> receive_all() {
+    try {
+      wait_for_all();
+    } catch (const UserError& error) {
+      Packer text;
+      text.put_text(error.what());
+      for (Link& link : links_) {
+        link.send(FrameKind::refused, text.bytes());
+        link.pump();
+      }
+      throw;
+    }
+    for (Link& link : links_) {
+      link.send(FrameKind::welcome);
+      link.pump();
+    }
+    return std::move(links_);
+  }
+
+ private:
+  struct Guest {
+    Link link;
+    std::string from;
+    Clock::time_point until;
+  };
+
+  void wait_for_all() {
+    const auto deadline = Clock::now() + attendance_.timeout;
+    while (!all_are_here()) {
+      wait_for(listener_.socket.get(), /*write=*/false, std::min(deadline, Clock::now() + 20ms));
+      let_in();
+      listen_to_guests();
+      if (Clock::now() >= deadline) fail_without_all();
+    }
+  }
+
+  bool here(int rank) const { return links_[static_cast<std::size_t>(rank)].open(); }
+  bool all_are_here() {
+    bool all = true;
+    for (int rank = 1; rank < attendance_.size; ++rank) {
+      links_[static_cast<std::size_t>(rank)].pump();  // notices when it has gone again
+      all = all && here(rank);
+    }
+    return all;
+  }
+
+  void let_in() {
+    std::string from;
+    while (Socket socket = accept_one(listener_, from)) {
+      const std::size_t room = most_strangers + links_.size();
+      if (guests_.size() >= room) guests_.erase(guests_.begin());  // who has said nothing for longest
+      guests_.push_back({Link(std::move(socket), most_hello), from, Clock::now() + time_to_say_hello});
+    }
+  }
+
+  void listen_to_guests() {
+    for (Guest& guest : guests_) {
+      guest.link.pump();
+      if (const auto frame = guest.link.take()) seat(guest, *frame);
+      if (Clock::now() >= guest.until) guest.link.close();
+    }
+    std::erase_if(guests_, [](const Guest& guest) { return !guest.link.open(); });
+  }
+
+  void seat(Guest& guest, const Frame& frame) {
+    if (frame.kind != FrameKind::hello || frame.payload.size() != sizeof(Hello)) return guest.link.close();
+    const auto hello = Unpacker(frame.payload).get<Hello>();
+    if (hello.version != version) return refuse(guest, "it is another version of this program");
+    if (hello.job != hash_text(attendance_.meeting.job)) return refuse(guest, "it waits for the ranks of another job");
+    if (hello.size != attendance_.size) {
+      const std::string text = fmt::format("rank {} (from {}) was started as one of {} ranks, and rank 0 as one of {}",
+                                           hello.rank, guest.from, hello.size, attendance_.size);
+      refuse(guest, text);
+      throw UserError(text);
+    }
+    if (hello.rank < 1 || hello.rank >= attendance_.size)
+      return refuse(guest, fmt::format("there is no rank {} of {} to come", hello.rank, attendance_.size));
+    Link& link = links_[static_cast<std::size_t>(hello.rank)];
+    if (link.open()) return refuse(guest, fmt::format("rank {} is there already: two were started", hello.rank));
+    link = std::move(guest.link);
+    guest.link = Link();
+    link.allow(Link::most_payload);
+    link.send(FrameKind::beat);  // so it knows that it is in the right place
+  }
+
+  static void refuse(Guest& guest, const std::string& reason) {
+    Packer text;
+    text.put_text(reason);
+    guest.link.send(FrameKind::refused, text.bytes());
+    guest.link.pump();
+    guest.link.close();
+  }
+
+  [[noreturn]] void fail_without_all() {
+    std::vector<int> missing;
+    for (int rank = 1; rank < attendance_.size; ++rank)
+      if (!here(rank)) missing.push_back(rank);
+    constexpr std::size_t shown = 8;
+    const auto end = std::next(missing.begin(), static_cast<std::ptrdiff_t>(std::min(missing.size(), shown)));
+    fail_user("{} {}{} of {} did not come to {} within {:g} s", missing.size() == 1 ? "rank" : "ranks",
+              fmt::join(missing.begin(), end, ", "),
+              missing.size() > shown ? fmt::format(" and {} more", missing.size() - shown) : "", attendance_.size,
+              place(attendance_.meeting, listener_.port), seconds(attendance_.timeout));
+  }
+
+  const Attendance& attendance_;
+  Listener listener_;
+  std::vector<Link> links_;
+  std::vector<Guest> guests_;
+};
+
+// Who asks at a port where rank 0 listens is told so at once, and later that all have come.
+std::optional<Link> ask_at(const Attendance& attendance, int port, Clock::time_point deadline, std::string& why) {
+  const Meeting& meeting = attendance.meeting;
+  Socket socket = connect_once(meeting.host, port, deadline, why);
+  if (!socket) return std::nullopt;
+  Link link(std::move(socket), most_hello);
+  const Hello hello{
+      .version = version, .size = attendance.size, .rank = attendance.rank, .job = hash_text(meeting.job)};
+  link.send(FrameKind::hello, std::as_bytes(std::span(&hello, 1)));
+  std::optional<Frame> frame = wait_for_frame(link, std::min(deadline, Clock::now() + time_to_say_hello));
+  const bool noted = frame && frame->kind == FrameKind::beat;
+  if (noted) frame = wait_for_frame(link, deadline);
+  if (frame && frame->kind == FrameKind::welcome) {
+    link.allow(Link::most_payload);
+    return link;
+  }
+  why = link.open() ? "nobody answered" : "the connection was closed";
+  if (frame && frame->kind == FrameKind::refused) {
+    why = Unpacker(frame->payload).get_text();
+    if (noted || meeting.spare_ports == 0)
+      fail_user("rank {} was turned away by rank 0 at {}: {}", attendance.rank, place(meeting, port), why);
+  }
+  return std::nullopt;
+}
+
+// Tries the ports in turn, again and again: rank 0 may be started later, and others may listen at some of them.
+Link reach_rank_0(const Attendance& attendance) {
+  const Meeting& meeting = attendance.meeting;
+  const auto deadline = Clock::now() + attendance.timeout;
+  std::string why;
+  for (int turn = 0;; ++turn) {
+    const int port = meeting.port + turn % (meeting.spare_ports + 1);
+    if (std::optional<Link> link = ask_at(attendance, port, deadline, why)) return std::move(*link);
+    if (Clock::now() >= deadline)
+      fail_user("rank {} did not reach rank 0 at {} within {:g} s ({}); MASTER_ADDR and MASTER_PORT say where it is",
+                attendance.rank, place(meeting, meeting.port), seconds(attendance.timeout), why);
+    std::this_thread::sleep_for(between_attempts);
+  }
+}
+
+}  // namespace
+
+Links meet(const Attendance& attendance) {
+  std::optional<Listener> listener;
+  const Meeting& meeting = attendance.meeting;
+  if (attendance.rank == 0) listener = listen_at(meeting.host, meeting.port, meeting.spare_ports);
+  return meet(attendance, std::move(listener));
+}
+
+Links meet(const Attendance& attendance, std::optional<Listener> listener) {
+  if (attendance.rank != 0) return {.to_hub = reach_rank_0(attendance), .of_hub = {}};
+  auto [own, hubs] = connected_pair();
+  Links links{.to_hub = Link(std::move(own), Link::most_payload),
+              .of_hub = Reception(attendance, std::move(*listener)).receive_all()};
+  links.of_hub.front() = Link(std::move(hubs), Link::most_payload);
+  return links;
+}
+
+}  // namespace tera::nccl

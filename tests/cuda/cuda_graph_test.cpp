@@ -1,0 +1,74 @@
+// A step played as one CUDA graph gives the bits of the step played call by call.
+
+#include <gtest/gtest.h>
+
+#include "tera/base/signals.h"
+#include "tests/end_to_end/training_run.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+const Overrides on_gpu{"dist.device=cuda", "train.train_iters=8"}, by_calls{"train.cuda_graph_impl=none"};
+
+// What the step says of itself in as many steps.
+std::string remark_of(const std::string& config, const Overrides& overrides) {
+  const Setup setup = load_setup(config, overrides);
+  Backend backend = make_backend(setup.config.dist);
+  TrainingStep step(setup);
+  step.bind(backend);
+  std::string remarks;
+  for (int i = 0; i < 4; ++i) {
+    step.run(1e-3);
+    remarks += step.take_remark();
+  }
+  step.result(step.read_back());
+  return remarks;
+}
+
+TEST(CudaGraph, GivesTheBitsOfSingleCalls) {
+  const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};
+  const std::pair<std::string, Overrides> runs[] = {
+      {"tiny", {"mixed_precision.precision=fp32"}},
+      {"tiny", {"mixed_precision.precision=bf16", "train.micro_batch_size=1", "train.global_batch_size=4"}},
+      {"tiny", {"mixed_precision.precision=fp16"}},  // its first steps are skipped
+      {"tiny_gpt", dropout + Overrides{"mixed_precision.precision=bf16"}},
+      {"tiny_qwen3", {"mixed_precision.precision=bf16", "model.recompute_granularity=full"}},
+      {"tiny_mistral", {"mixed_precision.precision=fp32", "optimizer.optimizer=sgd", "optimizer.lr=0.1"}},
+      {"tiny", {"train.eval_interval=3", "train.eval_iters=1", "mixed_precision.precision=bf16"}}};
+  for (const auto& [config, more] : runs) {
+    const TempFolder folder;
+    const BackendOptions choices{.kernel_choices = folder / "kernels.json"};
+    const RunRecord graph = train_once(config, more + on_gpu, choices);
+    const RunRecord calls = train_once(config, more + on_gpu + by_calls, choices);
+    EXPECT_EQ(graph.loss, calls.loss) << config;
+    EXPECT_EQ(graph.grad_norm, calls.grad_norm) << config;
+    EXPECT_EQ(graph.eval_loss, calls.eval_loss) << config;
+    EXPECT_TRUE(graph.weights == calls.weights) << config;
+  }
+}
+
+TEST(CudaGraph, SaysOnceHowStepsRun) {
+  EXPECT_NE(remark_of("tiny", on_gpu).find("steps run as one CUDA graph of "), std::string::npos)
+      << remark_of("tiny", on_gpu);
+  EXPECT_EQ(remark_of("tiny", on_gpu + by_calls), "");
+  const std::string packed = remark_of("tiny", on_gpu + Overrides{"model.offload_modules=[mlp]"});
+  EXPECT_EQ(packed, "steps run call by call, not as one CUDA graph: offloaded activations travel beside the queue");
+}
+
+// While the batch grows, steps make other calls; the whole one is recorded when it comes.
+TEST(CudaGraph, GrowingBatchesGiveTheSameBits) {
+  const Overrides growing{
+      "train.train_iters=0",      "train.train_samples=40",        "train.rampup_batch_size=[2,2,8]",
+      "train.micro_batch_size=1", "train.global_batch_size=6",     "scheduler.lr_warmup_iters=0",
+      "dist.device=cuda",         "mixed_precision.precision=bf16"};
+  const TempFolder folder;
+  const BackendOptions choices{.kernel_choices = folder / "kernels.json"};
+  const RunRecord graph = train_once("tiny", growing, choices), calls = train_once("tiny", growing + by_calls, choices);
+  EXPECT_GT(graph.loss.size(), 5U);
+  EXPECT_EQ(graph.loss, calls.loss);
+  EXPECT_TRUE(graph.weights == calls.weights);
+}
+
+}  // namespace
+}  // namespace tera::test

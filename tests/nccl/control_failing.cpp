@@ -1,0 +1,88 @@
+// A rank that fails in the way its argument says, for control_failure_test. Ranks beyond those named do their part.
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "tera/backend/cpu/cpu_ops.h"
+#include "tera/backend/nccl/run_process.h"
+
+namespace tera::test {
+namespace {
+
+using namespace std::chrono_literals;
+using nccl::Control;
+using nccl::ControlGroup;
+
+void barrier(Control& control, ControlGroup& group) { control.gather(group, {.kind = CallKind::barrier}, {}, {}); }
+
+struct Rank {
+  Control& control;
+  ControlGroup world = control.world();
+  int rank = control.rank();
+  void meet() { barrier(control, world); }
+};
+
+void signals(Rank& r, int who, int signal) {
+  r.meet();
+  if (r.rank == who) raise(signal);
+  for (;;) r.meet();
+}
+
+void stuck(Rank& r) {  // the others wait for a rank that nothing can end but its process
+  r.meet();
+  if (r.rank == 1) std::this_thread::sleep_for(1h);
+  r.meet();
+}
+
+void long_work(Rank& r) {  // longer than anything is waited for, but nobody waits
+  r.meet();
+  std::this_thread::sleep_for(4s);
+  r.meet();
+}
+
+bool fail_in(const std::string& way, Rank& r) {
+  if (way == "killed") signals(r, 1, SIGKILL);
+  if (way == "hub_killed") signals(r, 0, SIGKILL);
+  if (way == "stopped") signals(r, 2, SIGSTOP);
+  if (way == "hub_stopped") signals(r, 0, SIGSTOP);
+  if (way == "mistake") throw UserError("train.seed=x: not a number");
+  if (way == "stuck") return stuck(r), true;
+  if (way == "long_work") return long_work(r), true;
+  return false;
+}
+
+int number(const char* name) { return std::atoi(std::getenv(name)); }
+
+int run(const std::string& way) {
+  const nccl::ProcessOptions options{.meeting = {.host = std::getenv("MASTER_ADDR"), .port = number("MASTER_PORT")},
+                                     .rank = number("RANK"),
+                                     .size = number("WORLD_SIZE"),
+                                     .timeout = 2s,
+                                     .machine = {}};
+  bool known = true;
+  Control* control = nullptr;
+  const auto join = [&](Control& met, Ops&) -> std::unique_ptr<Comm> {
+    control = &met;
+    return nullptr;
+  };
+  const int status = nccl::run_process(
+      options,
+      [&](Seat& seat) {
+        cpu::CpuOps ops(1, cpu::best_isa());  // nothing is computed here
+        seat.join(ops);
+        Rank rank{.control = *control};
+        known = fail_in(way, rank);
+      },
+      [](std::string_view fault) { fmt::print(stderr, "told by {}\n", fault); }, join);
+  return known ? status : 99;
+}
+
+}  // namespace
+}  // namespace tera::test
+
+int main(int argc, char** argv) { return argc < 2 ? 99 : tera::test::run(argv[1]); }

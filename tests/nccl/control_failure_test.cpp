@@ -1,0 +1,90 @@
+// Processes of which one is killed, stopped or stuck: all others end soon, and say which it was.
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <memory>
+
+#include "tests/support/start_ranks.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+class ControlFailure : public testing::Test {
+ protected:
+  // All ranks but those that are stopped have ended, within the time.
+  RankProcesses& run(int ranks, const std::string& way, const std::vector<int>& stopped = {}) {
+    processes_ = std::make_unique<RankProcesses>(RankProcesses::Options{
+        .ranks = ranks, .command = {TERA_CONTROL_FAILING, way}, .environment = {}, .folder = folder_.path().string()});
+    EXPECT_TRUE(processes_->wait(15s, stopped)) << way << ":\n" << processes_->all_output();
+    return *processes_;
+  }
+  static void expect_told(const RankProcesses& processes, const std::string& words) {
+    const std::string text = processes.all_output();
+    const std::size_t first = text.find(words);
+    EXPECT_NE(first, std::string::npos) << "'" << words << "' is not in:\n" << text;
+    EXPECT_EQ(first, text.rfind(words)) << "told twice:\n" << text;
+  }
+
+  TempFolder folder_;
+  std::unique_ptr<RankProcesses> processes_;
+};
+
+TEST_F(ControlFailure, AKilledRank) {
+  const RankProcesses& job = run(4, "killed");
+  expect_told(job, "told by rank 0: rank 1 is gone: its connection was closed, as when it is killed");
+  EXPECT_EQ(job.status(1), 128 + SIGKILL);
+  for (int rank : {0, 2, 3}) EXPECT_EQ(job.status(rank), 1) << job.all_output();
+}
+
+TEST_F(ControlFailure, AStoppedRank) {
+  RankProcesses& job = run(4, "stopped", {2});
+  expect_told(job, "told by rank 0: rank 2 has not answered for 2 s: it is stopped, or its machine is");
+  for (int rank : {0, 1, 3}) EXPECT_EQ(job.status(rank), 1) << job.all_output();
+  job.send_signal(2, SIGCONT);  // it finds the others gone
+  EXPECT_TRUE(job.wait(10s)) << job.all_output();
+  EXPECT_EQ(job.status(2), 1);
+}
+
+TEST_F(ControlFailure, AKilledRankZero) {
+  const RankProcesses& job = run(3, "hub_killed");
+  for (int rank : {1, 2}) {
+    EXPECT_EQ(job.status(rank), 1);
+    EXPECT_NE(job.output(rank).find("rank 0 is gone"), std::string::npos) << job.all_output();
+  }
+}
+
+TEST_F(ControlFailure, AStoppedRankZero) {
+  RankProcesses& job = run(3, "hub_stopped", {0});
+  for (int rank : {1, 2}) {
+    EXPECT_EQ(job.status(rank), 1);
+    EXPECT_NE(job.output(rank).find("rank 0 has not answered for 2.5 s"), std::string::npos) << job.all_output();
+  }
+  job.send_signal(0, SIGCONT);
+  EXPECT_TRUE(job.wait(10s)) << job.all_output();
+  EXPECT_EQ(job.status(0), 1);
+}
+
+TEST_F(ControlFailure, ARankThatIsStuck) {
+  const RankProcesses& job = run(3, "stuck");
+  const std::string text = job.all_output();
+  EXPECT_NE(text.find("waited 2 s: rank 1 did not come"), std::string::npos) << text;
+  for (int rank : {0, 1, 2}) EXPECT_EQ(job.status(rank), 1) << text;
+}
+
+TEST_F(ControlFailure, AMistakeOfTheUser) {
+  const RankProcesses& job = run(3, "mistake");
+  expect_told(job, "told by rank 0: train.seed=x: not a number");
+  for (int rank : {0, 1, 2}) EXPECT_EQ(job.status(rank), 2) << job.all_output();
+}
+
+TEST_F(ControlFailure, LongWorkIsNoFailure) {
+  const RankProcesses& job = run(3, "long_work");
+  for (int rank : {0, 1, 2}) EXPECT_EQ(job.status(rank), 0) << job.all_output();
+}
+
+}  // namespace
+}  // namespace tera::test

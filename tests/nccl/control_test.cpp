@@ -1,0 +1,170 @@
+// What ranks tell each other beside their tensors: gathering, splitting, who did not come, and how it ends.
+
+#include "tera/backend/nccl/control.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <numeric>
+#include <thread>
+
+#include "tera/comm/comm.h"
+#include "tests/support/expect_error.h"
+
+namespace tera::test {
+namespace {
+
+using namespace nccl;
+using namespace std::chrono_literals;
+
+struct Told {
+  std::vector<std::string> lines, errors;  // by rank; an error is what the body threw
+};
+
+// Ranks as threads, each with a connection of its own, as if they had met.
+Told run_ranks(int ranks, std::chrono::milliseconds timeout, const std::function<void(Control&)>& body) {
+  std::vector<Links> links(static_cast<std::size_t>(ranks));
+  for (Links& one : links) {
+    auto [own, hubs] = connected_pair();
+    one.to_hub = Link(std::move(own), Link::most_payload);
+    links.front().of_hub.emplace_back(std::move(hubs), Link::most_payload);
+  }
+  Told told{.lines = std::vector<std::string>(links.size()), .errors = std::vector<std::string>(links.size())};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      const auto at = static_cast<std::size_t>(rank);
+      const auto nobody = [](std::string_view) {};
+      Control control(std::move(links[at]), {.rank = rank, .size = ranks, .timeout = timeout, .grace = 60s}, nobody);
+      std::string fault;
+      try {
+        body(control);
+      } catch (const CommAborted& error) {
+        told.errors[at] = error.what();
+      } catch (const std::exception& error) {
+        told.errors[at] = fault = error.what();
+      }
+      for (const std::string& line : control.leave(fault, !told.errors[at].empty())) told.lines[at] += line + "\n";
+    });
+  for (std::thread& thread : threads) thread.join();
+  return told;
+}
+
+void barrier(Control& control, ControlGroup& group) { control.gather(group, {.kind = CallKind::barrier}, {}, {}); }
+
+std::vector<int> gather_ints(Control& control, ControlGroup& group, int own) {
+  std::vector<int> all(group.members.size());
+  control.gather(group, {.kind = CallKind::split}, std::as_bytes(std::span(&own, 1)),
+                 std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+TEST(Control, GathersInTheOrderOfTheGroup) {
+  for (int ranks : {1, 2, 5}) {
+    const Told told = run_ranks(ranks, 30s, [&](Control& control) {
+      ControlGroup world = control.world();
+      std::vector<int> expected(static_cast<std::size_t>(ranks));
+      for (int round = 0; round < 200; ++round) {
+        std::iota(expected.begin(), expected.end(), round);
+        ASSERT_EQ(gather_ints(control, world, round + control.rank()), expected);
+      }
+      barrier(control, world);
+    });
+    for (const std::string& error : told.errors) EXPECT_EQ(error, "");
+    for (const std::string& line : told.lines) EXPECT_EQ(line, "");
+  }
+}
+
+TEST(Control, SplitsByColorAndKey) {
+  run_ranks(6, 30s, [&](Control& control) {
+    ControlGroup world = control.world();
+    const int me = control.rank();
+    ControlGroup half = control.split(world, me % 2, -me, "half");
+    EXPECT_EQ(half.members, (me % 2 == 0 ? std::vector{4, 2, 0} : std::vector{5, 3, 1}));
+    EXPECT_EQ(half.members[static_cast<std::size_t>(half.rank)], me);
+    EXPECT_EQ(half.name, "half");
+    for (int round = 0; round < 10 * (1 + me % 2); ++round)  // groups work side by side
+      EXPECT_EQ(gather_ints(control, half, me), half.members);
+    ControlGroup one = control.split(half, me, 0, "one");
+    EXPECT_EQ(one.members, std::vector{me});
+    barrier(control, one);
+    barrier(control, world);
+  });
+}
+
+TEST(Control, AFaultIsToldByItsRankAndEndsTheOthers) {
+  const Told told = run_ranks(4, 30s, [&](Control& control) {
+    ControlGroup world = control.world();
+    barrier(control, world);
+    if (control.rank() == 2) throw Error("the disk is full");
+    barrier(control, world);
+  });
+  EXPECT_EQ(told.lines, (std::vector<std::string>{"", "", "the disk is full\n", ""}));
+  EXPECT_TRUE(contains(told.errors[1], "world: barrier on rank 1 ended because rank 2 failed: the disk is full"))
+      << told.errors[1];
+}
+
+TEST(Control, TheSameFaultIsToldOnceAndOthersAsWell) {
+  const Told same = run_ranks(3, 30s, [](Control&) { throw UserError("train.seed=x: not a number"); });
+  EXPECT_EQ(same.lines, (std::vector<std::string>{"train.seed=x: not a number\n", "", ""}));
+  const Told two = run_ranks(3, 30s, [](Control& control) {
+    if (control.rank() > 0) throw Error(fmt::format("fault {}", control.rank()));
+  });
+  EXPECT_EQ(two.lines, (std::vector<std::string>{"", "fault 1\n", "fault 2\n"}));
+}
+
+TEST(Control, WhoDoesNotComeIsNamedWithWhatItDoes) {
+  const Told told = run_ranks(3, 800ms, [](Control& control) {
+    ControlGroup world = control.world();
+    ControlGroup tp = control.split(world, 0, 0, "tp");
+    Call call{.kind = CallKind::all_gather, .elements = 2};
+    control.note_call(tp, call);
+    if (control.rank() == 1) {
+      std::this_thread::sleep_for(2s);  // it has called what it has, and does not come to the next
+      return;
+    }
+    barrier(control, tp);
+  });
+  const std::string text = told.lines[0] + told.lines[2];
+  EXPECT_TRUE(
+      contains(text, "waited 0.8 s: rank 1 did not come (rank 1 last did all_gather f32 x 2 of tp, its call 2)"))
+      << text;
+}
+
+// Calls on the GPU are counted, so that those who made them are not suspected.
+TEST(Control, ThoseWhoCameAreNotNamed) {
+  std::string answer;
+  run_ranks(4, 30s, [&](Control& control) {
+    ControlGroup world = control.world();
+    const int calls = control.rank() == 2 ? 4 : 5;
+    for (int i = 0; i < calls; ++i) control.note_call(world, {.kind = CallKind::all_reduce, .elements = 7});
+    std::this_thread::sleep_for(700ms);  // until all have said so
+    if (control.rank() == 0) answer = control.who_did_not_come(world, world.members, 5);
+    barrier(control, world);
+  });
+  EXPECT_EQ(answer, "rank 2 did not come (rank 2 last did all_reduce sum f32 x 7 of world, its call 4)");
+}
+
+TEST(Control, DifferentCallsAreToldOnce) {
+  const Told told = run_ranks(3, 30s, [](Control& control) {
+    ControlGroup world = control.world();
+    if (control.rank() == 1)
+      gather_ints(control, world, 0);
+    else
+      barrier(control, world);
+  });
+  EXPECT_EQ(told.lines[0], "world: the ranks make different calls: rank 0: barrier; rank 1: split; rank 2: barrier\n");
+  EXPECT_EQ(told.lines[1] + told.lines[2], "");
+}
+
+// A rank that is done waits for the others, and is not taken for lost.
+TEST(Control, ARankMayEndBeforeTheOthers) {
+  const Told told = run_ranks(3, 600ms, [](Control& control) {
+    if (control.rank() == 2) std::this_thread::sleep_for(2s);
+  });
+  for (const std::string& line : told.lines) EXPECT_EQ(line, "");
+}
+
+}  // namespace
+}  // namespace tera::test

@@ -1,0 +1,171 @@
+// The real program as several processes with a GPU, as torchrun starts them: it trains as one rank does, the same way
+// again with the same bits, and it ends when a rank is killed or stopped, with its name.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <csignal>
+#include <thread>
+
+#include "tera/backend/cuda/make_cuda.h"
+#include "tera/backend/nccl/nccl_info.h"
+#include "tests/end_to_end/program.h"
+#include "tests/support/start_ranks.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Words = std::vector<std::string>;
+
+const std::string config = TERA_TEST_CONFIGS "/tiny.yaml";
+const Words tp2{"dist.tensor_model_parallel_size=2"}, pp2{"dist.pipeline_model_parallel_size=2"};
+
+Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+class NcclRuns : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!cuda::usable() || nccl::query_nccl().version.empty()) GTEST_SKIP() << "no GPU, or no NCCL";
+  }
+  Words train(const std::string& name, const Words& more) const {
+    return Words{"train", config, "run.dir=" + (folder_ / name).string(), "dist.device=cuda",
+                 "mixed_precision.precision=fp32"} +
+           more;
+  }
+  std::unique_ptr<RankProcesses> start(int ranks, const std::string& name, const Words& more,
+                                       const Words& environment = {}) const {
+    const fs::path said = folder_ / (name + ".said");
+    fs::create_directories(said);
+    return std::make_unique<RankProcesses>(RankProcesses::Options{.ranks = ranks,
+                                                                  .command = Words{TERA_PROGRAM} + train(name, more),
+                                                                  .environment = environment,
+                                                                  .folder = said.string()});
+  }
+  void run(int ranks, const std::string& name, const Words& more) const {
+    const auto processes = start(ranks, name, more);
+    ASSERT_TRUE(processes->wait(120s)) << "not done after 120 s:\n" << processes->all_output();
+    for (int rank = 0; rank < ranks; ++rank) ASSERT_EQ(processes->status(rank), 0) << processes->all_output();
+  }
+  void expect_like_alone(const std::string& name) const {
+    for (const char* key : {"loss", "eval_loss", "grad_norm"}) {
+      const Words alone = column(folder_ / "alone", key), several = column(folder_ / name, key);
+      ASSERT_EQ(alone.size(), several.size()) << name;
+      ASSERT_FALSE(alone.empty());
+      for (std::size_t i = 0; i < alone.size(); ++i)
+        EXPECT_NEAR(std::stod(several[i]), std::stod(alone[i]), 3e-5 * std::stod(alone[i]))
+            << name << ", " << key << " at line " << i;
+    }
+  }
+  void train_alone() const {
+    std::string line;
+    for (const std::string& word : train("alone", {})) line += word + " ";
+    const Outcome outcome = run_program(line);
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+  }
+  // Trains on four ranks until all are at it, and sends one of them a signal.
+  std::unique_ptr<RankProcesses> train_and_signal(int rank, int signal) const {
+    auto processes = start(
+        4, "endless", tp2 + pp2 + Words{"dist.timeout_seconds=8", "train.train_iters=1000000", "train.eval_iters=0"});
+    const fs::path metrics = folder_ / "endless/metrics.jsonl";
+    for (int i = 0; i < 1200 && column(folder_ / "endless", "loss").empty(); ++i) std::this_thread::sleep_for(50ms);
+    EXPECT_FALSE(column(folder_ / "endless", "loss").empty()) << processes->all_output();
+    processes->send_signal(rank, signal);
+    return processes;
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(NcclRuns, TrainLikeOneRank) {
+  train_alone();
+  run(2, "dp2", {});
+  expect_like_alone("dp2");
+  run(2, "tp2", tp2);
+  expect_like_alone("tp2");
+  run(4, "tp2pp2", tp2 + pp2);
+  expect_like_alone("tp2pp2");
+}
+
+// Checkpoints of ranks that are processes: saved by four, gone on with by two, and by one.
+TEST_F(NcclRuns, GoOnInAnotherLayout) {
+  const std::string saved = "checkpoint.save=" + (folder_ / "saved").string();
+  const Words half{saved, "train.train_iters=5", "scheduler.lr_decay_iters=10", "train.eval_iters=0"};
+  const Words whole{saved, "train.train_iters=10", "scheduler.lr_decay_iters=10", "train.eval_iters=0"};
+  run(4, "parts", tp2 + pp2 + half);
+  run(2, "parts", tp2 + whole);
+  EXPECT_EQ(column(folder_ / "parts", "loss").size(), 10u);
+}
+
+TEST_F(NcclRuns, TheSameBitsAgain) {
+  const Words layout = tp2 + Words{"ddp.data_parallel_sharding_strategy=optim_grads_params"};
+  run(4, "first", layout);
+  fs::create_directories(folder_ / "second");
+  for (const auto& entry : fs::directory_iterator(folder_ / "first"))  // the same choice of kernels
+    if (entry.path().filename().string().starts_with("kernels")) fs::copy(entry.path(), folder_ / "second");
+  run(4, "second", layout);
+  for (const char* key : {"loss", "eval_loss", "grad_norm"})
+    EXPECT_EQ(column(folder_ / "first", key), column(folder_ / "second", key)) << key;
+}
+
+TEST_F(NcclRuns, AKilledRankEndsTheJob) {
+  const auto job = train_and_signal(2, SIGKILL);
+  EXPECT_TRUE(job->wait(15s)) << job->all_output();
+  EXPECT_NE(job->output(0).find("rank 2 is gone"), std::string::npos) << job->all_output();
+  for (int rank : {0, 1, 3}) EXPECT_EQ(job->status(rank), 1) << job->all_output();
+}
+
+TEST_F(NcclRuns, AStoppedRankEndsTheJob) {
+  const auto job = train_and_signal(1, SIGSTOP);
+  EXPECT_TRUE(job->wait(15s, {1})) << job->all_output();
+  EXPECT_NE(job->output(0).find("rank 1 has not answered for 8 s"), std::string::npos) << job->all_output();
+  for (int rank : {0, 2, 3}) EXPECT_EQ(job->status(rank), 1) << job->all_output();
+}
+
+TEST_F(NcclRuns, AKilledRankZeroEndsTheJob) {
+  const auto job = train_and_signal(0, SIGKILL);
+  EXPECT_TRUE(job->wait(15s)) << job->all_output();
+  for (int rank : {1, 2, 3}) {
+    EXPECT_EQ(job->status(rank), 1) << job->all_output();
+    EXPECT_NE(job->output(rank).find("rank 0 is gone"), std::string::npos) << job->all_output();
+  }
+}
+
+TEST_F(NcclRuns, TwoRanksOnOneGpuAreRefused) {
+  const auto job = start(2, "shared", {}, {"NCCL_HOSTID=one"});
+  EXPECT_TRUE(job->wait(60s)) << job->all_output();
+  EXPECT_EQ(job->status(0), 2) << job->all_output();
+  EXPECT_NE(job->output(0).find("two ranks on one GPU: ranks 0 and 1"), std::string::npos) << job->all_output();
+  EXPECT_EQ(job->output(1).find("two ranks"), std::string::npos) << "told twice:\n" << job->all_output();
+}
+
+TEST_F(NcclRuns, OnTheCpuItSaysWhatToDo) {
+  const auto job = start(2, "cpu", {"dist.device=cpu"});
+  EXPECT_TRUE(job->wait(60s)) << job->all_output();
+  EXPECT_EQ(job->status(0), 2) << job->all_output();
+  EXPECT_NE(job->output(0).find("mpirun -n N"), std::string::npos) << job->all_output();
+}
+
+#ifdef TERA_MPIRUN
+// Under mpirun the ranks find each other by MPI, and talk by NCCL.
+TEST_F(NcclRuns, UnderMpirun) {
+  train_alone();
+  std::string words;
+  for (const std::string& word : train("mpi", tp2)) words += word + " ";
+  const Outcome outcome =
+      run_shell(fmt::format("NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 timeout -k 1 100 {} -n 2 sh -c "
+                            "'NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec \"{}\" {}'",
+                            TERA_MPIRUN, TERA_PROGRAM, words));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  expect_like_alone("mpi");
+}
+#endif
+
+}  // namespace
+}  // namespace tera::test

@@ -1,0 +1,54 @@
+// Training steps of ranks that are processes on GPUs: like those of one rank, within rounding.
+
+#include <gtest/gtest.h>
+
+#include "tests/nccl/nccl_main.h"
+#include "tests/parallel/sweep_expect.h"
+
+namespace tera::test {
+namespace {
+
+const Overrides gather{"comm_overlap.overlap_grad_reduce=true", "comm_overlap.overlap_param_gather=true"};
+const Overrides tp_overlap{"comm_overlap.tp_comm_overlap=true"};
+
+std::vector<Overrides> layouts(int ranks) {
+  if (ranks == 2)
+    return {tp2,
+            tp2 + sp + tp_overlap,
+            pp2,
+            pp2 + zero_bubble,
+            pp2 + zero_bubble_v,
+            pp2 + vp2 + full,
+            {},
+            zero1 + buckets + gather,
+            zero2 + overlap,
+            zero3 + gather};
+  return {tp2 + pp2, tp2 + sp + zero1 + gather, pp2 + zero3 + overlap, pp4 + zero_bubble};
+}
+
+void sweep(const std::string& config, const Overrides& precision, const SweepLimits& limits) {
+  const Overrides on_gpu = Overrides{"dist.device=cuda"} + precision;
+  SweepResult alone;
+  play_threads({.config = config, .overrides = on_gpu}, sweep_steps, alone);
+  Seat& seat = nccl_seat();
+  for (const Overrides& layout : layouts(seat.size())) {
+    const SweepCase one{.config = config, .ranks = seat.size(), .overrides = layout + on_gpu};
+    SweepResult got;
+    play_rank(one, seat, sweep_steps, got);
+    expect_part_like_one_rank(one, got, alone, limits);
+  }
+}
+
+TEST(NcclSweep, Fp32) {
+  const SweepLimits limits{.loss = 3e-6, .norm = 3e-5, .slack = 2};
+  sweep("sweep_llama", {"mixed_precision.precision=fp32"}, limits);
+  sweep("sweep_gpt", {"mixed_precision.precision=fp32"}, limits);
+}
+
+TEST(NcclSweep, Bf16) {
+  const SweepLimits limits{.loss = 5e-3, .norm = 5e-2, .gradients = DType::bf16, .slack = 8};
+  sweep("sweep_llama", {"mixed_precision.precision=bf16"}, limits);
+}
+
+}  // namespace
+}  // namespace tera::test

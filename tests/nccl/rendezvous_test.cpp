@@ -1,0 +1,197 @@
+// How processes meet without MPI: those that belong together do, and whoever else comes is turned away and holds nobody
+// up.
+
+#include "tera/backend/nccl/rendezvous.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <functional>
+#include <future>
+#include <thread>
+
+#include "tera/base/error.h"
+#include "tests/support/expect_error.h"
+
+namespace tera::test {
+namespace {
+
+using namespace nccl;
+using namespace std::chrono_literals;
+
+constexpr auto patience = 10s;
+
+// Rank 0 listens at a port of its own choice; the others are told.
+struct Place {
+  explicit Place(int ranks, const std::string& host = "127.0.0.1") : listener(listen_at(host, 0, 0)), size(ranks) {
+    meeting = {.host = host, .port = listener->port, .spare_ports = 0, .job = "a job"};
+  }
+  Attendance of(int rank, std::chrono::milliseconds timeout = patience) const {
+    return {.meeting = meeting, .rank = rank, .size = size, .timeout = timeout};
+  }
+  std::optional<Listener> listener;
+  Meeting meeting;
+  int size;
+};
+
+// What a thread that meets ends with: the message of its UserError, or nothing.
+std::future<std::string> in_background(const std::function<void()>& work) {
+  return std::async(std::launch::async, [work]() -> std::string {
+    try {
+      work();
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  });
+}
+
+void expect_connected(Links& hub, Links& rank, std::size_t number) {
+  rank.to_hub.send(FrameKind::beat);
+  rank.to_hub.pump();
+  const auto frame = wait_for_frame(hub.of_hub[number], Clock::now() + patience);
+  ASSERT_TRUE(frame.has_value());
+  EXPECT_EQ(frame->kind, FrameKind::beat);
+}
+
+void expect_meeting(const std::string& host) {
+  Place place(3, host);
+  Links links[3];
+  std::vector<std::future<std::string>> others;
+  for (int rank : {2, 1}) others.push_back(in_background([&, rank] { links[rank] = meet(place.of(rank)); }));
+  links[0] = meet(place.of(0), std::move(place.listener));
+  for (auto& other : others) EXPECT_EQ(other.get(), "");
+  ASSERT_EQ(links[0].of_hub.size(), 3u);
+  for (std::size_t rank = 0; rank < 3; ++rank) expect_connected(links[0], links[rank], rank);
+  std::string why;  // nobody listens any more
+  EXPECT_FALSE(connect_once(host, place.meeting.port, Clock::now() + 1s, why));
+}
+
+bool has_ipv6() {
+  try {
+    listen_at("::1", 0, 0);
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+TEST(Rendezvous, RanksMeet) {
+  expect_meeting("127.0.0.1");
+  expect_meeting("localhost");
+}
+
+TEST(Rendezvous, OverIPv6) {
+  if (!has_ipv6()) GTEST_SKIP() << "this machine has no IPv6";
+  expect_meeting("::1");
+}
+
+TEST(Rendezvous, RankZeroMayComeLast) {
+  const int port = listen_at("127.0.0.1", 0, 0).port;
+  const Meeting meeting{.host = "127.0.0.1", .port = port};
+  auto other = in_background([&] { meet({.meeting = meeting, .rank = 1, .size = 2, .timeout = patience}); });
+  std::this_thread::sleep_for(300ms);
+  meet({.meeting = meeting, .rank = 0, .size = 2, .timeout = patience});
+  EXPECT_EQ(other.get(), "");
+}
+
+// A launcher that listens at the port itself: the next one that is free is taken, and found.
+TEST(Rendezvous, AnotherPortWhereTheFirstIsTaken) {
+  const Listener taken = listen_at("127.0.0.1", 0, 0);
+  if (taken.port > 65000) GTEST_SKIP() << "no room behind port " << taken.port;
+  const Meeting meeting{.host = "127.0.0.1", .port = taken.port, .spare_ports = 8};
+  auto other = in_background([&] { meet({.meeting = meeting, .rank = 1, .size = 2, .timeout = 30s}); });
+  meet({.meeting = meeting, .rank = 0, .size = 2, .timeout = 30s});
+  EXPECT_EQ(other.get(), "");
+  const std::string message = message_of<UserError>([&] { listen_at("127.0.0.1", taken.port, 0); });
+  EXPECT_TRUE(contains(message, "Address already in use")) << message;
+  EXPECT_TRUE(contains(message, std::to_string(taken.port))) << message;
+}
+
+TEST(Rendezvous, WhoDoesNotComeIsNamed) {
+  Place place(4);
+  auto other = in_background([&] { meet(place.of(2)); });
+  const std::string message = message_of<UserError>([&] { meet(place.of(0, 700ms), std::move(place.listener)); });
+  EXPECT_TRUE(contains(message, "ranks 1, 3 of 4 did not come to 127.0.0.1:")) << message;
+  EXPECT_TRUE(contains(other.get(), "ranks 1, 3 of 4 did not come"));
+}
+
+TEST(Rendezvous, ARankZeroThatIsNotThere) {
+  const int port = listen_at("127.0.0.1", 0, 0).port;
+  const Attendance attendance{.meeting = {.host = "127.0.0.1", .port = port}, .rank = 3, .size = 4, .timeout = 300ms};
+  const std::string message = message_of<UserError>([&] { meet(attendance); });
+  EXPECT_TRUE(contains(message, "rank 3 did not reach rank 0 at 127.0.0.1:")) << message;
+  EXPECT_TRUE(contains(message, "Connection refused")) << message;
+  Attendance nowhere = attendance;
+  nowhere.meeting.host = "no.such.host.invalid";
+  EXPECT_TRUE(contains(message_of<UserError>([&] { meet(nowhere); }), "no.such.host.invalid"));
+}
+
+TEST(Rendezvous, DifferentSizesEndBoth) {
+  Place place(2);
+  Attendance other = place.of(1);
+  other.size = 4;
+  auto ended = in_background([&] { meet(other); });
+  const std::string message = message_of<UserError>([&] { meet(place.of(0), std::move(place.listener)); });
+  EXPECT_TRUE(contains(message, "rank 1 (from 127.0.0.1) was started as one of 4 ranks, and rank 0 as one of 2"))
+      << message;
+  EXPECT_TRUE(contains(ended.get(), "as one of 4 ranks, and rank 0 as one of 2"));
+}
+
+// Those who are no ranks of this job are refused, and the others meet all the same.
+TEST(Rendezvous, WhoDoesNotBelongIsTurnedAway) {
+  Place place(3);
+  Links first, second, zero;
+  auto one = in_background([&] { first = meet(place.of(1)); });
+  auto all = in_background([&] { zero = meet(place.of(0), std::move(place.listener)); });
+  Attendance stranger = place.of(2);
+  stranger.meeting.job = "another job";
+  EXPECT_TRUE(contains(message_of<UserError>([&] { meet(stranger); }), "waits for the ranks of another job"));
+  Attendance far = place.of(2);
+  far.rank = 7;
+  EXPECT_TRUE(contains(message_of<UserError>([&] { meet(far); }), "there is no rank 7 of 3 to come"));
+  std::this_thread::sleep_for(300ms);  // rank 1 is there by now
+  EXPECT_TRUE(contains(message_of<UserError>([&] { meet(place.of(1)); }), "rank 1 is there already"));
+  second = meet(place.of(2));
+  EXPECT_EQ(one.get(), "");
+  EXPECT_EQ(all.get(), "");
+}
+
+Socket connect(const Place& place) {
+  std::string why;
+  Socket socket = connect_once("127.0.0.1", place.meeting.port, Clock::now() + patience, why);
+  EXPECT_TRUE(socket) << why;
+  return socket;
+}
+
+void say(const Socket& socket, std::string_view bytes) {
+  EXPECT_GE(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
+}
+
+// Frames that lie about their length, that are none, or that never end; and many who say nothing.
+TEST(Rendezvous, StrangersNeitherCrashNorStallIt) {
+  using namespace std::string_view_literals;
+  Place place(2);
+  Links zero;
+  const Place& where = place;
+  std::optional<Listener> listener = std::move(place.listener);
+  auto all = in_background([&] { zero = meet(where.of(0), std::move(listener)); });
+  std::vector<Socket> strangers;
+  for (int i = 0; i < 100; ++i) strangers.push_back(connect(where));
+  say(strangers[80], "GET / HTTP/1.1\r\nHost: here\r\n\r\n");
+  say(strangers[81], "TERA\x00\x00\x00\x00\xff\xff\xff\xff"sv);
+  say(strangers[82], "TERA\x00\x00\x00\x00\x18\x00\x00\x00"sv);      // and nothing more
+  say(strangers[83], "TERA\x00\x00\x00\x00\x04\x00\x00\x00oops"sv);  // a short hello
+  say(strangers[84], "TERA\xff\x00\x00\x00\x00\x00\x00\x00"sv);      // no such kind
+  say(strangers[85], "TERA\x01\x00\x00\x00\x00\x00\x00\x00"sv);      // a welcome
+  say(strangers[86], std::string(100'000, 'x'));
+  strangers.erase(strangers.begin() + 90, strangers.end());
+  const auto begin = Clock::now();
+  const Links one = meet(where.of(1));
+  EXPECT_EQ(all.get(), "");
+  EXPECT_LT(Clock::now() - begin, 5s);
+  EXPECT_EQ(zero.of_hub.size(), 2u);
+}
+
+}  // namespace
+}  // namespace tera::test

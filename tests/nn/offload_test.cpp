@@ -1,0 +1,176 @@
+// Activations that wait on the host: the same bits, less memory of the device by what was planned.
+
+#include <gtest/gtest.h>
+
+#include "tests/nn/block_checks.h"
+#include "tests/nn/tiny_shape.h"
+#include "tests/support/late_copy_ops.h"
+#include "tests/support/model.h"
+
+namespace tera::test {
+namespace {
+
+constexpr std::int64_t seq = 10, batch_size = 2;
+constexpr OffloadShape everything{.attn_norm = true,
+                                  .qkv_linear = true,
+                                  .core_attn = true,
+                                  .attn_proj = true,
+                                  .mlp_norm = true,
+                                  .mlp_fc1 = true,
+                                  .mlp_act = true,
+                                  .mlp_fc2 = true};
+
+// Layers enough for each buffer to be used by several.
+ModelShape with_layers(ModelShape model, std::int64_t layers) {
+  model.num_layers = layers;
+  model.window.assign(static_cast<std::size_t>(layers), 0);
+  return model;
+}
+
+ModelShape gpt_with_dropout() {
+  ModelShape model = with_layers(tiny_gpt_shape(), 5);
+  model.hidden_dropout = model.attention_dropout = 0.1f;
+  return model;
+}
+
+ModelShape qk_normed() {
+  ModelShape model = with_layers(tiny_shape(), 4);
+  model.qk_norm = true;
+  return model;
+}
+
+std::vector<Batch> random_batches(std::size_t microbatches) {
+  std::vector<Batch> batches;
+  for (std::size_t i = 0; i < microbatches; ++i) batches.push_back(random_batch(batch_size, seq, 29, 70 + i));
+  return batches;
+}
+
+struct Result {
+  double loss = 0, evaluated = 0;
+  std::vector<float> gradients, logits;
+};
+
+Result play(const ModelShape& shape, const Schedule& schedule, bool late = false) {
+  const std::size_t microbatches = 4;
+  Model model(shape, {.schedule = schedule, .batch = batch_size, .seq = seq, .late_copies = late});
+  const std::vector<Batch> batches = random_batches(microbatches);
+  model.train(batches);
+  Result result;
+  result.evaluated = model.evaluate(batches[1]);
+  result.loss = model.train(batches);
+  result.gradients = model.all_gradients();
+  result.logits = model.logits(batches[2]);
+  EXPECT_TRUE(model.peaks_as_planned());
+  EXPECT_TRUE(model.stashes_are_empty());
+  return result;
+}
+
+void expect_same(const Result& with, const Result& without, const std::string& what) {
+  EXPECT_EQ(with.loss, without.loss) << what;
+  EXPECT_EQ(with.evaluated, without.evaluated) << what;
+  expect_same_bits(with.gradients, without.gradients, what.c_str());
+  expect_same_bits(with.logits, without.logits, what.c_str());
+}
+
+std::vector<std::pair<std::string, Schedule>> schedules() {
+  using enum Act;
+  return {
+      {"one stage", one_stage(4)},
+      {"1f1b", {{F, 0}, {F, 1}, {BW, 0}, {F, 2}, {BW, 1}, {F, 3}, {BW, 2}, {BW, 3}}},
+      {"1f1b, three in flight", {{F, 0}, {F, 1}, {F, 2}, {BW, 0}, {F, 3}, {BW, 1}, {BW, 2}, {BW, 3}}},
+      {"zero bubble", {{F, 0}, {F, 1}, {B, 0}, {F, 2}, {B, 1}, {W, 0}, {F, 3}, {B, 2}, {W, 1}, {B, 3}, {W, 2}, {W, 3}}},
+      {"B and W apart",
+       {{F, 0}, {F, 1}, {F, 2}, {F, 3}, {B, 0}, {B, 1}, {B, 2}, {B, 3}, {W, 0}, {W, 1}, {W, 2}, {W, 3}}},
+      {"both kinds", {{F, 0}, {F, 1}, {BW, 0}, {B, 1}, {F, 2}, {W, 1}, {F, 3}, {BW, 2}, {B, 3}, {W, 3}}}};
+}
+
+TEST(Offload, ChangesNoBitInAnySchedule) {
+  for (const ModelShape& shape : {with_layers(tiny_shape(), 6), gpt_with_dropout(), qk_normed()})
+    for (const auto& [name, schedule] : schedules()) {
+      const Result kept = play(shape, schedule);
+      ModelShape offloaded = shape;
+      offloaded.offload = everything;
+      expect_same(play(offloaded, schedule), kept, name);
+      expect_same(play(offloaded, schedule, /*late=*/true), kept, name + ", copies as late as they may be");
+    }
+}
+
+TEST(Offload, ChangesNoBitForAnyModule) {
+  const ModelShape shape = with_layers(tiny_shape(), 5);
+  for (const auto& [name, schedule] : {schedules()[0], schedules()[3]}) {
+    const Result kept = play(shape, schedule);
+    for (bool OffloadShape::*module :
+         {&OffloadShape::attn_norm, &OffloadShape::qkv_linear, &OffloadShape::core_attn, &OffloadShape::attn_proj,
+          &OffloadShape::mlp_norm, &OffloadShape::mlp_fc1, &OffloadShape::mlp_act, &OffloadShape::mlp_fc2}) {
+      ModelShape offloaded = shape;
+      offloaded.offload.*module = true;
+      expect_same(play(offloaded, schedule, /*late=*/true), kept, name);
+    }
+  }
+}
+
+TEST(Offload, GoesTogetherWithRecompute) {
+  constexpr OffloadShape x_only{.attn_norm = true};
+  OffloadShape selective = everything;
+  selective.qkv_linear = selective.mlp_fc1 = selective.mlp_fc2 = false;
+  const std::vector<std::pair<RecomputeShape, OffloadShape>> cases{
+      {{.full = true}, x_only},
+      {{.full = true, .layers = 2}, x_only},
+      {{.full = true, .method = RecomputeMethod::block, .layers = 2}, everything},
+      {{.layernorm = true, .activation = true}, selective}};
+  const ModelShape shape = with_layers(tiny_shape(), 5);
+  for (const auto& [name, schedule] : {schedules()[0], schedules()[1], schedules()[3]})
+    for (const auto& [recompute, offload] : cases) {
+      ModelShape both = shape;
+      both.recompute = recompute;  // parameters lie in another order where layers are recomputed together
+      const Result kept = play(both, schedule);
+      both.offload = offload;
+      expect_same(play(both, schedule, /*late=*/true), kept, name);
+    }
+}
+
+// The device has less by what is on the host, but for the buffers that it passes through: two, whatever the number of
+// layers and microbatches.
+TEST(Offload, TheDeviceKeepsLessByWhatIsOnTheHost) {
+  std::vector<std::size_t> buffers;
+  for (const std::int64_t layers : {4, 9})
+    for (const auto& [name, schedule] : schedules()) {
+      ModelShape shape = with_layers(tiny_shape(), layers);
+      const Model::Options options{.schedule = schedule, .batch = batch_size, .seq = seq};
+      const Model kept(shape, options);
+      shape.offload = everything;
+      const Model offloaded(shape, options);
+      EXPECT_EQ(kept.planned_host_bytes(), 0u);
+      EXPECT_EQ(kept.offload_buffer_bytes(), 0u);
+      EXPECT_GT(offloaded.planned_host_bytes(), 0u);
+      EXPECT_EQ(kept.planned_bytes() - offloaded.planned_host_bytes() + offloaded.offload_buffer_bytes(),
+                offloaded.planned_bytes())
+          << name << ", " << layers << " layers";
+      buffers.push_back(offloaded.offload_buffer_bytes());
+    }
+  for (const std::size_t bytes : buffers) EXPECT_EQ(bytes, buffers.front());
+}
+
+// By hand: T=20, H=24, q and k and v 64 wide, F=40.
+TEST(Offload, BytesByHand) {
+  ModelShape shape = with_layers(tiny_shape(), 4);
+  shape.offload = {.core_attn = true, .mlp_fc2 = true};
+  const Model model(shape, {.schedule = one_stage(1), .batch = batch_size, .seq = seq});
+  const std::size_t qkv = 20 * 64 * 4, act = align_up(20 * 40 * 4, Arena::alignment);
+  EXPECT_EQ(model.planned_host_bytes(), 4 * (qkv + act));
+  EXPECT_EQ(model.offload_buffer_bytes(), 2 * (qkv + act));
+}
+
+// Of one microbatch forward and back, the last two blocks are still in the buffers.
+TEST(Offload, BringsBackOnlyWhatHasLeft) {
+  ModelShape shape = with_layers(tiny_shape(), 6);
+  shape.offload = {.mlp_act = true};
+  Model model(shape, {.schedule = one_stage(4), .batch = batch_size, .seq = seq, .late_copies = true});
+  const auto& ops = dynamic_cast<const LateCopyOps&>(model.ops());
+  model.train(random_batches(4));
+  EXPECT_EQ(ops.copies_to_host(), 4 * 6u);
+  EXPECT_EQ(ops.copies_from_host(), 4 * (6 - 2u));
+}
+
+}  // namespace
+}  // namespace tera::test

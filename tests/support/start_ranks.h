@@ -1,0 +1,44 @@
+#pragma once
+// Ranks as processes without mpirun: started with what torchrun would put into their environment, watched, and ended.
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace tera::test {
+
+struct RankProcess {
+  int pid = -1;
+  int status = -1;  // of its exit; 128 + signal where one ended it; -1: it runs
+  std::string output_file;
+};
+
+class RankProcesses {
+ public:
+  struct Options {
+    int ranks = 2;
+    std::vector<std::string> command;      // the program and its arguments
+    std::vector<std::string> environment;  // NAME=value, more of them
+    std::string folder;                    // for what they say: FOLDER/rank.N.txt; empty: where this process says it
+  };
+  explicit RankProcesses(const Options& options);
+  ~RankProcesses();  // kills those that are left
+  RankProcesses(const RankProcesses&) = delete;
+  RankProcesses& operator=(const RankProcesses&) = delete;
+
+  void send_signal(int rank, int signal) const;
+  // Until all have ended but those that are `stopped`; false: the time was over.
+  bool wait(std::chrono::milliseconds time, const std::vector<int>& stopped = {});
+  int status(int rank) const { return processes_[static_cast<std::size_t>(rank)].status; }
+  std::string output(int rank) const;
+  std::string all_output() const;
+
+ private:
+  void collect();
+  std::vector<RankProcess> processes_;
+};
+
+// A port of this machine that nobody listens at.
+int free_port();
+
+}  // namespace tera::test
