@@ -58,6 +58,8 @@ std::string GemmProblem::name() const {
 bool suits_cublaslt(const GemmArgs& args) {
   if (args.k() == 0) return false;
   if (args.residual && args.residual.dtype != args.out.dtype) return false;
+  const bool in_place = args.accumulate || (args.residual && args.residual.data == args.out.data);
+  if (in_place && args.out.dtype != DType::f32) return false;
   if (!args.bias) return true;
   return args.bias.dtype == args.out.dtype && (args.out.dtype == DType::f32 || GemmProblem(args).alignment == 16);
 }

@@ -34,8 +34,9 @@ struct GemmProblem {
   std::string name() const;  // "bf16 16384x2048x8192 nt +residual", and what is unusual; names the choice in the file
 };
 
-// The library takes a bias and a residual of the output's own type only, and with rows that are not aligned it rounds
-// to 16 bits before it adds the bias. Such products are small or rare.
+// The library takes a bias and a residual of the output's own type only; with rows that are not aligned it rounds to 16
+// bits before it adds the bias, and so it does before it adds to an output of 16 bits in place. Such products are small
+// or rare: models add in place to gradients only, which are fp32.
 bool suits_cublaslt(const GemmArgs& args);
 
 class CublasLt {
