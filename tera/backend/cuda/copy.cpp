@@ -69,7 +69,9 @@ void CudaOps::do_fill(const FillArgs& args) {
         "fill");
 }
 
+// A graph would read the ring's memory each time it is played, whatever is there then.
 void CudaOps::do_from_host(std::span<const std::byte> host, const Tensor& tensor) {
+  require(!recording_, "bytes of the host's memory cannot be part of a graph");
   staging_.copy(host, tensor.data, stream_, guard_);
 }
 

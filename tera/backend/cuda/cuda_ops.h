@@ -84,6 +84,7 @@ class CudaOps final : public Ops, public EventSource {
   int device_;  // before everything that is made on it
   cudaStream_t stream_ = nullptr;
   StagingRing staging_;
+  bool recording_ = false;  // calls are noted for a graph, not done
   CopyStream to_host_, from_host_;
   std::span<std::byte> workspace_;
   std::vector<cudaEvent_t> events_;  // a ticket's is at id modulo their number

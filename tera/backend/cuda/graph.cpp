@@ -28,11 +28,13 @@ class Graph final : public Recording {
 RecordingAttempt CudaOps::record_calls(const std::function<void()>& calls) {
   check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   RecordingAttempt attempt;
+  recording_ = true;
   try {
     calls();
   } catch (const std::exception& error) {
     attempt.why_not = error.what();
   }
+  recording_ = false;
   cudaGraph_t captured = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(stream_, &captured);
   const std::unique_ptr<CUgraph_st, decltype(&cudaGraphDestroy)> recorded(captured, &cudaGraphDestroy);
