@@ -27,6 +27,9 @@ TEST(CudaSweep, Fp32) {
   sweep("sweep_gpt", fp32, {}, 11);
 }
 
+TEST(CudaSweepSlow, AllLayoutsOfLlama) { sweep("sweep_llama", fp32, {}, 1); }
+TEST(CudaSweepSlow, AllLayoutsOfGpt) { sweep("sweep_gpt", fp32, {}, 1); }
+
 // Several microbatches in flight, and W apart from B.
 TEST(CudaSweep, Offload) {
   const std::vector<std::pair<int, Overrides>> layouts{
