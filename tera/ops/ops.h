@@ -76,7 +76,7 @@ class Ops : public Timeline {
   virtual void wait(Ticket ticket);                         // this queue waits; unless it must, the host does not
   void finish(Ticket ticket);                               // the host waits; the point may be on any timeline
   virtual double milliseconds(Ticket from, Ticket to) = 0;  // between two points of this queue that are finished
-  virtual void reserve_tickets(std::size_t /*count*/) {}    // so many can be told apart from now on; 256 without
+  virtual void reserve_tickets(std::size_t /*count*/) {}    // at least so many can be told apart from now on
 
   virtual const OpsTraits& traits() const = 0;
 

@@ -195,6 +195,7 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
   const std::span<std::byte> readings = backend.device->allocate_host(2 * sizeof(Result));
   read_back_ = {reinterpret_cast<Result*>(readings.data()), 2};
   std::uninitialized_fill(read_back_.begin(), read_back_.end(), Result{});
+  reserve_tickets(rehearsal, world);
   layout_.groups.join(world);
   agree_on_traffic();
   make_engine();
@@ -203,7 +204,17 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
   const bool wanted = ops_->traits().asynchronous && setup_.config.train.cuda_graph_impl != CudaGraphImpl::none;
   const std::string why_not = why_not_recorded();
   recorded_ = wanted && why_not.empty() ? Recorded::not_yet : Recorded::never;
+  recording_.reset();
+  played_whole_ = false;
   if (wanted && !why_not.empty()) remark_ = "steps run call by call, not as one CUDA graph: " + why_not;
+}
+
+// What a step reads back is looked at when the next one is enqueued, with all the points that one records, and those of
+// calls that ranks make for each other. Points from before are forgotten, so everybody must be done with them.
+void TrainingStep::reserve_tickets(const PlanOps& rehearsal, Comm& world) {
+  constexpr std::size_t for_the_rest = 256;
+  world.barrier();
+  ops_->reserve_tickets(2 * rehearsal.records() + for_the_rest);
 }
 
 void TrainingStep::make_engine() {

@@ -122,6 +122,7 @@ class TrainingStep {
   void sum_losses(Ops& ops, std::size_t microbatches);
   void play_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& replicas);
   MemoryPlan rehearse(PlanOps& ops);
+  void reserve_tickets(const PlanOps& rehearsal, Comm& world);
   void make_engine();
   void agree_on_traffic();
   void start_scaling(const std::optional<LossScale>& kept = {});

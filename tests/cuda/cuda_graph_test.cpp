@@ -61,8 +61,8 @@ TEST(CudaGraph, SaysOnceHowStepsRun) {
   EXPECT_NE(remark_of("tiny", on_gpu).find("steps run as one CUDA graph of "), std::string::npos)
       << remark_of("tiny", on_gpu);
   EXPECT_EQ(remark_of("tiny", on_gpu + by_calls), "");
-  const std::string packed = remark_of("tiny", on_gpu + Overrides{"model.offload_modules=[mlp]"});
-  EXPECT_EQ(packed, "steps run call by call, not as one CUDA graph: offloaded activations travel beside the queue");
+  const std::string offloaded = remark_of("tiny", on_gpu + Overrides{"model.offload_modules=[mlp]"});
+  EXPECT_EQ(offloaded, "steps run call by call, not as one CUDA graph: offloaded activations travel beside the queue");
 }
 
 // While the batch grows, steps make other calls; the whole one is recorded when it comes.

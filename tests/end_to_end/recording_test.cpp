@@ -80,6 +80,13 @@ TEST(Recording, IsLeftWhereItCannotBe) {
   }
 }
 
+// A step's results are read after the next one is enqueued, however many points that records.
+TEST(Recording, PointsOfAWholeStepAreKept) {
+  const Overrides many{"model.offload_modules=[attn_norm, attention, mlp_norm, mlp]", "train.micro_batch_size=1",
+                       "train.global_batch_size=16", "model.num_layers=12"};
+  expect_same(train_recorded("tiny", many), train_once("tiny", many), "many points");
+}
+
 // An attempt that ends in the middle leaves the step as it was.
 TEST(Recording, ThatFailsChangesNothing) {
   const Recorded refused = train_recorded("tiny", {}, /*refuses=*/true);

@@ -1,8 +1,9 @@
 #pragma once
-// A queue on the CPU that records as a GPU does: the arguments are those of the recording, whatever the host's
-// variables are when it is played. A step that took anything but the device's memory from the host would compute
-// something else.
+// A queue on the CPU that is as strict as a GPU's. It records calls: the arguments are those of the recording, whatever
+// the host's variables are when it is played. A step that took anything but the device's memory from the host would
+// compute something else.
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -36,8 +37,12 @@ class FrozenOps final : public Ops {
   }
 
   using Ops::finish;
-  void finish(std::uint64_t id) override { inner_->finish(id); }
-  Ticket record() override { return {inner_->record().id, this}; }
+  // Keeps few points in mind unless it is told to keep more, so that who forgets to say so is found out.
+  void finish(std::uint64_t id) override {
+    require(id + kept_ > points_, "point {} is not among the last {}", id, kept_);
+  }
+  Ticket record() override { return {++points_, this}; }
+  void reserve_tickets(std::size_t count) override { kept_ = std::max(kept_, count); }
   void wait(Ticket ticket) override {
     if (ticket.timeline != this) inner_->wait(ticket);
   }
@@ -154,6 +159,8 @@ class FrozenOps final : public Ops {
 
   std::unique_ptr<Ops> inner_;
   OpsTraits traits_;
+  std::uint64_t points_ = 0;
+  std::size_t kept_ = 4;
   std::vector<std::function<void()>>* recorded_ = nullptr;
 };
 

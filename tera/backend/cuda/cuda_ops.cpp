@@ -46,6 +46,7 @@ cudaEvent_t CudaOps::event_of(std::uint64_t id) const {
 
 // All events are made here, none in a step. Tickets from before are forgotten: their places change.
 void CudaOps::reserve_tickets(std::size_t count) {
+  if (count <= events_.size()) return;
   while (events_.size() < count) {
     cudaEvent_t event = nullptr;
     check(cudaEventCreate(&event), "cudaEventCreate");

@@ -42,7 +42,12 @@ RecordingAttempt CudaOps::record_calls(const std::function<void()>& calls) {
     cudaGetLastError();
     if (attempt.why_not.empty()) attempt.why_not = cudaGetErrorString(ended);
   }
-  if (attempt.why_not.empty()) attempt.recording = std::make_unique<Graph>(recorded.get(), stream_);
+  if (!attempt.why_not.empty()) return attempt;
+  try {
+    attempt.recording = std::make_unique<Graph>(recorded.get(), stream_);
+  } catch (const std::exception& error) {  // no memory left for it
+    attempt.why_not = error.what();
+  }
   return attempt;
 }
 

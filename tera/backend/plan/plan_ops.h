@@ -26,7 +26,11 @@ class PlanOps final : public Ops {
   const OpsTraits& traits() const override { return rules_.traits(); }
   using Ops::finish;
   void finish(std::uint64_t) override {}
-  Ticket record() override { return {}; }
+  Ticket record() override {
+    ++records_;
+    return {};
+  }
+  std::size_t records() const { return records_; }  // so far
   void wait(Ticket) override {}
   double milliseconds(Ticket, Ticket) override { return 0; }
   void bind_workspace(std::span<std::byte>) override {}
@@ -65,6 +69,7 @@ class PlanOps final : public Ops {
   const WorkspaceRules& rules_;
   std::size_t workspace_peak_ = 0;
   std::int64_t calls_ = 0;
+  std::size_t records_ = 0;
   double flops_ = 0;
   PlannedCalls planned_calls_;
 };
