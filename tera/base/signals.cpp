@@ -22,6 +22,15 @@ void end_process(int number) {
 
 }  // namespace
 
+std::thread start_undisturbed(std::function<void()> work) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(work));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
 StopRequest::StopRequest() {
   sigemptyset(&signals_);
   sigaddset(&signals_, SIGINT);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <functional>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -21,6 +22,9 @@ class Interrupted : public std::runtime_error {
  private:
   int signal_;
 };
+
+// A thread that no signal disturbs: they are for the threads that the program had before.
+std::thread start_undisturbed(std::function<void()> work);
 
 // While it lives, a thread of its own takes every SIGINT, SIGTERM, SIGHUP and SIGUSR1. Until collect() they end the
 // process at once, as usual: nothing is lost by that during set-up. After collect() the first one is only noted for

@@ -81,4 +81,19 @@ void run_threads(int ranks, const ThreadCommOptions& options, FunctionRef<void(S
   if (const auto first = hub.failure()) throw_faults(outcomes, *first);
 }
 
+RankOutcome run_process_rank(Seat& seat, FunctionRef<void(Seat&)> body) {
+  try {
+    body(seat);
+    return {};
+  } catch (const UserError& error) {
+    return {.status = 2, .fault = error.what()};
+  } catch (const CommAborted&) {  // another rank tells
+    return {.status = 1};
+  } catch (const std::exception& error) {
+    return {.status = 1, .fault = error.what()};
+  } catch (...) {
+    return {.status = 1, .fault = "an exception of unknown type"};
+  }
+}
+
 }  // namespace tera

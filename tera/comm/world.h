@@ -2,6 +2,7 @@
 // Starting ranks.
 
 #include <memory>
+#include <string>
 
 #include "tera/base/function_ref.h"
 #include "tera/comm/comm.h"
@@ -17,6 +18,13 @@ class Seat {
   virtual int size() const = 0;
   virtual std::unique_ptr<Comm> join(Ops& ops) = 0;  // once; the Comm lives no longer than the body
 };
+
+// How the body of one rank ended, for processes: the status to leave with, and the fault that it tells itself.
+struct RankOutcome {
+  int status = 0;
+  std::string fault{};  // empty: it has none; another rank may
+};
+RankOutcome run_process_rank(Seat& seat, FunctionRef<void(Seat&)> body);
 
 // Runs body once for each rank, each on a thread of its own, and returns when all are done. When one throws, the others
 // are woken, and its fault is thrown here with its rank: a UserError stays one, all else becomes an Error. Faults that

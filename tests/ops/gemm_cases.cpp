@@ -203,6 +203,13 @@ void play(const GemmCase& c) {
 }
 
 constexpr std::array<std::pair<bool, bool>, 4> forms{{{false, false}, {false, true}, {true, false}, {true, true}}};
+constexpr std::pair<DType, DType> types[] = {{DType::f32, DType::f32},
+                                             {DType::bf16, DType::bf16},
+                                             {DType::bf16, DType::f32},
+                                             {DType::f16, DType::f16},
+                                             {DType::f16, DType::f32}};  // of the operands, of the result
+constexpr Extra extras[] = {
+    Extra::none, Extra::bias, Extra::residual, Extra::bias_and_residual, Extra::residual_is_out, Extra::accumulate};
 
 TEST(Gemm, EverySizeAroundTileBorders) {
   const std::int64_t sizes[] = {1, 2, 3, 5, 7, 8, 11, 12, 13, 16, 17, 23, 31, 32, 33, 47, 64, 65, 70};
@@ -217,13 +224,6 @@ TEST(Gemm, EverySizeAroundTileBorders) {
 }
 
 TEST(Gemm, StorageAndExtras) {
-  const std::pair<DType, DType> types[] = {{DType::f32, DType::f32},
-                                           {DType::bf16, DType::bf16},
-                                           {DType::bf16, DType::f32},
-                                           {DType::f16, DType::f16},
-                                           {DType::f16, DType::f32}};
-  const Extra extras[] = {
-      Extra::none, Extra::bias, Extra::residual, Extra::bias_and_residual, Extra::residual_is_out, Extra::accumulate};
   for (const auto& [in, out] : types)
     for (const auto& [trans_a, trans_b] : forms)
       for (const auto extra : extras)
@@ -245,13 +245,6 @@ TEST(Gemm, StorageAndExtras) {
 
 // Rows that begin at multiples of 16 bytes, as those of models do: on a GPU other kernels take them.
 TEST(Gemm, AlignedRows) {
-  const std::pair<DType, DType> types[] = {{DType::f32, DType::f32},
-                                           {DType::bf16, DType::bf16},
-                                           {DType::bf16, DType::f32},
-                                           {DType::f16, DType::f16},
-                                           {DType::f16, DType::f32}};
-  const Extra extras[] = {
-      Extra::none, Extra::bias, Extra::residual, Extra::bias_and_residual, Extra::residual_is_out, Extra::accumulate};
   for (const auto& [in, out] : types)
     for (const auto& [trans_a, trans_b] : forms)
       for (const auto extra : extras)

@@ -28,10 +28,10 @@ function(tera_mpi_test name program)
   endforeach()
 endfunction()
 
-tera_mpi_program(mpi_comm_test comm_body.cpp mpi_comm_test.cpp mpi_main.cpp ../support/count_allocations.cpp)
+tera_mpi_program(mpi_comm_test comm_body.cpp mpi_comm_test.cpp mpi_main.cpp ../support/rank_tests.cpp ../support/count_allocations.cpp)
 tera_mpi_test(MpiComm mpi_comm_test 1 2 3 4 8)
 
-tera_mpi_program(mpi_sweep_test mpi_sweep_test.cpp mpi_main.cpp sweep_body.cpp ../support/count_allocations.cpp)
+tera_mpi_program(mpi_sweep_test mpi_sweep_test.cpp mpi_main.cpp ../support/rank_tests.cpp sweep_body.cpp ../support/count_allocations.cpp)
 target_compile_definitions(mpi_sweep_test PRIVATE TERA_TEST_CONFIGS="${PROJECT_SOURCE_DIR}/configs/tests")
 tera_mpi_test(MpiSweep mpi_sweep_test 2 4 8)
 

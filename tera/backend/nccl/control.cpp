@@ -3,13 +3,12 @@
 #include "tera/backend/nccl/control.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <csignal>
 
 #include "tera/base/error.h"
+#include "tera/base/signals.h"
 #include "tera/comm/comm.h"
 
 namespace tera::nccl {
@@ -29,12 +28,7 @@ Control::Control(Links links, const ControlOptions& options, FunctionRef<void(st
     hub_ = std::make_unique<Hub>(std::move(links.of_hub), std::min(options.quiet, options.timeout));
   calls_.reserve(usual_groups);
   last_heard_ = last_look_ = Clock::now();
-  // Signals are for the thread that the program had before.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_undisturbed([this] { run(); });
 }
 
 Control::~Control() {

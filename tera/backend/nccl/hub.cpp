@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <pthread.h>
 
 #include <algorithm>
-#include <csignal>
 
 #include "tera/base/error.h"
+#include "tera/base/signals.h"
 
 namespace tera::nccl {
 namespace {
@@ -28,12 +27,7 @@ Hub::Hub(std::vector<Link> links, std::chrono::milliseconds quiet) : members_(li
     members_[rank].link = std::move(links[rank]);
     members_[rank].last_heard = Clock::now();
   }
-  // Signals are for the thread that the program had before.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_undisturbed([this] { run(); });
 }
 
 Hub::~Hub() {

@@ -17,26 +17,6 @@ class ProcessSeat final : public Seat {
   Join join_;
 };
 
-struct Outcome {
-  int status = 0;
-  std::string fault;  // this rank's own; empty: it has none
-};
-
-Outcome run_rank(Seat& seat, FunctionRef<void(Seat&)> body) {
-  try {
-    body(seat);
-    return {};
-  } catch (const UserError& error) {
-    return {.status = 2, .fault = error.what()};
-  } catch (const CommAborted&) {  // another rank tells
-    return {.status = 1, .fault = {}};
-  } catch (const std::exception& error) {
-    return {.status = 1, .fault = error.what()};
-  } catch (...) {
-    return {.status = 1, .fault = "an exception of unknown type"};
-  }
-}
-
 }  // namespace
 
 int run_process(const ProcessOptions& options, FunctionRef<void(Seat&)> body, FunctionRef<void(std::string_view)> tell,
@@ -45,7 +25,7 @@ int run_process(const ProcessOptions& options, FunctionRef<void(Seat&)> body, Fu
       meet({.meeting = options.meeting, .rank = options.rank, .size = options.size, .timeout = options.timeout});
   Control control(std::move(links), {.rank = options.rank, .size = options.size, .timeout = options.timeout}, tell);
   ProcessSeat seat(control, join);
-  Outcome outcome = run_rank(seat, body);
+  RankOutcome outcome = run_process_rank(seat, body);
   for (const std::string& line : control.leave(outcome.fault, outcome.status != 0))
     tell(fmt::format("rank {}: {}", options.rank, line));
   if (outcome.status == 0 && control.failed()) outcome.status = 1;
