@@ -84,12 +84,16 @@ void print_sample(const Options& options) {
     Backend backend = make_backend(task.setup.config.dist, {.local_rank = launch.local_rank});
     const std::unique_ptr<Comm> world = seat.join(*backend.ops);
     const std::int64_t length = std::ssize(task.prompt);
-    Generator generator(task.setup, backend,
-                        {.max_prompt = length, .max_tokens = length + task.generate.max_new_tokens}, world.get());
-    task.model.load(generator.params(), *backend.ops, task.setup.model, options.verified(seat.rank(), launch));
-    if (world) world->barrier();  // no rank goes on before all have verified what they read
+    std::unique_ptr<Generator> generator;
     std::vector<std::int32_t> tokens = task.prompt;
-    generator.generate(task.prompt, task.generate, [&](std::int32_t token) { tokens.push_back(token); });
+    tell_faults(*world, [&] {
+      generator = std::make_unique<Generator>(
+          task.setup, backend,
+          Generator::Room{.max_prompt = length, .max_tokens = length + task.generate.max_new_tokens}, world.get());
+      task.model.load(generator->params(), *backend.ops, task.setup.model, options.verified(seat.rank(), launch));
+      world->barrier();  // no rank goes on before all have verified what they read
+      generator->generate(task.prompt, task.generate, [&](std::int32_t token) { tokens.push_back(token); });
+    });
     if (seat.rank() != 0) return;
     const std::string sample = task.tokenizer->decode(tokens) + "\n";
     std::fwrite(sample.data(), 1, sample.size(), stdout);  // a sample may hold zero bytes

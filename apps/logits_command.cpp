@@ -74,16 +74,9 @@ Task make_task(const LogitsOptions& options, const Launch& launch) {
 }
 
 // The rank that has the logits writes them, a row at a time, without those of padding.
-void compute(const Task& task, Seat& seat, const std::string& output, const std::optional<VerifyShare>& verified,
-             int local_rank) {
-  Backend backend = make_backend(task.setup.config.dist, {.local_rank = local_rank});
-  const std::unique_ptr<Comm> world = seat.join(*backend.ops);
+void write_rows(const Task& task, Generator& generator, const std::string& output) {
   const auto batch = std::ssize(task.sequences), length = std::ssize(task.sequences.front());
   const ModelShape& model = task.setup.model;
-  Generator generator(task.setup, backend, {.max_prompt = length, .max_tokens = length, .every_row = true},
-                      world.get());
-  task.model.load(generator.params(), *backend.ops, model, verified);
-  if (world) world->barrier();  // no rank writes anything before all have verified what they read
   std::unique_ptr<SafetensorsWriter> writer;
   if (generator.has_logits()) make_parent_folder("--output", output);
   if (generator.has_logits())
@@ -96,6 +89,22 @@ void compute(const Task& task, Seat& seat, const std::string& output, const std:
                                                            static_cast<std::size_t>(model.vocab))));
   }
   if (writer) writer->finish();
+}
+
+void compute(const Task& task, Seat& seat, const std::string& output, const std::optional<VerifyShare>& verified,
+             int local_rank) {
+  Backend backend = make_backend(task.setup.config.dist, {.local_rank = local_rank});
+  const std::unique_ptr<Comm> world = seat.join(*backend.ops);
+  std::unique_ptr<Generator> generator;
+  tell_faults(*world, [&] {
+    const auto length = std::ssize(task.sequences.front());
+    generator = std::make_unique<Generator>(
+        task.setup, backend, Generator::Room{.max_prompt = length, .max_tokens = length, .every_row = true},
+        world.get());
+    task.model.load(generator->params(), *backend.ops, task.setup.model, verified);
+    world->barrier();  // no rank writes anything before all have verified what they read
+    write_rows(task, *generator, output);
+  });
 }
 
 void write_logits(const LogitsOptions& options) {

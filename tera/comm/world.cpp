@@ -81,6 +81,20 @@ void run_threads(int ranks, const ThreadCommOptions& options, FunctionRef<void(S
   if (const auto first = hub.failure()) throw_faults(outcomes, *first);
 }
 
+void tell_faults(Comm& world, FunctionRef<void()> work) {
+  try {
+    work();
+  } catch (const CommAborted&) {  // another rank tells
+    throw;
+  } catch (const std::exception& error) {
+    world.abort(error.what());
+    throw;
+  } catch (...) {
+    world.abort("an exception of unknown type");
+    throw;
+  }
+}
+
 RankOutcome run_process_rank(Seat& seat, FunctionRef<void(Seat&)> body) {
   try {
     body(seat);

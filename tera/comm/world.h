@@ -26,6 +26,11 @@ struct RankOutcome {
 };
 RankOutcome run_process_rank(Seat& seat, FunctionRef<void(Seat&)> body);
 
+// For what a rank does once it has joined: a fault is told to all ranks where it leaves `work`, before anything that
+// was made outside of it is destroyed. That may take long or wait for the others: memory of a GPU is given back when
+// calls under way have ended, and these wait for ranks that have not heard yet.
+void tell_faults(Comm& world, FunctionRef<void()> work);
+
 // Runs body once for each rank, each on a thread of its own, and returns when all are done. When one throws, the others
 // are woken, and its fault is thrown here with its rank: a UserError stays one, all else becomes an Error. Faults that
 // only follow from it are not told; others are, below it.

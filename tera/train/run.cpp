@@ -142,21 +142,30 @@ class RunOfRank {
         "{} processes were started, but {} found each other: started by another MPI than the one that tera was "
         "built with (tera doctor names it)",
         launch.world, world_->size());
-    if (first_) check_shared_memory(setup, launch, backend_);
+    tell_faults(*world_, [&] { prepare(launch); });
+  }
+
+  void run(StopRequest& stop) {
+    tell_faults(*world_, [&] { train(stop); });
+  }
+
+ private:
+  void prepare(const Launch& launch) {
+    if (first_) check_shared_memory(setup_, launch, backend_);
     if (world_->size() > 1) {
-      agree(*world_, *backend_.ops, *backend_.device, "the configuration", config_hash(setup));
+      agree(*world_, *backend_.ops, *backend_.device, "the configuration", config_hash(setup_));
       agree(*world_, *backend_.ops, *backend_.device, "the checkpoint to start from", hash_of(start_));
     }
-    DataSource data = make_data_source(setup);
+    DataSource data = make_data_source(setup_);
     data_summary_ = data.summary;
     data_warnings_ = data.warnings;
-    trainer_ = std::make_unique<Trainer>(setup, backend_, std::move(data), log_, world_.get(), start_.progress);
+    trainer_ = std::make_unique<Trainer>(setup_, backend_, std::move(data), log_, world_.get(), start_.progress);
     load_weights_to_start_from();
     planned_bytes_ = gather_numbers(*world_, *backend_.ops, *backend_.device,
                                     static_cast<std::int64_t>(trainer_->step().memory().total()));
   }
 
-  void run(StopRequest& stop) {
+  void train(StopRequest& stop) {
     if (first_) open_folders();
     try {
       open_saver();
@@ -169,7 +178,6 @@ class RunOfRank {
     if (first_) draw_losses(setup_.run_dir, setup_, log_);
   }
 
- private:
   // First the lock of checkpoint.save: a run that may not start leaves the files of the one that holds it alone.
   void open_folders() {
     const std::string& save = setup_.config.checkpoint.save;

@@ -10,6 +10,7 @@
 
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/nccl/run_process.h"
+#include "tests/parallel/stub_comm.h"
 
 namespace tera::test {
 namespace {
@@ -45,12 +46,40 @@ void long_work(Rank& r) {  // longer than anything is waited for, but nobody wai
   r.meet();
 }
 
+// A rank that takes long to end after its fault, as one does that waits for files or for a GPU: the others hear of it
+// at once, and so does the user.
+void slow_to_end(Rank& r) {
+  struct Slow {
+    ~Slow() { std::this_thread::sleep_for(6s); }
+  };
+  struct Telling final : StubComm {
+    explicit Telling(Control& c) : StubComm(c.rank(), c.size()), control(c) {}
+    void abort(std::string_view reason) noexcept override { control.abort(reason); }
+    Control& control;
+  } world(r.control);
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    const auto slow = r.rank == 1 ? std::make_unique<Slow>() : nullptr;
+    tell_faults(world, [&] {
+      r.meet();
+      require(r.rank != 1, "the disk is full");
+      r.meet();
+    });
+  } catch (const CommError& error) {
+    const std::chrono::duration<double> after = std::chrono::steady_clock::now() - begin;
+    fmt::print("{} heard {} 1.5 s: {}\n", r.rank, after < 1500ms ? "within" : "after", error.what());
+    std::fflush(nullptr);
+    throw;
+  }
+}
+
 bool fail_in(const std::string& way, Rank& r) {
   if (way == "killed") signals(r, 1, SIGKILL);
   if (way == "hub_killed") signals(r, 0, SIGKILL);
   if (way == "stopped") signals(r, 2, SIGSTOP);
   if (way == "hub_stopped") signals(r, 0, SIGSTOP);
   if (way == "mistake") throw UserError("train.seed=x: not a number");
+  if (way == "slow_to_end") slow_to_end(r);
   if (way == "stuck") return stuck(r), true;
   if (way == "long_work") return long_work(r), true;
   return false;

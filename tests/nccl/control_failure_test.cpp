@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <memory>
+#include <thread>
 
 #include "tests/support/start_ranks.h"
 #include "tests/support/temp_folder.h"
@@ -79,6 +80,20 @@ TEST_F(ControlFailure, AMistakeOfTheUser) {
   const RankProcesses& job = run(3, "mistake");
   expect_told(job, "told by rank 0: train.seed=x: not a number");
   for (int rank : {0, 1, 2}) EXPECT_EQ(job.status(rank), 2) << job.all_output();
+}
+
+TEST_F(ControlFailure, ARankThatIsSlowToEnd) {
+  RankProcesses& job = run(3, "slow_to_end", {1});
+  EXPECT_EQ(job.status(1), -1) << "it is not slow";
+  std::this_thread::sleep_for(500ms);  // it tells what it has to tell when the others have ended
+  expect_told(job, "told by rank 1: the disk is full");
+  EXPECT_TRUE(job.wait(10s)) << job.all_output();
+  expect_told(job, "told by rank 1: the disk is full");
+  for (int rank : {0, 2}) {
+    EXPECT_NE(job.output(rank).find("heard within 1.5 s: world: barrier"), std::string::npos) << job.all_output();
+    EXPECT_NE(job.output(rank).find("rank 1 failed: the disk is full"), std::string::npos) << job.all_output();
+  }
+  for (int rank : {0, 1, 2}) EXPECT_EQ(job.status(rank), 1) << job.all_output();
 }
 
 TEST_F(ControlFailure, LongWorkIsNoFailure) {

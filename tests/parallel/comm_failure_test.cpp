@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "tera/backend/cpu/cpu_ops.h"
@@ -182,6 +184,36 @@ TEST(CommFailure, AbortWithoutAnException) {
   });
   EXPECT_EQ(run.thrown, "rank 0: stopped by hand");
   expect_words(run.messages[1], {"world: barrier on rank 1 ended because rank 0 failed: stopped by hand"});
+}
+
+// The others hear of a fault before what the rank holds goes away.
+TEST(CommFailure, AFaultIsToldBeforeTheRankUnwinds) {
+  std::atomic<bool> heard{false}, in_time{false};
+  struct Waits {
+    Waits(std::atomic<bool>& h, std::atomic<bool>& t) : heard(h), in_time(t) {}
+    ~Waits() {
+      for (int i = 0; i < 5000 && !heard; ++i) std::this_thread::sleep_for(1ms);
+      in_time = heard.load();
+    }
+    std::atomic<bool>&heard, &in_time;
+  };
+  const FailedRun run = run_failing(2, patient, [&](Rank& r) {
+    std::optional<Waits> waits;
+    if (r.rank == 1) waits.emplace(heard, in_time);
+    try {
+      tell_faults(*r.world, [&] {
+        r.world->barrier();
+        if (r.rank == 1) throw Error("the disk is full");
+        r.world->barrier();
+      });
+    } catch (const CommAborted&) {
+      heard = true;
+      throw;
+    }
+  });
+  EXPECT_TRUE(in_time);
+  EXPECT_EQ(run.thrown, "rank 1: the disk is full");
+  expect_words(run.messages[0], {"rank 1 failed: the disk is full"});
 }
 
 TEST(RunThreads, KeepsTheKindOfAFaultAndTellsIndependentOnes) {

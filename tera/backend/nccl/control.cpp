@@ -196,12 +196,15 @@ void Control::throw_failure(std::string_view group, const Call& call) {
   throw CommAborted(message);
 }
 
-void Control::abort(std::string_view reason) noexcept {
+void Control::abort(std::string_view reason) noexcept { fail_with(reason, /*unwinds=*/true); }
+
+void Control::fail_with(std::string_view reason, bool unwinds) noexcept {
   const std::string_view some = reason.substr(0, most_reason);
   {
     const std::lock_guard lock(mutex_);
     if (!own_fault_.empty()) return;  // the first counts
     own_fault_ = some;
+    unwinds_ = unwinds;
     if (!failed_) {
       failure_ = {.rank = rank(), .lost = false, .reason = own_fault_};
       failed_at_ = Clock::now();
@@ -214,7 +217,7 @@ void Control::abort(std::string_view reason) noexcept {
 }
 
 void Control::give_up(const std::string& message) {
-  abort(message);
+  fail_with(message, /*unwinds=*/false);
   throw CommError(message);
 }
 
@@ -229,10 +232,14 @@ std::vector<std::string> Control::leave(const std::string& fault, bool work_fail
   post(FrameKind::bye, bye);
   sleep_until(Clock::time_point::max(), [&] { return ended_; });
   const std::lock_guard lock(mutex_);
+  return lines_of(to_tell_);
+}
+
+std::vector<std::string> Control::lines_of(const std::string& text) {
   std::vector<std::string> lines;
-  for (std::size_t begin = 0; begin < to_tell_.size();) {
-    const std::size_t end = std::min(to_tell_.find('\n', begin), to_tell_.size());
-    lines.push_back(to_tell_.substr(begin, end - begin));
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
     begin = end + 1;
   }
   return lines;

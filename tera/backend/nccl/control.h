@@ -30,7 +30,9 @@ struct ControlOptions {
   // After a failure: a rank that does not leave within this is stuck in a call that nobody can end, and its process
   // ends with it.
   std::chrono::milliseconds grace{5'000};
-  bool lost_is_an_error = false;  // who was lost is told by the first rank's exception, not by leave()
+  // The same for a rank that has told its own fault: it gives back memory, or waits for files that it writes.
+  std::chrono::milliseconds time_to_unwind{60'000};
+  bool lost_is_an_error = false;  // who was lost is told by the first rank's exception, and faults by somebody else
 };
 
 // A group as its members know it.
@@ -47,7 +49,7 @@ struct ControlGroup {
 
 class Control {
  public:
-  // `tell` gets what this rank has to tell when its process is ended because it is stuck; else leave() returns it.
+  // What this rank has to tell is returned by leave(), or told by `tell` where the rank is long in leaving.
   Control(Links links, const ControlOptions& options, FunctionRef<void(std::string_view)> tell);
   ~Control();  // after leave
   Control(const Control&) = delete;
@@ -72,7 +74,7 @@ class Control {
   // Whether the news of a failure come within this time.
   bool wait_for_failure(std::chrono::milliseconds time);
   [[noreturn]] void throw_failure(std::string_view group, const Call& call);
-  // This rank has failed: tells all.
+  // This rank has failed, and ends: tells all.
   void abort(std::string_view reason) noexcept;
   [[noreturn]] void give_up(const std::string& message);
   // "rank 3 did not come (...)", of those that a call waits for, whose number among the collectives of the group this
@@ -101,6 +103,8 @@ class Control {
   void post(FrameKind kind, const Packer& payload);
   template <class Done>
   bool sleep_until(Clock::time_point deadline, const Done& done);
+  static std::vector<std::string> lines_of(const std::string& text);
+  void fail_with(std::string_view reason, bool unwinds) noexcept;
   std::string ask(std::uint64_t group, std::uint64_t number, bool gathers, std::span<const int> ranks);
   [[noreturn]] void give_up_gathering(const ControlGroup& group, const Call& call);
 
@@ -112,6 +116,8 @@ class Control {
   void beat();
   void look_for_the_hub();
   void lose_hub(const std::string& reason);
+  void tell(const std::string& lines) const;
+  void tell_for_the_rank();
   void end_if_stuck();
   void wake_thread();
 
@@ -128,10 +134,11 @@ class Control {
   Failure failure_;
   Clock::time_point failed_at_{};
   std::string own_fault_;
+  bool unwinds_ = false;  // after its own fault
   Awaited awaited_;
   std::optional<std::string> answer_;
   bool has_left_ = false, ended_ = false, quit_ = false;
-  std::string to_tell_;
+  std::string to_tell_;  // lines, as the hub says; empty when they are told
   Clock::time_point last_heard_{}, last_beat_{}, last_look_{};
 
   std::mutex doing_mutex_;

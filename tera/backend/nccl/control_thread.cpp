@@ -32,6 +32,7 @@ void Control::run() {
       if (!ended_) look_for_the_hub();
     }
     news_.notify_all();
+    tell_for_the_rank();
     end_if_stuck();
   }
 }
@@ -143,20 +144,32 @@ void Control::lose_hub(const std::string& reason) {
   ended_ = true;
 }
 
+// A rank that is long in leaving does not keep what is wrong to itself.
+void Control::tell_for_the_rank() {
+  std::string lines;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failed_ || !ended_ || has_left_ || options_.lost_is_an_error) return;
+    lines.swap(to_tell_);
+  }
+  tell(lines);
+}
+
 void Control::end_if_stuck() {
   std::string lines;
   {
     const std::lock_guard lock(mutex_);
-    if (!failed_ || !ended_ || has_left_ || Clock::now() < failed_at_ + options_.grace) return;
+    const auto grace = unwinds_ ? options_.time_to_unwind : options_.grace;
+    if (!failed_ || !ended_ || has_left_ || Clock::now() < failed_at_ + grace) return;
     lines = to_tell_;
   }
-  for (std::size_t begin = 0; begin < lines.size();) {
-    const std::size_t end = std::min(lines.find('\n', begin), lines.size());
-    tell_(fmt::format("rank {}: {}", rank(), lines.substr(begin, end - begin)));
-    begin = end + 1;
-  }
+  tell(lines);
   std::fflush(nullptr);
   std::_Exit(1);
+}
+
+void Control::tell(const std::string& lines) const {
+  for (const std::string& line : lines_of(lines)) tell_(fmt::format("rank {}: {}", rank(), line));
 }
 
 }  // namespace tera::nccl

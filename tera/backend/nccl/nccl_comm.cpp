@@ -50,9 +50,9 @@ class NcclComm final : public Comm, public Timeline, public cuda::EventSource {
   int rank() const override { return group_.rank; }
   int size() const override { return group_.size(); }
   std::string_view name() const override { return group_.name; }
-  void barrier() override { world_->control().gather(group_, {.kind = CallKind::barrier}, {}, {}); }
+  void barrier() override;
   std::unique_ptr<Comm> split(int color, int key, std::string name) override;
-  void abort(std::string_view reason) noexcept override { world_->control().abort(reason); }
+  void abort(std::string_view reason) noexcept override;
 
   void finish(std::uint64_t id) override { world_->wait(*channel_, id); }
   cudaEvent_t event_of(std::uint64_t id) const override { return channel_->event_of(id); }
@@ -89,6 +89,21 @@ NcclComm::~NcclComm() {
       world_->wait(*channel_, channel_->calls());
   } catch (const std::exception&) {  // has been told to all
     world_->abort_all();
+  }
+}
+
+// The rank's memory goes away after this, and giving it back waits for calls that the others do not make any more.
+void NcclComm::abort(std::string_view reason) noexcept {
+  world_->control().abort(reason);
+  world_->abort_all();
+}
+
+void NcclComm::barrier() {
+  try {
+    world_->control().gather(group_, {.kind = CallKind::barrier}, {}, {});
+  } catch (const CommError&) {
+    world_->abort_all();
+    throw;
   }
 }
 
