@@ -34,6 +34,13 @@ void signals(Rank& r, int who, int signal) {
   for (;;) r.meet();
 }
 
+// Rank 0 is stopped while all others are in calls that nobody can end.
+void hub_stopped_and_stuck(Rank& r) {
+  r.meet();
+  if (r.rank == 0) raise(SIGSTOP);
+  std::this_thread::sleep_for(1h);
+}
+
 void stuck(Rank& r) {  // the others wait for a rank that nothing can end but its process
   r.meet();
   if (r.rank == 1) std::this_thread::sleep_for(1h);
@@ -80,6 +87,7 @@ bool fail_in(const std::string& way, Rank& r) {
   if (way == "hub_stopped") signals(r, 0, SIGSTOP);
   if (way == "mistake") throw UserError("train.seed=x: not a number");
   if (way == "slow_to_end") slow_to_end(r);
+  if (way == "hub_stopped_usual") hub_stopped_and_stuck(r);
   if (way == "stuck") return stuck(r), true;
   if (way == "long_work") return long_work(r), true;
   return false;
@@ -88,10 +96,11 @@ bool fail_in(const std::string& way, Rank& r) {
 int number(const char* name) { return std::atoi(std::getenv(name)); }
 
 int run(const std::string& way) {
+  const nccl::ProcessOptions usual;  // how long everything may take
   const nccl::ProcessOptions options{.meeting = {.host = std::getenv("MASTER_ADDR"), .port = number("MASTER_PORT")},
                                      .rank = number("RANK"),
                                      .size = number("WORLD_SIZE"),
-                                     .timeout = 2s,
+                                     .timeout = way.ends_with("_usual") ? usual.timeout : 2s,
                                      .machine = {}};
   bool known = true;
   Control* control = nullptr;

@@ -69,6 +69,15 @@ TEST_F(ControlFailure, AStoppedRankZero) {
   EXPECT_EQ(job.status(0), 1);
 }
 
+// With the timeout that runs have when nothing is said of it, and nobody who can throw.
+TEST_F(ControlFailure, AStoppedRankZeroEndsStuckRanksWithin15Seconds) {
+  const RankProcesses& job = run(3, "hub_stopped_usual", {0});
+  for (int rank : {1, 2}) {
+    EXPECT_EQ(job.status(rank), 1);
+    EXPECT_NE(job.output(rank).find("rank 0 has not answered for 10 s"), std::string::npos) << job.all_output();
+  }
+}
+
 TEST_F(ControlFailure, ARankThatIsStuck) {
   const RankProcesses& job = run(3, "stuck");
   const std::string text = job.all_output();

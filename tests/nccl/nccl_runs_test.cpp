@@ -70,10 +70,8 @@ class NcclRuns : public testing::Test {
     ASSERT_EQ(outcome.status, 0) << outcome.output;
   }
   // Trains on four ranks until all are at it, and sends one of them a signal.
-  std::unique_ptr<RankProcesses> train_and_signal(int rank, int signal) const {
-    auto processes = start(
-        4, "endless", tp2 + pp2 + Words{"dist.timeout_seconds=8", "train.train_iters=1000000", "train.eval_iters=0"});
-    const fs::path metrics = folder_ / "endless/metrics.jsonl";
+  std::unique_ptr<RankProcesses> train_and_signal(int rank, int signal, const Words& more = {}) const {
+    auto processes = start(4, "endless", tp2 + pp2 + Words{"train.train_iters=1000000", "train.eval_iters=0"} + more);
     for (int i = 0; i < 1200 && column(folder_ / "endless", "loss").empty(); ++i) std::this_thread::sleep_for(50ms);
     EXPECT_FALSE(column(folder_ / "endless", "loss").empty()) << processes->all_output();
     processes->send_signal(rank, signal);
@@ -126,6 +124,22 @@ TEST_F(NcclRuns, AStoppedRankEndsTheJob) {
   EXPECT_TRUE(job->wait(15s, {1})) << job->all_output();
   EXPECT_NE(job->output(0).find("rank 1 has not answered for 8 s"), std::string::npos) << job->all_output();
   for (int rank : {0, 2, 3}) EXPECT_EQ(job->status(rank), 1) << job->all_output();
+}
+
+TEST_F(NcclRuns, AStoppedRankZeroEndsTheJob) {
+  const auto job = train_and_signal(0, SIGSTOP);
+  EXPECT_TRUE(job->wait(15s, {0})) << job->all_output();
+  for (int rank : {1, 2, 3}) {
+    EXPECT_EQ(job->status(rank), 1) << job->all_output();
+    EXPECT_NE(job->output(rank).find("rank 0 has not answered for 10 s"), std::string::npos) << job->all_output();
+  }
+}
+
+// Where nobody waits so long, it is sooner.
+TEST_F(NcclRuns, AStoppedRankEndsTheJobWithinTheTimeout) {
+  const auto job = train_and_signal(1, SIGSTOP, {"dist.timeout_seconds=4"});
+  EXPECT_TRUE(job->wait(10s, {1})) << job->all_output();
+  EXPECT_NE(job->output(0).find("rank 1 has not answered for 4 s"), std::string::npos) << job->all_output();
 }
 
 TEST_F(NcclRuns, AKilledRankZeroEndsTheJob) {

@@ -25,11 +25,12 @@ namespace tera::nccl {
 struct ControlOptions {
   int rank = 0, size = 1;
   std::chrono::milliseconds timeout{600'000};  // of every wait
-  // A rank whose thread says nothing for so long is stopped or unreachable; no longer than the timeout.
-  std::chrono::milliseconds quiet{10'000};
+  // A rank whose thread says nothing for so long is stopped or unreachable; no longer than the timeout. The hub itself
+  // is given a quarter more.
+  std::chrono::milliseconds quiet{8'000};
   // After a failure: a rank that does not leave within this is stuck in a call that nobody can end, and its process
-  // ends with it.
-  std::chrono::milliseconds grace{5'000};
+  // ends with it. Quiet and grace together: whoever is stopped, all others have ended within 15 s.
+  std::chrono::milliseconds grace{3'000};
   // The same for a rank that has told its own fault: it gives back memory, or waits for files that it writes.
   std::chrono::milliseconds time_to_unwind{60'000};
   bool lost_is_an_error = false;  // who was lost is told by the first rank's exception, and faults by somebody else
