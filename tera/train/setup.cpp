@@ -56,19 +56,21 @@ nccl::ProcessOptions process_options(const ProcessPlace& place) {
 // A rank under MPI: with a GPU it talks by NCCL, and MPI only tells the ranks where they meet.
 class MpiSeat final : public Seat {
  public:
-  MpiSeat(Seat& seat, const nccl::ProcessOptions& options) : seat_(seat), options_(options) {}
+  MpiSeat(Seat& seat, const nccl::ProcessOptions& options, FunctionRef<void(std::string_view)> tell)
+      : seat_(seat), options_(options), tell_(tell) {}
   int rank() const override { return seat_.rank(); }
   int size() const override { return seat_.size(); }
   std::unique_ptr<Comm> join(Ops& ops) override {
     if (!ops.traits().asynchronous || !nccl::built_in()) return seat_.join(ops);
     host_ops_ = std::make_unique<cpu::CpuOps>(1, cpu::best_isa());
     host_ = seat_.join(*host_ops_);
-    return nccl::join_over(*host_, *host_ops_, ops, options_);
+    return nccl::join_over(*host_, *host_ops_, ops, options_, tell_);
   }
 
  private:
   Seat& seat_;
   const nccl::ProcessOptions& options_;
+  FunctionRef<void(std::string_view)> tell_;
   std::unique_ptr<Ops> host_ops_;
   std::unique_ptr<Comm> host_;
 };
@@ -102,7 +104,7 @@ void run_under_mpi(const ProcessPlace& place, FunctionRef<void(Seat&)> body, Fun
   cpu::CpuOps combiner(1, cpu::best_isa());
   const nccl::ProcessOptions options = process_options(place);
   const auto with_gpus = [&](Seat& seat) {
-    MpiSeat either(seat, options);
+    MpiSeat either(seat, options, tell);
     body(either);
   };
   if (const int status = mpi::run_process({.timeout = options.timeout}, combiner, with_gpus, tell))

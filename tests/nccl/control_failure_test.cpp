@@ -82,6 +82,10 @@ TEST_F(ControlFailure, ARankThatIsStuck) {
   const RankProcesses& job = run(3, "stuck");
   const std::string text = job.all_output();
   EXPECT_NE(text.find("waited 2 s: rank 1 did not come"), std::string::npos) << text;
+  EXPECT_NE(job.output(1).find("told by rank 1: its process is ended, as it does not end by itself (rank 1 last did "
+                               "barrier of world, its call 1) since rank "),
+            std::string::npos)
+      << text;
   for (int rank : {0, 1, 2}) EXPECT_EQ(job.status(rank), 1) << text;
 }
 

@@ -179,6 +179,22 @@ TEST_F(NcclRuns, UnderMpirun) {
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   expect_like_alone("mpi");
 }
+
+// One of two stops itself when it has trained for a while; the other cannot go on, and says for whom it waited.
+TEST_F(NcclRuns, AStoppedRankUnderMpirunIsNamed) {
+  std::string words;
+  for (const std::string& word : train("mpi", tp2 + Words{"train.train_iters=1000000", "train.eval_iters=0"}))
+    words += word + " ";
+  const std::string metrics = (folder_ / "mpi/metrics.jsonl").string();
+  const Outcome outcome =
+      run_shell(fmt::format("NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 timeout -k 1 100 {} -n 2 sh -c "
+                            "'if [ $OMPI_COMM_WORLD_RANK = 1 ]; then me=$$; "
+                            "(until grep -q loss \"{}\" 2>/dev/null; do sleep 0.1; done; kill -STOP $me) & fi; "
+                            "NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec \"{}\" {}'",
+                            TERA_MPIRUN, metrics, TERA_PROGRAM, words));
+  EXPECT_NE(outcome.status, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("rank 1 has not answered for 8 s"), std::string::npos) << outcome.output;
+}
 #endif
 
 }  // namespace

@@ -120,6 +120,7 @@ class Control {
   void tell(const std::string& lines) const;
   void tell_for_the_rank();
   void end_if_stuck();
+  std::string why_it_is_ended();
   void wake_thread();
 
   const ControlOptions options_;

@@ -162,10 +162,21 @@ void Control::end_if_stuck() {
     const auto grace = unwinds_ ? options_.time_to_unwind : options_.grace;
     if (!failed_ || !ended_ || has_left_ || Clock::now() < failed_at_ + grace) return;
     lines = to_tell_;
+    if (own_fault_.empty()) lines += (lines.empty() ? "" : "\n") + why_it_is_ended();
   }
   tell(lines);
   std::fflush(nullptr);
   std::_Exit(1);
+}
+
+// Who started the ranks may see this process end first, and the others' words may be lost with the job.
+std::string Control::why_it_is_ended() {
+  const std::string why =
+      failure_.lost ? failure_.reason : fmt::format("rank {} failed: {}", failure_.rank, failure_.reason);
+  const std::lock_guard lock(doing_mutex_);
+  doing_.rank = rank();
+  doing_.group = doing_group_;
+  return fmt::format("its process is ended, as it does not end by itself ({}) since {}", to_string(doing_), why);
 }
 
 void Control::tell(const std::string& lines) const {

@@ -39,11 +39,12 @@ std::vector<T> gather_over(Comm& host, Ops& host_ops, const T& own) {
   return all;
 }
 
-// A Comm with the control plane that it needs; faults are told by MPI's side.
+// A Comm with the control plane that it needs; faults are told by MPI's side, but for those of a rank that is stuck.
 class OwningComm final : public Comm {
  public:
-  OwningComm(Links links, const ControlOptions& options, Ops& ops, const std::string& machine)
-      : control_(std::move(links), options, nobody), inner_(make_nccl_comm(control_, ops, machine)) {}
+  OwningComm(Links links, const ControlOptions& options, FunctionRef<void(std::string_view)> tell, Ops& ops,
+             const std::string& machine)
+      : control_(std::move(links), options, tell), inner_(make_nccl_comm(control_, ops, machine)) {}
   ~OwningComm() override {
     const bool failing = std::uncaught_exceptions() > 0;
     if (failing) control_.abort("for a reason that it tells itself");
@@ -81,7 +82,6 @@ class OwningComm final : public Comm {
     return inner_->exchange(transfers, after);
   }
 
-  static constexpr auto nobody = [](std::string_view) {};
   Control control_;
   std::unique_ptr<Comm> inner_;
 };
@@ -96,7 +96,8 @@ int run_process(const ProcessOptions& options, FunctionRef<void(Seat&)> body,
                      [&](Control& control, Ops& ops) { return join_on_gpu(control, ops, options.machine); });
 }
 
-std::unique_ptr<Comm> join_over(Comm& host, Ops& host_ops, Ops& ops, const ProcessOptions& options) {
+std::unique_ptr<Comm> join_over(Comm& host, Ops& host_ops, Ops& ops, const ProcessOptions& options,
+                                FunctionRef<void(std::string_view)> tell) {
   Invitation own;
   require(::gethostname(own.host.data(), own.host.size() - 1) == 0, "this machine has no name");
   std::optional<Listener> listener;
@@ -116,7 +117,7 @@ std::unique_ptr<Comm> join_over(Comm& host, Ops& host_ops, Ops& ops, const Proce
                      std::move(listener));
   ControlOptions control{.rank = host.rank(), .size = host.size(), .timeout = options.timeout};
   control.lost_is_an_error = true;  // MPI tells faults
-  return std::make_unique<OwningComm>(std::move(links), control, ops, options.machine);
+  return std::make_unique<OwningComm>(std::move(links), control, tell, ops, options.machine);
 }
 
 }  // namespace tera::nccl

@@ -29,7 +29,9 @@ bool built_in();
 int run_process(const ProcessOptions& options, FunctionRef<void(Seat&)> body, FunctionRef<void(std::string_view)> tell);
 
 // The world over NCCL for ranks that have met over MPI: `host` moves memory of the host, by `host_ops`. All of them
-// call it; the Comm lives no longer than these.
-std::unique_ptr<Comm> join_over(Comm& host, Ops& host_ops, Ops& ops, const ProcessOptions& options);
+// call it; the Comm lives no longer than these. `tell` gets what a rank has to tell whose process is ended because it
+// is stuck; all else is thrown.
+std::unique_ptr<Comm> join_over(Comm& host, Ops& host_ops, Ops& ops, const ProcessOptions& options,
+                                FunctionRef<void(std::string_view)> tell);
 
 }  // namespace tera::nccl

@@ -20,6 +20,8 @@ bool built_in() { return false; }
 
 int run_process(const ProcessOptions&, FunctionRef<void(Seat&)>, FunctionRef<void(std::string_view)>) { refuse(); }
 
-std::unique_ptr<Comm> join_over(Comm&, Ops&, Ops&, const ProcessOptions&) { refuse(); }
+std::unique_ptr<Comm> join_over(Comm&, Ops&, Ops&, const ProcessOptions&, FunctionRef<void(std::string_view)>) {
+  refuse();
+}
 
 }  // namespace tera::nccl
