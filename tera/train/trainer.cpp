@@ -13,6 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::int64_t most_overflows_at_floor = 50;  // in a row, each with other data
+
 double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
@@ -208,6 +210,7 @@ void Trainer::note_scaling(const TrainingStep::Result& result, std::int64_t samp
   last_scale_ = result.scaling.scale;
   metrics.loss_scale = result.scaling.scale;
   metrics.skipped = last_skipped_;
+  overflows_at_floor_ = at_floor && last_skipped_ ? overflows_at_floor_ + 1 : 0;
   if (!last_skipped_) return;
   ++overflows_;
   skipped_ += samples;
@@ -217,9 +220,18 @@ void Trainer::note_scaling(const TrainingStep::Result& result, std::int64_t samp
             metrics.step, rule.min_scale);
 }
 
-// A loss scale that follows the gradients is there for steps whose gradients are not finite.
+// A loss scale that follows the gradients is there for steps whose gradients are not finite; but where it cannot follow
+// them any more, and no step changes anything, the run is as lost as without one.
 void Trainer::check_finite(const StepMetrics& metrics) const {
-  if (metrics.skipped && step_.scaler()->rule().dynamic) return;
+  if (metrics.skipped && step_.scaler()->rule().dynamic) {
+    require_user(overflows_at_floor_ < most_overflows_at_floor,
+                 "step {}: the gradients have overflowed fp16 for {} steps in a row at the smallest loss scale, {} "
+                 "(mixed_precision.min_loss_scale), and nothing was trained meanwhile; a lower optimizer.lr from an "
+                 "earlier checkpoint, a smaller mixed_precision.min_loss_scale, or mixed_precision.precision=bf16 may "
+                 "help",
+                 metrics.step, overflows_at_floor_, step_.scaler()->rule().min_scale);
+    return;
+  }
   if (metrics.skipped)
     fail_user(
         "step {}: the gradients overflow fp16 with mixed_precision.loss_scale={}; a smaller one, or 0 for one that "

@@ -101,6 +101,7 @@ class Trainer {
   bool last_skipped_ = false;
   double last_scale_ = 0;
   std::int64_t overflows_ = 0;
+  std::int64_t overflows_at_floor_ = 0;  // in a row, at the smallest scale
   bool told_of_floor_ = false;
 
   // On a device that runs behind the host, a step is reported when the next one is enqueued.

@@ -216,6 +216,21 @@ TEST_F(Fp16Program, TellsWhatItSkips) {
   EXPECT_EQ(low.output.find(told), low.output.rfind(told)) << low.output;
 }
 
+// A scale that may not fall below one at which everything overflows: the run ends.
+TEST_F(Fp16Program, OverflowsForEverEndTheRun) {
+  const std::string endless =
+      "mixed_precision.precision=fp16 mixed_precision.min_loss_scale=4294967296 train.eval_iters=0 train.train_iters=";
+  const Outcome enough = train("tiny", "a", endless + "50");  // of the first step nobody knows that it was at the floor
+  EXPECT_EQ(enough.status, 0) << enough.output;
+  for (const char* ranks : {"", " --ranks 2"}) {
+    const Outcome outcome = train("tiny", "b", endless + "1000" + ranks);
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    const std::string told = "step 51: the gradients have overflowed fp16 for 50 steps in a row at the smallest loss";
+    EXPECT_NE(outcome.output.find(told), std::string::npos) << outcome.output;
+    EXPECT_EQ(outcome.output.find(told), outcome.output.rfind(told)) << outcome.output;
+  }
+}
+
 // From one precision to another: the scale begins anew where there was none.
 TEST_F(Fp16Program, ChangesOfPrecision) {
   const std::string half = "mixed_precision.precision=fp16 mixed_precision.initial_loss_scale=2048 ",
