@@ -9,6 +9,7 @@
 #include "tera/base/error.h"
 #include "tera/base/file.h"
 #include "tera/base/hash.h"
+#include "tera/base/machine.h"
 #include "tera/base/signals.h"
 #include "tera/base/utf8.h"
 #include "tera/checkpoint/hf_folder.h"
@@ -21,8 +22,8 @@
 #include "tera/train/plan_table.h"
 #include "tera/train/resume.h"
 #include "tera/train/save.h"
+#include "tera/train/shared_memory.h"
 #include "tera/train/trainer.h"
-#include "tera/train/world_plan.h"
 
 namespace tera {
 namespace {
@@ -88,21 +89,6 @@ std::string describe_layout(const Setup& setup) {
   return text;
 }
 
-// Ranks on one machine share its memory, and each sees only its own plan. Elsewhere memory that was taken is seen gone.
-void check_shared_memory(const Setup& setup, const Launch& launch, const Backend& backend) {
-  if (launch.local < 2 || launch.local != launch.world || !backend.device->is_host()) return;
-  const WorldPlan plan = plan_world(setup, *backend.rules);
-  const double ranks_of_stage = launch.world / setup.parallel.mesh.pp;
-  const std::size_t available = backend.device->available();
-  double total = 0;  // may be more than can be addressed
-  for (const StageRehearsal& stage : plan.stages)
-    total +=
-        (static_cast<double>(stage.memory.total()) + static_cast<double>(stage.memory.host_bytes())) * ranks_of_stage;
-  if (total > static_cast<double>(available))
-    fail_user("the plans of the {} ranks need {:.2f} GiB together, and this machine has {} left; fewer --ranks, {}",
-              launch.world, total / 0x1p30, format_bytes(available), how_to_need_less(false));
-}
-
 // mpirun gives its first process something that looks like a terminal, whatever its own output is.
 std::optional<bool> can_redraw(const Launch& launch) {
   return launch.kind == LaunchKind::mpi ? std::optional(false) : std::nullopt;
@@ -142,7 +128,7 @@ class RunOfRank {
         "{} processes were started, but {} found each other: started by another MPI than the one that tera was "
         "built with (tera doctor names it)",
         launch.world, world_->size());
-    tell_faults(*world_, [&] { prepare(launch); });
+    tell_faults(*world_, [&] { prepare(); });
   }
 
   void run(StopRequest& stop) {
@@ -150,11 +136,11 @@ class RunOfRank {
   }
 
  private:
-  void prepare(const Launch& launch) {
-    if (first_) check_shared_memory(setup_, launch, backend_);
+  void prepare() {
     if (world_->size() > 1) {
       agree(*world_, *backend_.ops, *backend_.device, "the configuration", config_hash(setup_));
       agree(*world_, *backend_.ops, *backend_.device, "the checkpoint to start from", hash_of(start_));
+      check_memory_with_neighbours();
     }
     DataSource data = make_data_source(setup_);
     data_summary_ = data.summary;
@@ -163,6 +149,14 @@ class RunOfRank {
     load_weights_to_start_from();
     planned_bytes_ = gather_numbers(*world_, *backend_.ops, *backend_.device,
                                     static_cast<std::int64_t>(trainer_->step().memory().total()));
+  }
+
+  // Once for each machine.
+  void check_memory_with_neighbours() {
+    const std::vector<int> ranks = ranks_at_place_of(
+        world_->rank(),
+        gather_numbers(*world_, *backend_.ops, *backend_.device, static_cast<std::int64_t>(memory_place())));
+    if (world_->rank() == ranks.front()) check_shared_memory(setup_, ranks, *backend_.device, *backend_.rules);
   }
 
   void train(StopRequest& stop) {

@@ -6,9 +6,11 @@
 #include "tera/comm/world.h"
 #include "tera/config/load.h"
 #include "tera/config/resolve.h"
+#include "tera/train/shared_memory.h"
 #include "tera/train/training_step.h"
 #include "tera/train/world_plan.h"
 #include "tests/support/counting_comm.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/watched_device.h"
 
 namespace tera::test {
@@ -181,6 +183,61 @@ TEST(WorldPlan, ShardingDividesWhatIsKept) {
   EXPECT_NEAR(kept(zero1, "optimizer"), kept(none, "optimizer") / 4, 0.05 * kept(none, "optimizer"));
   EXPECT_LT(kept(zero2, "gradients"), kept(zero1, "gradients"));
   EXPECT_LT(kept(zero3, "weights"), kept(zero2, "weights"));
+}
+
+// A device with so much left of the host, and enough of its own where it is a GPU.
+struct Host final : Device {
+  Host(bool gpu, double bytes) : is_gpu(gpu), left(static_cast<std::size_t>(bytes)) {}
+  std::span<std::byte> allocate(std::size_t) override { fail("nothing is allocated"); }
+  std::span<std::byte> allocate_host(std::size_t) override { fail("nothing is allocated"); }
+  bool is_host() const override { return !is_gpu; }
+  std::size_t available() const override { return is_gpu ? std::size_t{1} << 40 : left; }
+  std::size_t host_available() const override { return left; }
+  bool is_gpu;
+  std::size_t left;
+};
+
+// Each rank's part fits alone; those of one machine must together.
+TEST(SharedMemory, PlansOfOneMachineAreAddedUp) {
+  const tera::Setup setup =
+      load({"shared",
+            "tiny",
+            4,
+            {pp2, "model.offload_modules=[attention,mlp]", "checkpoint.save=kept", "checkpoint.async_save=true"}});
+  const WorldPlan whole = plan(setup);
+  const auto rules = make_workspace_rules(setup);
+  const auto check = [&](const std::vector<int>& ranks, const Host& host) {
+    check_shared_memory(setup, ranks, host, *rules);
+  };
+  const auto refusal = [&](const std::vector<int>& ranks, const Host& host) {
+    return message_of<UserError>([&] { check(ranks, host); });
+  };
+  const MemoryPlan &first = whole.stages[0].memory, &last = whole.stages[1].memory;
+  ASSERT_GT(first.host_bytes(), 0u);
+  ASSERT_NE(first.host_bytes(), last.host_bytes());
+  const auto on_host = [](const MemoryPlan& memory) { return static_cast<double>(memory.host_bytes()); };
+  const auto all = [&](const MemoryPlan& memory) { return static_cast<double>(memory.total()) + on_host(memory); };
+
+  // Ranks 0 and 1 are the first stage, 2 and 3 the last.
+  const double pinned = on_host(first) + 2 * on_host(last);
+  EXPECT_NO_THROW(check({1, 2, 3}, Host(true, pinned)));
+  const std::string gpus = refusal({1, 2, 3}, Host(true, pinned - 1));
+  EXPECT_TRUE(contains(gpus, "the plans of the 3 ranks of this machine need")) << gpus;
+  EXPECT_TRUE(contains(gpus, "model.offload_modules")) << gpus;
+  EXPECT_NO_THROW(check({2}, Host(true, on_host(last) - 1))) << "one rank looks after itself";
+  const double bytes = 2 * all(first) + 2 * all(last);
+  EXPECT_NO_THROW(check({0, 1, 2, 3}, Host(false, bytes)));
+  EXPECT_TRUE(contains(refusal({0, 1, 2, 3}, Host(false, bytes - 1)), "the plans of the 4 ranks need"));
+
+  const tera::Setup plain = load({"plain", "tiny", 4, {pp2}});
+  EXPECT_NO_THROW(check_shared_memory(plain, std::vector{0, 1, 2, 3}, Host(true, 0), *rules));
+}
+
+TEST(SharedMemory, RanksOfOneMachine) {
+  const std::vector<std::int64_t> places{7, -3, 7, 5, -3};
+  EXPECT_EQ(ranks_at_place_of(2, places), (std::vector{0, 2}));
+  EXPECT_EQ(ranks_at_place_of(4, places), (std::vector{1, 4}));
+  EXPECT_EQ(ranks_at_place_of(3, places), (std::vector{3}));
 }
 
 }  // namespace
