@@ -4,13 +4,17 @@
 #include "tera/backend/nccl/rendezvous.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <ctime>
 #include <functional>
 #include <future>
 #include <thread>
 
 #include "tera/base/error.h"
+#include "tera/base/hash.h"
 #include "tests/support/expect_error.h"
 
 namespace tera::test {
@@ -127,15 +131,28 @@ TEST(Rendezvous, ARankZeroThatIsNotThere) {
   EXPECT_TRUE(contains(message_of<UserError>([&] { meet(nowhere); }), "no.such.host.invalid"));
 }
 
-TEST(Rendezvous, DifferentSizesEndBoth) {
+// Whoever says so ends at once; rank 0 goes on, as it may have been somebody else's rank, and says so if one is
+// missing.
+TEST(Rendezvous, DifferentSizes) {
   Place place(2);
   Attendance other = place.of(1);
   other.size = 4;
-  auto ended = in_background([&] { meet(other); });
-  const std::string message = message_of<UserError>([&] { meet(place.of(0), std::move(place.listener)); });
-  EXPECT_TRUE(contains(message, "rank 1 (from 127.0.0.1) was started as one of 4 ranks, and rank 0 as one of 2"))
-      << message;
-  EXPECT_TRUE(contains(ended.get(), "as one of 4 ranks, and rank 0 as one of 2"));
+  std::optional<Listener> listener = std::move(place.listener);
+  Links zero, one;
+  auto all = in_background([&] { zero = meet(place.of(0), std::move(listener)); });
+  const std::string words = "rank 1 (from 127.0.0.1) was started as one of 4 ranks, and rank 0 as one of 2";
+  const std::string ended = message_of<UserError>([&] { meet(other); });
+  EXPECT_TRUE(contains(ended, words)) << ended;
+  one = meet(place.of(1));
+  EXPECT_EQ(all.get(), "");
+
+  Place again(2);
+  other.meeting = again.meeting;
+  auto refused = in_background([&] { meet(other); });
+  const std::string message = message_of<UserError>([&] { meet(again.of(0, 700ms), std::move(again.listener)); });
+  EXPECT_TRUE(contains(message, "rank 1 of 2 did not come to 127.0.0.1:")) << message;
+  EXPECT_TRUE(contains(message, words)) << message;
+  EXPECT_TRUE(contains(refused.get(), words));
 }
 
 // Those who are no ranks of this job are refused, and the others meet all the same.
@@ -191,6 +208,63 @@ TEST(Rendezvous, StrangersNeitherCrashNorStallIt) {
   EXPECT_EQ(all.get(), "");
   EXPECT_LT(Clock::now() - begin, 5s);
   EXPECT_EQ(zero.of_hub.size(), 2u);
+}
+
+// While it lives, this process may open so many more files.
+class FilesLeft {
+ public:
+  explicit FilesLeft(int files) {
+    const Socket lowest(::dup(STDIN_FILENO));
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit fewer = before_;
+    fewer.rlim_cur = static_cast<rlim_t>(lowest.get() + files);
+    ::setrlimit(RLIMIT_NOFILE, &fewer);
+  }
+  ~FilesLeft() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+constexpr int of_rank_zero = 2;  // its connection to itself
+
+double seconds_of_this_thread() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// Who cannot be let in stays at the door: that is no reason to look again and again.
+TEST(Rendezvous, NoDescriptorsLeft) {
+  Place place(2);
+  const Socket waiting = connect(place);
+  const double before = seconds_of_this_thread();
+  std::string message;
+  {
+    const FilesLeft none(of_rank_zero);
+    message = message_of<UserError>([&] { meet(place.of(0, 1500ms), std::move(place.listener)); });
+  }
+  EXPECT_TRUE(contains(message, "rank 1 of 2 did not come")) << message;
+  EXPECT_TRUE(contains(message, "Too many open files; `ulimit -n`")) << message;
+  EXPECT_LT(seconds_of_this_thread() - before, 0.5);
+}
+
+// Those who say nothing make room for ranks.
+TEST(Rendezvous, StrangersLeaveDescriptorsToRanks) {
+  Place place(2);
+  std::vector<Socket> strangers;
+  for (int i = 0; i < 6; ++i) strangers.push_back(connect(place));
+  Link rank(connect(place), 1024);
+  struct {
+    std::uint32_t version = 1;
+    std::int32_t size = 2, rank = 1, zero = 0;
+    std::uint64_t job = hash_text("a job");
+  } const hello;
+  rank.send(FrameKind::hello, std::as_bytes(std::span(&hello, 1)));
+  rank.pump();
+  const FilesLeft few(of_rank_zero + 3);
+  const Links zero = meet(place.of(0, 4s), std::move(place.listener));
+  EXPECT_TRUE(zero.of_hub[1].open());
 }
 
 }  // namespace

@@ -87,13 +87,25 @@ class Reception {
   }
 
   void let_in() {
-    std::string from;
-    while (Socket socket = accept_one(listener_, from)) {
-      const std::size_t room = most_strangers + links_.size();
-      if (guests_.size() >= room) guests_.erase(guests_.begin());  // who has said nothing for longest
-      guests_.push_back({Link(std::move(socket), most_hello), from, Clock::now() + time_to_say_hello});
+    for (;;) {
+      Accepted accepted = accept_one(listener_);
+      if (!accepted.refusal.empty()) return make_room(accepted.refusal);
+      if (!accepted.socket) return;
+      if (guests_.size() >= most_strangers + links_.size()) forget_oldest();
+      guests_.push_back(
+          {Link(std::move(accepted.socket), most_hello), std::move(accepted.from), Clock::now() + time_to_say_hello});
     }
   }
+
+  // Somebody waits at the door and cannot be let in: there are no descriptors left, or no memory.
+  void make_room(const std::string& why) {
+    remark_ =
+        fmt::format("no more connections can be made: {}; `ulimit -n` says how many files a process may open", why);
+    if (!guests_.empty()) return forget_oldest();
+    std::this_thread::sleep_for(between_attempts);
+  }
+
+  void forget_oldest() { guests_.erase(guests_.begin()); }  // who has said nothing for longest
 
   void listen_to_guests() {
     for (Guest& guest : guests_) {
@@ -109,11 +121,10 @@ class Reception {
     const auto hello = Unpacker(frame.payload).get<Hello>();
     if (hello.version != version) return refuse(guest, "it is another version of this program");
     if (hello.job != hash_text(attendance_.meeting.job)) return refuse(guest, "it waits for the ranks of another job");
-    if (hello.size != attendance_.size) {
-      const std::string text = fmt::format("rank {} (from {}) was started as one of {} ranks, and rank 0 as one of {}",
-                                           hello.rank, guest.from, hello.size, attendance_.size);
-      refuse(guest, text);
-      throw UserError(text);
+    if (hello.size != attendance_.size) {  // of another job, or this one cannot begin: then somebody will be missing
+      remark_ = fmt::format("rank {} (from {}) was started as one of {} ranks, and rank 0 as one of {}", hello.rank,
+                            guest.from, hello.size, attendance_.size);
+      return refuse(guest, remark_);
     }
     if (hello.rank < 1 || hello.rank >= attendance_.size)
       return refuse(guest, fmt::format("there is no rank {} of {} to come", hello.rank, attendance_.size));
@@ -139,16 +150,18 @@ class Reception {
       if (!here(rank)) missing.push_back(rank);
     constexpr std::size_t shown = 8;
     const auto end = std::next(missing.begin(), static_cast<std::ptrdiff_t>(std::min(missing.size(), shown)));
-    fail_user("{} {}{} of {} did not come to {} within {:g} s", missing.size() == 1 ? "rank" : "ranks",
+    fail_user("{} {}{} of {} did not come to {} within {:g} s{}", missing.size() == 1 ? "rank" : "ranks",
               fmt::join(missing.begin(), end, ", "),
               missing.size() > shown ? fmt::format(" and {} more", missing.size() - shown) : "", attendance_.size,
-              place(attendance_.meeting, listener_.port), seconds(attendance_.timeout));
+              place(attendance_.meeting, listener_.port), seconds(attendance_.timeout),
+              remark_.empty() ? "" : fmt::format(" ({})", remark_));
   }
 
   const Attendance& attendance_;
   Listener listener_;
   std::vector<Link> links_;
   std::vector<Guest> guests_;
+  std::string remark_;  // why somebody may be missing
 };
 
 // Who asks at a port where rank 0 listens is told so at once, and later that all have come.

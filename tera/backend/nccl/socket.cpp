@@ -124,18 +124,22 @@ Listener listen_at(const std::string& host, int port, int spare) {
             spare > 0 ? fmt::format(" to {}", port + spare) : "", why);
 }
 
-Socket accept_one(const Listener& listener, std::string& from) {
+Accepted accept_one(const Listener& listener) {
   sockaddr_storage address{};
   socklen_t length = sizeof(address);
-  Socket socket(
-      ::accept4(listener.socket.get(), reinterpret_cast<sockaddr*>(&address), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!socket) return socket;
-  set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  Accepted accepted{.socket = Socket(::accept4(listener.socket.get(), reinterpret_cast<sockaddr*>(&address), &length,
+                                               SOCK_NONBLOCK | SOCK_CLOEXEC))};
+  if (!accepted.socket) {
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+      accepted.refusal = std::strerror(errno);
+    return accepted;
+  }
+  set_option(accepted.socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   std::array<char, NI_MAXHOST> name{};
   const int status =
       getnameinfo(reinterpret_cast<sockaddr*>(&address), length, name.data(), name.size(), nullptr, 0, NI_NUMERICHOST);
-  from = status == 0 ? name.data() : "an unknown address";
-  return socket;
+  accepted.from = status == 0 ? name.data() : "an unknown address";
+  return accepted;
 }
 
 Socket connect_once(const std::string& host, int port, Clock::time_point deadline, std::string& why) {

@@ -36,8 +36,13 @@ struct Listener {
   int port = 0;
 };
 Listener listen_at(const std::string& host, int port, int spare);
-// One that has come, without waiting; empty: none. `from` is its address, for messages.
-Socket accept_one(const Listener& listener, std::string& from);
+// One that has come, without waiting; no socket: none has.
+struct Accepted {
+  Socket socket;
+  std::string from;     // its address, for messages
+  std::string refusal;  // why one that has come cannot be taken now
+};
+Accepted accept_one(const Listener& listener);
 
 // One attempt at each address of the host; empty when none answers, and then `why` says what the last one said.
 Socket connect_once(const std::string& host, int port, Clock::time_point deadline, std::string& why);
