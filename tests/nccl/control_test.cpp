@@ -27,7 +27,7 @@ Told run_ranks(int ranks, std::chrono::milliseconds timeout, const std::function
   std::vector<Links> links(static_cast<std::size_t>(ranks));
   for (Links& one : links) {
     auto [own, hubs] = connected_pair();
-    one.to_hub = Link(std::move(own), Link::most_payload);
+    one.to_hub = Link(std::move(own), Link::most_gathered);
     links.front().of_hub.emplace_back(std::move(hubs), Link::most_payload);
   }
   Told told{.lines = std::vector<std::string>(links.size()), .errors = std::vector<std::string>(links.size())};
@@ -74,6 +74,42 @@ TEST(Control, GathersInTheOrderOfTheGroup) {
     for (const std::string& error : told.errors) EXPECT_EQ(error, "");
     for (const std::string& line : told.lines) EXPECT_EQ(line, "");
   }
+}
+
+// As much as ten thousand ranks would bring, a little of each.
+TEST(Control, GathersMuch) {
+  constexpr std::size_t each = 100'000;
+  const Told told = run_ranks(16, 30s, [&](Control& control) {
+    ControlGroup world = control.world();
+    for (int round = 0; round < 3; ++round) {
+      const std::vector<std::byte> own(each, static_cast<std::byte>(control.rank() + round));
+      std::vector<std::byte> all(16 * each);
+      control.gather(world, {.kind = CallKind::split}, own, all);
+      for (std::size_t i = 0; i < all.size(); i += 9973)
+        ASSERT_EQ(all[i], static_cast<std::byte>(static_cast<int>(i / each) + round)) << i;
+    }
+  });
+  for (const std::string& error : told.errors) EXPECT_EQ(error, "");
+  const Told too_much = run_ranks(2, 30s, [&](Control& control) {
+    ControlGroup world = control.world();
+    const std::vector<std::byte> own(Link::most_payload);
+    std::vector<std::byte> all(2 * own.size());
+    control.gather(world, {.kind = CallKind::split}, own, all);
+  });
+  EXPECT_TRUE(contains(too_much.errors[0], "2 ranks gather 2097152 bytes, 1048576 of each")) << too_much.errors[0];
+}
+
+TEST(Control, TakesFromTheFirst) {
+  const Told told = run_ranks(5, 30s, [&](Control& control) {
+    ControlGroup world = control.world();
+    ControlGroup others = control.split(world, control.rank() == 1 ? 1 : 0, -control.rank(), "others");
+    for (int round = 0; round < 5; ++round) {
+      int number = 100 * round + control.rank();
+      control.take_from_first(others, {.kind = CallKind::split}, std::as_writable_bytes(std::span(&number, 1)));
+      EXPECT_EQ(number, 100 * round + (control.rank() == 1 ? 1 : 4));
+    }
+  });
+  for (const std::string& error : told.errors) EXPECT_EQ(error, "");
 }
 
 TEST(Control, SplitsByColorAndKey) {

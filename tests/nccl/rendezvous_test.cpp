@@ -256,7 +256,7 @@ TEST(Rendezvous, StrangersLeaveDescriptorsToRanks) {
   for (int i = 0; i < 6; ++i) strangers.push_back(connect(place));
   Link rank(connect(place), 1024);
   struct {
-    std::uint32_t version = 1;
+    std::uint32_t version = 2;
     std::int32_t size = 2, rank = 1, zero = 0;
     std::uint64_t job = hash_text("a job");
   } const hello;

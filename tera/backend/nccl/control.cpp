@@ -73,16 +73,31 @@ bool Control::sleep_until(Clock::time_point deadline, const Done& done) {
 void Control::gather(ControlGroup& group, const Call& call, std::span<const std::byte> own, std::span<std::byte> all) {
   require(all.size() == own.size() * group.members.size(), "{}: room for {} bytes of {} ranks with {} each", group.name,
           all.size(), group.size(), own.size());
+  meet(group, call, {.own = own, .all = all, .of_first = false});
+}
+
+void Control::take_from_first(ControlGroup& group, const Call& call, std::span<std::byte> bytes) {
+  const std::span<const std::byte> own = bytes;
+  meet(group, call, {.own = own.first(group.rank == 0 ? bytes.size() : 0), .all = bytes, .of_first = true});
+}
+
+void Control::meet(ControlGroup& group, const Call& call, const Brought& brought) {
+  constexpr std::size_t room_for_head = 1024;  // of a frame
+  require(brought.own.size() + room_for_head <= Link::most_payload &&
+              brought.all.size() + room_for_head <= Link::most_gathered,
+          "{}: {} ranks gather {} bytes, {} of each; that is too much", group.name, group.size(), brought.all.size(),
+          brought.own.size());
   if (failed()) throw_failure(group.name, call);
   ++group.rounds;
   note_wait(group, call);
   {
     const std::lock_guard lock(mutex_);
-    awaited_ = {.group = group.id, .round = group.rounds, .into = all, .done = false, .refusal = {}};
+    awaited_ = {.group = group.id, .round = group.rounds, .into = brought.all, .done = false, .refusal = {}};
   }
   Packer part;
   part.put(group.id).put(group.rounds).put(static_cast<std::int32_t>(group.size()));
-  part.put(static_cast<std::int32_t>(group.rank)).put(call).put_bytes(own);
+  part.put(static_cast<std::int32_t>(group.rank)).put(call);
+  part.put(static_cast<std::uint8_t>(brought.of_first)).put_bytes(brought.own);
   post(FrameKind::gather, part);
   const bool in_time =
       sleep_until(Clock::now() + options_.timeout, [&] { return awaited_.done || awaited_.refusal || failed_.load(); });

@@ -63,6 +63,8 @@ class Control {
   ControlGroup world();  // a new group each time; all ranks ask as often
   // Every member brings as many bytes, and has those of all, in order of the group, when this returns.
   void gather(ControlGroup& group, const Call& call, std::span<const std::byte> own, std::span<std::byte> all);
+  // What the first of the group has in these bytes, all have there when this returns.
+  void take_from_first(ControlGroup& group, const Call& call, std::span<std::byte> bytes);
   // Those with this rank's color, by key and then by rank in the group.
   ControlGroup split(ControlGroup& group, int color, int key, std::string name);
 
@@ -100,7 +102,14 @@ class Control {
     std::optional<std::string> refusal;
   };
 
+  struct Brought {  // to a meeting of a group
+    std::span<const std::byte> own;
+    std::span<std::byte> all;
+    bool of_first = false;
+  };
+
   // The rank's side.
+  void meet(ControlGroup& group, const Call& call, const Brought& brought);
   void post(FrameKind kind, const Packer& payload);
   template <class Done>
   bool sleep_until(Clock::time_point deadline, const Done& done);

@@ -42,14 +42,22 @@ std::string Unpacker::get_text() {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-void Link::send(FrameKind kind, std::span<const std::byte> payload) {
-  require(payload.size() <= most_payload, "a frame of {} bytes", payload.size());
-  if (!open()) return;
-  if (out_.size() - written_ > most_unsent) return close();
+Link::Bytes Link::make_frame(FrameKind kind, std::span<const std::byte> payload) {
+  require(payload.size() <= most_gathered, "a frame of {} bytes", payload.size());
   const Header header{.kind = kind, .bytes = static_cast<std::uint32_t>(payload.size())};
   const auto head = std::as_bytes(std::span(&header, 1));
-  out_.insert(out_.end(), head.begin(), head.end());
-  out_.insert(out_.end(), payload.begin(), payload.end());
+  std::vector<std::byte> frame;
+  frame.reserve(head.size() + payload.size());
+  frame.insert(frame.end(), head.begin(), head.end());
+  frame.insert(frame.end(), payload.begin(), payload.end());
+  return std::make_shared<const std::vector<std::byte>>(std::move(frame));
+}
+
+void Link::send(Bytes frame) {
+  if (!open()) return;
+  if (unsent_ > most_unsent) return close();
+  unsent_ += frame->size();
+  out_.push_back(std::move(frame));
 }
 
 void Link::pump() {
@@ -59,14 +67,17 @@ void Link::pump() {
 
 void Link::write_some() {
   while (has_to_write()) {
-    const ssize_t sent = ::send(socket_.get(), out_.data() + written_, out_.size() - written_, MSG_NOSIGNAL);
+    const std::vector<std::byte>& first = *out_.front();
+    const ssize_t sent = ::send(socket_.get(), first.data() + written_, first.size() - written_, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (sent < 0) return close();
     written_ += static_cast<std::size_t>(sent);
+    unsent_ -= static_cast<std::size_t>(sent);
+    if (written_ < first.size()) continue;
+    out_.pop_front();
+    written_ = 0;
   }
-  out_.clear();
-  written_ = 0;
 }
 
 void Link::read_some() {

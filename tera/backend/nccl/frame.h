@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -81,7 +83,9 @@ class Unpacker {
 // A connection on which frames come and go without anybody waiting.
 class Link {
  public:
-  static constexpr std::size_t most_payload = std::size_t{1} << 20;
+  static constexpr std::size_t most_payload = std::size_t{1} << 20;    // of a rank
+  static constexpr std::size_t most_gathered = std::size_t{64} << 20;  // of the hub, which tells what all have brought
+  using Bytes = std::shared_ptr<const std::vector<std::byte>>;
 
   Link() = default;
   Link(Socket socket, std::size_t largest_payload) : socket_(std::move(socket)), largest_(largest_payload) {}
@@ -91,8 +95,11 @@ class Link {
   void close() { socket_ = Socket(); }
   void allow(std::size_t largest_payload) { largest_ = largest_payload; }
 
-  void send(FrameKind kind, std::span<const std::byte> payload = {});
-  bool has_to_write() const { return written_ < out_.size(); }
+  void send(FrameKind kind, std::span<const std::byte> payload = {}) { send(make_frame(kind, payload)); }
+  // One that goes over many links is kept once.
+  static Bytes make_frame(FrameKind kind, std::span<const std::byte> payload);
+  void send(Bytes frame);
+  bool has_to_write() const { return !out_.empty(); }
   // Moves what can be moved. A connection that ended, or on which something else than frames came, is closed; frames
   // that came before can still be taken.
   void pump();
@@ -104,8 +111,10 @@ class Link {
 
   Socket socket_;
   std::size_t largest_ = 0;
-  std::vector<std::byte> out_, in_;
-  std::size_t written_ = 0, taken_ = 0;
+  std::deque<Bytes> out_;
+  std::size_t unsent_ = 0, written_ = 0;  // of all, and of the first
+  std::vector<std::byte> in_;
+  std::size_t taken_ = 0;
 };
 
 // The next frame of a link, or none by the deadline or when it is closed.

@@ -145,6 +145,7 @@ void Hub::take_part(int rank, const Frame& frame) {
   const auto group = payload.get<std::uint64_t>(), round = payload.get<std::uint64_t>();
   const auto size = payload.get<std::int32_t>(), place = payload.get<std::int32_t>();
   const auto call = payload.get<Call>();
+  const bool of_first = payload.get<std::uint8_t>() != 0;
   require(size >= 1 && size <= static_cast<int>(members_.size()) && place >= 0 && place < size,
           "a part of rank {} of {} in a group", place, size);
   Gather& gather = gathers_[{group, round}];
@@ -154,25 +155,27 @@ void Hub::take_part(int rank, const Frame& frame) {
   Part& part = gather.parts[static_cast<std::size_t>(place)];
   require(part.rank < 0, "rank {} of a group came twice", place);
   part = {rank, call, {payload.rest().begin(), payload.rest().end()}};
+  gather.of_first = gather.of_first || of_first;
   if (++gather.come == size) complete({group, round}, gather);
 }
 
 void Hub::complete(const GatherKey& key, Gather& gather) {
   const Part& first = gather.parts.front();
   const bool agree = std::all_of(gather.parts.begin(), gather.parts.end(), [&](const Part& part) {
-    return part.call == first.call && part.bytes.size() == first.bytes.size();
+    return part.call == first.call && (gather.of_first || part.bytes.size() == first.bytes.size());
   });
   Packer result;
   result.put(key.first).put(key.second);
   if (agree) {
-    for (const Part& part : gather.parts) result.put_bytes(part.bytes);
+    for (const Part& part : gather.parts) result.put_bytes(part.bytes);  // those of the first alone have others none
   } else {
     std::string text = "the ranks make different calls";
     for (const Part& part : gather.parts)
       text += fmt::format("{} rank {}: {}", &part == &first ? ":" : ";", part.rank, to_string(part.call));
     result.put_text(text);
   }
-  for (const Part& part : gather.parts) send(part.rank, agree ? FrameKind::gathered : FrameKind::no_gather, result);
+  const Link::Bytes frame = Link::make_frame(agree ? FrameKind::gathered : FrameKind::no_gather, result.bytes());
+  for (const Part& part : gather.parts) member(part.rank).link.send(frame);
   gathers_.erase(key);
 }
 

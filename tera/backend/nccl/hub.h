@@ -40,6 +40,7 @@ class Hub {
   struct Gather {
     std::vector<Part> parts;  // by rank of the group
     int come = 0;
+    bool of_first = false;  // nobody else brings anything
   };
   using GatherKey = std::pair<std::uint64_t, std::uint64_t>;  // group, round
 

@@ -31,18 +31,17 @@ std::shared_ptr<Channel> NcclWorld::keep(ncclComm_t comm, std::vector<int> membe
   return channel;
 }
 
-// The first rank makes an id, and the others get it from what all bring.
+// The first rank makes an id, and the others get it.
 std::shared_ptr<Channel> NcclWorld::open_world(ControlGroup& world) {
   const Call call{.kind = CallKind::split};
-  ncclUniqueId own{};
+  ncclUniqueId id{};
   if (world.rank == 0) {
-    const ncclResult_t result = api_.unique_id(&own);
+    const ncclResult_t result = api_.unique_id(&id);
     if (result != ncclSuccess) fail_with(result, nullptr, "ncclGetUniqueId", call);
   }
-  std::vector<ncclUniqueId> ids(world.members.size());
-  control_.gather(world, call, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(ids)));
+  control_.take_from_first(world, call, std::as_writable_bytes(std::span(&id, 1)));
   ncclComm_t comm = nullptr;
-  const ncclResult_t result = api_.init(&comm, world.size(), ids.front(), world.rank);
+  const ncclResult_t result = api_.init(&comm, world.size(), id, world.rank);
   if (result != ncclSuccess) fail_with(result, nullptr, "ncclCommInitRank", call);
   return keep(comm, world.members);
 }

@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint32_t version = 1;        // of everything that frames hold
+constexpr std::uint32_t version = 2;        // of everything that frames hold
 constexpr auto time_to_say_hello = 5s;      // for who has connected
 constexpr std::size_t most_strangers = 64;  // that have connected and said nothing, beside the ranks
 constexpr auto between_attempts = 100ms;
@@ -177,7 +177,7 @@ std::optional<Link> ask_at(const Attendance& attendance, int port, Clock::time_p
   const bool noted = frame && frame->kind == FrameKind::beat;
   if (noted) frame = wait_for_frame(link, deadline);
   if (frame && frame->kind == FrameKind::welcome) {
-    link.allow(Link::most_payload);
+    link.allow(Link::most_gathered);
     return link;
   }
   why = link.open() ? "nobody answered" : "the connection was closed";
@@ -216,7 +216,7 @@ Links meet(const Attendance& attendance) {
 Links meet(const Attendance& attendance, std::optional<Listener> listener) {
   if (attendance.rank != 0) return {.to_hub = reach_rank_0(attendance), .of_hub = {}};
   auto [own, hubs] = connected_pair();
-  Links links{.to_hub = Link(std::move(own), Link::most_payload),
+  Links links{.to_hub = Link(std::move(own), Link::most_gathered),
               .of_hub = Reception(attendance, std::move(*listener)).receive_all()};
   links.of_hub.front() = Link(std::move(hubs), Link::most_payload);
   return links;
