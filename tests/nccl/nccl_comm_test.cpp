@@ -46,6 +46,7 @@ TEST_F(NcclComm, Tickets) { run(check_tickets); }
 TEST_F(NcclComm, Splits) { run(check_splits); }
 TEST_F(NcclComm, SmallCalls) { run(check_small_calls); }
 TEST_F(NcclComm, Rejected) { run(check_rejected); }
+TEST_F(NcclComm, Unwinding) { run(check_unwinding); }
 
 // A call returns before it is done, and the queue goes on meanwhile: what waits for it is the ticket alone.
 TEST_F(NcclComm, TheHostDoesNotWait) {

@@ -336,6 +336,30 @@ void check_small_calls(const CommSubject& s) {
   }
 }
 
+// What is cleaned up behind a fault that is caught further out may still need the others. The group ends as any other:
+// what is under way is waited for.
+void check_unwinding(const CommSubject& s) {
+  struct Cleaning {
+    ~Cleaning() {
+      const auto group = subject.comm.split(0, 0, "cleaning");
+      group->all_reduce(x, Reduce::sum, subject.ops.record());
+    }
+    const CommSubject& subject;
+    const Tensor& x;
+  };
+  CommTensors tensors(s, 4 << 20);
+  const std::int64_t n = 1 << 18;
+  const int me = s.comm.rank(), ranks = s.comm.size();
+  const Tensor x = tensors.make(shape(n), DType::f32, Values(n, me + 1));
+  try {
+    const Cleaning cleaning{s, x};
+    throw Error("caught further out");
+  } catch (const Error&) {
+  }
+  EXPECT_EQ(tensors.read(x), Values(n, ranks * (ranks + 1) / 2)) << "on rank " << me;
+  s.ops.finish(s.comm.all_reduce(x, Reduce::max, s.ops.record()));  // and the others are as they were
+}
+
 void check_rejected(const CommSubject& s) {
   CommTensors tensors(s, 1 << 16);
   const int ranks = s.comm.size();

@@ -22,6 +22,7 @@ void check_tickets(const CommSubject& subject);      // what is waited for, and 
 void check_splits(const CommSubject& subject);       // colors, keys, groups that work side by side
 void check_small_calls(const CommSubject& subject);  // a thousand rounds
 void check_rejected(const CommSubject& subject);     // calls that are wrong on their own rank
+void check_unwinding(const CommSubject& subject);    // groups that live while an exception is in flight
 
 inline void check_everything(const CommSubject& subject) {
   check_reductions(subject);
@@ -31,6 +32,7 @@ inline void check_everything(const CommSubject& subject) {
   check_splits(subject);
   check_small_calls(subject);
   check_rejected(subject);
+  check_unwinding(subject);
 }
 
 }  // namespace tera::test

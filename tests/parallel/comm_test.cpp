@@ -58,6 +58,7 @@ TEST_P(ThreadCommTest, Tickets) { on_threads(GetParam(), check_tickets); }
 TEST_P(ThreadCommTest, Splits) { on_threads(GetParam(), check_splits); }
 TEST_P(ThreadCommTest, SmallCalls) { on_threads(GetParam(), check_small_calls); }
 TEST_P(ThreadCommTest, Rejected) { on_threads(GetParam(), check_rejected); }
+TEST_P(ThreadCommTest, Unwinding) { on_threads(GetParam(), check_unwinding); }
 
 TEST(ThreadComm, AnExchangeReturnsBeforeItsOtherSideCame) {
   std::atomic<bool> posted{false};

@@ -37,6 +37,7 @@ TEST_F(MpiComm, Tickets) { run(check_tickets); }
 TEST_F(MpiComm, Splits) { run(check_splits); }
 TEST_F(MpiComm, SmallCalls) { run(check_small_calls); }
 TEST_F(MpiComm, Rejected) { run(check_rejected); }
+TEST_F(MpiComm, Unwinding) { run(check_unwinding); }
 
 // What a rank brings to the comparison with threads.
 template <class T>

@@ -54,6 +54,7 @@ class MpiComm final : public Comm, public Timeline {
   Engine& engine_;
   Group& group_;
   Ops& ops_;
+  const int exceptions_ = std::uncaught_exceptions();  // those in flight before are not this rank's fault
 };
 
 void set_memory(Lane& lane, const Tensor& tensor) {
@@ -63,7 +64,7 @@ void set_memory(Lane& lane, const Tensor& tensor) {
 
 MpiComm::~MpiComm() {
   if (group_.first_open(group_.posted) == nullptr) return;
-  if (std::uncaught_exceptions() > 0) {  // the memory of what is under way goes away, too
+  if (std::uncaught_exceptions() > exceptions_) {  // the memory of what is under way goes away, too
     engine_.let_go_of_memory();
     return;
   }

@@ -46,7 +46,7 @@ class OwningComm final : public Comm {
              const std::string& machine)
       : control_(std::move(links), options, tell), inner_(make_nccl_comm(control_, ops, machine)) {}
   ~OwningComm() override {
-    const bool failing = std::uncaught_exceptions() > 0;
+    const bool failing = std::uncaught_exceptions() > exceptions_;
     if (failing) control_.abort("for a reason that it tells itself");
     inner_.reset();
     control_.leave({}, failing);
@@ -84,6 +84,7 @@ class OwningComm final : public Comm {
 
   Control control_;
   std::unique_ptr<Comm> inner_;
+  const int exceptions_ = std::uncaught_exceptions();
 };
 
 }  // namespace

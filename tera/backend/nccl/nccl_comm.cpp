@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <utility>
 
 #include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/nccl/nccl_world.h"
@@ -70,20 +71,55 @@ class NcclComm final : public Comm, public Timeline, public cuda::EventSource {
   Ticket launch(const Call& call, Ticket after, FunctionRef<ncclResult_t()> issue,
                 std::span<const Transfer> transfers = {});
   void wait_on_stream(Ticket after);
+  ncclResult_t send(const Tensor& tensor, int peer) const {
+    return api().send(tensor.data, elements(tensor), type_of(tensor.dtype), peer, channel_->comm(), channel_->stream());
+  }
+  ncclResult_t receive(const Tensor& tensor, int peer) const {
+    return api().receive(tensor.data, elements(tensor), type_of(tensor.dtype), peer, channel_->comm(),
+                         channel_->stream());
+  }
   const NcclApi& api() const { return world_->api(); }
 
   std::shared_ptr<NcclWorld> world_;
   ControlGroup group_;
   std::shared_ptr<Channel> channel_;
   cuda::CudaOps& ops_;
-  std::unique_ptr<Comm> alone_;  // a group of one
+  std::unique_ptr<Comm> alone_;                        // a group of one
+  const int exceptions_ = std::uncaught_exceptions();  // those in flight before are no reason to end calls
+};
+
+// Calls between begin and end are one for NCCL. One that is left open by an exception would swallow all that follow.
+class CallGroup {
+ public:
+  explicit CallGroup(const NcclApi& api) : api_(api), result_(api.group_start()), open_(result_ == ncclSuccess) {}
+  ~CallGroup() {
+    if (open_) api_.group_end();
+  }
+  CallGroup(const CallGroup&) = delete;
+  CallGroup& operator=(const CallGroup&) = delete;
+
+  template <class CallNccl>
+  void add(const CallNccl& call) {
+    if (result_ == ncclSuccess) result_ = call();
+  }
+  // The first fault, of a call or of all together.
+  ncclResult_t end() {
+    if (!std::exchange(open_, false)) return result_;
+    const ncclResult_t ended = api_.group_end();
+    return result_ == ncclSuccess ? ended : result_;
+  }
+
+ private:
+  const NcclApi& api_;
+  ncclResult_t result_;
+  bool open_;
 };
 
 // When this rank has failed others do not come any more; what is under way ends here.
 NcclComm::~NcclComm() {
   if (!channel_) return;
   try {
-    if (std::uncaught_exceptions() > 0 || world_->control().failed())
+    if (std::uncaught_exceptions() > exceptions_ || world_->control().failed())
       world_->abort_all();
     else if (channel_->calls() > 0)
       world_->wait(*channel_, channel_->calls());
@@ -190,7 +226,7 @@ Ticket NcclComm::do_all_to_all(const Tensor& in, const Tensor& out, std::span<co
   require(in_rows[own] == out_rows[own], "{}: all_to_all: rank {} sends {} rows to itself and expects {}", name(),
           world_->control().rank(), in_rows[own], out_rows[own]);
   return launch(call, after, [&] {
-    ncclResult_t result = api().group_start();
+    CallGroup calls(api());
     std::int64_t in_begin = 0, out_begin = 0;
     for (int r = 0; r < size(); ++r) {
       const auto at = static_cast<std::size_t>(r);
@@ -205,14 +241,10 @@ Ticket NcclComm::do_all_to_all(const Tensor& in, const Tensor& out, std::span<co
               "all_to_all");
         continue;
       }
-      if (elements(source) > 0 && result == ncclSuccess)
-        result = api().send(source.data, elements(source), type_of(in.dtype), r, channel_->comm(), channel_->stream());
-      if (elements(target) > 0 && result == ncclSuccess)
-        result =
-            api().receive(target.data, elements(target), type_of(in.dtype), r, channel_->comm(), channel_->stream());
+      if (elements(source) > 0) calls.add([&] { return send(source, r); });
+      if (elements(target) > 0) calls.add([&] { return receive(target, r); });
     }
-    const ncclResult_t ended = api().group_end();
-    return result == ncclSuccess ? ended : result;
+    return calls.end();
   });
 }
 
@@ -221,17 +253,14 @@ Ticket NcclComm::do_exchange(std::span<const Transfer> transfers, Ticket after) 
   Call call{.kind = CallKind::exchange};
   for (const Transfer& transfer : transfers) call.elements += count(transfer.tensor.shape);
   const auto issue = [&] {
-    ncclResult_t result = api().group_start();
+    CallGroup calls(api());
     for (const Transfer& transfer : transfers) {
-      const Tensor& tensor = transfer.tensor;
-      if (elements(tensor) == 0 || result != ncclSuccess) continue;
-      result = transfer.send ? api().send(tensor.data, elements(tensor), type_of(tensor.dtype), transfer.peer,
-                                          channel_->comm(), channel_->stream())
-                             : api().receive(tensor.data, elements(tensor), type_of(tensor.dtype), transfer.peer,
-                                             channel_->comm(), channel_->stream());
+      if (elements(transfer.tensor) == 0) continue;
+      calls.add([&] {
+        return transfer.send ? send(transfer.tensor, transfer.peer) : receive(transfer.tensor, transfer.peer);
+      });
     }
-    const ncclResult_t ended = api().group_end();
-    return result == ncclSuccess ? ended : result;
+    return calls.end();
   };
   return launch(call, after, issue, transfers);
 }
