@@ -129,6 +129,24 @@ TEST(Control, SplitsByColorAndKey) {
   });
 }
 
+// A second thread of a rank is told so, and the first goes on.
+TEST(Control, OneThreadOfARankMeetsAtATime) {
+  std::string refusal;
+  const Told told = run_ranks(2, 30s, [&](Control& control) {
+    ControlGroup world = control.world(), other = control.world();
+    if (control.rank() == 1) std::this_thread::sleep_for(500ms);
+    std::thread second([&] {
+      if (control.rank() == 1) return;
+      std::this_thread::sleep_for(200ms);
+      refusal = message_of<Error>([&] { gather_ints(control, other, 5); });
+    });
+    EXPECT_EQ(gather_ints(control, world, control.rank()), (std::vector{0, 1}));
+    second.join();
+  });
+  EXPECT_TRUE(contains(refusal, "two threads of a rank join, split or meet at once")) << refusal;
+  for (const std::string& error : told.errors) EXPECT_EQ(error, "");
+}
+
 TEST(Control, AFaultIsToldByItsRankAndEndsTheOthers) {
   const Told told = run_ranks(4, 30s, [&](Control& control) {
     ControlGroup world = control.world();

@@ -10,6 +10,7 @@
 #include "tests/nccl/nccl_main.h"
 #include "tests/parallel/comm_body.h"
 #include "tests/parallel/comm_values.h"
+#include "tests/support/expect_error.h"
 
 namespace tera::test {
 namespace {
@@ -47,6 +48,13 @@ TEST_F(NcclComm, Splits) { run(check_splits); }
 TEST_F(NcclComm, SmallCalls) { run(check_small_calls); }
 TEST_F(NcclComm, Rejected) { run(check_rejected); }
 TEST_F(NcclComm, Unwinding) { run(check_unwinding); }
+
+// The host asks one world while it waits for a queue. The one that there is goes on.
+TEST_F(NcclComm, AQueueJoinsOnce) {
+  const std::string message = message_of<Error>([&] { nccl_seat().join(ops); });
+  EXPECT_TRUE(contains(message, "joins ranks that it has joined already")) << message;
+  run(check_movements);
+}
 
 // A call returns before it is done, and the queue goes on meanwhile: what waits for it is the ticket alone.
 TEST_F(NcclComm, TheHostDoesNotWait) {

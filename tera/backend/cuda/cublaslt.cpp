@@ -154,10 +154,12 @@ void CublasLt::launch(const Plan& plan, std::size_t candidate, const GemmArgs& a
           "cublasLtMatmulDescSetAttribute");
   const float alpha = 1, beta = args.accumulate || args.residual ? 1 : 0;
   const void* added = args.residual ? args.residual.data : args.out.data;
-  check(api_.matmul(handle_, plan.product, &alpha, args.b.data, plan.b, args.a.data, plan.a, &beta, added,
-                    plan.residual, args.out.data, plan.out, &plan.candidates[candidate].algo, workspace.data(),
-                    workspace.size(), stream),
-        "cublasLtMatmul");
+  const cublasStatus_t status = api_.matmul(
+      handle_, plan.product, &alpha, args.b.data, plan.b, args.a.data, plan.a, &beta, added, plan.residual,
+      args.out.data, plan.out, &plan.candidates[candidate].algo, workspace.data(), workspace.size(), stream);
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  fail("cublasLtMatmul refuses {} with kernel {} of {}: {}", GemmProblem(args).name(), candidate + 1,
+       plan.candidates.size(), api_.status_string(status));
 }
 
 bool CublasLt::run(const GemmArgs& args, std::span<std::byte> workspace, cudaStream_t stream) {

@@ -112,11 +112,13 @@ std::size_t CublasLt::time_candidates(const Plan& plan, const GemmArgs& args, st
     return ms / static_cast<float>(runs);
   };
   // The first run also loads the kernel. What the library lists can still refuse to run.
+  std::string refusal;
   const auto refuses = [&](std::size_t candidate) {
     try {
       launch(plan, candidate, args, workspace, stream);
       return false;
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      refusal = error.what();
       return true;
     }
   };
@@ -131,6 +133,7 @@ std::size_t CublasLt::time_candidates(const Plan& plan, const GemmArgs& args, st
     time(i, 1);  // waits for the first
     all.push_back({i, std::clamp(static_cast<int>(round_ms / std::max(time(i, 1), 1e-3f)), 2, 50), {}});
   }
+  require(!all.empty(), "cuBLASLt runs none of the {} kernels that it has for a product; the last: {}", count, refusal);
   for (int round = 0; round < timing_rounds; ++round)
     for (Timed& timed : all) timed.times.push_back(time(timed.candidate, timed.runs));
   const auto median = [](Timed& timed) {

@@ -13,6 +13,7 @@
 #include "tera/backend/cuda/kernels/types.cuh"
 #include "tera/backend/cuda/make_cuda.h"
 #include "tera/backend/cuda/staging_ring.h"
+#include "tera/base/error.h"
 #include "tera/ops/ops.h"
 
 namespace tera::cuda {
@@ -28,8 +29,11 @@ class CudaOps final : public Ops, public EventSource {
   cudaStream_t stream() const { return stream_; }
   int device() const { return device_; }
   cudaEvent_t event_of(std::uint64_t id) const override;  // other queues ask, too
-  // Asked whenever the host waits for this queue; null: nobody.
-  void guard_waits(WaitGuard* guard) { guard_ = guard; }
+  // Asked whenever the host waits for this queue; null: nobody. There is one at a time.
+  void guard_waits(WaitGuard* guard) {
+    require(guard == nullptr || guard_ == nullptr, "a queue of the GPU joins ranks that it has joined already");
+    guard_ = guard;
+  }
 
   Ticket record() override;
   void wait(Ticket ticket) override;

@@ -20,6 +20,20 @@ constexpr auto time_to_answer = 1s;
 constexpr std::size_t most_reason = 4096;
 constexpr std::size_t usual_groups = 64;
 
+// Threads of one rank that meet the others at once would take each other's answers.
+class OneAtATime {
+ public:
+  explicit OneAtATime(std::atomic<bool>& inside) : inside_(inside) {
+    require(!inside.exchange(true), "two threads of a rank join, split or meet at once; one does so at a time");
+  }
+  ~OneAtATime() { inside_ = false; }
+  OneAtATime(const OneAtATime&) = delete;
+  OneAtATime& operator=(const OneAtATime&) = delete;
+
+ private:
+  std::atomic<bool>& inside_;
+};
+
 }  // namespace
 
 Control::Control(Links links, const ControlOptions& options, FunctionRef<void(std::string_view)> tell)
@@ -87,6 +101,7 @@ void Control::meet(ControlGroup& group, const Call& call, const Brought& brought
               brought.all.size() + room_for_head <= Link::most_gathered,
           "{}: {} ranks gather {} bytes, {} of each; that is too much", group.name, group.size(), brought.all.size(),
           brought.own.size());
+  const OneAtATime only(meeting_);
   if (failed()) throw_failure(group.name, call);
   ++group.rounds;
   note_wait(group, call);

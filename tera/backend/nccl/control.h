@@ -137,6 +137,7 @@ class Control {
   std::unique_ptr<Hub> hub_;  // rank 0
   std::pair<Socket, Socket> wake_;
   std::uint64_t groups_made_ = 0, worlds_made_ = 0;
+  std::atomic<bool> meeting_{false};  // the rank is gathering
 
   std::mutex mutex_;  // guards what follows, down to the thread
   std::condition_variable news_;

@@ -3,14 +3,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <cstring>
 #include <exception>
 #include <optional>
 #include <vector>
 
 #include "tera/backend/nccl/nccl_comm.h"
 #include "tera/backend/nccl/run_process.h"
+#include "tera/base/machine.h"
 
 namespace tera::nccl {
 namespace {
@@ -24,10 +25,11 @@ std::unique_ptr<Comm> join_on_gpu(Control& control, Ops& ops, const std::string&
   return make_nccl_comm(control, ops, machine);
 }
 
-// What rank 0 tells the others over MPI: where it listens.
+// What ranks tell each other over MPI: where they are, and rank 0 where it listens.
 struct Invitation {
   std::array<char, 256> host{};
   std::int64_t port = 0;
+  std::uint64_t network = network_place();
 };
 
 template <class T>
@@ -107,9 +109,8 @@ std::unique_ptr<Comm> join_over(Comm& host, Ops& host_ops, Ops& ops, const Proce
     own.port = listener->port;
   }
   const std::vector<Invitation> all = gather_over(host, host_ops, own);
-  bool one_machine = true;
-  for (const Invitation& other : all)
-    one_machine = one_machine && std::strcmp(other.host.data(), all[0].host.data()) == 0;
+  const bool one_machine =
+      std::all_of(all.begin(), all.end(), [&](const Invitation& other) { return other.network == all[0].network; });
   const Meeting meeting{.host = one_machine ? "localhost" : all[0].host.data(),
                         .port = static_cast<int>(all[0].port),
                         .spare_ports = 0,
