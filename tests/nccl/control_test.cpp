@@ -35,17 +35,22 @@ Told run_ranks(int ranks, std::chrono::milliseconds timeout, const std::function
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
       const auto at = static_cast<std::size_t>(rank);
-      const auto nobody = [](std::string_view) {};
-      Control control(std::move(links[at]), {.rank = rank, .size = ranks, .timeout = timeout, .grace = 60s}, nobody);
-      std::string fault;
-      try {
-        body(control);
-      } catch (const CommAborted& error) {
-        told.errors[at] = error.what();
-      } catch (const std::exception& error) {
-        told.errors[at] = fault = error.what();
+      std::string told_by_thread;  // where the rank was slow to leave
+      {
+        const auto tell = [&](std::string_view line) { told_by_thread += std::string(line) + "\n"; };
+        Control control(std::move(links[at]), {.rank = rank, .size = ranks, .timeout = timeout, .grace = 60s}, tell);
+        std::string fault;
+        try {
+          body(control);
+        } catch (const CommAborted& error) {
+          told.errors[at] = error.what();
+        } catch (const std::exception& error) {
+          told.errors[at] = fault = error.what();
+        }
+        for (const std::string& line : control.leave(fault, !told.errors[at].empty())) told.lines[at] += line + "\n";
       }
-      for (const std::string& line : control.leave(fault, !told.errors[at].empty())) told.lines[at] += line + "\n";
+      const std::string name = fmt::format("rank {}: ", rank);
+      if (!told_by_thread.empty()) told.lines[at] += told_by_thread.substr(name.size());
     });
   for (std::thread& thread : threads) thread.join();
   return told;
