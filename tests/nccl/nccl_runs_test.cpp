@@ -72,10 +72,13 @@ class NcclRuns : public testing::Test {
   // Trains on four ranks until all are at it, and sends one of them a signal.
   std::unique_ptr<RankProcesses> train_and_signal(int rank, int signal, const Words& more = {}) const {
     auto processes = start(4, "endless", tp2 + pp2 + Words{"train.train_iters=1000000", "train.eval_iters=0"} + more);
-    for (int i = 0; i < 1200 && column(folder_ / "endless", "loss").empty(); ++i) std::this_thread::sleep_for(50ms);
-    EXPECT_FALSE(column(folder_ / "endless", "loss").empty()) << processes->all_output();
+    wait_for_first_loss(*processes);
     processes->send_signal(rank, signal);
     return processes;
+  }
+  void wait_for_first_loss(const RankProcesses& processes) const {
+    for (int i = 0; i < 1200 && column(folder_ / "endless", "loss").empty(); ++i) std::this_thread::sleep_for(50ms);
+    EXPECT_FALSE(column(folder_ / "endless", "loss").empty()) << processes.all_output();
   }
 
   TempFolder folder_;
@@ -110,6 +113,29 @@ TEST_F(NcclRuns, TheSameBitsAgain) {
   run(4, "second", layout);
   for (const char* key : {"loss", "eval_loss", "grad_norm"})
     EXPECT_EQ(column(folder_ / "first", key), column(folder_ / "second", key)) << key;
+}
+
+// A fault of one rank alone, while the others are in calls that wait for it: it is told at once, and nobody is stuck in
+// giving back memory.
+TEST_F(NcclRuns, AFaultOfOneRankEndsTheJob) {
+  const Words more = tp2 + pp2 +
+                     Words{"train.train_iters=1000000", "train.eval_iters=0", "checkpoint.save_interval=200",
+                           "checkpoint.save=" + (folder_ / "saved").string()};
+  RankProcesses job(
+      {.ranks = 4,  // a file that is too large is an error, not a signal
+       .command = Words{"/bin/sh", "-c", "trap '' XFSZ; exec \"$0\" \"$@\"", TERA_PROGRAM} + train("endless", more),
+       .environment = {},
+       .folder = folder_.path().string()});
+  wait_for_first_loss(job);
+  job.limit_files(1, 16 << 10);
+  for (int i = 0; i < 1200 && job.output(1).empty(); ++i) std::this_thread::sleep_for(50ms);  // until it has told
+  EXPECT_TRUE(job.wait(30s)) << job.all_output();
+  EXPECT_NE(job.output(1).find("File too large"), std::string::npos) << job.all_output();
+  EXPECT_EQ(job.status(1), 2) << job.all_output();
+  for (int rank : {0, 2, 3}) {
+    EXPECT_EQ(job.status(rank), 1) << job.all_output();
+    EXPECT_EQ(job.output(rank).find("its process is ended"), std::string::npos) << job.all_output();
+  }
 }
 
 TEST_F(NcclRuns, AKilledRankEndsTheJob) {

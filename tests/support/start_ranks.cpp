@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -87,6 +88,12 @@ RankProcesses::~RankProcesses() {
 void RankProcesses::send_signal(int rank, int signal) const {
   const RankProcess& process = processes_[static_cast<std::size_t>(rank)];
   if (process.status < 0) kill(process.pid, signal);
+}
+
+void RankProcesses::limit_files(int rank, std::size_t bytes) const {
+  const RankProcess& process = processes_[static_cast<std::size_t>(rank)];
+  const rlimit limit{bytes, bytes};
+  if (process.status < 0) prlimit(process.pid, RLIMIT_FSIZE, &limit, nullptr);
 }
 
 void RankProcesses::collect() {

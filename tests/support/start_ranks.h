@@ -27,6 +27,7 @@ class RankProcesses {
   RankProcesses& operator=(const RankProcesses&) = delete;
 
   void send_signal(int rank, int signal) const;
+  void limit_files(int rank, std::size_t bytes) const;  // of what it writes from now on
   // Until all have ended but those that are `stopped`; false: the time was over.
   bool wait(std::chrono::milliseconds time, const std::vector<int>& stopped = {});
   int status(int rank) const { return processes_[static_cast<std::size_t>(rank)].status; }
