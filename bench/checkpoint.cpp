@@ -4,7 +4,7 @@
 //   checkpoint_bench FOLDER [MIB [ROUNDS [cpu|cuda]]]
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 // How fast text becomes ids, on one thread: reads lines of {"text": ...}, encodes them once, prints one JSON line.
 // bench/tokenize runs it beside other tokenizers.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <time.h>
 
 #include <cstdio>

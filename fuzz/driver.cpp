@@ -2,7 +2,7 @@
 // code was compiled with -fsanitize-coverage=trace-pc, inputs that reach new branches join the corpus.
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

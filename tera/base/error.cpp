@@ -1,6 +1,6 @@
 #include "tera/base/error.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string_view>
 

@@ -1,7 +1,7 @@
 #pragma once
 // What progress lines are made of, without allocating.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 #include "tera/checkpoint/checkpoint.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>

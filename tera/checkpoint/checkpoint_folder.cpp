@@ -1,7 +1,7 @@
 #include "tera/checkpoint/checkpoint_folder.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/statvfs.h>
 
 #include <vector>

@@ -1,7 +1,7 @@
 #include "tera/checkpoint/checkpoint_search.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>

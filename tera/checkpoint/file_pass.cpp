@@ -1,6 +1,6 @@
 #include "tera/checkpoint/file_pass.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

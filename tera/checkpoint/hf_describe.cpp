@@ -1,11 +1,11 @@
 #include "tera/checkpoint/hf_describe.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <set>
 #include <string>
 
+#include "tera/base/joined.h"
 #include "tera/checkpoint/hf_folder.h"
 #include "tera/config/resolve.h"
 
@@ -41,7 +41,7 @@ nlohmann::ordered_json describe_hf_folder(const std::filesystem::path& path) {
           {"files", folder.file_count()},
           {"tensors", folder.tensors().size()},
           {"parameters", parameters},
-          {"dtype", fmt::format("{}", fmt::join(dtypes, ", "))},
+          {"dtype", joined(dtypes, ", ")},
           {"bytes", bytes}};
 }
 

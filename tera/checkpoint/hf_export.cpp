@@ -1,6 +1,6 @@
 #include "tera/checkpoint/hf_export.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 

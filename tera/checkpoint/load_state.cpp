@@ -1,6 +1,6 @@
 // What a model takes of a checkpoint, and what it says when that does not suit.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,7 +1,7 @@
 #include "tera/checkpoint/safetensors.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "tera/base/error.h"
+#include "tera/base/joined.h"
 #include "tera/checkpoint/safetensors_header.h"
 
 namespace tera {
@@ -122,8 +123,8 @@ void SafetensorsFile::parse_header(std::string_view header, std::uint64_t data_b
     const auto bytes = byte_count(entry.shape, type->bytes);
     require_user(entry.begin == expected && entry.begin <= entry.end && bytes == entry.end - entry.begin,
                  "{}: tensor '{:.200}' of {} [{}] lies at bytes {} to {}; it should start at {} and have {} bytes",
-                 path_.string(), entry.name, entry.dtype_name, fmt::join(entry.shape, ","), entry.begin, entry.end,
-                 expected, bytes ? fmt::to_string(*bytes) : "more than any file");
+                 path_.string(), entry.name, entry.dtype_name, joined(entry.shape, ","), entry.begin, entry.end,
+                 expected, bytes ? std::to_string(*bytes) : "more than any file");
     expected = entry.end;
   }
   require_user(expected == data_bytes, "{}: its tensors end at byte {} of the data, but {} bytes are there",

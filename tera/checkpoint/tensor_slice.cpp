@@ -1,6 +1,6 @@
 #include "tera/checkpoint/tensor_slice.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <tuple>

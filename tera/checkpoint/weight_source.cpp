@@ -1,6 +1,6 @@
 #include "tera/checkpoint/weight_source.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>

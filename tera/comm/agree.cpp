@@ -1,12 +1,15 @@
 #include "tera/comm/agree.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
+
+#include "tera/base/joined.h"
 
 namespace tera {
 namespace {
@@ -23,7 +26,8 @@ std::int64_t most_frequent(const std::vector<std::int64_t>& hashes) {
 std::string list_ranks(const std::vector<int>& ranks) {
   constexpr std::size_t shown = 8;
   const auto end = std::next(ranks.begin(), static_cast<std::ptrdiff_t>(std::min(ranks.size(), shown)));
-  std::string text = fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks.begin(), end, ", "));
+  std::string text =
+      fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", joined(std::span(ranks.begin(), end), ", "));
   if (ranks.size() > shown) text += fmt::format(" and {} more", ranks.size() - shown);
   return text;
 }

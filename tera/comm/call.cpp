@@ -1,6 +1,8 @@
 #include "tera/comm/call.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
+
+#include "tera/base/joined.h"
 
 namespace tera {
 
@@ -29,8 +31,8 @@ std::string to_string(const Doing& doing) {
 }
 
 std::string did_not_come(std::span<const int> ranks, std::span<const std::string> doing) {
-  return fmt::format("{} {} did not come ({})", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "),
-                     fmt::join(doing, "; "));
+  return fmt::format("{} {} did not come ({})", ranks.size() == 1 ? "rank" : "ranks", joined(ranks, ", "),
+                     joined(doing, "; "));
 }
 
 }  // namespace tera

@@ -3,7 +3,7 @@
 
 #include "tera/comm/thread_comm.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

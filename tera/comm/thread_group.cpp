@@ -1,11 +1,12 @@
 #include "tera/comm/thread_group.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <exception>
 
 #include "tera/base/cores.h"
+#include "tera/base/joined.h"
 
 namespace tera {
 namespace {
@@ -109,7 +110,7 @@ void ThreadGroup::compare_calls(int rank) {
   std::vector<std::string> calls;
   for (int r = 0; r < size(); ++r)
     calls.push_back(fmt::format("rank {}: {}", world_rank(r), to_string(arrival(r, rank).call)));
-  give_up(rank, fmt::format("{}: the ranks make different calls: {}", name_, fmt::join(calls, "; ")));
+  give_up(rank, fmt::format("{}: the ranks make different calls: {}", name_, joined(calls, "; ")));
 }
 
 void ThreadGroup::missing(int rank, Waited waited, const std::vector<int>& absent) {

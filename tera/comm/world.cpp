@@ -1,6 +1,6 @@
 #include "tera/comm/world.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <exception>
 #include <system_error>

@@ -1,6 +1,6 @@
 #include "tera/config/checkpoint_path.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <functional>

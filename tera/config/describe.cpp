@@ -1,6 +1,6 @@
 #include "tera/config/describe.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

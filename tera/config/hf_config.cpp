@@ -1,6 +1,6 @@
 #include "tera/config/hf_config.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

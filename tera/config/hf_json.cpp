@@ -1,6 +1,6 @@
 #include "tera/config/hf_json.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <limits>

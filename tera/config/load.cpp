@@ -1,6 +1,6 @@
 #include "tera/config/load.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -1,11 +1,12 @@
 #include "tera/config/mesh_plan.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <utility>
 
 #include "tera/base/error.h"
+#include "tera/base/joined.h"
 #include "tera/config/nearest.h"
 
 namespace tera {
@@ -63,7 +64,7 @@ void check_product(const Factors& factors, int world, ProblemList& problems) {
   }
   if (product <= world && world % product == 0) return;
   const std::string what =
-      others.empty() ? "must" : fmt::format("times {} is {}, which must", fmt::join(others, " and "), product);
+      others.empty() ? "must" : fmt::format("times {} is {}, which must", joined(others, " and "), product);
   add_problem(problems, *first,
               fmt::format("{} divide the number of ranks, which is {}; nearest: {}or {} ranks", what, world,
                           nearest_factors(factors, product, world), nearest_multiples(product, world)));
@@ -110,7 +111,7 @@ std::vector<MeshProblem> mesh_problems(const MeshSizes& sizes) {
 MeshPlan::MeshPlan(const MeshSizes& sizes) : sizes_(sizes) {
   std::vector<std::string> lines;
   for (const MeshProblem& problem : mesh_problems(sizes)) lines.push_back(problem.text());
-  if (!lines.empty()) fail_user("{}", fmt::join(lines, "\n"));
+  if (!lines.empty()) fail_user("{}", joined(lines, "\n"));
   sizes_.etp = resolved_etp(sizes);
   dp_ = sizes.world / (sizes_.tp * sizes_.cp * sizes_.pp);
   edp_ = sizes.world / (sizes_.etp * sizes_.ep * sizes_.pp);

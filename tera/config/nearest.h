@@ -1,7 +1,7 @@
 #pragma once
 // Messages that refuse a number also say which ones would do.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstdint>

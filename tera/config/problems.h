@@ -1,7 +1,7 @@
 #pragma once
 // Collects what is wrong with a configuration, so that all of it is told at once.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string>
 #include <vector>

@@ -1,7 +1,7 @@
 #pragma once
 // Broken rules, told with the key, its value and where the value was set.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string>
 #include <string_view>

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "tera/base/joined.h"
 #include "tera/config/nearest.h"
 
 namespace tera {
@@ -103,7 +104,7 @@ void resolve_replicas(const RunConfig& config, ParallelShape& shape, Report& rep
   std::vector<std::string_view> needed;
   if (!overlap.overlap_grad_reduce) needed.push_back("overlap_grad_reduce=true");
   if (shape.sharding == Sharding::no_shard) needed.push_back("optimizer.use_distributed_optimizer=true");
-  if (!needed.empty()) report.broken("comm_overlap.overlap_param_gather", "needs {}", fmt::join(needed, " and "));
+  if (!needed.empty()) report.broken("comm_overlap.overlap_param_gather", "needs {}", joined(needed, " and "));
 }
 
 // Query heads, feed-forward width and key heads are cut into tp parts; fewer key heads than parts are repeated.
@@ -119,7 +120,7 @@ void check_model_split(const ParallelShape& parallel, const ModelShape& model, R
   if (model.ffn % tp != 0) rules.push_back(fmt::format("divide model.ffn_hidden_size, which is {}", model.ffn));
   if (model.kv_heads % tp != 0 && tp % model.kv_heads != 0)
     rules.push_back(fmt::format("divide or be a multiple of model.num_query_groups, which is {}", model.kv_heads));
-  report.broken(tp_key, "must {}; nearest: {}", fmt::join(rules, ", "),
+  report.broken(tp_key, "must {}; nearest: {}", joined(rules, ", "),
                 nearest_values(tp, model.heads, [&](std::int64_t v) { return splits_evenly(model, v); }));
 }
 

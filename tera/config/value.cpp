@@ -1,12 +1,13 @@
 #include "tera/config/value.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <system_error>
 
+#include "tera/base/joined.h"
 #include "tera/base/utf8.h"
 
 namespace tera {
@@ -236,7 +237,7 @@ std::string write_value(const Field& field, const void* value) {
     case FieldKind::number: return fmt::format("{}", as<double>(value));
     case FieldKind::text: return quote(as<std::string>(value));
     case FieldKind::text_list: return write_text_list(as<std::vector<std::string>>(value));
-    case FieldKind::whole_list: return fmt::format("[{}]", fmt::join(as<std::vector<std::int64_t>>(value), ", "));
+    case FieldKind::whole_list: return fmt::format("[{}]", joined(as<std::vector<std::int64_t>>(value), ", "));
     case FieldKind::blend: return write_blend(as<std::vector<BlendPart>>(value));
     case FieldKind::choice: {
       const int index = field.choice->get(value);

@@ -1,6 +1,6 @@
 #include "tera/data/dataset_report.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

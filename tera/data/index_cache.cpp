@@ -1,6 +1,6 @@
 #include "tera/data/index_cache.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -135,7 +135,7 @@ std::string describe_gpt_index(PackedArray<std::int32_t> lengths, const GptIndex
       "gpt order 1; lengths {:016x} of {} documents; split {}:{}; samples {}; seq_length {}; seed {}; extra token {}; "
       "drop last {}",
       hash_bytes(lengths.bytes()), lengths.size(), options.first, options.last,
-      options.samples ? fmt::to_string(*options.samples) : "of one epoch", options.seq_length, options.seed,
+      options.samples ? std::to_string(*options.samples) : "of one epoch", options.seq_length, options.seed,
       options.add_extra_token, options.drop_last_partial);
 }
 

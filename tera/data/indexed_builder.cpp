@@ -1,6 +1,6 @@
 #include "tera/data/indexed_builder.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "tera/data/indexed_dataset.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <limits>
@@ -9,6 +9,7 @@
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
+#include "tera/base/joined.h"
 
 namespace tera {
 namespace {
@@ -52,7 +53,7 @@ std::string dataset_prefix(const std::string& path) {
   std::string prefix = file ? path.substr(0, path.size() - 4) : path;
   if (file && path_exists(prefix + ".idx")) return prefix;
   if (const auto found = outputs_of(prefix); !found.empty())
-    fail_user("{}.idx: No such file or directory; there is {}", prefix, fmt::join(found, ", "));
+    fail_user("{}.idx: No such file or directory; there is {}", prefix, joined(found, ", "));
   return prefix;
 }
 

@@ -1,6 +1,6 @@
 #include "tera/data/jsonl_line.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <bitset>
 #include <cstdint>

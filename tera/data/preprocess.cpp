@@ -1,6 +1,6 @@
 #include "tera/data/preprocess.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #include "tera/data/preprocess_block.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <simdjson.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "tera/nn/params.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>
@@ -9,6 +9,7 @@
 
 #include "tera/base/error.h"
 #include "tera/base/glob.h"
+#include "tera/base/joined.h"
 #include "tera/base/rng.h"
 #include "tera/ops/ops.h"
 
@@ -64,7 +65,7 @@ void check_frozen_whole(std::span<const std::string> patterns, const ParamSpec& 
   }
   if (guilty == nullptr || missed.empty()) return;
   fail_user("model.freeze: '{}' matches {} but not {}, and they are one parameter; '{}' freezes all of it", *guilty,
-            fmt::join(hit, ", "), fmt::join(missed, ", "), spec.name);
+            joined(hit, ", "), joined(missed, ", "), spec.name);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "tera/pipeline/stage_layout.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "tera/pipeline/stage_memory.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -1,8 +1,11 @@
 #include "tera/tensor/tensor.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
+
+#include <span>
 
 #include "tera/base/error.h"
+#include "tera/base/joined.h"
 
 namespace tera {
 
@@ -27,7 +30,7 @@ Shape dense_stride(const Shape& shape) {
 }
 
 std::string to_string(const Shape& shape) {
-  return fmt::format("[{}]", fmt::join(shape.dim.begin(), shape.dim.begin() + shape.rank, ","));
+  return fmt::format("[{}]", joined(std::span(shape.dim).first(static_cast<std::size_t>(shape.rank)), ","));
 }
 
 std::string to_string(const Tensor& tensor) {

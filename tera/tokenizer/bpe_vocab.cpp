@@ -1,6 +1,6 @@
 #include "tera/tokenizer/bpe_vocab.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

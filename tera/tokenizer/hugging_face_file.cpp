@@ -1,6 +1,6 @@
 #include "tera/tokenizer/hugging_face_file.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <simdjson.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
+#include "tera/base/joined.h"
 #include "tera/tokenizer/token_json.h"
 
 namespace tera {
@@ -215,7 +216,7 @@ void read_model(dom::element model, TokenizerFile& file) {
 void check_choice(JsonFields& fields, const char* key, std::initializer_list<std::string_view> choices) {
   const std::string chosen = fields.text(key);
   require_user(std::ranges::find(choices, chosen) != choices.end(), "{} is '{:.80}'; there are {}", fields.path_of(key),
-               chosen, fmt::join(choices, ", "));
+               chosen, joined(choices, ", "));
 }
 
 // Texts are neither cut nor padded. What `tokenizers` cannot read is refused all the same: something is wrong with it.
@@ -253,7 +254,7 @@ TokenizerFile read_tokenizer_file(const std::filesystem::path& path) {
                file.name);
   for_each_field(root, file.name, [&](std::string_view key, dom::element value) {
     if (std::ranges::find(known_parts, key) == known_parts.end())
-      fail_user("{} is not known; there are {}", file.path_of(key.substr(0, 80)), fmt::join(known_parts, ", "));
+      fail_user("{} is not known; there are {}", file.path_of(key.substr(0, 80)), joined(known_parts, ", "));
     const std::string part = file.path_of(key);
     if (key == "truncation")
       check_truncation(to_json(value, part), part);

@@ -1,6 +1,6 @@
 #include "tera/tokenizer/json_lines.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <simdjson.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 #include "tera/tokenizer/normalize_steps.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <initializer_list>

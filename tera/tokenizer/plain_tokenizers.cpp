@@ -1,12 +1,11 @@
 #include "tera/tokenizer/plain_tokenizers.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <limits>
 
 #include "tera/base/error.h"
+#include "tera/base/joined.h"
 #include "tera/base/utf8.h"
 
 namespace tera {
@@ -70,8 +69,6 @@ NullTokenizer::NullTokenizer(std::int64_t vocab_size) : vocab_size_(vocab_size) 
 
 std::unique_ptr<Encoder> NullTokenizer::make_encoder() const { return std::make_unique<NullEncoder>(vocab_size_); }
 
-std::string NullTokenizer::decode(std::span<const std::int32_t> ids) const {
-  return fmt::format("{}", fmt::join(ids, " "));
-}
+std::string NullTokenizer::decode(std::span<const std::int32_t> ids) const { return joined(ids, " "); }
 
 }  // namespace tera

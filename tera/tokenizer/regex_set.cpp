@@ -1,6 +1,6 @@
 #include "tera/tokenizer/regex_set.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

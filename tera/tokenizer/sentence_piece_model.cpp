@@ -1,6 +1,6 @@
 #include "tera/tokenizer/sentence_piece_model.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include "tera/tokenizer/tiktoken.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #include "tera/tokenizer/token_json.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <limits>

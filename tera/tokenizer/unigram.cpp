@@ -1,6 +1,6 @@
 #include "tera/tokenizer/unigram.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>

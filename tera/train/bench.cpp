@@ -1,7 +1,6 @@
 #include "tera/train/bench.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 #include <sys/resource.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "tera/train/bench_cases.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

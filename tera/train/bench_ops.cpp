@@ -1,6 +1,6 @@
 #include "tera/train/bench_ops.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

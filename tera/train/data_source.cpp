@@ -1,6 +1,6 @@
 #include "tera/train/data_source.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>

@@ -1,6 +1,6 @@
 #include "tera/train/data_splits.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

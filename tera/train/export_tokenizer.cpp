@@ -1,6 +1,6 @@
 #include "tera/train/export_tokenizer.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
 

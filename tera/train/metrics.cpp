@@ -1,6 +1,6 @@
 #include "tera/train/metrics.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "tera/train/profiling_ops.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <iterator>
 #include <numeric>

@@ -1,6 +1,6 @@
 #include "tera/train/resume.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>
@@ -8,6 +8,7 @@
 
 #include "tera/base/error.h"
 #include "tera/base/hash.h"
+#include "tera/base/joined.h"
 #include "tera/base/utf8.h"
 #include "tera/checkpoint/checkpoint_search.h"
 #include "tera/train/backend.h"
@@ -79,7 +80,7 @@ void go_on(StartPoint& start, const NewestCheckpoint& newest) {
   start.started_from = start.checkpoint->source().started_from;
   if (!newest.passed_over.empty())
     start.warnings.push_back(fmt::format("passed over as not complete: {}; the newest that is complete is {}",
-                                         fmt::join(newest.passed_over, ", "), newest.folder->string()));
+                                         joined(newest.passed_over, ", "), newest.folder->string()));
 }
 
 // Tokens of the whole run are counted in 64 bits.
@@ -146,7 +147,7 @@ StartPoint find_start(const Setup& setup) {
   }
   require_user(newest.folder || newest.passed_over.empty(),
                "{}: none of its checkpoints is complete: {}; another folder as checkpoint.save starts anew",
-               config.save, fmt::join(newest.passed_over, ", "));
+               config.save, joined(newest.passed_over, ", "));
   if (!start.checkpoint && relation == Relation::apart) {
     start.checkpoint.emplace(config.load);
     start.started_from = path_text(fs::canonical(start.checkpoint->folder()));

@@ -1,6 +1,6 @@
 // `tera train`: what a run reads, shows and leaves behind.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "tera/train/same_tokenizer.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

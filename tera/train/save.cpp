@@ -1,6 +1,6 @@
 #include "tera/train/save.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"

@@ -1,6 +1,6 @@
 #include "tera/train/training_step.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <memory>

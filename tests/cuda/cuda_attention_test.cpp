@@ -1,7 +1,7 @@
 // The fast attention, cuDNN's and our own on tensor cores, against our exact kernels, which the op tables check. Both
 // round probabilities to 16 bits, so they can only be near. Prints who took each shape, with what workspace.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,7 +1,7 @@
 // What users get wrong: exit status 2, a line or two that name the thing, and nothing half-written. All through the
 // real program.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

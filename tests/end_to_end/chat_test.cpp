@@ -1,6 +1,6 @@
 // Runs on conversations, and evaluations on several sets, through the real program.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "tera/data/indexed_writer.h"

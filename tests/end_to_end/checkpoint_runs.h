@@ -1,7 +1,7 @@
 #pragma once
 // Runs of the real program that save and go on.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,7 +1,7 @@
 // Saving where something is in the way: a complete checkpoint exists at every moment, and a load finds it or says
 // where.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // Runs on several ranks through the real program: the same losses, the same files, the same text as on one.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
 // `tera plan` of worlds nobody has here, through the real program.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

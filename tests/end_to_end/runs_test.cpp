@@ -1,6 +1,6 @@
 // Runs and checkpoints through the real program: what it leaves behind, and what can be done with it.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

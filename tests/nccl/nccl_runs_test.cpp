@@ -1,7 +1,7 @@
 // The real program as several processes with a GPU, as torchrun starts them: it trains as one rank does, the same way
 // again with the same bits, and it ends when a rank is killed or stopped, with its name.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

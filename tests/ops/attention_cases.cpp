@@ -1,6 +1,6 @@
 // Attention against its definition in double: masks, lengths, head sizes, groups, documents, dropout and storage types.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

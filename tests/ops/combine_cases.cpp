@@ -1,6 +1,6 @@
 // Sums of ranks. The order is part of the definition, so every result is exact.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

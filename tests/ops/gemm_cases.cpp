@@ -1,7 +1,7 @@
 // Matrix products against loops in double, on every instruction set of this machine (or on the GPU, see
 // tests/support/gpu.h), with guard bytes around each tensor.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

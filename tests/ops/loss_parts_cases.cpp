@@ -1,7 +1,7 @@
 // Cross entropy over columns that are cut into parts, as ranks hold them: each gives its stats, each gets the loss and
 // its own columns of the gradient from the stats of all.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "tera/base/error.h"
+#include "tera/base/joined.h"
 #include "tests/support/gpu.h"
 #include "tests/support/op_test.h"
 
@@ -28,7 +29,7 @@ struct PartsCase {
 
   std::string name() const {
     return fmt::format("cross_entropy {} {} rows, parts {}, vocab {} spread {} loss only {}", name_of(dtype), rows,
-                       fmt::join(columns, "+"), vocab, spread, loss_only);
+                       joined(columns, "+"), vocab, spread, loss_only);
   }
   std::int64_t first(std::size_t part) const {
     return std::accumulate(columns.begin(), columns.begin() + static_cast<std::ptrdiff_t>(part), std::int64_t{0});

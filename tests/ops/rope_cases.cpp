@@ -1,6 +1,6 @@
 // Rotary embedding against its definition in double.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
 // What a rank gets to read when another does not do its part.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,6 +1,6 @@
 // The shared body on a world of one and on ranks that are threads; and what run_threads and Groups add.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,7 +1,7 @@
 // The shared body on ranks that are processes, and what they promise beyond it. Started by mpirun; every rank runs
 // every test.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,6 +1,6 @@
 // A program that fails in the way its argument says, for mpi_failure_test. Ranks beyond those named do their part.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <chrono>
 #include <csignal>

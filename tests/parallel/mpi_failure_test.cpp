@@ -1,6 +1,6 @@
 // What the console says, and how soon a job of processes is over, when a rank does not do its part.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 #include "tests/parallel/mpi_main.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,7 +1,7 @@
 // The real program under mpirun: the same bits as with its ranks as threads, and an end whatever happens to one of
 // them.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,6 +1,6 @@
 // When activations are sent to the host, when they are brought back and who waits for them, written out.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,7 +1,7 @@
 // The engine with ranks as threads: whatever the schedule, the placement and the timing, losses and gradients are
 // bitwise those of plain loops over the blocks.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <map>

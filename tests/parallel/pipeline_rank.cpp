@@ -1,12 +1,13 @@
 #include "tests/parallel/pipeline_rank.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 
 #include "tera/backend/cpu/workspace.h"
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
+#include "tera/base/joined.h"
 #include "tests/parallel/stub_comm.h"
 
 namespace tera::test {
@@ -172,7 +173,7 @@ std::string PipelineCase::describe() const {
   const auto& [stages, chunks, kind] = training.placement;
   return fmt::format("{} stages x {} chunks{}, {} microbatches{}{}", stages, chunks,
                      kind == PlacementKind::v ? " in a V" : "", training.microbatches,
-                     layers.empty() ? "" : fmt::format(", layers {}", fmt::join(layers, " ")),
+                     layers.empty() ? "" : fmt::format(", layers {}", joined(layers, " ")),
                      overlap ? "" : ", no overlap");
 }
 

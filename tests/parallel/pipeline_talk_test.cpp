@@ -1,6 +1,6 @@
 // When a rank posts and waits, written out: the middle one of three.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <array>

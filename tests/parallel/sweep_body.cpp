@@ -1,13 +1,13 @@
 #include "tests/parallel/sweep_body.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "tera/base/error.h"
+#include "tera/base/joined.h"
 #include "tera/config/load.h"
 #include "tera/config/resolve.h"
 #include "tera/train/data_source.h"
@@ -107,7 +107,7 @@ bool peaks_as_planned(const TrainingStep& step) {
 }  // namespace
 
 std::string SweepCase::describe() const {
-  std::string text = fmt::format("{} x{} {}", config, ranks, fmt::join(overrides, " "));
+  std::string text = fmt::format("{} x{} {}", config, ranks, joined(overrides, " "));
   if (overflow.step >= 0)
     text += fmt::format(", overflow of {} on rank {} in step {}", overflow.in_loss ? "the loss" : "a gradient",
                         overflow.rank, overflow.step);

@@ -1,6 +1,6 @@
 #include "tests/support/op_test.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,6 +9,7 @@
 #include "tera/backend/cpu/workspace.h"
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
+#include "tera/base/joined.h"
 #include "tests/support/close.h"
 #include "tests/support/gpu.h"
 #include "tests/support/guarded.h"
@@ -206,7 +207,7 @@ void expect_rejected(const std::function<void(Ops&)>& call, const std::vector<st
   PlanOps plan(rules);
   try {
     call(plan);
-    ADD_FAILURE() << "accepted, expected a complaint about " << fmt::format("{}", fmt::join(words, ", "));
+    ADD_FAILURE() << "accepted, expected a complaint about " << joined(words, ", ");
   } catch (const Error& error) {
     const std::string message = error.what();
     for (const std::string& word : words) EXPECT_NE(message.find(word), std::string::npos) << message;

@@ -1,6 +1,6 @@
 #include "tests/support/rank_tests.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,6 +1,6 @@
 // Where values come from, who wins, and what is said about keys and types that are wrong.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
 // Config files are data from anywhere: what they hold must never crash, hang or be half understood.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <random>

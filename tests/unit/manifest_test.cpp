@@ -2,7 +2,7 @@
 
 #include "tera/checkpoint/manifest.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "tera/base/error.h"

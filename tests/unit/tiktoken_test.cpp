@@ -1,6 +1,6 @@
 #include "tera/tokenizer/tiktoken.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -1,6 +1,6 @@
 // tera_lint [REPOSITORY]: prints every broken rule as file:line: message, and which files have grown long.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdio>
 #include <exception>

@@ -1,6 +1,6 @@
 #include "tera/backend/cuda/attention_remarks.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "tera/backend/cuda/attention_workspace.h"
 

@@ -1,7 +1,7 @@
 #include "tera/backend/cuda/cublaslt_api.h"
 
 #include <dlfcn.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "tera/backend/cuda/open_library.h"
 #include "tera/base/error.h"

@@ -1,5 +1,5 @@
 // CublasLt::prepare: which of the library's candidates is fastest here, measured and written down.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <limits>

@@ -1,7 +1,7 @@
 #include "tera/backend/cuda/cuda_info.h"
 
 #include <cuda_runtime_api.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "tera/backend/cuda/cublaslt_api.h"
 #include "tera/backend/cuda/cudnn_attention.h"

@@ -7,7 +7,7 @@
 #include "tera/backend/cuda/cudnn_attention.h"
 
 #include <cudnn_frontend.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 

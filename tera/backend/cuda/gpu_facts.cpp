@@ -1,6 +1,6 @@
 #include "tera/backend/cuda/gpu_facts.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 #include "tera/backend/cuda/make_cuda.h"
 
 #include <cuda_runtime_api.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "tera/backend/cuda/cublaslt_api.h"
 #include "tera/backend/cuda/cuda_device.h"

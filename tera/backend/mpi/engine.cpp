@@ -2,7 +2,7 @@
 
 #include "tera/backend/mpi/engine.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdio>
 #include <exception>

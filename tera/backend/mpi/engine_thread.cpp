@@ -1,6 +1,6 @@
 // The thread that owns MPI.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/prctl.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "tera/backend/mpi/make_mpi.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "tera/backend/mpi/engine.h"
 #include "tera/backend/mpi/mpi_comm.h"

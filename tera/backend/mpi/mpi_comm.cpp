@@ -2,7 +2,7 @@
 
 #include "tera/backend/mpi/mpi_comm.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

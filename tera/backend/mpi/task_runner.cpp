@@ -1,9 +1,11 @@
 #include "tera/backend/mpi/task_runner.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include "tera/base/joined.h"
 
 namespace tera::mpi {
 namespace {
@@ -178,7 +180,7 @@ void TaskRunner::compare_calls(Task& task) {
   each_lane(task, [&](const Lane& lane) {
     if (!lane.send) add(lane.peer, lane.message->header.call);
   });
-  disagree(fmt::format("{}: the ranks make different calls: {}", group.name, fmt::join(calls, "; ")));
+  disagree(fmt::format("{}: the ranks make different calls: {}", group.name, joined(calls, "; ")));
 }
 
 void TaskRunner::check_lane(const Task& task, const Lane& lane) const {

@@ -2,7 +2,7 @@
 
 #include "tera/backend/nccl/control.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/socket.h>
 
 #include <algorithm>

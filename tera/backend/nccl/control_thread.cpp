@@ -1,6 +1,6 @@
 // The thread of a rank that talks to the hub.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <poll.h>
 #include <sys/socket.h>
 

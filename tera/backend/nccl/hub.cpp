@@ -1,6 +1,6 @@
 #include "tera/backend/nccl/hub.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <poll.h>
 
 #include <algorithm>

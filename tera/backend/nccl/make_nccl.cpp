@@ -1,6 +1,6 @@
 #include "tera/backend/nccl/make_nccl.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 
 #include "tera/backend/nccl/nccl_comm.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>

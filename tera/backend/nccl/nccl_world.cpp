@@ -1,6 +1,6 @@
 #include "tera/backend/nccl/nccl_world.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <thread>

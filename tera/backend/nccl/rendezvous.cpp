@@ -1,13 +1,15 @@
 #include "tera/backend/nccl/rendezvous.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <thread>
 
 #include "tera/base/error.h"
 #include "tera/base/hash.h"
+#include "tera/base/joined.h"
 
 namespace tera::nccl {
 namespace {
@@ -151,7 +153,7 @@ class Reception {
     constexpr std::size_t shown = 8;
     const auto end = std::next(missing.begin(), static_cast<std::ptrdiff_t>(std::min(missing.size(), shown)));
     fail_user("{} {}{} of {} did not come to {} within {:g} s{}", missing.size() == 1 ? "rank" : "ranks",
-              fmt::join(missing.begin(), end, ", "),
+              joined(std::span(missing.begin(), end), ", "),
               missing.size() > shown ? fmt::format(" and {} more", missing.size() - shown) : "", attendance_.size,
               place(attendance_.meeting, listener_.port), seconds(attendance_.timeout),
               remark_.empty() ? "" : fmt::format(" ({})", remark_));

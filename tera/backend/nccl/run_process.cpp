@@ -1,6 +1,6 @@
 #include "tera/backend/nccl/run_process.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace tera::nccl {
 namespace {
