@@ -37,17 +37,16 @@ std::string config_text(const ConfigOptions& options) {
 
 }  // namespace
 
-void add_config_command(CLI::App& app) {
+void add_config_command(Command app) {
   auto options = std::make_shared<ConfigOptions>();
-  CLI::App* command = app.add_subcommand("config", "show a configuration, each value with where it came from");
-  command->add_option("config", options->file, "YAML file")->type_name("CONFIG.yaml");
-  command->add_option("overrides", options->overrides, "values that win over the file's")
-      ->type_name("section.key=value");
-  command->add_option("--explain", options->explain, "tell about one key or section")->type_name("KEY");
-  command->add_option("--world", options->world, "ranks of the run; without it, as few as the layout needs")
-      ->type_name("N");
-  command->add_flag("--markdown", options->markdown)->group("");  // writes docs/config.md
-  command->callback([options] {
+  Command command = app.add_subcommand("config", "show a configuration, each value with where it came from");
+  command.add_option("config", options->file, "YAML file").type_name("CONFIG.yaml");
+  command.add_option("overrides", options->overrides, "values that win over the file's").type_name("section.key=value");
+  command.add_option("--explain", options->explain, "tell about one key or section").type_name("KEY");
+  command.add_option("--world", options->world, "ranks of the run; without it, as few as the layout needs")
+      .type_name("N");
+  command.add_flag("--markdown", options->markdown, "").hidden();  // writes docs/config.md
+  command.callback([options] {
     const std::string text = config_text(*options);
     std::fwrite(text.data(), 1, text.size(), stdout);
   });

@@ -1,7 +1,6 @@
 // tera dataset: the samples that a run would see, in its order, as lines of JSON.
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "apps/commands.h"
 #include "tera/base/error.h"
 #include "tera/base/file.h"
+#include "tera/base/joined.h"
 #include "tera/config/resolve.h"
 #include "tera/train/data_source.h"
 #include "tera/train/stored_run.h"
@@ -107,7 +107,7 @@ class SamplePrinter {
     }
     fmt::format_to(std::back_inserter(out), "{{\"index\":{}", index);
     for (const SampleField field : fields)
-      fmt::format_to(std::back_inserter(out), ",\"{}\":[{}]", name_of(field), fmt::join(values_of(field), ","));
+      fmt::format_to(std::back_inserter(out), ",\"{}\":[{}]", name_of(field), joined(values_of(field), ","));
     out += "}\n";
   }
 
@@ -165,19 +165,19 @@ void print_samples(const DatasetOptions& options) {
 
 }  // namespace
 
-void add_dataset_command(CLI::App& app) {
+void add_dataset_command(Command app) {
   auto options = std::make_shared<DatasetOptions>();
-  CLI::App* command = app.add_subcommand("dataset", "print the samples that a run would see, in its order");
-  command->add_option("config", options->file, "the run's YAML file")->type_name("CONFIG.yaml");
-  command->add_option("overrides", options->overrides, "values in place of those in the file")
-      ->type_name("section.key=value");
-  command->add_option("--split", options->split, "train, valid or test")->type_name("SPLIT");
-  command->add_option("--samples", options->samples, "from A up to but not B; without it, all")->type_name("A:B");
-  command->add_option("--fields", options->fields, "of tokens, labels, loss_mask and position_ids")
-      ->type_name("FIELD,...");
-  add_merge_command(*command);
-  command->callback([options, command] {
-    if (!command->get_subcommands().empty()) return;
+  Command command = app.add_subcommand("dataset", "print the samples that a run would see, in its order");
+  command.add_option("config", options->file, "the run's YAML file").type_name("CONFIG.yaml");
+  command.add_option("overrides", options->overrides, "values in place of those in the file")
+      .type_name("section.key=value");
+  command.add_option("--split", options->split, "train, valid or test").type_name("SPLIT");
+  command.add_option("--samples", options->samples, "from A up to but not B; without it, all").type_name("A:B");
+  command.add_option("--fields", options->fields, "of tokens, labels, loss_mask and position_ids")
+      .type_name("FIELD,...");
+  add_merge_command(command);
+  command.callback([options, command] {
+    if (command.has_parsed_subcommand()) return;
     require_user(!options->file.empty(), "tera dataset needs a run's CONFIG.yaml, or one of its commands: merge");
     print_samples(*options);
   });

@@ -1,6 +1,6 @@
 // tera doctor: what this machine has and what of it this program can use.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string>
 #include <string_view>
@@ -112,9 +112,9 @@ void print(const std::vector<Section>& sections) {
 
 }  // namespace
 
-void add_doctor_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("doctor", "what this machine has and what of it this program can use");
-  command->callback([] { print({program_section(), machine_section(), cuda_section(), mpi_section()}); });
+void add_doctor_command(Command app) {
+  Command command = app.add_subcommand("doctor", "what this machine has and what of it this program can use");
+  command.callback([] { print({program_section(), machine_section(), cuda_section(), mpi_section()}); });
 }
 
 }  // namespace tera

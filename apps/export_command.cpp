@@ -1,6 +1,6 @@
 // tera export: a checkpoint as a folder that transformers loads.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <charconv>
 #include <cmath>
@@ -102,21 +102,21 @@ void run_export(const ExportOptions& options) {
 
 }  // namespace
 
-void add_export_command(CLI::App& app) {
+void add_export_command(Command app) {
   auto options = std::make_shared<ExportOptions>();
-  CLI::App* command = app.add_subcommand("export", "write a checkpoint as a Hugging Face folder");
+  Command command = app.add_subcommand("export", "write a checkpoint as a Hugging Face folder");
   command
-      ->add_option("--model,--load", options->model, "a checkpoint, a folder of checkpoints, or a Hugging Face folder")
-      ->required()
-      ->type_name("DIR");
-  command->add_option("--output", options->output, "folder to make")->required()->type_name("DIR");
+      .add_option("--model,--load", options->model, "a checkpoint, a folder of checkpoints, or a Hugging Face folder")
+      .required()
+      .type_name("DIR");
+  command.add_option("--output", options->output, "folder to make").required().type_name("DIR");
   command
-      ->add_option("--dtype", options->dtype,
-                   "of all tensors: bf16, fp32 (master weights where there are any), or as stored")
-      ->capture_default_str();
-  command->add_option("--max-shard-size", options->max_shard_size, "of a file, as in 5GB, 500MB or 2GiB")
-      ->capture_default_str();
-  command->callback([options] { run_export(*options); });
+      .add_option("--dtype", options->dtype,
+                  "of all tensors: bf16, fp32 (master weights where there are any), or as stored")
+      .capture_default_str();
+  command.add_option("--max-shard-size", options->max_shard_size, "of a file, as in 5GB, 500MB or 2GiB")
+      .capture_default_str();
+  command.callback([options] { run_export(*options); });
 }
 
 }  // namespace tera

@@ -1,4 +1,4 @@
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdio>
 #include <memory>
@@ -108,32 +108,32 @@ void print_sample(const Options& options) {
 
 }  // namespace
 
-void add_generate_command(CLI::App& app) {
+void add_generate_command(Command app) {
   auto options = std::make_shared<Options>();
   options->generate.sampling.temperature = 0;
-  CLI::App* command = app.add_subcommand("generate", "text from a model; greedy unless a temperature is given");
-  options->add_to(*command);
-  auto* prompt =
-      command->add_option("--prompt", options->prompt, "text to continue; none: begin a document")->type_name("TEXT");
-  command->add_option("--prompt-file", options->prompt_file, "file with the text to continue")
-      ->type_name("F")
-      ->excludes(prompt);
-  command->add_option("--max-new-tokens", options->generate.max_new_tokens, "how many tokens to add")
-      ->capture_default_str();
+  Command command = app.add_subcommand("generate", "text from a model; greedy unless a temperature is given");
+  options->add_to(command);
+  const Option prompt =
+      command.add_option("--prompt", options->prompt, "text to continue; none: begin a document").type_name("TEXT");
+  command.add_option("--prompt-file", options->prompt_file, "file with the text to continue")
+      .type_name("F")
+      .excludes(prompt);
+  command.add_option("--max-new-tokens", options->generate.max_new_tokens, "how many tokens to add")
+      .capture_default_str();
   // The other two would change nothing without it.
-  auto* temperature =
-      command->add_option("--temperature", options->generate.sampling.temperature, "0: always the most likely token")
-          ->capture_default_str();
-  command->add_option("--top-k", options->generate.sampling.top_k, "only the k most likely tokens; 0: all")
-      ->needs(temperature)
-      ->capture_default_str();
+  const Option temperature =
+      command.add_option("--temperature", options->generate.sampling.temperature, "0: always the most likely token")
+          .capture_default_str();
+  command.add_option("--top-k", options->generate.sampling.top_k, "only the k most likely tokens; 0: all")
+      .needs(temperature)
+      .capture_default_str();
   command
-      ->add_option("--top-p", options->generate.sampling.top_p,
-                   "only the likeliest tokens that reach this probability together")
-      ->needs(temperature)
-      ->capture_default_str();
-  command->add_option("--seed", options->generate.seed, "of the draws")->capture_default_str();
-  command->callback([options] { print_sample(*options); });
+      .add_option("--top-p", options->generate.sampling.top_p,
+                  "only the likeliest tokens that reach this probability together")
+      .needs(temperature)
+      .capture_default_str();
+  command.add_option("--seed", options->generate.seed, "of the draws").capture_default_str();
+  command.callback([options] { print_sample(*options); });
 }
 
 }  // namespace tera

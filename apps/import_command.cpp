@@ -1,6 +1,6 @@
 // tera import: a Hugging Face folder as a checkpoint.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -34,12 +34,12 @@ void run_import(const ImportOptions& options) {
 
 }  // namespace
 
-void add_import_command(CLI::App& app) {
+void add_import_command(Command app) {
   auto options = std::make_shared<ImportOptions>();
-  CLI::App* command = app.add_subcommand("import", "make a checkpoint of a Hugging Face folder");
-  command->add_option("--model", options->model, "the Hugging Face folder")->required()->type_name("HF_DIR");
-  command->add_option("--output", options->output, "folder of checkpoints to make")->required()->type_name("CKPT");
-  command->callback([options] { run_import(*options); });
+  Command command = app.add_subcommand("import", "make a checkpoint of a Hugging Face folder");
+  command.add_option("--model", options->model, "the Hugging Face folder").required().type_name("HF_DIR");
+  command.add_option("--output", options->output, "folder of checkpoints to make").required().type_name("CKPT");
+  command.callback([options] { run_import(*options); });
 }
 
 }  // namespace tera

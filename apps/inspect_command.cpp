@@ -1,6 +1,6 @@
 // tera inspect: what a path holds, checked, as a table or as JSON.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cctype>
@@ -18,6 +18,7 @@
 #include "apps/tokenizer_options.h"
 #include "tera/base/error.h"
 #include "tera/base/file.h"
+#include "tera/base/joined.h"
 #include "tera/base/log.h"
 #include "tera/checkpoint/checkpoint.h"
 #include "tera/checkpoint/hf_describe.h"
@@ -125,7 +126,7 @@ void add_tensors(const std::vector<fs::path>& files, Rows& rows) {
   rows["files"] = files.size();
   rows["tensors"] = tensors;
   rows["parameters"] = parameters;
-  rows["dtype"] = fmt::format("{}", fmt::join(dtypes, ", "));
+  rows["dtype"] = joined(dtypes, ", ");
   rows["bytes"] = bytes;
 }
 
@@ -156,7 +157,7 @@ void add_manifest(const Manifest& manifest, Rows& rows) {
   rows["files"] = manifest.files.size();
   rows["tensors"] = manifest.tensors.size();
   rows["parameters"] = parameters;
-  rows["dtype"] = fmt::format("{}", fmt::join(dtypes, ", "));
+  rows["dtype"] = joined(dtypes, ", ");
   rows["optimizer"] = optimizer;
   rows["bytes"] = bytes;
 }
@@ -302,17 +303,16 @@ void run_inspect(const Options& options) {
 
 }  // namespace
 
-void add_inspect_command(CLI::App& app) {
+void add_inspect_command(Command app) {
   auto options = std::make_shared<Options>();
-  CLI::App* command =
-      app.add_subcommand("inspect", "what is this: dataset, checkpoint, tokenizer, Hugging Face folder");
-  command->add_option("path", options->path, "a file, a folder, or the prefix of a dataset")
-      ->required()
-      ->type_name("PATH");
-  command->add_flag("--json", options->json, "as one line of JSON");
-  command->add_flag("--verify", options->verify, "of a checkpoint: read every file again and check its checksum");
-  options->tokenizer.add_to(*command);
-  command->callback([options] { run_inspect(*options); });
+  Command command = app.add_subcommand("inspect", "what is this: dataset, checkpoint, tokenizer, Hugging Face folder");
+  command.add_option("path", options->path, "a file, a folder, or the prefix of a dataset")
+      .required()
+      .type_name("PATH");
+  command.add_flag("--json", options->json, "as one line of JSON");
+  command.add_flag("--verify", options->verify, "of a checkpoint: read every file again and check its checksum");
+  options->tokenizer.add_to(command);
+  command.callback([options] { run_inspect(*options); });
 }
 
 }  // namespace tera

@@ -117,17 +117,17 @@ void write_logits(const LogitsOptions& options) {
 
 }  // namespace
 
-void add_logits_command(CLI::App& app) {
+void add_logits_command(Command app) {
   auto options = std::make_shared<LogitsOptions>();
-  CLI::App* command = app.add_subcommand("logits", "one forward pass in fp32: the logits of given tokens, as a file");
-  options->add_to(*command);
-  command->add_option("--tokens", options->tokens, "ids of sequences of one length: \"1,2,3;4,5,6\"")
-      ->required()
-      ->type_name("IDS");
-  command->add_option("--output", options->output, "file to write: tensor `logits` [B,S,V] in f32")
-      ->required()
-      ->type_name("F.safetensors");
-  command->callback([options] { write_logits(*options); });
+  Command command = app.add_subcommand("logits", "one forward pass in fp32: the logits of given tokens, as a file");
+  options->add_to(command);
+  command.add_option("--tokens", options->tokens, "ids of sequences of one length: \"1,2,3;4,5,6\"")
+      .required()
+      .type_name("IDS");
+  command.add_option("--output", options->output, "file to write: tensor `logits` [B,S,V] in f32")
+      .required()
+      .type_name("F.safetensors");
+  command.callback([options] { write_logits(*options); });
 }
 
 }  // namespace tera

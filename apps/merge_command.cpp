@@ -37,14 +37,14 @@ void merge(const MergeOptions& options) {
 
 }  // namespace
 
-void add_merge_command(CLI::App& dataset) {
+void add_merge_command(Command dataset) {
   auto options = std::make_shared<MergeOptions>();
-  CLI::App* command = dataset.add_subcommand("merge", "several .bin/.idx datasets as one, in the order given");
-  command->add_option("--input", options->inputs, "prefixes: the names of the files without .bin and .idx")
-      ->required()
-      ->type_name("P ...");
-  command->add_option("--output-prefix", options->output_prefix, "of the files to write")->required()->type_name("P");
-  command->callback([options] { merge(*options); });
+  Command command = dataset.add_subcommand("merge", "several .bin/.idx datasets as one, in the order given");
+  command.add_option("--input", options->inputs, "prefixes: the names of the files without .bin and .idx")
+      .required()
+      .type_name("P ...");
+  command.add_option("--output-prefix", options->output_prefix, "of the files to write").required().type_name("P");
+  command.callback([options] { merge(*options); });
 }
 
 }  // namespace tera

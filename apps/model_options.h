@@ -1,12 +1,12 @@
 #pragma once
 // What every command takes that computes with a trained model: --model DIR, where, and on how many ranks.
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "apps/choice.h"
+#include "apps/command.h"
 #include "tera/base/error.h"
 #include "tera/train/open_model.h"
 
@@ -19,17 +19,17 @@ struct ModelOptions {
   std::int64_t threads = 0;
   bool unverified = false;
 
-  void add_to(CLI::App& command) {
+  void add_to(Command command) {
     command.add_option("--model,--load", model, "a checkpoint, a folder of checkpoints, or a Hugging Face folder")
-        ->required()
-        ->type_name("DIR");
-    command.add_option("--device", device, "auto, cpu or cuda")->capture_default_str();
-    command.add_option("--threads", threads, "CPU threads; 0: all cores")->capture_default_str();
-    command.add_option("--ranks", ranks, "ranks to run as threads of this process")->type_name("N");
+        .required()
+        .type_name("DIR");
+    command.add_option("--device", device, "auto, cpu or cuda").capture_default_str();
+    command.add_option("--threads", threads, "CPU threads; 0: all cores").capture_default_str();
+    command.add_option("--ranks", ranks, "ranks to run as threads of this process").type_name("N");
     command.add_flag("--no-verify", unverified,
                      "of a checkpoint: read only the weights, and leave the checksums of its files out");
     command.add_option("layout", layout, "how the model is cut over ranks; without it, it is not")
-        ->type_name("dist.key=value");
+        .type_name("dist.key=value");
   }
   Setup setup(const OpenModel& open, const Launch& launch) const {
     require_user(threads >= 0 && threads <= 1024, "--threads is {}; it must be from 0 (all cores) to 1024", threads);

@@ -1,7 +1,7 @@
 #pragma once
 // The last words of commands that write datasets.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <span>

@@ -38,15 +38,15 @@ void print_plan(const PlanOptions& options) {
 
 }  // namespace
 
-void add_plan_command(CLI::App& app) {
+void add_plan_command(Command app) {
   auto options = std::make_shared<PlanOptions>();
-  CLI::App* command = app.add_subcommand("plan", "rehearse a training step: exact bytes by what they are for");
-  options->add_to(*command);
-  command->add_option("--world", options->world, "ranks of the run; without it, as few as the layout needs")
-      ->type_name("N");
-  command->add_option("--memory", options->memory, "of each rank's device: say which stages fit")->type_name("GIB");
-  command->add_flag("--json", options->json, "as JSON");
-  command->callback([options] { print_plan(*options); });
+  Command command = app.add_subcommand("plan", "rehearse a training step: exact bytes by what they are for");
+  options->add_to(command);
+  command.add_option("--world", options->world, "ranks of the run; without it, as few as the layout needs")
+      .type_name("N");
+  command.add_option("--memory", options->memory, "of each rank's device: say which stages fit").type_name("GIB");
+  command.add_flag("--json", options->json, "as JSON");
+  command.callback([options] { print_plan(*options); });
 }
 
 }  // namespace tera

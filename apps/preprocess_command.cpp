@@ -99,31 +99,31 @@ void run_preprocess(const Options& options) {
 
 }  // namespace
 
-void add_preprocess_command(CLI::App& app) {
+void add_preprocess_command(Command app) {
   auto options = std::make_shared<Options>();
   PreprocessOptions& preprocess = options->preprocess;
   preprocess.workers = usable_cores();
-  CLI::App* command = app.add_subcommand("preprocess", "JSONL to a dataset of tokens, .bin and .idx");
+  Command command = app.add_subcommand("preprocess", "JSONL to a dataset of tokens, .bin and .idx");
   command
-      ->add_option("--input", preprocess.inputs,
-                   "JSONL, also .gz and .zst: files in the order given, folders and patterns (sorted), - for standard "
-                   "input")
-      ->required()
-      ->type_name("F ...");
-  command->add_option("--output-prefix", preprocess.output_prefix, "writes P_<key>_document.bin and .idx")
-      ->required()
-      ->type_name("P");
-  command->add_option("--json-keys", preprocess.keys, "whose texts to tokenize; a dataset for each")
-      ->capture_default_str()
-      ->type_name("K ...");
-  command->add_flag("--append-eod", preprocess.append_eod, "end documents with the tokenizer's token for that");
-  command->add_flag("--skip-bad-lines", preprocess.skip_bad_lines,
-                    "leave out lines that cannot be read, and count them; without it the first is an error");
-  command->add_option("--workers", preprocess.workers, "threads that tokenize; the result is always the same")
-      ->capture_default_str()
-      ->type_name("N");
-  options->tokenizer.add_to(*command);
-  command->callback([options] { run_preprocess(*options); });
+      .add_option("--input", preprocess.inputs,
+                  "JSONL, also .gz and .zst: files in the order given, folders and patterns (sorted), - for standard "
+                  "input")
+      .required()
+      .type_name("F ...");
+  command.add_option("--output-prefix", preprocess.output_prefix, "writes P_<key>_document.bin and .idx")
+      .required()
+      .type_name("P");
+  command.add_option("--json-keys", preprocess.keys, "whose texts to tokenize; a dataset for each")
+      .capture_default_str()
+      .type_name("K ...");
+  command.add_flag("--append-eod", preprocess.append_eod, "end documents with the tokenizer's token for that");
+  command.add_flag("--skip-bad-lines", preprocess.skip_bad_lines,
+                   "leave out lines that cannot be read, and count them; without it the first is an error");
+  command.add_option("--workers", preprocess.workers, "threads that tokenize; the result is always the same")
+      .capture_default_str()
+      .type_name("N");
+  options->tokenizer.add_to(command);
+  command.callback([options] { run_preprocess(*options); });
 }
 
 }  // namespace tera

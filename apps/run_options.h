@@ -2,11 +2,11 @@
 // What every command that reads a run's config takes: CONFIG.yaml [section.key=value ...]; and what those take that run
 // on several ranks.
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/command.h"
 #include "tera/config/load.h"
 #include "tera/config/resolve.h"
 #include "tera/train/backend.h"
@@ -20,14 +20,14 @@ struct RunOptions {
   std::vector<std::string> overrides;
   std::optional<int> ranks;
 
-  void add_to(CLI::App& command) {
-    command.add_option("config", config, "the run's YAML file")->required()->type_name("CONFIG.yaml");
-    command.add_option("overrides", overrides, "values in place of those in the file")->type_name("section.key=value");
+  void add_to(Command command) {
+    command.add_option("config", config, "the run's YAML file").required().type_name("CONFIG.yaml");
+    command.add_option("overrides", overrides, "values in place of those in the file").type_name("section.key=value");
   }
-  void add_ranks_to(CLI::App& command) {
+  void add_ranks_to(Command command) {
     command
         .add_option("--ranks", ranks, "ranks to run as threads of this process; without it, as many as mpirun started")
-        ->type_name("N");
+        .type_name("N");
   }
   Setup load(Purpose purpose, const Launch& launch = {}) const {
     const LoadedConfig loaded = load_config(config, overrides, find_stored_run);

@@ -1,7 +1,7 @@
 // The program: finds the subcommand, runs it, and turns what it throws into a message and an exit status.
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -21,6 +21,7 @@
 #include "tera/backend/cuda/cuda_info.h"
 #include "tera/backend/mpi/mpi_info.h"
 #include "tera/base/error.h"
+#include "tera/base/joined.h"
 #include "tera/base/signals.h"
 
 namespace tera {
@@ -28,7 +29,7 @@ namespace {
 
 enum ExitStatus { done = 0, our_fault = 1, users_mistake = 2 };
 
-void add_commands(CLI::App& app) {
+void add_commands(Command app) {
   add_train_command(app);
   add_plan_command(app);
   add_generate_command(app);
@@ -89,7 +90,7 @@ void check_command_name(const CLI::App& app, const std::string& word) {
   if (word.empty() || word.front() == '-' || std::find(names.begin(), names.end(), word) != names.end()) return;
   const std::string nearest = nearest_name(word, names);
   fail_user("there is no command '{}'; {}commands are: {}", word,
-            nearest.empty() ? "" : fmt::format("did you mean '{}'? The ", nearest), fmt::join(names, ", "));
+            nearest.empty() ? "" : fmt::format("did you mean '{}'? The ", nearest), joined(names, ", "));
 }
 
 // Help goes to standard output and is not a mistake; everything else CLI11 throws is one.
@@ -107,12 +108,12 @@ int finish_parsing(const CLI::App& app, const CLI::ParseError& error) {
 int run(int argc, char** argv) {
   CLI::App app("Trains large language models: one native program.", "tera");
   app.set_version_flag("--version", "");  // the text is made when it is asked for
-  add_commands(app);
+  add_commands(Command(&app));
   try {
     if (argc > 1) check_command_name(app, argv[1]);
     app.parse(argc, argv);
     require_user(!app.get_subcommands().empty(), "a command is needed; they are: {} (--help tells more)",
-                 fmt::join(command_names(app), ", "));
+                 joined(command_names(app), ", "));
     return done;
   } catch (const CLI::ParseError& error) {
     return finish_parsing(app, error);

@@ -1,6 +1,6 @@
 // tera tokenizer: text to ids and back, what a tokenizer is, and a new one from text.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <memory>
@@ -88,7 +88,7 @@ void print_info(const TokenizerArguments& arguments) {
   write_all(STDOUT_FILENO, info.dump() + "\n", "standard output");
 }
 
-std::shared_ptr<TokenizerArguments> add_arguments(CLI::App& command) {
+std::shared_ptr<TokenizerArguments> add_arguments(Command command) {
   auto arguments = std::make_shared<TokenizerArguments>();
   arguments->add_to(command);
   return arguments;
@@ -96,19 +96,19 @@ std::shared_ptr<TokenizerArguments> add_arguments(CLI::App& command) {
 
 }  // namespace
 
-void add_tokenizer_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("tokenizer", "text to ids and back; what a tokenizer is; train one");
-  command->require_subcommand(1);
-  add_tokenizer_train(*command);
+void add_tokenizer_command(Command app) {
+  Command command = app.add_subcommand("tokenizer", "text to ids and back; what a tokenizer is; train one");
+  command.require_subcommand();
+  add_tokenizer_train(command);
 
-  CLI::App* encode = command->add_subcommand("encode", "JSON strings on standard input, a line each, to lists of ids");
-  encode->callback([arguments = add_arguments(*encode)] { encode_lines(*arguments->make()); });
+  Command encode = command.add_subcommand("encode", "JSON strings on standard input, a line each, to lists of ids");
+  encode.callback([arguments = add_arguments(encode)] { encode_lines(*arguments->make()); });
 
-  CLI::App* decode = command->add_subcommand("decode", "lists of ids on standard input, a line each, to JSON strings");
-  decode->callback([arguments = add_arguments(*decode)] { decode_lines(*arguments->make()); });
+  Command decode = command.add_subcommand("decode", "lists of ids on standard input, a line each, to JSON strings");
+  decode.callback([arguments = add_arguments(decode)] { decode_lines(*arguments->make()); });
 
-  CLI::App* info = command->add_subcommand("info", "size of the vocabulary and special ids, as JSON");
-  info->callback([arguments = add_arguments(*info)] { print_info(*arguments); });
+  Command info = command.add_subcommand("info", "size of the vocabulary and special ids, as JSON");
+  info.callback([arguments = add_arguments(info)] { print_info(*arguments); });
 }
 
 }  // namespace tera

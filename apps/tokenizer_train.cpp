@@ -256,34 +256,34 @@ void train(TrainArguments arguments) {
 
 }  // namespace
 
-void add_tokenizer_train(CLI::App& parent) {
+void add_tokenizer_train(Command parent) {
   auto arguments = std::make_shared<TrainArguments>();
-  CLI::App* command = parent.add_subcommand("train", "a byte-level BPE from text, as a tokenizer.json");
+  Command command = parent.add_subcommand("train", "a byte-level BPE from text, as a tokenizer.json");
   command
-      ->add_option("--input", arguments->inputs,
-                   "text or JSONL; also .gz and .zst; files, folders and patterns, - for standard input")
-      ->required()
-      ->type_name("F ...");
+      .add_option("--input", arguments->inputs,
+                  "text or JSONL; also .gz and .zst; files, folders and patterns, - for standard input")
+      .required()
+      .type_name("F ...");
   command
-      ->add_option("--input-format", arguments->format,
-                   "jsonl, text, or auto: by the name, for - and pipes by the first line")
-      ->capture_default_str();
-  command->add_flag("--skip-bad-lines", arguments->skip_bad_lines,
-                    "leave out lines that cannot be read, and count them; without it the first is an error");
-  command->add_option("--output", arguments->output, "the tokenizer.json to write")->required()->type_name("F");
-  command->add_option("--vocab-size", arguments->options.vocab_size, "tokens, special ones and the 256 bytes included")
-      ->capture_default_str();
-  command->add_option("--json-key", arguments->key, "of JSONL: whose text to learn from")->capture_default_str();
-  command->add_option("--pattern", arguments->pattern, "how text is cut into words: gpt2 or llama3")
-      ->capture_default_str();
-  command->add_option("--min-frequency", arguments->options.min_frequency, "of a pair that may become a token")
-      ->capture_default_str();
+      .add_option("--input-format", arguments->format,
+                  "jsonl, text, or auto: by the name, for - and pipes by the first line")
+      .capture_default_str();
+  command.add_flag("--skip-bad-lines", arguments->skip_bad_lines,
+                   "leave out lines that cannot be read, and count them; without it the first is an error");
+  command.add_option("--output", arguments->output, "the tokenizer.json to write").required().type_name("F");
+  command.add_option("--vocab-size", arguments->options.vocab_size, "tokens, special ones and the 256 bytes included")
+      .capture_default_str();
+  command.add_option("--json-key", arguments->key, "of JSONL: whose text to learn from").capture_default_str();
+  command.add_option("--pattern", arguments->pattern, "how text is cut into words: gpt2 or llama3")
+      .capture_default_str();
+  command.add_option("--min-frequency", arguments->options.min_frequency, "of a pair that may become a token")
+      .capture_default_str();
   command
-      ->add_option("--special-tokens", arguments->options.special_tokens,
-                   "the first ends documents; default <|endoftext|>")
-      ->type_name("NAME ...");
-  command->add_option("--workers", arguments->workers, "threads; the result is always the same")->capture_default_str();
-  command->callback([arguments] { train(*arguments); });
+      .add_option("--special-tokens", arguments->options.special_tokens,
+                  "the first ends documents; default <|endoftext|>")
+      .type_name("NAME ...");
+  command.add_option("--workers", arguments->workers, "threads; the result is always the same").capture_default_str();
+  command.callback([arguments] { train(*arguments); });
 }
 
 }  // namespace tera

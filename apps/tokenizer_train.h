@@ -1,10 +1,10 @@
 #pragma once
 // tera tokenizer train.
 
-#include <CLI/CLI.hpp>
+#include "apps/command.h"
 
 namespace tera {
 
-void add_tokenizer_train(CLI::App& parent);
+void add_tokenizer_train(Command parent);
 
 }  // namespace tera

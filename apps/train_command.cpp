@@ -30,13 +30,13 @@ void train_as_launched(const RunOptions& options) {
 
 }  // namespace
 
-void add_train_command(CLI::App& app) {
+void add_train_command(Command app) {
   auto options = std::make_shared<RunOptions>();
-  CLI::App* command = app.add_subcommand("train", "train a model; everything it writes goes to run.dir");
-  options->add_to(*command);
-  options->add_ranks_to(*command);
-  command->footer([] { return "\nKeys of the config:\n" + config_help(); });
-  command->callback([options] { train_as_launched(*options); });
+  Command command = app.add_subcommand("train", "train a model; everything it writes goes to run.dir");
+  options->add_to(command);
+  options->add_ranks_to(command);
+  command.footer([] { return "\nKeys of the config:\n" + config_help(); });
+  command.callback([options] { train_as_launched(*options); });
 }
 
 }  // namespace tera
