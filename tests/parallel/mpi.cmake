@@ -15,8 +15,7 @@ set(mpi_environment ASAN_OPTIONS=detect_leaks=0)  # MPI libraries keep what they
 
 function(tera_mpi_program name)
   add_executable(${name} ${ARGN})
-  target_link_libraries(${name} PRIVATE tera tera_flags GTest::gtest)
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE tera_test_support)
 endfunction()
 
 # tera_mpi_test(name program ranks...): the program under mpirun, once for each number of ranks.
@@ -28,11 +27,10 @@ function(tera_mpi_test name program)
   endforeach()
 endfunction()
 
-tera_mpi_program(mpi_comm_test comm_body.cpp mpi_comm_test.cpp mpi_main.cpp ../support/rank_tests.cpp ../support/count_allocations.cpp)
+tera_mpi_program(mpi_comm_test mpi_comm_test.cpp mpi_main.cpp ../support/count_allocations.cpp)
 tera_mpi_test(MpiComm mpi_comm_test 1 2 3 4 8)
 
-tera_mpi_program(mpi_sweep_test mpi_sweep_test.cpp mpi_main.cpp ../support/rank_tests.cpp sweep_body.cpp ../support/count_allocations.cpp)
-target_compile_definitions(mpi_sweep_test PRIVATE TERA_TEST_CONFIGS="${PROJECT_SOURCE_DIR}/configs/tests")
+tera_mpi_program(mpi_sweep_test mpi_sweep_test.cpp mpi_main.cpp ../support/count_allocations.cpp)
 tera_mpi_test(MpiSweep mpi_sweep_test 2 4 8)
 
 tera_mpi_program(mpi_failing mpi_failing.cpp)
