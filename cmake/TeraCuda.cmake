@@ -18,8 +18,16 @@ if(NOT TERA_CUDA)
   return()
 endif()
 
+# One architecture, since each costs a minute of compiling: that of this machine's first GPU, else of the H100. Later
+# GPUs run its PTX.
 if(NOT CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 90 CACHE STRING "GPU architectures; later ones run the last one's PTX")
+  set(tera_architecture 90)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                  OUTPUT_VARIABLE tera_capabilities RESULT_VARIABLE tera_failed ERROR_QUIET)
+  if(tera_failed EQUAL 0 AND tera_capabilities MATCHES "^([0-9]+)\\.([0-9])")
+    set(tera_architecture ${CMAKE_MATCH_1}${CMAKE_MATCH_2})
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES ${tera_architecture} CACHE STRING "GPU architectures; later ones run the last one's PTX")
 endif()
 include(CheckLanguage)
 check_language(CUDA)
