@@ -1,8 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "tera/base/edit_distance.h"
+#include "tera/base/joined.h"
 #include "tera/base/utf8.h"
 
 namespace tera::test {
@@ -43,6 +47,14 @@ TEST(EditDistance, CountsEditsAndSwaps) {
   EXPECT_EQ(edit_distance("train", "trian"), 1u);  // neighbours swapped
   EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);
   EXPECT_EQ(edit_distance("ca", "abc"), 3u);  // swapped letters are not edited again
+}
+
+TEST(Joined, SeparatesEveryTwoItems) {
+  EXPECT_EQ(joined(std::vector<std::string>{}, ", "), "");
+  EXPECT_EQ(joined(std::vector<std::string>{"one"}, ", "), "one");
+  EXPECT_EQ(joined(std::array<std::string_view, 3>{"", "two", ""}, " and "), " and two and ");
+  EXPECT_EQ(joined(std::vector<int>{-1, 0, 12}, ","), "-1,0,12");
+  EXPECT_EQ(joined(std::array{0.1f, 2.0f}, " "), "0.1 2");
 }
 
 }  // namespace
