@@ -124,6 +124,25 @@ TEST(RouteOp, BackRefusesExpertsThatAreNotThere) {
   }
 }
 
+TEST(PartBlocks, CoverEveryRowOnceInsideOfParts) {
+  for (const std::int64_t rows : {0, 1, 7, 16, 100})
+    for (const std::int64_t part_rows : {0, 1, 5, 16, 1000})
+      for (const std::int64_t first_row : {0, 3, 16, 999})
+        for (const std::int64_t size : {1, 4, 16, 200}) {
+          SCOPED_TRACE(fmt::format("{} rows from {}, parts of {}, blocks of {}", rows, first_row, part_rows, size));
+          const RowParts parts{rows, part_rows, first_row};
+          const PartBlocks blocks{parts, size};
+          std::int64_t next = 0;
+          for (std::int64_t block = 0; block < blocks.count(); ++block) {
+            const std::int64_t part = parts.first() + block / blocks.per_part();
+            EXPECT_EQ(blocks.begin(block), next);
+            EXPECT_LE(blocks.end(block) - blocks.begin(block), size);
+            for (; next < blocks.end(block); ++next) EXPECT_EQ(parts.part_of(next), part);
+          }
+          EXPECT_EQ(next, rows);
+        }
+}
+
 class RejectedRoute : public testing::Test {
  protected:
   float memory_[256] = {};
