@@ -22,6 +22,7 @@
 #include "tera/ops/random.h"
 #include "tera/ops/recording.h"
 #include "tera/ops/rope.h"
+#include "tera/ops/route.h"
 #include "tera/ops/ticket.h"
 #include "tera/ops/traits.h"
 
@@ -44,6 +45,10 @@ class Ops : public Timeline {
   void embedding_back(const EmbeddingBackArgs& args)   { args.check(); do_embedding_back(args); }
   void cross_entropy(const CrossEntropyArgs& args)     { args.check(); do_cross_entropy(args); }
   void cross_entropy_stats(const CrossEntropyStatsArgs& args) { args.check(); do_cross_entropy_stats(args); }
+  void route(const RouteArgs& args)                   { args.check(); do_route(args); }
+  void route_back(const RouteBackArgs& args)          { args.check(); do_route_back(args); }
+  void balance_loss(const BalanceLossArgs& args)      { args.check(); do_balance_loss(args); }
+  void expert_bias(const ExpertBiasArgs& args)        { args.check(); do_expert_bias(args); }
   void sum(const SumArgs& args)                        { args.check(); do_sum(args); }
   void sum_squares(const SumSquaresArgs& args)         { args.check(); do_sum_squares(args); }
   void clip(const ClipArgs& args)                      { args.check(); do_clip(args); }
@@ -114,6 +119,10 @@ class Ops : public Timeline {
   virtual void do_embedding_back(const EmbeddingBackArgs& args) = 0;
   virtual void do_cross_entropy(const CrossEntropyArgs& args) = 0;
   virtual void do_cross_entropy_stats(const CrossEntropyStatsArgs& args) = 0;
+  virtual void do_route(const RouteArgs& args) = 0;
+  virtual void do_route_back(const RouteBackArgs& args) = 0;
+  virtual void do_balance_loss(const BalanceLossArgs& args) = 0;
+  virtual void do_expert_bias(const ExpertBiasArgs& args) = 0;
   virtual void do_sum(const SumArgs& args) = 0;
   virtual void do_sum_squares(const SumSquaresArgs& args) = 0;
   virtual void do_clip(const ClipArgs& args) = 0;

@@ -16,6 +16,7 @@ class WorkspaceRules {
   virtual std::size_t attention(const AttentionArgs&) const { return 0; }
   virtual std::size_t attention_back(const AttentionBackArgs&) const { return 0; }
   virtual std::size_t embedding_back(const EmbeddingBackArgs&) const { return 0; }
+  virtual std::size_t route(const RouteArgs&) const { return 0; }
   virtual std::size_t sum(const SumArgs&) const { return 0; }
   virtual std::size_t sum_squares(const SumSquaresArgs&) const { return 0; }
 };

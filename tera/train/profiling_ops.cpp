@@ -153,6 +153,18 @@ void ProfilingOps::do_cross_entropy(const CrossEntropyArgs& a) {
 void ProfilingOps::do_cross_entropy_stats(const CrossEntropyStatsArgs& a) {
   timed(WorkKind::memory_bound, [&] { inner_->cross_entropy_stats(a); });
 }
+void ProfilingOps::do_route(const RouteArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->route(a); });
+}
+void ProfilingOps::do_route_back(const RouteBackArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->route_back(a); });
+}
+void ProfilingOps::do_balance_loss(const BalanceLossArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->balance_loss(a); });
+}
+void ProfilingOps::do_expert_bias(const ExpertBiasArgs& a) {
+  timed(WorkKind::optimizer, [&] { inner_->expert_bias(a); });
+}
 void ProfilingOps::do_sum(const SumArgs& a) {
   timed(WorkKind::memory_bound, [&] { inner_->sum(a); });
 }

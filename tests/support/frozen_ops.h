@@ -111,6 +111,18 @@ class FrozenOps final : public Ops {
   void do_cross_entropy_stats(const CrossEntropyStatsArgs& args) override {
     does([this, args] { inner_->cross_entropy_stats(args); });
   }
+  void do_route(const RouteArgs& args) override {
+    does([this, args] { inner_->route(args); });
+  }
+  void do_route_back(const RouteBackArgs& args) override {
+    does([this, args] { inner_->route_back(args); });
+  }
+  void do_balance_loss(const BalanceLossArgs& args) override {
+    does([this, args] { inner_->balance_loss(args); });
+  }
+  void do_expert_bias(const ExpertBiasArgs& args) override {
+    does([this, args] { inner_->expert_bias(args); });
+  }
   void do_sum(const SumArgs& args) override {
     does([this, args] { inner_->sum(args); });
   }

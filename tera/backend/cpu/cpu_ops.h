@@ -36,6 +36,10 @@ class CpuOps : public Ops {
   void do_embedding_back(const EmbeddingBackArgs& args) override;
   void do_cross_entropy(const CrossEntropyArgs& args) override;  // loss.cpp
   void do_cross_entropy_stats(const CrossEntropyStatsArgs& args) override;
+  void do_route(const RouteArgs& args) override;  // route.cpp
+  void do_route_back(const RouteBackArgs& args) override;
+  void do_balance_loss(const BalanceLossArgs& args) override;
+  void do_expert_bias(const ExpertBiasArgs& args) override;
   void do_sum(const SumArgs& args) override;  // reduce.cpp
   void do_sum_squares(const SumSquaresArgs& args) override;
   void do_clip(const ClipArgs& args) override;  // optim.cpp

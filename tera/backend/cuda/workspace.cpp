@@ -65,6 +65,20 @@ std::size_t CudaWorkspaceRules::column_sum(const ColumnSumArgs& args) const {
   return column_sum_bytes(args.x.dim(0), args.x.dim(1));
 }
 
+// Enough blocks to fill a large GPU several times with few rows for each of a block's warps.
+PartBlocks route_blocks(const RouteArgs& args) {
+  constexpr std::int64_t most_blocks = 528, fewest_rows = 16;
+  const std::int64_t rows = args.logits.dim(0);
+  return {args.parts(), std::max(fewest_rows, (rows + most_blocks - 1) / most_blocks)};
+}
+
+std::size_t route_bytes(const RouteArgs& args) {
+  if (!args.sums()) return 0;
+  return static_cast<std::size_t>(route_blocks(args).count() * (2 * args.logits.dim(1) + 1)) * sizeof(float);
+}
+
+std::size_t CudaWorkspaceRules::route(const RouteArgs& args) const { return route_bytes(args); }
+
 std::size_t CudaWorkspaceRules::sum(const SumArgs& args) const { return scalar_sum_bytes(count(args.x.shape)); }
 
 std::size_t CudaWorkspaceRules::sum_squares(const SumSquaresArgs& args) const {

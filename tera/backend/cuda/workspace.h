@@ -20,6 +20,7 @@ class CudaWorkspaceRules final : public WorkspaceRules {
   std::size_t attention(const AttentionArgs& args) const override;  // attention_workspace.cpp
   std::size_t attention_back(const AttentionBackArgs& args) const override;
   std::size_t embedding_back(const EmbeddingBackArgs& args) const override;
+  std::size_t route(const RouteArgs& args) const override;
   std::size_t sum(const SumArgs& args) const override;
   std::size_t sum_squares(const SumSquaresArgs& args) const override;
 
@@ -43,5 +44,8 @@ std::int64_t scalar_sum_blocks(std::int64_t elements);
 std::int64_t column_sum_blocks(std::int64_t rows, std::int64_t width);
 std::size_t column_sum_bytes(std::int64_t rows, std::int64_t width);
 std::size_t scalar_sum_bytes(std::int64_t elements);
+// Blocks of rows whose sums route adds up, in order; of each the scores' f32 [E], the counts' i32 [E] and a f32 of z.
+PartBlocks route_blocks(const RouteArgs& args);
+std::size_t route_bytes(const RouteArgs& args);
 
 }  // namespace tera::cuda

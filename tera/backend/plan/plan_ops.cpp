@@ -84,6 +84,10 @@ void PlanOps::do_embedding(const EmbeddingArgs&) { note(0, 0); }
 void PlanOps::do_embedding_back(const EmbeddingBackArgs& args) { note(rules_.embedding_back(args), 0); }
 void PlanOps::do_cross_entropy(const CrossEntropyArgs&) { note(0, 0); }
 void PlanOps::do_cross_entropy_stats(const CrossEntropyStatsArgs&) { note(0, 0); }
+void PlanOps::do_route(const RouteArgs& args) { note(rules_.route(args), 0); }
+void PlanOps::do_route_back(const RouteBackArgs&) { note(0, 0); }
+void PlanOps::do_balance_loss(const BalanceLossArgs&) { note(0, 0); }
+void PlanOps::do_expert_bias(const ExpertBiasArgs&) { note(0, 0); }
 void PlanOps::do_clip(const ClipArgs&) { note(0, 0); }
 void PlanOps::do_scale_loss(const ScaleLossArgs&) { note(0, 0); }
 void PlanOps::do_count_step(const CountStepArgs&) { note(0, 0); }

@@ -1,0 +1,152 @@
+// What keeps experts evenly used: the balance loss and the bias.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "tests/support/gpu.h"
+#include "tests/support/op_test.h"
+
+namespace tera::test {
+namespace {
+
+void play_balance(std::int64_t parts, std::int64_t experts, bool accumulate) {
+  OpCase op(fmt::format("balance_loss of {} parts, {} experts, accumulate {}", parts, experts, accumulate));
+  const Shape s = shape(parts, experts);
+  constexpr double coefficient = 0.01;
+  constexpr std::int64_t topk = 3, rows = 50;
+  const Handle counts = op.input("counts", s, DType::i32, integer_values(s, 1, rows));
+  Values sums = normal_values(s, 2);
+  for (double& x : sums) x = x * x;
+  const Handle score_sums = op.input("score_sums", s, DType::f32, sums);
+  const Handle scale = op.input("scale", shape(1), DType::f32, {8});
+  const Handle loads = op.output("loads", s, DType::f32, {.terms = 2}, accumulate ? normal_values(s, 4) : Values{});
+  const Handle loss = op.output("loss", shape(1), DType::f32, {.terms = 2}, {0.7});
+  op.call([=](Ops& ops, const Bound& at) {
+    ops.balance_loss({.counts = at[counts],
+                      .score_sums = at[score_sums],
+                      .scale = at[scale],
+                      .loads = at[loads],
+                      .loss = at[loss],
+                      .coefficient = coefficient,
+                      .topk = topk,
+                      .rows = rows,
+                      .accumulate = accumulate});
+  });
+  op.reference([=](Reference& r) {
+    const auto loss_at = [&](const Values& x) {
+      double total = 0;
+      for (std::size_t i = 0; i < x.size(); ++i) total += x[i] * r[counts][i];
+      return coefficient * static_cast<double>(experts) / (topk * rows * rows) * total / static_cast<double>(parts);
+    };
+    const double value = loss_at(r[score_sums]);
+    r.expect(loss, 0, r[loss][0] + value, 0.7 + value);
+    const Values gradient = finite_differences(loss_at, r[score_sums]);
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      const double before = accumulate ? r[loads][i] : 0, load = r[scale][0] * gradient[i];
+      r.expect(loads, i, before + load, std::abs(before) + std::abs(load) + 1e-4);
+    }
+  });
+  op.play();
+}
+
+TEST(BalanceLossOp, LossAndLoads) {
+  for (const bool accumulate : {false, true}) {
+    play_balance(1, 1, accumulate);
+    play_balance(1, 8, accumulate);
+    play_balance(3, 37, accumulate);
+    play_balance(5, 512, accumulate);
+  }
+}
+
+// Evenly used experts with even scores: the smallest value, the coefficient itself.
+TEST(BalanceLossOp, OfBalancedExpertsIsTheCoefficient) {
+  constexpr std::int64_t experts = 4, topk = 2, rows = 6;
+  std::vector<std::int32_t> counts(experts, rows * topk / experts);
+  std::vector<float> sums(experts, static_cast<float>(rows) / experts), loads(experts);
+  float scale = 1, loss = 0;
+  BalanceLossArgs args{.counts = make_tensor(counts.data(), shape(1, experts), DType::i32),
+                       .score_sums = make_tensor(sums.data(), shape(1, experts), DType::f32),
+                       .scale = make_tensor(&scale, shape(1), DType::f32),
+                       .loads = make_tensor(loads.data(), shape(1, experts), DType::f32),
+                       .loss = make_tensor(&loss, shape(1), DType::f32),
+                       .coefficient = 0.125,
+                       .topk = topk,
+                       .rows = rows};
+  Tensor* const tensors[] = {&args.counts, &args.score_sums, &args.scale, &args.loads, &args.loss};
+  call_once(tensors, [&](Ops& ops) { ops.balance_loss(args); });
+  EXPECT_EQ(loss, 0.125f);
+}
+
+void play_bias(const Values& given) {
+  const auto experts = static_cast<std::int64_t>(given.size());
+  OpCase op(fmt::format("expert_bias of {} experts", experts));
+  const Handle counts = op.input("counts", shape(experts), DType::i32, given);
+  const Handle bias =
+      op.output("bias", shape(experts), DType::f32, {.terms = 1}, normal_values(shape(experts), 1, 0.1));
+  op.call([=](Ops& ops, const Bound& at) { ops.expert_bias({.counts = at[counts], .bias = at[bias], .rate = 0.01f}); });
+  op.reference([=](Reference& r) {
+    const double mean = std::accumulate(r[counts].begin(), r[counts].end(), 0.0) / static_cast<double>(experts);
+    for (std::size_t e = 0; e < r[counts].size(); ++e) {
+      const double off = mean - r[counts][e];
+      const double step = off > 0 ? 0.01 : off < 0 ? -0.01 : 0;
+      r.expect(bias, e, r[bias][e] + step, step == 0 ? 0 : std::abs(r[bias][e]) + 0.01);
+    }
+  });
+  op.play();
+}
+
+TEST(ExpertBiasOp, MovesTowardsTheMean) {
+  play_bias({5});
+  play_bias({3, 3, 3});
+  play_bias({1, 2, 3, 0, 4, 2});
+  play_bias({2e9, 2e9, 2e9, 2e9 - 1});  // no 32 bits hold the sum, no float the difference
+  for (const std::int64_t experts : {31, 100, 512}) play_bias(integer_values(shape(experts), 3, 40));
+}
+
+TEST(BalanceLossOp, RejectsWrongTensors) {
+  float memory[16] = {};
+  const auto floats = [&](const Shape& s) { return make_tensor(memory, s, DType::f32); };
+  const auto integers = [&](const Shape& s) { return make_tensor(memory, s, DType::i32); };
+  const auto reject_loss = [&](const std::vector<std::string>& words, const auto& change) {
+    BalanceLossArgs args{.counts = integers(shape(2, 8)),
+                         .score_sums = floats(shape(2, 8)),
+                         .scale = floats(shape(1)),
+                         .loads = floats(shape(2, 8)),
+                         .loss = floats(shape(1)),
+                         .coefficient = 1,
+                         .topk = 2,
+                         .rows = 4};
+    args.check();
+    change(args);
+    expect_rejected([&](Ops& ops) { ops.balance_loss(args); }, words);
+  };
+  using A = BalanceLossArgs;
+  reject_loss({"balance_loss: counts", "i32"}, [&](A& a) { a.counts = floats(shape(2, 8)); });
+  reject_loss({"balance_loss", "a part and an expert"}, [&](A& a) { a.counts = integers(shape(8)); });
+  reject_loss({"balance_loss: score_sums is f32[1,8]"}, [&](A& a) { a.score_sums = floats(shape(1, 8)); });
+  reject_loss({"balance_loss: scale is f32[2]"}, [&](A& a) { a.scale = floats(shape(2)); });
+  reject_loss({"balance_loss: loads is f32[8]"}, [&](A& a) { a.loads = floats(shape(8)); });
+  reject_loss({"balance_loss: loss is i32[1]"}, [&](A& a) { a.loss = integers(shape(1)); });
+  reject_loss({"balance_loss", "coefficient"}, [&](A& a) { a.coefficient = -1; });
+  reject_loss({"balance_loss", "topk and rows"}, [&](A& a) { a.rows = 0; });
+  reject_loss({"balance_loss", "topk and rows"}, [&](A& a) { a.topk = 0; });
+}
+
+TEST(ExpertBiasOp, RejectsWrongTensors) {
+  float memory[16] = {};
+  const auto floats = [&](const Shape& s) { return make_tensor(memory, s, DType::f32); };
+  const auto integers = [&](const Shape& s) { return make_tensor(memory, s, DType::i32); };
+  const auto reject_bias = [&](const Tensor& counts, const Tensor& bias, float rate, std::vector<std::string> words) {
+    expect_rejected([&](Ops& ops) { ops.expert_bias({counts, bias, rate}); }, words);
+  };
+  reject_bias(floats(shape(8)), floats(shape(8)), 1, {"expert_bias: counts is f32[8]"});
+  reject_bias(integers(shape(1, 8)), floats(shape(8)), 1, {"expert_bias", "one dim"});
+  reject_bias(integers(shape(8)), floats(shape(7)), 1, {"expert_bias: bias is f32[7]"});
+  reject_bias(integers(shape(8)), floats(shape(8)), -1, {"expert_bias", "rate"});
+}
+
+}  // namespace
+}  // namespace tera::test
