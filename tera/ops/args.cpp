@@ -193,12 +193,25 @@ void ActivationArgs::check() const {
   same_shape(op, "y", y, shape(x.dim(0), is_gated(kind) ? x.dim(1) / 2 : x.dim(1)));
   dense(op, "x", x);
   dense(op, "y", y);
+  that(static_cast<bool>(weights) == static_cast<bool>(sources), op, "weights and sources are given together");
+  if (!weights) return;
+  dtype(op, "weights", weights, DType::f32);
+  that(weights.shape.rank == 2, op, "weights have two dims");
+  dense(op, "weights", weights);
+  dtype(op, "sources", sources, DType::i32);
+  same_shape(op, "sources", sources, shape(x.dim(0)));
+  dense(op, "sources", sources);
 }
 
 void ActivationBackArgs::check() const {
-  ActivationArgs{.kind = kind, .x = x, .y = dy}.check();
-  float_like("activation_back", "dx", dx, x);
-  dense("activation_back", "dx", dx);
+  constexpr auto op = "activation_back";
+  ActivationArgs{.kind = kind, .x = x, .y = dy, .weights = weights, .sources = sources}.check();
+  float_like(op, "dx", dx, x);
+  dense(op, "dx", dx);
+  that(static_cast<bool>(weights) == static_cast<bool>(dweights), op, "weights and their gradient are given together");
+  if (!weights) return;
+  float_like(op, "dweights", dweights, weights);
+  dense(op, "dweights", dweights);
 }
 
 void DropoutArgs::check() const {

@@ -13,7 +13,9 @@
 #include "tera/ops/combine.h"
 #include "tera/ops/copy.h"
 #include "tera/ops/embedding.h"
+#include "tera/ops/expert_rows.h"
 #include "tera/ops/gemm.h"
+#include "tera/ops/grouped_gemm.h"
 #include "tera/ops/loss.h"
 #include "tera/ops/norm.h"
 #include "tera/ops/optim.h"
@@ -41,6 +43,11 @@ class Ops : public Timeline {
   void activation(const ActivationArgs& args)          { args.check(); do_activation(args); }
   void activation_back(const ActivationBackArgs& args) { args.check(); do_activation_back(args); }
   void dropout(const DropoutArgs& args)                { args.check(); do_dropout(args); }
+  void group_rows(const GroupRowsArgs& args)           { args.check(); do_group_rows(args); }
+  void permute(const PermuteArgs& args)                { args.check(); do_permute(args); }
+  void unpermute(const UnpermuteArgs& args)            { args.check(); do_unpermute(args); }
+  void grouped_gemm(const GroupedGemmArgs& args)       { args.check(); do_grouped_gemm(args); }
+  void grouped_weight_gradient(const GroupedWeightGradientArgs& a)    { a.check(); do_grouped_weight_gradient(a); }
   void embedding(const EmbeddingArgs& args)            { args.check(); do_embedding(args); }
   void embedding_back(const EmbeddingBackArgs& args)   { args.check(); do_embedding_back(args); }
   void cross_entropy(const CrossEntropyArgs& args)     { args.check(); do_cross_entropy(args); }
@@ -115,6 +122,11 @@ class Ops : public Timeline {
   virtual void do_activation(const ActivationArgs& args) = 0;
   virtual void do_activation_back(const ActivationBackArgs& args) = 0;
   virtual void do_dropout(const DropoutArgs& args) = 0;
+  virtual void do_group_rows(const GroupRowsArgs& args) = 0;
+  virtual void do_permute(const PermuteArgs& args) = 0;
+  virtual void do_unpermute(const UnpermuteArgs& args) = 0;
+  virtual void do_grouped_gemm(const GroupedGemmArgs& args) = 0;
+  virtual void do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) = 0;
   virtual void do_embedding(const EmbeddingArgs& args) = 0;
   virtual void do_embedding_back(const EmbeddingBackArgs& args) = 0;
   virtual void do_cross_entropy(const CrossEntropyArgs& args) = 0;

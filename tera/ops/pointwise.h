@@ -9,6 +9,10 @@ namespace tera {
 struct ActivationArgs {
   Activation kind = Activation::swiglu;
   Tensor x, y;
+  // Both or neither: row r of y is multiplied by weights[sources[r]], or is as expert_rows.h says where that is
+  // negative.
+  Tensor weights;  // f32 [T,K]
+  Tensor sources;  // i32 [rows of x]
   void check() const;
 };
 
@@ -16,6 +20,10 @@ struct ActivationArgs {
 struct ActivationBackArgs {
   Activation kind = Activation::swiglu;
   Tensor dy, x, dx;
+  Tensor weights, sources;  // as above
+  // f32 [T,K], with weights: dweights[sources[r]] = sum of dy[r] * y[r] before the weight. Entries of no row are left
+  // alone.
+  Tensor dweights;
   void check() const;
 };
 

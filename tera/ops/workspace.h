@@ -15,6 +15,9 @@ class WorkspaceRules {
   virtual std::size_t norm_back(const NormBackArgs&) const { return 0; }
   virtual std::size_t attention(const AttentionArgs&) const { return 0; }
   virtual std::size_t attention_back(const AttentionBackArgs&) const { return 0; }
+  virtual std::size_t group_rows(const GroupRowsArgs&) const { return 0; }
+  virtual std::size_t grouped_gemm(const GroupedGemmArgs&) const { return 0; }
+  virtual std::size_t grouped_weight_gradient(const GroupedWeightGradientArgs&) const { return 0; }
   virtual std::size_t embedding_back(const EmbeddingBackArgs&) const { return 0; }
   virtual std::size_t route(const RouteArgs&) const { return 0; }
   virtual std::size_t sum(const SumArgs&) const { return 0; }

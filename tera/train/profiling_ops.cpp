@@ -141,6 +141,21 @@ void ProfilingOps::do_activation_back(const ActivationBackArgs& a) {
 void ProfilingOps::do_dropout(const DropoutArgs& a) {
   timed(WorkKind::memory_bound, [&] { inner_->dropout(a); });
 }
+void ProfilingOps::do_group_rows(const GroupRowsArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->group_rows(a); });
+}
+void ProfilingOps::do_permute(const PermuteArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->permute(a); });
+}
+void ProfilingOps::do_unpermute(const UnpermuteArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->unpermute(a); });
+}
+void ProfilingOps::do_grouped_gemm(const GroupedGemmArgs& a) {
+  timed(WorkKind::gemm, [&] { inner_->grouped_gemm(a); });
+}
+void ProfilingOps::do_grouped_weight_gradient(const GroupedWeightGradientArgs& a) {
+  timed(WorkKind::gemm, [&] { inner_->grouped_weight_gradient(a); });
+}
 void ProfilingOps::do_embedding(const EmbeddingArgs& a) {
   timed(WorkKind::memory_bound, [&] { inner_->embedding(a); });
 }

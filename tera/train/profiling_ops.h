@@ -57,6 +57,11 @@ class ProfilingOps final : public Ops {
   void do_activation(const ActivationArgs& args) override;
   void do_activation_back(const ActivationBackArgs& args) override;
   void do_dropout(const DropoutArgs& args) override;
+  void do_group_rows(const GroupRowsArgs& args) override;
+  void do_permute(const PermuteArgs& args) override;
+  void do_unpermute(const UnpermuteArgs& args) override;
+  void do_grouped_gemm(const GroupedGemmArgs& args) override;
+  void do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) override;
   void do_embedding(const EmbeddingArgs& args) override;
   void do_embedding_back(const EmbeddingBackArgs& args) override;
   void do_cross_entropy(const CrossEntropyArgs& args) override;

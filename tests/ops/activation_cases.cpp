@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <numeric>
 
 #include "tests/support/op_test.h"
 
@@ -112,6 +113,90 @@ OpCase backward_case(const ActivationCase& c, bool in_place) {
   return op;
 }
 
+// Rows of experts: a source for each row, no two the same; some rows are padding, the last are behind all groups.
+struct Sources {
+  explicit Sources(std::int64_t rows) : weights_shape(shape(rows + 1, 2)), of_row(static_cast<std::size_t>(rows)) {
+    const std::size_t choices = 2 * (of_row.size() + 1);
+    std::size_t step = 7;
+    while (std::gcd(step, choices) != 1) ++step;
+    for (std::size_t i = 0; i < of_row.size(); ++i) of_row[i] = static_cast<double>((3 + i * step) % choices);
+    for (std::size_t i = 2; i < of_row.size(); i += 5) of_row[i] = -1;
+    for (std::size_t i = of_row.size() - of_row.size() / 4; i < of_row.size(); ++i) of_row[i] = -2;
+  }
+  Shape weights_shape;
+  Values of_row;
+};
+
+OpCase weighted_forward_case(const ActivationCase& c) {
+  OpCase op(name_of_case("activation with weights", c));
+  const Sources rows(c.rows);
+  const Handle x = op.input("x", x_shape(c), c.dtype, normal_values(x_shape(c), 1, c.scale));
+  const Handle weights = op.input("weights", rows.weights_shape, DType::f32, normal_values(rows.weights_shape, 3));
+  const Handle sources = op.input("sources", shape(c.rows), DType::i32, rows.of_row);
+  const Handle y = op.output("y", shape(c.rows, c.width), c.dtype, {.terms = 5});
+  op.call([=](Ops& ops, const Bound& at) {
+    ops.activation({.kind = c.kind, .x = at[x], .y = at[y], .weights = at[weights], .sources = at[sources]});
+  });
+  op.reference([=](Reference& r) {
+    for (std::size_t i = 0; i < r[y].size(); ++i) {
+      const double source = r[sources][i / static_cast<std::size_t>(c.width)];
+      if (source < 0) {
+        r.expect(y, i, source == -2 ? 77 : 0, 0);
+        continue;
+      }
+      const auto [gate, up] = place(c, i);
+      const double weight = r[weights][static_cast<std::size_t>(source)];
+      const double factor = weight * (is_gated(c.kind) ? r[x][up] : 1), value = act(c.kind, r[x][gate]) * factor;
+      r.expect(y, i, value, std::abs(value) + std::abs(r[x][gate] * factor));
+    }
+  });
+  return op;
+}
+
+OpCase weighted_backward_case(const ActivationCase& c, bool in_place) {
+  OpCase op(name_of_case("activation_back with weights", c) + (in_place ? " in place" : ""));
+  const Sources rows(c.rows);
+  const Values x_values = normal_values(x_shape(c), 1, c.scale);
+  const Handle dy = op.input("dy", shape(c.rows, c.width), c.dtype, normal_values(shape(c.rows, c.width), 2));
+  const Handle weights = op.input("weights", rows.weights_shape, DType::f32, normal_values(rows.weights_shape, 3));
+  const Handle sources = op.input("sources", shape(c.rows), DType::i32, rows.of_row);
+  const Handle x = in_place ? op.output("x", x_shape(c), c.dtype, {.terms = 8}, x_values)
+                            : op.input("x", x_shape(c), c.dtype, x_values);
+  const Handle dx = in_place ? x : op.output("dx", x_shape(c), c.dtype, {.terms = 8});
+  const Handle dweights = op.output("dweights", rows.weights_shape, DType::f32, {.terms = c.width});
+  op.call([=](Ops& ops, const Bound& at) {
+    ops.activation_back({.kind = c.kind,
+                         .dy = at[dy],
+                         .x = at[x],
+                         .dx = at[dx],
+                         .weights = at[weights],
+                         .sources = at[sources],
+                         .dweights = at[dweights]});
+  });
+  op.reference([=](Reference& r) {
+    Values sum(r[dweights].size(), 77), magnitude(sum.size());
+    for (double source : r[sources])
+      if (source >= 0) sum[static_cast<std::size_t>(source)] = 0;
+    for (std::size_t i = 0; i < r[dy].size(); ++i) {
+      const auto [gate, up] = place(c, i);
+      const double source = r[sources][i / static_cast<std::size_t>(c.width)];
+      if (source < 0) {
+        for (std::size_t at : {gate, up}) r.expect(dx, at, source == -1 ? 0 : r[dx][at], 0);
+        continue;
+      }
+      const auto choice = static_cast<std::size_t>(source);
+      const double v = r[x][gate], factor = is_gated(c.kind) ? r[x][up] : 1, slope = slope_at(c.kind, v);
+      const double grad = r[dy][i] * r[weights][choice];
+      sum[choice] += r[dy][i] * act(c.kind, v) * factor;
+      magnitude[choice] += std::abs(r[dy][i] * v * factor) + std::abs(r[dy][i] * act(c.kind, v) * factor);
+      r.expect(dx, gate, grad * factor * slope, std::abs(grad * factor) * (1 + std::abs(v) + std::abs(slope)));
+      if (is_gated(c.kind)) r.expect(dx, up, grad * act(c.kind, v), std::abs(grad) * (1 + std::abs(v)));
+    }
+    for (std::size_t i = 0; i < sum.size(); ++i) r.expect(dweights, i, sum[i], magnitude[i]);
+  });
+  return op;
+}
+
 TEST(ActivationOp, Forward) {
   for (const ActivationCase& c : activation_cases()) forward_case(c).play();
 }
@@ -119,6 +204,76 @@ TEST(ActivationOp, Forward) {
 TEST(ActivationOp, Backward) {
   for (const ActivationCase& c : activation_cases())
     for (bool in_place : {false, true}) backward_case(c, in_place).play();
+}
+
+TEST(ActivationOp, WithWeightsOfRows) {
+  for (const ActivationCase& c : activation_cases()) {
+    weighted_forward_case(c).play();
+    for (bool in_place : {false, true}) weighted_backward_case(c, in_place).play();
+  }
+  for (DType dtype : float_dtypes) {  // rows wider than a block of a GPU, aligned and not
+    const ActivationCase wide{Activation::swiglu, dtype, 9, 2312}, odd{Activation::swiglu, dtype, 9, 1031};
+    for (const ActivationCase& c : {wide, odd}) {
+      weighted_forward_case(c).play();
+      weighted_backward_case(c, true).play();
+    }
+  }
+}
+
+// A padding row is zeros, whatever lies in x and dy.
+TEST(ActivationOp, PaddingRowsAreZeros) {
+  const double nan = std::nan("");
+  OpCase op("activation of padding");
+  const Handle x = op.input("x", shape(2, 6), DType::f32, Values(12, nan));
+  const Handle dy = op.input("dy", shape(2, 3), DType::f32, Values(6, nan));
+  const Handle weights = op.input("weights", shape(1, 1), DType::f32, {1});
+  const Handle sources = op.input("sources", shape(2), DType::i32, {-1, -2});
+  const Handle y = op.output("y", shape(2, 3), DType::f32, {.terms = 0});
+  const Handle dx = op.output("dx", shape(2, 6), DType::f32, {.terms = 0});
+  const Handle dweights = op.output("dweights", shape(1, 1), DType::f32, {.terms = 0});
+  op.call([=](Ops& ops, const Bound& at) {
+    ops.activation({.x = at[x], .y = at[y], .weights = at[weights], .sources = at[sources]});
+    ops.activation_back({.dy = at[dy],
+                         .x = at[x],
+                         .dx = at[dx],
+                         .weights = at[weights],
+                         .sources = at[sources],
+                         .dweights = at[dweights]});
+  });
+  op.reference([=](Reference& r) {
+    for (std::size_t i = 0; i < 6; ++i) r.expect(y, i, i < 3 ? 0 : 77, 0);
+    for (std::size_t i = 0; i < 12; ++i) r.expect(dx, i, i < 6 ? 0 : 77, 0);
+    r.expect(dweights, 0, 77, 0);
+  });
+  op.play();
+}
+
+TEST(ActivationOp, RejectsWrongWeights) {
+  float memory[64] = {};
+  const auto tensor = [&](Shape s, DType dtype = DType::f32) { return make_tensor(memory, s, dtype); };
+  const ActivationBackArgs good{.dy = tensor(shape(3, 2)),
+                                .x = tensor(shape(3, 4)),
+                                .dx = tensor(shape(3, 4)),
+                                .weights = tensor(shape(4, 2)),
+                                .sources = tensor(shape(3), DType::i32),
+                                .dweights = tensor(shape(4, 2))};
+  EXPECT_NO_THROW(good.check());
+  const auto refuses = [&](auto change, const char* words) {
+    ActivationBackArgs args = good;
+    change(args);
+    expect_rejected([&](Ops& ops) { ops.activation_back(args); }, {"activation", words});
+  };
+  refuses([&](ActivationBackArgs& a) { a.sources = {}; }, "together");
+  refuses([&](ActivationBackArgs& a) { a.weights = {}; }, "together");
+  refuses([&](ActivationBackArgs& a) { a.dweights = {}; }, "together");
+  refuses([&](ActivationBackArgs& a) { a.weights = a.sources = {}; }, "together");
+  refuses([&](ActivationBackArgs& a) { a.weights.dtype = DType::bf16; }, "weights is bf16[4,2]");
+  refuses([&](ActivationBackArgs& a) { a.weights = tensor(shape(8)); }, "two dims");
+  refuses([&](ActivationBackArgs& a) { a.weights = tensor(shape(4, 3)).slice(1, 0, 2); },
+          "weights is f32[4,2] (strided)");
+  refuses([&](ActivationBackArgs& a) { a.sources = tensor(shape(3)); }, "sources is f32[3]");
+  refuses([&](ActivationBackArgs& a) { a.sources = tensor(shape(2), DType::i32); }, "sources is i32[2]");
+  refuses([&](ActivationBackArgs& a) { a.dweights = tensor(shape(2, 4)); }, "dweights is f32[2,4]");
 }
 
 TEST(ActivationOp, ExtremeInputs) {

@@ -99,6 +99,21 @@ class FrozenOps final : public Ops {
   void do_dropout(const DropoutArgs& args) override {
     does([this, args] { inner_->dropout(args); });
   }
+  void do_group_rows(const GroupRowsArgs& args) override {
+    does([this, args] { inner_->group_rows(args); });
+  }
+  void do_permute(const PermuteArgs& args) override {
+    does([this, args] { inner_->permute(args); });
+  }
+  void do_unpermute(const UnpermuteArgs& args) override {
+    does([this, args] { inner_->unpermute(args); });
+  }
+  void do_grouped_gemm(const GroupedGemmArgs& args) override {
+    does([this, args] { inner_->grouped_gemm(args); });
+  }
+  void do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) override {
+    does([this, args] { inner_->grouped_weight_gradient(args); });
+  }
   void do_embedding(const EmbeddingArgs& args) override {
     does([this, args] { inner_->embedding(args); });
   }

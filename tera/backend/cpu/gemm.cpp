@@ -54,6 +54,11 @@ struct Cut {
     sums_apart = args.out.dtype != DType::f32 && k > block_depth;
   }
 
+  // What no depth up to this one, cut in this way, exceeds.
+  static constexpr Index most_depth(Index k) {
+    return std::min(k, chunk_depth_blocks * gemm_block_depth) + gemm_block_depth;
+  }
+
   std::size_t packed_bytes() const { return sizeof(float) * static_cast<std::size_t>(columns * depth); }
   std::size_t sums_bytes() const { return sums_apart ? sizeof(float) * static_cast<std::size_t>(rows * columns) : 0; }
 };
@@ -194,6 +199,63 @@ void CpuOps::do_gemm(const GemmArgs& args) {
   const auto& kernels = pick(isa_, []<Isa isa>() -> const GemmKernels& { return gemm_kernels<isa>(); });
   if (is_thin(args)) return thin_product(args, kernels, pool_);
   Product(args, kernels, workspace(CpuWorkspaceRules(pool_.size()).gemm(args))).run(pool_);
+}
+
+// Grouped products, one group after the other: the tasks of one, even of few rows, keep all threads busy.
+
+namespace {
+
+Tensor matrix_of(const Tensor& tensor, Index g) {
+  return tensor.rows(g, g + 1).view(shape(tensor.dim(1), tensor.dim(2)));
+}
+
+GemmArgs group_product(const GroupedGemmArgs& args, Index g, Index begin, Index end) {
+  return {.a = args.a.rows(begin, end),
+          .b = matrix_of(args.b, g),
+          .out = args.out.rows(begin, end),
+          .trans_b = args.trans_b};
+}
+
+GemmArgs group_product(const GroupedWeightGradientArgs& args, Index g, Index begin, Index end) {
+  return {.a = args.a.rows(begin, end),
+          .b = args.b.rows(begin, end),
+          .out = matrix_of(args.out, g),
+          .trans_a = true,
+          .accumulate = true};
+}
+
+// product(its arguments) for every group that is not empty.
+template <class Args, class Product>
+void for_each_group(const Args& args, const char* op, const Product& product) {
+  const auto* offsets = args.offsets.template as<std::int32_t>();
+  const Index groups = args.groups(), rows = args.a.dim(0);
+  bool ascending = offsets[0] >= 0 && offsets[groups] <= rows;
+  for (Index g = 0; g < groups; ++g) ascending = ascending && offsets[g] <= offsets[g + 1];
+  require(ascending, "{}: offsets do not ascend within {} rows", op, rows);
+  for (Index g = 0; g < groups; ++g)
+    if (offsets[g] < offsets[g + 1]) product(group_product(args, g, offsets[g], offsets[g + 1]));
+}
+
+}  // namespace
+
+// A chunk has the most rows where all of a group are in one.
+std::size_t CpuWorkspaceRules::grouped_gemm(const GroupedGemmArgs& args) const {
+  return gemm(group_product(args, 0, 0, std::min(args.a.dim(0), chunk_rows)));
+}
+
+std::size_t CpuWorkspaceRules::grouped_weight_gradient(const GroupedWeightGradientArgs& args) const {
+  const Index rows = args.a.dim(0);
+  const Cut cut(group_product(args, 0, 0, rows));
+  return sizeof(float) * static_cast<std::size_t>(cut.columns * Cut::most_depth(rows)) +
+         static_cast<std::size_t>(threads_) * scratch_bytes;
+}
+
+void CpuOps::do_grouped_gemm(const GroupedGemmArgs& args) {
+  for_each_group(args, "grouped_gemm", [this](const GemmArgs& product) { do_gemm(product); });
+}
+
+void CpuOps::do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) {
+  for_each_group(args, "grouped_weight_gradient", [this](const GemmArgs& product) { do_gemm(product); });
 }
 
 }  // namespace tera::cpu

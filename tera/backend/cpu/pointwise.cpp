@@ -2,6 +2,7 @@
 
 #include "tera/backend/cpu/blocks.h"
 #include "tera/backend/cpu/cpu_ops.h"
+#include "tera/backend/cpu/expert_rows.h"
 
 namespace tera::cpu {
 namespace {
@@ -10,17 +11,31 @@ const PointwiseKernels& kernels(Isa isa) {
   return pick(isa, []<Isa i>() -> const PointwiseKernels& { return pointwise_kernels<i>(); });
 }
 
+const std::int32_t* checked_sources(const Tensor& sources, const Tensor& weights, std::string_view op) {
+  return sources ? checked_rows(sources, count(weights.shape), op) : nullptr;
+}
+
 }  // namespace
 
 void CpuOps::do_activation(const ActivationArgs& args) {
-  const ActivationForward forward{.x = args.x.data, .y = args.y.data, .width = args.y.dim(1)};
+  const ActivationForward forward{.x = args.x.data,
+                                  .y = args.y.data,
+                                  .width = args.y.dim(1),
+                                  .weights = args.weights ? args.weights.as<float>() : nullptr,
+                                  .sources = checked_sources(args.sources, args.weights, "activation")};
   const auto kernel = kernels(isa_).activation[static_cast<int>(args.kind)][static_cast<int>(args.x.dtype)];
   run_blocks(pool_, row_blocks(args.y.dim(0), forward.width),
              [&](std::int64_t begin, std::int64_t end) { kernel(forward, begin, end); });
 }
 
 void CpuOps::do_activation_back(const ActivationBackArgs& args) {
-  const ActivationBackward backward{.dy = args.dy.data, .x = args.x.data, .dx = args.dx.data, .width = args.dy.dim(1)};
+  const ActivationBackward backward{.dy = args.dy.data,
+                                    .x = args.x.data,
+                                    .dx = args.dx.data,
+                                    .width = args.dy.dim(1),
+                                    .weights = args.weights ? args.weights.as<float>() : nullptr,
+                                    .sources = checked_sources(args.sources, args.weights, "activation_back"),
+                                    .dweights = args.dweights ? args.dweights.as<float>() : nullptr};
   const auto kernel = kernels(isa_).activation_back[static_cast<int>(args.kind)][static_cast<int>(args.x.dtype)];
   run_blocks(pool_, row_blocks(args.dy.dim(0), backward.width),
              [&](std::int64_t begin, std::int64_t end) { kernel(backward, begin, end); });

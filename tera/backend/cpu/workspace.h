@@ -6,7 +6,7 @@ namespace tera::cpu {
 inline constexpr OpsTraits cpu_traits{.asynchronous = false, .logits_chunk = 1LL << 24};
 
 // The formulas themselves stand beside the code that uses the memory: gemm.cpp, norm.cpp, attention.cpp, reduce.cpp,
-// route.cpp.
+// expert_rows.cpp, route.cpp.
 class CpuWorkspaceRules final : public WorkspaceRules {
  public:
   explicit CpuWorkspaceRules(int threads) : threads_(threads) {}
@@ -16,6 +16,9 @@ class CpuWorkspaceRules final : public WorkspaceRules {
   std::size_t norm_back(const NormBackArgs& args) const override;
   std::size_t attention(const AttentionArgs& args) const override;
   std::size_t attention_back(const AttentionBackArgs& args) const override;
+  std::size_t group_rows(const GroupRowsArgs& args) const override;
+  std::size_t grouped_gemm(const GroupedGemmArgs& args) const override;
+  std::size_t grouped_weight_gradient(const GroupedWeightGradientArgs& args) const override;
   std::size_t route(const RouteArgs& args) const override;
   std::size_t sum(const SumArgs& args) const override;
   std::size_t sum_squares(const SumSquaresArgs& args) const override;

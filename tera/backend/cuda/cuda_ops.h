@@ -60,6 +60,11 @@ class CudaOps final : public Ops, public EventSource {
   void do_activation(const ActivationArgs& args) override;  // pointwise.cpp
   void do_activation_back(const ActivationBackArgs& args) override;
   void do_dropout(const DropoutArgs& args) override;
+  void do_group_rows(const GroupRowsArgs& args) override;  // expert_rows.cpp
+  void do_permute(const PermuteArgs& args) override;
+  void do_unpermute(const UnpermuteArgs& args) override;
+  void do_grouped_gemm(const GroupedGemmArgs& args) override;  // grouped_gemm.cpp
+  void do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) override;
   void do_embedding(const EmbeddingArgs& args) override;  // embedding.cpp
   void do_embedding_back(const EmbeddingBackArgs& args) override;
   void do_cross_entropy(const CrossEntropyArgs& args) override;  // loss.cpp

@@ -21,6 +21,10 @@ kernels::Curve curve_of(Activation kind) {
   fail("activation {} has no CUDA kernel", static_cast<int>(kind));
 }
 
+kernels::RowWeights row_weights(const Tensor& weights, const Tensor& sources) {
+  return {weights.as<float>(), sources.as<std::int32_t>(), count(weights.shape)};
+}
+
 // uniform_from_bits(bits) >= rate, asked of the bits: turning each into a float would cost more than drawing it. The
 // upper 24 bits count, and a float times a power of two is exact.
 std::uint32_t least_kept_bits(float rate) { return static_cast<std::uint32_t>(std::ceil(rate * 0x1p24f)) << 8; }
@@ -35,7 +39,11 @@ void CudaOps::do_activation(const ActivationArgs& args) {
                                            .y = args.y.data,
                                            .rows = args.y.dim(0),
                                            .width = args.y.dim(1)};
-  check(kernels::launch_activation(forward, stream_), "activation");
+  if (args.weights)
+    check(kernels::launch_weighted_activation({forward, row_weights(args.weights, args.sources)}, stream_),
+          "activation with weights");
+  else
+    check(kernels::launch_activation(forward, stream_), "activation");
 }
 
 void CudaOps::do_activation_back(const ActivationBackArgs& args) {
@@ -47,7 +55,10 @@ void CudaOps::do_activation_back(const ActivationBackArgs& args) {
                                              .dx = args.dx.data,
                                              .rows = args.dy.dim(0),
                                              .width = args.dy.dim(1)};
-  check(kernels::launch_activation_back(backward, stream_), "activation_back");
+  if (!args.weights) return check(kernels::launch_activation_back(backward, stream_), "activation_back");
+  const kernels::WeightedActivationBack weighted{backward, row_weights(args.weights, args.sources),
+                                                 args.dweights.as<float>()};
+  check(kernels::launch_weighted_activation_back(weighted, stream_), "activation_back with weights");
 }
 
 void CudaOps::do_dropout(const DropoutArgs& args) {

@@ -31,11 +31,24 @@ std::size_t norm_back_bytes(const NormBackArgs& args) {
   return static_cast<std::size_t>(gradients * sums) * sizeof(float);
 }
 
+std::int64_t group_rows_blocks(std::int64_t choices) {
+  constexpr std::int64_t most_blocks = 128, choices_per_block = 2048;
+  return std::clamp<std::int64_t>((choices + choices_per_block - 1) / choices_per_block, 1, most_blocks);
+}
+
+std::size_t group_rows_bytes(const GroupRowsArgs& args) {
+  const std::int64_t counts = group_rows_blocks(args.choices()) * args.groups();
+  const std::int64_t lists = args.capacity > 0 ? args.groups() + 1 + args.choices() : 0;
+  return static_cast<std::size_t>(counts + lists) * sizeof(std::int32_t);
+}
+
 std::size_t embedding_back_bytes(std::int64_t tokens) {
   return 2 * static_cast<std::size_t>(tokens) * sizeof(std::uint64_t);
 }
 
 std::size_t CudaWorkspaceRules::norm_back(const NormBackArgs& args) const { return norm_back_bytes(args); }
+
+std::size_t CudaWorkspaceRules::group_rows(const GroupRowsArgs& args) const { return group_rows_bytes(args); }
 
 std::size_t CudaWorkspaceRules::embedding_back(const EmbeddingBackArgs& args) const {
   return embedding_back_bytes(args.ids.dim(0));

@@ -19,6 +19,7 @@ class CudaWorkspaceRules final : public WorkspaceRules {
   std::size_t norm_back(const NormBackArgs& args) const override;
   std::size_t attention(const AttentionArgs& args) const override;  // attention_workspace.cpp
   std::size_t attention_back(const AttentionBackArgs& args) const override;
+  std::size_t group_rows(const GroupRowsArgs& args) const override;
   std::size_t embedding_back(const EmbeddingBackArgs& args) const override;
   std::size_t route(const RouteArgs& args) const override;
   std::size_t sum(const SumArgs& args) const override;
@@ -36,6 +37,10 @@ PartialSums partial_sums(std::int64_t rows);
 // Vectors that norm_back sees in x, and the partial sums of dweight, then of dbias: f32 [blocks, H] each.
 std::int64_t norm_vectors(const Tensor& x);
 std::size_t norm_back_bytes(const NormBackArgs& args);
+// Blocks that group_rows cuts the choices into. Its workspace: how many of each block's choices are for each expert;
+// with a capacity also where experts begin, and their choices: i32 [blocks,G], [G+1], [T*K].
+std::int64_t group_rows_blocks(std::int64_t choices);
+std::size_t group_rows_bytes(const GroupRowsArgs& args);
 // Two buffers of sorted (id, row) keys, 64 bits each.
 std::size_t embedding_back_bytes(std::int64_t tokens);
 // Blocks whose partial sums sum and sum_squares add up, in order.

@@ -5,6 +5,10 @@
 namespace tera {
 namespace {
 
+double product_flops(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+}
+
 // Keys seen by the queries that stand in front of key x, when a query at x sees min(x, window) of them: the integral.
 double seen_before(double x, double window) {
   if (x <= 0) return 0;
@@ -59,8 +63,14 @@ void PlanOps::note(std::size_t workspace, double flops) {
 
 void PlanOps::do_gemm(const GemmArgs& args) {
   keep(planned_calls_.gemms, args);
-  note(rules_.gemm(args),
-       2.0 * static_cast<double>(args.m()) * static_cast<double>(args.n()) * static_cast<double>(args.k()));
+  note(rules_.gemm(args), product_flops(args.m(), args.n(), args.k()));
+}
+// Which rows belong to a group is in memory: all count.
+void PlanOps::do_grouped_gemm(const GroupedGemmArgs& args) {
+  note(rules_.grouped_gemm(args), product_flops(args.a.dim(0), args.n(), args.k()));
+}
+void PlanOps::do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) {
+  note(rules_.grouped_weight_gradient(args), product_flops(args.m(), args.n(), args.a.dim(0)));
 }
 void PlanOps::do_attention(const AttentionArgs& args) {
   keep(planned_calls_.attentions, args);
@@ -80,6 +90,9 @@ void PlanOps::do_rope(const RopeArgs&) { note(0, 0); }
 void PlanOps::do_activation(const ActivationArgs&) { note(0, 0); }
 void PlanOps::do_activation_back(const ActivationBackArgs&) { note(0, 0); }
 void PlanOps::do_dropout(const DropoutArgs&) { note(0, 0); }
+void PlanOps::do_group_rows(const GroupRowsArgs& args) { note(rules_.group_rows(args), 0); }
+void PlanOps::do_permute(const PermuteArgs&) { note(0, 0); }
+void PlanOps::do_unpermute(const UnpermuteArgs&) { note(0, 0); }
 void PlanOps::do_embedding(const EmbeddingArgs&) { note(0, 0); }
 void PlanOps::do_embedding_back(const EmbeddingBackArgs& args) { note(rules_.embedding_back(args), 0); }
 void PlanOps::do_cross_entropy(const CrossEntropyArgs&) { note(0, 0); }

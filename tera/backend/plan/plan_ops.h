@@ -18,7 +18,7 @@ class PlanOps final : public Ops {
   std::int64_t calls() const { return calls_; }
   // Of matrix products and attention, a multiply-add being two. Attention counts what its mask and window let through
   // (half of a causal square); its backward is two forwards, whatever a kernel computes again. Packed documents are
-  // counted as one, because their borders are in memory.
+  // counted as one, because their borders are in memory, and so are all rows of grouped products.
   double flops() const { return flops_; }
 
   const PlannedCalls& planned_calls() const { return planned_calls_; }
@@ -46,6 +46,11 @@ class PlanOps final : public Ops {
   void do_activation(const ActivationArgs& args) override;
   void do_activation_back(const ActivationBackArgs& args) override;
   void do_dropout(const DropoutArgs& args) override;
+  void do_group_rows(const GroupRowsArgs& args) override;
+  void do_permute(const PermuteArgs& args) override;
+  void do_unpermute(const UnpermuteArgs& args) override;
+  void do_grouped_gemm(const GroupedGemmArgs& args) override;
+  void do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) override;
   void do_embedding(const EmbeddingArgs& args) override;
   void do_embedding_back(const EmbeddingBackArgs& args) override;
   void do_cross_entropy(const CrossEntropyArgs& args) override;

@@ -44,38 +44,63 @@ struct Silu {
   }
 };
 
+// Of a row with sources: whether it has a weight. If not, it becomes zeros or is left alone.
+template <class T>
+bool has_weight(std::int32_t source, T* row, std::int64_t width) {
+  if (source == -1) std::memset(static_cast<void*>(row), 0, static_cast<std::size_t>(width) * sizeof(T));
+  return source >= 0;
+}
+
 template <class Act, bool gated, class T>
 void activation(const ActivationForward& args, std::int64_t begin, std::int64_t end) {
   const std::int64_t width = args.width, x_width = gated ? 2 * width : width;
   for (std::int64_t row = begin; row < end; ++row) {
     const T* x = static_cast<const T*>(args.x) + row * x_width;
     T* y = static_cast<T*>(args.y) + row * width;
+    if (args.sources && !has_weight(args.sources[row], y, width)) continue;
+    const float weight = args.sources ? args.weights[args.sources[row]] : 1.0f;
     over_row(width, [&](auto i, auto n) {
       const Vec value = Act::at(load(x + i, n)).value;
-      store(y + i, gated ? value * load(x + width + i, n) : value, n);
+      store(y + i, weight * (gated ? value * load(x + width + i, n) : value), n);
     });
   }
 }
 
-template <class Act, bool gated, class T>
-void activation_back(const ActivationBackward& args, std::int64_t begin, std::int64_t end) {
+template <class Act, bool gated, bool weighted, class T>
+void back_rows(const ActivationBackward& args, std::int64_t begin, std::int64_t end) {
   const std::int64_t width = args.width, x_width = gated ? 2 * width : width;
   for (std::int64_t row = begin; row < end; ++row) {
     const T* dy = static_cast<const T*>(args.dy) + row * width;
     const T* x = static_cast<const T*>(args.x) + row * x_width;
     T* dx = static_cast<T*>(args.dx) + row * x_width;
+    if (weighted && !has_weight(args.sources[row], dx, x_width)) continue;
+    const float weight = weighted ? args.weights[args.sources[row]] : 1.0f;
+    Vec dweight = zero();
     over_row(width, [&](auto i, auto n) {
-      const Vec grad = load(dy + i, n);
+      Vec grad = load(dy + i, n);
       const Curve curve = Act::at(load(x + i, n));
+      const Vec up = gated ? load(x + width + i, n) : splat(1.0f);  // read before dx, which may be x, is written
+      if constexpr (weighted) {
+        dweight += grad * (curve.value * up);
+        grad = weight * grad;
+      }
       if constexpr (gated) {
-        const Vec up = load(x + width + i, n);  // read before dx, which may be x, is written
         store(dx + i, grad * up * curve.slope, n);
         store(dx + width + i, grad * curve.value, n);
       } else {
         store(dx + i, grad * curve.slope, n);
       }
     });
+    if constexpr (weighted) args.dweights[args.sources[row]] = sum_lanes(dweight);
   }
+}
+
+template <class Act, bool gated, class T>
+void activation_back(const ActivationBackward& args, std::int64_t begin, std::int64_t end) {
+  if (args.sources)
+    back_rows<Act, gated, true, T>(args, begin, end);
+  else
+    back_rows<Act, gated, false, T>(args, begin, end);
 }
 
 // factor[c] is 0, or 1 / (1 - rate) where column first + c is kept.

@@ -6,15 +6,21 @@
 namespace tera::cpu {
 
 // Rows of y have `width` columns; rows of x as many, or twice as many (gate, then up) when the activation is gated.
+// Where there are sources, a row has the weight of its source; -1: it becomes zeros, -2: it is left alone.
 struct ActivationForward {
   const void* x;
   void* y;
   std::int64_t width;
+  const float* weights;         // may be null, with sources
+  const std::int32_t* sources;  // of each row
 };
 struct ActivationBackward {
   const void *dy, *x;
   void* dx;
   std::int64_t width;
+  const float* weights;  // may be null, with sources and dweights
+  const std::int32_t* sources;
+  float* dweights;
 };
 struct DropoutForward {
   const void *x, *residual;  // residual may be null

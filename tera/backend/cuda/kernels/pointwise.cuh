@@ -27,6 +27,23 @@ struct ActivationBackward {
   void* dx;
   std::int64_t rows, width;
 };
+// The same for rows of experts: each has the weight of its source. Source -1: the row becomes zeros, -2: it is left
+// alone; one beyond the weights makes it NaN.
+struct RowWeights {
+  const float* weights;         // [choices]
+  const std::int32_t* sources;  // [rows]
+  std::int64_t choices;
+};
+struct WeightedActivation {
+  ActivationForward activation;
+  RowWeights of_rows;
+};
+// dweights[source] = sum of dy * y before the weight.
+struct WeightedActivationBack {
+  ActivationBackward activation;
+  RowWeights of_rows;
+  float* dweights;  // [choices]
+};
 // y = residual + mask * x * kept; y may be x or residual. Dense [rows, width].
 struct Dropout {
   Scalar scalar;
@@ -41,6 +58,8 @@ struct Dropout {
 
 cudaError_t launch_activation(const ActivationForward& args, cudaStream_t stream);
 cudaError_t launch_activation_back(const ActivationBackward& args, cudaStream_t stream);
+cudaError_t launch_weighted_activation(const WeightedActivation& args, cudaStream_t stream);
+cudaError_t launch_weighted_activation_back(const WeightedActivationBack& args, cudaStream_t stream);
 cudaError_t launch_dropout(const Dropout& args, cudaStream_t stream);
 
 }  // namespace tera::cuda::kernels

@@ -1,0 +1,36 @@
+// Which kernel multiplies the rows of experts: a fast one where it takes the call comes first, the plain one takes all.
+
+#include "tera/backend/cuda/cuda_error.h"
+#include "tera/backend/cuda/cuda_ops.h"
+#include "tera/backend/cuda/kernels/plain_grouped_gemm.cuh"
+
+namespace tera::cuda {
+
+void CudaOps::do_grouped_gemm(const GroupedGemmArgs& args) {
+  const kernels::PlainGroupedGemm plain{.a = args.a.data,
+                                        .b = args.b.data,
+                                        .out = args.out.data,
+                                        .offsets = args.offsets.as<std::int32_t>(),
+                                        .rows = args.a.dim(0),
+                                        .n = args.n(),
+                                        .k = args.k(),
+                                        .groups = args.groups(),
+                                        .trans_b = args.trans_b,
+                                        .in_type = scalar_of(args.a.dtype),
+                                        .out_type = scalar_of(args.out.dtype)};
+  check(kernels::launch_plain_grouped_gemm(plain, stream_), "grouped_gemm");
+}
+
+void CudaOps::do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) {
+  const kernels::PlainGroupedWeightGradient plain{.a = args.a.data,
+                                                  .b = args.b.data,
+                                                  .out = args.out.as<float>(),
+                                                  .offsets = args.offsets.as<std::int32_t>(),
+                                                  .m = args.m(),
+                                                  .n = args.n(),
+                                                  .groups = args.groups(),
+                                                  .in_type = scalar_of(args.a.dtype)};
+  check(kernels::launch_plain_grouped_weight_gradient(plain, stream_), "grouped_weight_gradient");
+}
+
+}  // namespace tera::cuda
