@@ -32,7 +32,7 @@ class DataParallel final : public ParamWatch {
     bool overlap_param_gather = false;  // wait for weights where they are first used
     std::vector<bool> grads_in_f{};     // per block: its forward makes gradients too
   };
-  DataParallel(ParamStore& params, Groups& groups, Ops& ops, Options options);
+  DataParallel(ParamStore& params, Groups& groups, Ops& ops, Options options);  // params are bound
 
   void training(bool on) { training_ = on; }  // else no block makes gradients
 
