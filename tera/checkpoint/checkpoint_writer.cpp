@@ -26,7 +26,7 @@ Tensor on_device(std::span<std::byte> memory, std::size_t numbers) {
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(Options options, const Rank& rank, const ModelState& state)
-    : options_(std::move(options)), rank_(rank), file_(state.tensors(), state.written(rank.replica)) {
+    : options_(std::move(options)), rank_(rank), file_(state.tensors(), state.written(rank.replicas)) {
   const auto ranks = static_cast<std::size_t>(rank_.world.size());
   numbers_ = on_device(rank_.device.allocate(ranks * sizeof(std::int64_t)), ranks);
   host_ = rank_.device.allocate_host(options_.async ? file_.bytes() : 2 * StreamFile::stretch);

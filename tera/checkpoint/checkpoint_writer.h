@@ -38,7 +38,7 @@ class CheckpointWriter {
     Comm& world;  // joined with ops
     Ops& ops;
     Device& device;  // gives host memory for copies: of all this rank writes when asynchronous, else a few megabytes
-    Replica replica{};
+    Replicas replicas{};
   };
   CheckpointWriter(Options options, const Rank& rank, const ModelState& state);
   CheckpointWriter(const CheckpointWriter&) = delete;

@@ -97,16 +97,21 @@ void ModelState::list_kinds(const Optimizer* optimizer) {
 
 std::vector<StatePiece> ModelState::kept() const { return find(nullptr); }
 
-std::vector<StatePiece> ModelState::written(const Replica& replica) const { return find(&replica); }
+std::vector<StatePiece> ModelState::written(const Replicas& replicas) const { return find(&replicas); }
 
-std::vector<StatePiece> ModelState::find(const Replica* writer) const {
+std::vector<StatePiece> ModelState::find(const Replicas* writers) const {
   std::vector<StatePiece> pieces;
   for (const Param* param : params_.by_name()) {
+    const Replica* writer = writers ? &writers->of(param->spec.expert) : nullptr;
     if (writer && param->spec.counted_elsewhere) continue;
     for (const Part& part : param->spec.parts) add_part(pieces, *param, part, writer);
     if (const auto padding = padding_of(param->spec)) add_part(pieces, *param, *padding, writer);
   }
   return pieces;
+}
+
+ModelState::Range ModelState::trained(bool expert) const {
+  return expert ? Range{params_.dense_end(), params_.trained_elements()} : Range{0, params_.dense_end()};
 }
 
 void ModelState::add_part(std::vector<StatePiece>& pieces, const Param& param, const Part& part,
@@ -119,9 +124,9 @@ void ModelState::add_part(std::vector<StatePiece>& pieces, const Param& param, c
   if (located.slice.elements() == 0 || (writer && part.replica != 0)) return;
   if (!param.spec.trainable) {
     add_frozen(pieces, param, located, writer ? cut(all, *writer) : all);
-  } else if (writer && params_.rules().shares == 1) {
-    // One cut through the elements of all parameters, so that few tensors lie in two files.
-    add_trained(pieces, param, located, intersect(all, cut({0, params_.trained_elements()}, *writer)));
+  } else if (writer && params_.rules().shares.of(param.spec.expert).count == 1) {
+    // One cut through the elements of all parameters of a kind, so that few tensors lie in two files.
+    add_trained(pieces, param, located, intersect(all, cut(trained(param.spec.expert), *writer)));
   } else {
     add_trained(pieces, param, located, all);
   }
@@ -139,9 +144,8 @@ void ModelState::add_frozen(std::vector<StatePiece>& pieces, const Param& param,
 void ModelState::add_trained(std::vector<StatePiece>& pieces, const Param& param, const Located& located,
                              Range range) const {
   const Bucket& bucket = params_.buckets()[static_cast<std::size_t>(param.bucket)];
-  const std::int64_t share = bucket.elements() / params_.rules().shares,
-                     own = bucket.begin + params_.rules().share * share;
-  range = intersect(range, {own, own + share});
+  const std::int64_t own = bucket.begin + bucket.own_begin();
+  range = intersect(range, {own, own + bucket.share()});
   if (range.begin >= range.end) return;
   const std::int64_t begin = range.begin - own, end = range.end - own;
   for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {

@@ -46,11 +46,6 @@ struct StatePiece {
   Tensor data;  // [elements]
 };
 
-// Ranks that hold the same parameters, and which of them this is.
-struct Replica {
-  int index = 0, count = 1;
-};
-
 class ModelState {
  public:
   // What a rank has of a model; without an optimizer the weights alone. All three outlive it; the store is bound.
@@ -62,7 +57,7 @@ class ModelState {
   // All that this rank keeps; where data-parallel ranks have shares, only its own of what is kept whole as well.
   std::vector<StatePiece> kept() const;
   // What it writes: over all ranks every element of every tensor once.
-  std::vector<StatePiece> written(const Replica& replica) const;
+  std::vector<StatePiece> written(const Replicas& replicas) const;
 
  private:
   struct Range {  // of the flat numbering
@@ -83,7 +78,8 @@ class ModelState {
   static Range cut(Range range, const Replica& replica);
   static Range intersect(Range a, Range b);
   void list_kinds(const Optimizer* optimizer);
-  std::vector<StatePiece> find(const Replica* writer) const;
+  std::vector<StatePiece> find(const Replicas* writers) const;
+  Range trained(bool expert) const;
   void add_part(std::vector<StatePiece>& pieces, const Param& param, const Part& part, const Replica* writer) const;
   void add_frozen(std::vector<StatePiece>& pieces, const Param& param, const Located& located, Range range) const;
   void add_trained(std::vector<StatePiece>& pieces, const Param& param, const Located& located, Range range) const;

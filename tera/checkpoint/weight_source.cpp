@@ -72,15 +72,15 @@ class PartLoader {
     if (param_.value) upload(ops_, values_, param_.value.rows(first, last));
     if (param_.master && param_.master.data != param_.value.data)
       upload(ops_, values_, param_.master.rows(first, last));
-    if (params_.rules().shares > 1 && param_.bucket >= 0) place_in_share(param_.offset + first * width_);
+    if (param_.bucket < 0) return;
+    const Bucket& bucket = params_.buckets()[static_cast<std::size_t>(param_.bucket)];
+    if (bucket.shares.count > 1) place_in_share(bucket, param_.offset + first * width_);
   }
 
   // at: of the first value, in the flat numbering.
-  void place_in_share(std::int64_t at) {
-    const Bucket& bucket = params_.buckets()[static_cast<std::size_t>(param_.bucket)];
-    const std::int64_t share = bucket.elements() / params_.rules().shares;
-    const std::int64_t share_begin = bucket.begin + params_.rules().share * share;
-    const std::int64_t begin = std::max(at, share_begin), end = std::min(at + std::ssize(values_), share_begin + share);
+  void place_in_share(const Bucket& bucket, std::int64_t at) {
+    const std::int64_t share_begin = bucket.begin + bucket.own_begin(), share_end = bucket.begin + bucket.own_end();
+    const std::int64_t begin = std::max(at, share_begin), end = std::min(at + std::ssize(values_), share_end);
     if (begin >= end) return;
     const auto own = std::span<const float>(values_).subspan(static_cast<std::size_t>(begin - at),
                                                              static_cast<std::size_t>(end - begin));

@@ -6,6 +6,7 @@
 #include <map>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "tera/base/error.h"
 #include "tera/base/glob.h"
@@ -103,9 +104,13 @@ void ParamStore::lay_out(const FlatRules& rules) {
   rules_ = rules;
   if (rules.whole_model) check_freeze();
   make_buckets();
-  std::int64_t next = 0;
-  for (auto& bucket : buckets_) number(bucket, next);
-  trained_ = next;
+  ends_ = {};
+  for (const bool expert : {false, true}) {
+    for (auto& bucket : buckets_)
+      if (bucket.expert == expert) number(bucket);
+    if (!expert) dense_end_ = ends_.flat;
+  }
+  std::int64_t next = ends_.flat;
   for (auto& param : params_) {
     if (param.spec.trainable) continue;
     param.offset = next;
@@ -125,23 +130,27 @@ void ParamStore::lay_out(const FlatRules& rules) {
 // Gradients are complete in the reverse order of use, so buckets are filled from the last block to the first: each is
 // complete as early as possible. A table that another stage holds too has a bucket of its own, the same on both.
 void ParamStore::make_buckets() {
+  struct Filling {  // of the bucket that takes parameters of a kind
+    bool open = false;
+    int bucket = -1, block = -1;
+    std::int64_t filled = 0;
+  };
   buckets_.clear();
-  bool open = false;  // the last bucket takes more
-  std::int64_t filled = 0;
-  int block = -1;
+  ByKind<Filling> filling;
   const auto put = [&](Param& param, bool alone) {
-    const bool new_block = param.blocks.front() != block;
-    if (!open || alone || (rules_.bucket_per_block && new_block)) {
-      buckets_.emplace_back();
-      filled = 0;
+    Filling& at = param.spec.expert ? filling.expert : filling.dense;
+    const bool new_block = param.blocks.front() != at.block;
+    if (!at.open || alone || (rules_.bucket_per_block && new_block)) {
+      at = {.bucket = static_cast<int>(buckets_.size())};
+      buckets_.push_back({.expert = param.spec.expert});
     }
-    Bucket& bucket = buckets_.back();
-    block = param.blocks.front();
-    param.bucket = static_cast<int>(buckets_.size()) - 1;
+    Bucket& bucket = buckets_[static_cast<std::size_t>(at.bucket)];
+    at.block = param.blocks.front();
+    param.bucket = at.bucket;
     bucket.params.push_back(&param);
     bucket.blocks.insert(bucket.blocks.end(), param.blocks.begin(), param.blocks.end());
-    filled += align(count(param.spec.shape));
-    open = !alone;
+    at.filled += align(count(param.spec.shape));
+    at.open = !alone;
   };
   std::vector<Param*> trained;
   for (auto& param : params_)
@@ -151,7 +160,8 @@ void ParamStore::make_buckets() {
   for (std::size_t i = 0; i < trained.size(); ++i) {
     put(*trained[i], trained[i]->spec.on_another_stage);
     const bool block_ends = i + 1 == trained.size() || trained[i + 1]->blocks.front() != trained[i]->blocks.front();
-    if (rules_.bucket_size > 0 && filled >= rules_.bucket_size && block_ends) open = false;
+    for (Filling* at : {&filling.dense, &filling.expert})
+      if (rules_.bucket_size > 0 && at->filled >= rules_.bucket_size && block_ends) at->open = false;
   }
   for (auto& bucket : buckets_) {
     std::sort(bucket.blocks.begin(), bucket.blocks.end());
@@ -161,37 +171,44 @@ void ParamStore::make_buckets() {
 
 // Within a bucket: decayed parameters, others, and last those whose gradients are summed over replicas, so that one
 // call can sum them all; each of these in the order of adding.
-void ParamStore::number(Bucket& bucket, std::int64_t& next) {
+void ParamStore::number(Bucket& bucket) {
   const auto rank = [](const Param* param) { return param->spec.decay ? 0 : param->spec.partial_gradient ? 2 : 1; };
   std::stable_sort(bucket.params.begin(), bucket.params.end(),
                    [&](const Param* a, const Param* b) { return rank(a) < rank(b); });
+  std::int64_t next = ends_.flat;
   bucket.begin = bucket.decayed_end = next;
   for (Param* param : bucket.params) {
     param->offset = next;
     next += align(count(param->spec.shape));
     if (param->spec.decay) bucket.decayed_end = next;
   }
-  const std::int64_t share = align((next - bucket.begin + rules_.shares - 1) / rules_.shares);
-  bucket.end = next = bucket.begin + share * rules_.shares;
-  bucket.share_begin = bucket.begin / rules_.shares;
+  bucket.shares = rules_.shares.of(bucket.expert);
+  const std::int64_t shares = bucket.shares.count, share = align((next - bucket.begin + shares - 1) / shares);
+  bucket.end = bucket.begin + share * shares;
+  bucket.keeps_weight = rules_.keep_weights || shares == 1;
+  bucket.keeps_grad = rules_.keep_grads || shares == 1;
+  const auto take = [](std::int64_t& end, std::int64_t elements) { return std::exchange(end, end + elements); };
+  take(ends_.flat, bucket.elements());
+  bucket.share_begin = take(ends_.shares, share);
+  bucket.weight_begin = take(ends_.weights, bucket.keeps_weight ? bucket.elements() : share);
+  bucket.grad_begin = take(ends_.grads, bucket.keeps_grad ? bucket.elements() : share);
 }
 
 void ParamStore::bind(const Memory& memory) {
   require(total_ > 0, "parameters are bound before they are laid out");
-  const std::int64_t frozen = total_ - trained_, kept = rules_.keep_weights ? trained_ : share_elements();
-  const bool train = memory.grads != nullptr && trained_ > 0;
+  const std::int64_t frozen = total_ - ends_.flat;
+  const bool train = memory.grads != nullptr && ends_.flat > 0;
   const bool own_masters = train && compute_ != DType::f32;
-  const Tensor weights = memory.weights.take(shape(kept + frozen), compute_, "weights");
-  const Tensor grads =
-      train ? memory.grads->take(shape(rules_.keep_grads ? trained_ : share_elements()), DType::f32, "gradients")
-            : Tensor{};
+  const Tensor weights = memory.weights.take(shape(ends_.weights + frozen), compute_, "weights");
+  const Tensor grads = train ? memory.grads->take(shape(ends_.grads), DType::f32, "gradients") : Tensor{};
   const Tensor masters =
       own_masters ? memory.masters->take(shape(share_elements()), DType::f32, "master weights") : Tensor{};
   for (auto& constant : constants_) constant.value = memory.constants.take(constant.shape, DType::f32, constant.name);
 
   for (auto& param : params_) {
     param.value = param.grad = param.master = {};
-    if (!param.spec.trainable) param.value = flat_range(weights, kept + param.offset - trained_, param.spec.shape);
+    if (!param.spec.trainable)
+      param.value = flat_range(weights, ends_.weights + param.offset - ends_.flat, param.spec.shape);
   }
   bind_buckets(weights, masters, grads);
   bind_rooms(memory, train);
@@ -201,40 +218,44 @@ void ParamStore::bind(const Memory& memory) {
 
 void ParamStore::bind_buckets(const Tensor& weights, const Tensor& masters, const Tensor& grads) {
   for (auto& bucket : buckets_) {
-    const std::int64_t share = bucket.elements() / rules_.shares, first = bucket.share_begin;
-    const auto own = [&](const Tensor& flat, bool whole) {
-      const std::int64_t begin = whole ? bucket.begin + rules_.share * share : first;
-      return flat ? flat.rows(begin, begin + share) : Tensor{};
+    const auto own = [&](const Tensor& flat, std::int64_t begin, bool whole) {
+      if (whole) begin += bucket.own_begin();
+      return flat ? flat.rows(begin, begin + bucket.share()) : Tensor{};
     };
-    const auto all = [&](const Tensor& flat) { return flat ? flat.rows(bucket.begin, bucket.end) : Tensor{}; };
-    bucket.own_weight = own(weights, rules_.keep_weights);
-    bucket.own_grad = own(grads, rules_.keep_grads);
-    bucket.own_master = masters ? own(masters, false) : grads ? bucket.own_weight : Tensor{};
-    place_weights(bucket, rules_.keep_weights ? all(weights) : Tensor{});
-    place_grads(bucket, rules_.keep_grads ? all(grads) : Tensor{});
-    if (rules_.shares > 1 || !grads) continue;
+    const auto all = [&](const Tensor& flat, std::int64_t begin, bool whole) {
+      return flat && whole ? flat.rows(begin, begin + bucket.elements()) : Tensor{};
+    };
+    bucket.own_weight = own(weights, bucket.weight_begin, bucket.keeps_weight);
+    bucket.own_grad = own(grads, bucket.grad_begin, bucket.keeps_grad);
+    bucket.own_master = masters ? own(masters, bucket.share_begin, false) : grads ? bucket.own_weight : Tensor{};
+    place_weights(bucket, all(weights, bucket.weight_begin, bucket.keeps_weight));
+    place_grads(bucket, all(grads, bucket.grad_begin, bucket.keeps_grad));
+    if (bucket.shares.count > 1 || !grads) continue;
     for (Param* param : bucket.params)
-      param->master = masters ? flat_range(masters, param->offset, param->spec.shape) : param->value;
+      param->master = flat_range(bucket.own_master, param->offset - bucket.begin, param->spec.shape);
   }
 }
 
 // A block's buckets, and one more that is on its way meanwhile.
-void ParamStore::bind_rooms(const Memory& memory, bool train) {
-  std::int64_t largest = 0;
-  std::map<int, std::size_t> buckets_of_block;
+ParamStore::Rooms ParamStore::count_rooms(bool Bucket::*kept) const {
+  Rooms rooms;
+  std::map<int, int> buckets_of_block;
   for (const auto& bucket : buckets_) {
-    largest = std::max(largest, bucket.elements());
-    for (int block : bucket.blocks) ++buckets_of_block[block];
+    if (bucket.*kept) continue;
+    rooms.elements = std::max(rooms.elements, bucket.elements());
+    for (int block : bucket.blocks) rooms.number = std::max(rooms.number, ++buckets_of_block[block] + 1);
   }
-  std::size_t most = 0;
-  for (const auto& [block, buckets] : buckets_of_block) most = std::max(most, buckets);
+  return rooms;
+}
+
+void ParamStore::bind_rooms(const Memory& memory, bool train) {
+  const Rooms weights = count_rooms(&Bucket::keeps_weight), grads = train ? count_rooms(&Bucket::keeps_grad) : Rooms{};
   weight_rooms_.clear();
   grad_rooms_.clear();
-  for (std::size_t i = 0; i < most + 1; ++i) {
-    if (!rules_.keep_weights) weight_rooms_.push_back(memory.weights.take(shape(largest), compute_, "fetched weights"));
-    if (!rules_.keep_grads && train)
-      grad_rooms_.push_back(memory.grads->take(shape(largest), DType::f32, "gradients of a block"));
-  }
+  for (int i = 0; i < weights.number; ++i)
+    weight_rooms_.push_back(memory.weights.take(shape(weights.elements), compute_, "fetched weights"));
+  for (int i = 0; i < grads.number; ++i)
+    grad_rooms_.push_back(memory.grads->take(shape(grads.elements), DType::f32, "gradients of a block"));
 }
 
 void ParamStore::place_weights(Bucket& bucket, const Tensor& whole) {
@@ -251,7 +272,7 @@ void ParamStore::place_grads(Bucket& bucket, const Tensor& whole) {
 
 void ParamStore::make_groups() {
   for (const auto& bucket : buckets_) {
-    const std::int64_t share = bucket.elements() / rules_.shares, begin = bucket.begin + rules_.share * share;
+    const std::int64_t share = bucket.share(), begin = bucket.begin + bucket.own_begin();
     const std::int64_t decayed = std::clamp(bucket.decayed_end - begin, std::int64_t{0}, share);
     for (const auto& [from, to, decay] : {std::tuple{std::int64_t{0}, decayed, true}, {decayed, share, false}}) {
       if (from == to) continue;
@@ -277,12 +298,11 @@ void ParamStore::initialize(Ops& ops, std::uint64_t seed) {
 
 // Draws a whole bucket in fp32 where its gradients will be, keeps what this rank keeps, and clears it.
 void ParamStore::initialize(Ops& ops, std::uint64_t seed, Bucket& bucket) {
-  const std::int64_t share = bucket.elements() / rules_.shares, begin = rules_.share * share;
   const Tensor room = bucket.grad ? bucket.grad : grad_rooms_.front().rows(0, bucket.elements());
   ops.fill({.out = room, .value = 0});
   for (const Param* param : bucket.params)
     draw(ops, param->spec, seed, flat_range(room, param->offset - bucket.begin, param->spec.shape));
-  const Tensor own = room.rows(begin, begin + share);
+  const Tensor own = room.rows(bucket.own_begin(), bucket.own_end());
   ops.copy(bucket.weight ? CopyArgs{.src = room, .dst = bucket.weight}
                          : CopyArgs{.src = own, .dst = bucket.own_weight});
   if (bucket.own_master.data != bucket.own_weight.data) ops.copy({.src = own, .dst = bucket.own_master});

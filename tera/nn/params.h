@@ -12,6 +12,8 @@
 // and moments, of the gradients, or of the weights too. What is not kept whole gets room for the time it is needed.
 //
 //   bucket   [ share of rank 0 | share of rank 1 | share of rank 2 ]       shares have a numbering of their own
+//
+// Parameters of routed experts have other replicas than all else (docs/parallelism.md), so no bucket has both kinds.
 
 #include <cstdint>
 #include <deque>
@@ -41,6 +43,7 @@ struct ParamSpec {
   Init init;
   bool decay = true;  // weight decay applies
   bool trainable = true;
+  bool expert = false;             // of routed experts: its replicas are the ranks of edp, its parts are cut over etp
   bool partial_gradient = false;   // replicas of a part each have only some of the terms of its gradient
   bool on_another_stage = false;   // a tied table: the other end of the pipeline has it too
   bool counted_elsewhere = false;  // and it is that stage's to count it
@@ -65,24 +68,44 @@ struct Constant {
   Tensor value;  // f32
 };
 
+// Ranks that hold the same parameters, and which of them this is.
+struct Replica {
+  int index = 0, count = 1;
+};
+
+// One for the parameters of routed experts, one for all others.
+template <class T>
+struct ByKind {
+  T dense{}, expert{};
+  const T& of(bool is_expert) const { return is_expert ? expert : dense; }
+};
+using Replicas = ByKind<Replica>;
+
 struct Bucket {
-  std::int64_t begin = 0, end = 0;  // in the flat numbering
-  std::int64_t decayed_end = 0;     // parameters from here on are not decayed
-  std::int64_t share_begin = 0;     // of this rank's share, in the numbering of shares
+  bool expert = false;                            // each of its parameters is, or none
+  Replica shares{};                               // ranks that share it, and which of them this is
+  std::int64_t begin = 0, end = 0;                // in the flat numbering
+  std::int64_t decayed_end = 0;                   // parameters from here on are not decayed
+  std::int64_t share_begin = 0;                   // of this rank's share, in the numbering of shares
+  std::int64_t weight_begin = 0, grad_begin = 0;  // of what is kept of it, in memory
+  bool keeps_weight = true, keeps_grad = true;    // whole
   std::vector<Param*> params{};
   std::vector<int> blocks{};  // that use them, ascending
 
   Tensor weight{}, grad{};                        // [elements] all of it; none while it is not kept or fetched
   Tensor own_weight{}, own_master{}, own_grad{};  // [share]; views of the above where that is kept
   std::int64_t elements() const { return end - begin; }
+  std::int64_t share() const { return elements() / shares.count; }   // elements
+  std::int64_t own_begin() const { return shares.index * share(); }  // of this rank's share, in the bucket
+  std::int64_t own_end() const { return own_begin() + share(); }
 };
 
 // How the numbering is cut, and what a rank keeps.
 struct FlatRules {
   std::int64_t bucket_size = 0;                 // elements that fill a bucket; 0: one bucket
   bool bucket_per_block = false;                // what is fetched for a block and released after it
-  int shares = 1, share = 0;                    // ranks that share the buckets, and which of them this is
-  bool keep_grads = true, keep_weights = true;  // whole
+  Replicas shares{};                            // ranks that share the buckets of a kind
+  bool keep_grads = true, keep_weights = true;  // whole; what no other rank has a share of always is
   bool whole_model = true;                      // else freeze patterns may match nothing
 };
 
@@ -141,14 +164,21 @@ class ParamStore {
     std::int64_t begin, end;  // in the numbering of shares
   };
   std::span<const Group> groups() const { return groups_; }
-  std::int64_t trained_elements() const { return trained_; }
-  std::int64_t share_elements() const { return trained_ / rules_.shares; }
+  std::int64_t trained_elements() const { return ends_.flat; }
+  std::int64_t share_elements() const { return ends_.shares; }
+  // Trained parameters of a kind are together in the flat numbering: dense ones end here, those of experts follow.
+  std::int64_t dense_end() const { return dense_end_; }
 
  private:
   void check_freeze() const;
   void make_buckets();
-  void number(Bucket& bucket, std::int64_t& next);
+  void number(Bucket& bucket);
   void bind_buckets(const Tensor& weights, const Tensor& masters, const Tensor& grads);
+  struct Rooms {
+    int number = 0;
+    std::int64_t elements = 0;  // of each
+  };
+  Rooms count_rooms(bool Bucket::*kept) const;
   void bind_rooms(const Memory& memory, bool train);
   void make_groups();
   void initialize(Ops& ops, std::uint64_t seed, Bucket& bucket);
@@ -163,7 +193,11 @@ class ParamStore {
   std::vector<Bucket> buckets_;
   std::vector<Tensor> weight_rooms_, grad_rooms_;
   std::vector<Group> groups_;
-  std::int64_t trained_ = 0, total_ = 0;  // ends of the trained and of the frozen range
+  struct Ends {  // of what is numbered, or lies in memory one after the other
+    std::int64_t flat = 0, shares = 0, weights = 0, grads = 0;
+  };
+  Ends ends_;                               // of the trained parameters
+  std::int64_t dense_end_ = 0, total_ = 0;  // total: with the frozen ones
 };
 
 }  // namespace tera

@@ -13,18 +13,13 @@ DataParallel::DataParallel(ParamStore& params, Groups& groups, Ops& ops, Options
   const auto buckets = params.buckets();
   states_.resize(buckets.size());
   buckets_of_.resize(options_.grads_in_f.size());
-  std::size_t most = 0;
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     states_[i].sums = replica_sums(buckets[i]);
     states_[i].blocks_left = static_cast<int>(buckets[i].blocks.size());
-    for (int block : buckets[i].blocks) {
-      auto& list = buckets_of_.at(static_cast<std::size_t>(block));
-      list.push_back(static_cast<int>(i));
-      most = std::max(most, list.size());
-    }
+    for (int block : buckets[i].blocks) buckets_of_.at(static_cast<std::size_t>(block)).push_back(static_cast<int>(i));
   }
-  if (!params.rules().keep_weights) weight_rooms_.resize(most + 1);
-  if (!params.rules().keep_grads) grad_rooms_.resize(most + 1);
+  weight_rooms_.resize(params.weight_rooms().size());
+  grad_rooms_.resize(params.grad_rooms().size());
 }
 
 // Neighbours in memory become one sum; between them are only gaps, which are zero.
@@ -35,7 +30,9 @@ std::vector<DataParallel::ReplicaSum> DataParallel::replica_sums(const Bucket& b
     const std::int64_t width = count(param->spec.shape) / param->spec.shape[0];
     for (const Part& part : param->spec.parts) {
       if (part.replicas == 1) continue;
-      Comm* group = part.replicas == groups_.tp.size() ? &groups_.tp : &groups_.kv;
+      Comm* group = bucket.expert ? &groups_.etp : part.replicas == groups_.tp.size() ? &groups_.tp : &groups_.kv;
+      require(part.replicas == group->size(), "'{}' has {} replicas, and {} {} ranks", part.name, part.replicas,
+              group->name(), group->size());
       const std::int64_t begin = param->offset - bucket.begin + part.local_row * width;
       const std::int64_t end = begin + part.held()[0] * width;
       const std::int64_t gap = part.local_row == 0 ? ParamStore::alignment : 1;  // within a parameter there is none
@@ -59,7 +56,8 @@ void DataParallel::before(int block, Act act, int next_block) {
   if (next_block >= 0 && !weight_rooms_.empty())
     for (int bucket : buckets_of_[static_cast<std::size_t>(next_block)]) fetch(bucket, /*ahead=*/true);
   if (!grad_rooms_.empty() && makes_gradients(block, act))
-    for (int bucket : buckets) open_grads(bucket);
+    for (int bucket : buckets)
+      if (!params_.buckets()[static_cast<std::size_t>(bucket)].keeps_grad) open_grads(bucket);
 }
 
 void DataParallel::after(int block, Act act, bool last) {
@@ -67,7 +65,7 @@ void DataParallel::after(int block, Act act, bool last) {
   for (int bucket : buckets) {
     State& state = states_[static_cast<std::size_t>(bucket)];
     if (state.weight_room >= 0) weight_rooms_[static_cast<std::size_t>(state.weight_room)].busy = false;
-    if (!grad_rooms_.empty()) {
+    if (!params_.buckets()[static_cast<std::size_t>(bucket)].keeps_grad) {
       if (makes_gradients(block, act)) close_grads(bucket);
     } else if (last && --state.blocks_left == 0 && options_.overlap_grad_reduce) {
       state.grads = start_reduce(bucket);
@@ -89,7 +87,7 @@ int DataParallel::free_room() const {
 void DataParallel::fetch(int index, bool ahead) {
   State& state = states_[static_cast<std::size_t>(index)];
   Bucket& bucket = params_.buckets()[static_cast<std::size_t>(index)];
-  if (!weight_rooms_.empty() && state.weight_room < 0) {
+  if (!bucket.keeps_weight && state.weight_room < 0) {
     const int chosen = free_room();
     if (chosen < 0 && ahead) return;
     require(chosen >= 0, "no room is left for the weights of a block");
@@ -104,7 +102,7 @@ void DataParallel::fetch(int index, bool ahead) {
     state.weight_room = chosen;
     const Tensor whole = params_.weight_rooms()[static_cast<std::size_t>(chosen)].rows(0, bucket.elements());
     params_.place_weights(bucket, whole);
-    state.weights = groups_.dp_cp.all_gather(bucket.own_weight, whole, ops_->record());
+    state.weights = replicas_of(bucket).all_gather(bucket.own_weight, whole, ops_->record());
   }
   if (ahead) return;
   if (state.weight_room >= 0) {
@@ -147,9 +145,8 @@ void DataParallel::collect_grads(int room) {
   if (index < 0) return;
   const Bucket& bucket = params_.buckets()[static_cast<std::size_t>(index)];
   ops_->wait(std::exchange(grad_rooms_[static_cast<std::size_t>(room)].grads, {}));
-  const std::int64_t share = bucket.elements() / params_.rules().shares, begin = params_.rules().share * share;
-  const std::array sources{bucket.own_grad,
-                           params_.grad_rooms()[static_cast<std::size_t>(room)].rows(begin, begin + share)};
+  const Tensor& sum = params_.grad_rooms()[static_cast<std::size_t>(room)];
+  const std::array sources{bucket.own_grad, sum.rows(bucket.own_begin(), bucket.own_end())};
   ops_->combine({.sources = sources, .out = bucket.own_grad});
 }
 
@@ -162,9 +159,10 @@ void DataParallel::sum_replicas(int index) {
 Ticket DataParallel::start_reduce(int index) {
   const Bucket& bucket = params_.buckets()[static_cast<std::size_t>(index)];
   sum_replicas(index);
-  if (!sharded()) return groups_.dp_cp.all_reduce(bucket.grad, Reduce::sum, ops_->record());
-  const std::int64_t share = bucket.elements() / params_.rules().shares, begin = params_.rules().share * share;
-  return groups_.dp_cp.reduce_scatter(bucket.grad, bucket.grad.rows(begin, begin + share), Reduce::sum, ops_->record());
+  Comm& replicas = replicas_of(bucket);
+  if (bucket.shares.count == 1) return replicas.all_reduce(bucket.grad, Reduce::sum, ops_->record());
+  const Tensor own = bucket.grad.rows(bucket.own_begin(), bucket.own_end());
+  return replicas.reduce_scatter(bucket.grad, own, Reduce::sum, ops_->record());
 }
 
 void DataParallel::finish_gradients() {
@@ -178,9 +176,10 @@ void DataParallel::finish_gradients() {
   }
   for (std::size_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
-    if (grad_rooms_.empty() && !options_.overlap_grad_reduce) state.grads = start_reduce(static_cast<int>(i));
+    const Bucket& bucket = params_.buckets()[i];
+    if (bucket.keeps_grad && !options_.overlap_grad_reduce) state.grads = start_reduce(static_cast<int>(i));
     ops_->wait(std::exchange(state.grads, {}));
-    state.blocks_left = static_cast<int>(params_.buckets()[i].blocks.size());
+    state.blocks_left = static_cast<int>(bucket.blocks.size());
   }
   for (const Bucket& bucket : params_.buckets())
     if (bucket.params.front()->spec.on_another_stage)
@@ -188,21 +187,19 @@ void DataParallel::finish_gradients() {
 }
 
 void DataParallel::hand_out_weights() {
-  if (!sharded()) return;
   const auto buckets = params_.buckets();
-  const std::int64_t shares = params_.rules().shares, own = params_.rules().share;
   for (std::size_t i = buckets.size(); i-- > 0;) {  // in the order of use
     Bucket& bucket = buckets[i];
     State& state = states_[i];
-    if (params_.rules().keep_grads) {  // the optimizer has cleared this rank's share only
-      const std::int64_t share = bucket.elements() / shares;
-      const Tensor below = bucket.grad.rows(0, own * share),
-                   above = bucket.grad.rows((own + 1) * share, bucket.elements());
+    if (bucket.shares.count == 1) continue;
+    if (bucket.keeps_grad) {  // the optimizer has cleared this rank's share only
+      const Tensor below = bucket.grad.rows(0, bucket.own_begin()),
+                   above = bucket.grad.rows(bucket.own_end(), bucket.elements());
       for (const Tensor& others : {below, above})
         if (count(others.shape) > 0) ops_->fill({.out = others, .value = 0});
     }
-    if (params_.rules().keep_weights) {
-      state.weights = groups_.dp_cp.all_gather(bucket.own_weight, bucket.weight, ops_->record());
+    if (bucket.keeps_weight) {
+      state.weights = replicas_of(bucket).all_gather(bucket.own_weight, bucket.weight, ops_->record());
       if (!options_.overlap_param_gather) ops_->wait(std::exchange(state.weights, {}));
     } else if (state.weight_room >= 0) {  // what was fetched is old now
       weight_rooms_[static_cast<std::size_t>(state.weight_room)] = {};

@@ -11,6 +11,11 @@
 //
 // Each sum over ranks is made in the order of ranks and added in the order of microbatches, so nothing here depends on
 // time: with or without overlap, under every schedule, results are bitwise the same.
+//
+// Buckets of routed experts go over edp, all others over dp_cp. Both sums are plain, without a factor: the gradient is
+// that of sum_t loss_t / (tokens of the global batch), t over all of them. A dense parameter's replica has the terms of
+// its own tokens. An expert has those of all tokens that were sent to it, from anywhere among the ranks of its etp and
+// ep; each token reaches one of the edp replicas of an expert. Either way every term is on one replica.
 
 #include <vector>
 
@@ -27,7 +32,7 @@ class DataParallel final : public ParamWatch {
     bool overlap_param_gather = false;  // wait for weights where they are first used
     std::vector<bool> grads_in_f{};     // per block: its forward makes gradients too
   };
-  DataParallel(ParamStore& params, Groups& groups, Ops& ops, Options options);
+  DataParallel(ParamStore& params, Groups& groups, Ops& ops, Options options);  // params are bound
 
   void training(bool on) { training_ = on; }  // else no block makes gradients
 
@@ -42,7 +47,7 @@ class DataParallel final : public ParamWatch {
   void wait_for_weights();
 
  private:
-  struct ReplicaSum {         // of gradients that several tensor-parallel ranks have parts of
+  struct ReplicaSum {         // of gradients that several ranks of a tensor-parallel group have terms of
     std::int64_t begin, end;  // in the bucket
     Comm* group;
   };
@@ -61,7 +66,7 @@ class DataParallel final : public ParamWatch {
 
   std::vector<ReplicaSum> replica_sums(const Bucket& bucket) const;
   bool makes_gradients(int block, Act act) const;
-  bool sharded() const { return params_.rules().shares > 1; }
+  Comm& replicas_of(const Bucket& bucket) const { return bucket.expert ? groups_.edp : groups_.dp_cp; }
   void fetch(int bucket, bool ahead);
   int free_room() const;
   void open_grads(int bucket);

@@ -12,24 +12,37 @@ namespace tera {
 
 namespace {
 
-std::string key_of(const Param& param, std::size_t part) { return param.spec.name + "#" + std::to_string(part); }
+// What has a sum of squares of its own: a part, or neighbours in an expert parameter, of which there are hundreds.
+struct Counted {
+  std::string key;
+  std::int64_t begin, end;  // in the flat numbering; rows behind the last part are its padding
+  bool here;                // else another rank counts it
+};
 
-// Where rows of a part begin and end in the flat numbering; rows behind the last part are its padding.
-std::pair<std::int64_t, std::int64_t> flat_range(const Param& param, std::size_t part) {
+std::vector<Counted> counted_ranges(const Param& param) {
   const ParamSpec& spec = param.spec;
   const std::int64_t width = count(spec.shape) / spec.shape[0];
-  const bool last = part + 1 == spec.parts.size();
-  const std::int64_t end = last ? spec.shape[0] : spec.parts[part + 1].local_row;
-  return {param.offset + spec.parts[part].local_row * width, param.offset + end * width};
+  std::vector<Counted> ranges;
+  for (std::size_t i = 0; i < spec.parts.size(); ++i) {
+    const bool last = i + 1 == spec.parts.size();
+    const std::int64_t end = param.offset + (last ? spec.shape[0] : spec.parts[i + 1].local_row) * width;
+    if (spec.expert && i > 0 && spec.parts[i].replicas == spec.parts[i - 1].replicas)
+      ranges.back().end = end;
+    else
+      ranges.push_back({spec.name + "#" + std::to_string(i), param.offset + spec.parts[i].local_row * width, end,
+                        spec.parts[i].replica == 0});
+  }
+  return ranges;
 }
 
 }  // namespace
 
 std::vector<std::string> norm_keys(const ParamStore& params) {
   std::vector<std::string> keys;
-  for (const Param* param : params.by_name())
-    for (std::size_t i = 0; param->spec.trainable && i < param->spec.parts.size(); ++i)
-      keys.push_back(key_of(*param, i));
+  for (const Param* param : params.by_name()) {
+    if (!param->spec.trainable) continue;
+    for (Counted& range : counted_ranges(*param)) keys.push_back(std::move(range.key));
+  }
   std::sort(keys.begin(), keys.end());
   return keys;
 }
@@ -61,18 +74,15 @@ void Optimizer::find_pieces() {
   const std::vector<std::string> keys = scope_.parts_of_model.empty() ? norm_keys(params_) : scope_.parts_of_model;
   slots_ = static_cast<std::int64_t>(keys.size());
   pieces_.clear();
-  const FlatRules& rules = params_.rules();
   for (const Param* param : params_.by_name()) {
-    if (!param->spec.trainable || param->spec.counted_elsewhere || !scope_.counts) continue;
+    const ParamSpec& spec = param->spec;
+    if (!spec.trainable || spec.counted_elsewhere || !scope_.counts.of(spec.expert)) continue;
     const Bucket& bucket = params_.buckets()[static_cast<std::size_t>(param->bucket)];
-    const std::int64_t share = bucket.elements() / rules.shares, own = bucket.begin + rules.share * share;
-    for (std::size_t i = 0; i < param->spec.parts.size(); ++i) {
-      if (param->spec.parts[i].replica != 0) continue;
-      auto [begin, end] = flat_range(*param, i);
-      begin = std::max(begin, own);
-      end = std::min(end, own + share);
-      if (begin >= end) continue;
-      const auto slot = std::lower_bound(keys.begin(), keys.end(), key_of(*param, i)) - keys.begin();
+    const std::int64_t own = bucket.begin + bucket.own_begin();
+    for (const Counted& range : counted_ranges(*param)) {
+      const std::int64_t begin = std::max(range.begin, own), end = std::min(range.end, own + bucket.share());
+      if (!range.here || begin >= end) continue;
+      const auto slot = std::lower_bound(keys.begin(), keys.end(), range.key) - keys.begin();
       pieces_.push_back({bucket.own_grad.rows(begin - own, end - own), slot});
     }
   }

@@ -24,11 +24,12 @@ struct LearningRates {
 // it is, and all sums of squares are added in one order.
 struct NormScope {
   Comm* world = nullptr;                      // none: this rank has all
-  bool counts = true;                         // this rank's gradients count; false where another replica has the same
+  ByKind<bool> counts{true, true};            // this rank's gradients count; false where another replica has the same
   std::vector<std::string> parts_of_model{};  // norm_keys() of the whole model; empty: of the store
 };
 
-// A name for every trained part, in the order in which their sums are added.
+// A name for every trained part, in the order in which their sums are added. Those of an expert parameter are one, and
+// have the same name on ranks with other experts, so that their sums are added up with those of the world.
 std::vector<std::string> norm_keys(const ParamStore& params);
 
 class Optimizer {
@@ -61,7 +62,7 @@ class Optimizer {
   std::vector<Moment> moments() const;
 
  private:
-  struct Piece {  // a part of a parameter, as far as it is in this rank's share
+  struct Piece {  // one or more parts of a parameter, as far as they are in this rank's share
     Tensor grad;
     std::int64_t slot;  // of sums_
   };

@@ -13,17 +13,18 @@ Placement placement(const ParallelShape& parallel) {
 
 int microbatches(const Setup& setup) { return static_cast<int>(setup.batch.num_microbatches); }
 
-FlatRules flat_rules(const ParallelShape& parallel, const Groups& groups) {
-  const int replicas = groups.dp_cp.size();
-  const Sharding sharding = replicas > 1 ? parallel.sharding : Sharding::no_shard;
+Replica replica_in(const Comm& group) { return {group.rank(), group.size()}; }
+
+FlatRules flat_rules(const ParallelShape& parallel, const Groups& groups, const Replicas& replicas) {
+  const bool several = replicas.dense.count > 1 || replicas.expert.count > 1;
+  const Sharding sharding = several ? parallel.sharding : Sharding::no_shard;
   const bool cut_grads = sharding == Sharding::optim_grads || sharding == Sharding::optim_grads_params;
-  return {.bucket_size = replicas > 1 ? parallel.bucket_size : 0,
+  return {.bucket_size = several ? parallel.bucket_size : 0,
           .bucket_per_block = cut_grads,
-          .shares = sharding == Sharding::no_shard ? 1 : replicas,
-          .share = sharding == Sharding::no_shard ? 0 : groups.dp_cp.rank(),
+          .shares = sharding == Sharding::no_shard ? Replicas{} : replicas,
           .keep_grads = !cut_grads,
           .keep_weights = sharding != Sharding::optim_grads_params,
-          .whole_model = groups.pp.size() == 1};
+          .whole_model = groups.pp.size() == 1 && groups.ep.size() == 1};
 }
 
 }  // namespace
@@ -91,10 +92,12 @@ RankLayout::RankLayout(const Setup& setup, int rank)
 RankLayout::RankLayout(const Setup& setup, int rank, StageSchedules schedules)
     : groups(MeshPlan(setup.parallel.mesh), rank, kv_replicas(setup)),
       tp{.group = &groups.tp, .sequence = setup.parallel.sequence_parallel},
+      experts{.ep = &groups.ep, .etp = &groups.etp},
       training(std::move(schedules.training)),
       evaluation(std::move(schedules.evaluation)),
       smaller(std::move(schedules.smaller)),
-      flat(flat_rules(setup.parallel, groups)) {
+      replicas{replica_in(groups.dp_cp), replica_in(groups.edp)},
+      flat(flat_rules(setup.parallel, groups, replicas)) {
   const StageLayout stages = stage_layout(setup);
   const int pp = groups.pp.rank();
   for (int chunk = 0; chunk < stages.placement.chunks; ++chunk) {
@@ -106,15 +109,17 @@ RankLayout::RankLayout(const Setup& setup, int rank, StageSchedules schedules)
     has_loss = has_loss || blocks.loss;
   }
   counts_loss = has_loss && groups.tp.rank() == 0;
-  counts_norm = flat.shares > 1 || groups.dp_cp.rank() == 0;
+  counts_norm = {flat.shares.dense.count > 1 || replicas.dense.index == 0,
+                 flat.shares.expert.count > 1 || replicas.expert.index == 0};
 }
 
 RankLayout::WholeModel RankLayout::whole_model(const Setup& setup) const {
-  ParamStore cut(DType::f32, setup.model.freeze), whole(DType::f32);
+  ParamStore cut(DType::f32, setup.model.freeze), whole(DType::f32, setup.model.freeze);
   const ModelSpec spec = make_spec(setup.model, 0);
-  build_blocks(spec, cut, tp);
   build_blocks(spec, whole);
-  cut.lay_out();
+  whole.lay_out();  // patterns may name an expert of another rank, so they are checked here
+  build_blocks(spec, cut, tp);
+  cut.lay_out({.whole_model = false});
   return {norm_keys(cut), whole.count_elements()};
 }
 

@@ -7,6 +7,7 @@
 #include "tera/comm/groups.h"
 #include "tera/config/setup.h"
 #include "tera/models/build.h"
+#include "tera/nn/expert_parallel.h"
 #include "tera/pipeline/schedules.h"
 #include "tera/pipeline/stage_layout.h"
 #include "tera/pipeline/stage_plan.h"
@@ -43,13 +44,15 @@ struct RankLayout {
 
   Groups groups;
   TensorParallel tp;
+  ExpertParallel experts;
   std::vector<BlockRange> chunks;
   StagePlan training, evaluation;
   std::vector<StagePlan> smaller;
+  Replicas replicas;
   FlatRules flat;
   bool has_loss = false;     // the last virtual stage is here
   bool counts_loss = false;  // and of the tensor-parallel ranks that have it, this is the first
-  bool counts_norm = true;   // of replicas with the same gradients, this is the first
+  ByKind<bool> counts_norm;  // of replicas with the same gradients, this is the first
 };
 
 }  // namespace tera

@@ -79,7 +79,10 @@ CheckpointSaver::CheckpointSaver(const Setup& setup, const TrainingStep& step, c
            .folder = std::move(source.folder),
            .saved_step = source.saved_step,
            .durable = [this](std::int64_t saved, const std::filesystem::path& folder) { tell_durable(saved, folder); }},
-          {.world = ranks.world, .ops = *ranks.backend.ops, .device = *ranks.backend.device, .replica = step.replica()},
+          {.world = ranks.world,
+           .ops = *ranks.backend.ops,
+           .device = *ranks.backend.device,
+           .replicas = step.layout().replicas},
           step.state()) {}
 
 void CheckpointSaver::save(const Progress& progress, const TrainingStep& step) {

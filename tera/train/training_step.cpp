@@ -164,7 +164,7 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
   const CheckpointConfig& saving = setup_.config.checkpoint;
   if (!saving.save.empty() && saving.async_save) {
     const ModelState kept = state();
-    plan.add_saving_bytes(RankFile(kept.tensors(), kept.written(replica())).bytes());
+    plan.add_saving_bytes(RankFile(kept.tensors(), kept.written(layout_.replicas)).bytes());
   }
   return plan;
 }

@@ -67,7 +67,6 @@ class TrainingStep {
 
   // What this rank keeps of the model and the optimizer. Valid while bound.
   ModelState state() const { return {list_tensors(setup_.model), params_, &optimizer_}; }
-  Replica replica() const { return {layout_.groups.dp_cp.rank(), layout_.groups.dp_cp.size()}; }
   // Goes on from a checkpoint of any layout; all ranks do. UserError where it does not suit the model.
   void load_checkpoint(const Checkpoint& checkpoint, Checkpoint::Take take,
                        const std::optional<VerifyShare>& verified = {});

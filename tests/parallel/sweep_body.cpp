@@ -80,9 +80,8 @@ class Feeder {
 void break_a_gradient(TrainingStep& step, Ops& ops) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   const ParamStore& params = step.params();
-  const std::int64_t shares = params.rules().shares, share = params.rules().share;
   for (const Bucket& bucket : params.buckets()) {
-    const std::int64_t size = bucket.elements() / shares, own = bucket.begin + share * size, at = own + size / 2;
+    const std::int64_t own = bucket.begin + bucket.own_begin(), at = own + bucket.share() / 2;
     for (const Param* param : bucket.params)
       if (param->spec.shape.rank == 2 && param->offset <= at && at < param->offset + count(param->spec.shape))
         return ops.from_host(std::as_bytes(std::span(&infinity, 1)), bucket.own_grad.rows(at - own, at - own + 1));
@@ -122,10 +121,9 @@ tera::Setup sweep_setup(const SweepCase& one) {
 // Element by element, by the definition of a part.
 void Assembled::add(const TrainingStep& step, Ops& ops, What what) {
   const ParamStore& params = step.params();
-  const FlatRules& rules = params.rules();
   const std::lock_guard lock(mutex_);
   for (const Bucket& bucket : params.buckets()) {
-    const std::int64_t share = bucket.elements() / rules.shares, own = bucket.begin + rules.share * share;
+    const std::int64_t share = bucket.share(), own = bucket.begin + bucket.own_begin();
     const std::vector<float> values = download(ops, what == What::gradients ? bucket.own_grad : bucket.own_master);
     for (const Param* param : bucket.params) {
       const std::int64_t width = count(param->spec.shape) / param->spec.shape[0];
