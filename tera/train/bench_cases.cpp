@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <span>
 
 namespace tera {
@@ -44,6 +45,20 @@ Tensor BenchTensors::counted(std::int64_t rows, std::int64_t period) {
   std::vector<std::int32_t> values(static_cast<std::size_t>(rows));
   for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) % period);
+  ops_->from_host(std::as_bytes(std::span(values)), tensor);
+  return tensor;
+}
+
+Tensor BenchTensors::offsets(std::int64_t rows, std::int64_t groups) {
+  const Tensor tensor = arena_.take(shape(groups + 1), DType::i32, "bench");
+  if (!ops_) return tensor;
+  const RngKey key{++taken_};
+  std::vector<double> ends(static_cast<std::size_t>(groups) + 1);
+  for (std::size_t g = 1; g < ends.size(); ++g)  // the largest has twice the rows of the smallest
+    ends[g] = ends[g - 1] + 1 + static_cast<double>(philox(key, g, 0)[0]) / 4294967296.0;
+  std::vector<std::int32_t> values(ends.size());
+  for (std::size_t g = 0; g < ends.size(); ++g)
+    values[g] = static_cast<std::int32_t>(ends[g] / ends.back() * static_cast<double>(rows));
   ops_->from_host(std::as_bytes(std::span(values)), tensor);
   return tensor;
 }
@@ -334,6 +349,7 @@ std::vector<BenchCase> bench_cases(const BenchShapes& shapes, DType dtype, std::
   for (const auto add_family : {add_copies, add_products, add_attention, add_norms, add_rope, add_pointwise,
                                 add_embedding, add_loss, add_loss_of_part, add_sums, add_optimizers})
     add_family(cases, s);
+  std::ranges::move(bench_expert_cases(shapes.experts, dtype), std::back_inserter(cases));
   return cases;
 }
 

@@ -17,7 +17,7 @@ constexpr std::size_t most_copies = 64;
 constexpr int rounds = 5;  // the median of them counts
 
 BenchShapes with_defaults(BenchShapes shapes, bool on_host) {
-  // A layer of Llama 3.2 1B, and something a CPU does in a moment.
+  // A layer of Llama 3.2 1B and of two models with experts, and something a CPU does in a moment.
   const BenchShapes large{.tokens = 16384,
                           .sequence = 4096,
                           .hidden = 2048,
@@ -26,7 +26,8 @@ BenchShapes with_defaults(BenchShapes shapes, bool on_host) {
                           .heads = 32,
                           .kv_heads = 8,
                           .head_size = 64,
-                          .parameters = std::int64_t{1} << 28};
+                          .parameters = std::int64_t{1} << 28,
+                          .experts = {{"mixtral", 32768, 8, 4096, 14336}, {"qwen3", 131072, 128, 2048, 768}}};
   const BenchShapes small{.tokens = 512,
                           .sequence = 256,
                           .hidden = 256,
@@ -35,11 +36,13 @@ BenchShapes with_defaults(BenchShapes shapes, bool on_host) {
                           .heads = 4,
                           .kv_heads = 2,
                           .head_size = 64,
-                          .parameters = std::int64_t{1} << 20};
+                          .parameters = std::int64_t{1} << 20,
+                          .experts = {{"small", 512, 8, 128, 96}}};
   for (const auto member :
        {&BenchShapes::tokens, &BenchShapes::sequence, &BenchShapes::hidden, &BenchShapes::ffn, &BenchShapes::vocab,
         &BenchShapes::heads, &BenchShapes::kv_heads, &BenchShapes::head_size, &BenchShapes::parameters})
     if (shapes.*member == 0) shapes.*member = (on_host ? small : large).*member;
+  if (shapes.experts.empty()) shapes.experts = (on_host ? small : large).experts;
   return shapes;
 }
 

@@ -23,7 +23,8 @@ BenchOpsOptions tiny() {
                     .heads = 4,
                     .kv_heads = 2,
                     .head_size = 6,
-                    .parameters = 1000};
+                    .parameters = 1000,
+                    .experts = {{"tiny", 20, 3, 24, 16}}};
   options.milliseconds = 1;
   return options;
 }
@@ -55,11 +56,28 @@ TEST(BenchOps, TimesEveryFamily) {
       families.insert(time.op.substr(0, time.op.find_first_of(" ,")));
       if (time.is_product()) best_product = std::max(best_product, time.of_limit);
     }
-    EXPECT_EQ(families, (std::set<std::string>{"adam",    "attention",   "attention_back", "column_sum",
-                                               "combine", "copy",        "cross_entropy",  "cross_entropy_stats",
-                                               "dropout", "embedding",   "embedding_back", "fill",
-                                               "gemm",    "norm",        "norm_back",      "rope",
-                                               "sgd",     "sum_squares", "swiglu",         "swiglu_back"}));
+    EXPECT_EQ(families, (std::set<std::string>{"adam",
+                                               "attention",
+                                               "attention_back",
+                                               "column_sum",
+                                               "combine",
+                                               "copy",
+                                               "cross_entropy",
+                                               "cross_entropy_stats",
+                                               "dropout",
+                                               "embedding",
+                                               "embedding_back",
+                                               "fill",
+                                               "gemm",
+                                               "grouped_gemm",
+                                               "grouped_weight_gradient",
+                                               "norm",
+                                               "norm_back",
+                                               "rope",
+                                               "sgd",
+                                               "sum_squares",
+                                               "swiglu",
+                                               "swiglu_back"}));
     EXPECT_EQ(find(times, "copy").of_limit, 1);
     EXPECT_EQ(best_product, 1);
   }
@@ -72,6 +90,9 @@ TEST(BenchOps, CountsWorkByTheDefinition) {
   EXPECT_EQ(find(times, "rope").bytes, 2.0 * 32 * 6 * 6 * 4);
   EXPECT_EQ(find(times, "adam, clearing").bytes, 8.0 * 1000 * 4);  // no copy of fp32 weights
   EXPECT_EQ(find(times, "gemm gate and up").flops, 2.0 * 32 * 80 * 24);
+  for (const char* op : {"gemm as grouped up, tiny", "grouped_gemm up, tiny", "grouped_gemm dx of up, tiny",
+                         "grouped_weight_gradient up, tiny"})
+    EXPECT_EQ(find(times, op).flops, 2.0 * 20 * 32 * 24) << op;
   EXPECT_EQ(find(times, "gemm qkv + bias").flops, find(times, "gemm qkv").flops);
   EXPECT_EQ(find(times, "gemm dw of down").flops, 2.0 * 32 * 40 * 24);
   EXPECT_EQ(find(times, "attention_back, 16 per sequence").flops, 2 * find(times, "attention, 16 per sequence").flops);

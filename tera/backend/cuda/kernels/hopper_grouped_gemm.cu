@@ -1,0 +1,166 @@
+#include "tera/backend/cuda/kernels/hopper_grouped_gemm.cuh"
+
+#include <algorithm>
+#include <limits>
+
+#include "tera/backend/cuda/kernels/hopper_grouped_tiles.cuh"
+
+namespace tera::cuda::kernels {
+namespace {
+
+using grouped::Plan;
+
+using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
+                            const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+// The driver's function that describes tensors to the copy engine; null: it has none.
+Encode find_encode() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
+  const cudaError_t status =
+      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+#else
+  const cudaError_t status = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
+#endif
+  if (status == cudaSuccess && found == cudaDriverEntryPointSuccess) return reinterpret_cast<Encode>(function);
+  cudaGetLastError();
+  return nullptr;
+}
+
+Encode encode_function() {
+  static const Encode function = find_encode();  // the same for every GPU of a process
+  return function;
+}
+
+// A dense tensor [z, y, x] of 16-bit floats, fetched in boxes of 64 along x (128 bytes) and box_y along y.
+struct TensorShape {
+  std::int64_t x = 0, y = 0, z = 1;
+  int box_y = 64;
+};
+
+cudaError_t describe(CUtensorMap& map, const void* data, Scalar type, const TensorShape& shape) {
+  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(shape.x), static_cast<cuuint64_t>(shape.y),
+                               static_cast<cuuint64_t>(shape.z)};
+  const cuuint64_t strides[2] = {sizes[0] * 2, sizes[0] * sizes[1] * 2};  // bytes
+  const cuuint32_t box[3] = {grouped::box_columns, static_cast<cuuint32_t>(shape.box_y), 1}, steps[3] = {1, 1, 1};
+  const CUresult status = encode_function()(
+      &map, type == Scalar::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
+      const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return status == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t describe_operands(Plan& plan, const HopperGroupedGemm& args, int columns) {
+  const bool weights = args.form == GroupedForm::weights;
+  const cudaError_t status = describe(plan.a, args.a, args.in_type, {.x = weights ? args.m : args.k, .y = args.rows});
+  if (status != cudaSuccess) return status;
+  switch (args.form) {
+    case GroupedForm::transposed:
+      return describe(plan.b, args.b, args.in_type, {.x = args.k, .y = args.n, .z = args.groups, .box_y = columns});
+    case GroupedForm::plain:
+      return describe(plan.b, args.b, args.in_type, {.x = args.n, .y = args.k, .z = args.groups});
+    default: return describe(plan.b, args.b, args.in_type, {.x = args.n, .y = args.rows});
+  }
+}
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Wide tiles, unless narrow ones leave a fifth less beside the edge.
+int tile_columns(std::int64_t n) { return ceil_div(n, 128) * 128 * 5 < ceil_div(n, 256) * 256 * 4 ? 128 : 256; }
+
+// Two blocks share a row of tiles where that leaves none, or a small part, without work.
+int cluster_size(std::int64_t column_tiles) { return column_tiles % 2 == 0 || column_tiles > 15 ? 2 : 1; }
+
+// At most, whatever the offsets are.
+std::int64_t most_row_tiles(const HopperGroupedGemm& args) {
+  return args.form == GroupedForm::weights ? args.groups * ceil_div(args.m, grouped::tile_rows)
+                                           : args.rows / grouped::tile_rows + std::min(args.groups, args.rows);
+}
+
+bool suits(const HopperGroupedGemm& args) {
+  constexpr std::int64_t most = std::numeric_limits<int>::max() - 1024;
+  const bool weights = args.form == GroupedForm::weights;
+  const std::int64_t other = weights ? args.m : args.k;
+  if (args.in_type == Scalar::f32 || args.offsets == nullptr) return false;
+  if (args.out_type != Scalar::f32 && (weights || args.out_type != args.in_type)) return false;
+  if (args.groups < 1 || args.groups > grouped::most_groups || args.rows < 1 || args.n < 8 || other < 8) return false;
+  if (args.n % 8 != 0 || other % 8 != 0 || args.rows > most || args.n > most || other > most) return false;
+  if (most_row_tiles(args) * ceil_div(args.n, 128) > most) return false;
+  return aligned16<float>(args.a) && aligned16<float>(args.b) && aligned16<float>(args.out);
+}
+
+template <class T, GroupedForm form, int columns>
+cudaError_t launch_tiles(const Plan& plan, std::int64_t tiles, cudaStream_t stream) {
+  constexpr int bytes = grouped::Layout<columns>::bytes + static_cast<int>(grouped::stage_alignment);
+  const auto kernel = grouped::multiply_groups<T, form, columns>;
+  int device = 0, processors = 0;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status == cudaSuccess) status = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (status == cudaSuccess) status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (status != cudaSuccess) return status;
+  const std::int64_t clusters =
+      std::clamp<std::int64_t>(processors / plan.cluster, 1, std::max<std::int64_t>(tiles, 1));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = static_cast<unsigned>(plan.cluster);
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(clusters * plan.cluster));
+  config.blockDim = dim3(grouped::threads);
+  config.dynamicSmemBytes = bytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, plan);
+}
+
+template <class T, int columns>
+cudaError_t launch_form(GroupedForm form, const Plan& plan, std::int64_t tiles, cudaStream_t stream) {
+  switch (form) {
+    case GroupedForm::transposed: return launch_tiles<T, GroupedForm::transposed, columns>(plan, tiles, stream);
+    case GroupedForm::plain: return launch_tiles<T, GroupedForm::plain, columns>(plan, tiles, stream);
+    default: return launch_tiles<T, GroupedForm::weights, columns>(plan, tiles, stream);
+  }
+}
+
+}  // namespace
+
+bool hopper_grouped_gemm_takes(const HopperGroupedGemm& args) {
+  if (!suits(args)) return false;
+  int device = 0, major = 0, minor = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess && major == 9 &&
+         minor == 0 && encode_function() != nullptr;
+}
+
+cudaError_t launch_hopper_grouped_gemm(const HopperGroupedGemm& args, cudaStream_t stream) {
+  if (!suits(args) || encode_function() == nullptr) return cudaErrorInvalidValue;
+  const int columns = tile_columns(args.n);
+  const std::int64_t column_tiles = ceil_div(args.n, columns);
+  Plan plan{};
+  plan.out = args.out;
+  plan.offsets = args.offsets;
+  plan.cluster = cluster_size(column_tiles);
+  plan.m = static_cast<int>(args.m);
+  plan.n = static_cast<int>(args.n);
+  plan.depth_blocks = static_cast<int>(ceil_div(args.k, grouped::depth));
+  plan.out_f32 = args.out_type == Scalar::f32;
+  plan.tiles = {
+      .groups = static_cast<int>(args.groups),
+      .tile_rows = grouped::tile_rows,
+      .row_tiles = args.form == GroupedForm::weights ? static_cast<int>(ceil_div(args.m, grouped::tile_rows)) : 0,
+      .column_tiles = static_cast<int>(ceil_div(column_tiles, plan.cluster))};
+  const cudaError_t status = describe_operands(plan, args, columns);
+  if (status != cudaSuccess) return status;
+  const std::int64_t tiles = most_row_tiles(args) * plan.tiles.column_tiles;
+  const auto launch = [&]<class T>(T) {
+    return columns == 256 ? launch_form<T, 256>(args.form, plan, tiles, stream)
+                          : launch_form<T, 128>(args.form, plan, tiles, stream);
+  };
+  return args.in_type == Scalar::bf16 ? launch(__nv_bfloat16{}) : launch(__half{});
+}
+
+}  // namespace tera::cuda::kernels
