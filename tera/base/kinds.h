@@ -10,6 +10,7 @@ namespace tera {
 enum class NormKind : std::uint8_t { layer_norm, rms_norm };
 enum class Activation : std::uint8_t { gelu, gelu_tanh, squared_relu, silu, swiglu, geglu, geglu_tanh };
 enum class Mask : std::uint8_t { causal, full };
+enum class ScoreFunction : std::uint8_t { softmax, sigmoid };  // of a router's logits
 enum class LrDecayStyle : std::uint8_t { constant, linear, cosine, inverse_square_root, wsd };
 enum class WsdDecayStyle : std::uint8_t { exponential, linear, cosine, minus_sqrt };
 
@@ -37,6 +38,11 @@ template <>
 struct EnumNames<Mask> {
   static constexpr std::array values{std::pair{Mask::causal, std::string_view("causal")},
                                      std::pair{Mask::full, std::string_view("full")}};
+};
+template <>
+struct EnumNames<ScoreFunction> {
+  static constexpr std::array values{std::pair{ScoreFunction::softmax, std::string_view("softmax")},
+                                     std::pair{ScoreFunction::sigmoid, std::string_view("sigmoid")}};
 };
 template <>
 struct EnumNames<LrDecayStyle> {
