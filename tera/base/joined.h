@@ -6,8 +6,6 @@
 #include <string>
 #include <string_view>
 
-#include "tera/base/joined.h"
-
 namespace tera {
 
 // "a, b, c", each item as {} prints it. fmt::join would do the same, but takes seconds to compile wherever it is used.

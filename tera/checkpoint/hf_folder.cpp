@@ -97,7 +97,8 @@ HfFolder::HfFolder(fs::path folder)
   settle_head();
   const FamilyNames names = family_names(*model_.arch);
   for (const auto& [name, stored] : stored_)
-    add(name, *stored.file, stored.name, names.transposed && name.starts_with(names.layer));
+    if (!add_fused(names, name, stored))
+      add(name, *stored.file, stored.name, names.transposed && name.starts_with(names.layer));
 }
 
 void HfFolder::find_files() {
@@ -170,6 +171,50 @@ void HfFolder::settle_head() {
         folder_.string(), head->first, table->first);
   }
   stored_.erase(names.head + ".weight");
+}
+
+// All experts of a layer in one tensor, and what the layer's router is called then. False: it is no such tensor.
+bool HfFolder::add_fused(const FamilyNames& names, const std::string& name, const Stored& stored) {
+  if (!names.experts || !name.starts_with(names.layer)) return false;
+  const ExpertNames& experts = *names.experts;
+  const std::size_t end = name.find('.', names.layer.size()) + 1;
+  const std::string layer = name.substr(0, end), rest = name.substr(end);
+  const std::int64_t count = model_.moe.num_experts, ffn = model_.moe.ffn_hidden_size, hidden = model_.hidden_size;
+  if (rest == experts.fused_gate_up) {
+    add_each_expert(layer + experts.expert, stored, shape(count, 2 * ffn, hidden), {experts.gate, experts.up});
+  } else if (rest == experts.fused_down) {
+    add_each_expert(layer + experts.expert, stored, shape(count, hidden, ffn), {experts.down});
+  } else if (rest == experts.fused_router + ".weight" && experts.fused_router != experts.router) {
+    const std::string router = layer + experts.router + ".weight";
+    check_once(router, stored);
+    add(router, *stored.file, stored.name, false);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// wanted: [E, rows of all parts, columns]; the parts are one below the other.
+void HfFolder::add_each_expert(const std::string& prefix, const Stored& stored, const Shape& wanted,
+                               const std::vector<std::string>& parts) {
+  const StoredTensor tensor = floats_in(*stored.file, stored.name);
+  require_user(tensor.shape == wanted, "{}: '{:.200}' is {}, not {}", stored.file->path().string(), stored.name,
+               to_string(tensor.shape), to_string(wanted));
+  const std::int64_t rows = wanted[1] / std::ssize(parts);
+  std::int64_t first = 0;
+  for (std::int64_t expert = 0; expert < wanted[0]; ++expert) {
+    for (const std::string& part : parts) {
+      const std::string name = prefix + std::to_string(expert) + "." + part + ".weight";
+      check_once(name, stored);
+      add_rows(name, *stored.file, stored.name, first, rows);
+      first += rows;
+    }
+  }
+}
+
+void HfFolder::check_once(const std::string& name, const Stored& stored) const {
+  require_user(!stored_.contains(name), "{}: '{:.200}' is there, and in '{:.200}' once more", folder_.string(), name,
+               stored.name);
 }
 
 }  // namespace tera

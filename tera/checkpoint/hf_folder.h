@@ -6,8 +6,8 @@
 //   model.safetensors.index.json        which of the shards each tensor is in
 //
 // Files may be links, as in the hub's cache. Tensors are given under the names and in the [out,in] order that our
-// parameters have: a base model's names get their prefix, GPT-2's [in,out] is turned, a tied head is left out, and
-// buffers that are no weights are not there.
+// parameters have: a base model's names get their prefix, GPT-2's [in,out] is turned, experts that lie in one tensor
+// are told one by one, a tied head is left out, and buffers that are no weights are not there.
 
 #include <filesystem>
 #include <map>
@@ -18,6 +18,8 @@
 #include "tera/config/model.h"
 
 namespace tera {
+
+struct FamilyNames;
 
 // Whether the folder looks like one; a checkpoint of ours does not.
 bool is_hf_folder(const std::filesystem::path& folder);
@@ -42,6 +44,10 @@ class HfFolder final : public SafetensorsSource {
   void list_stored();
   void check_index() const;
   void settle_head();
+  bool add_fused(const FamilyNames& names, const std::string& name, const Stored& stored);
+  void add_each_expert(const std::string& prefix, const Stored& stored, const Shape& wanted,
+                       const std::vector<std::string>& parts);
+  void check_once(const std::string& name, const Stored& stored) const;
 
   std::filesystem::path folder_;
   std::string config_text_;

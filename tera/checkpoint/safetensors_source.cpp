@@ -19,6 +19,12 @@ void copy_box(std::span<const std::byte> from, std::int64_t columns, const Weigh
     std::memcpy(out, from.data() + static_cast<std::size_t>(row * columns + box.column_begin) * size, run);
 }
 
+DType float_type(const SafetensorsFile& file, const std::string& name, DType dtype) {
+  require_user(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f64,
+               "{}: '{:.200}' holds {}, not floats", file.path().string(), name, name_of(dtype));
+  return dtype;
+}
+
 }  // namespace
 
 void forget_pages(std::span<const std::byte> bytes) {
@@ -44,9 +50,7 @@ const SafetensorsFile& SafetensorsSource::open(const std::filesystem::path& path
 void SafetensorsSource::add(const std::string& name, const SafetensorsFile& file, const std::string& stored_name,
                             bool transposed) {
   const StoredTensor stored = file.get(stored_name);
-  const DType dtype = stored.dtype;
-  require_user(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f64,
-               "{}: '{:.200}' holds {}, not floats", file.path().string(), stored_name, name_of(dtype));
+  const DType dtype = float_type(file, stored_name, stored.dtype);
   Shape shape = stored.shape;
   const bool turn = transposed && shape.rank == 2;
   if (turn) std::swap(shape[0], shape[1]);
@@ -54,13 +58,22 @@ void SafetensorsSource::add(const std::string& name, const SafetensorsFile& file
   tensors_[name] = {.dtype = dtype, .shape = shape};
 }
 
+void SafetensorsSource::add_rows(const std::string& name, const SafetensorsFile& file, const std::string& stored_name,
+                                 std::int64_t first_row, std::int64_t rows) {
+  const StoredTensor stored = file.get(stored_name);
+  places_[name] = {.file = &file, .name = stored_name, .first_row = first_row};
+  tensors_[name] = {.dtype = float_type(file, stored_name, stored.dtype), .shape = shape(rows, stored.shape.last())};
+}
+
 void SafetensorsSource::read(const std::string& name, const WeightBox& box, std::span<std::byte> out) const {
   const Place& place = places_.at(name);
   const StoredTensor stored = place.file->get(place.name);
   const std::size_t size = size_of(stored.dtype);
-  const std::int64_t columns = stored.shape.rank == 2 ? stored.shape[1] : 1;
+  const std::int64_t columns = stored.shape.rank >= 2 ? stored.shape.last() : 1;
   require(out.size() == static_cast<std::size_t>(box.elements()) * size, "a box of '{}' has another size", name);
   WeightBox taken = box;
+  taken.row_begin += place.first_row;
+  taken.row_end += place.first_row;
   if (place.transposed) {
     taken = {box.column_begin, box.column_end, box.row_begin, box.row_end};
     std::vector<std::byte> as_stored(out.size());

@@ -21,12 +21,16 @@ class SafetensorsSource : public WeightSource {
   const SafetensorsFile& open(const std::filesystem::path& path);
   // stored_name: in the file. transposed: it is [in,out] there. UserError if it holds no floats.
   void add(const std::string& name, const SafetensorsFile& file, const std::string& stored_name, bool transposed);
+  // Some rows of a tensor, as a tensor of its own; all dims of the stored one but the last count as rows.
+  void add_rows(const std::string& name, const SafetensorsFile& file, const std::string& stored_name,
+                std::int64_t first_row, std::int64_t rows);
 
  private:
   struct Place {
     const SafetensorsFile* file = nullptr;
     std::string name;
     bool transposed = false;
+    std::int64_t first_row = 0;
   };
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, Place> places_;

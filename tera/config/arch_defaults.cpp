@@ -23,6 +23,13 @@ void apply_mistral(ModelConfig& model) {
   model.window_size = 4096;
 }
 
+void apply_mixtral(ModelConfig& model) {
+  apply_llama(model);
+  model.rotary_base = 1'000'000;
+  model.moe.num_experts = 8;
+  model.moe.router_topk = 2;
+}
+
 void apply_qwen2(ModelConfig& model) {
   apply_llama(model);
   model.layernorm_epsilon = 1e-6;
@@ -36,6 +43,12 @@ void apply_qwen3(ModelConfig& model) {
   model.kv_channels = 128;
 }
 
+void apply_qwen3_moe(ModelConfig& model) {
+  apply_qwen3(model);
+  model.moe.num_experts = 128;
+  model.moe.router_topk = 8;
+}
+
 }  // namespace
 
 void apply_arch_defaults(Arch arch, ModelConfig& model) {
@@ -43,8 +56,10 @@ void apply_arch_defaults(Arch arch, ModelConfig& model) {
     case Arch::gpt: return apply_gpt(model);
     case Arch::llama: return apply_llama(model);
     case Arch::mistral: return apply_mistral(model);
+    case Arch::mixtral: return apply_mixtral(model);
     case Arch::qwen2: return apply_qwen2(model);
     case Arch::qwen3: return apply_qwen3(model);
+    case Arch::qwen3_moe: return apply_qwen3_moe(model);
   }
 }
 

@@ -19,6 +19,8 @@ using Comments = std::map<std::string, std::string>;
 void derive_parallel(const Setup& setup, Comments& derived) {
   const DistConfig& dist = setup.config.dist;
   const ParallelShape& parallel = setup.parallel;
+  if (setup.model.moe && dist.expert_tensor_parallel_size == 0)
+    derived["dist.expert_tensor_parallel_size"] = fmt::format("{}", parallel.mesh.tp);
   if (dist.virtual_pipeline_model_parallel_size == 0)
     derived["dist.virtual_pipeline_model_parallel_size"] = fmt::format("{}", parallel.chunks);
   if (dist.pipeline_schedule == PipelineScheduleKind::automatic)
@@ -39,6 +41,7 @@ Comments derived_values(const Setup& setup) {
     if (open && value != 0) derived[key] = fmt::format("{}", value);
   };
   note("model.ffn_hidden_size", model.ffn_hidden_size == 0, setup.model.ffn);
+  if (setup.model.moe) note("model.moe.ffn_hidden_size", model.moe.ffn_hidden_size == 0, setup.model.moe->ffn);
   note("model.num_query_groups", model.num_query_groups == 0, setup.model.kv_heads);
   note("model.kv_channels", model.kv_channels == 0, setup.model.head_dim);
   note("model.vocab_size", model.vocab_size == 0, setup.model.vocab);

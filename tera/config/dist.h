@@ -23,6 +23,8 @@ struct DistConfig {
   std::int64_t tensor_model_parallel_size = 1;
   bool sequence_parallel = false;
   std::int64_t pipeline_model_parallel_size = 1;
+  std::int64_t expert_model_parallel_size = 1;
+  std::int64_t expert_tensor_parallel_size = 0;
   std::int64_t virtual_pipeline_model_parallel_size = 0;
   PipelineScheduleKind pipeline_schedule = PipelineScheduleKind::automatic;
   std::int64_t microbatch_group_size_per_vp_stage = 0;

@@ -1,7 +1,7 @@
 #pragma once
 // One entry of a section's table: the YAML key, where the value lives in the struct, and what to tell about it.
 // Reading, overriding, printing, help texts and docs/config.md all walk these tables. Types are erased here, so the
-// templates are instantiated only in the files that hold tables (model.cpp, sections.cpp).
+// templates are instantiated only in the files that hold tables (model.cpp, moe.cpp, sections.cpp).
 
 #include <cstdint>
 #include <limits>
@@ -16,7 +16,18 @@
 
 namespace tera {
 
-enum class FieldKind : std::uint8_t { boolean, whole, number, text, text_list, whole_list, blend, choice, section };
+enum class FieldKind : std::uint8_t {
+  boolean,
+  whole,
+  number,
+  text,
+  text_list,
+  whole_list,
+  number_list,
+  blend,
+  choice,
+  section
+};
 
 // A named enum, or an optional one, seen as an index into its list of names; -1 when unset.
 struct ChoiceAccess {
@@ -40,7 +51,7 @@ struct Field {
   void* (*address)(void* section) = nullptr;
   const ChoiceAccess* choice = nullptr;           // of kind choice
   std::span<const Field> (*section)() = nullptr;  // of kind section
-  Limits limits{};                                // of kinds whole and number
+  Limits limits{};                                // of kinds whole, number and number_list
   bool required = false;                          // the default means that it was not given
 
   const void* address_in(const void* in) const { return address(const_cast<void*>(in)); }
@@ -114,6 +125,10 @@ struct FieldType<std::vector<std::string>> {
 template <>
 struct FieldType<std::vector<std::int64_t>> {
   static constexpr FieldKind kind = FieldKind::whole_list;
+};
+template <>
+struct FieldType<std::vector<double>> {
+  static constexpr FieldKind kind = FieldKind::number_list;
 };
 template <>
 struct FieldType<std::vector<BlendPart>> {

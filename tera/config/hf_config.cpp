@@ -10,6 +10,7 @@
 #include "tera/config/arch_defaults.h"
 #include "tera/config/hf_json.h"
 #include "tera/config/hf_limits.h"
+#include "tera/config/hf_moe.h"
 #include "tera/config/hf_rope.h"
 #include "tera/config/hf_window.h"
 
@@ -22,15 +23,17 @@ struct ModelType {
   std::string_view name;
   Arch arch;
 };
-constexpr std::array model_types{ModelType{"gpt2", Arch::gpt}, ModelType{"llama", Arch::llama},
-                                 ModelType{"mistral", Arch::mistral}, ModelType{"qwen2", Arch::qwen2},
-                                 ModelType{"qwen3", Arch::qwen3}};
+constexpr std::array model_types{ModelType{"gpt2", Arch::gpt},           ModelType{"llama", Arch::llama},
+                                 ModelType{"mistral", Arch::mistral},    ModelType{"mixtral", Arch::mixtral},
+                                 ModelType{"qwen2", Arch::qwen2},        ModelType{"qwen3", Arch::qwen3},
+                                 ModelType{"qwen3_moe", Arch::qwen3_moe}};
 
 Arch read_arch(const HfFields& config) {
   const auto type = config.text("model_type");
   require_user(type.has_value(), "{}model_type is missing", config.where());
   const auto known = std::ranges::find(model_types, *type, &ModelType::name);
-  if (known == model_types.end()) config.refuse("model_type", "gpt2, llama, mistral, qwen2 and qwen3 are");
+  if (known == model_types.end())
+    config.refuse("model_type", "gpt2, llama, mistral, mixtral, qwen2, qwen3 and qwen3_moe are");
   return known->arch;
 }
 
@@ -64,9 +67,11 @@ UsualSizes usual_sizes(Arch arch) {
   switch (arch) {
     case Arch::gpt: return {50257, 768, 3072, 12, 12, 12, 1024};
     case Arch::llama: return {32000, 4096, 11008, 32, 32, 0, 2048};  // as many as there are heads
-    case Arch::mistral: return {32000, 4096, 14336, 32, 32, 8, 131072};
+    case Arch::mistral:
+    case Arch::mixtral: return {32000, 4096, 14336, 32, 32, 8, 131072};
     case Arch::qwen2:
     case Arch::qwen3: return {151936, 4096, 22016, 32, 32, 32, 32768};
+    case Arch::qwen3_moe: return {151936, 2048, 6144, 24, 32, 4, 32768};
   }
   fail("architecture {} has no usual sizes", name_of(arch));
 }
@@ -113,7 +118,15 @@ std::vector<std::int64_t> layer_windows(const HfFields& config, const ModelConfi
   return windows;
 }
 
+// All layers have it, or none; nothing else is looked at.
+void read_window_of_moe(const HfFields& config, Arch arch, ModelConfig& model) {
+  const bool used = arch == Arch::mixtral || config.flag("use_sliding_window").value_or(false);
+  const std::int64_t usual = arch == Arch::mixtral ? 0 : 4096;
+  model.window_size = !used || config.is_null("sliding_window") ? 0 : config.size({"sliding_window"}, usual);
+}
+
 void read_window(const HfFields& config, Arch arch, ModelConfig& model) {
+  if (has_experts(arch)) return read_window_of_moe(config, arch, model);
   constexpr std::int64_t usual = 4096, usual_full_layers = 28;
   const bool qwen = arch == Arch::qwen2 || arch == Arch::qwen3;
   // In a qwen a number in sliding_window alone means nothing.
@@ -153,16 +166,18 @@ void read_llama_like(const HfFields& config, Arch arch, ModelConfig& model) {
   require_user(model.num_layers <= 100'000, "{}num_hidden_layers is {}, and should be at most 100000", config.where(),
                model.num_layers);
   read_heads(config, arch, model);
-  model.layernorm_epsilon = config.number("rms_norm_eps").value_or(1e-6);
+  model.layernorm_epsilon = config.number("rms_norm_eps").value_or(arch == Arch::mixtral ? 1e-5 : 1e-6);
   model.activation = read_activation(config, "hidden_act", "silu", true);
   model.attention_dropout = config.number("attention_dropout").value_or(0);
-  const bool biased = arch == Arch::llama || arch == Arch::qwen3;  // the others have no key for it
+  const bool biased =
+      arch == Arch::llama || arch == Arch::qwen3 || arch == Arch::qwen3_moe;  // the others have no key for it
   const bool attention_bias = biased && config.flag("attention_bias").value_or(false);
   model.add_qkv_bias = attention_bias || arch == Arch::qwen2;
   model.add_attention_output_bias = attention_bias;
   model.add_mlp_bias = arch == Arch::llama && config.flag("mlp_bias").value_or(false);
   read_hf_rope(config, model);
   read_window(config, arch, model);
+  if (has_experts(arch)) read_hf_moe(config, model);
 }
 
 }  // namespace
@@ -227,7 +242,17 @@ bool hf_decides(std::string_view key) {
                             std::string_view("recompute_method"),
                             std::string_view("recompute_num_layers"),
                             std::string_view("offload_modules"),
-                            std::string_view("freeze")};
+                            std::string_view("freeze"),
+                            std::string_view("moe.router_load_balancing_type"),
+                            std::string_view("moe.aux_loss_coeff"),
+                            std::string_view("moe.z_loss_coeff"),
+                            std::string_view("moe.router_bias_update_rate"),
+                            std::string_view("moe.router_force_load_balancing"),
+                            std::string_view("moe.token_dispatcher_type"),
+                            std::string_view("moe.expert_capacity_factor"),
+                            std::string_view("moe.token_drop_policy"),
+                            std::string_view("moe.expert_rank_capacity_factor"),
+                            std::string_view("moe.shared_expert_overlap")};
   return std::ranges::find(free, key) == free.end();
 }
 

@@ -8,6 +8,7 @@
 #include "tera/config/catalog.h"
 #include "tera/config/hf_config.h"
 #include "tera/config/hf_json.h"
+#include "tera/config/hf_moe.h"
 #include "tera/config/hf_rope.h"
 #include "tera/config/hf_window.h"
 #include "tera/config/setup.h"
@@ -25,8 +26,10 @@ Published published_names(Arch arch) {
     case Arch::gpt: return {"gpt2", "GPT2LMHeadModel"};
     case Arch::llama: return {"llama", "LlamaForCausalLM"};
     case Arch::mistral: return {"mistral", "MistralForCausalLM"};
+    case Arch::mixtral: return {"mixtral", "MixtralForCausalLM"};
     case Arch::qwen2: return {"qwen2", "Qwen2ForCausalLM"};
     case Arch::qwen3: return {"qwen3", "Qwen3ForCausalLM"};
+    case Arch::qwen3_moe: return {"qwen3_moe", "Qwen3MoeForCausalLM"};
   }
   fail("architecture {} has no published name", name_of(arch));
 }
@@ -85,6 +88,8 @@ ModelConfig whole_section(const ModelShape& shape) {
     model.rope_scaling = needed_scaling(shape.rope.scaling, shape.max_positions);
   }
   set_window(model, shape.window);
+  model.moe = whole_moe(shape);
+  if (shape.arch == Arch::mixtral) model.ffn_hidden_size = model.moe.ffn_hidden_size;  // no layer has another
   return model;
 }
 
@@ -117,10 +122,13 @@ void write_gpt2(const ModelConfig& model, HfJson& config) {
 void write_windows(const ModelConfig& model, HfJson& config) {
   const bool used = model.window_size > 0;
   config["sliding_window"] = used ? HfJson(model.window_size) : HfJson(nullptr);
-  if (model.arch == Arch::mistral) {  // versions of transformers do not agree about layer_types in one
-    if (model.max_window_layers > 0) fail_user("model.max_window_layers: a mistral has the window in every layer");
-    if (!model.layer_types.empty()) fail_user("model.layer_types: a mistral has the window in every layer, or in none");
-    return;
+  const bool mistral = model.arch == Arch::mistral || model.arch == Arch::mixtral;
+  if (mistral || model.arch == Arch::qwen3_moe) {  // versions of transformers do not agree about layer_types in one
+    const std::string_view type = published_names(*model.arch).model_type;
+    if (model.max_window_layers > 0) fail_user("model.max_window_layers: a {} has the window in every layer", type);
+    if (!model.layer_types.empty())
+      fail_user("model.layer_types: a {} has the window in every layer, or in none", type);
+    if (mistral) return;
   }
   if (!model.layer_types.empty()) config["layer_types"] = model.layer_types;
   config["use_sliding_window"] = used;
@@ -139,10 +147,12 @@ void write_llama_like(const ModelConfig& model, HfJson& config) {
   config["hidden_act"] = std::string(activation_name(model.activation));
   config["rms_norm_eps"] = model.layernorm_epsilon;
   config["attention_dropout"] = model.attention_dropout;
-  if (model.arch == Arch::llama || model.arch == Arch::qwen3) config["attention_bias"] = model.add_qkv_bias;
+  if (model.arch == Arch::llama || model.arch == Arch::qwen3 || model.arch == Arch::qwen3_moe)
+    config["attention_bias"] = model.add_qkv_bias;
   if (model.arch == Arch::llama) config["mlp_bias"] = model.add_mlp_bias;
   write_hf_rope(model, config);
   if (model.arch != Arch::llama) write_windows(model, config);
+  if (has_experts(*model.arch)) write_hf_moe(model, config);
 }
 
 HfJson new_config(const ModelConfig& model) {
@@ -180,6 +190,8 @@ void point_floats(HfJson& object) {
                               "mscale_all_dim",
                               "attention_factor",
                               "partial_rotary_factor",
+                              "router_aux_loss_coef",
+                              "router_jitter_noise",
                               "summary_first_dropout"};
   for (const char* key : floats)
     if (const auto it = object.find(key); it != object.end() && it->is_number_integer()) *it = it->get<double>();
@@ -243,6 +255,7 @@ std::string format_hf_config(const ModelShape& shape, const HfConfigOptions& opt
   set_dtype(config, options.dtype);
   if (options.tokens) set_tokens(config, *options.tokens);
   if (model.arch != Arch::gpt) add_older_hf_rope(model, config);
+  if (has_experts(*model.arch)) add_older_hf_moe(model, config);
   settle_refused(model, config);
   point_floats(config);
   std::string text = config.dump(2) + "\n";

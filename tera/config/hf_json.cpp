@@ -83,6 +83,18 @@ std::optional<std::vector<std::string>> HfFields::texts(const char* key) const {
   return out;
 }
 
+std::optional<std::vector<std::int64_t>> HfFields::wholes(const char* key) const {
+  const HfJson* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  std::vector<std::int64_t> out;
+  if (!value->is_array()) fail_kind(key, "a list of whole numbers");
+  for (const HfJson& item : *value) {
+    if (!item.is_number_integer()) fail_kind(key, "a list of whole numbers");
+    out.push_back(item.get<std::int64_t>());
+  }
+  return out;
+}
+
 std::int64_t HfFields::size(std::initializer_list<const char*> names, std::int64_t absent) const {
   constexpr std::int64_t most = (std::int64_t{1} << 31) - 1;
   for (const char* name : names) {

@@ -32,6 +32,7 @@ class HfFields {
   std::optional<std::string> text(const char* key) const;
   std::optional<HfFields> object(const char* key) const;
   std::optional<std::vector<std::string>> texts(const char* key) const;
+  std::optional<std::vector<std::int64_t>> wholes(const char* key) const;
 
   // The first of the names that is there, which must be a number from 1 on.
   std::int64_t size(std::initializer_list<const char*> names, std::int64_t absent) const;

@@ -25,6 +25,10 @@ constexpr std::array key_names{KeyNames{"num_layers", "num_hidden_layers", "n_la
                                KeyNames{"layernorm_epsilon", "rms_norm_eps", "layer_norm_epsilon"},
                                KeyNames{"rotary_base", "rope_theta", ""},
                                KeyNames{"window_size", "sliding_window", ""},
+                               KeyNames{"moe.num_experts", "num_experts", ""},
+                               KeyNames{"moe.router_topk", "num_experts_per_tok", ""},
+                               KeyNames{"moe.ffn_hidden_size", "moe_intermediate_size", ""},
+                               KeyNames{"moe.aux_loss_coeff", "router_aux_loss_coef", ""},
                                KeyNames{"init_method_std", "initializer_range", "initializer_range"},
                                KeyNames{"hidden_dropout", "", "resid_pdrop"},
                                KeyNames{"attention_dropout", "attention_dropout", "attn_pdrop"}};

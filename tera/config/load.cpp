@@ -190,24 +190,24 @@ std::optional<StoredRun> read_stored(const std::vector<Layer>& layers, const Fin
   return find(load);
 }
 
-void start_from_arch(Arch arch, LoadedConfig& loaded) {
-  const ModelConfig before;
-  apply_arch_defaults(arch, loaded.config.model);
-  for (const Field& field : ModelConfig::fields()) {
-    if (field.kind == FieldKind::section) continue;
-    const bool changed =
-        write_value(field, field.address_in(&before)) != write_value(field, field.address_in(&loaded.config.model));
-    if (changed)
-      loaded.origins[fmt::format("model.{}", field.name)] = fmt::format("default of model.arch={}", name_of(arch));
-  }
-}
-
 // Every value of the model section, by its key within it.
 void for_each_model_value(const RunConfig& config,
                           FunctionRef<void(const std::string& key, const Field&, const void*)> visit) {
   constexpr std::string_view section = "model.";
   for_each_value(config, [&](const std::string& key, const Field& field, const void* value) {
     if (key.starts_with(section)) visit(key.substr(section.size()), field, value);
+  });
+}
+
+void start_from_arch(Arch arch, LoadedConfig& loaded) {
+  std::map<std::string, std::string> before;
+  for_each_model_value(loaded.config, [&](const std::string& key, const Field& field, const void* value) {
+    before[key] = write_value(field, value);
+  });
+  apply_arch_defaults(arch, loaded.config.model);
+  for_each_model_value(loaded.config, [&](const std::string& key, const Field& field, const void* value) {
+    if (write_value(field, value) != before[key])
+      loaded.origins["model." + key] = fmt::format("default of model.arch={}", name_of(arch));
   });
 }
 

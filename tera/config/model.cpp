@@ -82,6 +82,7 @@ std::span<const Field> ModelConfig::fields() {
           .within(0, max_layers),
       field<&C::layer_types>("layer_types",
                              "full_attention or sliding_attention for each layer, in place of max_window_layers"),
+      field<&C::moe>("moe", "Layers of experts in place of one feed-forward part."),
       field<&C::untie_embeddings_and_output_weights>("untie_embeddings_and_output_weights",
                                                      "the output head has weights of its own"),
       field<&C::init_method_std>("init_method_std", "standard deviation of initial weights").within(0, 100),

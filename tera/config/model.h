@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "tera/base/kinds.h"
+#include "tera/config/moe.h"
 
 namespace tera {
 
 struct Field;
 
-enum class Arch : std::uint8_t { gpt, llama, mistral, qwen2, qwen3 };
+enum class Arch : std::uint8_t { gpt, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe };
+constexpr bool has_experts(Arch arch) { return arch == Arch::mixtral || arch == Arch::qwen3_moe; }
 enum class PositionKind : std::uint8_t { learned_absolute, rope, none };
 enum class RopeScalingKind : std::uint8_t { none, linear, llama3, yarn };
 enum class RecomputeGranularity : std::uint8_t { none, selective, full };
@@ -82,6 +84,7 @@ struct ModelConfig {
   std::int64_t window_size = 0;
   std::int64_t max_window_layers = 0;
   std::vector<std::string> layer_types;
+  MoeConfig moe;
   bool untie_embeddings_and_output_weights = false;
   double init_method_std = 0.02;
   double hidden_dropout = 0;
@@ -100,10 +103,13 @@ struct ModelConfig {
 
 template <>
 struct EnumNames<Arch> {
-  static constexpr std::array values{
-      std::pair{Arch::gpt, std::string_view("gpt")}, std::pair{Arch::llama, std::string_view("llama")},
-      std::pair{Arch::mistral, std::string_view("mistral")}, std::pair{Arch::qwen2, std::string_view("qwen2")},
-      std::pair{Arch::qwen3, std::string_view("qwen3")}};
+  static constexpr std::array values{std::pair{Arch::gpt, std::string_view("gpt")},
+                                     std::pair{Arch::llama, std::string_view("llama")},
+                                     std::pair{Arch::mistral, std::string_view("mistral")},
+                                     std::pair{Arch::mixtral, std::string_view("mixtral")},
+                                     std::pair{Arch::qwen2, std::string_view("qwen2")},
+                                     std::pair{Arch::qwen3, std::string_view("qwen3")},
+                                     std::pair{Arch::qwen3_moe, std::string_view("qwen3_moe")}};
 };
 template <>
 struct EnumNames<PositionKind> {

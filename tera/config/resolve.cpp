@@ -1,6 +1,7 @@
 #include "tera/config/resolve.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <string>
 #include <string_view>
@@ -86,8 +87,11 @@ Setup resolve(const RunConfig& config, Purpose purpose, const Origins* origins, 
 
 int smallest_world(const RunConfig& config) {
   const auto clamped = [](std::int64_t size) { return std::clamp(size, std::int64_t{1}, std::int64_t{most_ranks}); };
-  return static_cast<int>(
-      clamped(clamped(config.dist.tensor_model_parallel_size) * clamped(config.dist.pipeline_model_parallel_size)));
+  const DistConfig& dist = config.dist;
+  const std::int64_t tp = clamped(dist.tensor_model_parallel_size);
+  const std::int64_t etp = dist.expert_tensor_parallel_size == 0 ? tp : clamped(dist.expert_tensor_parallel_size);
+  const std::int64_t stage = clamped(std::lcm(tp, clamped(etp * clamped(dist.expert_model_parallel_size))));
+  return static_cast<int>(clamped(stage * clamped(dist.pipeline_model_parallel_size)));
 }
 
 }  // namespace tera

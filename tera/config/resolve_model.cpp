@@ -4,6 +4,7 @@
 
 #include "tera/base/error.h"
 #include "tera/config/nearest.h"
+#include "tera/config/resolve_moe.h"
 #include "tera/tokenizer/make_tokenizer.h"
 
 namespace tera {
@@ -21,6 +22,7 @@ class ModelResolver {
     copy_plain_values();
     resolve_heads();
     resolve_ffn();
+    shape_.moe = resolve_moe(config_, shape_, report_);
     resolve_vocab();
     resolve_positions();
     resolve_windows();
@@ -248,15 +250,22 @@ class ModelResolver {
     constexpr double most_parameters = 0x1p60;
     const auto as_double = [](std::int64_t x) { return static_cast<double>(x); };
     const double attention = 2.0 * (as_double(shape_.heads) + as_double(shape_.kv_heads)) * as_double(shape_.head_dim);
-    const double per_layer = as_double(shape_.hidden) * (attention + 3.0 * as_double(shape_.ffn));
+    double ffn = as_double(shape_.ffn), chosen = 0;  // all of a layer; what a token has of the experts
+    if (shape_.moe) {
+      ffn += as_double(shape_.moe->experts) * as_double(shape_.moe->ffn) + as_double(shape_.moe->shared_ffn);
+      chosen = std::max(
+          as_double(shape_.moe->router.topk) * std::max(2.0 * as_double(shape_.moe->ffn), as_double(shape_.hidden)),
+          2.0 * as_double(shape_.moe->shared_ffn));
+    }
+    const double per_layer = as_double(shape_.hidden) * (attention + 3.0 * ffn);
     const double parameters =
         as_double(shape_.num_layers) * per_layer + 2.0 * as_double(shape_.padded_vocab) * as_double(shape_.hidden);
     if (parameters > most_parameters)
       report_.broken("model.hidden_size",
                      "together with the other sizes gives about {:.2g} parameters, more than can be counted",
                      parameters);
-    check_activations(
-        std::max({attention, 2.0 * as_double(shape_.ffn), as_double(shape_.padded_vocab), as_double(shape_.hidden)}));
+    check_activations(std::max(
+        {attention, 2.0 * as_double(shape_.ffn), chosen, as_double(shape_.padded_vocab), as_double(shape_.hidden)}));
   }
 
   // One tensor of a forward pass, `widest` values to a token. The limit is far above any memory, and low enough that

@@ -7,6 +7,7 @@
 
 #include "tera/base/joined.h"
 #include "tera/config/nearest.h"
+#include "tera/config/resolve_moe.h"
 
 namespace tera {
 namespace {
@@ -21,6 +22,8 @@ void resolve_mesh(const DistConfig& dist, int world, ParallelShape& shape, Repor
   shape.mesh = {.world = world,
                 .tp = static_cast<int>(dist.tensor_model_parallel_size),
                 .pp = static_cast<int>(dist.pipeline_model_parallel_size),
+                .ep = static_cast<int>(dist.expert_model_parallel_size),
+                .etp = static_cast<int>(dist.expert_tensor_parallel_size),
                 .order = dist.order};
   const std::vector<MeshProblem> problems = mesh_problems(shape.mesh);
   for (const MeshProblem& problem : problems) {
@@ -107,9 +110,12 @@ void resolve_replicas(const RunConfig& config, ParallelShape& shape, Report& rep
   if (!needed.empty()) report.broken("comm_overlap.overlap_param_gather", "needs {}", joined(needed, " and "));
 }
 
+// Of layers without experts; 0 where there are none, which any number of ranks can share.
+std::int64_t dense_ffn(const ModelShape& model) { return model.has_dense_ffn() ? model.ffn : 0; }
+
 // Query heads, feed-forward width and key heads are cut into tp parts; fewer key heads than parts are repeated.
 bool splits_evenly(const ModelShape& model, std::int64_t tp) {
-  return model.heads % tp == 0 && model.ffn % tp == 0 && (model.kv_heads % tp == 0 || tp % model.kv_heads == 0);
+  return model.heads % tp == 0 && dense_ffn(model) % tp == 0 && (model.kv_heads % tp == 0 || tp % model.kv_heads == 0);
 }
 
 void check_model_split(const ParallelShape& parallel, const ModelShape& model, Report& report) {
@@ -117,7 +123,7 @@ void check_model_split(const ParallelShape& parallel, const ModelShape& model, R
   if (model.heads <= 0 || model.kv_heads <= 0 || model.ffn <= 0 || splits_evenly(model, tp)) return;
   std::vector<std::string> rules;
   if (model.heads % tp != 0) rules.push_back(fmt::format("divide model.num_attention_heads, which is {}", model.heads));
-  if (model.ffn % tp != 0) rules.push_back(fmt::format("divide model.ffn_hidden_size, which is {}", model.ffn));
+  if (dense_ffn(model) % tp != 0) rules.push_back(fmt::format("divide model.ffn_hidden_size, which is {}", model.ffn));
   if (model.kv_heads % tp != 0 && tp % model.kv_heads != 0)
     rules.push_back(fmt::format("divide or be a multiple of model.num_query_groups, which is {}", model.kv_heads));
   report.broken(tp_key, "must {}; nearest: {}", joined(rules, ", "),
@@ -147,6 +153,7 @@ ParallelShape resolve_parallel(const RunConfig& config, int world, Report& repor
 
 void check_split(const ParallelShape& parallel, const ModelShape& model, const BatchShape& batch, Report& report) {
   check_model_split(parallel, model, report);
+  check_expert_split(parallel, model, report);
   check_row_split(parallel, batch, report);
 }
 

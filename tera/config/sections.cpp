@@ -26,6 +26,11 @@ std::span<const Field> DistConfig::fields() {
                                    "those ranks also share the rows between split products; off where they are one"),
       field<&C::pipeline_model_parallel_size>("pipeline_model_parallel_size", "ranks that share the depth of the model")
           .within(1, max_stages),
+      field<&C::expert_model_parallel_size>("expert_model_parallel_size", "ranks that share the experts of a layer")
+          .within(1, most_ranks),
+      field<&C::expert_tensor_parallel_size>("expert_tensor_parallel_size",
+                                             "ranks that share each expert; 0: tensor_model_parallel_size")
+          .within(0, most_ranks),
       field<&C::virtual_pipeline_model_parallel_size>("virtual_pipeline_model_parallel_size",
                                                       "chunks of layers per rank; 0: 1, or 2 with zero_bubble_v")
           .within(0, max_stages),

@@ -1,6 +1,7 @@
 #pragma once
 // What follows from a RunConfig: every size filled in, every rule checked. Made by resolve(), never changed afterwards.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -35,6 +36,42 @@ struct OffloadShape {
   bool operator==(const OffloadShape&) const = default;
 };
 
+// How a token chooses its experts: by scores of fp32 logits, whose best `topk` give the weights.
+struct RouterShape {
+  ScoreFunction score = ScoreFunction::softmax;
+  std::int64_t topk = 1;
+  bool renormalize = true;                  // weights of the chosen are divided by their sum
+  float scale = 1;                          // then multiplied by this
+  std::int64_t groups = 1, group_topk = 1;  // only among the group_topk best of so many equal groups of neighbours
+  std::int64_t group_best = 1;              // a group's score is the sum of so many of its best scores
+  bool force_balance = false;               // whatever the scores say
+  bool expert_bias = false;                 // added to the scores for the choice alone
+  float bias_rate = 1e-3f;                  // how far a step moves it
+  bool operator==(const RouterShape&) const = default;
+};
+
+struct BalanceLoss {
+  LoadBalancing kind = LoadBalancing::aux_loss;  // never none
+  double coefficient = 0;                        // above 0
+  bool operator==(const BalanceLoss&) const = default;
+};
+
+struct MoeShape {
+  std::int64_t experts = 0;
+  std::int64_t ffn = 0;      // of an expert
+  std::vector<bool> layers;  // [L]: which have experts; at least one
+  RouterShape router;
+  std::vector<BalanceLoss> losses;
+  double z_loss = 0;
+  TokenDispatcher dispatcher = TokenDispatcher::allgather;
+  double capacity_factor = 0;  // of an expert, times its even share; 0: exact, no token is dropped
+  TokenDropPolicy drop = TokenDropPolicy::probs;
+  double rank_capacity_factor = 0;  // exact: room of a rank, times its even share; 0: for the worst case
+  std::int64_t shared_ffn = 0;      // of the expert that every token passes; 0: none
+  bool shared_gate = false, shared_overlap = false;
+  bool operator==(const MoeShape&) const = default;
+};
+
 struct ModelShape {
   Arch arch = Arch::llama;
   std::int64_t num_layers = 0;
@@ -57,6 +94,7 @@ struct ModelShape {
   bool out_bias = false;     // of attention, where not every linear layer has one
   bool mlp_bias = false;     // of the feed-forward part, likewise
   bool qk_norm = false;
+  std::optional<MoeShape> moe;
   bool tied_embeddings = false;
   bool pad_vocab_in_softmax = false;
   float init_std = 0.02f;
@@ -66,6 +104,9 @@ struct ModelShape {
   OffloadShape offload;
   std::vector<std::string> freeze;  // glob patterns over names of parameters and their parts
   bool operator==(const ModelShape&) const = default;
+
+  bool has_experts(std::int64_t layer) const { return moe && moe->layers[static_cast<std::size_t>(layer)]; }
+  bool has_dense_ffn() const { return !moe || std::ranges::find(moe->layers, false) != moe->layers.end(); }
 };
 
 // What the user wishes about which layers lie where; what comes of it is a StageLayout (tera/pipeline).

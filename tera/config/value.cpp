@@ -111,6 +111,17 @@ std::string read_whole_list(const YamlNode& node, std::vector<std::int64_t>& val
   return {};
 }
 
+std::string read_number_list(const YamlNode& node, std::vector<double>& value) {
+  if (node.kind == YamlNode::Kind::map) return "a map is not a number or a list of numbers";
+  std::vector<double> numbers(node.kind == YamlNode::Kind::scalar ? 1 : node.items.size());
+  if (node.kind == YamlNode::Kind::scalar)
+    if (std::string wrong = read_number(node, numbers[0]); !wrong.empty()) return wrong;
+  for (std::size_t i = 0; i < node.items.size(); ++i)
+    if (std::string wrong = read_number(node.items[i], numbers[i]); !wrong.empty()) return wrong;
+  value = std::move(numbers);
+  return {};
+}
+
 // One {prefix, weight}, both given and nothing else.
 std::string read_blend_part(const YamlNode& node, BlendPart& part) {
   const YamlNode* prefix = node.find("prefix");
@@ -209,11 +220,20 @@ std::string describe_limits(const Limits& limits) {
   return out;
 }
 
+std::string check_number(const Limits& limits, double number) {
+  const bool low_holds = limits.low_open ? number > limits.low : number >= limits.low;
+  const bool high_holds = limits.high_open ? number < limits.high : number <= limits.high;
+  if (low_holds && high_holds && std::isfinite(number)) return {};
+  if (!std::isfinite(number)) return "must be a finite number";
+  return "must be " + describe_limits(limits);
+}
+
 }  // namespace
 
 std::string read_value(const Field& field, const YamlNode& node, void* value) {
   const bool may_be_empty = field.kind == FieldKind::text || field.kind == FieldKind::text_list ||
-                            field.kind == FieldKind::whole_list || field.kind == FieldKind::blend;
+                            field.kind == FieldKind::whole_list || field.kind == FieldKind::number_list ||
+                            field.kind == FieldKind::blend;
   if (node.kind == YamlNode::Kind::null && !may_be_empty)
     return fmt::format("no value is given; write {}", describe_type(field));
   switch (field.kind) {
@@ -223,6 +243,7 @@ std::string read_value(const Field& field, const YamlNode& node, void* value) {
     case FieldKind::text: return read_text(node, as<std::string>(value));
     case FieldKind::text_list: return read_text_list(node, as<std::vector<std::string>>(value));
     case FieldKind::whole_list: return read_whole_list(node, as<std::vector<std::int64_t>>(value));
+    case FieldKind::number_list: return read_number_list(node, as<std::vector<double>>(value));
     case FieldKind::blend: return read_blend(node, as<std::vector<BlendPart>>(value));
     case FieldKind::choice: return read_choice(field, node, value);
     case FieldKind::section: break;
@@ -238,6 +259,7 @@ std::string write_value(const Field& field, const void* value) {
     case FieldKind::text: return quote(as<std::string>(value));
     case FieldKind::text_list: return write_text_list(as<std::vector<std::string>>(value));
     case FieldKind::whole_list: return fmt::format("[{}]", joined(as<std::vector<std::int64_t>>(value), ", "));
+    case FieldKind::number_list: return fmt::format("[{}]", joined(as<std::vector<double>>(value), ", "));
     case FieldKind::blend: return write_blend(as<std::vector<BlendPart>>(value));
     case FieldKind::choice: {
       const int index = field.choice->get(value);
@@ -258,6 +280,7 @@ std::string describe_type(const Field& field) {
     case FieldKind::text: return "text";
     case FieldKind::text_list: return "text or list of texts";
     case FieldKind::whole_list: return "list of whole numbers";
+    case FieldKind::number_list: return "number or list of numbers" + limits;
     case FieldKind::blend: return "list of {prefix: text, weight: number}";
     case FieldKind::choice: return join_names(field.choice->names);
     case FieldKind::section: break;
@@ -273,14 +296,11 @@ std::string check_limits(const Field& field, const void* value) {
   if (field.kind == FieldKind::blend)
     for (const BlendPart& part : as<std::vector<BlendPart>>(value))
       if (const std::string wrong = check_utf8(part.prefix); !wrong.empty()) return wrong;
+  if (field.kind == FieldKind::number_list)
+    for (const double number : as<std::vector<double>>(value))
+      if (std::string wrong = check_number(field.limits, number); !wrong.empty()) return wrong;
   if (field.kind != FieldKind::whole && field.kind != FieldKind::number) return {};
-  const double number = as_double(field, value);
-  const Limits& limits = field.limits;
-  const bool low_holds = limits.low_open ? number > limits.low : number >= limits.low;
-  const bool high_holds = limits.high_open ? number < limits.high : number <= limits.high;
-  if (low_holds && high_holds && std::isfinite(number)) return {};
-  if (!std::isfinite(number)) return "must be a finite number";
-  return "must be " + describe_limits(limits);
+  return check_number(field.limits, as_double(field, value));
 }
 
 }  // namespace tera

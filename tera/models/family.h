@@ -1,12 +1,24 @@
 #pragma once
 // What a family of decoders calls its tensors in Hugging Face folders. All else about them is in ModelShape.
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tera/config/model.h"
 
 namespace tera {
+
+// Behind a layer's prefix. Weights of expert e are expert + e + "." + gate, up and down.
+struct ExpertNames {
+  std::string router;  // its bias is router + ".e_score_correction_bias"
+  std::string expert;
+  std::string gate, up, down;
+  std::string shared;  // the shared expert's weights are shared + "." + gate_proj, up_proj and down_proj
+  std::string shared_gate;
+  // As transformers 5 holds them, all experts of a layer in one tensor. Whole names, without ".weight".
+  std::string fused_router, fused_gate_up, fused_down;  // [E,H], [E,2F,H], [E,H,F]
+};
 
 struct FamilyNames {
   std::string embedding, positions;                 // whole names
@@ -18,10 +30,13 @@ struct FamilyNames {
   std::string up;
   std::string final_norm, head;  // whole names
   bool transposed = false;       // weights of linear layers are stored [in,out]
+  std::optional<ExpertNames> experts;
 };
 
 FamilyNames gpt_names();
 FamilyNames llama_names();
+FamilyNames mixtral_names();
+FamilyNames qwen3_moe_names();
 FamilyNames family_names(Arch arch);
 
 }  // namespace tera

@@ -20,7 +20,8 @@ FamilyNames gpt_names() {
           .up = "mlp.c_fc",
           .final_norm = "transformer.ln_f",
           .head = "lm_head",
-          .transposed = true};
+          .transposed = true,
+          .experts = {}};
 }
 
 }  // namespace tera

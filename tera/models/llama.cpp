@@ -1,5 +1,5 @@
 // Llama 2 and 3, and the families that share its names: Mistral (sliding window), Qwen2 (biases on q, k, v), Qwen3
-// (norms on the heads of q and k).
+// (norms on the heads of q and k); and with experts Mixtral and Qwen3-MoE.
 
 #include "tera/models/family.h"
 
@@ -20,7 +20,39 @@ FamilyNames llama_names() {
           .up = "mlp.up_proj",
           .final_norm = "model.norm",
           .head = "lm_head",
-          .transposed = false};
+          .transposed = false,
+          .experts = {}};
+}
+
+// Mistral's attention; every layer has experts.
+FamilyNames mixtral_names() {
+  FamilyNames names = llama_names();
+  names.experts = {.router = "block_sparse_moe.gate",
+                   .expert = "block_sparse_moe.experts.",
+                   .gate = "w1",
+                   .up = "w3",
+                   .down = "w2",
+                   .shared = "block_sparse_moe.shared_expert",
+                   .shared_gate = "block_sparse_moe.shared_expert_gate",
+                   .fused_router = "mlp.gate",
+                   .fused_gate_up = "mlp.experts.gate_up_proj",
+                   .fused_down = "mlp.experts.down_proj"};
+  return names;
+}
+
+FamilyNames qwen3_moe_names() {
+  FamilyNames names = llama_names();
+  names.experts = {.router = "mlp.gate",
+                   .expert = "mlp.experts.",
+                   .gate = "gate_proj",
+                   .up = "up_proj",
+                   .down = "down_proj",
+                   .shared = "mlp.shared_expert",
+                   .shared_gate = "mlp.shared_expert_gate",
+                   .fused_router = "mlp.gate",
+                   .fused_gate_up = "mlp.experts.gate_up_proj",
+                   .fused_down = "mlp.experts.down_proj"};
+  return names;
 }
 
 }  // namespace tera

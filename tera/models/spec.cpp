@@ -169,10 +169,16 @@ FamilyNames family_names(Arch arch) {
     case Arch::mistral:
     case Arch::qwen2:
     case Arch::qwen3: return llama_names();
+    case Arch::mixtral: return mixtral_names();
+    case Arch::qwen3_moe: return qwen3_moe_names();
   }
   fail("architecture {} has no names", name_of(arch));
 }
 
-ModelSpec make_spec(const ModelShape& model, std::uint64_t seed) { return SpecMaker(model, seed).make(); }
+ModelSpec make_spec(const ModelShape& model, std::uint64_t seed) {
+  if (model.moe)
+    fail_user("model.moe.num_experts={}: mixture-of-experts models cannot be trained yet", model.moe->experts);
+  return SpecMaker(model, seed).make();
+}
 
 }  // namespace tera

@@ -103,17 +103,24 @@ void randomise(const Field& field, void* value, std::mt19937_64& random) {
                                    "plain/path.txt",
                                    "\x7f"};
   const auto text = [&] { return odd_texts[random() % std::size(odd_texts)]; };
+  const auto number = [&] {
+    double drawn = 0;
+    do drawn = std::bit_cast<double>(random());
+    while (!std::isfinite(drawn) || std::abs(drawn) < 1e-300);
+    return drawn;
+  };
   switch (field.kind) {
     case FieldKind::boolean: *static_cast<bool*>(value) = random() % 2 == 0; break;
     case FieldKind::whole: *static_cast<std::int64_t*>(value) = static_cast<std::int64_t>(random()); break;
-    case FieldKind::number:
-      do *static_cast<double*>(value) = std::bit_cast<double>(random());
-      while (!std::isfinite(*static_cast<double*>(value)) || std::abs(*static_cast<double*>(value)) < 1e-300);
-      break;
+    case FieldKind::number: *static_cast<double*>(value) = number(); break;
     case FieldKind::text: *static_cast<std::string*>(value) = text(); break;
     case FieldKind::text_list: *static_cast<std::vector<std::string>*>(value) = {text(), text()}; break;
     case FieldKind::whole_list:
       *static_cast<std::vector<std::int64_t>*>(value) = {static_cast<std::int64_t>(random()), -1};
+      break;
+    case FieldKind::number_list:
+      static_cast<std::vector<double>*>(value)->assign(random() % 3, 0);
+      for (double& each : *static_cast<std::vector<double>*>(value)) each = number();
       break;
     case FieldKind::blend:
       *static_cast<std::vector<BlendPart>*>(value) = {{text(), 0.5}, {text(), static_cast<double>(random()) / 3}};
@@ -140,8 +147,8 @@ TEST(ConfigYaml, AnyValueIsReadBackBitForBit) {
 
 TEST(ConfigYaml, ResolvedFileGivesTheSameSetup) {
   const TempFolder folder;
-  for (const char* name :
-       {"quickstart.yaml", "tests/tiny_gpt.yaml", "tests/tiny_qwen2.yaml", "models/llama3.1-8b.yaml"}) {
+  for (const char* name : {"quickstart.yaml", "tests/tiny_gpt.yaml", "tests/tiny_qwen2.yaml", "models/llama3.1-8b.yaml",
+                           "tests/tiny_qwen3_moe.yaml", "models/mixtral-8x7b.yaml"}) {
     const LoadedConfig loaded = load_config(std::string(TERA_SOURCE_DIR "/configs/") + name, {});
     const tera::Setup setup = resolve(loaded.config, Purpose::inspect);
     const auto plain = folder.write("config.resolved.yaml", resolved_yaml(setup));

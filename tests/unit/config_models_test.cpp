@@ -50,22 +50,34 @@ const std::map<std::string, Published>& published() {
       {"qwen3-14b", {14'768'307'200}},
       {"qwen3-32b", {32'762'123'264}},
       {"mistral-7b", {7'241'732'096}},
+      {"mixtral-8x7b", {46'702'792'704}},
+      {"mixtral-8x22b", {140'620'634'112}},
+      {"qwen3-30b-a3b", {30'532'122'624}},
+      {"qwen3-235b-a22b", {235'093'634'560}},
   };
   return counts;
+}
+
+// Of a layer's feed-forward part, without norm.
+std::int64_t count_ffn(const ModelShape& m, std::int64_t layer) {
+  const std::int64_t up = is_gated(m.activation) ? 2 : 1;
+  if (m.has_experts(layer)) return m.moe->experts * m.hidden * (1 + (up + 1) * m.moe->ffn);  // 1: the router
+  return m.hidden * (up + 1) * m.ffn + (m.linear_bias ? up * m.ffn + m.hidden : 0);
 }
 
 // Without padding rows, as published counts are.
 std::int64_t count_parameters(const ModelShape& m) {
   const std::int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-  const std::int64_t up = is_gated(m.activation) ? 2 * m.ffn : m.ffn;
   const std::int64_t norm = m.norm == NormKind::layer_norm ? 2 * m.hidden : m.hidden;
-  std::int64_t layer = m.hidden * (q + 2 * kv) + q * m.hidden + m.hidden * up + m.ffn * m.hidden + 2 * norm;
+  std::int64_t layer = m.hidden * (q + 2 * kv) + q * m.hidden + 2 * norm;
   if (m.qkv_bias) layer += q + 2 * kv;
-  if (m.linear_bias) layer += m.hidden + up + m.hidden;
+  if (m.linear_bias) layer += m.hidden;
   if (m.qk_norm) layer += 2 * m.head_dim;
+  std::int64_t ffn = 0;
+  for (std::int64_t i = 0; i < m.num_layers; ++i) ffn += count_ffn(m, i);
   const std::int64_t tables = (m.tied_embeddings ? 1 : 2) * m.vocab * m.hidden +
                               (m.positions == PositionKind::learned_absolute ? m.max_positions * m.hidden : 0);
-  return tables + m.num_layers * layer + norm;
+  return tables + m.num_layers * layer + ffn + norm;
 }
 
 TEST(ModelConfigs, HaveThePublishedParameterCounts) {

@@ -33,6 +33,22 @@ Json gpt2() {
     "vocab_size": 100, "layer_norm_epsilon": 1e-05, "activation_function": "gelu_new"})");
 }
 
+Json mixtral() {
+  Json config = of_type("mixtral");
+  config.update({{"num_local_experts", 4}, {"num_experts_per_tok", 2}, {"router_aux_loss_coef", 0.02}});
+  return config;
+}
+Json qwen3_moe() {
+  Json config = of_type("qwen3_moe");
+  config.update({{"num_experts", 16},
+                 {"num_experts_per_tok", 3},
+                 {"moe_intermediate_size", 24},
+                 {"norm_topk_prob", true},
+                 {"head_dim", 10},
+                 {"router_aux_loss_coef", 0.5}});
+  return config;
+}
+
 ModelConfig parse(const Json& config) { return parse_hf_config(config.dump(), "config.json"); }
 std::string refusal(const Json& config) {
   return message_of<UserError>([&] { parse(config); });
@@ -170,6 +186,85 @@ TEST(HfConfig, Windows) {
   EXPECT_EQ(windows(of_type("qwen2"), {{"sliding_window", 0}}), W(4, 0)) << "not in use";
 }
 
+TEST(HfConfig, ExpertsOfAMixtral) {
+  const ModelConfig model = parse(mixtral());
+  EXPECT_EQ(model.moe,
+            (MoeConfig{.num_experts = 4, .ffn_hidden_size = 96, .router_topk = 2, .aux_loss_coeff = {0.02}}));
+  EXPECT_FALSE(model.qk_layernorm);
+  EXPECT_EQ(model.window_size, 0) << "absent, and none, unlike in a mistral";
+  Json windowed = mixtral();
+  windowed["sliding_window"] = 9;
+  EXPECT_EQ(shape_of(parse(windowed)).window, std::vector<std::int64_t>(4, 9));
+  Json other_name = mixtral();
+  other_name.erase("num_local_experts");
+  other_name["num_experts"] = 4;
+  EXPECT_EQ(parse(other_name), model);
+  const ModelConfig bare = parse({{"model_type", "mixtral"}});
+  EXPECT_EQ(bare.moe.num_experts, 8);
+  EXPECT_EQ(bare.moe.ffn_hidden_size, 14336);
+  EXPECT_EQ(bare.moe.aux_loss_coeff, std::vector<double>{0.001});
+  EXPECT_EQ(bare.rotary_base, 1e6);
+  EXPECT_EQ(bare.layernorm_epsilon, 1e-5);
+  EXPECT_EQ(bare.num_query_groups, 8);
+}
+
+TEST(HfConfig, ExpertsOfAQwen3Moe) {
+  Json config = qwen3_moe();
+  const ModelConfig model = parse(config);
+  EXPECT_EQ(model.moe,
+            (MoeConfig{.num_experts = 16, .ffn_hidden_size = 24, .router_topk = 3, .aux_loss_coeff = {0.5}}));
+  EXPECT_TRUE(model.qk_layernorm);
+  EXPECT_EQ(model.kv_channels, 10);
+  EXPECT_EQ(model.ffn_hidden_size, 96) << "of layers without experts";
+  config["num_local_experts"] = 16;
+  EXPECT_EQ(parse(config), model) << "the same twice";
+  config.erase("num_experts");
+  EXPECT_EQ(parse(config), model) << "as transformers 5 writes it";
+  config.erase("head_dim");
+  EXPECT_EQ(parse(config).kv_channels, 8) << "unlike in a qwen3";
+  config.erase("norm_topk_prob");
+  EXPECT_TRUE(parse(config).moe.router_pre_softmax) << "absent means false";
+  config.update({{"use_sliding_window", true}, {"sliding_window", 9}, {"max_window_layers", 3}});
+  EXPECT_EQ(shape_of(parse(config)).window, std::vector<std::int64_t>(4, 9)) << "in every layer";
+  const ModelConfig bare = parse({{"model_type", "qwen3_moe"}});
+  EXPECT_EQ(bare.moe.num_experts, 128);
+  EXPECT_EQ(bare.moe.ffn_hidden_size, 768);
+  EXPECT_EQ(bare.moe.router_topk, 8);
+  EXPECT_EQ(bare.num_query_groups, 4);
+  EXPECT_EQ(bare.kv_channels, 64);
+}
+
+TEST(HfConfig, LayersOfAQwen3MoeThatHaveExperts) {
+  const auto layers = [](const Json& changes) {
+    Json config = qwen3_moe();
+    config.update(changes);
+    return shape_of(parse(config)).moe->layers;
+  };
+  using Layers = std::vector<bool>;
+  EXPECT_EQ(layers({{"decoder_sparse_step", 2}}), (Layers{0, 1, 0, 1}));
+  EXPECT_EQ(layers({{"mlp_only_layers", Json::array({0, 2})}}), (Layers{0, 1, 0, 1}));
+  EXPECT_EQ(layers({{"mlp_only_layers", nullptr}}), Layers(4, true));
+  EXPECT_EQ(layers({{"mlp_only_layers", Json::array({1, 70, -1})}}), (Layers{1, 0, 1, 1})) << "others name no layer";
+}
+
+TEST(HfConfig, RefusesExpertsThatCannotBe) {
+  const auto with = [](Json config, const char* key, const Json& value) {
+    config[key] = value;
+    return refusal(config);
+  };
+  EXPECT_TRUE(contains(with(mixtral(), "num_local_experts", 0), "num_local_experts is 0"));
+  EXPECT_TRUE(contains(with(mixtral(), "num_local_experts", 1 << 20), "num_experts is 1048576: must be"));
+  EXPECT_TRUE(contains(with(mixtral(), "num_experts", 5), "num_local_experts is 4 and num_experts is 5"));
+  EXPECT_TRUE(contains(with(mixtral(), "num_experts_per_tok", 5), "num_experts_per_tok is 5, and there are 4 experts"));
+  EXPECT_TRUE(contains(with(mixtral(), "router_jitter_noise", 0.1), "router_jitter_noise is 0.1"));
+  EXPECT_TRUE(contains(with(mixtral(), "router_aux_loss_coef", -1.0), "router_aux_loss_coef is [-1]: must be"));
+  EXPECT_TRUE(contains(with(qwen3_moe(), "moe_intermediate_size", "a"), "moe_intermediate_size is \"a\""));
+  EXPECT_TRUE(contains(with(qwen3_moe(), "mlp_only_layers", "a"), "mlp_only_layers is \"a\""));
+  EXPECT_TRUE(contains(with(qwen3_moe(), "mlp_only_layers", {1.5}), "a list of whole numbers"));
+  EXPECT_TRUE(contains(with(qwen3_moe(), "mlp_only_layers", {0, 1, 2, 3}), "no layer has experts"));
+  EXPECT_TRUE(contains(with(qwen3_moe(), "decoder_sparse_step", 0), "decoder_sparse_step is 0"));
+}
+
 TEST(HfConfig, RefusesByNameWhatItCannotCompute) {
   const auto with = [](Json config, const char* key, const Json& value) {
     config[key] = value;
@@ -297,6 +392,10 @@ TEST(HfConfig, FloatsWrittenAsIntegersGetAPoint) {
 
 TEST(HfConfig, AModelOfOurOwnComesBackAsItIs) {
   std::vector<Json> configs{llama(), of_type("mistral"), of_type("qwen2"), of_type("qwen3"), gpt2()};
+  configs.insert(configs.end(), {mixtral(), mixtral(), qwen3_moe(), qwen3_moe()});
+  configs[6]["sliding_window"] = 9;
+  configs[8].update({{"norm_topk_prob", false}, {"use_sliding_window", true}, {"sliding_window", 9}});
+  configs[8].update({{"decoder_sparse_step", 2}, {"mlp_only_layers", Json::array({1})}, {"attention_bias", true}});
   configs.push_back(of_type("qwen2"));
   configs.back().update({{"use_sliding_window", true}, {"sliding_window", 9}, {"max_window_layers", 3}});
   configs.push_back(of_type("qwen3"));
@@ -321,6 +420,25 @@ TEST(HfConfig, AModelOfOurOwnComesBackAsItIs) {
   }
 }
 
+// transformers 4 reads num_experts of a qwen3_moe, and num_local_experts of a mixtral.
+TEST(HfConfig, ExpertsAreCountedUnderTheNameOfTransformers4) {
+  for (Json source : {mixtral(), qwen3_moe()}) {
+    const bool qwen = source["model_type"] == "qwen3_moe";
+    const char* older = qwen ? "num_experts" : "num_local_experts";
+    const char* newer = qwen ? "num_local_experts" : "num_experts";
+    const ModelShape shape = shape_of(parse(source));
+    EXPECT_EQ(Json::parse(format_hf_config(shape, {.source = "", .dtype = ""}))[older], source[older]);
+    source[newer] = source[older];
+    source.erase(older);
+    source["router_aux_loss_coef"] = 1;
+    const std::string text = source.dump();
+    const Json out = Json::parse(format_hf_config(shape, {.source = text, .dtype = ""}));
+    EXPECT_EQ(out[older], source[newer]);
+    EXPECT_EQ(out[newer], source[newer]);
+    EXPECT_TRUE(out["router_aux_loss_coef"].is_number_float());
+  }
+}
+
 TEST(HfConfig, RefusesToWriteWhatNoConfigCanSay) {
   const auto refused = [](const Json& config, const std::function<void(ModelShape&)>& change) {
     ModelShape shape = shape_of(parse(config));
@@ -334,6 +452,19 @@ TEST(HfConfig, RefusesToWriteWhatNoConfigCanSay) {
   EXPECT_TRUE(contains(refused(llama(), [](ModelShape& m) { m.activation = Activation::squared_relu; }), "activation"));
   EXPECT_TRUE(contains(refused(gpt2(), [](ModelShape& m) { m.kv_heads = 2; }), "model.num_query_groups"));
   EXPECT_TRUE(contains(refused(of_type("mistral"), [](ModelShape& m) { m.window = {9, 0, 9, 0}; }), "layer_types"));
+  EXPECT_TRUE(
+      contains(refused(mixtral(), [](ModelShape& m) { m.moe->layers[0] = false; }), "model.moe.mlp_only_layers"));
+  EXPECT_TRUE(contains(refused(mixtral(), [](ModelShape& m) { m.moe->router.renormalize = false; }),
+                       "model.moe.router_pre_softmax"));
+  EXPECT_TRUE(contains(refused(qwen3_moe(), [](ModelShape& m) { m.moe->router.score = ScoreFunction::sigmoid; }),
+                       "model.moe.router_score_function"));
+  EXPECT_TRUE(contains(refused(qwen3_moe(), [](ModelShape& m) { m.moe->shared_ffn = 8; }),
+                       "model.moe.shared_expert_intermediate_size"));
+  EXPECT_TRUE(contains(refused(qwen3_moe(),
+                               [](ModelShape& m) {
+                                 m.window = {0, 9, 9, 9};
+                               }),
+                       "model.max_window_layers: a qwen3_moe"));
   // With a head_dim it could be computed, but LlamaConfig does not let it pass.
   EXPECT_TRUE(contains(refused(llama(), [](ModelShape& m) { m.hidden = 60; }), "transformers refuses such a llama"));
 }
@@ -367,6 +498,20 @@ TEST(HfConfig, ModelHfDecidesTheShape) {
   EXPECT_TRUE(contains(wrong, "model.hidden_size=128 (command line)")) << wrong;
   EXPECT_TRUE(contains(wrong, "has 64")) << wrong;
   EXPECT_TRUE(contains(wrong, "model.rope_scaling.factor=2")) << wrong;
+}
+
+TEST(HfConfig, ModelHfDecidesTheExpertsAndNotHowTheyAreTrained) {
+  const TempFolder folder;
+  folder.write("hf/config.json", qwen3_moe().dump());
+  const auto load = [&](const char* key) {
+    const auto file = folder.write("run.yaml", "train: {seq_length: 16}\n").string();
+    return load_config(file, std::vector{"model.hf=" + (folder / "hf").string(), std::string(key)}).config.model.moe;
+  };
+  EXPECT_EQ(load("model.moe.aux_loss_coeff=0.25").aux_loss_coeff, std::vector<double>{0.25});
+  EXPECT_EQ(load("model.moe.token_dispatcher_type=alltoall").token_dispatcher_type, TokenDispatcher::alltoall);
+  EXPECT_EQ(load("model.moe.expert_capacity_factor=1").num_experts, 16);
+  EXPECT_TRUE(contains(message_of<UserError>([&] { load("model.moe.router_topk=2"); }),
+                       "model.moe.router_topk=2 (command line): the model in"));
 }
 
 // What a load says is wrong.

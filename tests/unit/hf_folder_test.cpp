@@ -215,6 +215,92 @@ TEST_F(OddFolder, StopTokensAreANumberOrAList) {
   EXPECT_EQ(hf_stop_tokens(HfFiles(folder_.path())), (std::vector<std::int32_t>{3, 4}));
 }
 
+// --- experts
+
+// One layer of two experts, as transformers 5 holds it; numbers tell where they stand.
+class FusedFolder : public OddFolder {
+ protected:
+  static constexpr std::int64_t experts = 2, ffn = 3, hidden = 4;
+  const std::string gate_up = "model.layers.0.mlp.experts.gate_up_proj", down = "model.layers.0.mlp.experts.down_proj",
+                    router = "model.layers.0.mlp.gate.weight";
+
+  FusedFolder() {
+    tensors_.clear();
+    next_ = 0;
+    tensors_[gate_up] = fill(shape(experts, 2 * ffn, hidden));  // 0 .. 47
+    tensors_[down] = fill(shape(experts, hidden, ffn));         // 48 .. 71
+    tensors_[router] = fill(shape(experts, hidden));            // 72 .. 79
+  }
+  void write_model(const char* type) const {
+    nlohmann::json config{{"model_type", type},       {"hidden_size", hidden},    {"intermediate_size", ffn},
+                          {"num_hidden_layers", 1},   {"num_attention_heads", 2}, {"num_key_value_heads", 1},
+                          {"vocab_size", 5},          {"num_local_experts", 2},   {"moe_intermediate_size", ffn},
+                          {"num_experts_per_tok", 2}, {"norm_topk_prob", true},   {"max_position_embeddings", 16}};
+    folder_.write("config.json", config.dump());
+    write_all();
+  }
+  static std::vector<float> from(float first, std::int64_t count) {
+    std::vector<float> numbers;
+    for (std::int64_t i = 0; i < count; ++i) numbers.push_back(first + static_cast<float>(i));
+    return numbers;
+  }
+};
+
+TEST_F(FusedFolder, ExpertsAreToldOneByOne) {
+  struct Names {
+    const char *type, *block, *gate, *up, *down;
+  };
+  for (const Names& names : {Names{"mixtral", "block_sparse_moe.", "w1", "w3", "w2"},
+                             Names{"qwen3_moe", "mlp.", "gate_proj", "up_proj", "down_proj"}}) {
+    write_model(names.type);
+    const HfFolder folder(folder_.path());
+    const std::string layer = std::string("model.layers.0.") + names.block;
+    const auto of = [&](int expert, const char* part) {
+      return layer + "experts." + std::to_string(expert) + "." + part + ".weight";
+    };
+    EXPECT_EQ(folder.tensors().size(), 7u);
+    EXPECT_EQ(folder.tensors().at(of(1, names.up)).shape, shape(ffn, hidden));
+    EXPECT_EQ(folder.tensors().at(of(1, names.down)).shape, shape(hidden, ffn));
+    EXPECT_EQ(read(folder, of(0, names.gate)), from(0, 12)) << names.type;
+    EXPECT_EQ(read(folder, of(0, names.up)), from(12, 12));
+    EXPECT_EQ(read(folder, of(1, names.gate)), from(24, 12));
+    EXPECT_EQ(read(folder, of(1, names.up)), from(36, 12));
+    EXPECT_EQ(read(folder, of(0, names.down)), from(48, 12));
+    EXPECT_EQ(read(folder, of(1, names.down)), from(60, 12));
+    EXPECT_EQ(read(folder, layer + "gate.weight"), from(72, 8));
+    std::vector<float> box(2);
+    folder.read(of(1, names.up), {.row_begin = 1, .row_end = 3, .column_begin = 2, .column_end = 3},
+                std::as_writable_bytes(std::span(box)));
+    EXPECT_EQ(box, (std::vector<float>{42, 46})) << "a box of rows and columns inside";
+  }
+}
+
+TEST_F(FusedFolder, ExpertsOneByOneStayAsTheyAre) {
+  tensors_.clear();
+  const std::string name = "model.layers.0.block_sparse_moe.experts.1.w3.weight";
+  tensors_[name] = fill(shape(ffn, hidden));
+  write_model("mixtral");
+  const HfFolder folder(folder_.path());
+  EXPECT_EQ(folder.tensors().size(), 1u);
+  EXPECT_EQ(read(folder, name), tensors_[name].values);
+}
+
+TEST_F(FusedFolder, WhatIsMisshapenOrThereTwiceIsRefused) {
+  const auto message = [&] {
+    write_model("qwen3_moe");
+    return message_of<UserError>([&] { HfFolder(folder_.path()); });
+  };
+  const Values good = tensors_[gate_up];
+  for (const Shape& bad : {shape(2, 3, 4), shape(3, 6, 4), shape(12, 4), shape(2, 4, 6)}) {
+    tensors_[gate_up] = fill(bad);
+    EXPECT_TRUE(contains(message(), "'" + gate_up + "' is " + to_string(bad) + ", not [2,6,4]")) << message();
+  }
+  tensors_[gate_up] = good;
+  const std::string twice = "model.layers.0.mlp.experts.1.down_proj.weight";
+  tensors_[twice] = fill(shape(hidden, ffn));
+  EXPECT_TRUE(contains(message(), "'" + twice + "' is there, and in '" + down + "' once more")) << message();
+}
+
 // --- checkpoints
 
 TEST_F(OddFolder, ACheckpointOfNumbersThatAreNoFloatsIsRefused) {

@@ -1,0 +1,373 @@
+// model.moe: what follows from the keys, which layers have experts, and every rule they can break.
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "tera/base/error.h"
+#include "tera/config/arch_defaults.h"
+#include "tera/config/describe.h"
+#include "tera/config/moe_layers.h"
+#include "tera/config/resolve.h"
+#include "tera/models/spec.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_folder.h"
+
+namespace tera::test {
+namespace {
+
+using Change = std::function<void(RunConfig&, MoeConfig&)>;
+using Layers = std::vector<bool>;
+
+// 8 experts, 2 of them for a token.
+RunConfig small(Arch arch = Arch::mixtral) {
+  RunConfig config;
+  config.model.arch = arch;
+  apply_arch_defaults(arch, config.model);
+  config.model.num_layers = 6;
+  config.model.hidden_size = 96;
+  config.model.ffn_hidden_size = 192;
+  config.model.num_attention_heads = 6;
+  config.model.kv_channels = 16;
+  config.train.train_iters = 100;
+  config.train.seq_length = 32;
+  config.optimizer.lr = 1e-3;
+  return config;
+}
+
+RunConfig changed(const Change& change, Arch arch = Arch::mixtral) {
+  RunConfig config = small(arch);
+  change(config, config.model.moe);
+  return config;
+}
+
+MoeShape moe_of(const Change& change, Arch arch = Arch::mixtral) { return *resolve(changed(change, arch)).model.moe; }
+
+std::string mistakes(const Change& change, int world = 1) {
+  return message_of<UserError>([&] { resolve(changed(change), Purpose::train, nullptr, world); });
+}
+
+void expect_broken(std::string_view key, std::string_view words, const Change& change, int world = 1) {
+  const std::string message = mistakes(change, world);
+  EXPECT_TRUE(contains(message, key) && contains(message, words)) << message;
+  EXPECT_FALSE(contains(message, "\n")) << "one mistake, one line: " << message;
+}
+
+const Change nothing = [](RunConfig&, MoeConfig&) {};
+
+TEST(ResolveMoe, FamiliesHaveTheirExperts) {
+  const MoeShape mixtral = moe_of(nothing);
+  EXPECT_EQ(mixtral, (MoeShape{.experts = 8, .ffn = 192, .layers = Layers(6, true), .router = {.topk = 2}}));
+  const MoeShape qwen = moe_of([](RunConfig&, MoeConfig& m) { m.ffn_hidden_size = 48; }, Arch::qwen3_moe);
+  EXPECT_EQ(qwen, (MoeShape{.experts = 128, .ffn = 48, .layers = Layers(6, true), .router = {.topk = 8}}));
+  const ModelShape dense = resolve(small(Arch::llama)).model;
+  EXPECT_FALSE(dense.moe.has_value());
+  EXPECT_TRUE(dense.has_dense_ffn());
+  EXPECT_FALSE(resolve(small()).model.has_dense_ffn());
+}
+
+TEST(ResolveMoe, LayersAreThoseThatAllKeysAllow) {
+  const auto layers = [](const Change& change) { return moe_of(change).layers; };
+  EXPECT_EQ(layers([](RunConfig&, MoeConfig& m) { m.layer_freq = 2; }), (Layers{1, 0, 1, 0, 1, 0}));
+  EXPECT_EQ(layers([](RunConfig&, MoeConfig& m) { m.decoder_sparse_step = 2; }), (Layers{0, 1, 0, 1, 0, 1}));
+  EXPECT_EQ(layers([](RunConfig&, MoeConfig& m) { m.first_k_dense = 4; }), (Layers{0, 0, 0, 0, 1, 1}));
+  const Change some = [](RunConfig&, MoeConfig& m) {
+    m.decoder_sparse_step = 2;
+    m.mlp_only_layers = {3, 4};
+  };
+  EXPECT_EQ(layers(some), (Layers{0, 1, 0, 0, 0, 1}));
+  const ModelShape model = resolve(changed(some)).model;
+  EXPECT_TRUE(model.has_experts(5) && !model.has_experts(4) && model.has_dense_ffn());
+  expect_broken("model.moe.num_experts=8", "no layer would have experts", [](RunConfig&, MoeConfig& m) {
+    m.layer_freq = 2;
+    m.decoder_sparse_step = 2;
+  });
+  expect_broken("model.moe.mlp_only_layers=[6]", "6 is no layer; they are 0 to 5",
+                [](RunConfig&, MoeConfig& m) { m.mlp_only_layers = {6}; });
+  expect_broken("model.moe.mlp_only_layers=[-1]", "-1 is no layer",
+                [](RunConfig&, MoeConfig& m) { m.mlp_only_layers = {-1}; });
+}
+
+TEST(ResolveMoe, EveryChoiceOfLayersHasOneForm) {
+  for (unsigned bits = 1; bits < 64; ++bits) {
+    Layers layers;
+    for (unsigned i = 0; i < 6; ++i) layers.push_back((bits >> i & 1) != 0);
+    MoeConfig moe{.layer_freq = 5, .first_k_dense = 3};
+    set_moe_layers(moe, layers);
+    EXPECT_EQ(moe_layers(moe, 6), layers) << bits;
+    MoeConfig again = moe;
+    set_moe_layers(again, moe_layers(moe, 6));
+    EXPECT_EQ(again, moe) << bits;
+  }
+}
+
+// Megatron's rule: with softmax unless pre_softmax, with sigmoid where there are several.
+TEST(ResolveMoe, WeightsAreRenormalizedByMegatronsRule) {
+  const auto renormalized = [](ScoreFunction score, bool pre_softmax, std::int64_t topk) {
+    return moe_of([&](RunConfig&, MoeConfig& m) {
+             m.router_score_function = score;
+             m.router_pre_softmax = pre_softmax;
+             m.router_topk = topk;
+           })
+        .router.renormalize;
+  };
+  EXPECT_TRUE(renormalized(ScoreFunction::softmax, false, 2));
+  EXPECT_FALSE(renormalized(ScoreFunction::softmax, true, 2));
+  EXPECT_FALSE(renormalized(ScoreFunction::softmax, true, 1));
+  EXPECT_TRUE(renormalized(ScoreFunction::sigmoid, false, 2));
+  EXPECT_FALSE(renormalized(ScoreFunction::sigmoid, false, 1));
+}
+
+TEST(ResolveMoe, GroupsCountByTheirBest) {
+  const auto grouped = [](ScoreFunction score, std::int64_t groups) {
+    return moe_of([&](RunConfig&, MoeConfig& m) {
+             m.router_score_function = score;
+             m.router_num_groups = groups;
+             m.router_group_topk = 2;
+           })
+        .router;
+  };
+  EXPECT_EQ(grouped(ScoreFunction::sigmoid, 4),
+            (RouterShape{.score = ScoreFunction::sigmoid, .topk = 2, .groups = 4, .group_topk = 2, .group_best = 2}));
+  EXPECT_EQ(grouped(ScoreFunction::softmax, 4).group_best, 1);
+  EXPECT_EQ(grouped(ScoreFunction::sigmoid, 8).group_best, 1) << "a group of one has no second best";
+}
+
+TEST(ResolveMoe, LossesAreThoseThatCount) {
+  const MoeShape moe = moe_of([](RunConfig&, MoeConfig& m) {
+    m.router_load_balancing_type = {"seq_aux_loss", "aux_loss", "global_aux_loss"};
+    m.aux_loss_coeff = {1e-4, 0, 1e-2};
+    m.z_loss_coeff = 1e-3;
+  });
+  EXPECT_EQ(moe.losses,
+            (std::vector<BalanceLoss>{{LoadBalancing::seq_aux_loss, 1e-4}, {LoadBalancing::global_aux_loss, 1e-2}}));
+  EXPECT_EQ(moe.z_loss, 1e-3);
+  EXPECT_TRUE(moe_of([](RunConfig&, MoeConfig& m) { m.router_load_balancing_type = {"none"}; }).losses.empty());
+}
+
+TEST(ResolveMoe, OtherKeysArriveAsTheyAre) {
+  const MoeShape moe = moe_of([](RunConfig&, MoeConfig& m) {
+    m.router_score_function = ScoreFunction::sigmoid;
+    m.router_topk_scaling_factor = 2.5;
+    m.router_enable_expert_bias = true;
+    m.router_bias_update_rate = 0.25;
+    m.router_force_load_balancing = true;
+    m.token_dispatcher_type = TokenDispatcher::alltoall;
+    m.expert_capacity_factor = 1.5;
+    m.token_drop_policy = TokenDropPolicy::position;
+    m.shared_expert_intermediate_size = 64;
+    m.shared_expert_gate = m.shared_expert_overlap = true;
+  });
+  EXPECT_EQ(moe, (MoeShape{.experts = 8,
+                           .ffn = 192,
+                           .layers = Layers(6, true),
+                           .router = {.score = ScoreFunction::sigmoid,
+                                      .topk = 2,
+                                      .scale = 2.5f,
+                                      .force_balance = true,
+                                      .expert_bias = true,
+                                      .bias_rate = 0.25f},
+                           .dispatcher = TokenDispatcher::alltoall,
+                           .capacity_factor = 1.5,
+                           .drop = TokenDropPolicy::position,
+                           .shared_ffn = 64,
+                           .shared_gate = true,
+                           .shared_overlap = true}));
+  EXPECT_EQ(moe_of([](RunConfig&, MoeConfig& m) { m.expert_rank_capacity_factor = 2; }).rank_capacity_factor, 2);
+}
+
+TEST(ResolveMoe, BrokenRulesOfTheRouter) {
+  expect_broken("model.moe.router_topk=9", "more than num_experts, which is 8",
+                [](RunConfig&, MoeConfig& m) { m.router_topk = 9; });
+  expect_broken("model.moe.router_topk=1", "set router_pre_softmax=true",
+                [](RunConfig&, MoeConfig& m) { m.router_topk = 1; });
+  expect_broken("model.moe.router_topk=2", "must be below 2^31", [](RunConfig& c, MoeConfig&) {
+    c.train.micro_batch_size = 1 << 20;
+    c.train.seq_length = 1 << 10;
+  });
+  expect_broken("model.moe.router_pre_softmax=true", "needs router_score_function=softmax",
+                [](RunConfig&, MoeConfig& m) {
+                  m.router_score_function = ScoreFunction::sigmoid;
+                  m.router_pre_softmax = true;
+                });
+  expect_broken("model.moe.router_enable_expert_bias=true", "needs router_score_function=sigmoid",
+                [](RunConfig&, MoeConfig& m) { m.router_enable_expert_bias = true; });
+  const auto groups = [](std::int64_t count, std::int64_t chosen, std::int64_t topk) {
+    return [=](RunConfig&, MoeConfig& m) {
+      m.router_num_groups = count;
+      m.router_group_topk = chosen;
+      m.router_topk = topk;
+    };
+  };
+  expect_broken("model.moe.router_group_topk is not given", "go together", groups(4, 0, 2));
+  expect_broken("model.moe.router_num_groups is not given", "go together", groups(0, 1, 2));
+  expect_broken("model.moe.router_num_groups=3", "must divide num_experts, which is 8; nearest: 2 or 4",
+                groups(3, 1, 2));
+  expect_broken("model.moe.router_group_topk=5", "more than router_num_groups, which is 4", groups(4, 5, 2));
+  expect_broken("model.moe.router_group_topk=1", "have 2 experts, fewer than router_topk, which is 3", groups(4, 1, 3));
+}
+
+TEST(ResolveMoe, BrokenRulesOfLossesAndRooms) {
+  const auto losses = [](std::vector<std::string> types, std::vector<double> coefficients) {
+    return [=](RunConfig&, MoeConfig& m) {
+      m.router_load_balancing_type = types;
+      m.aux_loss_coeff = coefficients;
+    };
+  };
+  expect_broken("model.moe.aux_loss_coeff=[0.1, 0.2]", "has 2 values for the 1", losses({"aux_loss"}, {0.1, 0.2}));
+  expect_broken("model.moe.aux_loss_coeff=[-0.1]", "must be from 0", losses({"aux_loss"}, {-0.1}));
+  expect_broken("model.moe.router_load_balancing_type", "'sinkhorn' is not aux_loss, seq_aux_loss, global_aux_loss",
+                losses({"sinkhorn"}, {0}));
+  expect_broken("model.moe.router_load_balancing_type", "twice", losses({"aux_loss", "aux_loss"}, {1, 1}));
+  expect_broken("model.moe.router_load_balancing_type", "none stands alone", losses({"aux_loss", "none"}, {1, 0}));
+  expect_broken("model.moe.aux_loss_coeff=[1]", "which is none", losses({"none"}, {1}));
+  expect_broken("model.moe.token_drop_policy=position", "needs expert_capacity_factor",
+                [](RunConfig&, MoeConfig& m) { m.token_drop_policy = TokenDropPolicy::position; });
+  expect_broken("model.moe.expert_rank_capacity_factor=0.5", "at least 1",
+                [](RunConfig&, MoeConfig& m) { m.expert_rank_capacity_factor = 0.5; });
+  expect_broken("model.moe.expert_rank_capacity_factor=2", "give either this or", [](RunConfig&, MoeConfig& m) {
+    m.expert_rank_capacity_factor = 2;
+    m.expert_capacity_factor = 1;
+  });
+  expect_broken("model.moe.shared_expert_gate=true", "needs shared_expert_intermediate_size",
+                [](RunConfig&, MoeConfig& m) { m.shared_expert_gate = true; });
+  expect_broken("model.moe.shared_expert_overlap=true", "needs shared_expert_intermediate_size",
+                [](RunConfig&, MoeConfig& m) { m.shared_expert_overlap = true; });
+}
+
+TEST(ResolveMoe, BrokenRulesOfTheModel) {
+  expect_broken("model.moe.num_experts=8", "a llama has none; model.arch=mixtral or qwen3_moe have",
+                [](RunConfig& c, MoeConfig&) { c.model.arch = Arch::llama; });
+  expect_broken("model.moe.num_experts is not given", "a mixtral has experts",
+                [](RunConfig&, MoeConfig& m) { m = {}; });
+  expect_broken("model.moe.shared_expert_gate=true", "needs model.moe.num_experts", [](RunConfig& c, MoeConfig& m) {
+    c.model.arch = Arch::llama;
+    m = {.shared_expert_gate = true};
+  });
+  expect_broken("model.add_mlp_bias=true", "experts have no biases",
+                [](RunConfig& c, MoeConfig&) { c.model.add_mlp_bias = true; });
+  expect_broken("model.add_bias_linear=true", "experts have no biases",
+                [](RunConfig& c, MoeConfig&) { c.model.add_bias_linear = true; });
+  expect_broken("model.hidden_size", "more than can be counted", [](RunConfig& c, MoeConfig& m) {
+    m.num_experts = 1 << 16;
+    m.ffn_hidden_size = 1 << 24;
+    c.model.num_layers = 100'000;
+    c.model.hidden_size = c.model.num_attention_heads * (1 << 18);
+  });
+}
+
+TEST(ResolveMoe, AllMistakesAreToldAtOnce) {
+  const std::string message = mistakes([](RunConfig&, MoeConfig& m) {
+    m.router_topk = 9;
+    m.mlp_only_layers = {7};
+    m.shared_expert_gate = true;
+  });
+  for (const char* key : {"router_topk=9", "mlp_only_layers=[7]", "shared_expert_gate=true"})
+    EXPECT_TRUE(contains(message, key)) << message;
+}
+
+// --- over ranks
+
+TEST(ResolveMoe, ExpertsAreSplitOverRanks) {
+  const Change split = [](RunConfig& c, MoeConfig&) {
+    c.dist.tensor_model_parallel_size = 2;
+    c.dist.expert_model_parallel_size = 4;
+    c.dist.expert_tensor_parallel_size = 1;
+  };
+  const ParallelShape shape = resolve(changed(split), Purpose::train, nullptr, 8).parallel;
+  EXPECT_EQ(shape.mesh, (MeshSizes{.world = 8, .tp = 2, .ep = 4, .etp = 1}));
+  EXPECT_EQ(shape.dp, 4);
+  EXPECT_EQ(smallest_world(changed(split)), 4);
+  const Change wide = [](RunConfig& c, MoeConfig&) {
+    c.dist.tensor_model_parallel_size = 2;
+    c.dist.pipeline_model_parallel_size = 3;
+    c.dist.expert_model_parallel_size = 2;
+  };
+  EXPECT_EQ(smallest_world(changed(wide)), 12) << "experts are cut as the rest is";
+  expect_broken(
+      "dist.expert_model_parallel_size=3", "must divide model.moe.num_experts, which is 8; nearest: 2 or 4",
+      [](RunConfig& c, MoeConfig&) { c.dist.expert_model_parallel_size = 3; }, 3);
+  expect_broken(
+      "dist.expert_model_parallel_size=4", "must divide the number of ranks, which is 6",
+      [](RunConfig& c, MoeConfig&) { c.dist.expert_model_parallel_size = 4; }, 6);
+  expect_broken(
+      "dist.expert_tensor_parallel_size=5", "must divide the width of an expert, which is 192; nearest: 4 or 6",
+      [](RunConfig& c, MoeConfig&) { c.dist.expert_tensor_parallel_size = 5; }, 5);
+  expect_broken(
+      "dist.expert_tensor_parallel_size=0",
+      "tensor_model_parallel_size, which is 2, must divide the width of an expert, which is 5",
+      [](RunConfig& c, MoeConfig& m) {
+        c.dist.tensor_model_parallel_size = 2;
+        m.ffn_hidden_size = 5;
+      },
+      2);
+  expect_broken(
+      "model.moe.shared_expert_intermediate_size=7", "multiple of dist.tensor_model_parallel_size",
+      [](RunConfig& c, MoeConfig& m) {
+        c.dist.tensor_model_parallel_size = 2;
+        m.shared_expert_intermediate_size = 7;
+      },
+      2);
+  for (const Change& dense : {Change([](RunConfig&c, MoeConfig&) { c.dist.expert_model_parallel_size = 2; }),
+                              Change([](RunConfig&c, MoeConfig&) { c.dist.expert_tensor_parallel_size = 2; })})
+    expect_broken(
+        "dist.expert_", "needs model.moe.num_experts",
+        [&](RunConfig& c, MoeConfig& m) {
+          c.model.arch = Arch::llama;
+          m = {};
+          dense(c, m);
+        },
+        2);
+}
+
+TEST(ResolveMoe, AWidthThatNoLayerHasNeedNotBeSplit) {
+  const Change odd = [](RunConfig& c, MoeConfig& m) {
+    c.dist.tensor_model_parallel_size = 2;
+    c.model.ffn_hidden_size = 191;
+    m.ffn_hidden_size = 64;
+  };
+  EXPECT_NO_THROW(resolve(changed(odd), Purpose::train, nullptr, 2));
+  expect_broken(
+      "dist.tensor_model_parallel_size=2", "divide model.ffn_hidden_size, which is 191",
+      [&](RunConfig& c, MoeConfig& m) {
+        odd(c, m);
+        m.first_k_dense = 1;
+      },
+      2);
+}
+
+// --- as text
+
+TEST(ResolveMoe, KeysAreReadAndTold) {
+  const TempFolder folder;
+  const auto file = folder.write("run.yaml",
+                                 "model: {arch: qwen3_moe, num_layers: 2, hidden_size: 64, num_attention_heads: 4, "
+                                 "ffn_hidden_size: 96, moe: {num_experts: 16, aux_loss_coeff: 0.5}}\n"
+                                 "train: {train_iters: 1, seq_length: 8}\noptimizer: {lr: 1e-3}\n");
+  const LoadedConfig loaded = load_config(file.string(), std::vector<std::string>{"model.moe.mlp_only_layers=[1]"});
+  EXPECT_EQ(loaded.config.model.moe.aux_loss_coeff, std::vector<double>{0.5}) << "one number is a list of one";
+  EXPECT_EQ(loaded.config.model.moe.router_topk, 8);
+  EXPECT_EQ(loaded.origins.at("model.moe.router_topk"), "default of model.arch=qwen3_moe");
+  const tera::Setup setup = resolve(loaded.config);
+  const std::string yaml = resolved_yaml(setup);
+  EXPECT_TRUE(contains(yaml, "    ffn_hidden_size: 0")) << yaml;
+  EXPECT_TRUE(contains(yaml, "# 96")) << "what it becomes";
+  EXPECT_EQ(resolve(load_config_text(yaml, "text").config), setup) << "and it reads back as it was";
+  const auto wrong = [&](const std::string& value) {
+    return message_of<UserError>(
+        [&] { load_config(file.string(), std::vector<std::string>{"model.moe.aux_loss_coeff=" + value}); });
+  };
+  EXPECT_TRUE(contains(wrong("[0.1, many]"), "'many' is not a number"));
+  EXPECT_TRUE(contains(wrong("much"), "'much' is not a number"));
+  EXPECT_TRUE(contains(wrong("{a: 1}"), "a map is not a number or a list of numbers"));
+}
+
+// Until there is a block for it.
+TEST(ResolveMoe, AModelWithExpertsIsNotBuiltYet) {
+  EXPECT_TRUE(contains(message_of<UserError>([] { make_spec(resolve(small()).model, 0); }),
+                       "mixture-of-experts models cannot be trained yet"));
+}
+
+}  // namespace
+}  // namespace tera::test
