@@ -51,8 +51,12 @@ class Builder {
 
   std::unique_ptr<Block> layer(std::int64_t index) {
     const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
-    return make_layer(std::make_unique<Attention>(params_, spec.mixer, tp_),
-                      std::make_unique<Mlp>(params_, spec.ffn, tp_));
+    return make_layer(std::make_unique<Attention>(params_, spec.mixer, tp_), ffn(spec));
+  }
+
+  std::unique_ptr<Block> ffn(const LayerSpec& spec) {
+    if (const auto* moe = std::get_if<MoeSpec>(&spec.ffn)) return std::make_unique<Moe>(params_, *moe, tp_);
+    return std::make_unique<Mlp>(params_, std::get<MlpSpec>(spec.ffn), tp_);
   }
 
   // Layers that are recomputed, in units; then the others.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <variant>
 #include <vector>
 
 #include "tera/config/setup.h"
@@ -11,12 +12,13 @@
 #include "tera/nn/embedding.h"
 #include "tera/nn/head.h"
 #include "tera/nn/mlp.h"
+#include "tera/nn/moe.h"
 
 namespace tera {
 
 struct LayerSpec {
   AttentionSpec mixer;
-  MlpSpec ffn;
+  std::variant<MlpSpec, MoeSpec> ffn;
 };
 
 // Layers whose forward is played again in B.

@@ -24,6 +24,7 @@ struct MicroBatch {
   std::int64_t batch = 1;
   Tensor token_loss;         // f32 [T], written by the head
   Tensor loss_scale;         // f32 [1]: what a token's loss counts in the gradient
+  Tensor aux_scale;          // f32 [1]: and what an auxiliary loss of the microbatch does; only some models need it
   Tensor logits;             // f32 [rows,V], optional: the head writes the logits of the last rows there
   bool training = true;      // dropout and gradients
   KvCache* cache = nullptr;  // generation only

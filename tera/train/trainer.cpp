@@ -141,7 +141,8 @@ void Trainer::load_batch(std::int64_t microbatches) {
   for (std::int64_t i = 0; i < microbatches; ++i) {
     const Prefetch::Loaded& batch = train_batches_->next();
     if (i == 0) counted_ = batch.all_targets;
-    step_.load(i, batch.rows, inverse(global ? counted_ : batch.own_targets * microbatches * setup_.parallel.dp));
+    const std::int64_t all = microbatches * setup_.parallel.dp;
+    step_.load(i, batch.rows, inverse(global ? counted_ : batch.own_targets * all), inverse(all));
   }
 }
 

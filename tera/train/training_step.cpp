@@ -88,7 +88,7 @@ DataParallel TrainingStep::make_data_parallel(Ops& ops) {
 
 void TrainingStep::bind_inputs(Arena& arena) {
   const Shape rows = shape(setup_.batch.micro_batch * setup_.batch.seq_length);
-  const Shape microbatches = shape(setup_.batch.num_microbatches);
+  const Shape microbatches = shape((setup_.model.moe ? 2 : 1) * setup_.batch.num_microbatches);
   loss_weights_ = loss_scales_ = arena.take(microbatches, DType::f32, "loss weights");
   if (scaler_) loss_scales_ = arena.take(microbatches, DType::f32, "scaled loss weights");
   inputs_.clear();
@@ -111,6 +111,12 @@ void TrainingStep::bind_inputs(Arena& arena) {
   if (ranks > 1) agreement_ = arena.take(shape(ranks), DType::i64, "what ranks compare");
 }
 
+// What the auxiliary losses of a microbatch count; none where the model has none.
+Tensor TrainingStep::aux_row(const Tensor& weights, std::int64_t index) const {
+  const std::int64_t row = setup_.batch.num_microbatches + index;
+  return weights.dim(0) > row ? weights.rows(row, row + 1) : Tensor{};
+}
+
 MicroBatch TrainingStep::microbatch(std::int64_t index, bool training) const {
   const Inputs& inputs = inputs_.at(static_cast<std::size_t>(index));
   return {.tokens = inputs.tokens,
@@ -121,6 +127,7 @@ MicroBatch TrainingStep::microbatch(std::int64_t index, bool training) const {
           .batch = setup_.batch.micro_batch,
           .token_loss = inputs.token_loss,
           .loss_scale = loss_scales_.rows(index, index + 1),
+          .aux_scale = aux_row(loss_scales_, index),
           .training = training};
 }
 
@@ -246,7 +253,7 @@ void TrainingStep::agree_on_traffic() {
             planned_traffic_[i].hash);
 }
 
-void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale) {
+void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale, float aux_scale) {
   const auto i = static_cast<std::size_t>(index);
   const Inputs& inputs = inputs_.at(i);
   ops_->from_host(std::as_bytes(host.tokens), inputs.tokens);
@@ -254,6 +261,7 @@ void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale)
   ops_->from_host(std::as_bytes(host.positions), inputs.positions);
   ops_->from_host(std::as_bytes(host.row_ids), inputs.rows);
   ops_->from_host(std::as_bytes(std::span(&scale, 1)), loss_weights_.rows(index, index + 1));
+  if (const Tensor aux = aux_row(loss_weights_, index)) ops_->from_host(std::as_bytes(std::span(&aux_scale, 1)), aux);
   require(static_cast<bool>(inputs.offsets) == !host.offsets.empty(), "a microbatch of {} offsets of documents",
           host.offsets.size());
   if (!inputs.offsets) return;

@@ -41,8 +41,9 @@ class TrainingStep {
   void bind(Backend& backend, Comm& world);
   void bind(Backend& backend);  // a world of one
 
-  // Copies a microbatch to the device. scale: what a token's loss counts in the gradient.
-  void load(std::int64_t microbatch, const BatchSpans& host, float scale);
+  // Copies a microbatch to the device. scale: what a token's loss counts in the gradient; aux_scale: and what the
+  // microbatch's auxiliary losses do, where the model has any.
+  void load(std::int64_t microbatch, const BatchSpans& host, float scale, float aux_scale = 0);
   // Gradients of all loaded microbatches accumulate, and are summed over the ranks. While the batch size grows, only
   // the first of them are played.
   void forward_backward();
@@ -113,6 +114,7 @@ class TrainingStep {
     Tensor offsets;  // i32 [T+1]: room for those of packed documents, where there are such
   };
   void bind_inputs(Arena& arena);
+  Tensor aux_row(const Tensor& weights, std::int64_t index) const;
   MicroBatch microbatch(std::int64_t index, bool training) const;
   DataParallel make_data_parallel(Ops& ops);
   void play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, std::int64_t microbatches);
@@ -140,7 +142,7 @@ class TrainingStep {
 
   std::vector<Inputs> inputs_;
   std::vector<MicroBatch> batch_, evaluation_batch_;
-  Tensor loss_weights_;          // f32 [microbatches]: what a token's loss counts
+  Tensor loss_weights_;          // f32 [microbatches]: what a token's loss counts; then, for some models, aux losses
   Tensor loss_scales_;           // the same with the loss scale; without one, the same tensor
   Tensor loss_sum_;              // f64 [3]: losses, and the votes as in Result
   Tensor agreement_;             // i64 [ranks]

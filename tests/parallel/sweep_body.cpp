@@ -63,7 +63,8 @@ class Feeder {
     const std::int64_t counted = loader_.counted_targets(consumed, samples);
     for (std::int64_t i = 0; i < microbatches_; ++i) {
       const BatchCounts counts = loader_.fill(consumed, i, host_.spans());
-      step_.load(i, host_.filled(counts), overflow && i == 0 ? 1e30f : 1.0f / static_cast<float>(counted));
+      step_.load(i, host_.filled(counts), overflow && i == 0 ? 1e30f : 1.0f / static_cast<float>(counted),
+                 1.0f / static_cast<float>(microbatches_ * setup_.parallel.dp));
     }
     return counted;
   }

@@ -91,7 +91,8 @@ void BlockHarness::bind_inputs(Arena& arena) {
                  .rows = arena.take(shape(rows), DType::i64, "rows"),
                  .batch = setup_.batch,
                  .token_loss = arena.take(shape(rows), DType::f32, "token_loss"),
-                 .loss_scale = arena.take(shape(1), DType::f32, "loss_scale")};
+                 .loss_scale = arena.take(shape(1), DType::f32, "loss_scale"),
+                 .aux_scale = arena.take(shape(1), DType::f32, "aux_scale")};
     if (!setup_.offsets.empty())
       flight.mb.offsets = arena.take(shape(static_cast<std::int64_t>(setup_.offsets.size())), DType::i32, "offsets");
   }
@@ -117,6 +118,7 @@ void BlockHarness::fill_inputs() {
     upload(ops_, positions, flight.mb.positions);
     upload(ops_, ids, flight.mb.rows);
     upload(ops_, std::vector{0.125f}, flight.mb.loss_scale);
+    upload(ops_, std::vector{0.25f}, flight.mb.aux_scale);
     if (flight.mb.offsets) upload(ops_, setup_.offsets, flight.mb.offsets);
   }
 }

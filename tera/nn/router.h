@@ -1,0 +1,62 @@
+#pragma once
+// Which experts a row goes to, and how much each counts. A leaf: the gate's weight [E,H] and calls with explicit
+// tensors. The gate's product is summed and kept in fp32.
+//
+// Rows are this rank's own: with sequence parallelism each rank routes its share of them, and what concerns all rows
+// of the microbatch (how many chose an expert) is summed over the ranks.
+
+#include "tera/nn/params.h"
+#include "tera/nn/run.h"
+#include "tera/nn/tensor_parallel.h"
+#include "tera/ops/route.h"
+
+namespace tera {
+
+struct RouterSpec {
+  std::string name;  // files hold name.weight
+  std::int64_t hidden = 0, experts = 0;
+  RouterRule rule;
+  float init_std = 0;
+  // What the losses that keep the load even count beside the loss of the model; 0: none.
+  double balance = 0;           // over the rows of a microbatch
+  double sequence_balance = 0;  // over those of each sequence, the mean of them
+  double z = 0;                 // mean square of the log-sum-exp of a row's logits
+  bool balances() const { return balance > 0 || sequence_balance > 0; }
+};
+
+// What route() leaves for back(); t rows of this rank, p sequences in the microbatch.
+struct Routes {
+  Tensor logits;              // f32 [t,E]
+  Tensor experts;             // i32 [t,K]
+  Tensor weights;             // f32 [t,K]
+  Tensor counts, score_sums;  // i32, f32 [p,E], of the whole microbatch; none without a loss that needs them
+};
+
+class Router {
+ public:
+  Router(ParamStore& params, const RouterSpec& spec, const TensorParallel& tp = {});
+
+  std::int64_t topk() const { return spec_.rule.topk; }
+  std::int64_t experts() const { return spec_.experts; }
+
+  Routes take(Run& run, std::int64_t rows) const;  // from the stash, until B
+  void route(Run& run, const Tensor& normed, const Routes& routes) const;
+
+  // The gradient of the logits, in the dtype of the rows, kept until W. dweights f32 [t,K].
+  Tensor back(Run& run, const Routes& routes, const Tensor& dweights, DType dtype) const;
+  void add_input_gradient(Run& run, const Tensor& dlogits, const Tensor& dnormed) const;  // to dnormed [t,H]
+  void backward_weight(Run& run, const Tensor& dlogits, const Tensor& normed) const;
+
+ private:
+  struct Parts {  // of the rows of a microbatch
+    std::int64_t number = 1, rows = 0, first_row = 0;
+  };
+  Parts parts(const Run& run, std::int64_t rows) const;
+  Tensor loads(Run& run, const Routes& routes, const Tensor& loss) const;
+
+  RouterSpec spec_;
+  TensorParallel tp_;
+  Param* weight_;  // [E,H]
+};
+
+}  // namespace tera
