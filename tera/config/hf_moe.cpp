@@ -1,6 +1,6 @@
 #include "tera/config/hf_moe.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <string>

@@ -20,7 +20,14 @@ class SpecMaker {
                    .head = head(),
                    .tied = model_.tied_embeddings,
                    .recompute = recompute()};
-    for (std::int64_t i = 0; i < model_.num_layers; ++i) spec.layers.push_back({.mixer = attention(i), .ffn = mlp(i)});
+    for (std::int64_t i = 0; i < model_.num_layers; ++i) {
+      LayerSpec layer{.mixer = attention(i), .ffn = {}};
+      if (model_.has_experts(i))
+        layer.ffn = moe(i);
+      else
+        layer.ffn = mlp(i);
+      spec.layers.push_back(std::move(layer));
+    }
     return spec;
   }
 
@@ -155,10 +162,75 @@ class SpecMaker {
         .recompute_activation = model_.recompute.activation};
   }
 
+  RouterSpec router(std::int64_t i) const {
+    const RouterShape& shape = model_.moe->router;
+    RouterSpec spec{.name = in_layer(i, names_.experts->router),
+                    .hidden = model_.hidden,
+                    .experts = model_.moe->experts,
+                    .rule = {.score = shape.score,
+                             .topk = shape.topk,
+                             .renormalize = shape.renormalize,
+                             .scale = shape.scale,
+                             .groups = shape.groups,
+                             .group_topk = shape.group_topk,
+                             .group_best = shape.group_best,
+                             .force_balance = shape.force_balance},
+                    .init_std = model_.init_std,
+                    .z = model_.moe->z_loss};
+    for (const BalanceLoss& loss : model_.moe->losses)
+      (loss.kind == LoadBalancing::seq_aux_loss ? spec.sequence_balance : spec.balance) = loss.coefficient;
+    return spec;
+  }
+
+  SharedExpertSpec shared_expert(std::int64_t i) const {
+    const std::string at = names_.experts->shared + ".";
+    const std::int64_t ffn = model_.moe->shared_ffn;
+    LinearSpec up = linear(i, at + "gate_up_proj", model_.hidden, 2 * ffn, model_.init_std, Split::out);
+    up.out = {{.name = in_layer(i, at + "gate_proj"), .rows = ffn}, {.name = in_layer(i, at + "up_proj"), .rows = ffn}};
+    return {.up = std::move(up),
+            .down = linear(i, at + "down_proj", ffn, model_.hidden, output_std(), Split::in)};
+  }
+
+  MoeSpec moe(std::int64_t i) const {
+    const ExpertNames& names = *names_.experts;
+    MoeSpec spec{.name = in_layer(i, "mlp"),
+                 .norm = norm(in_layer(i, names_.mlp_norm), model_.hidden),
+                 .router = router(i),
+                 .experts = {.name = in_layer(i, "mlp.experts"),
+                             .prefix = in_layer(i, names.expert),
+                             .up = {"." + names.gate, "." + names.up},
+                             .down = "." + names.down,
+                             .experts = model_.moe->experts,
+                             .hidden = model_.hidden,
+                             .ffn = model_.moe->ffn,
+                             .up_std = model_.init_std,
+                             .down_std = output_std()},
+                 .shared = {},
+                 .activation = model_.activation,
+                 .hidden_dropout = model_.hidden_dropout,
+                 .seed = seed_,
+                 .recompute_norm = model_.recompute.layernorm,
+                 .recompute_activation = model_.recompute.activation};
+    if (model_.moe->shared_ffn > 0) spec.shared = shared_expert(i);
+    return spec;
+  }
+
   const ModelShape& model_;
   FamilyNames names_;
   std::uint64_t seed_;
 };
+
+// What has keys, and cannot be computed yet.
+void refuse_what_experts_lack(const MoeShape& moe) {
+  const auto refuse = [](bool wanted, const char* key) {
+    require_user(!wanted, "{}: this is not there yet for models with experts", key);
+  };
+  refuse(moe.router.expert_bias, "model.moe.router_enable_expert_bias");
+  refuse(moe.capacity_factor > 0, "model.moe.expert_capacity_factor");
+  refuse(moe.shared_gate, "model.moe.shared_expert_gate");
+  for (const BalanceLoss& loss : moe.losses)
+    refuse(loss.kind == LoadBalancing::global_aux_loss, "model.moe.router_load_balancing_type=global_aux_loss");
+}
 
 }  // namespace
 
@@ -176,8 +248,7 @@ FamilyNames family_names(Arch arch) {
 }
 
 ModelSpec make_spec(const ModelShape& model, std::uint64_t seed) {
-  if (model.moe)
-    fail_user("model.moe.num_experts={}: mixture-of-experts models cannot be trained yet", model.moe->experts);
+  if (model.moe) refuse_what_experts_lack(*model.moe);
   return SpecMaker(model, seed).make();
 }
 

@@ -24,7 +24,8 @@ Param& add_up(ParamStore& params, const ExpertsSpec& spec, const TensorParallel&
   return params.add({.name = spec.name + ".up.weight",
                      .shape = shape(row, spec.hidden),
                      .parts = std::move(parts),
-                     .init = {.kind = Init::Kind::normal, .std = spec.up_std}});
+                     .init = {.kind = Init::Kind::normal, .std = spec.up_std},
+                     .expert = true});
 }
 
 Param& add_down(ParamStore& params, const ExpertsSpec& spec, const TensorParallel& tp) {
@@ -38,7 +39,8 @@ Param& add_down(ParamStore& params, const ExpertsSpec& spec, const TensorParalle
   return params.add({.name = spec.name + ".down.weight",
                      .shape = shape(spec.experts * spec.hidden, spec.ffn / tp.size()),
                      .parts = std::move(parts),
-                     .init = {.kind = Init::Kind::normal, .std = spec.down_std}});
+                     .init = {.kind = Init::Kind::normal, .std = spec.down_std},
+                     .expert = true});
 }
 
 }  // namespace

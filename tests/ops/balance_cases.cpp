@@ -1,6 +1,6 @@
 // What keeps experts evenly used: the balance loss and the bias.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

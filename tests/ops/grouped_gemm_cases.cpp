@@ -1,6 +1,6 @@
 // Products of experts against loops in double: groups of every kind of size, and rows behind all of them that are NaN.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct GroupedCase {
   std::int64_t rows() const { return used() + behind; }
   std::string name(const char* op) const {
     return fmt::format("{} [{},{}]x{} {}->{} trans_b {} groups {}", op, rows(), width, n, name_of(in), name_of(out),
-                       trans_b, fmt::join(sizes, " "));
+                       trans_b, joined(sizes, " "));
   }
   Values offsets() const {
     Values out_values{0};

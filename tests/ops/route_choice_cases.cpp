@@ -1,7 +1,7 @@
 // Single rows of a router, written by hand: equal scores, saturated ones, broken ones; and what route and route_back
 // refuse.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -94,7 +94,7 @@ TEST(RouteOp, BrokenLogitsGiveValidExpertsAndNan) {
                                                  {infinity, nan, -infinity, 0, nan, 3},
                                                  {3, 2, -infinity, 0, -infinity, -nan}}) {
           SCOPED_TRACE(
-              fmt::format("{} of {} bias {} groups {}", name_of(score), fmt::join(logits, ","), biased, group_topk));
+              fmt::format("{} of {} bias {} groups {}", name_of(score), joined(logits, ","), biased, group_topk));
           const RouterRule rule{.score = score, .topk = 3, .groups = 3, .group_topk = group_topk};
           const Routed routed = route_row(logits, rule, biased ? std::vector<float>(6, 0.5f) : std::vector<float>{});
           EXPECT_EQ(std::set(routed.experts.begin(), routed.experts.end()).size(), 3u);

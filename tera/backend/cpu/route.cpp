@@ -113,7 +113,7 @@ void CpuOps::do_route_back(const RouteBackArgs& args) {
                            .loads = args.loads ? args.loads.as<float>() : nullptr,
                            .part_rows = args.part_rows,
                            .first_row = args.first_row,
-                           .z_scale = args.z_scale ? *args.z_scale.as<float>() : 0.0f,
+                           .z_scale = args.z_scale ? *args.z_scale.as<float>() * args.z_coefficient : 0.0f,
                            .dlogits = args.dlogits.as<float>(),
                            .rule = rule_of(args.rule, experts)};
   const auto kernel = kernels(isa_).back;

@@ -69,6 +69,7 @@ void CudaOps::do_route_back(const RouteBackArgs& args) {
                                     .dweights = args.dweights.as<float>(),
                                     .loads = optional<float>(args.loads),
                                     .z_scale = optional<float>(args.z_scale),
+                                    .z_coefficient = args.z_coefficient,
                                     .dlogits = args.dlogits.as<float>(),
                                     .parts = parts_of(args.parts()),
                                     .rule = rule_of(args.rule, args.logits.dim(1))},

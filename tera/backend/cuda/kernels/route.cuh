@@ -47,6 +47,7 @@ struct RouteBack {
   const float* dweights;        // [T,K]
   const float* loads;           // [P,E] or null
   const float* z_scale;         // [1] or null
+  float z_coefficient;
   float* dlogits;               // [T,E]
   RouteParts parts;
   RouteRule rule;

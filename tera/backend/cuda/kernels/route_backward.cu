@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(route_warps* warp_size) route_back(RouteBack a
     chosen.dweight = args.dweights[row * rule.topk + lane];
   }
   broken = __any_sync(all_lanes, broken);
-  const float z_scale = args.z_scale ? *args.z_scale : 0.0f;
+  const float z_scale = args.z_scale ? *args.z_scale * args.z_coefficient : 0.0f;
   float x[S], gradient[S] = {};
   load_experts(logits, rule.experts, minus_infinity(), x);
   if (args.loads) {
