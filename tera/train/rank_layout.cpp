@@ -27,6 +27,14 @@ FlatRules flat_rules(const ParallelShape& parallel, const Groups& groups, const 
           .whole_model = groups.pp.size() == 1 && groups.ep.size() == 1};
 }
 
+// Where each rank has other experts than its neighbours, rows have to travel.
+void refuse_cut_experts(const MeshSizes& mesh) {
+  require_user(mesh.ep == 1 && (mesh.etp == 0 || mesh.etp == mesh.tp),
+               "dist.expert_model_parallel_size={} and dist.expert_tensor_parallel_size={}: experts that are cut otherwise "
+               "than the other weights are not there yet; 1 and 0 are",
+               mesh.ep, mesh.etp);
+}
+
 }  // namespace
 
 StageLayout stage_layout(const Setup& setup) {
@@ -98,6 +106,7 @@ RankLayout::RankLayout(const Setup& setup, int rank, StageSchedules schedules)
       smaller(std::move(schedules.smaller)),
       replicas{replica_in(groups.dp_cp), replica_in(groups.edp)},
       flat(flat_rules(setup.parallel, groups, replicas)) {
+  if (setup.model.moe) refuse_cut_experts(setup.parallel.mesh);
   const StageLayout stages = stage_layout(setup);
   const int pp = groups.pp.rank();
   for (int chunk = 0; chunk < stages.placement.chunks; ++chunk) {

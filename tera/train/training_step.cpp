@@ -388,9 +388,13 @@ double model_flops_per_token(const ModelShape& model, std::int64_t seq_length) {
              kv = static_cast<double>(model.kv_heads * model.head_dim);
   const auto hidden = static_cast<double>(model.hidden), ffn = static_cast<double>(model.ffn);
   const auto layers = static_cast<double>(model.num_layers);
-  const double mlp = hidden * ffn * (is_gated(model.activation) ? 3 : 2);
-  const double per_layer = hidden * (heads + 2 * kv) + heads * hidden + mlp;
-  const double matmul = layers * per_layer + hidden * static_cast<double>(model.vocab);
+  const double products = is_gated(model.activation) ? 3 : 2;
+  double matmul = layers * (hidden * (heads + 2 * kv) + heads * hidden) + hidden * static_cast<double>(model.vocab);
+  for (std::int64_t i = 0; i < model.num_layers; ++i) {  // of experts, what a token passes; its choice is not counted
+    const double width =
+        model.has_experts(i) ? static_cast<double>(model.moe->router.topk * model.moe->ffn + model.moe->shared_ffn) : ffn;
+    matmul += products * hidden * width;
+  }
   return 6 * matmul + 6 * layers * static_cast<double>(seq_length) * heads;
 }
 

@@ -48,6 +48,7 @@ void sweep(const std::string& config, std::size_t first, std::size_t stride) {
 
 TEST(Sweep, Llama) { sweep("sweep_llama", 0, 2); }
 TEST(Sweep, Gpt) { sweep("sweep_gpt", 1, 2); }
+TEST(Sweep, Moe) { sweep("sweep_moe", 1, 4); }
 
 // What changes when things happen, and what is kept, changes no bit.
 TEST(Sweep, ScheduleOverlapAndRecomputeChangeNoBit) {
