@@ -2,11 +2,26 @@
 
 #include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
+#include "tera/backend/cuda/kernels/hopper_grouped_gemm.cuh"
 #include "tera/backend/cuda/kernels/plain_grouped_gemm.cuh"
 
 namespace tera::cuda {
 
 void CudaOps::do_grouped_gemm(const GroupedGemmArgs& args) {
+  using kernels::GroupedForm;
+  const kernels::HopperGroupedGemm fast{.form = args.trans_b ? GroupedForm::transposed : GroupedForm::plain,
+                                        .a = args.a.data,
+                                        .b = args.b.data,
+                                        .out = args.out.data,
+                                        .offsets = args.offsets.as<std::int32_t>(),
+                                        .rows = args.a.dim(0),
+                                        .groups = args.groups(),
+                                        .n = args.n(),
+                                        .k = args.k(),
+                                        .in_type = scalar_of(args.a.dtype),
+                                        .out_type = scalar_of(args.out.dtype)};
+  if (kernels::hopper_grouped_gemm_takes(fast))
+    return check(kernels::launch_hopper_grouped_gemm(fast, stream_), "grouped_gemm on Hopper");
   const kernels::PlainGroupedGemm plain{.a = args.a.data,
                                         .b = args.b.data,
                                         .out = args.out.data,
@@ -22,6 +37,19 @@ void CudaOps::do_grouped_gemm(const GroupedGemmArgs& args) {
 }
 
 void CudaOps::do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) {
+  const kernels::HopperGroupedGemm fast{.form = kernels::GroupedForm::weights,
+                                        .a = args.a.data,
+                                        .b = args.b.data,
+                                        .out = args.out.data,
+                                        .offsets = args.offsets.as<std::int32_t>(),
+                                        .rows = args.a.dim(0),
+                                        .groups = args.groups(),
+                                        .n = args.n(),
+                                        .m = args.m(),
+                                        .in_type = scalar_of(args.a.dtype),
+                                        .out_type = kernels::Scalar::f32};
+  if (kernels::hopper_grouped_gemm_takes(fast))
+    return check(kernels::launch_hopper_grouped_gemm(fast, stream_), "grouped_weight_gradient on Hopper");
   const kernels::PlainGroupedWeightGradient plain{.a = args.a.data,
                                                   .b = args.b.data,
                                                   .out = args.out.as<float>(),

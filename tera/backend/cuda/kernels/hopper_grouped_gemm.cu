@@ -14,16 +14,21 @@ using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*
                             const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
                             CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
+#if CUDART_VERSION >= 12050
+cudaError_t find_in_driver(const char* name, void** function, cudaDriverEntryPointQueryResult* found) {
+  return cudaGetDriverEntryPointByVersion(name, function, 12000, cudaEnableDefault, found);
+}
+#else
+cudaError_t find_in_driver(const char* name, void** function, cudaDriverEntryPointQueryResult* found) {
+  return cudaGetDriverEntryPoint(name, function, cudaEnableDefault, found);
+}
+#endif
+
 // The driver's function that describes tensors to the copy engine; null: it has none.
 Encode find_encode() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
-#if CUDART_VERSION >= 12050
-  const cudaError_t status =
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
-#else
-  const cudaError_t status = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
-#endif
+  const cudaError_t status = find_in_driver("cuTensorMapEncodeTiled", &function, &found);
   if (status == cudaSuccess && found == cudaDriverEntryPointSuccess) return reinterpret_cast<Encode>(function);
   cudaGetLastError();
   return nullptr;
