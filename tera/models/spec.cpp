@@ -187,8 +187,7 @@ class SpecMaker {
     const std::int64_t ffn = model_.moe->shared_ffn;
     LinearSpec up = linear(i, at + "gate_up_proj", model_.hidden, 2 * ffn, model_.init_std, Split::out);
     up.out = {{.name = in_layer(i, at + "gate_proj"), .rows = ffn}, {.name = in_layer(i, at + "up_proj"), .rows = ffn}};
-    return {.up = std::move(up),
-            .down = linear(i, at + "down_proj", ffn, model_.hidden, output_std(), Split::in)};
+    return {.up = std::move(up), .down = linear(i, at + "down_proj", ffn, model_.hidden, output_std(), Split::in)};
   }
 
   MoeSpec moe(std::int64_t i) const {

@@ -15,9 +15,8 @@ Param& add_up(ParamStore& params, const ExpertsSpec& spec, const TensorParallel&
   std::int64_t row = 0;
   for (std::int64_t expert = 0; expert < spec.experts; ++expert)
     for (const std::string& suffix : spec.up) {
-      const Part whole{.name = name_in_files(spec, expert, suffix),
-                       .global = shape(spec.ffn, spec.hidden),
-                       .local_row = row};
+      const Part whole{
+          .name = name_in_files(spec, expert, suffix), .global = shape(spec.ffn, spec.hidden), .local_row = row};
       parts.push_back(tp.piece(whole, 0));
       row += spec.ffn / tp.size();
     }
@@ -114,12 +113,11 @@ Tensor Moe::permuted(Run& run, const MoeSaved& s, const Tensor& all, std::string
 }
 
 void Moe::activate(Run& run, const MoeSaved& s) const {
-  run.ops.activation(
-      {.kind = spec_.activation, .x = s.up, .y = s.act, .weights = s.weights, .sources = s.sources});
+  run.ops.activation({.kind = spec_.activation, .x = s.up, .y = s.act, .weights = s.weights, .sources = s.sources});
 }
 
-// y = residual + what the experts make of each row. The residual enters the sum over ranks once, with the first; that of
-// cut rows is added after it.
+// y = residual + what the experts make of each row. The residual enters the sum over ranks once, with the first; that
+// of cut rows is added after it.
 void Moe::sum_experts(Run& run, const MoeSaved& s, const Tensor& y, const Tensor& residual) const {
   ScratchScope scope(run.scratch);
   const Tensor out = run.scratch.take(shape(s.sources.dim(0), y.dim(1)), y.dtype, "moe.out");
@@ -178,17 +176,14 @@ void Moe::b(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tens
 Tensor Moe::experts_back(Run& run, MoeSaved& s, const Tensor& dout, const Tensor& dnormed) const {
   s.dup = run.stash.take(Life::b_to_w, s.up.shape, s.up.dtype, "moe.dup");
   const Tensor all = run.scratch.take(s.weights.shape, DType::f32, "moe.all_dweights");
-  const Tensor own =
-      tp_.cuts_rows() ? run.scratch.take(s.routes.weights.shape, DType::f32, "moe.dweights") : all;
+  const Tensor own = tp_.cuts_rows() ? run.scratch.take(s.routes.weights.shape, DType::f32, "moe.dweights") : all;
   run.ops.fill({.out = all, .value = 0});  // what no expert took has no row to make it
   ScratchScope scope(run.scratch);
   const Tensor dact = run.scratch.take(s.act.shape, s.up.dtype, "moe.dact");
   {
     ScratchScope inner(run.scratch);
-    run.ops.grouped_gemm({.a = permuted(run, s, dout, "moe.dout_rows"),
-                          .b = groups(down_->value),
-                          .out = dact,
-                          .offsets = s.offsets});
+    run.ops.grouped_gemm(
+        {.a = permuted(run, s, dout, "moe.dout_rows"), .b = groups(down_->value), .out = dact, .offsets = s.offsets});
   }
   run.ops.activation_back({.kind = spec_.activation,
                            .dy = dact,
@@ -231,8 +226,7 @@ void Moe::w(Run& run, MoeSaved& s, const Tensor& dy) {
   };
   if (down_->grad) {
     ScratchScope scope(run.scratch);
-    run.ops.grouped_weight_gradient(
-        {.a = rows_of(dout), .b = s.act, .out = groups(down_->grad), .offsets = s.offsets});
+    run.ops.grouped_weight_gradient({.a = rows_of(dout), .b = s.act, .out = groups(down_->grad), .offsets = s.offsets});
   }
   if (up_->grad) {
     ScratchScope scope(run.scratch);

@@ -52,17 +52,17 @@ struct MoeSpec {
 // t rows of this rank, T of the microbatch, R = T K.
 struct MoeSaved final : Saved {
   NormStats stats;
-  Tensor normed;   // [t,H]
-  Routes routes;   // of own rows
-  Tensor weights;  // f32 [T,K]: of all rows
-  Tensor offsets;  // i32 [E+1]
-  Tensor sources;  // i32 [R]
-  Tensor places;   // i32 [T,K]
-  Tensor up;       // [R,2F] gated, else [R,F]
-  Tensor act;      // [R,F]
-  Tensor dup;      // like up
-  Tensor dlogits;  // [t,E]
-  Tensor dout;     // [t,H]: gradient of what is added to x; dy itself without dropout
+  Tensor normed;                             // [t,H]
+  Routes routes;                             // of own rows
+  Tensor weights;                            // f32 [T,K]: of all rows
+  Tensor offsets;                            // i32 [E+1]
+  Tensor sources;                            // i32 [R]
+  Tensor places;                             // i32 [T,K]
+  Tensor up;                                 // [R,2F] gated, else [R,F]
+  Tensor act;                                // [R,F]
+  Tensor dup;                                // like up
+  Tensor dlogits;                            // [t,E]
+  Tensor dout;                               // [t,H]: gradient of what is added to x; dy itself without dropout
   Tensor shared_up, shared_act, shared_dup;  // of all rows [T,2F'] [T,F'] [T,2F']
 };
 

@@ -86,8 +86,8 @@ Tensor Router::loads(Run& run, const Routes& routes, const Tensor& loss) const {
                           .rows = tokens / counts.dim(0)});
     return loads;
   };
-  const Tensor each = spec_.sequence_balance > 0 ? gradient(spec_.sequence_balance, routes.counts, routes.score_sums)
-                                                 : Tensor{};
+  const Tensor each =
+      spec_.sequence_balance > 0 ? gradient(spec_.sequence_balance, routes.counts, routes.score_sums) : Tensor{};
   if (spec_.balance <= 0) return each;
   const Tensor all = gradient(spec_.balance, over_parts(run, routes.counts, "moe.all_counts"),
                               over_parts(run, routes.score_sums, "moe.all_score_sums"));
@@ -104,8 +104,7 @@ Tensor Router::back(Run& run, const Routes& routes, const Tensor& dweights, DTyp
   const Tensor kept = run.stash.take(Life::b_to_w, routes.logits.shape, dtype, "moe.dlogits");
   ScratchScope scope(run.scratch);
   const Tensor loss = run.scratch.take(shape(1), DType::f32, "moe.balance_loss");
-  const Tensor dlogits =
-      dtype == DType::f32 ? kept : run.scratch.take(routes.logits.shape, DType::f32, "moe.dlogits");
+  const Tensor dlogits = dtype == DType::f32 ? kept : run.scratch.take(routes.logits.shape, DType::f32, "moe.dlogits");
   run.ops.fill({.out = loss, .value = 0});
   run.ops.route_back({.logits = routes.logits,
                       .experts = routes.experts,

@@ -69,9 +69,9 @@ struct RouteArgs {
 // dlogits of: sum of dweights * weights, + sum of loads * normalised scores, + z_scale * z_coefficient * sum of
 // logsumexp^2. The choice itself has no gradient.
 struct RouteBackArgs {
-  Tensor logits, experts, dweights;           // as route has them; the experts of a row differ
-  Tensor loads = {};                          // f32 [P,E], optional
-  Tensor z_scale = {};                        // f32 [1], optional
+  Tensor logits, experts, dweights;  // as route has them; the experts of a row differ
+  Tensor loads = {};                 // f32 [P,E], optional
+  Tensor z_scale = {};               // f32 [1], optional
   float z_coefficient = 1;
   Tensor dlogits;                             // f32 [T,E]
   std::int64_t part_rows = 0, first_row = 0;  // RowParts, of loads

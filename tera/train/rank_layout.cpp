@@ -29,10 +29,11 @@ FlatRules flat_rules(const ParallelShape& parallel, const Groups& groups, const 
 
 // Where each rank has other experts than its neighbours, rows have to travel.
 void refuse_cut_experts(const MeshSizes& mesh) {
-  require_user(mesh.ep == 1 && (mesh.etp == 0 || mesh.etp == mesh.tp),
-               "dist.expert_model_parallel_size={} and dist.expert_tensor_parallel_size={}: experts that are cut otherwise "
-               "than the other weights are not there yet; 1 and 0 are",
-               mesh.ep, mesh.etp);
+  require_user(
+      mesh.ep == 1 && (mesh.etp == 0 || mesh.etp == mesh.tp),
+      "dist.expert_model_parallel_size={} and dist.expert_tensor_parallel_size={}: experts that are cut otherwise "
+      "than the other weights are not there yet; 1 and 0 are",
+      mesh.ep, mesh.etp);
 }
 
 }  // namespace

@@ -391,8 +391,9 @@ double model_flops_per_token(const ModelShape& model, std::int64_t seq_length) {
   const double products = is_gated(model.activation) ? 3 : 2;
   double matmul = layers * (hidden * (heads + 2 * kv) + heads * hidden) + hidden * static_cast<double>(model.vocab);
   for (std::int64_t i = 0; i < model.num_layers; ++i) {  // of experts, what a token passes; its choice is not counted
-    const double width =
-        model.has_experts(i) ? static_cast<double>(model.moe->router.topk * model.moe->ffn + model.moe->shared_ffn) : ffn;
+    const double width = model.has_experts(i)
+                             ? static_cast<double>(model.moe->router.topk * model.moe->ffn + model.moe->shared_ffn)
+                             : ffn;
     matmul += products * hidden * width;
   }
   return 6 * matmul + 6 * layers * static_cast<double>(seq_length) * heads;

@@ -32,14 +32,13 @@ MoeSpec moe_spec(std::int64_t experts, std::int64_t topk) {
 
 SharedExpertSpec shared_expert() {
   const std::string at = "layers.0.mlp.shared_expert.";
-  return {.up = {.name = at + "gate_up_proj",
-                 .in = hidden,
-                 .out = {{.name = at + "gate_proj", .rows = 12}, {.name = at + "up_proj", .rows = 12}},
-                 .split = Split::out},
-          .down = {.name = at + "down_proj",
-                   .in = 12,
-                   .out = {{.name = at + "down_proj", .rows = hidden}},
-                   .split = Split::in}};
+  return {
+      .up = {.name = at + "gate_up_proj",
+             .in = hidden,
+             .out = {{.name = at + "gate_proj", .rows = 12}, {.name = at + "up_proj", .rows = 12}},
+             .split = Split::out},
+      .down = {
+          .name = at + "down_proj", .in = 12, .out = {{.name = at + "down_proj", .rows = hidden}}, .split = Split::in}};
 }
 
 BlockSetup setup_of(const MoeSpec& spec) {
@@ -154,8 +153,7 @@ class Definition {
         const double g = dot(up_, (e * 2 * ffn + f) * hidden, in), u = dot(up_, (e * 2 * ffn + ffn + f) * hidden, in);
         act[f] = g / (1 + std::exp(-g)) * u;
       }
-      for (std::size_t h = 0; h < out.size(); ++h)
-        out[h] += scores[e] / sum * dot(down_, (e * hidden + h) * ffn, act);
+      for (std::size_t h = 0; h < out.size(); ++h) out[h] += scores[e] / sum * dot(down_, (e * hidden + h) * ffn, act);
     }
     return out;
   }

@@ -364,9 +364,11 @@ TEST(ResolveMoe, KeysAreReadAndTold) {
 }
 
 // Until there is a block for it.
-TEST(ResolveMoe, AModelWithExpertsIsNotBuiltYet) {
-  EXPECT_TRUE(contains(message_of<UserError>([] { make_spec(resolve(small()).model, 0); }),
-                       "mixture-of-experts models cannot be trained yet"));
+TEST(ResolveMoe, WhatExpertsLackIsNamed) {
+  ModelShape model = resolve(small()).model;
+  model.moe->router.expert_bias = true;
+  EXPECT_TRUE(contains(message_of<UserError>([&] { make_spec(model, 0); }),
+                       "model.moe.router_enable_expert_bias: this is not there yet"));
 }
 
 }  // namespace

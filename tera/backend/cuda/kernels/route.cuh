@@ -48,7 +48,7 @@ struct RouteBack {
   const float* loads;           // [P,E] or null
   const float* z_scale;         // [1] or null
   float z_coefficient;
-  float* dlogits;               // [T,E]
+  float* dlogits;  // [T,E]
   RouteParts parts;
   RouteRule rule;
 };
