@@ -11,6 +11,7 @@
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
+#include "tera/base/joined.h"
 #include "tests/support/gpu.h"
 #include "tests/support/op_test.h"
 

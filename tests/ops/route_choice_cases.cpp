@@ -10,6 +10,7 @@
 #include <set>
 
 #include "tera/base/error.h"
+#include "tera/base/joined.h"
 #include "tests/support/gpu.h"
 #include "tests/support/op_test.h"
 
