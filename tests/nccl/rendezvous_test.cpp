@@ -234,8 +234,15 @@ double seconds_of_this_thread() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool sanitizer_opens_files = true;  // to see whether memory is there before it looks at an object's type
+#else
+constexpr bool sanitizer_opens_files = false;
+#endif
+
 // Who cannot be let in stays at the door: that is no reason to look again and again.
 TEST(Rendezvous, NoDescriptorsLeft) {
+  if (sanitizer_opens_files) GTEST_SKIP() << "without files the sanitizer takes sound objects for broken ones";
   Place place(2);
   const Socket waiting = connect(place);
   const double before = seconds_of_this_thread();
@@ -251,6 +258,7 @@ TEST(Rendezvous, NoDescriptorsLeft) {
 
 // Those who say nothing make room for ranks.
 TEST(Rendezvous, StrangersLeaveDescriptorsToRanks) {
+  if (sanitizer_opens_files) GTEST_SKIP() << "without files the sanitizer takes sound objects for broken ones";
   Place place(2);
   std::vector<Socket> strangers;
   for (int i = 0; i < 6; ++i) strangers.push_back(connect(place));
