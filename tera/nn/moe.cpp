@@ -156,11 +156,12 @@ void Moe::b(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tens
                      .key = hidden_key_});
   }
   const Tensor dnormed = run.scratch.take(x.shape, x.dtype, "moe.dnormed");
+  const Tensor of_experts = run.scratch.take(x.shape, x.dtype, "moe.dnormed_experts");
   const Tensor all = tp_.gather(run, s.dout, run.scratch, "moe.all_dout");
-  const Tensor dweights = experts_back(run, s, all, dnormed);
-  if (spec_.shared) shared_back(run, s, all, dnormed);
+  const Tensor dweights = experts_back(run, s, all, of_experts);
+  if (spec_.shared) shared_back(run, s, all, of_experts);
   s.dlogits = router_.back(run, s.routes, dweights, x.dtype);
-  router_.add_input_gradient(run, s.dlogits, dnormed);
+  router_.input_gradient(run, s.dlogits, of_experts, dnormed);
   if (spec_.recompute_activation) {
     s.act = run.stash.take(Life::b_to_w, s.act.shape, x.dtype, "moe.act");
     activate(run, s);

@@ -120,8 +120,8 @@ Tensor Router::back(Run& run, const Routes& routes, const Tensor& dweights, DTyp
   return kept;
 }
 
-void Router::add_input_gradient(Run& run, const Tensor& dlogits, const Tensor& dnormed) const {
-  run.ops.gemm({.a = dlogits, .b = weight_->value, .out = dnormed, .residual = dnormed});
+void Router::input_gradient(Run& run, const Tensor& dlogits, const Tensor& added, const Tensor& dnormed) const {
+  run.ops.gemm({.a = dlogits, .b = weight_->value, .out = dnormed, .residual = added});
 }
 
 void Router::backward_weight(Run& run, const Tensor& dlogits, const Tensor& normed) const {

@@ -44,7 +44,8 @@ class Router {
 
   // The gradient of the logits, in the dtype of the rows, kept until W. dweights f32 [t,K].
   Tensor back(Run& run, const Routes& routes, const Tensor& dweights, DType dtype) const;
-  void add_input_gradient(Run& run, const Tensor& dlogits, const Tensor& dnormed) const;  // to dnormed [t,H]
+  // dnormed = added + the gradient through the gate; not in place, which would take a slower product.
+  void input_gradient(Run& run, const Tensor& dlogits, const Tensor& added, const Tensor& dnormed) const;  // [t,H]
   void backward_weight(Run& run, const Tensor& dlogits, const Tensor& normed) const;
 
  private:

@@ -20,9 +20,11 @@ namespace {
 constexpr std::size_t alignment = 256, guard = 256, slab_bytes = std::size_t{512} << 20;
 constexpr std::byte pattern{0x5a};
 
+bool plain_products = false;
+
 struct Gpu {
   // The tables allow for fp32 sums only; the fast attention is compared with the exact one in tests/cuda.
-  cuda::CudaParts parts = cuda::make_cuda({.exact_attention = true});
+  cuda::CudaParts parts = cuda::make_cuda({.exact_attention = true, .plain_products = plain_products});
   std::unique_ptr<WorkspaceRules> rules = cuda::make_cuda_workspace_rules();
   std::span<std::byte> slab = parts.device->allocate(slab_bytes);
 };
@@ -149,6 +151,8 @@ class GuardedWorkspace {
 
 PlayedOn played_on() { return played_on_slot(); }
 void set_played_on(PlayedOn where) { played_on_slot() = where; }
+
+void use_plain_products() { plain_products = true; }
 
 Ops& gpu_ops() { return *gpu().parts.ops; }
 Device& gpu_device() { return *gpu().parts.device; }

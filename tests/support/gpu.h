@@ -16,6 +16,9 @@ enum class PlayedOn { cpu, gpu };
 PlayedOn played_on();
 void set_played_on(PlayedOn where);
 
+// Before the GPU is used first: products by the plain kernels alone. Libraries' own cannot be run under racecheck.
+void use_plain_products();
+
 // The ops and memory of the GPU that all tests of this process share; made on first use, since that takes seconds.
 Ops& gpu_ops();
 Device& gpu_device();

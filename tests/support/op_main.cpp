@@ -1,5 +1,5 @@
 // Main of the op tests. --device=cuda plays the same tables on the GPU; without one it leaves with the status that
-// CTest takes for "skipped".
+// CTest takes for "skipped". --plain-products: there, all matrix products by the plain kernels.
 
 #include <gtest/gtest.h>
 
@@ -16,8 +16,10 @@ int main(int argc, char** argv) {
     const std::string_view argument = argv[i];
     if (argument == "--device=cuda") {
       tera::test::set_played_on(tera::test::PlayedOn::gpu);
+    } else if (argument == "--plain-products") {
+      tera::test::use_plain_products();
     } else if (argument != "--device=cpu") {
-      std::fprintf(stderr, "%s: no such option; there are --device=cpu and --device=cuda\n", argv[i]);
+      std::fprintf(stderr, "%s: no such option; there are --device=cpu, --device=cuda and --plain-products\n", argv[i]);
       return 2;
     }
   }

@@ -34,7 +34,8 @@ kernels::PlainGemm plain(const GemmArgs& args) {
 
 void CudaOps::do_gemm(const GemmArgs& args) {
   if (args.m() == 0 || args.n() == 0) return;
-  const bool done = suits_cublaslt(args) && products_->run(args, workspace(gemm_workspace_bytes), stream_);
+  const bool fast = !options_.plain_products && suits_cublaslt(args);
+  const bool done = fast && products_->run(args, workspace(gemm_workspace_bytes), stream_);
   if (!done) check(kernels::launch_plain_gemm(plain(args), stream_), "gemm");
 }
 

@@ -20,7 +20,7 @@ void CudaOps::do_grouped_gemm(const GroupedGemmArgs& args) {
                                         .k = args.k(),
                                         .in_type = scalar_of(args.a.dtype),
                                         .out_type = scalar_of(args.out.dtype)};
-  if (kernels::hopper_grouped_gemm_takes(fast))
+  if (!options_.plain_products && kernels::hopper_grouped_gemm_takes(fast))
     return check(kernels::launch_hopper_grouped_gemm(fast, stream_), "grouped_gemm on Hopper");
   const kernels::PlainGroupedGemm plain{.a = args.a.data,
                                         .b = args.b.data,
@@ -48,7 +48,7 @@ void CudaOps::do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) 
                                         .m = args.m(),
                                         .in_type = scalar_of(args.a.dtype),
                                         .out_type = kernels::Scalar::f32};
-  if (kernels::hopper_grouped_gemm_takes(fast))
+  if (!options_.plain_products && kernels::hopper_grouped_gemm_takes(fast))
     return check(kernels::launch_hopper_grouped_gemm(fast, stream_), "grouped_weight_gradient on Hopper");
   const kernels::PlainGroupedWeightGradient plain{.a = args.a.data,
                                                   .b = args.b.data,

@@ -19,6 +19,7 @@ struct GroupTileShape {
   int tile_rows = 1;
   int row_tiles = 0;  // 0: by the rows of the group
   int column_tiles = 0;
+  int band = 8;  // rows of tiles that are worked on together
 };
 
 struct GroupTile {
@@ -30,8 +31,6 @@ struct GroupTile {
 // column of the band first: what runs at the same time then shares rows of one operand and columns of the other.
 class GroupTileWalk {
  public:
-  static constexpr int band = 8;
-
   // offsets: of groups + 1 numbers.
   TERA_HOST_DEVICE GroupTileWalk(const int* offsets, const GroupTileShape& shape) : offsets_(offsets), shape_(shape) {
     end_ = offsets[0];
@@ -45,9 +44,9 @@ class GroupTileWalk {
       if (++group_ >= shape_.groups) return false;
       measure();
     }
-    const int inside = number - first_, band_tiles = band * shape_.column_tiles;
-    const int top = inside / band_tiles * band, in_band = inside % band_tiles;
-    const int height = row_tiles_ - top < band ? row_tiles_ - top : band;
+    const int inside = number - first_, band_tiles = shape_.band * shape_.column_tiles;
+    const int top = inside / band_tiles * shape_.band, in_band = inside % band_tiles;
+    const int height = row_tiles_ - top < shape_.band ? row_tiles_ - top : shape_.band;
     tile.group = group_;
     tile.begin = begin_;
     tile.end = end_;

@@ -98,6 +98,24 @@ __device__ inline void copy_box_to(std::uint16_t blocks, std::uint32_t to, const
       : "memory");
 }
 
+// From shared memory, by the copy engine; `bytes` is a multiple of 16. A thread commits its copies, and waits for them.
+__device__ inline void copy_out(void* to, std::uint32_t from, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
+               "r"(from), "r"(bytes)
+               : "memory");
+}
+// The same, added to what is there: one rounding for each element, whatever the order.
+__device__ inline void add_out(float* to, std::uint32_t from, std::uint32_t bytes) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
+      "r"(from), "r"(bytes)
+      : "memory");
+}
+__device__ inline void commit_copies_out() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until shared memory was read and may be written again.
+__device__ inline void wait_for_reads_of_copies_out() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ inline void wait_for_copies_out() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
 // Brings bytes (a multiple of 16) into the second-level cache.
 __device__ inline void prefetch_bytes(const void* from, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes)
@@ -120,9 +138,9 @@ __device__ inline void grow_registers() {
 }
 
 // Waits for `threads` threads of the block at barrier `number` (0 is that of __syncthreads()).
-template <int number, int threads>
-__device__ inline void sync_some() {
-  asm volatile("bar.sync %0, %1;" ::"n"(number), "n"(threads) : "memory");
+template <int threads>
+__device__ inline void sync_some(int number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(threads) : "memory");
 }
 
 // --- products --------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@
 namespace tera::cuda::kernels {
 namespace {
 
+using grouped::Pair;
 using grouped::Plan;
 
 using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
@@ -63,7 +64,7 @@ cudaError_t describe_operands(Plan& plan, const HopperGroupedGemm& args, int col
   if (status != cudaSuccess) return status;
   switch (args.form) {
     case GroupedForm::transposed:
-      return describe(plan.b, args.b, args.in_type, {.x = args.k, .y = args.n, .z = args.groups, .box_y = columns});
+      return describe(plan.b, args.b, args.in_type, {.x = args.k, .y = args.n, .z = args.groups, .box_y = columns / 2});
     case GroupedForm::plain:
       return describe(plan.b, args.b, args.in_type, {.x = args.n, .y = args.k, .z = args.groups});
     default: return describe(plan.b, args.b, args.in_type, {.x = args.n, .y = args.rows});
@@ -75,13 +76,19 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 // Wide tiles, unless narrow ones leave a fifth less beside the edge.
 int tile_columns(std::int64_t n) { return ceil_div(n, 128) * 128 * 5 < ceil_div(n, 256) * 256 * 4 ? 128 : 256; }
 
-// Two blocks share a row of tiles where that leaves none, or a small part, without work.
-int cluster_size(std::int64_t column_tiles) { return column_tiles % 2 == 0 || column_tiles > 15 ? 2 : 1; }
+// Rows are cut where groups are high, so that few tiles end early, or all are equally high; and where a few columns of
+// tiles are an odd number, so that half a cluster would be left without any.
+Pair pair_of(const HopperGroupedGemm& args, int columns) {
+  const std::int64_t column_tiles = ceil_div(args.n, columns);
+  const bool odd = column_tiles % 2 != 0 && column_tiles < 16;
+  return args.form == GroupedForm::weights || args.rows / args.groups >= 2048 || odd ? Pair::rows : Pair::columns;
+}
 
 // At most, whatever the offsets are.
-std::int64_t most_row_tiles(const HopperGroupedGemm& args) {
-  return args.form == GroupedForm::weights ? args.groups * ceil_div(args.m, grouped::tile_rows)
-                                           : args.rows / grouped::tile_rows + std::min(args.groups, args.rows);
+std::int64_t most_row_tiles(const HopperGroupedGemm& args, Pair pair) {
+  const std::int64_t rows = grouped::tile_rows(pair);
+  return args.form == GroupedForm::weights ? args.groups * ceil_div(args.m, rows)
+                                           : args.rows / rows + std::min(args.groups, args.rows);
 }
 
 bool suits(const HopperGroupedGemm& args) {
@@ -92,7 +99,7 @@ bool suits(const HopperGroupedGemm& args) {
   if (args.out_type != Scalar::f32 && (weights || args.out_type != args.in_type)) return false;
   if (args.groups < 1 || args.groups > grouped::most_groups || args.rows < 1 || args.n < 8 || other < 8) return false;
   if (args.n % 8 != 0 || other % 8 != 0 || args.rows > most || args.n > most || other > most) return false;
-  if (most_row_tiles(args) * ceil_div(args.n, 128) > most) return false;
+  if (most_row_tiles(args, Pair::columns) * ceil_div(args.n, 128) > most) return false;
   return aligned16<float>(args.a) && aligned16<float>(args.b) && aligned16<float>(args.out);
 }
 
@@ -106,13 +113,13 @@ cudaError_t launch_tiles(const Plan& plan, std::int64_t tiles, cudaStream_t stre
   if (status == cudaSuccess) status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (status != cudaSuccess) return status;
   const std::int64_t clusters =
-      std::clamp<std::int64_t>(processors / plan.cluster, 1, std::max<std::int64_t>(tiles, 1));
+      std::clamp<std::int64_t>(processors / grouped::blocks_of_cluster, 1, std::max<std::int64_t>(tiles, 1));
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(plan.cluster);
+  cluster.val.clusterDim.x = grouped::blocks_of_cluster;
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * plan.cluster));
+  config.gridDim = dim3(static_cast<unsigned>(clusters * grouped::blocks_of_cluster));
   config.blockDim = dim3(grouped::threads);
   config.dynamicSmemBytes = bytes;
   config.stream = stream;
@@ -144,23 +151,23 @@ bool hopper_grouped_gemm_takes(const HopperGroupedGemm& args) {
 cudaError_t launch_hopper_grouped_gemm(const HopperGroupedGemm& args, cudaStream_t stream) {
   if (!suits(args) || encode_function() == nullptr) return cudaErrorInvalidValue;
   const int columns = tile_columns(args.n);
-  const std::int64_t column_tiles = ceil_div(args.n, columns);
   Plan plan{};
   plan.out = args.out;
   plan.offsets = args.offsets;
-  plan.cluster = cluster_size(column_tiles);
   plan.m = static_cast<int>(args.m);
   plan.n = static_cast<int>(args.n);
   plan.depth_blocks = static_cast<int>(ceil_div(args.k, grouped::depth));
+  plan.pair = pair_of(args, columns);
   plan.out_f32 = args.out_type == Scalar::f32;
-  plan.tiles = {
-      .groups = static_cast<int>(args.groups),
-      .tile_rows = grouped::tile_rows,
-      .row_tiles = args.form == GroupedForm::weights ? static_cast<int>(ceil_div(args.m, grouped::tile_rows)) : 0,
-      .column_tiles = static_cast<int>(ceil_div(column_tiles, plan.cluster))};
+  const int tile_rows = grouped::tile_rows(plan.pair);
+  plan.tiles = {.groups = static_cast<int>(args.groups),
+                .tile_rows = tile_rows,
+                .row_tiles = args.form == GroupedForm::weights ? static_cast<int>(ceil_div(args.m, tile_rows)) : 0,
+                .column_tiles = static_cast<int>(ceil_div(args.n, grouped::tile_columns(plan.pair, columns))),
+                .band = 1024 / tile_rows};
   const cudaError_t status = describe_operands(plan, args, columns);
   if (status != cudaSuccess) return status;
-  const std::int64_t tiles = most_row_tiles(args) * plan.tiles.column_tiles;
+  const std::int64_t tiles = most_row_tiles(args, plan.pair) * plan.tiles.column_tiles;
   const auto launch = [&]<class T>(T) {
     return columns == 256 ? launch_form<T, 256>(args.form, plan, tiles, stream)
                           : launch_form<T, 128>(args.form, plan, tiles, stream);

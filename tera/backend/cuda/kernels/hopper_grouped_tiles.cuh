@@ -1,9 +1,16 @@
 #pragma once
 // The device code of hopper_grouped_gemm.cu.
 //
-// A block of three warpgroups goes through tiles of the output, 128 rows high. One thread of the first warpgroup has
-// the copy engine fill a ring of stages, each of 64 terms of the sums; the other two warpgroups multiply, 64 rows each.
-// Two blocks of a cluster have neighbouring tiles of the same rows: each fetches half of these rows' operand for both.
+// A cluster of two blocks goes through tiles of the output. One thread of a block's first warpgroup has the copy engine
+// fill a ring of stages, each of 64 terms of the sums; the other two warpgroups multiply, a part of 64 rows each. What
+// both blocks need of a stage each fetches half of, for both:
+//
+//   Pair::rows       256 rows, the second block has the lower ones: they share the columns' operand. Less is fetched,
+//                    but a group ends in the middle of a higher tile.
+//   Pair::columns    128 rows, the second block has the columns further right: they share the rows' operand.
+//
+// Results go to shared memory, from where the copy engine brings them out while the next tile's sums are made: stores
+// by all blocks at the same time, when the tensor cores have nothing to do, cost a fifth of the time and more.
 
 #include "tera/backend/cuda/kernels/group_tiles.cuh"
 #include "tera/backend/cuda/kernels/hopper.cuh"
@@ -12,33 +19,44 @@
 namespace tera::cuda::kernels::grouped {
 
 constexpr int warpgroup = 128, threads = 3 * warpgroup, consumer_warps = 8;
-constexpr int tile_rows = 128, half_rows = tile_rows / 2;  // of out; a warpgroup multiplies half of them
-constexpr int depth = 64;                                  // terms of a sum in a stage: 128 bytes
+constexpr int part_rows = 64;  // of out; a block has one or two parts
+constexpr int depth = 64;      // terms of a sum in a stage: 128 bytes
 constexpr int box_columns = 64, box_bytes = 64 * depth * 2;
 constexpr int left_bytes = 2 * box_bytes;
 constexpr int most_groups = 512;
 constexpr std::size_t stage_alignment = 1024;
 
-// Results of 16 rows and 64 columns, on the way from registers to whole rows. The gap keeps banks apart.
-constexpr int piece_columns = 64, piece_stride = piece_columns * 2 + 16, piece_bytes = 16 * piece_stride;
+// Results of a warpgroup on their way out: pieces of 512 bytes of its 64 rows. The gap keeps banks apart.
+constexpr int piece_bytes = 512;
+template <class Out>
+constexpr int piece_columns = piece_bytes / static_cast<int>(sizeof(Out));
+template <class Out>
+constexpr int piece_stride = piece_bytes + (sizeof(Out) == 4 ? 32 : 16);
+constexpr int pieces_bytes = part_rows * piece_stride<float>;
 
 // Of shared memory, by the width of a tile.
 template <int columns>
 struct Layout {
   static constexpr int right_bytes = columns * depth * 2, stage_bytes = left_bytes + right_bytes;
-  static constexpr int stages = columns == 256 ? 4 : 6;
+  static constexpr int stages = columns == 256 ? 3 : 4;
   static constexpr int pieces = stages * stage_bytes;
-  static constexpr int filled = pieces + consumer_warps * piece_bytes, emptied = filled + stages * 8;
+  static constexpr int filled = pieces + 2 * pieces_bytes, emptied = filled + stages * 8;
   static constexpr int offsets = emptied + stages * 8;
   static constexpr int bytes = offsets + (most_groups + 1) * 4;
 };
+
+constexpr int blocks_of_cluster = 2;
+enum class Pair : std::uint8_t { rows, columns };
+TERA_HOST_DEVICE constexpr int tile_rows(Pair pair) { return pair == Pair::rows ? 4 * part_rows : 2 * part_rows; }
+TERA_HOST_DEVICE constexpr int tile_columns(Pair pair, int columns) { return pair == Pair::rows ? columns : 2 * columns; }
 
 struct Plan {
   CUtensorMap a, b;
   void* out;
   const std::int32_t* offsets;
   GroupTileShape tiles;  // a column of them for each cluster
-  int m, n, depth_blocks, cluster;
+  int m, n, depth_blocks;
+  Pair pair;
   bool out_f32;
 };
 
@@ -59,6 +77,20 @@ __device__ int depth_blocks_of(const Plan& plan, const GroupTile& tile) {
   return form == GroupedForm::weights ? (tile.end - tile.begin + depth - 1) / depth : plan.depth_blocks;
 }
 
+// What a block has of a tile: rows first .. first + parts * part_rows, counted from those of the group (weights: of M).
+struct BlockTile {
+  int first, parts, column;
+};
+template <GroupedForm form, int columns>
+__device__ BlockTile part_of(const Plan& plan, const GroupTile& tile, int rank) {
+  const bool cut_rows = plan.pair == Pair::rows;
+  const int begin = tile.row * tile_rows(plan.pair);
+  const int rows = (form == GroupedForm::weights ? plan.m : tile.end - tile.begin) - begin;
+  const int parts = rows > tile_rows(plan.pair) / 2 ? 2 : 1;  // where one is enough, the second warpgroup looks on
+  return {begin + (cut_rows ? rank * parts * part_rows : 0), parts,
+          tile.column * tile_columns(plan.pair, columns) + (cut_rows ? 0 : rank * columns)};
+}
+
 // What the copy engine fetches, in which order.
 template <GroupedForm form, int columns>
 class Producer {
@@ -74,55 +106,73 @@ class Producer {
   __device__ void run() {
     GroupTileWalk walk(offsets_, plan_.tiles);
     GroupTile tile;
-    const int cluster = plan_.cluster, clusters = static_cast<int>(gridDim.x) / cluster;
-    for (int number = static_cast<int>(blockIdx.x) / cluster; walk.find(number, tile); number += clusters) {
-      const int column = (tile.column * cluster + rank_) * columns, blocks = depth_blocks_of<form>(plan_, tile);
+    const int clusters = static_cast<int>(gridDim.x) / blocks_of_cluster;
+    for (int number = static_cast<int>(blockIdx.x) / blocks_of_cluster; walk.find(number, tile); number += clusters) {
+      const BlockTile here = part_of<form, columns>(plan_, tile, rank_);
+      const int blocks = depth_blocks_of<form>(plan_, tile);
       for (int block = 0; block < blocks; ++block) {
         const std::uint32_t stage = memory_ + static_cast<std::uint32_t>(at_.stage * Memory::stage_bytes);
         const std::uint32_t filled = memory_ + static_cast<std::uint32_t>(Memory::filled + at_.stage * 8);
         hopper::wait_for_phase(memory_ + static_cast<std::uint32_t>(Memory::emptied + at_.stage * 8), at_.parity ^ 1);
-        hopper::arrive_expecting(filled, Memory::stage_bytes);
-        fetch_left(tile, block * depth, stage, filled);
-        fetch_right(tile, column, block * depth, stage + left_bytes, filled);
-        if constexpr (form == GroupedForm::weights) prefetch_out(tile, column, block, blocks);
+        hopper::arrive_expecting(filled, static_cast<std::uint32_t>(here.parts * box_bytes + Memory::right_bytes));
+        fetch_left(tile, here, block * depth, stage, filled);
+        fetch_right(tile, here.column, block * depth, stage + left_bytes, filled);
+        if constexpr (form == GroupedForm::weights) prefetch_out(tile.group, here, block, blocks);
         at_.next();
       }
     }
   }
 
  private:
-  __device__ void fetch_left(const GroupTile& tile, int k, std::uint32_t to, std::uint32_t filled) const {
-    for (int half = 0; half < 2; ++half) {
-      const int row = tile.row * tile_rows + half * half_rows;
+  // Of two boxes that both blocks need each fetches one; of one, the first block does.
+  __device__ void fetch_left(const GroupTile& tile, BlockTile here, int k, std::uint32_t to,
+                             std::uint32_t filled) const {
+    for (int part = 0; part < here.parts; ++part) {
+      const int row = here.first + part * part_rows;
       const hopper::BoxPlace at = form == GroupedForm::weights ? hopper::BoxPlace{row, tile.begin + k, 0}
                                                                : hopper::BoxPlace{k, tile.begin + row, 0};
-      const std::uint32_t half_to = to + static_cast<std::uint32_t>(half * box_bytes);
-      if (plan_.cluster == 1)
-        hopper::copy_box(half_to, plan_.a, at, filled);
-      else if (half == rank_)
-        hopper::copy_box_to(0b11, half_to, plan_.a, at, filled);
+      const std::uint32_t part_to = to + static_cast<std::uint32_t>(part * box_bytes);
+      if (plan_.pair == Pair::rows)
+        hopper::copy_box(part_to, plan_.a, at, filled);
+      else if (part == rank_)
+        hopper::copy_box_to(0b11, part_to, plan_.a, at, filled);
     }
   }
 
+  // In two halves, or this block's half for both.
   __device__ void fetch_right(const GroupTile& tile, int column, int k, std::uint32_t to, std::uint32_t filled) const {
+    constexpr int half_columns = columns / 2, half_bytes = Memory::right_bytes / 2;
+    for (int half = 0; half < 2; ++half) {
+      if (plan_.pair == Pair::rows && half != rank_) continue;
+      fetch_columns(tile, column + half * half_columns, k, to + static_cast<std::uint32_t>(half * half_bytes), filled);
+    }
+  }
+
+  __device__ void fetch_columns(const GroupTile& tile, int first, int k, std::uint32_t to, std::uint32_t filled) const {
+    const auto fetch = [&](int box, hopper::BoxPlace at) {
+      const std::uint32_t box_to = to + static_cast<std::uint32_t>(box * box_bytes);
+      if (plan_.pair == Pair::rows)
+        hopper::copy_box_to(0b11, box_to, plan_.b, at, filled);
+      else
+        hopper::copy_box(box_to, plan_.b, at, filled);
+    };
     if constexpr (form == GroupedForm::transposed) {
-      hopper::copy_box(to, plan_.b, {k, column, tile.group}, filled);
+      fetch(0, {k, first, tile.group});
     } else {
       constexpr bool weights = form == GroupedForm::weights;
-      for (int box = 0; box < columns / box_columns; ++box)
-        hopper::copy_box(to + static_cast<std::uint32_t>(box * box_bytes), plan_.b,
-                         {column + box * box_columns, weights ? tile.begin + k : k, weights ? 0 : tile.group}, filled);
+      for (int box = 0; box < columns / 2 / box_columns; ++box)
+        fetch(box, {first + box * box_columns, weights ? tile.begin + k : k, weights ? 0 : tile.group});
     }
   }
 
   // What will be added to is brought nearer while the sums are made, some rows with every block.
-  __device__ void prefetch_out(const GroupTile& tile, int column, int block, int blocks) const {
-    const int per_block = (tile_rows + blocks - 1) / blocks, first = tile.row * tile_rows + block * per_block;
-    const int end = min(min(first + per_block, (tile.row + 1) * tile_rows), plan_.m);
-    const int width = min(columns, plan_.n - column);
+  __device__ void prefetch_out(int group, BlockTile here, int block, int blocks) const {
+    const int all = here.parts * part_rows, per_block = (all + blocks - 1) / blocks;
+    const int first = here.first + block * per_block, end = min(min(first + per_block, here.first + all), plan_.m);
+    const int width = min(columns, plan_.n - here.column);
     if (width <= 0) return;
     for (int row = first; row < end; ++row) {
-      const std::int64_t index = (std::int64_t{tile.group} * plan_.m + row) * plan_.n + column;
+      const std::int64_t index = (std::int64_t{group} * plan_.m + row) * plan_.n + here.column;
       hopper::prefetch_bytes(static_cast<const float*>(plan_.out) + index, static_cast<std::uint32_t>(width) * 4);
     }
   }
@@ -159,21 +209,46 @@ class Consumer {
     GroupTileWalk walk(offsets_, plan_.tiles);
     GroupTile tile;
     float sum[sums] = {};
-    const int cluster = plan_.cluster, clusters = static_cast<int>(gridDim.x) / cluster;
-    for (int number = static_cast<int>(blockIdx.x) / cluster; walk.find(number, tile); number += clusters) {
+    const int clusters = static_cast<int>(gridDim.x) / blocks_of_cluster;
+    for (int number = static_cast<int>(blockIdx.x) / blocks_of_cluster; walk.find(number, tile); number += clusters) {
+      const BlockTile here = part_of<form, columns>(plan_, tile, rank_);
+      if (part() >= here.parts) {
+        look_on(tile);
+        continue;
+      }
       multiply(tile, sum);
-      const int row = tile.row * tile_rows + thread_ / warpgroup * half_rows + thread_ % warpgroup / 32 * 16;
-      const int column = (tile.column * cluster + rank_) * columns;
+      const int row = here.first + part() * part_rows;
       if constexpr (weights)
-        add(sum, tile.group, row, column);
+        bring_out<float>(sum, std::int64_t{tile.group} * plan_.m + row, plan_.m - row, here.column);
       else if (plan_.out_f32)
-        store_f32(sum, tile.begin + row, tile.end, column);
+        bring_out<float>(sum, tile.begin + row, tile.end - tile.begin - row, here.column);
       else
-        store(sum, tile.begin + row, tile.end, column);
+        bring_out<T>(sum, tile.begin + row, tile.end - tile.begin - row, here.column);
     }
+    hopper::wait_for_copies_out();
   }
 
  private:
+  // Waits until the stage is filled, and in it until terms that are not the group's are gone.
+  __device__ void wait_for_stage(const GroupTile& tile, int block) const {
+    hopper::wait_for_phase(hopper::shared_address(memory_) + static_cast<std::uint32_t>(Memory::filled + at_.stage * 8),
+                           at_.parity);
+    if constexpr (weights) {
+      const int valid = tile.end - tile.begin - block * depth;
+      if (valid < depth) clear_rows(memory_ + at_.stage * Memory::stage_bytes, valid);
+    }
+  }
+
+  // Stages pass by without products.
+  __device__ void look_on(const GroupTile& tile) {
+    const int blocks = depth_blocks_of<form>(plan_, tile);
+    for (int block = 0; block < blocks; ++block) {
+      wait_for_stage(tile, block);
+      release(at_.stage);
+      at_.next();
+    }
+  }
+
   __device__ void multiply(const GroupTile& tile, float (&sum)[sums]) {
     const int blocks = depth_blocks_of<form>(plan_, tile);
     const std::uint32_t memory = hopper::shared_address(memory_);
@@ -182,11 +257,7 @@ class Consumer {
     hopper::hold(sum);
     for (int block = 0; block < blocks; ++block) {
       const auto stage = static_cast<std::uint32_t>(at_.stage * Memory::stage_bytes);
-      hopper::wait_for_phase(memory + static_cast<std::uint32_t>(Memory::filled + at_.stage * 8), at_.parity);
-      if constexpr (weights) {
-        const int valid = tile.end - tile.begin - block * depth;
-        if (valid < depth) clear_rows(memory_ + stage, valid);
-      }
+      wait_for_stage(tile, block);
       const std::uint64_t left = hopper::operand(memory + stage + half, left_apart);
       const std::uint64_t right = hopper::operand(memory + stage + left_bytes, right_apart);
       hopper::begin_products();
@@ -211,89 +282,62 @@ class Consumer {
     for (int i = thread_; i < Memory::stage_bytes / box_bytes * chunks; i += 2 * warpgroup)
       *reinterpret_cast<uint4*>(stage + i / chunks * box_bytes + first * 128 + i % chunks * 16) = uint4{};
     hopper::publish_to_engines();
-    hopper::sync_some<1, 2 * warpgroup>();
+    hopper::sync_some<2 * warpgroup>(1);
   }
 
   // Both blocks of a cluster write to the stage, so each warp tells both.
   __device__ void release(int stage) const {
     const int rank = thread_ % 32;
-    if (rank >= plan_.cluster) return;
+    if (rank >= blocks_of_cluster) return;
     hopper::arrive_at(hopper::shared_address(memory_) + static_cast<std::uint32_t>(Memory::emptied + stage * 8),
                       static_cast<std::uint32_t>(rank));
   }
 
-  // From here on `row` is the first of the warp's 16. A warp turns its pieces round by itself.
-  __device__ void store(const float (&sum)[sums], int row, int end, int column) const {
-    unsigned char* const piece = memory_ + Memory::pieces + thread_ / 32 * piece_bytes;
-    const int lane = thread_ % 32;
-    T* const out = static_cast<T*>(plan_.out);
+  // Sums of 64 rows to out [..,N] from this row and column on, as far as there are rows and columns. Piece by piece:
+  // when the one before has been read, all threads write, and the first 64 send a row each.
+  template <class Out>
+  __device__ void bring_out(const float (&sum)[sums], std::int64_t row, int rows, int column) const {
+    constexpr int width = columns < piece_columns<Out> ? columns : piece_columns<Out>;
+    const int thread = thread_ % warpgroup;
+    unsigned char* const pieces = memory_ + Memory::pieces + part() * pieces_bytes;
+    Out* const out = static_cast<Out*>(plan_.out) + (row + thread) * plan_.n;
 #pragma unroll
-    for (int part = 0; part < columns / piece_columns; ++part) {
-      __syncwarp();
-#pragma unroll
-      for (int eight = 0; eight < piece_columns / 8; ++eight)
-#pragma unroll
-        for (int lower = 0; lower < 2; ++lower) {
-          const float* pair = sum + part * (piece_columns / 2) + eight * 4 + lower * 2;
-          const Pack<T, 2> two{from_float<T>(pair[0]), from_float<T>(pair[1])};
-          *reinterpret_cast<Pack<T, 2>*>(piece + (lane / 4 + lower * 8) * piece_stride + eight * 16 + lane % 4 * 4) =
-              two;
-        }
-      __syncwarp();
-      const int first = column + part * piece_columns + lane % 8 * 8;
-#pragma unroll
-      for (int four = 0; four < 4; ++four) {
-        const int in_piece = four * 4 + lane / 8;
-        if (row + in_piece < end && first < plan_.n)
-          kernels::store(out + std::int64_t{row + in_piece} * plan_.n + first,
-                         *reinterpret_cast<const Pack<T, 8>*>(piece + in_piece * piece_stride + lane % 8 * 16));
+    for (int piece = 0; piece < columns / width; ++piece) {
+      const int first = column + piece * width;
+      hopper::wait_for_reads_of_copies_out();
+      sync_part();
+      write_piece<Out, width>(sum + piece * (width / 2), pieces);
+      hopper::publish_to_engines();
+      sync_part();
+      if (thread < part_rows && thread < rows && first < plan_.n) {
+        const auto bytes = static_cast<std::uint32_t>(min(width, plan_.n - first)) * sizeof(Out);
+        const std::uint32_t from = hopper::shared_address(pieces + thread * piece_stride<Out>);
+        if constexpr (weights)
+          hopper::add_out(out + first, from, bytes);
+        else
+          hopper::copy_out(out + first, from, bytes);
       }
+      hopper::commit_copies_out();
     }
   }
 
-  __device__ void store_f32(const float (&sum)[sums], int row, int end, int column) const {
-    const int lane = thread_ % 32, first = column + lane % 4 * 2;
+  template <class Out, int width>
+  __device__ void write_piece(const float* sum, unsigned char* pieces) const {
+    const int lane = thread_ % 32, row = thread_ % warpgroup / 32 * 16 + lane / 4;
 #pragma unroll
-    for (int lower = 0; lower < 2; ++lower) {
-      const int r = row + lane / 4 + lower * 8;
-      float* const out = static_cast<float*>(plan_.out) + std::int64_t{r} * plan_.n + first;
+    for (int eight = 0; eight < width / 8; ++eight)
 #pragma unroll
-      for (int eight = 0; eight < columns / 8; ++eight)
-        if (r < end && first + eight * 8 < plan_.n)
-          *reinterpret_cast<float2*>(out + eight * 8) =
-              make_float2(sum[eight * 4 + lower * 2], sum[eight * 4 + lower * 2 + 1]);
-    }
+      for (int lower = 0; lower < 2; ++lower) {
+        const float* pair = sum + eight * 4 + lower * 2;
+        const Pack<Out, 2> two{from_float<Out>(pair[0]), from_float<Out>(pair[1])};
+        const int at =
+            (row + lower * 8) * piece_stride<Out> + (eight * 8 + lane % 4 * 2) * static_cast<int>(sizeof(Out));
+        *reinterpret_cast<Pack<Out, 2>*>(pieces + at) = two;
+      }
   }
 
-  // out [M,N] of the group += sums; some are read before the first is written, so that the waits overlap.
-  __device__ void add(const float (&sum)[sums], int group, int row, int column) const {
-    constexpr int batch = 8;
-    const int lane = thread_ % 32, first = column + lane % 4 * 2, r = row + lane / 4;
-    float* const out = static_cast<float*>(plan_.out) + (std::int64_t{group} * plan_.m + r) * plan_.n + first;
-    const std::int64_t eight_rows = std::int64_t{8} * plan_.n;
-#pragma unroll
-    for (int begin = 0; begin < columns / 8; begin += batch) {
-      float2 old[batch][2];
-      const auto inside = [&](int eight, int lower) {
-        return r + lower * 8 < plan_.m && first + (begin + eight) * 8 < plan_.n;
-      };
-#pragma unroll
-      for (int eight = 0; eight < batch; ++eight)
-#pragma unroll
-        for (int lower = 0; lower < 2; ++lower)
-          if (inside(eight, lower))
-            old[eight][lower] = *reinterpret_cast<const float2*>(out + lower * eight_rows + (begin + eight) * 8);
-#pragma unroll
-      for (int eight = 0; eight < batch; ++eight)
-#pragma unroll
-        for (int lower = 0; lower < 2; ++lower) {
-          const int i = (begin + eight) * 4 + lower * 2;
-          if (inside(eight, lower))
-            *reinterpret_cast<float2*>(out + lower * eight_rows + (begin + eight) * 8) =
-                make_float2(old[eight][lower].x + sum[i], old[eight][lower].y + sum[i + 1]);
-        }
-    }
-  }
+  __device__ int part() const { return thread_ / warpgroup; }
+  __device__ void sync_part() const { hopper::sync_some<warpgroup>(2 + part()); }
 
   const Plan& plan_;
   unsigned char* memory_;
@@ -317,7 +361,7 @@ __global__ void __launch_bounds__(threads, 1) multiply_groups(const __grid_const
     for (int stage = 0; stage < Memory::stages; ++stage) {
       hopper::init_barrier(address + static_cast<std::uint32_t>(Memory::filled + stage * 8), 1);
       hopper::init_barrier(address + static_cast<std::uint32_t>(Memory::emptied + stage * 8),
-                           static_cast<std::uint32_t>(consumer_warps * plan.cluster));
+                           static_cast<std::uint32_t>(consumer_warps * blocks_of_cluster));
     }
     hopper::publish_barriers();
   }
