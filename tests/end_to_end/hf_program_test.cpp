@@ -59,7 +59,8 @@ class HfProgram : public testing::Test {
 
 TEST_F(HfProgram, LogitsAreTheSameInEveryLayout) {
   const std::string tp2 = "dist.tensor_model_parallel_size=2 ", pp2 = "dist.pipeline_model_parallel_size=2 ";
-  for (const char* name : {"gqa_grouping", "gpt2_square", "qwen2_unused_window", "biases"}) {
+  for (const char* name :
+       {"gqa_grouping", "gpt2_square", "qwen2_unused_window", "biases", "mixtral_fused", "qwen3_moe_experts"}) {
     const std::vector<float> one = logits(golden(name), "");
     for (const std::string& layout : {"--ranks 2 " + tp2, "--ranks 2 " + pp2, "--ranks 4 " + tp2 + pp2,
                                       std::string("--ranks 4 dist.tensor_model_parallel_size=4")}) {
@@ -84,7 +85,7 @@ mixed_precision: {precision: fp32}
       "", "--ranks 2 dist.tensor_model_parallel_size=2", "--ranks 2 dist.pipeline_model_parallel_size=2",
       "--ranks 2 ddp.data_parallel_sharding_strategy=optim",
       "--ranks 4 dist.tensor_model_parallel_size=2 ddp.data_parallel_sharding_strategy=optim_grads_params"};
-  for (const char* name : {"biases", "gpt2_published"}) {
+  for (const char* name : {"biases", "gpt2_published", "qwen3_moe_fused"}) {
     for (std::size_t i = 0; i < layouts.size(); ++i) {
       const fs::path saved = folder_ / (name + std::to_string(i)), out = folder_ / (name + std::to_string(i) + "-out");
       expect_done("train " + config + " " + layouts[i] + " model.hf=" + golden(name) +
@@ -97,7 +98,8 @@ mixed_precision: {precision: fp32}
 
 // Of the config all that was there; what transformers 4 needs is added to the keys of 5.
 TEST_F(HfProgram, ImportAndExportKeepWeightsToTheBitAndConfig) {
-  for (const char* name : {"old_llama2", "sharded", "gpt2_square", "qwen2_layer_types", "rope_yarn_mscale"}) {
+  for (const char* name : {"old_llama2", "sharded", "gpt2_square", "qwen2_layer_types", "rope_yarn_mscale",
+                           "mixtral_experts", "mixtral_fused", "qwen3_moe_experts", "qwen3_moe_fused"}) {
     const fs::path saved = folder_ / (std::string(name) + "-saved"), out = folder_ / (std::string(name) + "-out");
     expect_done("import --model " + golden(name) + " --output " + saved.string());
     expect_done("export --model " + saved.string() + " --output " + out.string());
@@ -108,6 +110,8 @@ TEST_F(HfProgram, ImportAndExportKeepWeightsToTheBitAndConfig) {
       EXPECT_TRUE(config.contains(older) || before["model_type"] == "gpt2") << name;
       if (!before.contains(older)) config.erase(older);
     }
+    EXPECT_EQ(config.contains("num_experts"), before["model_type"] == "qwen3_moe") << name;
+    if (!before.contains("num_experts")) config.erase("num_experts");
     EXPECT_EQ(config.dump(), before.dump()) << name;
     EXPECT_EQ(logits(saved.string(), ""), logits(golden(name), "")) << name;
   }

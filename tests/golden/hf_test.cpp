@@ -100,7 +100,8 @@ struct Trap {
 };
 void PrintTo(const Trap& trap, std::ostream* out) { *out << trap.name; }
 
-const std::string layer0 = "model.layers.0.", gpt_layer0 = "transformer.h.0.";
+const std::string layer0 = "model.layers.0.", gpt_layer0 = "transformer.h.0.",
+                  mixtral_layer0 = layer0 + "block_sparse_moe.";
 
 std::vector<Trap> traps() {
   const auto no_scaling = [](ModelConfig& m) { m.rope_scaling = {}; };
@@ -135,6 +136,15 @@ std::vector<Trap> traps() {
       {"gpt2_square", {}, [](Spoilt& w) { w.turn(gpt_layer0 + "attn.c_proj.weight"); }},
       {"gpt2_published", [](ModelConfig& m) { m.activation = Activation::silu; }},
       {"gpt2_untied_erf"},
+      // The weights of the chosen experts add up to 1, or they do not.
+      {"mixtral_experts", [](ModelConfig& m) { m.moe.router_pre_softmax = true; },
+       [](Spoilt& w) { w.swap(mixtral_layer0 + "experts.0.w1.weight", mixtral_layer0 + "experts.0.w3.weight"); }},
+      {"mixtral_fused",
+       {},
+       [](Spoilt& w) { w.swap(mixtral_layer0 + "experts.1.w2.weight", mixtral_layer0 + "experts.2.w2.weight"); }},
+      {"mixtral_window", [](ModelConfig& m) { m.window_size = 6; }},
+      {"qwen3_moe_experts", [](ModelConfig& m) { m.moe.router_pre_softmax = true; }},
+      {"qwen3_moe_fused", [](ModelConfig& m) { m.moe.router_pre_softmax = false; }},
   };
 }
 

@@ -65,7 +65,8 @@ TEST_P(HuggingFace, LogitsLossAndGradientsAgree) {
 
 INSTANTIATE_TEST_SUITE_P(Models, HuggingFace,
                          testing::Values("gpt2", "llama2", "llama3", "llama_linear", "llama_yarn", "llama_yarn_mscale",
-                                         "mistral", "qwen2", "qwen2_window", "qwen3"),
+                                         "mistral", "qwen2", "qwen2_window", "qwen3", "mixtral", "qwen3_moe",
+                                         "qwen3_moe_scores"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

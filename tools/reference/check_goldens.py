@@ -32,6 +32,9 @@ WRONG = {            # case -> changes that must be seen
     "qwen2": [{"add_qkv_bias": False}],
     "qwen2_window": [{"window_size": 0}, {"max_window_layers": 0}, {"max_window_layers": 2}],
     "qwen3": [{"qk_layernorm": False}],
+    "mixtral": [{"moe.router_pre_softmax": True}, {"moe.router_topk": 3}],
+    "qwen3_moe": [{"moe.router_pre_softmax": True}, {"moe.router_topk": 2}, {"qk_layernorm": False}],
+    "qwen3_moe_scores": [{"moe.router_pre_softmax": False}],
 }
 
 
@@ -117,6 +120,28 @@ def layer_norm(x, weight, bias, epsilon):
     return centred / (centred.square().mean(-1, keepdim=True) + epsilon).sqrt() * weight + bias
 
 
+def gated(x, gate, up, down):
+    g = x @ gate.T
+    return (g * g.sigmoid() * (x @ up.T)) @ down.T
+
+
+def feed_forward(model, w, at, layer, x):
+    """Of a layer with experts every expert works on every token, and counts nothing where it was not chosen."""
+    moe = model.get("moe")
+    if not moe or layer in moe.get("mlp_only_layers", ()) or (layer + 1) % moe.get("decoder_sparse_step", 1):
+        return gated(x, *(w[f"{at}mlp.{name}_proj.weight"] for name in ("gate", "up", "down")))
+    mixtral = model["arch"] == "mixtral"
+    at += "block_sparse_moe." if mixtral else "mlp."
+    names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    scores = (x @ w[at + "gate.weight"].T).softmax(-1)
+    least = scores.sort(-1, descending=True).values[..., moe["router_topk"] - 1, None]
+    weights = scores * (scores >= least)
+    if not moe["router_pre_softmax"]:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return sum(weights[..., e, None] * gated(x, *(w[f"{at}experts.{e}.{name}.weight"] for name in names))
+               for e in range(moe["num_experts"]))
+
+
 def llama_like(model, w, tokens):
     epsilon, heads = model["layernorm_epsilon"], model["num_attention_heads"]
     x = w["model.embed_tokens.weight"][tokens]
@@ -137,8 +162,7 @@ def llama_like(model, w, tokens):
         mixed = attend(rotate(q, model), rotate(k, model), v, window, "wrong_head_order" in model)
         x = x + mixed @ w[attention + "o_proj.weight"].T
         normed = rms(x, w[at + "post_attention_layernorm.weight"], epsilon)
-        gate, up = normed @ w[at + "mlp.gate_proj.weight"].T, normed @ w[at + "mlp.up_proj.weight"].T
-        x = x + (gate * gate.sigmoid() * up) @ w[at + "mlp.down_proj.weight"].T
+        x = x + feed_forward(model, w, at, layer, normed)
     head = "lm_head" if model["untie_embeddings_and_output_weights"] else "model.embed_tokens"
     return rms(x, w["model.norm.weight"], epsilon) @ w[head + ".weight"].T
 

@@ -37,7 +37,8 @@ def tera(program, *arguments):
 
 
 def load(folder):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                                experts_implementation="eager").eval()
 
 
 def logits_of(model, tokens):
@@ -55,7 +56,7 @@ def make_folder(folder, case, seed):
     model = case.model()
     generator = torch.Generator().manual_seed(seed)
     randomise(model, generator)
-    model.to(case.dtype).save_pretrained(folder, max_shard_size=case.shard)
+    model.to(case.dtype).save_pretrained(folder, max_shard_size=case.shard, save_original_format=not case.fused)
     tokens = torch.randint(VOCABULARY, (BATCH, SEQUENCE), generator=generator)
     reference = load(folder)
     rewrite(folder)
@@ -126,7 +127,8 @@ def check_own(program, name, *overrides):
                                     "exported": difference(tera_logits(program, out, tokens), want)})
 
 
-OWN = {"tiny": [], "tiny_gpt": [], "tiny_mistral": [], "tiny_qwen2": [], "tiny_qwen3": []}
+OWN = {"tiny": [], "tiny_gpt": [], "tiny_mistral": [], "tiny_qwen2": [], "tiny_qwen3": [], "tiny_mixtral": [],
+       "tiny_qwen3_moe": []}
 
 
 def write_golden(target, folder, reference, tokens):

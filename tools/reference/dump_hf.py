@@ -3,13 +3,15 @@
 
 Each case is NAME.safetensors with the weights under their Hugging Face names (a tied head is not repeated), `tokens`
 [B,S], `targets` [B,S] (-1: not counted), `logits` [B,S,V], `loss` [1] in F64 (mean over counted targets) and
-`grad.<parameter>` for every parameter; NAME.yaml beside it holds the model in this project's config keys.
+`grad.<parameter>` for every parameter; NAME.yaml beside it holds the model in this project's config keys. Experts have
+a tensor each, as published files have it.
 
 Norm weights and biases are random too: ones and zeros would hide mistakes.
 """
 import torch
 from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
-                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+                          MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+                          Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
 import golden_file
 from small_models import randomise, rope
@@ -17,6 +19,7 @@ from small_models import randomise, rope
 BATCH, SEQUENCE, VOCABULARY = 2, 32, 61
 SHAPE = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4,
              max_position_embeddings=40, rms_norm_eps=1e-5, attention_dropout=0.0, bos_token_id=None, eos_token_id=None)
+SMALL = dict(hidden_size=16, intermediate_size=12)  # experts are many
 
 
 def llama(**changes):
@@ -34,6 +37,18 @@ def qwen2(**changes):
 
 def qwen3(**changes):
     return Qwen3ForCausalLM, Qwen3Config(**(SHAPE | dict(tie_word_embeddings=False) | changes))
+
+
+def mixtral(**changes):
+    shape = dict(num_key_value_heads=2, tie_word_embeddings=True, rope_parameters=rope(), num_local_experts=4,
+                 num_experts_per_tok=2, router_aux_loss_coef=0.0)
+    return MixtralForCausalLM, MixtralConfig(**(SHAPE | SMALL | shape | changes))
+
+
+def qwen3_moe(**changes):
+    shape = dict(num_key_value_heads=2, tie_word_embeddings=True, rope_parameters=rope(), num_experts=6, head_dim=6,
+                 num_experts_per_tok=3, moe_intermediate_size=10, router_aux_loss_coef=0.0)
+    return Qwen3MoeForCausalLM, Qwen3MoeConfig(**(SHAPE | SMALL | shape | changes))
 
 
 def gpt2():
@@ -65,6 +80,9 @@ CASES = {
     "qwen2_window": lambda: qwen2(tie_word_embeddings=False, use_sliding_window=True, sliding_window=9,
                                   max_window_layers=1, num_hidden_layers=3, intermediate_size=36),
     "qwen3": lambda: qwen3(num_key_value_heads=1, head_dim=16, rope_parameters=rope()),
+    "mixtral": mixtral,
+    "qwen3_moe": lambda: qwen3_moe(norm_topk_prob=True, mlp_only_layers=[0]),
+    "qwen3_moe_scores": lambda: qwen3_moe(norm_topk_prob=False, num_hidden_layers=1),
 }
 PADDED = {"gpt2", "llama3", "qwen2", "mistral"}  # 61 rows become 64: padding must change nothing
 
@@ -78,11 +96,27 @@ def draw_tokens(generator):
     return tokens, targets
 
 
+def published(tensors, family):
+    """Experts one by one, under the names of published files."""
+    mixtral = family is MixtralForCausalLM
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    out = {}
+    for name, tensor in tensors.items():
+        name = name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name
+        for expert, value in enumerate(tensor if ".experts." in name else ()):
+            at = name[:name.index(".experts.")] + f".experts.{expert}."
+            halves = value.chunk(2) if name.endswith("gate_up_proj") else (value,)
+            out |= {f"{at}{part}.weight": half for part, half in zip((gate, up) if len(halves) == 2 else (down,), halves)}
+        if ".experts." not in name:
+            out[name] = tensor
+    return out
+
+
 def dump(folder, name, seed):
     torch.manual_seed(seed)
     family, config = CASES[name]()
     config.use_cache = False
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"
     model = family(config).float().eval()
     generator = torch.Generator().manual_seed(seed)
     randomise(model, generator)
@@ -93,8 +127,9 @@ def dump(folder, name, seed):
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).double(), targets.flatten(), ignore_index=-1)
     loss.backward()
 
-    tensors = {key: value for key, value in model.named_parameters()}
-    tensors |= {"grad." + key: value.grad for key, value in model.named_parameters()}
+    tensors = published(dict(model.named_parameters()), family)
+    gradients = published({key: value.grad for key, value in model.named_parameters()}, family)
+    tensors |= {"grad." + key: value for key, value in gradients.items()}
     tensors |= {"tokens": tokens.int(), "targets": targets.int(), "logits": logits, "loss": loss.reshape(1)}
     model_section = golden_file.model_config(config)
     model_section["make_vocab_size_divisible_by"] = 8 if name in PADDED else 1

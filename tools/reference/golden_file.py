@@ -85,22 +85,33 @@ def model_config(hf):
         "rotary_percent": 1.0,
         "add_bias_linear": False,
         "add_qkv_bias": hf.model_type == "qwen2",
-        "qk_layernorm": hf.model_type == "qwen3",
+        "qk_layernorm": hf.model_type in ("qwen3", "qwen3_moe"),
         "untie_embeddings_and_output_weights": not hf.tie_word_embeddings,
     }
     kind = rope.pop("rope_type")
     if kind != "default":
         model["rope_scaling"] = {"type": kind, **rope}
     model.update(window_config(hf))
+    if hf.model_type in ("mixtral", "qwen3_moe"):
+        model["moe"] = moe_config(hf)
     return model
 
 
+def moe_config(hf):
+    """Mixtral: the weights of the chosen experts always add up to 1. Neither has a loss of balance here."""
+    moe = {"num_experts": hf.num_local_experts, "router_topk": hf.num_experts_per_tok, "aux_loss_coeff": 0.0}
+    if hf.model_type == "mixtral":
+        return moe | {"ffn_hidden_size": hf.intermediate_size, "router_pre_softmax": False}
+    return moe | {"ffn_hidden_size": hf.moe_intermediate_size, "router_pre_softmax": not hf.norm_topk_prob,
+                  "decoder_sparse_step": hf.decoder_sparse_step, "mlp_only_layers": list(hf.mlp_only_layers)}
+
+
 def window_config(hf):
-    """Mistral: the window holds everywhere. Qwen: only if switched on, and from max_window_layers upwards."""
+    """Mistral and Mixtral: the window holds everywhere. Qwen: only if switched on, and from max_window_layers upwards."""
     window = getattr(hf, "sliding_window", None)
     if not window:
         return {}
-    if hf.model_type == "mistral":
+    if hf.model_type in ("mistral", "mixtral"):
         return {"window_size": window}
     return {"window_size": window, "max_window_layers": hf.max_window_layers}
 

@@ -8,7 +8,8 @@ import json
 import torch
 from safetensors import safe_open
 from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
-                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+                          MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+                          Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
 import golden_file
 from small_models import rope
@@ -37,6 +38,15 @@ def qwen2(**changes):
 
 def qwen3(**changes):
     return make(Qwen3ForCausalLM, Qwen3Config, **changes)
+
+
+def mixtral(**changes):
+    return make(MixtralForCausalLM, MixtralConfig, **(dict(num_local_experts=4, num_experts_per_tok=2) | changes))
+
+
+def qwen3_moe(**changes):
+    shape = dict(head_dim=10, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=8)
+    return make(Qwen3MoeForCausalLM, Qwen3MoeConfig, **(shape | changes))
 
 
 def gpt2(**changes):
@@ -150,6 +160,15 @@ def version4_folder(folder):
     edit_config(folder, version4)
 
 
+def version4_experts(folder):
+    """Qwen3-MoE by transformers 4: num_experts, which 5 calls num_local_experts in either family."""
+    def edit(config):
+        version4(config)
+        config["num_experts"] = config.pop("num_local_experts")
+
+    edit_config(folder, edit)
+
+
 # With base 500 and 5 pairs there is a wavelength below, between and above the two limits.
 LLAMA3 = rope("llama3", 500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=60)
@@ -158,8 +177,9 @@ YARN = rope("yarn", 1000.0, factor=4.0, beta_fast=4.0, beta_slow=0.5, original_m
 
 
 class Case:
-    def __init__(self, model, form=None, dtype=torch.bfloat16, shard="5GB"):
+    def __init__(self, model, form=None, dtype=torch.bfloat16, shard="5GB", fused=False):
         self.model, self.form, self.dtype, self.shard = model, form, dtype, shard
+        self.fused = fused  # all experts of a layer in one tensor
 
 
 CASES = {
@@ -190,4 +210,10 @@ CASES = {
     "gpt2_square": Case(lambda: gpt2(n_inner=24), dtype=torch.float32),
     "gpt2_published": Case(lambda: gpt2(n_inner=None), published_gpt2),
     "gpt2_untied_erf": Case(lambda: gpt2(tie_word_embeddings=False, activation_function="gelu", n_inner=40)),
+    "mixtral_experts": Case(lambda: mixtral(), version4_folder),
+    "mixtral_fused": Case(lambda: mixtral(intermediate_size=12), fused=True),
+    "mixtral_window": Case(lambda: mixtral(num_local_experts=3, head_dim=8, intermediate_size=12, sliding_window=5)),
+    "qwen3_moe_experts": Case(lambda: qwen3_moe(norm_topk_prob=True, mlp_only_layers=[0]), version4_experts),
+    "qwen3_moe_fused": Case(lambda: qwen3_moe(norm_topk_prob=False, num_hidden_layers=4, decoder_sparse_step=2,
+                                              head_dim=6, intermediate_size=8, moe_intermediate_size=6), fused=True),
 }
