@@ -57,7 +57,7 @@ TrainingStep::TrainingStep(const Setup& setup, int rank, StageSchedules schedule
       whole_(layout_.whole_model(setup)),
       params_(compute_, setup.model.freeze),
       chunks_(build_chunks(make_spec(setup.model, static_cast<std::uint64_t>(setup.config.train.seed)), layout_.chunks,
-                           params_, layout_.tp)),
+                           params_, layout_.tp, layout_.experts)),
       optimizer_(setup.config.optimizer, params_),
       stage_{.training = layout_.training,
              .smaller = layout_.smaller,
@@ -91,6 +91,8 @@ void TrainingStep::bind_inputs(Arena& arena) {
   const Shape microbatches = shape((setup_.model.moe ? 2 : 1) * setup_.batch.num_microbatches);
   loss_weights_ = loss_scales_ = arena.take(microbatches, DType::f32, "loss weights");
   if (scaler_) loss_scales_ = arena.take(microbatches, DType::f32, "scaled loss weights");
+  const bool may_overflow = setup_.model.moe && setup_.model.moe->rank_capacity_factor > 0;
+  expert_overflow_ = may_overflow ? arena.take(shape(1), DType::i32, "overflow of experts") : Tensor{};
   inputs_.clear();
   batch_.clear();
   evaluation_batch_.clear();
@@ -128,6 +130,8 @@ MicroBatch TrainingStep::microbatch(std::int64_t index, bool training) const {
           .token_loss = inputs.token_loss,
           .loss_scale = loss_scales_.rows(index, index + 1),
           .aux_scale = aux_row(loss_scales_, index),
+          .expert_overflow = expert_overflow_,
+          .expert_offsets = expert_offsets_,
           .training = training};
 }
 
@@ -190,6 +194,7 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
   params_.bind({weights, constants, &masters, &grads});
   if (scaler_) scaler_->bind(optimizer);
   optimizer_.bind(optimizer);
+  allocate_expert_offsets(*backend.device);
   bind_inputs(inputs);
   ops_ = backend.ops.get();
   ops_->bind_workspace(memory_.bytes("workspace"));
@@ -207,6 +212,7 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
   agree_on_traffic();
   make_engine();
   params_.initialize(*ops_, static_cast<std::uint64_t>(setup_.config.train.seed));
+  if (expert_overflow_) ops_->fill({.out = expert_overflow_, .value = 0});
   start_scaling();
   const bool wanted = ops_->traits().asynchronous && setup_.config.train.cuda_graph_impl != CudaGraphImpl::none;
   const std::string why_not = why_not_recorded();
@@ -214,6 +220,14 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
   recording_.reset();
   played_whole_ = false;
   if (wanted && !why_not.empty()) remark_ = "steps run call by call, not as one CUDA graph: " + why_not;
+}
+
+// Where rows travel to the ranks of their experts, the host learns how many.
+void TrainingStep::allocate_expert_offsets(Device& device) {
+  if (!setup_.model.moe || setup_.model.moe->dispatcher != TokenDispatcher::alltoall) return;
+  const auto numbers = static_cast<std::size_t>(layout_.groups.etp_ep.size() * (setup_.model.moe->experts + 1));
+  const std::span<std::byte> host = device.allocate_host(numbers * sizeof(std::int32_t));
+  expert_offsets_ = {reinterpret_cast<std::int32_t*>(host.data()), numbers};
 }
 
 // What a step reads back is looked at when the next one is enqueued, with all the points that one records, and those of
@@ -347,6 +361,9 @@ TrainingStep::Evaluated TrainingStep::evaluate(bool stop) {
   play_evaluation(*ops_, *pipeline_, *replicas_);
   std::array<double, 2> sums{};
   ops_->to_host(loss_sum_.rows(0, 2), std::as_writable_bytes(std::span(sums)));
+  std::int32_t overflow = 0;
+  if (expert_overflow_) ops_->to_host(expert_overflow_, std::as_writable_bytes(std::span(&overflow, 1)));
+  check_expert_rows(overflow);
   return {.loss_sum = sums[0], .stop = sums[1]};
 }
 
@@ -360,6 +377,8 @@ TrainingStep::Reading TrainingStep::read_back(const Votes& votes) {
   ops_->to_host_later(loss_sum_.rows(1, 2), std::as_writable_bytes(std::span(&result.stop, 1)));
   ops_->to_host_later(loss_sum_.rows(2, 3), std::as_writable_bytes(std::span(&result.written, 1)));
   ops_->to_host_later(optimizer_.grad_norm(), std::as_writable_bytes(std::span(&result.grad_norm, 1)));
+  if (expert_overflow_)
+    ops_->to_host_later(expert_overflow_, std::as_writable_bytes(std::span(&result.expert_overflow, 1)));
   if (scaler_) ops_->to_host_later(scaler_->state(), std::as_writable_bytes(std::span(&result.scaling, 1)));
   return {ops_->record(), slot};
 }
@@ -378,9 +397,18 @@ void TrainingStep::load_checkpoint(const Checkpoint& checkpoint, Checkpoint::Tak
 TrainingStep::Result TrainingStep::result(const Reading& reading) {
   ops_->finish(reading.ticket);
   const Result& result = read_back_[reading.slot];
+  check_expert_rows(result.expert_overflow);
   if (scaler_) updates_ = static_cast<std::int64_t>(result.scaling.updates);
   if (scaler_ && scaler_->rule().dynamic) loss_scale_ = result.scaling.to_keep();
   return result;
+}
+
+// Rows that found no room were left out, so the step is not the one that was asked for.
+void TrainingStep::check_expert_rows(std::int32_t overflow) const {
+  require_user(overflow == 0,
+               "model.moe.expert_rank_capacity_factor={}: on rank {} a layer's experts have no room for {} of their "
+               "rows; give a larger factor, or 0 for room for all that can come",
+               setup_.model.moe ? setup_.model.moe->rank_capacity_factor : 0, layout_.groups.rank, overflow);
 }
 
 double model_flops_per_token(const ModelShape& model, std::int64_t seq_length) {
