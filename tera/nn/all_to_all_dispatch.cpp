@@ -49,13 +49,9 @@ class AllToAllDispatch final : public Dispatch {
       plan_even_load(d, count(routes.experts.shape));
     } else {
       run.ops.finish(d.counts_read);
+      check_room(run.mb.expert_offsets, room);
       count_rows(d, run.mb.expert_offsets);
     }
-    const std::int64_t arrived = d.regions.back();
-    require_user(arrived <= room,
-                 "model.moe.expert_rank_capacity_factor={}: on rank {} a layer's experts have no room for {} of their "
-                 "rows; give a larger factor, or 0 for room for all that can come",
-                 spec_.rank_capacity, parallel_.world_rank, arrived - room);
     d.weights = run.stash.take(Life::f_to_b, shape(room, 1), DType::f32, "moe.all_weights");
     go(run, d, as_column(routes.weights), d.weights);
     ScratchScope scope(run.scratch);
@@ -118,22 +114,40 @@ class AllToAllDispatch final : public Dispatch {
     for (std::size_t i = 0; i < d.regions.size(); ++i) d.regions[i] = static_cast<std::int64_t>(i) * choices;
   }
 
-  // offsets [etp ep][E+1]: of each rank's own rows, sorted by expert.
+  // offsets [ep][etp][E+1]: of each rank's own rows, in order of experts. The rows of one for those of a rank of ep.
+  std::int64_t rows_between(std::span<const std::int32_t> offsets, std::int64_t from_ep, std::int64_t from_etp,
+                            std::int64_t to_ep) const {
+    const std::int64_t held = held_.size();
+    const auto at = static_cast<std::size_t>((from_ep * etp_size() + from_etp) * (spec_.experts + 1) + to_ep * held);
+    return offsets[at + static_cast<std::size_t>(held)] - offsets[at];
+  }
+
+  // All ranks look at all, so that they tell the same.
+  void check_room(std::span<const std::int32_t> offsets, std::int64_t room) const {
+    std::int64_t fullest = 0, most = 0;
+    for (std::int64_t to = 0; to < ep().size(); ++to) {
+      std::int64_t rows = 0;
+      for (std::int64_t from = 0; from < ep().size(); ++from)
+        for (std::int64_t i = 0; i < etp_size(); ++i) rows += rows_between(offsets, from, i, to);
+      if (rows > most) {
+        fullest = to;
+        most = rows;
+      }
+    }
+    if (most > room)
+      fail_no_room_for_rows(spec_.rank_capacity, parallel_.first_rank + fullest * etp_size(), most - room);
+  }
+
   void count_rows(Dispatched& d, std::span<const std::int32_t> offsets) const {
-    const std::int64_t etp = etp_size(), held = held_.size();
-    const auto rows = [&](std::int64_t ep_rank, std::int64_t etp_rank, std::int64_t first) -> std::int64_t {
-      const auto at = static_cast<std::size_t>((ep_rank * etp + etp_rank) * (spec_.experts + 1) + first);
-      return offsets[at + static_cast<std::size_t>(held)] - offsets[at];
-    };
     std::int64_t end = 0;
-    for (std::int64_t i = 0; i < etp; ++i) {
+    for (int i = 0; i < etp_size(); ++i) {
       d.regions[static_cast<std::size_t>(i)] = end;
-      for (std::int64_t r = 0; r < ep().size(); ++r) end += rows(r, i, held_.begin);
+      for (int r = 0; r < ep().size(); ++r) end += rows_between(offsets, r, i, ep().rank());
     }
     d.regions.back() = end;
-    for (std::int64_t r = 0; r < ep().size(); ++r) {
-      d.leaving[static_cast<std::size_t>(r)] = rows(ep().rank(), etp_rank(), r * held);
-      d.coming[static_cast<std::size_t>(r)] = rows(r, etp_rank(), held_.begin);
+    for (int r = 0; r < ep().size(); ++r) {
+      d.leaving[static_cast<std::size_t>(r)] = rows_between(offsets, ep().rank(), etp_rank(), r);
+      d.coming[static_cast<std::size_t>(r)] = rows_between(offsets, r, etp_rank(), ep().rank());
     }
   }
 

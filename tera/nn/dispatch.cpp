@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tera/base/error.h"
+
 namespace tera {
 
 Dispatch::Dispatch(const DispatchSpec& spec, const ExpertParallel& parallel)
@@ -37,6 +39,14 @@ std::int64_t expert_room(double rank_capacity, double even, std::int64_t worst_c
   const double wanted = std::ceil(rank_capacity * even);
   if (wanted <= 0 || wanted >= static_cast<double>(worst_case)) return worst_case;
   return std::min((static_cast<std::int64_t>(wanted) + unit - 1) / unit * unit, worst_case);
+}
+
+void fail_no_room_for_rows(double rank_capacity, std::int64_t rank, std::int64_t rows) {
+  fail_user(
+      "model.moe.expert_rank_capacity_factor={}: on rank {} a layer's experts have no room for {} of their rows; give "
+      "a "
+      "larger factor, or 0 for room for all that can come",
+      rank_capacity, rank, rows);
 }
 
 std::int64_t padded_rows(double capacity, std::int64_t choices, std::int64_t experts, std::int64_t tokens) {

@@ -83,6 +83,8 @@ std::unique_ptr<Dispatch> make_all_to_all_dispatch(const DispatchSpec& spec, con
 
 // Rows that a rank has room for, of which `even` come when all experts are chosen as often.
 std::int64_t expert_room(double rank_capacity, double even, std::int64_t worst_case);
+// The end of a run in which rows of a layer found no room on a rank of the world.
+[[noreturn]] void fail_no_room_for_rows(double rank_capacity, std::int64_t rank, std::int64_t rows);
 // Rows that each expert has where those that are too many are dropped; no token comes to one twice.
 std::int64_t padded_rows(double capacity, std::int64_t choices, std::int64_t experts, std::int64_t tokens);
 

@@ -19,7 +19,7 @@ struct ExpertParallel {
   Comm* etp = nullptr;     // none: and all of each
   Comm* group = nullptr;   // both: ranks that together have every expert once, etp inside ep; none: one rank
   bool same_rows = false;  // its ranks have the same rows of a microbatch; else each has rows of its own
-  int world_rank = 0;      // for messages
+  int first_rank = 0;      // of the group, in the world: the others follow. For messages
 
   // Which experts of so many are here.
   struct Range {

@@ -96,7 +96,7 @@ RankLayout::RankLayout(const Setup& setup, int rank, StageSchedules schedules)
               .etp = &groups.etp,
               .group = &groups.etp_ep,
               .same_rows = setup.model.moe && !cuts_expert_rows(setup.parallel, *setup.model.moe),
-              .world_rank = rank},
+              .first_rank = MeshPlan(setup.parallel.mesh).color(Axis::etp_ep, rank)},
       training(std::move(schedules.training)),
       evaluation(std::move(schedules.evaluation)),
       smaller(std::move(schedules.smaller)),

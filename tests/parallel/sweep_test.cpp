@@ -71,8 +71,8 @@ TEST(Sweep, RoomForRowsOfExperts) {
   const std::vector<std::pair<Overrides, const char*>> layouts{{ep4, "3.2"},
                                                                {ep4 + all_to_all, "3.2"},
                                                                {tp2 + sp + ep4 + etp1 + full, "3.2"},
-                                                               {tp2 + ep2, "1.8"},
-                                                               {tp2 + ep2 + all_to_all, "1.8"}};
+                                                               {tp2 + ep2, "1.6"},
+                                                               {tp2 + ep2 + all_to_all, "1.6"}};
   for (const auto& [layout, enough] : layouts) {
     const SweepCase all{"sweep_experts", 4, layout};
     expect_same_bits(all, with_room(layout, enough));
