@@ -24,6 +24,7 @@ Groups::Groups(const MeshPlan& plan, int rank_, int kv_replicas)
       pp(planned(plan, Axis::pp, rank_)),
       ep(planned(plan, Axis::ep, rank_)),
       etp(planned(plan, Axis::etp, rank_)),
+      etp_ep(planned(plan, Axis::etp_ep, rank_)),
       edp(planned(plan, Axis::edp, rank_)),
       embed(planned(plan, Axis::embed, rank_)),
       kv("kv", coord.tp % kv_replicas, kv_replicas),
@@ -32,8 +33,8 @@ Groups::Groups(const MeshPlan& plan, int rank_, int kv_replicas)
 
 void Groups::join(Comm& met) {
   world.join(met);
-  constexpr std::array axes{Axis::tp, Axis::cp,  Axis::dp,  Axis::dp_cp, Axis::pp,
-                            Axis::ep, Axis::etp, Axis::edp, Axis::embed};
+  constexpr std::array axes{Axis::tp, Axis::cp,  Axis::dp,     Axis::dp_cp, Axis::pp,
+                            Axis::ep, Axis::etp, Axis::etp_ep, Axis::edp,   Axis::embed};
   const auto groups = all();
   for (std::size_t i = 0; i < axes.size(); ++i)
     groups[i + 1]->join(met.split(plan_.color(axes[i], rank), rank, std::string(name_of(axes[i]))));

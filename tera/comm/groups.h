@@ -18,11 +18,13 @@ class Groups {
   void join(Comm& world);
 
   // In the order of Axis, and kv.
-  std::array<PlannedComm*, 11> all() { return {&world, &tp, &cp, &dp, &dp_cp, &pp, &ep, &etp, &edp, &embed, &kv}; }
+  std::array<PlannedComm*, 12> all() {
+    return {&world, &tp, &cp, &dp, &dp_cp, &pp, &ep, &etp, &etp_ep, &edp, &embed, &kv};
+  }
 
   const Coord coord;
   const int rank;
-  PlannedComm world, tp, cp, dp, dp_cp, pp, ep, etp, edp;
+  PlannedComm world, tp, cp, dp, dp_cp, pp, ep, etp, etp_ep, edp;
   PlannedComm embed;  // first and last stage
   PlannedComm kv;     // ranks of tp with the same key/value heads
 

@@ -157,6 +157,10 @@ std::vector<int> MeshPlan::members(Axis axis, int rank) const {
     case Axis::pp: along(&Coord::pp, sizes_.pp, &MeshPlan::rank); break;
     case Axis::etp: along(&Coord::etp, sizes_.etp, &MeshPlan::expert_rank); break;
     case Axis::ep: along(&Coord::ep, sizes_.ep, &MeshPlan::expert_rank); break;
+    case Axis::etp_ep:
+      for (c.ep = 0; c.ep < sizes_.ep; ++c.ep)
+        for (c.etp = 0; c.etp < sizes_.etp; ++c.etp) ranks.push_back(expert_rank(c));
+      break;
     case Axis::edp: along(&Coord::edp, edp_, &MeshPlan::expert_rank); break;
     case Axis::dp_cp:
       for (c.dp = 0; c.dp < dp_; ++c.dp)

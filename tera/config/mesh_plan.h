@@ -50,17 +50,18 @@ struct Coord {
 };
 
 // The groups of ranks that talk to each other. embed: first and last pipeline stage, which hold a tied embedding; a
-// rank between them is alone in its own.
-enum class Axis : std::uint8_t { world, tp, cp, dp, dp_cp, pp, ep, etp, edp, embed };
+// rank between them is alone in its own. etp_ep: all that together have every expert of a layer once.
+enum class Axis : std::uint8_t { world, tp, cp, dp, dp_cp, pp, ep, etp, etp_ep, edp, embed };
 
 template <>
 struct EnumNames<Axis> {
   static constexpr std::array values{
-      std::pair{Axis::world, std::string_view("world")}, std::pair{Axis::tp, std::string_view("tp")},
-      std::pair{Axis::cp, std::string_view("cp")},       std::pair{Axis::dp, std::string_view("dp")},
-      std::pair{Axis::dp_cp, std::string_view("dp_cp")}, std::pair{Axis::pp, std::string_view("pp")},
-      std::pair{Axis::ep, std::string_view("ep")},       std::pair{Axis::etp, std::string_view("etp")},
-      std::pair{Axis::edp, std::string_view("edp")},     std::pair{Axis::embed, std::string_view("embed")}};
+      std::pair{Axis::world, std::string_view("world")},   std::pair{Axis::tp, std::string_view("tp")},
+      std::pair{Axis::cp, std::string_view("cp")},         std::pair{Axis::dp, std::string_view("dp")},
+      std::pair{Axis::dp_cp, std::string_view("dp_cp")},   std::pair{Axis::pp, std::string_view("pp")},
+      std::pair{Axis::ep, std::string_view("ep")},         std::pair{Axis::etp, std::string_view("etp")},
+      std::pair{Axis::etp_ep, std::string_view("etp_ep")}, std::pair{Axis::edp, std::string_view("edp")},
+      std::pair{Axis::embed, std::string_view("embed")}};
 };
 
 class MeshPlan {

@@ -130,11 +130,12 @@ void check_model_split(const ParallelShape& parallel, const ModelShape& model, R
                 nearest_values(tp, model.heads, [&](std::int64_t v) { return splits_evenly(model, v); }));
 }
 
-void check_row_split(const ParallelShape& parallel, const BatchShape& batch, Report& report) {
+void check_row_split(const ParallelShape& parallel, const ModelShape& model, const BatchShape& batch, Report& report) {
   const std::int64_t tp = parallel.mesh.tp, rows = batch.micro_batch * batch.seq_length;
-  if (!parallel.sequence_parallel || rows % tp == 0) return;
+  const bool experts = model.moe && cuts_expert_rows(parallel, *model.moe);
+  if ((!parallel.sequence_parallel && !experts) || rows % tp == 0) return;
   const auto fits = [&](std::int64_t sequence) { return batch.micro_batch * sequence % tp == 0; };
-  report.broken("dist.sequence_parallel",
+  report.broken(parallel.sequence_parallel ? "dist.sequence_parallel" : "dist.expert_model_parallel_size",
                 "tensor_model_parallel_size, which is {}, must divide train.micro_batch_size x seq_length, which is "
                 "{}; nearest: train.seq_length {}",
                 tp, rows, nearest_values(batch.seq_length, batch.seq_length + tp, fits));
@@ -154,7 +155,7 @@ ParallelShape resolve_parallel(const RunConfig& config, int world, Report& repor
 void check_split(const ParallelShape& parallel, const ModelShape& model, const BatchShape& batch, Report& report) {
   check_model_split(parallel, model, report);
   check_expert_split(parallel, model, report);
-  check_row_split(parallel, batch, report);
+  check_row_split(parallel, model, batch, report);
 }
 
 }  // namespace tera

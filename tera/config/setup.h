@@ -133,6 +133,14 @@ struct ParallelShape {
   bool operator==(const ParallelShape&) const = default;
 };
 
+// Whether the ranks that together have all experts of a layer send each other rows of their own. Else these are the
+// ranks of one tensor-parallel group, which all have the same rows, and only sums travel.
+inline bool cuts_expert_rows(const ParallelShape& parallel, const MoeShape& moe) {
+  const MeshSizes& mesh = parallel.mesh;
+  const int ranks = (mesh.etp == 0 ? mesh.tp : mesh.etp) * mesh.ep;
+  return parallel.sequence_parallel || ranks != mesh.tp || (mesh.ep > 1 && moe.dispatcher == TokenDispatcher::alltoall);
+}
+
 // The global batch grows with the samples consumed, by Megatron-LM's rule.
 struct RampUp {
   std::int64_t start = 0;  // 0: none

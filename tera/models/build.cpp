@@ -11,8 +11,9 @@ namespace {
 
 class Builder {
  public:
-  Builder(const ModelSpec& spec, std::span<const BlockRange> chunks, ParamStore& params, const TensorParallel& tp)
-      : spec_(spec), params_(params), tp_(tp) {
+  Builder(const ModelSpec& spec, std::span<const BlockRange> chunks, ParamStore& params, const TensorParallel& tp,
+          const ExpertParallel& experts)
+      : spec_(spec), params_(params), tp_(tp), experts_(experts) {
     for (const auto& chunk : chunks) {
       embedding_here_ = embedding_here_ || chunk.embedding;
       head_here_ = head_here_ || chunk.head;
@@ -55,7 +56,7 @@ class Builder {
   }
 
   std::unique_ptr<Block> ffn(const LayerSpec& spec) {
-    if (const auto* moe = std::get_if<MoeSpec>(&spec.ffn)) return std::make_unique<Moe>(params_, *moe, tp_);
+    if (const auto* moe = std::get_if<MoeSpec>(&spec.ffn)) return std::make_unique<Moe>(params_, *moe, tp_, experts_);
     return std::make_unique<Mlp>(params_, std::get<MlpSpec>(spec.ffn), tp_);
   }
 
@@ -83,6 +84,7 @@ class Builder {
   const ModelSpec& spec_;
   ParamStore& params_;
   const TensorParallel& tp_;
+  const ExpertParallel& experts_;
   bool embedding_here_ = false, head_here_ = false;
   Param* table_ = nullptr;
   int next_ = 0;
@@ -90,14 +92,15 @@ class Builder {
 
 }  // namespace
 
-Blocks build_blocks(const ModelSpec& spec, ParamStore& params, const TensorParallel& tp) {
+Blocks build_blocks(const ModelSpec& spec, ParamStore& params, const TensorParallel& tp,
+                    const ExpertParallel& experts) {
   const std::array whole{BlockRange{.layers = static_cast<std::int64_t>(spec.layers.size())}};
-  return std::move(build_chunks(spec, whole, params, tp).front());
+  return std::move(build_chunks(spec, whole, params, tp, experts).front());
 }
 
 std::vector<Blocks> build_chunks(const ModelSpec& spec, std::span<const BlockRange> chunks, ParamStore& params,
-                                 const TensorParallel& tp) {
-  Builder builder(spec, chunks, params, tp);
+                                 const TensorParallel& tp, const ExpertParallel& experts) {
+  Builder builder(spec, chunks, params, tp, experts);
   std::vector<Blocks> built;
   for (const auto& chunk : chunks) built.push_back(builder.build(chunk));
   return built;

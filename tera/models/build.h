@@ -10,7 +10,8 @@ namespace tera {
 // The blocks of a model in order: embedding, layers, head. Parameters are in the store that was given.
 using Blocks = std::vector<std::unique_ptr<Block>>;
 
-Blocks build_blocks(const ModelSpec& spec, ParamStore& params, const TensorParallel& tp = {});
+Blocks build_blocks(const ModelSpec& spec, ParamStore& params, const TensorParallel& tp = {},
+                    const ExpertParallel& experts = {});
 
 // Consecutive blocks of a model.
 struct BlockRange {
@@ -21,6 +22,6 @@ struct BlockRange {
 
 // What one rank holds: a list of blocks per chunk. Blocks are numbered chunk after chunk (ParamStore::begin_block).
 std::vector<Blocks> build_chunks(const ModelSpec& spec, std::span<const BlockRange> chunks, ParamStore& params,
-                                 const TensorParallel& tp = {});
+                                 const TensorParallel& tp = {}, const ExpertParallel& experts = {});
 
 }  // namespace tera

@@ -206,6 +206,10 @@ class SpecMaker {
                              .down_std = output_std()},
                  .shared = {},
                  .activation = model_.activation,
+                 .dispatcher = model_.moe->dispatcher,
+                 .rank_capacity = model_.moe->rank_capacity_factor,
+                 .expert_capacity = model_.moe->capacity_factor,
+                 .drop = model_.moe->drop,
                  .hidden_dropout = model_.hidden_dropout,
                  .seed = seed_,
                  .recompute_norm = model_.recompute.layernorm,
@@ -225,7 +229,6 @@ void refuse_what_experts_lack(const MoeShape& moe) {
     require_user(!wanted, "{}: this is not there yet for models with experts", key);
   };
   refuse(moe.router.expert_bias, "model.moe.router_enable_expert_bias");
-  refuse(moe.capacity_factor > 0, "model.moe.expert_capacity_factor");
   refuse(moe.shared_gate, "model.moe.shared_expert_gate");
   for (const BalanceLoss& loss : moe.losses)
     refuse(loss.kind == LoadBalancing::global_aux_loss, "model.moe.router_load_balancing_type=global_aux_loss");

@@ -15,8 +15,11 @@
 namespace tera {
 
 struct ExpertParallel {
-  Comm* ep = nullptr;   // none: one rank has all experts
-  Comm* etp = nullptr;  // none: and all of each
+  Comm* ep = nullptr;      // none: one rank has all experts
+  Comm* etp = nullptr;     // none: and all of each
+  Comm* group = nullptr;   // both: ranks that together have every expert once, etp inside ep; none: one rank
+  bool same_rows = false;  // its ranks have the same rows of a microbatch; else each has rows of its own
+  int first_rank = 0;      // of the group, in the world: the others follow. For messages
 
   // Which experts of so many are here.
   struct Range {

@@ -10,33 +10,31 @@ std::string name_in_files(const ExpertsSpec& spec, std::int64_t expert, const st
 }
 
 // Of each expert [gate | up], this rank's features of both.
-Param& add_up(ParamStore& params, const ExpertsSpec& spec, const TensorParallel& tp) {
-  std::vector<Part> parts;
-  std::int64_t row = 0;
-  for (std::int64_t expert = 0; expert < spec.experts; ++expert)
-    for (const std::string& suffix : spec.up) {
-      const Part whole{
-          .name = name_in_files(spec, expert, suffix), .global = shape(spec.ffn, spec.hidden), .local_row = row};
-      parts.push_back(tp.piece(whole, 0));
-      row += spec.ffn / tp.size();
-    }
+Param& add_up(ParamStore& params, const ExpertsSpec& spec, const ExpertParallel& parallel) {
+  std::vector<Part> parts = parallel.parts(spec.experts, [&](std::int64_t expert) {
+    std::vector<Part> of_expert;
+    for (const std::string& suffix : spec.up)
+      of_expert.push_back(
+          parallel.piece({.name = name_in_files(spec, expert, suffix), .global = shape(spec.ffn, spec.hidden)}, 0));
+    return of_expert;
+  });
+  const std::int64_t rows = parts.back().local_row + parts.back().held()[0];
   return params.add({.name = spec.name + ".up.weight",
-                     .shape = shape(row, spec.hidden),
+                     .shape = shape(rows, spec.hidden),
                      .parts = std::move(parts),
                      .init = {.kind = Init::Kind::normal, .std = spec.up_std},
                      .expert = true});
 }
 
-Param& add_down(ParamStore& params, const ExpertsSpec& spec, const TensorParallel& tp) {
-  std::vector<Part> parts;
-  for (std::int64_t expert = 0; expert < spec.experts; ++expert) {
-    const Part whole{.name = name_in_files(spec, expert, spec.down),
-                     .global = shape(spec.hidden, spec.ffn),
-                     .local_row = expert * spec.hidden};
-    parts.push_back(tp.piece(whole, 1));
-  }
+Param& add_down(ParamStore& params, const ExpertsSpec& spec, const ExpertParallel& parallel) {
+  std::vector<Part> parts = parallel.parts(spec.experts, [&](std::int64_t expert) {
+    return std::vector{
+        parallel.piece({.name = name_in_files(spec, expert, spec.down), .global = shape(spec.hidden, spec.ffn)}, 1)};
+  });
+  const Part& last = parts.back();
+  const Shape held = shape(last.local_row + spec.hidden, last.held()[1]);
   return params.add({.name = spec.name + ".down.weight",
-                     .shape = shape(spec.experts * spec.hidden, spec.ffn / tp.size()),
+                     .shape = held,
                      .parts = std::move(parts),
                      .init = {.kind = Init::Kind::normal, .std = spec.down_std},
                      .expert = true});
@@ -44,47 +42,49 @@ Param& add_down(ParamStore& params, const ExpertsSpec& spec, const TensorParalle
 
 }  // namespace
 
-Moe::Moe(ParamStore& params, const MoeSpec& spec, const TensorParallel& tp)
+Moe::Moe(ParamStore& params, const MoeSpec& spec, const TensorParallel& tp, const ExpertParallel& experts)
     : spec_(spec),
       tp_(tp),
+      own_{.group = tp.group, .sequence = tp.sequence || !experts.same_rows},
       norm_(params, spec.norm, tp),
-      router_(params, spec.router, tp),
-      experts_(spec.experts.experts),
-      ffn_(spec.experts.ffn / tp.size()),
-      up_(&add_up(params, spec.experts, tp)),
-      down_(&add_down(params, spec.experts, tp)),
+      router_(params, spec.router, own_),
+      dispatch_(make_dispatch(spec.dispatcher,
+                              {.experts = spec.experts.experts,
+                               .topk = spec.router.rule.topk,
+                               .rank_capacity = spec.rank_capacity,
+                               .expert_capacity = spec.expert_capacity,
+                               .drop = spec.drop},
+                              experts)),
+      held_(experts.held(spec.experts.experts).size()),
+      up_(&add_up(params, spec.experts, experts)),
+      down_(&add_down(params, spec.experts, experts)),
       hidden_key_(rng_stream(spec.seed, spec.name + ".hidden_dropout")) {
+  ffn_ = down_->spec.shape[1];
   if (!spec.shared) return;
   shared_up_.emplace(params, spec.shared->up, tp);
   shared_down_.emplace(params, spec.shared->down, tp);
 }
 
+std::unique_ptr<Saved> Moe::make_saved() const {
+  auto saved = std::make_unique<MoeSaved>();
+  saved->dispatched = dispatch_->make();
+  return saved;
+}
+
 void Moe::f(Run& run, MoeSaved& s, const Tensor& x, const Tensor& y) {
-  const auto take = [&](bool recompute, const Shape& shape, std::string_view tag) {  // kept for W, or made again in B
-    return recompute ? run.scratch.take(shape, x.dtype, tag) : run.stash.take(Life::f_to_w, shape, x.dtype, tag);
-  };
-  const std::int64_t rows = run.mb.tokens.dim(0) * router_.topk();
   s.stats = norm_.take_stats(run, x, "moe.norm_stats");
-  s.normed = take(spec_.recompute_norm, x.shape, "moe.normed");
-  s.routes = router_.take(run, x.dim(0));
-  s.up = run.stash.take(Life::f_to_b, shape(rows, gated() ? 2 * ffn_ : ffn_), x.dtype, "moe.up");
-  s.act = take(spec_.recompute_activation, shape(rows, ffn_), "moe.act");
+  s.normed = spec_.recompute_norm ? run.scratch.take(x.shape, x.dtype, "moe.normed")
+                                  : run.stash.take(Life::f_to_w, x.shape, x.dtype, "moe.normed");
   norm_.forward(run, x, s.normed, s.stats);
-  router_.route(run, s.normed, s.routes);
-  group(run, s);
-  {
-    ScratchScope scope(run.scratch);
-    const Tensor all = tp_.gather(run, s.normed, run.scratch, "moe.all_rows");
-    run.ops.grouped_gemm({.a = permuted(run, s, all, "moe.rows"),
-                          .b = groups(up_->value),
-                          .out = s.up,
-                          .offsets = s.offsets,
-                          .trans_b = true});
-  }
-  activate(run, s);
+  const Tensor own = own_rows(s.normed);
+  s.routes = router_.take(run, own.dim(0));
+  router_.route(run, own, s.routes);
+  dispatch_->begin(run, s.dispatched, s.routes);
   Tensor residual = drops(run) ? Tensor{} : x;
   if (spec_.shared) residual = shared_forward(run, s, residual);
-  sum_experts(run, s, y, residual);
+  dispatch_->finish(run, s.dispatched, s.routes);
+  experts_forward(run, s, own_rows(y), residual ? own_rows(residual) : Tensor{});
+  gather_shares(run, y);
   if (drops(run))
     run.ops.dropout({.x = y,
                      .y = y,
@@ -94,41 +94,49 @@ void Moe::f(Run& run, MoeSaved& s, const Tensor& x, const Tensor& y) {
                      .key = hidden_key_});
 }
 
-// Where each of the microbatch's rows goes, once for each expert that it chose.
-void Moe::group(Run& run, MoeSaved& s) const {
-  const std::int64_t tokens = run.mb.tokens.dim(0), topk = router_.topk();
-  s.offsets = run.stash.take(Life::f_to_w, shape(experts_ + 1), DType::i32, "moe.offsets");
-  s.sources = run.stash.take(Life::f_to_w, shape(tokens * topk), DType::i32, "moe.sources");
-  s.places = run.stash.take(Life::f_to_b, shape(tokens, topk), DType::i32, "moe.places");
-  s.weights = tp_.gather(run, s.routes.weights, run.stash.arena(Life::f_to_b), "moe.all_weights");
-  ScratchScope scope(run.scratch);
-  const Tensor experts = tp_.gather(run, s.routes.experts, run.scratch, "moe.all_experts");
-  run.ops.group_rows({.experts = experts, .offsets = s.offsets, .sources = s.sources, .places = s.places});
+// Own rows of x become everybody's.
+void Moe::gather_shares(Run& run, const Tensor& x) const {
+  if (takes_share()) run.ops.wait(own_.group->all_gather(own_rows(x), x, run.ops.record()));
 }
 
-Tensor Moe::permuted(Run& run, const MoeSaved& s, const Tensor& all, std::string_view tag) const {
-  const Tensor rows = run.scratch.take(shape(s.sources.dim(0), all.dim(1)), all.dtype, tag);
-  run.ops.permute({.x = all, .sources = s.sources, .y = rows, .topk = router_.topk()});
+// Rows of x, or of what is like x, where the experts want them: in scratch.
+Tensor Moe::rows(Run& run, const MoeSaved& s, const Tensor& x, std::string_view tag) const {
+  const Tensor rows = run.scratch.take(shape(s.dispatched.rows(), x.dim(1)), x.dtype, tag);
+  dispatch_->rows(run, s.dispatched, own_rows(x), rows);
   return rows;
 }
 
 void Moe::activate(Run& run, const MoeSaved& s) const {
-  run.ops.activation({.kind = spec_.activation, .x = s.up, .y = s.act, .weights = s.weights, .sources = s.sources});
+  run.ops.activation({.kind = spec_.activation,
+                      .x = s.up,
+                      .y = s.act,
+                      .weights = s.dispatched.weights,
+                      .sources = s.dispatched.sources});
 }
 
-// y = residual + what the experts make of each row. The residual enters the sum over ranks once, with the first; that
-// of cut rows is added after it.
-void Moe::sum_experts(Run& run, const MoeSaved& s, const Tensor& y, const Tensor& residual) const {
+// Own rows of y = residual + what the experts make of each.
+void Moe::experts_forward(Run& run, MoeSaved& s, const Tensor& y, const Tensor& residual) const {
+  const std::int64_t rows = s.dispatched.rows(), usual = s.dispatched.usual_rows;
+  const Tensor& offsets = s.dispatched.offsets;
+  const Shape act = shape(rows, ffn_);
+  s.up = run.stash.take(Life::f_to_b, shape(rows, gated() ? 2 * ffn_ : ffn_), y.dtype, "moe.up");
+  s.act = spec_.recompute_activation ? run.scratch.take(act, y.dtype, "moe.act")  // made again in B
+                                     : run.stash.take(Life::f_to_w, act, y.dtype, "moe.act");
+  {
+    ScratchScope scope(run.scratch);
+    run.ops.grouped_gemm({.a = this->rows(run, s, s.normed, "moe.rows"),
+                          .b = groups(up_->value),
+                          .out = s.up,
+                          .offsets = offsets,
+                          .trans_b = true,
+                          .usual_rows = usual});
+  }
+  activate(run, s);
   ScratchScope scope(run.scratch);
-  const Tensor out = run.scratch.take(shape(s.sources.dim(0), y.dim(1)), y.dtype, "moe.out");
-  run.ops.grouped_gemm({.a = s.act, .b = groups(down_->value), .out = out, .offsets = s.offsets, .trans_b = true});
-  const bool cut = tp_.cuts_rows(), with_sum = !cut && tp_.rank() == 0;
-  const Tensor partial = tp_.room_for_partial(run, y, "moe.y");
-  run.ops.unpermute({.x = out, .places = s.places, .y = partial, .residual = with_sum ? residual : Tensor{}});
-  run.ops.wait(tp_.reduce(run, partial, y));
-  if (!cut || !residual) return;
-  const std::array sources{y, residual};
-  run.ops.combine({.sources = sources, .out = y});
+  const Tensor out = run.scratch.take(shape(rows, y.dim(1)), y.dtype, "moe.out");
+  run.ops.grouped_gemm(
+      {.a = s.act, .b = groups(down_->value), .out = out, .offsets = offsets, .trans_b = true, .usual_rows = usual});
+  dispatch_->sum(run, s.dispatched, out, y, residual);
 }
 
 // residual + what the expert of all rows makes of each.
@@ -155,13 +163,13 @@ void Moe::b(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tens
                      .rate = spec_.hidden_dropout,
                      .key = hidden_key_});
   }
-  const Tensor dnormed = run.scratch.take(x.shape, x.dtype, "moe.dnormed");
-  const Tensor of_experts = run.scratch.take(x.shape, x.dtype, "moe.dnormed_experts");
-  const Tensor all = tp_.gather(run, s.dout, run.scratch, "moe.all_dout");
-  const Tensor dweights = experts_back(run, s, all, of_experts);
-  if (spec_.shared) shared_back(run, s, all, of_experts);
+  const Tensor dnormed = run.scratch.take(x.shape, x.dtype, "moe.dnormed"), own = own_rows(dnormed);
+  const Tensor of_experts = run.scratch.take(own.shape, x.dtype, "moe.dnormed_experts");
+  const Tensor dweights = experts_back(run, s, s.dout, of_experts);
   s.dlogits = router_.back(run, s.routes, dweights, x.dtype);
-  router_.input_gradient(run, s.dlogits, of_experts, dnormed);
+  router_.input_gradient(run, s.dlogits, of_experts, own);
+  gather_shares(run, dnormed);
+  if (spec_.shared) shared_back(run, s, dnormed);
   if (spec_.recompute_activation) {
     s.act = run.stash.take(Life::b_to_w, s.act.shape, x.dtype, "moe.act");
     activate(run, s);
@@ -173,38 +181,45 @@ void Moe::b(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tens
   norm_.backward(run, dnormed, x, s.stats, /*residual=*/dy, dx);
 }
 
-// Makes dnormed, and returns the gradient of this rank's weights, f32 [t,K].
+// Makes own rows of dnormed, and returns the gradient of own weights, f32 [t,K].
 Tensor Moe::experts_back(Run& run, MoeSaved& s, const Tensor& dout, const Tensor& dnormed) const {
+  const Dispatched& d = s.dispatched;
   s.dup = run.stash.take(Life::b_to_w, s.up.shape, s.up.dtype, "moe.dup");
-  const Tensor all = run.scratch.take(s.weights.shape, DType::f32, "moe.all_dweights");
-  const Tensor own = tp_.cuts_rows() ? run.scratch.take(s.routes.weights.shape, DType::f32, "moe.dweights") : all;
-  run.ops.fill({.out = all, .value = 0});  // what no expert took has no row to make it
-  ScratchScope scope(run.scratch);
-  const Tensor dact = run.scratch.take(s.act.shape, s.up.dtype, "moe.dact");
+  const Tensor dweights = run.scratch.take(d.weights.shape, DType::f32, "moe.all_dweights");
+  run.ops.fill({.out = dweights, .value = 0});  // what no expert took has no row to make it
   {
-    ScratchScope inner(run.scratch);
-    run.ops.grouped_gemm(
-        {.a = permuted(run, s, dout, "moe.dout_rows"), .b = groups(down_->value), .out = dact, .offsets = s.offsets});
+    ScratchScope scope(run.scratch);
+    const Tensor dact = run.scratch.take(s.act.shape, s.up.dtype, "moe.dact");
+    {
+      ScratchScope inner(run.scratch);
+      run.ops.grouped_gemm({.a = rows(run, s, dout, "moe.dout_rows"),
+                            .b = groups(down_->value),
+                            .out = dact,
+                            .offsets = d.offsets,
+                            .usual_rows = d.usual_rows});
+    }
+    run.ops.activation_back({.kind = spec_.activation,
+                             .dy = dact,
+                             .x = s.up,
+                             .dx = s.dup,
+                             .weights = d.weights,
+                             .sources = d.sources,
+                             .dweights = dweights});
   }
-  run.ops.activation_back({.kind = spec_.activation,
-                           .dy = dact,
-                           .x = s.up,
-                           .dx = s.dup,
-                           .weights = s.weights,
-                           .sources = s.sources,
-                           .dweights = all});
-  run.ops.wait(tp_.reduce(run, all, own));  // each rank has its features' terms
-  const Tensor drows = run.scratch.take(shape(s.sources.dim(0), dnormed.dim(1)), s.up.dtype, "moe.drows");
-  run.ops.grouped_gemm({.a = s.dup, .b = groups(up_->value), .out = drows, .offsets = s.offsets});
-  const Tensor partial = tp_.room_for_partial(run, dnormed, "moe.dnormed_all");
-  run.ops.unpermute({.x = drows, .places = s.places, .y = partial, .residual = {}});
-  run.ops.wait(tp_.reduce(run, partial, dnormed));
-  return own;
+  {
+    ScratchScope scope(run.scratch);
+    const Tensor drows = run.scratch.take(shape(d.rows(), dnormed.dim(1)), s.up.dtype, "moe.drows");
+    run.ops.grouped_gemm(
+        {.a = s.dup, .b = groups(up_->value), .out = drows, .offsets = d.offsets, .usual_rows = d.usual_rows});
+    dispatch_->sum(run, d, drows, dnormed, {});
+  }
+  return dispatch_->weight_gradients(run, d, dweights);
 }
 
-void Moe::shared_back(Run& run, MoeSaved& s, const Tensor& dout, const Tensor& dnormed) const {
+void Moe::shared_back(Run& run, MoeSaved& s, const Tensor& dnormed) const {
   s.shared_dup = run.stash.take(Life::b_to_w, s.shared_up.shape, s.shared_up.dtype, "moe.shared_dup");
   ScratchScope scope(run.scratch);
+  const Tensor dout = shared_down_->gradient_of_all_rows(run, s.dout, run.scratch, "moe.shared_dout");
   const Tensor dact = run.scratch.take(s.shared_act.shape, s.shared_up.dtype, "moe.shared_dact");
   const Tensor added = run.scratch.take(dnormed.shape, dnormed.dtype, "moe.shared_dnormed");
   run.ops.wait(shared_down_->backward_input(run, dout, dact));
@@ -216,23 +231,29 @@ void Moe::shared_back(Run& run, MoeSaved& s, const Tensor& dout, const Tensor& d
 
 void Moe::w(Run& run, MoeSaved& s, const Tensor& dy) {
   const Tensor dout = drops(run) ? s.dout : dy;
-  router_.backward_weight(run, s.dlogits, s.normed);
+  router_.backward_weight(run, s.dlogits, own_rows(s.normed));
   if (spec_.shared) {
     shared_down_->backward_weight(run, s.shared_act, dout);
     shared_up_->backward_weight(run, s.normed, s.shared_dup);
   }
-  // Rows are gathered and copied again: kept, they would be K times the size of x.
-  const auto rows_of = [&](const Tensor& own) {
-    return permuted(run, s, tp_.gather(run, own, run.scratch, "moe.all_rows"), "moe.rows");
-  };
+  // Rows travel again: kept, they would be K times the size of x.
+  const Tensor& offsets = s.dispatched.offsets;
+  const std::int64_t usual = s.dispatched.usual_rows;
   if (down_->grad) {
     ScratchScope scope(run.scratch);
-    run.ops.grouped_weight_gradient({.a = rows_of(dout), .b = s.act, .out = groups(down_->grad), .offsets = s.offsets});
+    run.ops.grouped_weight_gradient({.a = rows(run, s, dout, "moe.rows"),
+                                     .b = s.act,
+                                     .out = groups(down_->grad),
+                                     .offsets = offsets,
+                                     .usual_rows = usual});
   }
   if (up_->grad) {
     ScratchScope scope(run.scratch);
-    run.ops.grouped_weight_gradient(
-        {.a = s.dup, .b = rows_of(s.normed), .out = groups(up_->grad), .offsets = s.offsets});
+    run.ops.grouped_weight_gradient({.a = s.dup,
+                                     .b = rows(run, s, s.normed, "moe.rows"),
+                                     .out = groups(up_->grad),
+                                     .offsets = offsets,
+                                     .usual_rows = usual});
   }
 }
 

@@ -22,12 +22,15 @@ struct MicroBatch {
   Tensor rows;                        // i64 [T]: global ids of the rows, for random draws
   Tensor offsets;                     // i32 [documents+1], optional
   std::int64_t batch = 1;
-  Tensor token_loss;         // f32 [T], written by the head
-  Tensor loss_scale;         // f32 [1]: what a token's loss counts in the gradient
-  Tensor aux_scale;          // f32 [1]: and what an auxiliary loss of the microbatch does; only some models need it
-  Tensor logits;             // f32 [rows,V], optional: the head writes the logits of the last rows there
-  bool training = true;      // dropout and gradients
-  KvCache* cache = nullptr;  // generation only
+  Tensor token_loss;  // f32 [T], written by the head
+  Tensor loss_scale;  // f32 [1]: what a token's loss counts in the gradient
+  Tensor aux_scale;   // f32 [1]: and what an auxiliary loss of the microbatch does; only some models need it
+  Tensor logits;      // f32 [rows,V], optional: the head writes the logits of the last rows there
+  // i32 [1], optional: the most rows of a layer's experts that found no room here; without it there is room for all.
+  Tensor expert_overflow;
+  std::span<std::int32_t> expert_offsets{};  // host memory that the device writes, for rows that travel to experts
+  bool training = true;                      // dropout and gradients
+  KvCache* cache = nullptr;                  // generation only
 };
 
 // What a call of a block works with; references only, cheap to rebuild.

@@ -14,6 +14,7 @@ struct GroupedGemmArgs {
   Tensor out;      // [R,N], of a's dtype or f32
   Tensor offsets;  // i32 [G+1], ascending within 0..R
   bool trans_b = false;
+  std::int64_t usual_rows = 0;  // of R, those that are in groups when all is even: what plans count with; 0: all
 
   std::int64_t groups() const { return b.dim(0); }
   std::int64_t n() const { return out.dim(1); }
@@ -23,10 +24,11 @@ struct GroupedGemmArgs {
 
 // out[g] += a_g^T b_g, with the rows of g; an empty group adds nothing.
 struct GroupedWeightGradientArgs {
-  Tensor a;        // [R,M]
-  Tensor b;        // [R,N]
-  Tensor out;      // f32 [G,M,N]
-  Tensor offsets;  // i32 [G+1], ascending within 0..R
+  Tensor a;                     // [R,M]
+  Tensor b;                     // [R,N]
+  Tensor out;                   // f32 [G,M,N]
+  Tensor offsets;               // i32 [G+1], ascending within 0..R
+  std::int64_t usual_rows = 0;  // as above
 
   std::int64_t groups() const { return out.dim(0); }
   std::int64_t m() const { return a.dim(1); }

@@ -19,6 +19,12 @@ Setup for_generation(Setup setup) {
   return setup;
 }
 
+// Ranks of one replica: all have the same rows.
+ExpertParallel experts_of_same_rows(ExpertParallel experts) {
+  experts.same_rows = true;
+  return experts;
+}
+
 // The first of the ranks with the last virtual stage.
 int rank_with_logits(const Setup& setup) {
   const Placement placement = stage_layout(setup).placement;
@@ -33,7 +39,8 @@ Generator::Generator(const Setup& setup, Backend& backend, const Room& room, Com
       layout_(for_generation(setup), world ? world->rank() : 0),
       speaker_(rank_with_logits(setup)),
       params_(DType::f32),
-      chunks_(build_chunks(make_spec(setup.model, 0), layout_.chunks, params_, layout_.tp)),
+      chunks_(build_chunks(make_spec(setup.model, 0), layout_.chunks, params_, layout_.tp,
+                           experts_of_same_rows(layout_.experts))),
       stage_{.evaluation = layout_.evaluation, .hidden = model_.hidden, .dtype = DType::f32, .pp = &layout_.groups.pp},
       ops_(*backend.ops) {
   require_user(room.max_tokens <= model_.max_positions, "{} tokens are more than the model's {} positions",

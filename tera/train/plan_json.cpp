@@ -13,6 +13,8 @@ json layout_json(const ParallelShape& parallel) {
           {"sequence_parallel", parallel.sequence_parallel},
           {"pipeline_parallel", parallel.mesh.pp},
           {"data_parallel", parallel.dp},
+          {"expert_parallel", parallel.mesh.ep},
+          {"expert_tensor_parallel", MeshPlan(parallel.mesh).sizes().etp},
           {"sharding", name_of(parallel.sharding)},
           {"schedule", name_of(parallel.schedule)},
           {"chunks", parallel.chunks}};
@@ -66,16 +68,21 @@ std::string plan_json(const Setup& setup, const WorldPlan& plan, std::optional<d
     stages.push_back(std::move(one));
   }
   const std::size_t largest = plan.largest_stage();
-  const json whole{{"name", setup.config.run.name},
-                   {"parameters", plan.parameters},
-                   {"layout", layout_json(setup.parallel)},
-                   {"microbatches", setup.batch.num_microbatches},
-                   {"bubble", plan.bubble},
-                   {"flops_per_step", plan.total_flops(setup.parallel)},
-                   {"largest_stage", largest},
-                   {"total_bytes", plan.stages[largest].memory.total()},
-                   {"items", items_json(plan.stages[largest].memory.items())},
-                   {"stages", std::move(stages)}};
+  json whole{{"name", setup.config.run.name},
+             {"parameters", plan.parameters},
+             {"layout", layout_json(setup.parallel)},
+             {"microbatches", setup.batch.num_microbatches},
+             {"bubble", plan.bubble},
+             {"flops_per_step", plan.total_flops(setup.parallel)},
+             {"largest_stage", largest},
+             {"total_bytes", plan.stages[largest].memory.total()},
+             {"items", items_json(plan.stages[largest].memory.items())},
+             {"stages", std::move(stages)}};
+  if (plan.experts)
+    whole["experts"] = {{"per_rank", plan.experts->experts},
+                        {"room_rows", plan.experts->room},
+                        {"even_rows", plan.experts->even},
+                        {"worst_case_rows", plan.experts->worst_case}};
   return whole.dump(1) + "\n";
 }
 

@@ -95,7 +95,7 @@ std::string_view describe(Sharding sharding) {
   return "";
 }
 
-std::string layout_line(const ParallelShape& parallel) {
+std::string layout_line(const ParallelShape& parallel, bool has_experts) {
   const MeshSizes& mesh = parallel.mesh;
   std::string text = fmt::format("{} ranks: tp {}", mesh.world, mesh.tp);
   if (parallel.sequence_parallel) text += " with sequence parallelism";
@@ -105,6 +105,10 @@ std::string layout_line(const ParallelShape& parallel) {
   if (mesh.pp > 1) text += ")";
   text += fmt::format(" x dp {}", parallel.dp);
   if (parallel.dp > 1) text += fmt::format(", {}", describe(parallel.sharding));
+  if (has_experts) {
+    const MeshPlan plan(mesh);
+    text += fmt::format("; experts: etp {} x ep {} x edp {}", plan.sizes().etp, mesh.ep, plan.edp());
+  }
   return text + "\n";
 }
 
@@ -223,6 +227,26 @@ std::string traffic_lines(const WorldPlan& plan) {
   return text;
 }
 
+// What rows of experts take of memory, and what a rank sends of them.
+std::string expert_lines(const Setup& setup, const WorldPlan& plan) {
+  const ExpertLoad& load = *plan.experts;
+  std::string text = fmt::format(
+      "experts: {} of {} on a rank, with room for {} rows in a layer and microbatch; {} come when the load is even, {} "
+      "at most\n",
+      load.experts, setup.model.moe->experts, load.room, load.even, load.worst_case);
+  double sent = 0;
+  for (const StageRehearsal& stage : plan.stages) {
+    double of_stage = 0;
+    for (const auto& [name, ranks, traffic] : stage.groups)
+      if (name == "ep" || name == "etp" || name == "etp_ep") of_stage += traffic.bytes;
+    sent = std::max(sent, of_stage);
+  }
+  if (sent > 0)
+    text += fmt::format("to experts and back a rank sends {} in a step when the load is even ({})\n",
+                        format_bytes(static_cast<std::size_t>(sent)), name_of(setup.model.moe->dispatcher));
+  return text;
+}
+
 std::string flops_line(const Setup& setup, const WorldPlan& plan) {
   const double flops = plan.total_flops(setup.parallel);
   const bool large = flops >= 1e16;
@@ -260,7 +284,7 @@ std::string plan_table(const Setup& setup, const WorldPlan& plan, std::optional<
   const ParallelShape& parallel = setup.parallel;
   const StageRehearsal& largest = plan.stages[plan.largest_stage()];
   std::string text = head_line(setup, plan);
-  if (parallel.mesh.world > 1) text += layout_line(parallel);
+  if (parallel.mesh.world > 1) text += layout_line(parallel, plan.experts.has_value());
   text += "\n";
   if (parallel.mesh.pp > 1) {
     text += layer_lines(plan.layout) + "\n" + stage_lines(plan, device_bytes) + "\n";
@@ -269,6 +293,7 @@ std::string plan_table(const Setup& setup, const WorldPlan& plan, std::optional<
   text += item_lines(largest.memory) + "\n";
   if (device_bytes) text += fit_line(plan, *device_bytes, kept);
   text += flops_line(setup, plan);
+  if (plan.experts) text += expert_lines(setup, plan);
   if (parallel.mesh.pp > 1)
     text += fmt::format("bubble: with {} microbatches ranks wait {:.1f} % of the time if all chunks take as long\n",
                         setup.batch.num_microbatches, 100 * plan.bubble);

@@ -27,15 +27,6 @@ FlatRules flat_rules(const ParallelShape& parallel, const Groups& groups, const 
           .whole_model = groups.pp.size() == 1 && groups.ep.size() == 1};
 }
 
-// Where each rank has other experts than its neighbours, rows have to travel.
-void refuse_cut_experts(const MeshSizes& mesh) {
-  require_user(
-      mesh.ep == 1 && (mesh.etp == 0 || mesh.etp == mesh.tp),
-      "dist.expert_model_parallel_size={} and dist.expert_tensor_parallel_size={}: experts that are cut otherwise "
-      "than the other weights are not there yet; 1 and 0 are",
-      mesh.ep, mesh.etp);
-}
-
 }  // namespace
 
 StageLayout stage_layout(const Setup& setup) {
@@ -101,13 +92,16 @@ RankLayout::RankLayout(const Setup& setup, int rank)
 RankLayout::RankLayout(const Setup& setup, int rank, StageSchedules schedules)
     : groups(MeshPlan(setup.parallel.mesh), rank, kv_replicas(setup)),
       tp{.group = &groups.tp, .sequence = setup.parallel.sequence_parallel},
-      experts{.ep = &groups.ep, .etp = &groups.etp},
+      experts{.ep = &groups.ep,
+              .etp = &groups.etp,
+              .group = &groups.etp_ep,
+              .same_rows = setup.model.moe && !cuts_expert_rows(setup.parallel, *setup.model.moe),
+              .first_rank = MeshPlan(setup.parallel.mesh).color(Axis::etp_ep, rank)},
       training(std::move(schedules.training)),
       evaluation(std::move(schedules.evaluation)),
       smaller(std::move(schedules.smaller)),
       replicas{replica_in(groups.dp_cp), replica_in(groups.edp)},
       flat(flat_rules(setup.parallel, groups, replicas)) {
-  if (setup.model.moe) refuse_cut_experts(setup.parallel.mesh);
   const StageLayout stages = stage_layout(setup);
   const int pp = groups.pp.rank();
   for (int chunk = 0; chunk < stages.placement.chunks; ++chunk) {
@@ -128,7 +122,7 @@ RankLayout::WholeModel RankLayout::whole_model(const Setup& setup) const {
   const ModelSpec spec = make_spec(setup.model, 0);
   build_blocks(spec, whole);
   whole.lay_out();  // patterns may name an expert of another rank, so they are checked here
-  build_blocks(spec, cut, tp);
+  build_blocks(spec, cut, tp, experts);
   cut.lay_out({.whole_model = false});
   return {norm_keys(cut), whole.count_elements()};
 }

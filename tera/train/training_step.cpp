@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -9,6 +10,7 @@
 #include "tera/base/error.h"
 #include "tera/checkpoint/rank_file.h"
 #include "tera/comm/agree.h"
+#include "tera/nn/dispatch.h"
 
 namespace tera {
 namespace {
@@ -57,7 +59,7 @@ TrainingStep::TrainingStep(const Setup& setup, int rank, StageSchedules schedule
       whole_(layout_.whole_model(setup)),
       params_(compute_, setup.model.freeze),
       chunks_(build_chunks(make_spec(setup.model, static_cast<std::uint64_t>(setup.config.train.seed)), layout_.chunks,
-                           params_, layout_.tp)),
+                           params_, layout_.tp, layout_.experts)),
       optimizer_(setup.config.optimizer, params_),
       stage_{.training = layout_.training,
              .smaller = layout_.smaller,
@@ -91,6 +93,11 @@ void TrainingStep::bind_inputs(Arena& arena) {
   const Shape microbatches = shape((setup_.model.moe ? 2 : 1) * setup_.batch.num_microbatches);
   loss_weights_ = loss_scales_ = arena.take(microbatches, DType::f32, "loss weights");
   if (scaler_) loss_scales_ = arena.take(microbatches, DType::f32, "scaled loss weights");
+  const bool may_overflow = setup_.model.moe && setup_.model.moe->rank_capacity_factor > 0;
+  if (may_overflow) {
+    expert_overflow_ = arena.take(shape(1), DType::i32, "overflow of experts");
+    all_overflows_ = arena.take(shape(layout_.groups.world.size()), DType::i32, "overflow of experts");
+  }
   inputs_.clear();
   batch_.clear();
   evaluation_batch_.clear();
@@ -128,6 +135,8 @@ MicroBatch TrainingStep::microbatch(std::int64_t index, bool training) const {
           .token_loss = inputs.token_loss,
           .loss_scale = loss_scales_.rows(index, index + 1),
           .aux_scale = aux_row(loss_scales_, index),
+          .expert_overflow = expert_overflow_,
+          .expert_offsets = expert_offsets_,
           .training = training};
 }
 
@@ -190,6 +199,7 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
   params_.bind({weights, constants, &masters, &grads});
   if (scaler_) scaler_->bind(optimizer);
   optimizer_.bind(optimizer);
+  allocate_expert_numbers(*backend.device);
   bind_inputs(inputs);
   ops_ = backend.ops.get();
   ops_->bind_workspace(memory_.bytes("workspace"));
@@ -207,6 +217,7 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
   agree_on_traffic();
   make_engine();
   params_.initialize(*ops_, static_cast<std::uint64_t>(setup_.config.train.seed));
+  if (expert_overflow_) ops_->fill({.out = expert_overflow_, .value = 0});
   start_scaling();
   const bool wanted = ops_->traits().asynchronous && setup_.config.train.cuda_graph_impl != CudaGraphImpl::none;
   const std::string why_not = why_not_recorded();
@@ -214,6 +225,31 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
   recording_.reset();
   played_whole_ = false;
   if (wanted && !why_not.empty()) remark_ = "steps run call by call, not as one CUDA graph: " + why_not;
+}
+
+// Where rows travel to the ranks of their experts, the host learns how many, and where they may find no room, that too.
+void TrainingStep::allocate_expert_numbers(Device& device) {
+  if (!setup_.model.moe) return;
+  const auto allocate = [&](std::int64_t numbers) {
+    const std::span<std::byte> host = device.allocate_host(static_cast<std::size_t>(numbers) * sizeof(std::int32_t));
+    return std::span(reinterpret_cast<std::int32_t*>(host.data()), static_cast<std::size_t>(numbers));
+  };
+  if (setup_.model.moe->dispatcher == TokenDispatcher::alltoall)
+    expert_offsets_ = allocate(layout_.groups.etp_ep.size() * (setup_.model.moe->experts + 1));
+  if (expert_overflow_) read_overflows_ = allocate(3 * all_overflows_.dim(0));  // two readings and an evaluation
+}
+
+std::span<std::int32_t> TrainingStep::overflow_slot(std::size_t slot) const {
+  const std::size_t ranks = read_overflows_.size() / 3;
+  return read_overflows_.subspan(slot * ranks, ranks);
+}
+
+// Rows that found no room were left out, so a step was not the one that was asked for. Every rank tells the same.
+void TrainingStep::check_expert_rows(std::size_t slot) const {
+  const std::span<const std::int32_t> overflows = overflow_slot(slot);
+  const auto most = std::max_element(overflows.begin(), overflows.end());
+  if (most != overflows.end() && *most > 0)
+    fail_no_room_for_rows(setup_.model.moe->rank_capacity_factor, most - overflows.begin(), *most);
 }
 
 // What a step reads back is looked at when the next one is enqueued, with all the points that one records, and those of
@@ -347,6 +383,11 @@ TrainingStep::Evaluated TrainingStep::evaluate(bool stop) {
   play_evaluation(*ops_, *pipeline_, *replicas_);
   std::array<double, 2> sums{};
   ops_->to_host(loss_sum_.rows(0, 2), std::as_writable_bytes(std::span(sums)));
+  if (!expert_overflow_) return {.loss_sum = sums[0], .stop = sums[1]};
+  constexpr std::size_t slot = 2;
+  ops_->wait(layout_.groups.world.all_gather(expert_overflow_, all_overflows_, ops_->record()));
+  ops_->to_host(all_overflows_, std::as_writable_bytes(overflow_slot(slot)));
+  check_expert_rows(slot);
   return {.loss_sum = sums[0], .stop = sums[1]};
 }
 
@@ -360,6 +401,10 @@ TrainingStep::Reading TrainingStep::read_back(const Votes& votes) {
   ops_->to_host_later(loss_sum_.rows(1, 2), std::as_writable_bytes(std::span(&result.stop, 1)));
   ops_->to_host_later(loss_sum_.rows(2, 3), std::as_writable_bytes(std::span(&result.written, 1)));
   ops_->to_host_later(optimizer_.grad_norm(), std::as_writable_bytes(std::span(&result.grad_norm, 1)));
+  if (expert_overflow_) {
+    ops_->wait(layout_.groups.world.all_gather(expert_overflow_, all_overflows_, ops_->record()));
+    ops_->to_host_later(all_overflows_, std::as_writable_bytes(overflow_slot(slot)));
+  }
   if (scaler_) ops_->to_host_later(scaler_->state(), std::as_writable_bytes(std::span(&result.scaling, 1)));
   return {ops_->record(), slot};
 }
@@ -378,6 +423,7 @@ void TrainingStep::load_checkpoint(const Checkpoint& checkpoint, Checkpoint::Tak
 TrainingStep::Result TrainingStep::result(const Reading& reading) {
   ops_->finish(reading.ticket);
   const Result& result = read_back_[reading.slot];
+  check_expert_rows(reading.slot);
   if (scaler_) updates_ = static_cast<std::int64_t>(result.scaling.updates);
   if (scaler_ && scaler_->rule().dynamic) loss_scale_ = result.scaling.to_keep();
   return result;

@@ -120,6 +120,9 @@ class TrainingStep {
   void play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, std::int64_t microbatches);
   void play_update(Ops& ops, DataParallel& replicas);
   void prepare_update(const LearningRates& rates);
+  void allocate_expert_numbers(Device& device);
+  std::span<std::int32_t> overflow_slot(std::size_t slot) const;
+  void check_expert_rows(std::size_t slot) const;
   void sum_losses(Ops& ops, std::size_t microbatches);
   void play_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& replicas);
   MemoryPlan rehearse(PlanOps& ops);
@@ -142,11 +145,14 @@ class TrainingStep {
 
   std::vector<Inputs> inputs_;
   std::vector<MicroBatch> batch_, evaluation_batch_;
-  Tensor loss_weights_;          // f32 [microbatches]: what a token's loss counts; then, for some models, aux losses
-  Tensor loss_scales_;           // the same with the loss scale; without one, the same tensor
-  Tensor loss_sum_;              // f64 [3]: losses, and the votes as in Result
-  Tensor agreement_;             // i64 [ranks]
-  std::span<Result> read_back_;  // host memory that the device writes
+  Tensor loss_weights_;  // f32 [microbatches]: what a token's loss counts; then, for some models, aux losses
+  Tensor loss_scales_;   // the same with the loss scale; without one, the same tensor
+  Tensor loss_sum_;      // f64 [3]: losses, and the votes as in Result
+  Tensor expert_overflow_, all_overflows_;  // i32 [1], [ranks], where rows of experts may find no room
+  std::span<std::int32_t> read_overflows_;  // the same as read, in slots; host memory that the device writes
+  std::span<std::int32_t> expert_offsets_;  // likewise, where rows travel to experts
+  Tensor agreement_;                        // i64 [ranks]
+  std::span<Result> read_back_;             // host memory that the device writes
   std::size_t readings_ = 0;
   PlannedMemory memory_;
   StageMemory stage_memory_;

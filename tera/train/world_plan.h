@@ -2,6 +2,7 @@
 // A step of a whole world, rehearsed on one machine: ranks that differ only in their replica or tensor part have the
 // same plan, so one rank for each pipeline stage tells all.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,11 +27,19 @@ struct StageRehearsal {
   std::vector<GroupTraffic> groups;
 };
 
+// Rows of a microbatch that the experts of a layer have on one rank.
+struct ExpertLoad {
+  std::int64_t experts = 0;               // of the rank
+  std::int64_t room = 0;                  // planned
+  std::int64_t even = 0, worst_case = 0;  // that come when all experts are chosen as often, and at most
+};
+
 struct WorldPlan {
   std::int64_t parameters = 0;  // of the whole model
   StageLayout layout;
   double bubble = 0;  // part of the ranks' time in which they wait if all chunks take as long
   std::vector<StageRehearsal> stages;
+  std::optional<ExpertLoad> experts;  // of a model that has some
 
   std::size_t largest_stage() const;  // by bytes; the first of equals
   double total_flops(const ParallelShape& parallel) const;

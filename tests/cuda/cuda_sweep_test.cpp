@@ -27,6 +27,15 @@ TEST(CudaSweep, Fp32) {
   sweep("sweep_gpt", fp32, {}, 11);
 }
 
+TEST(CudaSweep, Experts) {
+  const Overrides on_gpu = Overrides{"dist.device=cuda"} + fp32;
+  SweepResult alone;
+  play_threads({.config = "sweep_experts", .overrides = on_gpu}, sweep_steps, alone);
+  const std::vector<SweepCase> all = expert_layouts();
+  for (std::size_t i = 0; i < all.size(); i += 4)
+    expect_like_one_rank({all[i].config, all[i].ranks, all[i].overrides + on_gpu}, alone, {});
+}
+
 TEST(CudaSweepSlow, AllLayoutsOfLlama) { sweep("sweep_llama", fp32, {}, 1); }
 TEST(CudaSweepSlow, AllLayoutsOfGpt) { sweep("sweep_gpt", fp32, {}, 1); }
 

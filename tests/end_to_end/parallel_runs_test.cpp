@@ -159,6 +159,38 @@ TEST_F(ParallelRuns, TheTextDoesNotDependOnTheLayout) {
   }
 }
 
+// Losses, checkpoints and text of a model whose experts lie on other ranks than the rest.
+TEST_F(ParallelRuns, ExpertsOnOtherRanks) {
+  const std::string ep2 = " dist.expert_model_parallel_size=2", ep4 = " dist.expert_model_parallel_size=4",
+                    etp1 = " dist.expert_tensor_parallel_size=1";
+  const std::string save = (folder_ / "saved").string();
+  const std::string some = fmt::format(
+      "checkpoint.save={} train.train_iters=3 train.eval_iters=1 model.vocab_size=512 model.init_method_std=0.3 ",
+      save);
+  expect_trained("tiny_mixtral", some);
+  const auto losses = numbers("loss"), norms = numbers("grad_norm");
+  for (const std::string& layout :
+       {"--ranks 4" + ep4 + zero + "optim", "--ranks 4" + tp2 + ep2 + " model.moe.token_dispatcher_type=alltoall",
+        "--ranks 4" + tp2 + ep4 + etp1 + " dist.sequence_parallel=true" + zero + "optim_grads_params"}) {
+    fs::remove_all(folder_ / "saved");
+    expect_trained("tiny_mixtral", some + layout);
+    expect_near(numbers("loss"), losses, layout);
+    expect_near(numbers("grad_norm"), norms, layout);
+  }
+  const auto text = [&](const std::string& arguments) {
+    const Outcome outcome =
+        run_program(fmt::format("generate --model {} --prompt 'It was' --max-new-tokens 20 {}", save, arguments));
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    return outcome.output;
+  };
+  const std::string alone = text("");
+  for (const std::string& layout : {"--ranks 2" + tp2, "--ranks 2" + tp2 + ep2 + etp1, "--ranks 2" + tp2 + etp1})
+    EXPECT_EQ(text(layout), alone) << layout;
+  const Outcome full = train("tiny_mixtral", "--ranks 4 model.moe.expert_rank_capacity_factor=1" + ep4);
+  EXPECT_EQ(full.status, 2) << full.output;
+  EXPECT_EQ(count(full.output, "model.moe.expert_rank_capacity_factor=1: on rank "), 1u) << full.output;
+}
+
 TEST_F(ParallelRuns, LayoutsThatCannotBeAreRefusedBeforeAnyRankStarts) {
   const auto expect_refused = [](const Outcome& outcome, const std::string& words) {
     EXPECT_EQ(outcome.status, 2) << outcome.output;

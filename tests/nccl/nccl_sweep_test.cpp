@@ -26,12 +26,19 @@ std::vector<Overrides> layouts(int ranks) {
   return {tp2 + pp2, tp2 + sp + zero1 + gather, pp2 + zero3 + overlap, pp4 + zero_bubble};
 }
 
-void sweep(const std::string& config, const Overrides& precision, const SweepLimits& limits) {
+std::vector<Overrides> expert_layouts_of(int ranks) {
+  if (ranks == 2) return {ep2, ep2 + all_to_all, tp2 + sp + ep2 + etp1 + all_to_all, tp2 + ep2 + etp1};
+  return {tp2 + ep2 + all_to_all, tp2 + sp + ep4 + etp1 + zero3, pp2 + ep2 + all_to_all + zero_bubble,
+          ep4 + all_to_all + zero1 + gather};
+}
+
+void sweep(const std::string& config, const Overrides& precision, const SweepLimits& limits,
+           const std::vector<Overrides>& layouts) {
   const Overrides on_gpu = Overrides{"dist.device=cuda"} + precision;
   SweepResult alone;
   play_threads({.config = config, .overrides = on_gpu}, sweep_steps, alone);
   Seat& seat = nccl_seat();
-  for (const Overrides& layout : layouts(seat.size())) {
+  for (const Overrides& layout : layouts) {
     const SweepCase one{.config = config, .ranks = seat.size(), .overrides = layout + on_gpu};
     SweepResult got;
     play_rank(one, seat, sweep_steps, got);
@@ -41,13 +48,18 @@ void sweep(const std::string& config, const Overrides& precision, const SweepLim
 
 TEST(NcclSweep, Fp32) {
   const SweepLimits limits{.loss = 3e-6, .norm = 3e-5, .slack = 2};
-  sweep("sweep_llama", {"mixed_precision.precision=fp32"}, limits);
-  sweep("sweep_gpt", {"mixed_precision.precision=fp32"}, limits);
+  sweep("sweep_llama", {"mixed_precision.precision=fp32"}, limits, layouts(nccl_seat().size()));
+  sweep("sweep_gpt", {"mixed_precision.precision=fp32"}, limits, layouts(nccl_seat().size()));
+}
+
+TEST(NcclSweep, Experts) {
+  const SweepLimits limits{.loss = 3e-6, .norm = 3e-5, .slack = 2};
+  sweep("sweep_experts", {"mixed_precision.precision=fp32"}, limits, expert_layouts_of(nccl_seat().size()));
 }
 
 TEST(NcclSweep, Bf16) {
   const SweepLimits limits{.loss = 5e-3, .norm = 5e-2, .gradients = DType::bf16, .slack = 8};
-  sweep("sweep_llama", {"mixed_precision.precision=bf16"}, limits);
+  sweep("sweep_llama", {"mixed_precision.precision=bf16"}, limits, layouts(nccl_seat().size()));
 }
 
 }  // namespace

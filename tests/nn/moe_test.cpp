@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <numeric>
+#include <set>
 
 #include "tests/nn/block_checks.h"
 
@@ -138,13 +140,22 @@ class Definition {
     return order;
   }
 
-  std::vector<double> y(std::size_t row) const {
-    const std::vector<double> in = normed(row), scores = this->scores(row, gate_);
-    std::vector<double> out(x_.begin() + static_cast<std::ptrdiff_t>(row * hidden),
-                            x_.begin() + static_cast<std::ptrdiff_t>((row + 1) * hidden));
+  // Of the experts that a row chose.
+  std::map<std::size_t, double> weights(std::size_t row) const {
+    const std::vector<double> scores = this->scores(row, gate_);
+    std::map<std::size_t, double> weights;
     double sum = 0;
     for (const std::size_t e : chosen(row)) sum += scores[e];
-    for (const std::size_t e : chosen(row)) {
+    for (const std::size_t e : chosen(row)) weights[e] = scores[e] / sum;
+    return weights;
+  }
+
+  std::vector<double> y(std::size_t row, const std::function<bool(std::size_t)>& sees = {}) const {
+    const std::vector<double> in = normed(row);
+    std::vector<double> out(x_.begin() + static_cast<std::ptrdiff_t>(row * hidden),
+                            x_.begin() + static_cast<std::ptrdiff_t>((row + 1) * hidden));
+    for (const auto& [e, weight] : weights(row)) {
+      if (sees && !sees(e)) continue;
       const auto dot = [&](const std::vector<double>& w, std::size_t at, const std::vector<double>& v) {
         return std::inner_product(v.begin(), v.end(), w.begin() + static_cast<std::ptrdiff_t>(at), 0.0);
       };
@@ -153,7 +164,7 @@ class Definition {
         const double g = dot(up_, (e * 2 * ffn + f) * hidden, in), u = dot(up_, (e * 2 * ffn + ffn + f) * hidden, in);
         act[f] = g / (1 + std::exp(-g)) * u;
       }
-      for (std::size_t h = 0; h < out.size(); ++h) out[h] += scores[e] / sum * dot(down_, (e * hidden + h) * ffn, act);
+      for (std::size_t h = 0; h < out.size(); ++h) out[h] += weight * dot(down_, (e * hidden + h) * ffn, act);
     }
     return out;
   }
@@ -175,6 +186,47 @@ TEST(MoeBlock, IsWhatItsDefinitionSays) {
   for (std::size_t row = 0; row < definition.rows(); ++row) {
     const std::vector<double> want = definition.y(row);
     for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(y[row * hidden + i], want[i], 2e-5) << row << " " << i;
+  }
+}
+
+// Experts with a fixed number of rows: of each, the first of its tokens or those with the largest weights stay.
+TEST(MoeBlock, RowsThatAreTooManyAreDropped) {
+  for (const TokenDropPolicy drop : {TokenDropPolicy::probs, TokenDropPolicy::position}) {
+    MoeSpec spec = moe_spec(5, 2);
+    spec.expert_capacity = 0.8;
+    spec.drop = drop;
+    BlockHarness block(setup_of(spec));
+    block.reset();
+    block.forward_only();
+    const Definition definition(block, spec);
+    const std::size_t capacity = 6;  // ceil(0.8 * 18 * 2 / 5)
+    std::vector<std::set<std::size_t>> kept(5);
+    std::size_t dropped = 0;
+    for (std::size_t e = 0; e < kept.size(); ++e) {
+      std::vector<std::pair<double, std::size_t>> rows;  // of this expert, best first
+      for (std::size_t row = 0; row < definition.rows(); ++row)
+        if (definition.weights(row).contains(e))
+          rows.emplace_back(drop == TokenDropPolicy::probs ? -definition.weights(row).at(e) : 0.0, row);
+      std::sort(rows.begin(), rows.end());
+      for (std::size_t i = 0; i < rows.size(); ++i)
+        if (i < capacity) kept[e].insert(rows[i].second);
+      dropped += rows.size() - kept[e].size();
+    }
+    EXPECT_GT(dropped, 2u);
+    for (std::size_t row = 0; row < definition.rows(); ++row) {
+      const std::vector<double> want = definition.y(row, [&](std::size_t e) { return kept[e].contains(row); });
+      for (std::size_t i = 0; i < want.size(); ++i)
+        EXPECT_NEAR(block.y(0)[row * hidden + i], want[i], 2e-5) << row << " " << i;
+    }
+  }
+}
+
+TEST(MoeBlock, FixedNumbersOfRows) {
+  MoeSpec spec = moe_spec(3, 3);
+  spec.drop = TokenDropPolicy::position;
+  for (const double factor : {0.5, 1.0, 2.0}) {
+    spec.expert_capacity = factor;
+    check_block(setup_of(spec));
   }
 }
 

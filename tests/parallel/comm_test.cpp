@@ -165,8 +165,8 @@ TEST(Groups, AreThoseOfThePlan) {
       EXPECT_EQ(group.name(), name_of(axis));
     };
     const auto all = groups.all();
-    constexpr std::array axes{Axis::world, Axis::tp, Axis::cp,  Axis::dp,  Axis::dp_cp,
-                              Axis::pp,    Axis::ep, Axis::etp, Axis::edp, Axis::embed};
+    constexpr std::array axes{Axis::world, Axis::tp,  Axis::cp,     Axis::dp,  Axis::dp_cp, Axis::pp,
+                              Axis::ep,    Axis::etp, Axis::etp_ep, Axis::edp, Axis::embed};
     for (std::size_t i = 0; i < axes.size(); ++i) check(*all[i], axes[i]);
   });
 }

@@ -76,6 +76,7 @@ void compare_rank(const MeshPlan& plan, const Brute& brute, int rank) {
   EXPECT_EQ(plan.members(Axis::pp, rank), alike(brute.expert, rank, {"pp"}));
   EXPECT_EQ(plan.members(Axis::etp, rank), alike(brute.expert, rank, {"tp"}));
   EXPECT_EQ(plan.members(Axis::ep, rank), alike(brute.expert, rank, {"ep"}));
+  EXPECT_EQ(plan.members(Axis::etp_ep, rank), alike(brute.expert, rank, {"tp", "ep"}));
   EXPECT_EQ(plan.members(Axis::edp, rank), alike(brute.expert, rank, {"dp"}));
   EXPECT_EQ(plan.members(Axis::world, rank).size(), brute.dense.size());
   const Ranks stages = plan.members(Axis::pp, rank);
@@ -126,7 +127,8 @@ TEST(MeshPlan, EveryRankOf4096) {
   const MeshPlan plan({.world = 4096, .tp = 8, .cp = 2, .pp = 16, .ep = 32, .etp = 2});
   EXPECT_EQ(plan.dp(), 16);
   EXPECT_EQ(plan.edp(), 4);
-  for (Axis axis : {Axis::tp, Axis::cp, Axis::dp, Axis::dp_cp, Axis::pp, Axis::ep, Axis::etp, Axis::edp, Axis::embed}) {
+  for (Axis axis : {Axis::tp, Axis::cp, Axis::dp, Axis::dp_cp, Axis::pp, Axis::ep, Axis::etp, Axis::etp_ep, Axis::edp,
+                    Axis::embed}) {
     std::map<int, Ranks> groups;
     for (int rank = 0; rank < 4096; ++rank) groups[plan.color(axis, rank)].push_back(rank);
     for (const auto& [color, ranks] : groups)  // who has a color, and nobody else, is a member

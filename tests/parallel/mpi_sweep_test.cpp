@@ -48,6 +48,10 @@ Overrides with(std::initializer_list<const char*> short_names) {
       {"overlap", {"comm_overlap.overlap_grad_reduce=true"}},
       {"gather", {"comm_overlap.overlap_grad_reduce=true", "comm_overlap.overlap_param_gather=true"}},
       {"full", {"model.recompute_granularity=full"}},
+      {"ep2", {"dist.expert_model_parallel_size=2"}},
+      {"ep4", {"dist.expert_model_parallel_size=4"}},
+      {"etp1", {"dist.expert_tensor_parallel_size=1"}},
+      {"a2a", {"model.moe.token_dispatcher_type=alltoall"}},
       {"fp16", {"mixed_precision.precision=fp16", "mixed_precision.initial_loss_scale=1048576"}}};
   Overrides all;
   for (const char* name : short_names) all.insert(all.end(), known.at(name).begin(), known.at(name).end());
@@ -67,6 +71,16 @@ TEST(MpiSweep, TheSameBitsAsThreads) {
   ASSERT_NE(found, layouts.end()) << "no layouts for " << mpi_seat().size() << " ranks";
   for (const Overrides& overrides : found->second)
     for (const char* config : {"sweep_llama", "sweep_gpt"}) expect_same_as_threads(config, overrides);
+}
+
+TEST(MpiSweep, ExpertsOnOtherRanks) {
+  const std::map<int, std::vector<Overrides>> layouts{
+      {2, {with({"ep2"}), with({"ep2", "a2a", "z1", "overlap"}), with({"tp2sp", "ep2", "etp1", "a2a"})}},
+      {4,
+       {with({"tp2", "ep2", "a2a"}), with({"tp2sp", "ep4", "etp1", "z3"}), with({"pp2", "ep2", "a2a", "zb"}),
+        with({"ep4", "a2a", "full"})}},
+      {8, {with({"tp2sp", "pp2", "ep4", "etp1", "a2a", "z1"}), with({"tp2", "ep4", "etp1", "z2", "overlap"})}}};
+  for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_experts", overrides);
 }
 
 }  // namespace

@@ -99,4 +99,49 @@ std::vector<SweepCase> sweep_layouts() {
   return all;
 }
 
+std::vector<SweepCase> expert_layouts() {
+  struct Layout {
+    int ranks;
+    Overrides overrides;
+  };
+  // Ranks that share the experts are those of a tensor-parallel group, a part of one, or of several.
+  const std::vector<Layout> layouts{
+      {2, ep2},
+      {2, ep2 + zero2},
+      {2, tp2 + ep2 + etp1},
+      {2, tp2 + sp + ep2 + etp1 + full},
+      {2, etp2},
+      {2, tp2 + etp1},
+      {4, ep4 + zero3},
+      {4, ep2 + zero1 + buckets + overlap},
+      {4, ep2 + etp2 + selective},
+      {4, tp2 + ep2},
+      {4, tp2 + sp + ep2 + zero3},
+      {4, tp2 + ep4 + etp1 + full},
+      {4, tp4 + ep2 + etp1},
+      {4, tp4 + sp + ep2 + etp2},
+      {4, tp2 + sp + ep2 + etp1 + selective},
+      {4, pp2 + ep2},
+      {4, pp2 + ep2 + zero_bubble},
+      {4, pp2 + ep2 + zero_bubble_v + full},
+      {4, pp2 + vp2 + ep2},
+      {4, tp2 + pp2 + ep2 + etp1 + zero_bubble},
+      {8, ep8 + zero1},
+      {8, tp2 + sp + ep4 + etp1 + zero2 + overlap},
+      {8, tp2 + pp2 + ep2 + zero1},
+      {8, tp2 + sp + pp2 + ep4 + etp1 + zero_bubble_v},
+      {8, pp2 + ep4 + zero3 + overlap},
+      {8, tp2 + ep2 + etp4},
+      {8, tp4 + ep4 + etp1 + zero3},
+      {8, pp4 + ep2 + zero_bubble + selective},
+  };
+  std::vector<SweepCase> all;
+  for (const auto& [ranks, overrides] : layouts) {
+    all.push_back({.config = "sweep_experts", .ranks = ranks, .overrides = overrides});
+    if (sweep_setup(all.back()).parallel.mesh.ep > 1)
+      all.push_back({.config = "sweep_experts", .ranks = ranks, .overrides = overrides + all_to_all});
+  }
+  return all;
+}
+
 }  // namespace tera::test

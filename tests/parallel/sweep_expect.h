@@ -43,7 +43,16 @@ inline const Overrides offload{
 inline const Overrides offload_blocks{"model.offload_modules=[attention,mlp]"};
 inline const Overrides offload_x{"model.offload_modules=[attn_norm]"};
 
+inline const Overrides ep2{"dist.expert_model_parallel_size=2"}, ep4{"dist.expert_model_parallel_size=4"};
+inline const Overrides ep8{"dist.expert_model_parallel_size=8"};
+inline const Overrides etp1{"dist.expert_tensor_parallel_size=1"}, etp2{"dist.expert_tensor_parallel_size=2"};
+inline const Overrides etp4{"dist.expert_tensor_parallel_size=4"};
+inline const Overrides all_to_all{"model.moe.token_dispatcher_type=alltoall"};
+
 // Every combination of tensor, pipeline and data parallelism that fits on 8 ranks; recompute and overlap take turns.
 std::vector<SweepCase> sweep_layouts();
+
+// Of a model with 8 experts: ways to cut them that are not those of the other weights, with either dispatcher.
+std::vector<SweepCase> expert_layouts();
 
 }  // namespace tera::test

@@ -4,6 +4,7 @@
 
 #include "tests/parallel/sweep_expect.h"
 #include "tests/support/count_allocations.h"
+#include "tests/support/expect_error.h"
 
 namespace tera::test {
 namespace {
@@ -49,6 +50,41 @@ void sweep(const std::string& config, std::size_t first, std::size_t stride) {
 TEST(Sweep, Llama) { sweep("sweep_llama", 0, 2); }
 TEST(Sweep, Gpt) { sweep("sweep_gpt", 1, 2); }
 TEST(Sweep, Moe) { sweep("sweep_moe", 1, 4); }
+
+TEST(Sweep, Experts) {
+  SweepLimits limits;
+  if (can_count_allocations()) {
+    limits.start_counting = start_counting_allocations;
+    limits.stop_counting = stop_counting_allocations;
+  }
+  const std::vector<SweepCase> all = expert_layouts();
+  EXPECT_GE(all.size(), 40u);
+  for (const SweepCase& one : all) expect_like_one_rank(one, one_rank(one.config), limits);
+}
+
+// Experts with room for a multiple of an even share: enough of it changes no bit, and too little ends the run.
+TEST(Sweep, RoomForRowsOfExperts) {
+  const auto with_room = [](const Overrides& layout, const char* factor) {
+    return SweepCase{"sweep_experts", 4,
+                     layout + Overrides{std::string("model.moe.expert_rank_capacity_factor=") + factor}};
+  };
+  const std::vector<std::pair<Overrides, const char*>> layouts{{ep4, "3.2"},
+                                                               {ep4 + all_to_all, "3.2"},
+                                                               {tp2 + sp + ep4 + etp1 + full, "3.2"},
+                                                               {tp2 + ep2, "1.6"},
+                                                               {tp2 + ep2 + all_to_all, "1.6"}};
+  for (const auto& [layout, enough] : layouts) {
+    const SweepCase all{"sweep_experts", 4, layout};
+    expect_same_bits(all, with_room(layout, enough));
+    SweepResult whole, some, none;
+    play_threads(all, 1, whole);
+    play_threads(with_room(layout, enough), 1, some);
+    EXPECT_LT(some.most_bytes, whole.most_bytes);
+    const std::string message = message_of<UserError>([&] { play_threads(with_room(layout, "1"), sweep_steps, none); });
+    EXPECT_TRUE(contains(message, "model.moe.expert_rank_capacity_factor=1: on rank ")) << message;
+    EXPECT_TRUE(contains(message, "have no room for ") && !contains(message, "\n")) << message;
+  }
+}
 
 // What changes when things happen, and what is kept, changes no bit.
 TEST(Sweep, ScheduleOverlapAndRecomputeChangeNoBit) {

@@ -44,6 +44,8 @@ const std::string zero1 = "ddp.data_parallel_sharding_strategy=optim";
 const std::string zero2 = "ddp.data_parallel_sharding_strategy=optim_grads";
 const std::string zero3 = "ddp.data_parallel_sharding_strategy=optim_grads_params";
 
+const std::string all_to_all = "model.moe.token_dispatcher_type=alltoall";
+
 std::vector<Layout> layouts() {
   return {{"one", "sweep_llama", 1, {}},
           {"dp2", "sweep_gpt", 2, {"ddp.bucket_size=3000", "comm_overlap.overlap_grad_reduce=true"}},
@@ -60,6 +62,12 @@ std::vector<Layout> layouts() {
           {"bf16", "sweep_llama", 8, {tp2, sp, pp2, zero1, "mixed_precision.precision=bf16"}},
           {"fp16", "sweep_gpt", 4, {pp2, zero2, "mixed_precision.precision=fp16"}},
           {"all_with_zero3", "sweep_gpt", 8, {tp2, sp, pp2, zero3, "model.recompute_granularity=full"}},
+          {"experts", "sweep_experts", 4, {tp2, "dist.expert_model_parallel_size=2", zero1}},
+          {"experts_exchanged", "sweep_experts", 4, {"dist.expert_model_parallel_size=4", all_to_all, zero1}},
+          {"experts_gathered",
+           "sweep_experts",
+           4,
+           {tp2, sp, pp2, "dist.expert_model_parallel_size=2", "dist.expert_tensor_parallel_size=1"}},
           {"other_order", "sweep_llama", 8, {tp2, pp2, zero2, "dist.order=tp-cp-ep-pp-dp"}}};
 }
 
@@ -155,6 +163,35 @@ TEST(WorldPlan, TensorParallelLayersSumTheirOutputs) {
   const StageRehearsal middle = plan(setup).stages.at(1);
   const auto batches = static_cast<double>(setup.batch.num_microbatches);
   EXPECT_EQ(group(middle, "tp").traffic.bytes, 4 * batches * rows * hidden * f32);
+}
+
+// Three layers have experts, of which a token chooses two. F and B send rows out and sums back, W sends rows of both
+// again; with the rows of F go expert and weight, and the gradient of the weight comes back in B.
+TEST(WorldPlan, RowsTravelToExpertsAndBack) {
+  constexpr double choices = 2 * rows, small = 4;
+  const tera::Setup exchanged = load(
+      {"", "sweep_experts", 4, {"dist.expert_model_parallel_size=4", all_to_all, "model.moe.aux_loss_coeff=[0,0]"}});
+  const auto batches = static_cast<double>(exchanged.batch.num_microbatches);
+  const WorldPlan planned = plan(exchanged);
+  EXPECT_EQ(group(planned.stages.at(0), "ep").traffic.bytes,
+            batches * 3 * 0.75 * choices * (6 * hidden * f32 + 3 * small));
+  ASSERT_TRUE(planned.experts.has_value());
+  EXPECT_EQ(planned.experts->experts, 2);
+  EXPECT_EQ(planned.experts->even, 2 * rows);
+  EXPECT_EQ(planned.experts->worst_case, 4 * 2 * rows);
+  EXPECT_EQ(planned.experts->room, planned.experts->worst_case);
+
+  const tera::Setup gathered = load({"", "sweep_experts", 4, {"dist.expert_model_parallel_size=4"}});
+  const WorldPlan all = plan(gathered);
+  EXPECT_EQ(group(all.stages.at(0), "etp_ep").traffic.bytes,
+            batches * 3 * 3 * rows * (6 * hidden * f32 + 2 * 3 * small));
+  EXPECT_EQ(all.total_flops(gathered.parallel), planned.total_flops(exchanged.parallel));
+  EXPECT_EQ(all.total_flops(gathered.parallel), plan(load({"", "sweep_experts", 1, {}})).stages[0].flops);
+
+  const tera::Setup tight = load(
+      {"", "sweep_experts", 4, {"dist.expert_model_parallel_size=4", "model.moe.expert_rank_capacity_factor=1.25"}});
+  EXPECT_EQ(plan(tight).experts->room, 64) << "60, in sixteens";
+  EXPECT_LT(plan(tight).stages[0].memory.total(), all.stages[0].memory.total());
 }
 
 // Gradients are f32 here; a ring sends them once to sum them and once to hand the sums round.

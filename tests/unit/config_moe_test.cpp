@@ -309,6 +309,27 @@ TEST(ResolveMoe, ExpertsAreSplitOverRanks) {
         m.shared_expert_intermediate_size = 7;
       },
       2);
+  const auto odd_rows = [](std::int64_t ep, bool sequence_parallel) {
+    return [=](RunConfig& c, MoeConfig&) {
+      c.dist.tensor_model_parallel_size = 2;
+      c.dist.expert_model_parallel_size = ep;
+      c.dist.expert_tensor_parallel_size = 1;
+      c.dist.sequence_parallel = sequence_parallel;
+      c.train.seq_length = 15;
+    };
+  };
+  expect_broken("dist.expert_model_parallel_size=4", "must divide train.micro_batch_size x seq_length, which is 15",
+                odd_rows(4, false), 4);
+  expect_broken("dist.sequence_parallel=true", "must divide train.micro_batch_size x seq_length", odd_rows(4, true), 4);
+  EXPECT_NO_THROW(resolve(changed(odd_rows(2, false)), Purpose::train, nullptr, 2)) << "all rows are everywhere";
+  expect_broken(
+      "model.moe.expert_capacity_factor=2", "needs token_dispatcher_type=allgather",
+      [](RunConfig& c, MoeConfig& m) {
+        c.dist.expert_model_parallel_size = 2;
+        m.expert_capacity_factor = 2;
+        m.token_dispatcher_type = TokenDispatcher::alltoall;
+      },
+      2);
   for (const Change& dense : {Change([](RunConfig&c, MoeConfig&) { c.dist.expert_model_parallel_size = 2; }),
                               Change([](RunConfig&c, MoeConfig&) { c.dist.expert_tensor_parallel_size = 2; })})
     expect_broken(

@@ -9,6 +9,12 @@ double product_flops(std::int64_t m, std::int64_t n, std::int64_t k) {
   return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
 }
 
+// Which rows belong to a group is in memory.
+template <class Args>
+std::int64_t usual_rows(const Args& args) {
+  return args.usual_rows > 0 ? args.usual_rows : args.a.dim(0);
+}
+
 // Keys seen by the queries that stand in front of key x, when a query at x sees min(x, window) of them: the integral.
 double seen_before(double x, double window) {
   if (x <= 0) return 0;
@@ -65,12 +71,11 @@ void PlanOps::do_gemm(const GemmArgs& args) {
   keep(planned_calls_.gemms, args);
   note(rules_.gemm(args), product_flops(args.m(), args.n(), args.k()));
 }
-// Which rows belong to a group is in memory: all count.
 void PlanOps::do_grouped_gemm(const GroupedGemmArgs& args) {
-  note(rules_.grouped_gemm(args), product_flops(args.a.dim(0), args.n(), args.k()));
+  note(rules_.grouped_gemm(args), product_flops(usual_rows(args), args.n(), args.k()));
 }
 void PlanOps::do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) {
-  note(rules_.grouped_weight_gradient(args), product_flops(args.m(), args.n(), args.a.dim(0)));
+  note(rules_.grouped_weight_gradient(args), product_flops(args.m(), args.n(), usual_rows(args)));
 }
 void PlanOps::do_attention(const AttentionArgs& args) {
   keep(planned_calls_.attentions, args);

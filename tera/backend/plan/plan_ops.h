@@ -18,7 +18,8 @@ class PlanOps final : public Ops {
   std::int64_t calls() const { return calls_; }
   // Of matrix products and attention, a multiply-add being two. Attention counts what its mask and window let through
   // (half of a causal square); its backward is two forwards, whatever a kernel computes again. Packed documents are
-  // counted as one, because their borders are in memory, and so are all rows of grouped products.
+  // counted as one, because their borders are in memory, and so are rows of grouped products, as many as the call says
+  // or all.
   double flops() const { return flops_; }
 
   const PlannedCalls& planned_calls() const { return planned_calls_; }

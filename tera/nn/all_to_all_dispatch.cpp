@@ -1,0 +1,194 @@
+#include <algorithm>
+
+#include "tera/base/error.h"
+#include "tera/nn/dispatch.h"
+
+namespace tera {
+namespace {
+
+// Rows travel to the ranks that have their experts and to no others.
+//
+//   own rows [t,H] --permute--> [t K,H] in order of experts, so of ranks --all_to_all over ep--> [N,H] as they came
+//   --permute--> [R,H] in order of this rank's experts
+//
+// Ranks of etp each got rows of their own for the same experts, and hand them round; the sums of what they make of them
+// go back the same way. The host has to know how many rows travel: it reads that once, while the device works on
+// something else.
+class AllToAllDispatch final : public Dispatch {
+ public:
+  using Dispatch::Dispatch;
+
+  Dispatched make() const override {
+    Dispatched d;
+    d.leaving.resize(static_cast<std::size_t>(ep().size()));
+    d.coming.resize(d.leaving.size());
+    d.regions.resize(static_cast<std::size_t>(etp_size()) + 1);
+    return d;
+  }
+
+  void begin(Run& run, Dispatched& d, const Routes& routes) const override {
+    const std::int64_t choices = count(routes.experts.shape);
+    d.home_sources = run.stash.take(Life::f_to_w, shape(choices), DType::i32, "moe.home_sources");
+    d.home_places = run.stash.take(Life::f_to_b, routes.experts.shape, DType::i32, "moe.home_places");
+    ScratchScope scope(run.scratch);
+    const Tensor offsets = run.scratch.take(shape(spec_.experts + 1), DType::i32, "moe.home_offsets");
+    const Tensor all = run.scratch.take(shape(all_ranks().size() * (spec_.experts + 1)), DType::i32, "moe.all_offsets");
+    run.ops.group_rows(
+        {.experts = routes.experts, .offsets = offsets, .sources = d.home_sources, .places = d.home_places});
+    run.ops.wait(all_ranks().all_gather(offsets, all, run.ops.record()));
+    if (run.scratch.is_measuring()) return;
+    const auto host = std::as_writable_bytes(run.mb.expert_offsets);
+    require(host.size() == all.bytes(), "offsets of experts: {} bytes on the host for {}", host.size(), all.bytes());
+    run.ops.to_host_later(all, host);
+    d.counts_read = run.ops.record();
+  }
+
+  void finish(Run& run, Dispatched& d, const Routes& routes) const override {
+    const std::int64_t tokens = routes.experts.dim(0) * all_ranks().size(), room = this->room(run, tokens);
+    if (run.scratch.is_measuring()) {
+      plan_even_load(d, count(routes.experts.shape));
+    } else {
+      run.ops.finish(d.counts_read);
+      check_room(run.mb.expert_offsets, room);
+      count_rows(d, run.mb.expert_offsets);
+    }
+    d.weights = run.stash.take(Life::f_to_b, shape(room, 1), DType::f32, "moe.all_weights");
+    go(run, d, as_column(routes.weights), d.weights);
+    ScratchScope scope(run.scratch);
+    const Tensor experts = run.scratch.take(shape(room, 1), DType::i32, "moe.all_experts");
+    run.ops.fill({.out = experts, .value = -1});  // of rows that did not come
+    go(run, d, as_column(routes.experts), experts);
+    d.usual_rows = std::min(room, static_cast<std::int64_t>(even_share(tokens)));
+    group(run, d, room, {.experts = experts});
+  }
+
+  void rows(Run& run, const Dispatched& d, const Tensor& own, const Tensor& to) const override {
+    ScratchScope scope(run.scratch);
+    const Tensor came = run.scratch.take(to.shape, to.dtype, "moe.came");
+    {
+      ScratchScope inner(run.scratch);
+      const Tensor leaving = run.scratch.take(shape(d.home_sources.dim(0), own.dim(1)), own.dtype, "moe.leaving");
+      run.ops.permute({.x = own, .sources = d.home_sources, .y = leaving, .topk = spec_.topk});
+      send(run, d, leaving, came);
+    }
+    run.ops.permute({.x = came, .sources = d.sources, .y = to});
+  }
+
+  void sum(Run& run, const Dispatched& d, const Tensor& rows, const Tensor& out,
+           const Tensor& residual) const override {
+    ScratchScope scope(run.scratch);
+    const Tensor home = run.scratch.take(shape(d.home_sources.dim(0), out.dim(1)), out.dtype, "moe.home");
+    {
+      ScratchScope inner(run.scratch);
+      const Tensor came = run.scratch.take(rows.shape, rows.dtype, "moe.came");
+      const std::int64_t arrived = d.regions.back();
+      run.ops.unpermute({.x = rows, .places = d.places.rows(0, arrived), .y = came.rows(0, arrived), .residual = {}});
+      send_back(run, d, came, home);
+    }
+    run.ops.unpermute({.x = home, .places = d.home_places, .y = out, .residual = residual});
+  }
+
+  Tensor weight_gradients(Run& run, const Dispatched& d, const Tensor& arrived) const override {
+    const Tensor own = run.scratch.take(d.home_places.shape, DType::f32, "moe.dweights");
+    ScratchScope scope(run.scratch);
+    const Tensor home = run.scratch.take(shape(d.home_sources.dim(0), 1), DType::f32, "moe.home_dweights");
+    send_back(run, d, arrived, home);
+    run.ops.unpermute({.x = home, .places = as_column(d.home_places), .y = as_column(own), .residual = {}});
+    return own;
+  }
+
+ private:
+  Comm& ep() const { return *parallel_.ep; }
+  Comm& all_ranks() const { return *parallel_.group; }
+  int etp_size() const { return parallel_.etp ? parallel_.etp->size() : 1; }
+  int etp_rank() const { return parallel_.etp ? parallel_.etp->rank() : 0; }
+
+  static Tensor as_column(const Tensor& x) { return x.view(shape(count(x.shape), 1)); }
+
+  // What a rehearsal knows: each rank of ep gets as many rows, and as many come.
+  void plan_even_load(Dispatched& d, std::int64_t choices) const {
+    const std::int64_t ranks = ep().size();
+    for (std::int64_t r = 0; r < ranks; ++r)
+      d.leaving[static_cast<std::size_t>(r)] = d.coming[static_cast<std::size_t>(r)] =
+          choices * (r + 1) / ranks - choices * r / ranks;
+    for (std::size_t i = 0; i < d.regions.size(); ++i) d.regions[i] = static_cast<std::int64_t>(i) * choices;
+  }
+
+  // offsets [ep][etp][E+1]: of each rank's own rows, in order of experts. The rows of one for those of a rank of ep.
+  std::int64_t rows_between(std::span<const std::int32_t> offsets, std::int64_t from_ep, std::int64_t from_etp,
+                            std::int64_t to_ep) const {
+    const std::int64_t held = held_.size();
+    const auto at = static_cast<std::size_t>((from_ep * etp_size() + from_etp) * (spec_.experts + 1) + to_ep * held);
+    return offsets[at + static_cast<std::size_t>(held)] - offsets[at];
+  }
+
+  // All ranks look at all, so that they tell the same.
+  void check_room(std::span<const std::int32_t> offsets, std::int64_t room) const {
+    std::int64_t fullest = 0, most = 0;
+    for (std::int64_t to = 0; to < ep().size(); ++to) {
+      std::int64_t rows = 0;
+      for (std::int64_t from = 0; from < ep().size(); ++from)
+        for (std::int64_t i = 0; i < etp_size(); ++i) rows += rows_between(offsets, from, i, to);
+      if (rows > most) {
+        fullest = to;
+        most = rows;
+      }
+    }
+    if (most > room)
+      fail_no_room_for_rows(spec_.rank_capacity, parallel_.first_rank + fullest * etp_size(), most - room);
+  }
+
+  void count_rows(Dispatched& d, std::span<const std::int32_t> offsets) const {
+    std::int64_t end = 0;
+    for (int i = 0; i < etp_size(); ++i) {
+      d.regions[static_cast<std::size_t>(i)] = end;
+      for (int r = 0; r < ep().size(); ++r) end += rows_between(offsets, r, i, ep().rank());
+    }
+    d.regions.back() = end;
+    for (int r = 0; r < ep().size(); ++r) {
+      d.leaving[static_cast<std::size_t>(r)] = rows_between(offsets, ep().rank(), etp_rank(), r);
+      d.coming[static_cast<std::size_t>(r)] = rows_between(offsets, r, etp_rank(), ep().rank());
+    }
+  }
+
+  Tensor region(const Dispatched& d, const Tensor& came, int etp_rank) const {
+    const auto i = static_cast<std::size_t>(etp_rank);
+    return came.rows(d.regions[i], d.regions[i + 1]);
+  }
+
+  // Values of own choices [t K,1], of 4 bytes each, which travel as they are.
+  void go(Run& run, const Dispatched& d, const Tensor& choices, const Tensor& came) const {
+    ScratchScope scope(run.scratch);
+    const auto bits = [](Tensor x) {
+      x.dtype = DType::f32;
+      return x;
+    };
+    const Tensor leaving = run.scratch.take(choices.shape, DType::f32, "moe.leaving_choices");
+    run.ops.permute({.x = bits(choices), .sources = d.home_sources, .y = leaving});
+    send(run, d, leaving, bits(came));
+  }
+
+  // leaving [t K,*] in order of experts; came [R,*].
+  void send(Run& run, const Dispatched& d, const Tensor& leaving, const Tensor& came) const {
+    run.ops.wait(ep().all_to_all(leaving, region(d, came, etp_rank()), d.leaving, d.coming, run.ops.record()));
+    for (int i = 0; i < etp_size() && etp_size() > 1; ++i)
+      if (const Tensor part = region(d, came, i); part.dim(0) > 0)
+        run.ops.wait(parallel_.etp->broadcast(part, i, run.ops.record()));
+  }
+
+  // The same back; each rank of etp has its features' terms. Changes came.
+  void send_back(Run& run, const Dispatched& d, const Tensor& came, const Tensor& home) const {
+    for (int i = 0; i < etp_size() && etp_size() > 1; ++i)
+      if (const Tensor part = region(d, came, i); part.dim(0) > 0)
+        run.ops.wait(parallel_.etp->all_reduce(part, Reduce::sum, run.ops.record()));
+    run.ops.wait(ep().all_to_all(region(d, came, etp_rank()), home, d.coming, d.leaving, run.ops.record()));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Dispatch> make_all_to_all_dispatch(const DispatchSpec& spec, const ExpertParallel& parallel) {
+  return std::make_unique<AllToAllDispatch>(spec, parallel);
+}
+
+}  // namespace tera
