@@ -187,7 +187,10 @@ class SpecMaker {
     const std::int64_t ffn = model_.moe->shared_ffn;
     LinearSpec up = linear(i, at + "gate_up_proj", model_.hidden, 2 * ffn, model_.init_std, Split::out);
     up.out = {{.name = in_layer(i, at + "gate_proj"), .rows = ffn}, {.name = in_layer(i, at + "up_proj"), .rows = ffn}};
-    return {.up = std::move(up), .down = linear(i, at + "down_proj", ffn, model_.hidden, output_std(), Split::in)};
+    return {.up = std::move(up),
+            .down = linear(i, at + "down_proj", ffn, model_.hidden, output_std(), Split::in),
+            .gate = model_.moe->shared_gate ? in_layer(i, names_.experts->shared_gate) : std::string(),
+            .gate_std = model_.init_std};
   }
 
   MoeSpec moe(std::int64_t i) const {
@@ -226,7 +229,7 @@ void refuse_what_experts_lack(const MoeShape& moe) {
   };
   refuse(moe.router.expert_bias, "model.moe.router_enable_expert_bias");
   refuse(moe.capacity_factor > 0, "model.moe.expert_capacity_factor");
-  refuse(moe.shared_gate, "model.moe.shared_expert_gate");
+  refuse(moe.shared_overlap, "model.moe.shared_expert_overlap");
   for (const BalanceLoss& loss : moe.losses)
     refuse(loss.kind == LoadBalancing::global_aux_loss, "model.moe.router_load_balancing_type=global_aux_loss");
 }

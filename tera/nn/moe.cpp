@@ -54,9 +54,7 @@ Moe::Moe(ParamStore& params, const MoeSpec& spec, const TensorParallel& tp)
       up_(&add_up(params, spec.experts, tp)),
       down_(&add_down(params, spec.experts, tp)),
       hidden_key_(rng_stream(spec.seed, spec.name + ".hidden_dropout")) {
-  if (!spec.shared) return;
-  shared_up_.emplace(params, spec.shared->up, tp);
-  shared_down_.emplace(params, spec.shared->down, tp);
+  if (spec.shared) shared_.emplace(params, *spec.shared, spec.activation, tp);
 }
 
 void Moe::f(Run& run, MoeSaved& s, const Tensor& x, const Tensor& y) {
@@ -83,7 +81,7 @@ void Moe::f(Run& run, MoeSaved& s, const Tensor& x, const Tensor& y) {
   }
   activate(run, s);
   Tensor residual = drops(run) ? Tensor{} : x;
-  if (spec_.shared) residual = shared_forward(run, s, residual);
+  if (shared_) residual = shared_->forward(run, s.shared, s.normed, residual);
   sum_experts(run, s, y, residual);
   if (drops(run))
     run.ops.dropout({.x = y,
@@ -131,19 +129,6 @@ void Moe::sum_experts(Run& run, const MoeSaved& s, const Tensor& y, const Tensor
   run.ops.combine({.sources = sources, .out = y});
 }
 
-// residual + what the expert of all rows makes of each.
-Tensor Moe::shared_forward(Run& run, MoeSaved& s, const Tensor& residual) const {
-  const std::int64_t tokens = run.mb.tokens.dim(0), features = shared_up_->out_features();
-  s.shared_up = run.stash.take(Life::f_to_b, shape(tokens, features), s.normed.dtype, "moe.shared_up");
-  s.shared_act =
-      run.stash.take(Life::f_to_w, shape(tokens, gated() ? features / 2 : features), s.normed.dtype, "moe.shared_act");
-  const Tensor sum = run.scratch.take(s.normed.shape, s.normed.dtype, "moe.shared_out");
-  shared_up_->forward(run, s.normed, s.shared_up);
-  run.ops.activation({.kind = spec_.activation, .x = s.shared_up, .y = s.shared_act});
-  shared_down_->forward(run, s.shared_act, sum, residual);
-  return sum;
-}
-
 void Moe::b(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
   s.dout = dy;
   if (drops(run)) {
@@ -159,7 +144,7 @@ void Moe::b(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tens
   const Tensor of_experts = run.scratch.take(x.shape, x.dtype, "moe.dnormed_experts");
   const Tensor all = tp_.gather(run, s.dout, run.scratch, "moe.all_dout");
   const Tensor dweights = experts_back(run, s, all, of_experts);
-  if (spec_.shared) shared_back(run, s, all, of_experts);
+  if (shared_) shared_->add_input_gradient(run, s.shared, all, of_experts);
   s.dlogits = router_.back(run, s.routes, dweights, x.dtype);
   router_.input_gradient(run, s.dlogits, of_experts, dnormed);
   if (spec_.recompute_activation) {
@@ -202,25 +187,10 @@ Tensor Moe::experts_back(Run& run, MoeSaved& s, const Tensor& dout, const Tensor
   return own;
 }
 
-void Moe::shared_back(Run& run, MoeSaved& s, const Tensor& dout, const Tensor& dnormed) const {
-  s.shared_dup = run.stash.take(Life::b_to_w, s.shared_up.shape, s.shared_up.dtype, "moe.shared_dup");
-  ScratchScope scope(run.scratch);
-  const Tensor dact = run.scratch.take(s.shared_act.shape, s.shared_up.dtype, "moe.shared_dact");
-  const Tensor added = run.scratch.take(dnormed.shape, dnormed.dtype, "moe.shared_dnormed");
-  run.ops.wait(shared_down_->backward_input(run, dout, dact));
-  run.ops.activation_back({.kind = spec_.activation, .dy = dact, .x = s.shared_up, .dx = s.shared_dup});
-  run.ops.wait(shared_up_->backward_input(run, s.shared_dup, added));
-  const std::array sources{dnormed, added};
-  run.ops.combine({.sources = sources, .out = dnormed});
-}
-
 void Moe::w(Run& run, MoeSaved& s, const Tensor& dy) {
   const Tensor dout = drops(run) ? s.dout : dy;
   router_.backward_weight(run, s.dlogits, s.normed);
-  if (spec_.shared) {
-    shared_down_->backward_weight(run, s.shared_act, dout);
-    shared_up_->backward_weight(run, s.normed, s.shared_dup);
-  }
+  if (shared_) shared_->backward_weight(run, s.shared, s.normed, dout);
   // Rows are gathered and copied again: kept, they would be K times the size of x.
   const auto rows_of = [&](const Tensor& own) {
     return permuted(run, s, tp_.gather(run, own, run.scratch, "moe.all_rows"), "moe.rows");

@@ -17,9 +17,9 @@
 #include <optional>
 
 #include "tera/nn/block.h"
-#include "tera/nn/linear.h"
 #include "tera/nn/norm.h"
 #include "tera/nn/router.h"
+#include "tera/nn/shared_expert.h"
 
 namespace tera {
 
@@ -31,10 +31,6 @@ struct ExpertsSpec {
   std::string down;
   std::int64_t experts = 0, hidden = 0, ffn = 0;
   float up_std = 0, down_std = 0;
-};
-
-struct SharedExpertSpec {
-  LinearSpec up, down;
 };
 
 struct MoeSpec {
@@ -52,18 +48,18 @@ struct MoeSpec {
 // t rows of this rank, T of the microbatch, R = T K.
 struct MoeSaved final : Saved {
   NormStats stats;
-  Tensor normed;                             // [t,H]
-  Routes routes;                             // of own rows
-  Tensor weights;                            // f32 [T,K]: of all rows
-  Tensor offsets;                            // i32 [E+1]
-  Tensor sources;                            // i32 [R]
-  Tensor places;                             // i32 [T,K]
-  Tensor up;                                 // [R,2F] gated, else [R,F]
-  Tensor act;                                // [R,F]
-  Tensor dup;                                // like up
-  Tensor dlogits;                            // [t,E]
-  Tensor dout;                               // [t,H]: gradient of what is added to x; dy itself without dropout
-  Tensor shared_up, shared_act, shared_dup;  // of all rows [T,2F'] [T,F'] [T,2F']
+  Tensor normed;   // [t,H]
+  Routes routes;   // of own rows
+  Tensor weights;  // f32 [T,K]: of all rows
+  Tensor offsets;  // i32 [E+1]
+  Tensor sources;  // i32 [R]
+  Tensor places;   // i32 [T,K]
+  Tensor up;       // [R,2F] gated, else [R,F]
+  Tensor act;      // [R,F]
+  Tensor dup;      // like up
+  Tensor dlogits;  // [t,E]
+  Tensor dout;     // [t,H]: gradient of what is added to x; dy itself without dropout
+  SharedExpertSaved shared;
 };
 
 class Moe final : public BlockOf<MoeSaved> {
@@ -79,8 +75,6 @@ class Moe final : public BlockOf<MoeSaved> {
   void group(Run& run, MoeSaved& saved) const;
   void activate(Run& run, const MoeSaved& saved) const;
   void sum_experts(Run& run, const MoeSaved& saved, const Tensor& y, const Tensor& residual) const;
-  Tensor shared_forward(Run& run, MoeSaved& saved, const Tensor& residual) const;
-  void shared_back(Run& run, MoeSaved& saved, const Tensor& dout, const Tensor& dnormed) const;
   Tensor experts_back(Run& run, MoeSaved& saved, const Tensor& dout, const Tensor& dnormed) const;
 
   Tensor permuted(Run& run, const MoeSaved& saved, const Tensor& all, std::string_view tag) const;
@@ -95,7 +89,7 @@ class Moe final : public BlockOf<MoeSaved> {
   std::int64_t experts_, ffn_;  // ffn_: features of an expert on this rank
   Param* up_;                   // [E 2F,H]: per expert [gate | up]
   Param* down_;                 // [E H,F]
-  std::optional<Linear> shared_up_, shared_down_;
+  std::optional<SharedExpert> shared_;
   RngKey hidden_key_;
 };
 

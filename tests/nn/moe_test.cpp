@@ -56,6 +56,16 @@ TEST(MoeBlock, SharedExpertAndDropout) {
   check_block(setup_of(spec));
 }
 
+TEST(MoeBlock, GateOfTheSharedExpert) {
+  MoeSpec spec = moe_spec(3, 3);
+  spec.shared = shared_expert();
+  spec.shared->gate = "layers.0.mlp.shared_expert_gate";
+  check_block(setup_of(spec));
+  spec.hidden_dropout = 0.25f;
+  spec.recompute_norm = spec.recompute_activation = true;
+  check_block(setup_of(spec));
+}
+
 TEST(MoeBlock, SigmoidScoresOfGroups) {
   MoeSpec spec = moe_spec(6, 2);
   spec.router.rule = {.score = ScoreFunction::sigmoid, .topk = 2, .scale = 2.5f, .groups = 3, .group_topk = 2};
@@ -175,6 +185,35 @@ TEST(MoeBlock, IsWhatItsDefinitionSays) {
   for (std::size_t row = 0; row < definition.rows(); ++row) {
     const std::vector<double> want = definition.y(row);
     for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(y[row * hidden + i], want[i], 2e-5) << row << " " << i;
+  }
+}
+
+// y with the gate lies between y without a shared expert and y with an ungated one, as far as sigmoid(x w) says.
+TEST(MoeBlock, TheGateScalesTheSharedExpert) {
+  MoeSpec spec = moe_spec(5, 2);
+  BlockHarness without(setup_of(spec));
+  spec.shared = shared_expert();
+  BlockHarness whole(setup_of(spec));
+  const std::string gate_name = "layers.0.mlp.shared_expert_gate";
+  spec.shared->gate = gate_name;
+  BlockHarness gated(setup_of(spec));
+  for (BlockHarness* block : {&without, &whole}) {
+    for (const Param* param : block->params().by_name())
+      block->set_value(*param, gated.value(gated.params().find(param->spec.name)));
+    block->set_x(gated.x(0));
+    block->forward_only();
+  }
+  gated.forward_only();
+  const Definition definition(gated, spec);
+  const std::vector<float> gate = gated.value(gated.params().find(gate_name + ".weight"));
+  ASSERT_EQ(gate.size(), static_cast<std::size_t>(hidden));
+  for (std::size_t row = 0; row < definition.rows(); ++row) {
+    const std::vector<double> in = definition.normed(row);
+    const double share = 1 / (1 + std::exp(-std::inner_product(in.begin(), in.end(), gate.begin(), 0.0)));
+    for (std::size_t i = row * hidden; i < (row + 1) * hidden; ++i) {
+      const double want = without.y(0)[i] + share * (static_cast<double>(whole.y(0)[i]) - without.y(0)[i]);
+      EXPECT_NEAR(gated.y(0)[i], want, 2e-5) << row;
+    }
   }
 }
 
