@@ -15,6 +15,9 @@ struct KvCache {
   std::int64_t past = 0;  // rows filled
 };
 
+// Losses that are there for the experts' sake, in the order of the sums that a step keeps of them.
+enum class AuxLoss : int { balance, sequence_balance, global_balance, z, count };
+
 // What one microbatch brings along. T rows: `batch` sequences of equal length, one after the other, unless offsets cut
 // them into documents.
 struct MicroBatch {
@@ -22,9 +25,12 @@ struct MicroBatch {
   Tensor rows;                        // i64 [T]: global ids of the rows, for random draws
   Tensor offsets;                     // i32 [documents+1], optional
   std::int64_t batch = 1;
-  Tensor token_loss;         // f32 [T], written by the head
-  Tensor loss_scale;         // f32 [1]: what a token's loss counts in the gradient
-  Tensor aux_scale;          // f32 [1]: and what an auxiliary loss of the microbatch does; only some models need it
+  Tensor token_loss;  // f32 [T], written by the head
+  Tensor loss_scale;  // f32 [1]: what a token's loss counts in the gradient
+  Tensor aux_scale;   // f32 [1]: and what an auxiliary loss of the microbatch does; only some models need it
+  // What a training step learns of its routers, none where nobody asks. B adds to both: unlike F it is played once.
+  Tensor expert_counts;      // i32 [layers with experts,E]: how many rows chose an expert, over all microbatches
+  Tensor aux_losses;         // f32 [AuxLoss::count]: sums over layers and microbatches; of z, over rows too
   Tensor logits;             // f32 [rows,V], optional: the head writes the logits of the last rows there
   bool training = true;      // dropout and gradients
   KvCache* cache = nullptr;  // generation only

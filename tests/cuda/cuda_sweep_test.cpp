@@ -27,6 +27,8 @@ TEST(CudaSweep, Fp32) {
   sweep("sweep_gpt", fp32, {}, 11);
 }
 
+TEST(CudaSweep, MoeBias) { sweep("sweep_moe_bias", fp32, {}, 13); }
+
 TEST(CudaSweepSlow, AllLayoutsOfLlama) { sweep("sweep_llama", fp32, {}, 1); }
 TEST(CudaSweepSlow, AllLayoutsOfGpt) { sweep("sweep_gpt", fp32, {}, 1); }
 
