@@ -53,8 +53,8 @@ class CheckpointPairs : public CheckpointRuns {
     for (std::size_t i = 0; i < 10; ++i)
       EXPECT_NEAR(found[i], wanted[10 + i], limit * wanted[10 + i]) << run << " " << key << " of step " << 11 + i;
   }
-  void expect_pairs(const std::string& model, const std::vector<Pair>& pairs) const {
-    const std::string args = "train.eval_iters=0 ";
+  void expect_pairs(const std::string& model, const std::vector<Pair>& pairs, const std::string& extra = "") const {
+    const std::string args = "train.eval_iters=0 " + extra + " ";
     expect_trained(model, "alone", args + "train.train_iters=20");
     for (const auto& [from, to] : pairs) {
       SCOPED_TRACE(model + " from " + from + " to " + to);
@@ -98,9 +98,10 @@ TEST_F(CheckpointPairs, Gpt) {
                              {"tp2pp2dp2", "tp4"}});
 }
 
-// With biases and shares of experts, which are state as well.
+// With biases and shares of experts, which are state as well. At the rate of the others this model magnifies rounding.
 TEST_F(CheckpointPairs, Moe) {
-  expect_pairs("sweep_moe_bias", {{"tp1", "tp2"}, {"tp2", "pp4"}, {"pp4", "dp2zero1"}, {"dp2zero1", "tp1"}});
+  expect_pairs("sweep_moe_bias", {{"tp1", "tp2"}, {"tp2", "pp4"}, {"pp4", "dp2zero1"}, {"dp2zero1", "tp1"}},
+               "optimizer.lr=3e-4");
   const Tensors saved = tensors("tp2-saved");
   double sum = 0;
   for (const float share : saved.at("optimizer.expert_shares.model.layers.1.mlp.gate")) sum += share;
