@@ -67,12 +67,15 @@ class Exporter {
   }
 
   DType dtype(const ModelTensor& tensor) const {
-    return options_.dtype.value_or(source_.tensors().at(tensor.name).dtype);
+    const DType stored = source_.tensors().at(tensor.name).dtype;
+    return tensor.counted ? stored : options_.dtype.value_or(stored);
   }
 
   // Of all tensors; empty when they differ.
   std::string_view common_dtype() const {
-    const auto differs = [&](const ModelTensor& tensor) { return dtype(tensor) != dtype(tensors_.front()); };
+    const auto differs = [&](const ModelTensor& tensor) {
+      return !tensor.counted && dtype(tensor) != dtype(tensors_.front());
+    };
     return std::ranges::any_of(tensors_, differs) ? std::string_view() : torch_name(dtype(tensors_.front()));
   }
 

@@ -77,8 +77,8 @@ class Loader {
     check_shapes();
     if (missing_state.empty() && extra_state.empty()) return;
     fail_user(
-        "{} {} {}: it was made with another optimizer, or with other weights frozen; checkpoint.finetune=true "
-        "takes the weights alone and starts anew",
+        "{} {} {}: it was made with another optimizer, with another choice about global_aux_loss, or with other "
+        "weights frozen; checkpoint.finetune=true takes the weights alone and starts anew",
         where_, missing_state.empty() ? "has the state" : "lacks",
         some_of(missing_state.empty() ? extra_state : missing_state));
   }

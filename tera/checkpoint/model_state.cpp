@@ -31,7 +31,9 @@ void list(const ParamSpec& spec, const Part& part, bool padding, std::vector<Mod
                      .shape = part.global,
                      .transposed = part.transposed,
                      .trained = spec.trainable,
-                     .padding = padding});
+                     .padding = padding,
+                     .counted = spec.is_counted(),
+                     .in_files = !padding && spec.counts != ParamSpec::Counts::shares});
 }
 
 }  // namespace
@@ -80,7 +82,8 @@ ModelState::ModelState(std::vector<ModelTensor> model, const ParamStore& params,
     for (std::size_t i = 0; i < weights_.size(); ++i) {
       const bool has = weights_[i].trained || !kind.trained_only;
       numbers_.push_back(has ? std::ssize(tensors_) : -1);
-      if (has) tensors_.push_back({kind.prefix + weights_[i].name, weights_[i].shape, kind.dtype, i});
+      const DType dtype = weights_[i].counted ? DType::f32 : kind.dtype;
+      if (has) tensors_.push_back({kind.prefix + weights_[i].name, weights_[i].shape, dtype, i});
     }
   }
 }

@@ -4,6 +4,7 @@
 //   model.norm.weight                       a weight, in the dtype of compute, under its Hugging Face name
 //   optimizer.master.model.norm.weight      its fp32 master copy, where compute is not fp32
 //   optimizer.exp_avg.model.norm.weight     what the optimizer keeps of it (exp_avg, exp_avg_sq; momentum_buffer)
+//   optimizer.expert_shares.model.layers.0.mlp.gate    how the step before chose experts, for global_aux_loss
 //   lm_head.weight.vocab_padding            trained rows behind the vocabulary (model.pad_vocab_in_softmax)
 //
 // Shapes are those of the model, [out,in], whatever Hugging Face's files have.
@@ -26,6 +27,8 @@ struct ModelTensor {
   bool transposed = false;  // Hugging Face's files hold [in,out]
   bool trained = true;
   bool padding = false;  // rows behind the vocabulary; how many there are may change from run to run
+  bool counted = false;  // not from gradients but from what steps have counted: f32 whatever compute is
+  bool in_files = true;  // of Hugging Face, and of all that takes the weights alone
 };
 
 // In the order of names. `freeze` and all else that shapes it are the model's.

@@ -117,7 +117,7 @@ void to_floats(DType dtype, std::span<const std::byte> stored, std::span<float> 
 
 std::vector<ModelTensor> weights_of(const ModelShape& model) {
   std::vector<ModelTensor> tensors = list_tensors(model);
-  std::erase_if(tensors, [](const ModelTensor& tensor) { return tensor.padding; });
+  std::erase_if(tensors, [](const ModelTensor& tensor) { return !tensor.in_files; });
   return tensors;
 }
 
@@ -147,10 +147,12 @@ void check_tensors(const WeightSource& source, const ModelShape& model) {
 }
 
 void load_weights(const WeightSource& source, ParamStore& params, Ops& ops) {
-  for (const Param* param : params.by_name())
+  for (const Param* param : params.by_name()) {
+    if (param->spec.counts == ParamSpec::Counts::shares) continue;  // in no file of weights
     for (const Part& part : param->spec.parts)
       if (count(part.held()) > 0)
         PartLoader(params, *param, part, ops).load(source, source.tensors().at(part.name).dtype);
+  }
 }
 
 }  // namespace tera

@@ -10,6 +10,7 @@ struct Field;
 
 struct LoggerConfig {
   std::int64_t log_interval = 1;
+  bool log_expert_load = false;
 
   static std::span<const Field> fields();
   bool operator==(const LoggerConfig&) const = default;

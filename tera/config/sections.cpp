@@ -313,6 +313,10 @@ std::span<const Field> LoggerConfig::fields() {
   using C = LoggerConfig;
   static constexpr std::array table{
       field<&C::log_interval>("log_interval", "steps between lines on the console").at_least(1),
+      field<&C::log_expert_load>(
+          "log_expert_load",
+          "of models with experts: how many tokens of each step chose each expert of each layer, "
+          "in metrics.jsonl"),
   };
   return table;
 }

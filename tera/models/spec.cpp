@@ -1,5 +1,6 @@
 #include "tera/models/spec.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tera/base/error.h"
@@ -162,6 +163,11 @@ class SpecMaker {
         .recompute_activation = model_.recompute.activation};
   }
 
+  static double& coefficient(RouterSpec& spec, LoadBalancing kind) {
+    if (kind == LoadBalancing::seq_aux_loss) return spec.sequence_balance;
+    return kind == LoadBalancing::global_aux_loss ? spec.global_balance : spec.balance;
+  }
+
   RouterSpec router(std::int64_t i) const {
     const RouterShape& shape = model_.moe->router;
     RouterSpec spec{.name = in_layer(i, names_.experts->router),
@@ -176,9 +182,11 @@ class SpecMaker {
                              .group_best = shape.group_best,
                              .force_balance = shape.force_balance},
                     .init_std = model_.init_std,
-                    .z = model_.moe->z_loss};
-    for (const BalanceLoss& loss : model_.moe->losses)
-      (loss.kind == LoadBalancing::seq_aux_loss ? spec.sequence_balance : spec.balance) = loss.coefficient;
+                    .z = model_.moe->z_loss,
+                    .bias = {},
+                    .layer = std::count(model_.moe->layers.begin(), model_.moe->layers.begin() + i, true)};
+    if (shape.expert_bias) spec.bias = spec.name + ".e_score_correction_bias";
+    for (const BalanceLoss& loss : model_.moe->losses) coefficient(spec, loss.kind) = loss.coefficient;
     return spec;
   }
 
@@ -187,7 +195,10 @@ class SpecMaker {
     const std::int64_t ffn = model_.moe->shared_ffn;
     LinearSpec up = linear(i, at + "gate_up_proj", model_.hidden, 2 * ffn, model_.init_std, Split::out);
     up.out = {{.name = in_layer(i, at + "gate_proj"), .rows = ffn}, {.name = in_layer(i, at + "up_proj"), .rows = ffn}};
-    return {.up = std::move(up), .down = linear(i, at + "down_proj", ffn, model_.hidden, output_std(), Split::in)};
+    return {.up = std::move(up),
+            .down = linear(i, at + "down_proj", ffn, model_.hidden, output_std(), Split::in),
+            .gate = model_.moe->shared_gate ? in_layer(i, names_.experts->shared_gate) : std::string(),
+            .gate_std = model_.init_std};
   }
 
   MoeSpec moe(std::int64_t i) const {
@@ -228,10 +239,7 @@ void refuse_what_experts_lack(const MoeShape& moe) {
   const auto refuse = [](bool wanted, const char* key) {
     require_user(!wanted, "{}: this is not there yet for models with experts", key);
   };
-  refuse(moe.router.expert_bias, "model.moe.router_enable_expert_bias");
-  refuse(moe.shared_gate, "model.moe.shared_expert_gate");
-  for (const BalanceLoss& loss : moe.losses)
-    refuse(loss.kind == LoadBalancing::global_aux_loss, "model.moe.router_load_balancing_type=global_aux_loss");
+  refuse(moe.shared_overlap, "model.moe.shared_expert_overlap");
 }
 
 }  // namespace

@@ -60,9 +60,7 @@ Moe::Moe(ParamStore& params, const MoeSpec& spec, const TensorParallel& tp, cons
       down_(&add_down(params, spec.experts, experts)),
       hidden_key_(rng_stream(spec.seed, spec.name + ".hidden_dropout")) {
   ffn_ = down_->spec.shape[1];
-  if (!spec.shared) return;
-  shared_up_.emplace(params, spec.shared->up, tp);
-  shared_down_.emplace(params, spec.shared->down, tp);
+  if (spec.shared) shared_.emplace(params, *spec.shared, spec.activation, tp);
 }
 
 std::unique_ptr<Saved> Moe::make_saved() const {
@@ -81,7 +79,7 @@ void Moe::f(Run& run, MoeSaved& s, const Tensor& x, const Tensor& y) {
   router_.route(run, own, s.routes);
   dispatch_->begin(run, s.dispatched, s.routes);
   Tensor residual = drops(run) ? Tensor{} : x;
-  if (spec_.shared) residual = shared_forward(run, s, residual);
+  if (shared_) residual = shared_->forward(run, s.shared, s.normed, residual);
   dispatch_->finish(run, s.dispatched, s.routes);
   experts_forward(run, s, own_rows(y), residual ? own_rows(residual) : Tensor{});
   gather_shares(run, y);
@@ -139,19 +137,6 @@ void Moe::experts_forward(Run& run, MoeSaved& s, const Tensor& y, const Tensor& 
   dispatch_->sum(run, s.dispatched, out, y, residual);
 }
 
-// residual + what the expert of all rows makes of each.
-Tensor Moe::shared_forward(Run& run, MoeSaved& s, const Tensor& residual) const {
-  const std::int64_t tokens = run.mb.tokens.dim(0), features = shared_up_->out_features();
-  s.shared_up = run.stash.take(Life::f_to_b, shape(tokens, features), s.normed.dtype, "moe.shared_up");
-  s.shared_act =
-      run.stash.take(Life::f_to_w, shape(tokens, gated() ? features / 2 : features), s.normed.dtype, "moe.shared_act");
-  const Tensor sum = run.scratch.take(s.normed.shape, s.normed.dtype, "moe.shared_out");
-  shared_up_->forward(run, s.normed, s.shared_up);
-  run.ops.activation({.kind = spec_.activation, .x = s.shared_up, .y = s.shared_act});
-  shared_down_->forward(run, s.shared_act, sum, residual);
-  return sum;
-}
-
 void Moe::b(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
   s.dout = dy;
   if (drops(run)) {
@@ -169,7 +154,8 @@ void Moe::b(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tens
   s.dlogits = router_.back(run, s.routes, dweights, x.dtype);
   router_.input_gradient(run, s.dlogits, of_experts, own);
   gather_shares(run, dnormed);
-  if (spec_.shared) shared_back(run, s, dnormed);
+  if (shared_)
+    shared_->add_input_gradient(run, s.shared, tp_.gather(run, s.dout, run.scratch, "moe.shared_dout"), dnormed);
   if (spec_.recompute_activation) {
     s.act = run.stash.take(Life::b_to_w, s.act.shape, x.dtype, "moe.act");
     activate(run, s);
@@ -216,26 +202,10 @@ Tensor Moe::experts_back(Run& run, MoeSaved& s, const Tensor& dout, const Tensor
   return dispatch_->weight_gradients(run, d, dweights);
 }
 
-void Moe::shared_back(Run& run, MoeSaved& s, const Tensor& dnormed) const {
-  s.shared_dup = run.stash.take(Life::b_to_w, s.shared_up.shape, s.shared_up.dtype, "moe.shared_dup");
-  ScratchScope scope(run.scratch);
-  const Tensor dout = shared_down_->gradient_of_all_rows(run, s.dout, run.scratch, "moe.shared_dout");
-  const Tensor dact = run.scratch.take(s.shared_act.shape, s.shared_up.dtype, "moe.shared_dact");
-  const Tensor added = run.scratch.take(dnormed.shape, dnormed.dtype, "moe.shared_dnormed");
-  run.ops.wait(shared_down_->backward_input(run, dout, dact));
-  run.ops.activation_back({.kind = spec_.activation, .dy = dact, .x = s.shared_up, .dx = s.shared_dup});
-  run.ops.wait(shared_up_->backward_input(run, s.shared_dup, added));
-  const std::array sources{dnormed, added};
-  run.ops.combine({.sources = sources, .out = dnormed});
-}
-
 void Moe::w(Run& run, MoeSaved& s, const Tensor& dy) {
   const Tensor dout = drops(run) ? s.dout : dy;
   router_.backward_weight(run, s.dlogits, own_rows(s.normed));
-  if (spec_.shared) {
-    shared_down_->backward_weight(run, s.shared_act, dout);
-    shared_up_->backward_weight(run, s.normed, s.shared_dup);
-  }
+  if (shared_) shared_->backward_weight(run, s.shared, s.normed, dout);
   // Rows travel again: kept, they would be K times the size of x.
   const Tensor& offsets = s.dispatched.offsets;
   const std::int64_t usual = s.dispatched.usual_rows;

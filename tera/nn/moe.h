@@ -19,9 +19,9 @@
 
 #include "tera/nn/block.h"
 #include "tera/nn/dispatch.h"
-#include "tera/nn/linear.h"
 #include "tera/nn/norm.h"
 #include "tera/nn/router.h"
+#include "tera/nn/shared_expert.h"
 
 namespace tera {
 
@@ -33,10 +33,6 @@ struct ExpertsSpec {
   std::string down;
   std::int64_t experts = 0, hidden = 0, ffn = 0;
   float up_std = 0, down_std = 0;
-};
-
-struct SharedExpertSpec {
-  LinearSpec up, down;
 };
 
 struct MoeSpec {
@@ -57,15 +53,15 @@ struct MoeSpec {
 // T rows of the microbatch, of which x has all or a part; t own rows of this rank, R rows of its experts.
 struct MoeSaved final : Saved {
   NormStats stats;
-  Tensor normed;                             // like x
-  Routes routes;                             // of own rows
-  Dispatched dispatched;                     // where they go
-  Tensor up;                                 // [R,2F] gated, else [R,F]
-  Tensor act;                                // [R,F]
-  Tensor dup;                                // like up
-  Tensor dlogits;                            // [t,E]
-  Tensor dout;                               // like x: gradient of what is added to it; dy itself without dropout
-  Tensor shared_up, shared_act, shared_dup;  // of all rows [T,2F'] [T,F'] [T,2F']
+  Tensor normed;          // like x
+  Routes routes;          // of own rows
+  Dispatched dispatched;  // where they go
+  Tensor up;              // [R,2F] gated, else [R,F]
+  Tensor act;             // [R,F]
+  Tensor dup;             // like up
+  Tensor dlogits;         // [t,E]
+  Tensor dout;            // like x: gradient of what is added to it; dy itself without dropout
+  SharedExpertSaved shared;
 };
 
 class Moe final : public BlockOf<MoeSaved> {
@@ -81,8 +77,6 @@ class Moe final : public BlockOf<MoeSaved> {
 
   void activate(Run& run, const MoeSaved& saved) const;
   void experts_forward(Run& run, MoeSaved& saved, const Tensor& y, const Tensor& residual) const;
-  Tensor shared_forward(Run& run, MoeSaved& saved, const Tensor& residual) const;
-  void shared_back(Run& run, MoeSaved& saved, const Tensor& dnormed) const;
   Tensor experts_back(Run& run, MoeSaved& saved, const Tensor& dout, const Tensor& dnormed) const;
 
   Tensor own_rows(const Tensor& x) const { return takes_share() ? own_.own_rows(x) : x; }
@@ -102,7 +96,7 @@ class Moe final : public BlockOf<MoeSaved> {
   std::int64_t held_, ffn_;  // experts of this rank, and their features here
   Param* up_;                // [G 2F,H]: per expert [gate | up]
   Param* down_;              // [G H,F]
-  std::optional<Linear> shared_up_, shared_down_;
+  std::optional<SharedExpert> shared_;
   RngKey hidden_key_;
 };
 

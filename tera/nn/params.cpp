@@ -77,7 +77,8 @@ ParamStore::ParamStore(DType compute, std::vector<std::string> freeze)
 Param& ParamStore::add(ParamSpec spec) {
   require(total_ == 0, "parameter '{}' was added after the layout was fixed", spec.name);
   for (const auto& pattern : freeze_)
-    if (matches(pattern, spec)) spec.trainable = false;
+    if (matches(pattern, spec)) (spec.is_counted() ? spec.held : spec.trainable) = spec.is_counted();
+  if (spec.is_counted()) spec.trainable = false;
   return params_.emplace_back(Param{.spec = std::move(spec), .blocks = {block_}});
 }
 
@@ -112,7 +113,7 @@ void ParamStore::lay_out(const FlatRules& rules) {
   }
   std::int64_t next = ends_.flat;
   for (auto& param : params_) {
-    if (param.spec.trainable) continue;
+    if (param.spec.trainable || param.spec.is_counted()) continue;
     param.offset = next;
     next += align(count(param.spec.shape));
   }
@@ -207,7 +208,9 @@ void ParamStore::bind(const Memory& memory) {
 
   for (auto& param : params_) {
     param.value = param.grad = param.master = {};
-    if (!param.spec.trainable)
+    if (param.spec.is_counted())
+      param.value = memory.weights.take(param.spec.shape, DType::f32, param.spec.name);
+    else if (!param.spec.trainable)
       param.value = flat_range(weights, ends_.weights + param.offset - ends_.flat, param.spec.shape);
   }
   bind_buckets(weights, masters, grads);
@@ -326,7 +329,7 @@ Param& ParamStore::find(const std::string& name) {
 
 std::int64_t ParamStore::count_elements() const {
   std::int64_t n = 0;
-  for (const auto& param : params_) n += count(param.spec.shape);
+  for (const auto& param : params_) n += param.spec.is_counted() ? 0 : count(param.spec.shape);
   return n;
 }
 

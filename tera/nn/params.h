@@ -14,6 +14,9 @@
 //   bucket   [ share of rank 0 | share of rank 1 | share of rank 2 ]       shares have a numbering of their own
 //
 // Parameters of routed experts have other replicas than all else (docs/parallelism.md), so no bucket has both kinds.
+//
+// What follows from the choices of experts and not from gradients is in no flat tensor: f32 whatever compute is, whole
+// and equal on all ranks of its layer.
 
 #include <cstdint>
 #include <deque>
@@ -47,6 +50,14 @@ struct ParamSpec {
   bool partial_gradient = false;   // replicas of a part each have only some of the terms of its gradient
   bool on_another_stage = false;   // a tied table: the other end of the pipeline has it too
   bool counted_elsewhere = false;  // and it is that stage's to count it
+
+  // What a step makes of the choices of a layer's rows (optim/expert_load.h); such a parameter is never trainable.
+  enum class Counts : std::uint8_t { none, bias, shares };
+  Counts counts = Counts::none;
+  std::int64_t counted_layer = -1;  // among the layers with experts
+  bool held = false;                // frozen: it stays as it is
+
+  bool is_counted() const { return counts != Counts::none; }
 };
 
 struct Param {
@@ -145,7 +156,7 @@ class ParamStore {
 
   std::span<Param* const> by_name() const { return by_name_; }
   Param& find(const std::string& name);  // throws if there is none
-  std::int64_t count_elements() const;   // of all parameters, padding included
+  std::int64_t count_elements() const;   // of all parameters, padding included; what is counted is none
 
   std::span<Bucket> buckets() { return buckets_; }
   std::span<const Bucket> buckets() const { return buckets_; }

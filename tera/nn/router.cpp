@@ -27,6 +27,16 @@ Router::Router(ParamStore& params, const RouterSpec& spec, const TensorParallel&
                          .parts = {tp.replicated({.name = name, .global = size})},
                          .init = {.kind = Init::Kind::normal, .std = spec.init_std},
                          .partial_gradient = tp.cuts_rows()});
+  const auto add_state = [&](const std::string& state, ParamSpec::Counts counts) {
+    return &params.add({.name = state,
+                        .shape = shape(spec.experts),
+                        .parts = {tp.replicated({.name = state, .global = shape(spec.experts)})},
+                        .init = {},
+                        .counts = counts,
+                        .counted_layer = spec.layer});
+  };
+  if (!spec.bias.empty()) bias_ = add_state(spec.bias, ParamSpec::Counts::bias);
+  if (spec.global_balance > 0) shares_ = add_state("optimizer.expert_shares." + spec.name, ParamSpec::Counts::shares);
 }
 
 // Sequences, where a loss looks at each of them.
@@ -37,60 +47,81 @@ Router::Parts Router::parts(const Run& run, std::int64_t rows) const {
 }
 
 Routes Router::take(Run& run, std::int64_t rows) const {
-  const auto take = [&](const Shape& shape, DType dtype, std::string_view tag) {
-    return run.stash.take(Life::f_to_b, shape, dtype, tag);
+  const auto take = [&](bool wanted, const Shape& shape, DType dtype, std::string_view tag) {
+    return wanted ? run.stash.take(Life::f_to_b, shape, dtype, tag) : Tensor{};
   };
-  Routes routes{.logits = take(shape(rows, spec_.experts), DType::f32, "moe.logits"),
-                .experts = take(shape(rows, topk()), DType::i32, "moe.experts"),
-                .weights = take(shape(rows, topk()), DType::f32, "moe.weights"),
-                .counts = {},
-                .score_sums = {}};
-  if (spec_.balances() && run.mb.training) {
-    const Shape sums = shape(parts(run, rows).number, spec_.experts);
-    routes.counts = take(sums, DType::i32, "moe.counts");
-    routes.score_sums = take(sums, DType::f32, "moe.score_sums");
-  }
-  return routes;
+  const Shape choices = shape(rows, topk()), sums = shape(parts(run, rows).number, spec_.experts);
+  const bool training = run.mb.training, counted = spec_.layer >= 0 && run.mb.expert_counts;
+  return {.logits = take(true, shape(rows, spec_.experts), DType::f32, "moe.logits"),
+          .experts = take(true, choices, DType::i32, "moe.experts"),
+          .weights = take(true, choices, DType::f32, "moe.weights"),
+          .counts = take(training && (counted || spec_.needs_counts()), sums, DType::i32, "moe.counts"),
+          .score_sums = take(training && spec_.balances(), sums, DType::f32, "moe.score_sums"),
+          .z_sum = take(training && spec_.z > 0 && run.mb.aux_losses, shape(1), DType::f32, "moe.z_sum")};
 }
 
 void Router::route(Run& run, const Tensor& normed, const Routes& routes) const {
   run.ops.gemm({.a = normed, .b = weight_->value, .out = routes.logits, .trans_b = true});
   const Parts parts = this->parts(run, normed.dim(0));
   run.ops.route({.logits = routes.logits,
+                 .bias = bias_ ? bias_->value : Tensor{},
                  .rows = tp_.own_rows(run.mb.rows),
                  .experts = routes.experts,
                  .weights = routes.weights,
                  .counts = routes.counts,
                  .score_sums = routes.score_sums,
+                 .z_sum = routes.z_sum,
                  .part_rows = parts.rows,
                  .first_row = parts.first_row,
                  .rule = spec_.rule});
-  if (!routes.counts || !tp_.cuts_rows()) return;
-  run.ops.wait(tp_.group->all_reduce(routes.counts, Reduce::sum, run.ops.record()));
-  run.ops.wait(tp_.group->all_reduce(routes.score_sums, Reduce::sum, run.ops.record()));
+  if (!tp_.cuts_rows()) return;
+  if (routes.counts && spec_.needs_counts())
+    run.ops.wait(tp_.group->all_reduce(routes.counts, Reduce::sum, run.ops.record()));
+  if (routes.score_sums) run.ops.wait(tp_.group->all_reduce(routes.score_sums, Reduce::sum, run.ops.record()));
 }
 
-// What each score counts in the losses that keep the load even: f32 [p,E]. Their own values are told in `loss`.
-Tensor Router::loads(Run& run, const Routes& routes, const Tensor& loss) const {
-  if (!routes.counts) return {};
-  const std::int64_t tokens = run.mb.tokens.dim(0);
-  const auto gradient = [&](double coefficient, const Tensor& counts, const Tensor& sums) {
-    const Tensor loads = run.scratch.take(counts.shape, DType::f32, "moe.loads");
-    run.ops.balance_loss({.counts = counts,
-                          .score_sums = sums,
-                          .scale = run.mb.aux_scale,
-                          .loads = loads,
-                          .loss = loss,
-                          .coefficient = coefficient,
-                          .topk = topk(),
-                          .rows = tokens / counts.dim(0)});
-    return loads;
+// Where a loss that all tensor-parallel ranks have is added up: on one of them in the sums of the step.
+Tensor Router::tally_of(Run& run, AuxLoss loss) const {
+  const auto row = static_cast<std::int64_t>(loss);
+  if (run.mb.aux_losses && tp_.rank() == 0) return run.mb.aux_losses.rows(row, row + 1);
+  const Tensor nowhere = run.scratch.take(shape(1), DType::f32, "moe.balance_loss");
+  run.ops.fill({.out = nowhere, .value = 0});
+  return nowhere;
+}
+
+// What each score counts in the losses that keep the load even: f32 [p,E].
+Tensor Router::loads(Run& run, const Routes& routes) const {
+  if (!routes.score_sums) return {};
+  const auto add = [&](AuxLoss kind, BalanceLossArgs loss) {
+    loss.scale = run.mb.aux_scale;
+    loss.loss = tally_of(run, kind);
+    loss.topk = topk();
+    loss.rows = run.mb.tokens.dim(0) / loss.score_sums.dim(0);
+    run.ops.balance_loss(loss);
   };
-  const Tensor each =
-      spec_.sequence_balance > 0 ? gradient(spec_.sequence_balance, routes.counts, routes.score_sums) : Tensor{};
-  if (spec_.balance <= 0) return each;
-  const Tensor all = gradient(spec_.balance, over_parts(run, routes.counts, "moe.all_counts"),
-                              over_parts(run, routes.score_sums, "moe.all_score_sums"));
+  const auto take = [&](const Tensor& sums) { return run.scratch.take(sums.shape, DType::f32, "moe.loads"); };
+  Tensor each, all;
+  if (spec_.sequence_balance > 0) {
+    each = take(routes.score_sums);
+    add(AuxLoss::sequence_balance, {.counts = routes.counts,
+                                    .score_sums = routes.score_sums,
+                                    .loads = each,
+                                    .coefficient = spec_.sequence_balance});
+  }
+  if (spec_.balance <= 0 && spec_.global_balance <= 0) return each;
+  const Tensor sums = over_parts(run, routes.score_sums, "moe.all_score_sums");
+  all = take(sums);
+  if (spec_.balance > 0)
+    add(AuxLoss::balance, {.counts = over_parts(run, routes.counts, "moe.all_counts"),
+                           .score_sums = sums,
+                           .loads = all,
+                           .coefficient = spec_.balance});
+  if (spec_.global_balance > 0)
+    add(AuxLoss::global_balance, {.shares = shares_->value.view(sums.shape),
+                                  .score_sums = sums,
+                                  .loads = all,
+                                  .coefficient = spec_.global_balance,
+                                  .accumulate = spec_.balance > 0});
   if (!each) return all;
   for (std::int64_t part = 0; part < each.dim(0); ++part) {
     const std::array sources{each.rows(part, part + 1), all};
@@ -99,17 +130,33 @@ Tensor Router::loads(Run& run, const Routes& routes, const Tensor& loss) const {
   return each;
 }
 
+// Tells the step what it asks for. Of what several tensor-parallel ranks have, one does.
+void Router::count(Run& run, const Routes& routes) const {
+  const bool first = tp_.rank() == 0, some_rows = tp_.cuts_rows();
+  const auto add = [&](const Tensor& x, const Tensor& sum) {
+    const std::array sources{sum, x};
+    run.ops.combine({.sources = sources, .out = sum});
+  };
+  if (routes.z_sum && (first || some_rows)) {
+    const auto row = static_cast<std::int64_t>(AuxLoss::z);
+    add(routes.z_sum, run.mb.aux_losses.rows(row, row + 1));
+  }
+  if (!routes.counts || !run.mb.expert_counts || spec_.layer < 0) return;
+  if (!first && (!some_rows || spec_.needs_counts())) return;  // summed in F
+  const Tensor sum = run.mb.expert_counts.rows(spec_.layer, spec_.layer + 1);
+  for (std::int64_t part = 0; part < routes.counts.dim(0); ++part) add(routes.counts.rows(part, part + 1), sum);
+}
+
 Tensor Router::back(Run& run, const Routes& routes, const Tensor& dweights, DType dtype) const {
   const Parts parts = this->parts(run, dweights.dim(0));
   const Tensor kept = run.stash.take(Life::b_to_w, routes.logits.shape, dtype, "moe.dlogits");
   ScratchScope scope(run.scratch);
-  const Tensor loss = run.scratch.take(shape(1), DType::f32, "moe.balance_loss");
   const Tensor dlogits = dtype == DType::f32 ? kept : run.scratch.take(routes.logits.shape, DType::f32, "moe.dlogits");
-  run.ops.fill({.out = loss, .value = 0});
+  count(run, routes);
   run.ops.route_back({.logits = routes.logits,
                       .experts = routes.experts,
                       .dweights = dweights,
-                      .loads = loads(run, routes, loss),
+                      .loads = loads(run, routes),
                       .z_scale = spec_.z > 0 ? run.mb.aux_scale : Tensor{},
                       .z_coefficient = static_cast<float>(spec_.z / static_cast<double>(run.mb.tokens.dim(0))),
                       .dlogits = dlogits,

@@ -4,6 +4,9 @@
 //
 // Rows are this rank's own: with sequence parallelism each rank routes its share of them, and what concerns all rows
 // of the microbatch (how many chose an expert) is summed over the ranks.
+//
+// Two things follow from the choices of whole steps (optim/expert_load.h): a bias on the scores, for the choice alone,
+// and what part of all choices each expert had, which the loss over the global batch takes from the step before.
 
 #include "tera/nn/params.h"
 #include "tera/nn/run.h"
@@ -20,8 +23,13 @@ struct RouterSpec {
   // What the losses that keep the load even count beside the loss of the model; 0: none.
   double balance = 0;           // over the rows of a microbatch
   double sequence_balance = 0;  // over those of each sequence, the mean of them
+  double global_balance = 0;    // over those of the step before
   double z = 0;                 // mean square of the log-sum-exp of a row's logits
-  bool balances() const { return balance > 0 || sequence_balance > 0; }
+  std::string bias;             // the name of a bias in files; empty: none
+  std::int64_t layer = -1;      // among those with experts, for what a step counts; negative: this is not counted
+
+  bool needs_counts() const { return balance > 0 || sequence_balance > 0; }
+  bool balances() const { return needs_counts() || global_balance > 0; }
 };
 
 // What route() leaves for back(); t rows of this rank, p sequences in the microbatch.
@@ -29,7 +37,8 @@ struct Routes {
   Tensor logits;              // f32 [t,E]
   Tensor experts;             // i32 [t,K]
   Tensor weights;             // f32 [t,K]
-  Tensor counts, score_sums;  // i32, f32 [p,E], of the whole microbatch; none without a loss that needs them
+  Tensor counts, score_sums;  // i32, f32 [p,E]; of the whole microbatch where a loss needs them
+  Tensor z_sum;               // f32 [1], of own rows
 };
 
 class Router {
@@ -53,11 +62,15 @@ class Router {
     std::int64_t number = 1, rows = 0, first_row = 0;
   };
   Parts parts(const Run& run, std::int64_t rows) const;
-  Tensor loads(Run& run, const Routes& routes, const Tensor& loss) const;
+  Tensor loads(Run& run, const Routes& routes) const;
+  Tensor tally_of(Run& run, AuxLoss loss) const;
+  void count(Run& run, const Routes& routes) const;
 
   RouterSpec spec_;
   TensorParallel tp_;
-  Param* weight_;  // [E,H]
+  Param* weight_;            // [E,H]
+  Param* bias_ = nullptr;    // f32 [E]
+  Param* shares_ = nullptr;  // f32 [E], of all choices of the step before
 };
 
 }  // namespace tera

@@ -15,6 +15,9 @@ struct KvCache {
   std::int64_t past = 0;  // rows filled
 };
 
+// Losses that are there for the experts' sake, in the order of the sums that a step keeps of them.
+enum class AuxLoss : int { balance, sequence_balance, global_balance, z, count };
+
 // What one microbatch brings along. T rows: `batch` sequences of equal length, one after the other, unless offsets cut
 // them into documents.
 struct MicroBatch {
@@ -25,7 +28,10 @@ struct MicroBatch {
   Tensor token_loss;  // f32 [T], written by the head
   Tensor loss_scale;  // f32 [1]: what a token's loss counts in the gradient
   Tensor aux_scale;   // f32 [1]: and what an auxiliary loss of the microbatch does; only some models need it
-  Tensor logits;      // f32 [rows,V], optional: the head writes the logits of the last rows there
+  // What a training step learns of its routers, none where nobody asks. B adds to both: unlike F it is played once.
+  Tensor expert_counts;  // i32 [layers with experts,E]: how many rows chose an expert, over all microbatches
+  Tensor aux_losses;     // f32 [AuxLoss::count]: sums over layers and microbatches; of z, over rows too
+  Tensor logits;         // f32 [rows,V], optional: the head writes the logits of the last rows there
   // i32 [1], optional: the most rows of a layer's experts that found no room here; without it there is room for all.
   Tensor expert_overflow;
   std::span<std::int32_t> expert_offsets{};  // host memory that the device writes, for rows that travel to experts

@@ -104,14 +104,21 @@ double BalanceLossArgs::load_of_count() const {
   return coefficient * static_cast<double>(counts.dim(1)) / (static_cast<double>(topk) * n * n * parts);
 }
 
+double BalanceLossArgs::load_of_share() const {
+  const auto n = static_cast<double>(rows), parts = static_cast<double>(shares.dim(0));
+  return coefficient * static_cast<double>(shares.dim(1)) / (n * parts);
+}
+
 void BalanceLossArgs::check() const {
   constexpr auto op = "balance_loss";
-  dtype(op, "counts", counts, DType::i32);
-  that(counts.shape.rank == 2 && counts.dim(0) >= 1 && counts.dim(1) >= 1, op, "counts are of a part and an expert");
-  dense(op, "counts", counts);
-  dense_tensor(op, "score_sums", score_sums, DType::f32, counts.shape);
+  that(static_cast<bool>(counts) != static_cast<bool>(shares), op, "there are either counts or shares");
+  const Tensor& used = counts ? counts : shares;
+  dtype(op, counts ? "counts" : "shares", used, counts ? DType::i32 : DType::f32);
+  that(used.shape.rank == 2 && used.dim(0) >= 1 && used.dim(1) >= 1, op, "counts are of a part and an expert");
+  dense(op, counts ? "counts" : "shares", used);
+  dense_tensor(op, "score_sums", score_sums, DType::f32, used.shape);
   dense_tensor(op, "scale", scale, DType::f32, shape(1));
-  dense_tensor(op, "loads", loads, DType::f32, counts.shape);
+  dense_tensor(op, "loads", loads, DType::f32, used.shape);
   dense_tensor(op, "loss", loss, DType::f32, shape(1));
   that(coefficient >= 0 && std::isfinite(coefficient), op, "coefficient is not negative");
   that(topk >= 1 && rows >= 1, op, "topk and rows are positive");
@@ -122,7 +129,10 @@ void ExpertBiasArgs::check() const {
   dtype(op, "counts", counts, DType::i32);
   that(counts.shape.rank == 1, op, "counts has one dim");
   dense(op, "counts", counts);
-  dense_tensor(op, "bias", bias, DType::f32, counts.shape);
+  that(bias || shares, op, "there is something to change");
+  if (bias) dense_tensor(op, "bias", bias, DType::f32, counts.shape);
+  if (shares) dense_tensor(op, "shares", shares, DType::f32, counts.shape);
+  if (grad_factor) dense_tensor(op, "grad_factor", grad_factor, DType::f32, shape(1));
   that(rate >= 0 && std::isfinite(rate), op, "rate is not negative");
 }
 

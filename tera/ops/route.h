@@ -82,25 +82,31 @@ struct RouteBackArgs {
 };
 
 // One auxiliary loss: coefficient * E / (K * n^2) * sum over e of score_sums[p,e] * counts[p,e] with n rows in a part,
-// and of this the mean over parts.
+// and of this the mean over parts. With shares in place of counts: coefficient * E / n * sum of score_sums * shares.
 struct BalanceLossArgs {
-  Tensor counts, score_sums;  // i32, f32 [P,E]
-  Tensor scale;               // f32 [1]: what the loss counts in the gradient
-  Tensor loads;               // f32 [P,E]: (+)= scale * d loss / d score
-  Tensor loss;                // f32 [1]: += the loss, without scale
+  Tensor counts = {};  // i32 [P,E], or none
+  Tensor shares = {};  // f32 [P,E]: of all choices of a part's rows, those of an expert; or none
+  Tensor score_sums;   // f32 [P,E]
+  Tensor scale;        // f32 [1]: what the loss counts in the gradient
+  Tensor loads;        // f32 [P,E]: (+)= scale * d loss / d score
+  Tensor loss;         // f32 [1]: += the loss, without scale
   double coefficient = 0;
   std::int64_t topk = 1, rows = 0;  // K, n
   bool accumulate = false;          // of loads
 
   double load_of_count() const;  // d loss / d score of an expert that one row chose
+  double load_of_share() const;  // of an expert that all rows chose
   void check() const;
 };
 
-// bias += rate * sign(mean(counts) - counts).
+// What the choices of a step lead to: bias += rate * sign(mean(counts) - counts), unless grad_factor says that the step
+// is skipped as optimizers skip it; and shares = counts / sum(counts), or zeros where nothing was counted.
 struct ExpertBiasArgs {
-  Tensor counts;  // i32 [E]
-  Tensor bias;    // f32 [E]
-  float rate = 0;
+  Tensor counts;            // i32 [E]
+  Tensor bias = {};         // f32 [E], optional
+  float rate = 0;           // of the bias
+  Tensor shares = {};       // f32 [E], optional
+  Tensor grad_factor = {};  // f32 [1], optional: not finite, and the bias stays
   void check() const;
 };
 

@@ -123,16 +123,20 @@ void Optimizer::count_step(Ops& ops) {
                   .rule = scaler_->rule()});
 }
 
+Tensor Optimizer::grad_factor() const {
+  const auto factor = static_cast<std::int64_t>(StepScalar::grad_factor);
+  return scalars_.rows(factor, factor + 1);
+}
+
 // A sum per part, added in the order of names: the norm depends neither on how parameters are laid out nor on when
 // their gradients came.
 void Optimizer::clip(Ops& ops) {
   ops.fill({.out = sums_, .value = 0});
   for (const Piece& piece : pieces_) ops.sum_squares({.x = piece.grad, .out = sums_.rows(piece.slot, piece.slot + 1)});
   if (scope_.world) ops.wait(scope_.world->all_reduce(sums_, Reduce::sum, ops.record()));
-  const auto factor = static_cast<std::int64_t>(StepScalar::grad_factor);
   ops.clip({.sums = sums_,
             .norm = norm_,
-            .factor = scalars_.rows(factor, factor + 1),
+            .factor = grad_factor(),
             .state = scaler_ ? scaler_->state() : Tensor{},
             .max_norm = static_cast<float>(config_.clip_grad)});
 }

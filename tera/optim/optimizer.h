@@ -53,6 +53,7 @@ class Optimizer {
   void step(Ops& ops);
 
   const Tensor& grad_norm() const { return norm_; }  // f32 [1], before clipping
+  Tensor grad_factor() const;                        // f32 [1]: not finite, and the step was skipped
 
   // What it keeps of every trained element; names as in PyTorch.
   struct Moment {

@@ -2,17 +2,18 @@
 
 #include <fmt/core.h>
 
-#include <array>
 #include <cmath>
+#include <span>
 #include <string_view>
 
 namespace tera {
 namespace {
 
-// Builds one JSON line in place. A line has a dozen fields of bounded width, so it always fits.
-template <std::size_t capacity>
+// Builds one JSON line in place. A line has fields of bounded width, so it always fits where there is room for all.
 class JsonLine {
  public:
+  explicit JsonLine(std::span<char> room) : buffer_(room) {}
+
   JsonLine& integer(std::string_view name, std::int64_t value) {
     key(name);
     put("{}", value);
@@ -25,16 +26,29 @@ class JsonLine {
   }
   JsonLine& number(std::string_view name, double value, std::string_view of_what = {}) {
     key(name, of_what);
-    if (std::isnan(value)) {
-      put("\"nan\"");
-    } else if (std::isinf(value)) {
-      put("{}", value > 0 ? "\"inf\"" : "\"-inf\"");
-    } else {
-      const std::size_t begin = size_;
-      put("{}", value);  // the shortest text that reads back to the same bits
-      const std::string_view text(buffer_.data() + begin, size_ - begin);
-      if (text.find_first_of(".e") == std::string_view::npos) put(".0");
+    value_of(value);
+    return *this;
+  }
+  JsonLine& maybe(std::string_view name, const std::optional<double>& value) {
+    return value ? number(name, *value) : *this;
+  }
+  JsonLine& numbers(std::string_view name, std::span<const double> values) {
+    if (values.empty()) return *this;
+    key(name);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      put("{}", i == 0 ? '[' : ',');
+      value_of(values[i]);
     }
+    put("]");
+    return *this;
+  }
+  // A list of lists of `columns` each.
+  JsonLine& table(std::string_view name, std::span<const std::int32_t> values, std::size_t columns) {
+    if (values.empty()) return *this;
+    key(name);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      put("{}{}", i == 0 ? "[[" : i % columns == 0 ? "],[" : ",", values[i]);
+    put("]]");
     return *this;
   }
   JsonLine& null(std::string_view name) {
@@ -48,6 +62,18 @@ class JsonLine {
   }
 
  private:
+  void value_of(double value) {
+    if (std::isnan(value)) {
+      put("\"nan\"");
+    } else if (std::isinf(value)) {
+      put("{}", value > 0 ? "\"inf\"" : "\"-inf\"");
+    } else {
+      const std::size_t begin = size_;
+      put("{}", value);  // the shortest text that reads back to the same bits
+      const std::string_view text(buffer_.data() + begin, size_ - begin);
+      if (text.find_first_of(".e") == std::string_view::npos) put(".0");
+    }
+  }
   void key(std::string_view name, std::string_view of_what = {}) {
     put("{}\"{}{}\":", size_ == 0 ? '{' : ',', name, of_what);
   }
@@ -59,14 +85,21 @@ class JsonLine {
     size_ = std::min(size_ + result.size, buffer_.size());
   }
 
-  std::array<char, capacity> buffer_{};
+  std::span<char> buffer_;
   std::size_t size_ = 0;
 };
 
 }  // namespace
 
+// For as many validation sets, with names as long, as the config allows; and for what a model with experts tells.
+JsonlSink::JsonlSink(const std::filesystem::path& path, AppendFile::Start start, const Room& room)
+    : file_(path, start) {
+  constexpr std::size_t plain = 16384, widest_number = 32, widest_count = 16;
+  line_.resize(plain + 2 * room.layers * widest_number + room.loads * widest_count);
+}
+
 void JsonlSink::step(const StepMetrics& m) {
-  JsonLine<1024> line;
+  JsonLine line(line_);
   line.integer("step", m.step).number("loss", m.loss).number("grad_norm", m.grad_norm).number("lr", m.lr);
   line.integer("tokens", m.tokens).number("step_ms", m.step_ms).number("data_ms", m.data_ms);
   line.number("tokens_per_s", m.tokens_per_s).number("tflops_per_device", m.tflops_per_device);
@@ -74,11 +107,19 @@ void JsonlSink::step(const StepMetrics& m) {
   if (m.global_batch_size) line.integer("global_batch_size", *m.global_batch_size);
   if (m.loss_scale) line.number("loss_scale", *m.loss_scale);
   line.boolean("skipped", m.skipped);
+  const ExpertMetrics& experts = m.experts;
+  line.maybe("load_balancing_loss", experts.load_balancing_loss);
+  line.maybe("seq_load_balancing_loss", experts.seq_load_balancing_loss);
+  line.maybe("global_load_balancing_loss", experts.global_load_balancing_loss);
+  line.maybe("z_loss", experts.z_loss);
+  line.numbers("moe.load_max_over_mean", experts.load_max_over_mean);
+  line.numbers("moe.unused_experts", experts.unused_experts);
+  line.table("moe.expert_load", experts.load, experts.experts);
   file_.append(line.finish());
 }
 
 void JsonlSink::eval(const EvalMetrics& m) {
-  JsonLine<16384> line;  // for as many sets, with names as long, as the config allows
+  JsonLine line(line_);
   line.integer("step", m.step).number("eval_loss", m.eval_loss).integer("tokens", m.tokens);
   for (const SetLoss& set : m.sets) line.number("eval_loss/", set.loss, set.name);
   file_.append(line.finish());

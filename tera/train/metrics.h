@@ -6,10 +6,21 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "tera/base/file.h"
 
 namespace tera {
+
+// Of a model with experts; its layers are those that have experts, in order.
+struct ExpertMetrics {
+  // Means over layers and microbatches, without coefficients; none where the model has no such loss.
+  std::optional<double> load_balancing_loss, seq_load_balancing_loss, global_load_balancing_loss, z_loss;
+  // [layers]: tokens of the expert with the most, over the mean of all; and the fraction of experts without any.
+  std::span<const double> load_max_over_mean{}, unused_experts{};
+  std::span<const std::int32_t> load{};  // [layers,E]: tokens of the step that chose an expert, where asked for
+  std::size_t experts = 0;               // E
+};
 
 struct StepMetrics {
   std::int64_t step = 0;  // from 1
@@ -22,6 +33,7 @@ struct StepMetrics {
   std::optional<double> mfu;                      // a fraction; none where the device's peak is not known
   std::optional<double> loss_scale;               // fp16 only
   bool skipped = false;
+  ExpertMetrics experts{};
 };
 
 struct SetLoss {
@@ -49,12 +61,18 @@ class MetricsSink {
 // bits; JSON has no NaN or infinity, so these are the strings "nan", "inf" and "-inf". mfu is null where not known.
 class JsonlSink final : public MetricsSink {
  public:
-  JsonlSink(const std::filesystem::path& path, AppendFile::Start start) : file_(path, start) {}
+  // Of how many layers with experts, and of how many experts all together, a line may tell.
+  struct Room {
+    std::size_t layers = 0, loads = 0;
+  };
+  JsonlSink(const std::filesystem::path& path, AppendFile::Start start, const Room& room);
+  JsonlSink(const std::filesystem::path& path, AppendFile::Start start) : JsonlSink(path, start, Room{}) {}
   void step(const StepMetrics& metrics) override;
   void eval(const EvalMetrics& metrics) override;
 
  private:
   AppendFile file_;
+  std::vector<char> line_;
 };
 
 }  // namespace tera

@@ -54,6 +54,7 @@ Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log
       consumed_(start.consumed),
       skipped_(start.skipped) {
   schedule_.check();
+  if (setup.model.moe) experts_.emplace(setup);
   // First: what does not fit is refused before anything is allocated.
   if (world) {
     step_.bind(backend, *world);
@@ -200,6 +201,7 @@ void Trainer::report(Pending pending) {
   metrics.tflops_per_device = metrics.tokens_per_s * model_flops_per_token(setup_.model, setup_.batch.seq_length) /
                               1e12 / step_.layout().groups.world.size();
   if (peak_flops_ > 0) metrics.mfu = metrics.tflops_per_device * 1e12 / peak_flops_;
+  if (experts_) metrics.experts = experts_->tell(result, pending.samples);
   for (auto& sink : sinks_) sink->step(metrics);
   check_finite(metrics);
 }

@@ -12,6 +12,7 @@
 #include "tera/data/prefetch.h"
 #include "tera/optim/lr_schedule.h"
 #include "tera/train/data_source.h"
+#include "tera/train/expert_report.h"
 #include "tera/train/launch.h"
 #include "tera/train/metrics.h"
 #include "tera/train/training_step.h"
@@ -88,6 +89,7 @@ class Trainer {
   std::unique_ptr<CyclicSampler> sampler_;  // of the training data, where it is cyclic
   std::unique_ptr<Prefetch> train_batches_, valid_batches_;
   LrSchedule schedule_;
+  std::optional<ExpertReport> experts_;
   std::vector<SetLoss> set_losses_;  // of several validation sets
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
 

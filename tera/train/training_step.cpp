@@ -31,6 +31,9 @@ bool needs_more(const StagePlan& plan, const StagePlan& than) {
   return false;
 }
 
+constexpr std::int64_t votes_end = 3;  // of the sums that are read back, auxiliary losses follow
+constexpr auto aux_losses = static_cast<std::int64_t>(AuxLoss::count);
+
 // A rehearsal has as many documents as there can be; a step has fewer, of several numbers.
 PlannedCalls with_fewer_documents(PlannedCalls calls) {
   const auto expand = [](auto& kept) {
@@ -73,6 +76,11 @@ TrainingStep::TrainingStep(const Setup& setup, int rank, StageSchedules schedule
              .offload = offload_tags(setup.model.offload)} {
   const MixedPrecisionConfig& mixed = setup.config.mixed_precision;
   if (mixed.precision == Precision::fp16) optimizer_.scale_with(scaler_.emplace(mixed));
+  if (const auto& moe = setup.model.moe)
+    expert_load_.emplace(ExpertLoad::Options{.layers = std::count(moe->layers.begin(), moe->layers.end(), true),
+                                             .experts = moe->experts,
+                                             .bias_rate = moe->router.bias_rate},
+                         params_);
   for (const auto& chunk : chunks_) stage_.chunks.emplace_back(chunk);
   params_.lay_out(layout_.flat);
   require_user(!whole_.norm_keys.empty(), "model.freeze: the patterns leave no parameter to train");
@@ -98,6 +106,7 @@ void TrainingStep::bind_inputs(Arena& arena) {
     expert_overflow_ = arena.take(shape(1), DType::i32, "overflow of experts");
     all_overflows_ = arena.take(shape(layout_.groups.world.size()), DType::i32, "overflow of experts");
   }
+  if (expert_load_) expert_load_->bind(arena);
   inputs_.clear();
   batch_.clear();
   evaluation_batch_.clear();
@@ -113,7 +122,7 @@ void TrainingStep::bind_inputs(Arena& arena) {
     batch_.push_back(microbatch(i, /*training=*/true));
     evaluation_batch_.push_back(microbatch(i, /*training=*/false));
   }
-  loss_sum_ = arena.take(shape(3), DType::f64, "loss sum");
+  loss_sum_ = arena.take(shape(votes_end + (expert_load_ ? aux_losses : 0)), DType::f64, "loss sum");
   const int ranks = layout_.groups.world.size();
   if (ranks > 1) agreement_ = arena.take(shape(ranks), DType::i64, "what ranks compare");
 }
@@ -135,6 +144,8 @@ MicroBatch TrainingStep::microbatch(std::int64_t index, bool training) const {
           .token_loss = inputs.token_loss,
           .loss_scale = loss_scales_.rows(index, index + 1),
           .aux_scale = aux_row(loss_scales_, index),
+          .expert_counts = expert_load_ ? expert_load_->counts() : Tensor{},
+          .aux_losses = expert_load_ ? expert_load_->losses() : Tensor{},
           .expert_overflow = expert_overflow_,
           .expert_offsets = expert_offsets_,
           .training = training};
@@ -212,6 +223,11 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
   const std::span<std::byte> readings = backend.device->allocate_host(2 * sizeof(Result));
   read_back_ = {reinterpret_cast<Result*>(readings.data()), 2};
   std::uninitialized_fill(read_back_.begin(), read_back_.end(), Result{});
+  if (expert_load_) {
+    const std::span<std::byte> counts = backend.device->allocate_host(2 * expert_load_->counts().bytes());
+    read_counts_ = {reinterpret_cast<std::int32_t*>(counts.data()),
+                    static_cast<std::size_t>(2 * count(expert_load_->counts().shape))};
+  }
   reserve_tickets(rehearsal, world);
   layout_.groups.join(world);
   agree_on_traffic();
@@ -310,13 +326,16 @@ void TrainingStep::play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, st
   const auto number = static_cast<std::size_t>(microbatches);
   replicas.training(true);
   if (scaler_) scaler_->scale(ops, loss_weights_, loss_scales_);
+  if (expert_load_) expert_load_->clear(ops);
   pipeline.step(std::span(batch_).first(number), replicas);
   replicas.finish_gradients();
   sum_losses(ops, number);
+  if (expert_load_) sum_expert_load(ops);
 }
 
 void TrainingStep::play_update(Ops& ops, DataParallel& replicas) {
   optimizer_.step(ops);
+  if (expert_load_) expert_load_->update(ops, optimizer_.grad_factor());
   replicas.hand_out_weights();
 }
 
@@ -326,6 +345,13 @@ void TrainingStep::sum_losses(Ops& ops, std::size_t microbatches) {
   if (!layout_.counts_loss) ops.fill({.out = losses, .value = 0});
   for (std::size_t i = 0; layout_.counts_loss && i < microbatches; ++i)
     ops.sum({.x = inputs_[i].token_loss, .out = losses, .accumulate = i > 0});
+}
+
+// Losses are summed over ranks when they are read back.
+void TrainingStep::sum_expert_load(Ops& ops) {
+  expert_load_->sum(ops, layout_.groups.world);
+  for (std::int64_t i = 0; i < aux_losses; ++i)
+    ops.sum({.x = expert_load_->losses().rows(i, i + 1), .out = loss_sum_.rows(votes_end + i, votes_end + i + 1)});
 }
 
 void TrainingStep::play_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& replicas) {
@@ -393,7 +419,7 @@ TrainingStep::Evaluated TrainingStep::evaluate(bool stop) {
 
 TrainingStep::Reading TrainingStep::read_back(const Votes& votes) {
   const std::array<double, 2> mine{votes.stop ? 1.0 : 0.0, votes.written ? 1.0 : 0.0};
-  ops_->from_host(std::as_bytes(std::span(mine)), loss_sum_.rows(1, 3));
+  ops_->from_host(std::as_bytes(std::span(mine)), loss_sum_.rows(1, votes_end));
   ops_->wait(layout_.groups.world.all_reduce(loss_sum_, Reduce::sum, ops_->record()));
   const std::size_t slot = readings_++ % read_back_.size();
   Result& result = read_back_[slot];
@@ -404,6 +430,14 @@ TrainingStep::Reading TrainingStep::read_back(const Votes& votes) {
   if (expert_overflow_) {
     ops_->wait(layout_.groups.world.all_gather(expert_overflow_, all_overflows_, ops_->record()));
     ops_->to_host_later(all_overflows_, std::as_writable_bytes(overflow_slot(slot)));
+  }
+  if (expert_load_) {
+    const std::size_t counts = read_counts_.size() / read_back_.size();
+    const std::span<std::int32_t> of_step = read_counts_.subspan(slot * counts, counts);
+    ops_->to_host_later(loss_sum_.rows(votes_end, votes_end + aux_losses),
+                        std::as_writable_bytes(std::span(result.aux_losses)));
+    ops_->to_host_later(expert_load_->counts(), std::as_writable_bytes(of_step));
+    result.expert_counts = of_step;
   }
   if (scaler_) ops_->to_host_later(scaler_->state(), std::as_writable_bytes(std::span(&result.scaling, 1)));
   return {ops_->record(), slot};

@@ -7,7 +7,9 @@
 //   step.load(i, batch, scale) ...       // every microbatch of this rank
 //   step.run(lr);                        // or forward_backward(), look at the gradients, update(lr)
 
+#include <array>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -16,6 +18,7 @@
 #include "tera/data/batch_loader.h"
 #include "tera/models/build.h"
 #include "tera/optim/data_parallel.h"
+#include "tera/optim/expert_load.h"
 #include "tera/optim/loss_scale.h"
 #include "tera/optim/optimizer.h"
 #include "tera/pipeline/pipeline.h"
@@ -88,6 +91,10 @@ class TrainingStep {
     double stop = 0, written = 0;  // how many ranks voted so
     float grad_norm = 0;
     ScaleReading scaling;  // after the step, where losses are scaled
+    // Of a model with experts: MicroBatch::aux_losses and expert_counts of all microbatches and ranks. The counts are
+    // those of the reading, and stand until the next but one.
+    std::array<double, static_cast<std::size_t>(AuxLoss::count)> aux_losses{};
+    std::span<const std::int32_t> expert_counts{};
     bool skipped() const { return scaling.skipped != 0; }
   };
   Reading read_back(const Votes& votes);
@@ -124,6 +131,7 @@ class TrainingStep {
   std::span<std::int32_t> overflow_slot(std::size_t slot) const;
   void check_expert_rows(std::size_t slot) const;
   void sum_losses(Ops& ops, std::size_t microbatches);
+  void sum_expert_load(Ops& ops);
   void play_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& replicas);
   MemoryPlan rehearse(PlanOps& ops);
   void reserve_tickets(const PlanOps& rehearsal, Comm& world);
@@ -141,18 +149,20 @@ class TrainingStep {
   std::vector<Blocks> chunks_;
   std::optional<LossScaler> scaler_;
   Optimizer optimizer_;
+  std::optional<ExpertLoad> expert_load_;
   Stage stage_;
 
   std::vector<Inputs> inputs_;
   std::vector<MicroBatch> batch_, evaluation_batch_;
   Tensor loss_weights_;  // f32 [microbatches]: what a token's loss counts; then, for some models, aux losses
   Tensor loss_scales_;   // the same with the loss scale; without one, the same tensor
-  Tensor loss_sum_;      // f64 [3]: losses, and the votes as in Result
+  Tensor loss_sum_;      // f64 [3]: losses, and the votes as in Result; and of some models auxiliary losses
   Tensor expert_overflow_, all_overflows_;  // i32 [1], [ranks], where rows of experts may find no room
   std::span<std::int32_t> read_overflows_;  // the same as read, in slots; host memory that the device writes
   std::span<std::int32_t> expert_offsets_;  // likewise, where rows travel to experts
   Tensor agreement_;                        // i64 [ranks]
   std::span<Result> read_back_;             // host memory that the device writes
+  std::span<std::int32_t> read_counts_;
   std::size_t readings_ = 0;
   PlannedMemory memory_;
   StageMemory stage_memory_;

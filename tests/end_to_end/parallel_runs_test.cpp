@@ -3,9 +3,13 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "tera/checkpoint/checkpoint.h"
 #include "tests/end_to_end/program.h"
@@ -67,6 +71,57 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& wa
   ASSERT_EQ(found.size(), wanted.size()) << what;
   for (std::size_t i = 0; i < found.size(); ++i)
     EXPECT_NEAR(found[i], wanted[i], 1e-5 * std::abs(wanted[i])) << what << ", line " << i;
+}
+
+// What metrics.jsonl tells of experts: loads to the last token, losses but for rounding.
+TEST_F(ParallelRuns, ExpertsAreToldOfAlike) {
+  const std::string all = "logger.log_expert_load=true train.train_iters=4 ";
+  const auto lines = [&] {
+    std::vector<nlohmann::json> read;
+    std::ifstream in(run_folder_ / "metrics.jsonl");
+    for (std::string line; std::getline(in, line);) read.push_back(nlohmann::json::parse(line));
+    return read;
+  };
+  expect_trained("sweep_moe_bias", all);
+  const std::vector<nlohmann::json> alone = lines();
+  ASSERT_EQ(alone.size(), 4u);
+  for (const nlohmann::json& line : alone) {
+    const auto load = line.at("moe.expert_load").get<std::vector<std::vector<int>>>();
+    ASSERT_EQ(load.size(), 3u);
+    for (std::size_t layer = 0; layer < load.size(); ++layer) {
+      int sum = 0;
+      for (const int tokens : load[layer]) sum += tokens;
+      EXPECT_EQ(sum, 16 * 12 * 2) << "sequences, tokens, choices";
+      const auto unused = std::count(load[layer].begin(), load[layer].end(), 0);
+      EXPECT_DOUBLE_EQ(line.at("moe.load_max_over_mean")[layer],
+                       *std::max_element(load[layer].begin(), load[layer].end()) * 6.0 / sum);
+      EXPECT_DOUBLE_EQ(line.at("moe.unused_experts")[layer], static_cast<double>(unused) / 6);
+    }
+    EXPECT_FALSE(line.contains("load_balancing_loss"));
+    EXPECT_GE(line.at("seq_load_balancing_loss"), 0.9) << "1 of evenly used experts";
+    EXPECT_LE(line.at("seq_load_balancing_loss"), 2);
+    EXPECT_GT(line.at("z_loss"), 0);
+  }
+  EXPECT_EQ(alone[0].at("global_load_balancing_loss"), 0) << "there is no step before";
+  EXPECT_GE(alone[1].at("global_load_balancing_loss"), 0.9);
+  for (const std::string& layout : {"--ranks 2 " + tp2, "--ranks 2 " + tp2 + " dist.sequence_parallel=true",
+                                    "--ranks 4 " + pp2 + zero + "optim", "--ranks 2 " + zero + "optim_grads_params"}) {
+    SCOPED_TRACE(layout);
+    fs::remove_all(run_folder_);
+    expect_trained("sweep_moe_bias", all + layout);
+    const std::vector<nlohmann::json> found = lines();
+    ASSERT_EQ(found.size(), alone.size());
+    for (std::size_t i = 0; i < alone.size(); ++i) {
+      for (const char* key : {"moe.expert_load", "moe.load_max_over_mean", "moe.unused_experts"})
+        EXPECT_EQ(found[i].at(key), alone[i].at(key)) << key;
+      for (const char* key : {"seq_load_balancing_loss", "global_load_balancing_loss", "z_loss"})
+        EXPECT_NEAR(found[i].at(key), alone[i].at(key), 1e-5 * alone[i].at(key).get<double>()) << key;
+    }
+  }
+  fs::remove_all(run_folder_);
+  expect_trained("sweep_moe", "train.train_iters=1");
+  EXPECT_GE(lines().at(0).at("load_balancing_loss"), 0.9);
+  EXPECT_FALSE(lines().at(0).contains("moe.expert_load")) << "only where asked for";
 }
 
 TEST_F(ParallelRuns, LossesAreThoseOfOneRank) {

@@ -48,6 +48,14 @@ void compare_along(BlockHarness& block, const std::vector<float>& at, const std:
   EXPECT_NEAR(measured, expected, limit * norm_of(gradient)) << what;
 }
 
+// Those that have gradients.
+std::vector<const Param*> trained(const BlockHarness& block) {
+  std::vector<const Param*> params;
+  for (const Param* param : block.params().by_name())
+    if (param->spec.trainable) params.push_back(param);
+  return params;
+}
+
 Schedule of(std::initializer_list<Action> actions) { return actions; }
 
 }  // namespace
@@ -56,14 +64,14 @@ void check_gradients(const BlockSetup& setup) {
   BlockHarness block(setup);
   block.play(of({{Act::F, 0}, {Act::BW, 0}}));
   std::vector<std::vector<float>> gradients;
-  for (const Param* param : block.params().by_name()) gradients.push_back(block.gradient(*param));
+  for (const Param* param : trained(block)) gradients.push_back(block.gradient(*param));
   const std::vector<float> dx = setup.has_x ? block.dx(0) : std::vector<float>{};
   block.reset();
   if (setup.has_x)
     compare_along(
         block, block.x(0), dx, [&](const std::vector<float>& values) { block.set_x(values); }, "x");
   std::size_t i = 0;
-  for (const Param* param : block.params().by_name())
+  for (const Param* param : trained(block))
     compare_along(
         block, block.value(*param), gradients[i++],
         [&](const std::vector<float>& values) { block.set_value(*param, values); }, param->spec.name);
@@ -88,12 +96,12 @@ void check_accumulation(const BlockSetup& setup) {
   std::vector<std::vector<float>> alone;
   for (const int microbatch : {0, 1}) {
     block.play(of({{Act::F, microbatch}, {Act::BW, microbatch}}));
-    for (const Param* param : block.params().by_name()) alone.push_back(block.gradient(*param));
+    for (const Param* param : trained(block)) alone.push_back(block.gradient(*param));
   }
   block.play(one_stage(2));
-  const std::size_t params = block.params().by_name().size();
+  const std::size_t params = trained(block).size();
   for (std::size_t i = 0; i < params; ++i) {
-    const Param& param = *block.params().by_name()[i];
+    const Param& param = *trained(block)[i];
     const std::vector<float> both = block.gradient(param);
     double difference = 0;
     for (std::size_t j = 0; j < both.size(); ++j)
@@ -143,9 +151,8 @@ void check_rounded(const BlockSetup& setup, DType compute) {
     if (setup.has_y) close(coarse.y(i), exact.y(i), "y");
     if (!setup.has_y) close(coarse.token_loss(i), exact.token_loss(i), "token losses");
   }
-  for (std::size_t i = 0; i < exact.params().by_name().size(); ++i)
-    close(coarse.gradient(*coarse.params().by_name()[i]), exact.gradient(*exact.params().by_name()[i]),
-          exact.params().by_name()[i]->spec.name);
+  for (std::size_t i = 0; i < trained(exact).size(); ++i)
+    close(coarse.gradient(*trained(coarse)[i]), exact.gradient(*trained(exact)[i]), trained(exact)[i]->spec.name);
 }
 
 void expect_same_bits(const std::vector<float>& got, const std::vector<float>& want, const char* what) {

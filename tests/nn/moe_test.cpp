@@ -9,6 +9,7 @@
 #include <numeric>
 #include <set>
 
+#include "tera/nn/recompute.h"
 #include "tests/nn/block_checks.h"
 
 namespace tera::test {
@@ -58,6 +59,16 @@ TEST(MoeBlock, SharedExpertAndDropout) {
   check_block(setup_of(spec));
 }
 
+TEST(MoeBlock, GateOfTheSharedExpert) {
+  MoeSpec spec = moe_spec(3, 3);
+  spec.shared = shared_expert();
+  spec.shared->gate = "layers.0.mlp.shared_expert_gate";
+  check_block(setup_of(spec));
+  spec.hidden_dropout = 0.25f;
+  spec.recompute_norm = spec.recompute_activation = true;
+  check_block(setup_of(spec));
+}
+
 TEST(MoeBlock, SigmoidScoresOfGroups) {
   MoeSpec spec = moe_spec(6, 2);
   spec.router.rule = {.score = ScoreFunction::sigmoid, .topk = 2, .scale = 2.5f, .groups = 3, .group_topk = 2};
@@ -95,7 +106,7 @@ TEST(MoeBlock, FrozenExpertsStillPassGradientsOn) {
 // The definition, row by row and expert by expert, in fp64.
 class Definition {
  public:
-  Definition(BlockHarness& block, const MoeSpec& spec) : spec_(spec) {
+  Definition(BlockHarness& block, const MoeSpec& spec, int microbatch = 0) : spec_(spec) {
     const auto read = [&](const std::string& name) {
       const std::vector<float> values = block.value(block.params().find(name));
       return std::vector<double>(values.begin(), values.end());
@@ -104,7 +115,7 @@ class Definition {
     gate_ = read("layers.0.mlp.gate.weight");
     up_ = read("layers.0.mlp.experts.up.weight");
     down_ = read("layers.0.mlp.experts.down.weight");
-    const std::vector<float> x = block.x(0);
+    const std::vector<float> x = block.x(microbatch);
     x_.assign(x.begin(), x.end());
   }
 
@@ -119,11 +130,22 @@ class Definition {
     return out;
   }
 
-  std::vector<double> scores(std::size_t row, const std::vector<double>& gate) const {
+  std::vector<double> logits(std::size_t row, const std::vector<double>& gate) const {
     const std::vector<double> in = normed(row);
-    std::vector<double> scores(static_cast<std::size_t>(spec_.router.experts));
-    for (std::size_t e = 0; e < scores.size(); ++e)
-      scores[e] = std::inner_product(in.begin(), in.end(), gate.begin() + static_cast<std::ptrdiff_t>(e * hidden), 0.0);
+    std::vector<double> logits(static_cast<std::size_t>(spec_.router.experts));
+    for (std::size_t e = 0; e < logits.size(); ++e)
+      logits[e] = std::inner_product(in.begin(), in.end(), gate.begin() + static_cast<std::ptrdiff_t>(e * hidden), 0.0);
+    return logits;
+  }
+
+  double log_sum(std::size_t row) const {
+    double sum = 0;
+    for (const double logit : logits(row, gate_)) sum += std::exp(logit);
+    return std::log(sum);
+  }
+
+  std::vector<double> scores(std::size_t row, const std::vector<double>& gate) const {
+    std::vector<double> scores = logits(row, gate);
     const double largest = *std::max_element(scores.begin(), scores.end());
     for (double& score : scores) score = std::exp(score - largest);
     const double sum = std::accumulate(scores.begin(), scores.end(), 0.0);
@@ -141,20 +163,28 @@ class Definition {
   }
 
   // Of the experts that a row chose.
-  std::map<std::size_t, double> weights(std::size_t row) const {
+  std::map<std::size_t, double> weights(std::size_t row) const { return weights(row, chosen(row)); }
+  std::map<std::size_t, double> weights(std::size_t row, const std::vector<std::size_t>& chosen) const {
     const std::vector<double> scores = this->scores(row, gate_);
     std::map<std::size_t, double> weights;
     double sum = 0;
-    for (const std::size_t e : chosen(row)) sum += scores[e];
-    for (const std::size_t e : chosen(row)) weights[e] = scores[e] / sum;
+    for (const std::size_t e : chosen) sum += scores[e];
+    for (const std::size_t e : chosen) weights[e] = scores[e] / sum;
     return weights;
   }
 
   std::vector<double> y(std::size_t row, const std::function<bool(std::size_t)>& sees = {}) const {
+    return y(row, weights(row), sees);
+  }
+  std::vector<double> y(std::size_t row, const std::vector<std::size_t>& chosen) const {
+    return y(row, weights(row, chosen), {});
+  }
+  std::vector<double> y(std::size_t row, const std::map<std::size_t, double>& weights,
+                        const std::function<bool(std::size_t)>& sees) const {
     const std::vector<double> in = normed(row);
     std::vector<double> out(x_.begin() + static_cast<std::ptrdiff_t>(row * hidden),
                             x_.begin() + static_cast<std::ptrdiff_t>((row + 1) * hidden));
-    for (const auto& [e, weight] : weights(row)) {
+    for (const auto& [e, weight] : weights) {
       if (sees && !sees(e)) continue;
       const auto dot = [&](const std::vector<double>& w, std::size_t at, const std::vector<double>& v) {
         return std::inner_product(v.begin(), v.end(), w.begin() + static_cast<std::ptrdiff_t>(at), 0.0);
@@ -221,6 +251,35 @@ TEST(MoeBlock, RowsThatAreTooManyAreDropped) {
   }
 }
 
+// y with the gate lies between y without a shared expert and y with an ungated one, as far as sigmoid(x w) says.
+TEST(MoeBlock, TheGateScalesTheSharedExpert) {
+  MoeSpec spec = moe_spec(5, 2);
+  BlockHarness without(setup_of(spec));
+  spec.shared = shared_expert();
+  BlockHarness whole(setup_of(spec));
+  const std::string gate_name = "layers.0.mlp.shared_expert_gate";
+  spec.shared->gate = gate_name;
+  BlockHarness gated(setup_of(spec));
+  for (BlockHarness* block : {&without, &whole}) {
+    for (const Param* param : block->params().by_name())
+      block->set_value(*param, gated.value(gated.params().find(param->spec.name)));
+    block->set_x(gated.x(0));
+    block->forward_only();
+  }
+  gated.forward_only();
+  const Definition definition(gated, spec);
+  const std::vector<float> gate = gated.value(gated.params().find(gate_name + ".weight"));
+  ASSERT_EQ(gate.size(), static_cast<std::size_t>(hidden));
+  for (std::size_t row = 0; row < definition.rows(); ++row) {
+    const std::vector<double> in = definition.normed(row);
+    const double share = 1 / (1 + std::exp(-std::inner_product(in.begin(), in.end(), gate.begin(), 0.0)));
+    for (std::size_t i = row * hidden; i < (row + 1) * hidden; ++i) {
+      const double want = without.y(0)[i] + share * (static_cast<double>(whole.y(0)[i]) - without.y(0)[i]);
+      EXPECT_NEAR(gated.y(0)[i], want, 2e-5) << row;
+    }
+  }
+}
+
 TEST(MoeBlock, FixedNumbersOfRows) {
   MoeSpec spec = moe_spec(3, 3);
   spec.drop = TokenDropPolicy::position;
@@ -235,12 +294,20 @@ TEST(MoeBlock, FixedNumbersOfRows) {
 
 // What a loss that keeps the load even adds to the gradient of the gate, against finite differences of its definition:
 // coefficient * E / (K n^2) * sum over experts of (rows that chose it) * (sum of its scores).
-void expect_balance_gradient(double microbatch, double sequence) {
+// (with shares of all choices in place of counts, coefficient * E / n * sum of shares * scores).
+struct Balance {
+  double microbatch = 0, sequence = 0, global = 0;
+};
+void expect_balance_gradient(const Balance& wanted) {
+  const auto& [microbatch, sequence, global] = wanted;
   MoeSpec spec = moe_spec(5, 2);
   BlockHarness without(setup_of(spec));
   spec.router.balance = microbatch;
   spec.router.sequence_balance = sequence;
+  spec.router.global_balance = global;
   BlockHarness with(setup_of(spec));
+  for (const Param* param : without.params().by_name())
+    with.set_value(with.params().find(param->spec.name), without.value(*param));
   const Schedule one{{Act::F, 0}, {Act::BW, 0}};
   without.play(one);
   with.play(one);
@@ -265,20 +332,111 @@ void expect_balance_gradient(double microbatch, double sequence) {
     }
     return loss;
   };
-  const auto total = [&](const std::vector<double>& gate) {
-    return 0.25 * (microbatch * loss_of(gate, 1) + sequence * loss_of(gate, 2));  // 0.25: aux_scale of the harness
+  const auto global_loss_of = [&](const std::vector<double>& gate) {
+    if (global == 0) return 0.0;
+    const std::vector<float> shares = with.value(with.params().find("optimizer.expert_shares.layers.0.mlp.gate"));
+    double loss = 0;
+    for (std::size_t row = 0; row < rows; ++row) {
+      const std::vector<double> scores = definition.scores(row, gate);
+      loss += std::inner_product(scores.begin(), scores.end(), shares.begin(), 0.0);
+    }
+    return 5.0 / static_cast<double>(rows) * loss;
+  };
+  const auto total = [&](const std::vector<double>& gate) {  // 0.25: aux_scale of the harness
+    return 0.25 * (microbatch * loss_of(gate, 1) + sequence * loss_of(gate, 2) + global * global_loss_of(gate));
   };
   for (std::size_t i = 0; i < got.size(); i += 7) {
     std::vector<double> up = definition.gate(), down = up;
     up[i] += 1e-5;
     down[i] -= 1e-5;
-    EXPECT_NEAR(got[i] - base[i], (total(up) - total(down)) / 2e-5, 2e-5 * (microbatch + sequence)) << i;
+    EXPECT_NEAR(got[i] - base[i], (total(up) - total(down)) / 2e-5, 2e-5 * (microbatch + sequence + global)) << i;
   }
 }
 
-TEST(MoeBlock, BalanceOverTheMicrobatch) { expect_balance_gradient(3, 0); }
-TEST(MoeBlock, BalanceOverEachSequence) { expect_balance_gradient(0, 3); }
-TEST(MoeBlock, BalanceOverBoth) { expect_balance_gradient(2, 3); }
+TEST(MoeBlock, BalanceOverTheMicrobatch) { expect_balance_gradient({.microbatch = 3}); }
+TEST(MoeBlock, BalanceOverEachSequence) { expect_balance_gradient({.sequence = 3}); }
+TEST(MoeBlock, BalanceOverTheGlobalBatch) { expect_balance_gradient({.global = 3}); }
+TEST(MoeBlock, BalanceOverAllOfThem) {
+  expect_balance_gradient({.microbatch = 2, .sequence = 3});
+  expect_balance_gradient({.sequence = 2, .global = 3});
+  expect_balance_gradient({.microbatch = 2, .sequence = 3, .global = 4});
+}
+
+// What a step learns of its routers, by definition: rows of each expert over both microbatches, and the sums of losses;
+// whether F is played once or twice.
+void expect_tallies(bool recomputed) {
+  MoeSpec spec = moe_spec(5, 2);
+  spec.router.layer = 0;
+  spec.router.balance = 2;
+  spec.router.sequence_balance = 3;
+  spec.router.global_balance = 4;
+  spec.router.z = 0.5;
+  const auto make = [&](ParamStore& params) -> std::unique_ptr<Block> {
+    auto block = std::make_unique<Moe>(params, spec);
+    if (!recomputed) return block;
+    return std::make_unique<Recompute>(std::move(block));
+  };
+  BlockHarness block({.make = make, .offsets = {}, .freeze = {}, .experts = 5});
+  block.reset();
+  const std::vector<float> shares = block.value(block.params().find("optimizer.expert_shares.layers.0.mlp.gate"));
+  std::vector<double> all(5, 0.0), losses(4, 0.0);
+  for (const int microbatch : {0, 1}) {
+    const Definition definition(block, spec, microbatch);
+    const std::size_t rows = definition.rows();
+    const auto loss_of = [&](std::size_t begin, std::size_t end, bool global) {
+      std::vector<double> counts(5, 0.0), sums(5, 0.0);
+      for (std::size_t row = begin; row < end; ++row) {
+        const std::vector<double> scores = definition.scores(row, definition.gate());
+        for (const std::size_t e : definition.chosen(row)) ++counts[e];
+        for (std::size_t e = 0; e < 5; ++e) sums[e] += scores[e];
+      }
+      const auto n = static_cast<double>(end - begin);
+      if (global) return 5 / n * std::inner_product(sums.begin(), sums.end(), shares.begin(), 0.0);
+      return 5 / (2 * n * n) * std::inner_product(sums.begin(), sums.end(), counts.begin(), 0.0);
+    };
+    losses[0] += 2 * loss_of(0, rows, false);
+    losses[1] += 3 * (loss_of(0, rows / 2, false) + loss_of(rows / 2, rows, false)) / 2;
+    losses[2] += 4 * loss_of(0, rows, true);
+    for (std::size_t row = 0; row < rows; ++row) {
+      const double log_sum = definition.log_sum(row);
+      losses[3] += log_sum * log_sum;
+      for (const std::size_t e : definition.chosen(row)) ++all[e];
+    }
+  }
+  block.play(one_stage(2));
+  const std::vector<std::int32_t> counts = block.expert_counts();
+  EXPECT_EQ(std::vector<double>(counts.begin(), counts.end()), all);
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    EXPECT_NEAR(block.aux_losses()[i], losses[i], 1e-5 * std::abs(losses[i])) << "loss " << i;
+}
+
+TEST(MoeBlock, TellsHowExpertsAreUsed) {
+  expect_tallies(false);
+  expect_tallies(true);
+}
+
+// A bias changes which experts a row chooses, and has no part in how much they count.
+TEST(MoeBlock, BiasIsForTheChoiceAlone) {
+  MoeSpec spec = moe_spec(5, 2);
+  spec.router.bias = "layers.0.mlp.gate.e_score_correction_bias";
+  check_block(setup_of(spec));
+  BlockHarness block(setup_of(spec));
+  const Param& bias = block.params().find(spec.router.bias);
+  EXPECT_FALSE(bias.grad);
+  EXPECT_EQ(bias.value.dtype, DType::f32);
+  block.set_value(bias, {0.0f, 100.0f, 0.0f, 100.0f, 0.0f});  // scores are at most 1: every row takes 1 and 3
+  block.reset();
+  block.forward_only();
+  const Definition definition(block, spec);
+  for (std::size_t row = 0; row < definition.rows(); ++row) {
+    const std::vector<double> want = definition.y(row, {1, 3});
+    for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(block.y(0)[row * hidden + i], want[i], 2e-5) << row;
+  }
+  BlockSetup rounded = setup_of(spec);
+  rounded.compute = DType::bf16;
+  BlockHarness coarse(rounded);
+  EXPECT_EQ(coarse.params().find(spec.router.bias).value.dtype, DType::f32);
+}
 
 }  // namespace
 }  // namespace tera::test

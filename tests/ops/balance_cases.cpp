@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "tests/support/gpu.h"
@@ -50,6 +51,48 @@ void play_balance(std::int64_t parts, std::int64_t experts, bool accumulate) {
     }
   });
   op.play();
+}
+
+void play_shares(std::int64_t experts, bool accumulate) {
+  OpCase op(fmt::format("balance_loss of shares, {} experts, accumulate {}", experts, accumulate));
+  const Shape s = shape(1, experts);
+  constexpr double coefficient = 0.01;
+  constexpr std::int64_t rows = 50;
+  Values parts = normal_values(s, 1), sums = normal_values(s, 2);
+  for (double& x : parts) x = x * x / static_cast<double>(experts);
+  for (double& x : sums) x = x * x;
+  const Handle shares = op.input("shares", s, DType::f32, parts);
+  const Handle score_sums = op.input("score_sums", s, DType::f32, sums);
+  const Handle scale = op.input("scale", shape(1), DType::f32, {8});
+  const Handle loads = op.output("loads", s, DType::f32, {.terms = 2}, accumulate ? normal_values(s, 4) : Values{});
+  const Handle loss = op.output("loss", shape(1), DType::f32, {.terms = 2}, {0.7});
+  op.call([=](Ops& ops, const Bound& at) {
+    ops.balance_loss({.shares = at[shares],
+                      .score_sums = at[score_sums],
+                      .scale = at[scale],
+                      .loads = at[loads],
+                      .loss = at[loss],
+                      .coefficient = coefficient,
+                      .topk = 3,
+                      .rows = rows,
+                      .accumulate = accumulate});
+  });
+  op.reference([=](Reference& r) {
+    double value = 0;
+    for (std::size_t e = 0; e < r[shares].size(); ++e) {
+      const double load = coefficient * static_cast<double>(experts) / rows * r[shares][e];
+      const double before = accumulate ? r[loads][e] : 0;
+      value += load * r[score_sums][e];
+      r.expect(loads, e, before + r[scale][0] * load, std::abs(before) + r[scale][0] * load + 1e-4);
+    }
+    r.expect(loss, 0, r[loss][0] + value, 0.7 + value);
+  });
+  op.play();
+}
+
+TEST(BalanceLossOp, OfShares) {
+  for (const bool accumulate : {false, true})
+    for (const std::int64_t experts : {1, 37, 512}) play_shares(experts, accumulate);
 }
 
 TEST(BalanceLossOp, LossAndLoads) {
@@ -106,6 +149,41 @@ TEST(ExpertBiasOp, MovesTowardsTheMean) {
   for (const std::int64_t experts : {31, 100, 512}) play_bias(integer_values(shape(experts), 3, 40));
 }
 
+// shares of the choices; and a step that is skipped, which leaves the bias alone but not the shares.
+void play_bias_and_shares(const Values& given, double factor) {
+  const auto experts = static_cast<std::int64_t>(given.size());
+  OpCase op(fmt::format("expert_bias and shares of {} experts, factor {}", experts, factor));
+  const Handle counts = op.input("counts", shape(experts), DType::i32, given);
+  const Handle grad_factor = op.input("grad_factor", shape(1), DType::f32, {factor});
+  const Handle bias =
+      op.output("bias", shape(experts), DType::f32, {.terms = 1}, normal_values(shape(experts), 1, 0.1));
+  const Handle shares = op.output("shares", shape(experts), DType::f32, {.terms = 1}, {});
+  op.call([=](Ops& ops, const Bound& at) {
+    ops.expert_bias(
+        {.counts = at[counts], .bias = at[bias], .rate = 0.01f, .shares = at[shares], .grad_factor = at[grad_factor]});
+  });
+  op.reference([=](Reference& r) {
+    const double sum = std::accumulate(r[counts].begin(), r[counts].end(), 0.0);
+    for (std::size_t e = 0; e < r[counts].size(); ++e) {
+      const double off = sum / static_cast<double>(experts) - r[counts][e];
+      const double step = !std::isfinite(factor) ? 0 : off > 0 ? 0.01 : off < 0 ? -0.01 : 0;
+      r.expect(bias, e, r[bias][e] + step, step == 0 ? 0 : std::abs(r[bias][e]) + 0.01);
+      const double share = sum == 0 ? 0 : r[counts][e] / sum;
+      r.expect(shares, e, share, share);
+    }
+  });
+  op.play();
+}
+
+TEST(ExpertBiasOp, SharesAndSkippedSteps) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  for (const double factor : {1.0, 0.25, infinity, std::numeric_limits<double>::quiet_NaN()}) {
+    play_bias_and_shares({1, 2, 3, 0, 4, 2}, factor);
+    play_bias_and_shares({0, 0, 0}, factor);
+    play_bias_and_shares(integer_values(shape(300), 3, 40), factor);
+  }
+}
+
 TEST(BalanceLossOp, RejectsWrongTensors) {
   float memory[16] = {};
   const auto floats = [&](const Shape& s) { return make_tensor(memory, s, DType::f32); };
@@ -130,6 +208,8 @@ TEST(BalanceLossOp, RejectsWrongTensors) {
   reject_loss({"balance_loss: scale is f32[2]"}, [&](A& a) { a.scale = floats(shape(2)); });
   reject_loss({"balance_loss: loads is f32[8]"}, [&](A& a) { a.loads = floats(shape(8)); });
   reject_loss({"balance_loss: loss is i32[1]"}, [&](A& a) { a.loss = integers(shape(1)); });
+  reject_loss({"balance_loss", "either counts or shares"}, [&](A& a) { a.shares = floats(shape(2, 8)); });
+  reject_loss({"balance_loss", "either counts or shares"}, [&](A& a) { a.counts = {}; });
   reject_loss({"balance_loss", "coefficient"}, [&](A& a) { a.coefficient = -1; });
   reject_loss({"balance_loss", "topk and rows"}, [&](A& a) { a.rows = 0; });
   reject_loss({"balance_loss", "topk and rows"}, [&](A& a) { a.topk = 0; });
@@ -145,6 +225,7 @@ TEST(ExpertBiasOp, RejectsWrongTensors) {
   reject_bias(floats(shape(8)), floats(shape(8)), 1, {"expert_bias: counts is f32[8]"});
   reject_bias(integers(shape(1, 8)), floats(shape(8)), 1, {"expert_bias", "one dim"});
   reject_bias(integers(shape(8)), floats(shape(7)), 1, {"expert_bias: bias is f32[7]"});
+  reject_bias(integers(shape(8)), {}, 1, {"expert_bias", "something to change"});
   reject_bias(integers(shape(8)), floats(shape(8)), -1, {"expert_bias", "rate"});
 }
 

@@ -82,6 +82,31 @@ TEST(Fp16Overflow, OnOneRankIsSkippedByAll) {
   }
 }
 
+// Nor does the bias of experts.
+TEST(Fp16Overflow, ASkippedStepMovesNoBias) {
+  const auto biases = [](const SweepResult& result) {
+    std::map<std::string, std::vector<float>> all;
+    for (const auto& [name, values] : result.counted.tensors())
+      if (name.ends_with("e_score_correction_bias")) all[name] = values;
+    return all;
+  };
+  for (const std::size_t i : {0, 2, 3, 10}) {
+    SweepCase one = cut[i];
+    one.config = "sweep_moe_bias";
+    one.overrides = one.overrides + fp16;
+    SweepResult before, with, without;
+    play_threads(one, 2, before);
+    play_threads(one, 3, without);
+    one.overflow = {.step = 2, .rank = 0};
+    SCOPED_TRACE(one.describe());
+    play_threads(one, 3, with);
+    EXPECT_EQ(with.skipped, one.ranks);
+    ASSERT_EQ(biases(with).size(), 3u);
+    EXPECT_EQ(biases(with), biases(before));
+    EXPECT_NE(biases(without), biases(before));
+  }
+}
+
 // The first steps overflow by themselves; then all train on, as one rank does.
 TEST(Fp16Overflow, EveryLayoutRecovers) {
   const Overrides high{"mixed_precision.precision=fp16", "mixed_precision.initial_loss_scale=268435456",

@@ -152,6 +152,17 @@ void Assembled::add(const TrainingStep& step, Ops& ops, What what) {
   }
 }
 
+void Assembled::add_counted(const TrainingStep& step, Ops& ops) {
+  const std::lock_guard lock(mutex_);
+  for (const Param* param : step.params().by_name()) {
+    if (!param->spec.is_counted()) continue;
+    const std::vector<float> values = download(ops, param->value);
+    const auto [tensor, fresh] = tensors_.try_emplace(param->spec.name, values);
+    contradicted_ = contradicted_ || tensor->second != values;
+    came_[param->spec.name].assign(values.size(), true);
+  }
+}
+
 bool Assembled::complete() const {
   for (const auto& [name, came] : came_)
     if (std::find(came.begin(), came.end(), false) != came.end()) return false;
@@ -202,6 +213,7 @@ void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result)
   const double initial = step.evaluate().loss_sum / static_cast<double>(counted);
   if (first_rank) result.initial_loss = initial;
   int skipped = 0;
+  TrainingStep::Result read;
   for (int i = 0; i < steps; ++i) {
     const bool overflow = i == one.overflow.step && seat.rank() == one.overflow.rank;
     const std::int64_t targets = feeder.load_next(overflow && one.overflow.in_loss);
@@ -213,15 +225,19 @@ void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result)
       count_from_here();
     }
     step.update(setup.config.optimizer.lr);
-    const TrainingStep::Result read = step.result(step.read_back());
+    read = step.result(step.read_back());
     skipped += read.skipped() ? 1 : 0;
     if (!first_rank) continue;
     result.loss.push_back(read.loss_sum / static_cast<double>(targets));
     result.norm.push_back(read.grad_norm);
     result.scale.push_back(read.scaling.scale);
+    if (setup.model.moe)
+      result.aux_losses.insert(result.aux_losses.end(), read.aux_losses.begin(), read.aux_losses.end());
   }
   count_up_to_here();
   result.weights.add(step, *backend.ops, Assembled::What::weights);
+  result.counted.add_counted(step, *backend.ops);
+  if (first_rank) result.choices.assign(read.expert_counts.begin(), read.expert_counts.end());
   const std::lock_guard lock(mutex);
   result.skipped += skipped;
   result.peaks_as_planned = result.peaks_as_planned && peaks_as_planned(step);
@@ -232,6 +248,7 @@ void play_threads(const SweepCase& one, int steps, SweepResult& result) {
   result.loss.reserve(static_cast<std::size_t>(steps));
   result.norm.reserve(static_cast<std::size_t>(steps));
   result.scale.reserve(static_cast<std::size_t>(steps));
+  result.aux_losses.reserve(static_cast<std::size_t>(steps) * static_cast<std::size_t>(AuxLoss::count));
   run_threads(one.ranks, {.timeout = std::chrono::seconds(60)},
               [&](Seat& seat) { play_rank(one, seat, steps, result); });
 }

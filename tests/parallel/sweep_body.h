@@ -37,6 +37,8 @@ class Assembled {
   // The pieces that `params` has of all parts: of the gradients, or of the (master) weights.
   enum class What : std::uint8_t { gradients, weights };
   void add(const TrainingStep& step, Ops& ops, What what);
+  // What follows from choices of experts instead (ParamSpec::Counts).
+  void add_counted(const TrainingStep& step, Ops& ops);
 
   const std::map<std::string, std::vector<float>>& tensors() const { return tensors_; }
   bool complete() const;                          // every element came, and where it came twice it was the same
@@ -57,7 +59,9 @@ struct SweepResult {
   std::vector<double> scale;           // of the loss after each step, where it has one
   int skipped = 0;                     // steps, counted by every rank
   Assembled gradients;                 // of the first step
-  Assembled weights;                   // after the last
+  Assembled weights, counted;          // after the last
+  std::vector<double> aux_losses;      // of each step, all kinds
+  std::vector<std::int32_t> choices;   // of experts, in the last step
   bool peaks_as_planned = true;        // on every rank
   std::int64_t allocations = 0;        // after binding, on all ranks
   void (*start_counting)() = nullptr;  // of allocations, where they are counted

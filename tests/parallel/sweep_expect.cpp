@@ -26,6 +26,16 @@ void expect_losses(const SweepResult& got, const SweepResult& want, const SweepL
   }
 }
 
+// What is counted is the same in every layout, to the bit, as long as every row chooses the same.
+void expect_same_choices(const SweepResult& got, const SweepResult& want, const SweepLimits& limits) {
+  if (limits.gradients != DType::f32) return;
+  EXPECT_TRUE(got.counted.tensors() == want.counted.tensors()) << "bias or shares of experts";
+  EXPECT_EQ(got.choices, want.choices);
+  ASSERT_EQ(got.aux_losses.size(), want.aux_losses.size());
+  for (std::size_t i = 0; i < want.aux_losses.size(); ++i)
+    EXPECT_NEAR(got.aux_losses[i], want.aux_losses[i], 1e-5 * std::abs(want.aux_losses[i])) << "auxiliary loss " << i;
+}
+
 void expect_sound(const SweepResult& result) {
   EXPECT_TRUE(result.peaks_as_planned);
   EXPECT_EQ(result.allocations, 0);
@@ -51,6 +61,7 @@ void expect_like_one_rank(const SweepCase& one, const SweepResult& want, const S
   play_threads(one, sweep_steps, got);
   expect_sound(got);
   expect_losses(got, want, limits);
+  expect_same_choices(got, want, limits);
   ASSERT_TRUE(got.gradients.complete());
   ASSERT_EQ(got.gradients.tensors().size(), want.gradients.tensors().size());
   for (const auto& [name, expected] : want.gradients.tensors())
@@ -64,6 +75,9 @@ void expect_part_like_one_rank(const SweepCase& one, const SweepResult& got, con
   EXPECT_TRUE(got.peaks_as_planned);
   EXPECT_FALSE(got.gradients.tensors().empty());
   if (!got.loss.empty()) expect_losses(got, want, limits);
+  if (limits.gradients == DType::f32 && !got.counted.tensors().empty()) {
+    EXPECT_TRUE(got.counted.is_part_of(want.counted)) << "bias or shares of experts";
+  }
   expect_close(got.gradients, want.gradients, limits, one);
 }
 

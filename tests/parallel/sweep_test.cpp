@@ -86,6 +86,67 @@ TEST(Sweep, RoomForRowsOfExperts) {
   }
 }
 
+TEST(Sweep, MoeBias) { sweep("sweep_moe_bias", 2, 4); }
+
+std::map<std::string, std::vector<float>> of_kind(const Assembled& all, const std::string& kind) {
+  std::map<std::string, std::vector<float>> some;
+  for (const auto& [name, values] : all.tensors())
+    if (name.find(kind) != std::string::npos) some[name] = values;
+  return some;
+}
+
+// A step moves each element of a bias by the rate or not at all, away from experts that were chosen more than the mean;
+// and shares are those of the last step.
+TEST(Sweep, BiasAndSharesFollowTheChoices) {
+  SweepResult two, three;
+  play_threads({.config = "sweep_moe_bias"}, 2, two);
+  play_threads({.config = "sweep_moe_bias"}, 3, three);
+  constexpr std::size_t experts = 6, layers = 3;
+  constexpr float rate = 0.02f;
+  ASSERT_EQ(three.choices.size(), layers * experts);
+  const auto before = of_kind(two.counted, "e_score_correction_bias"),
+             after = of_kind(three.counted, "e_score_correction_bias"), shares = of_kind(three.counted, "shares");
+  ASSERT_EQ(after.size(), layers);
+  ASSERT_EQ(shares.size(), layers);
+  const tera::Setup setup = sweep_setup({.config = "sweep_moe_bias"});
+  const auto all = setup.batch.global_batch * setup.batch.seq_length * setup.model.moe->router.topk;
+  std::size_t layer = 0, moved = 0;
+  for (const auto& [name, bias] : after) {
+    std::int64_t sum = 0;
+    const std::vector<float>& share = shares.at("optimizer.expert_shares." + name.substr(0, name.rfind('.')));
+    for (std::size_t e = 0; e < experts; ++e) sum += three.choices[layer * experts + e];
+    EXPECT_EQ(sum, all) << "every choice of every row is counted once";
+    for (std::size_t e = 0; e < experts; ++e) {
+      const std::int64_t off = sum - three.choices[layer * experts + e] * static_cast<std::int64_t>(experts);
+      const float step = off > 0 ? rate : off < 0 ? -rate : 0;
+      EXPECT_EQ(bias[e], before.at(name)[e] + step) << name << " " << e;
+      EXPECT_FLOAT_EQ(share[e], static_cast<float>(three.choices[layer * experts + e]) / static_cast<float>(sum));
+      moved += step != 0;
+    }
+    ++layer;
+  }
+  EXPECT_GT(moved, layers);
+}
+
+// F of a recomputed layer is played twice; nothing is counted twice. Nor does it matter when B comes.
+TEST(Sweep, ExpertsCountOnce) {
+  SweepResult alone;
+  play_threads({.config = "sweep_moe_bias"}, 3, alone);
+  for (const auto& [ranks, layout] :
+       std::vector<std::pair<int, Overrides>>{{1, full}, {1, selective}, {2, pp2 + zero_bubble + full}}) {
+    SweepResult other;
+    play_threads({"sweep_moe_bias", ranks, layout}, 3, other);
+    EXPECT_EQ(other.choices, alone.choices);
+    EXPECT_TRUE(other.counted.tensors() == alone.counted.tensors());
+  }
+  // Frozen, a bias stays; the shares are counted all the same.
+  SweepResult frozen;
+  play_threads({"sweep_moe_bias", 1, {"model.freeze=['*.e_score_correction_bias']"}}, 3, frozen);
+  for (const auto& [name, bias] : of_kind(frozen.counted, "e_score_correction_bias"))
+    EXPECT_EQ(bias, std::vector<float>(6, 0.0f)) << name;
+  EXPECT_NE(of_kind(frozen.counted, "shares").begin()->second, std::vector<float>(6, 0.0f));
+}
+
 // What changes when things happen, and what is kept, changes no bit.
 TEST(Sweep, ScheduleOverlapAndRecomputeChangeNoBit) {
   const Overrides p2p_off{"comm_overlap.overlap_p2p_comm=false"}, tp_overlap{"comm_overlap.tp_comm_overlap=true"};

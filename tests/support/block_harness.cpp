@@ -77,6 +77,11 @@ void BlockHarness::bind(Memory& memory) {
 
 void BlockHarness::bind_inputs(Arena& arena) {
   const std::int64_t rows = setup_.batch * setup_.seq;
+  Tensor counts, losses;
+  if (setup_.experts > 0) {
+    counts = arena.take(shape(1, setup_.experts), DType::i32, "expert_counts");
+    losses = arena.take(shape(static_cast<int>(AuxLoss::count)), DType::f32, "aux_losses");
+  }
   for (auto& flight : flights_) {
     const auto border = [&](bool there, const char* tag) {
       return there ? arena.take(shape(rows, setup_.hidden), setup_.compute, tag) : Tensor{};
@@ -92,7 +97,9 @@ void BlockHarness::bind_inputs(Arena& arena) {
                  .batch = setup_.batch,
                  .token_loss = arena.take(shape(rows), DType::f32, "token_loss"),
                  .loss_scale = arena.take(shape(1), DType::f32, "loss_scale"),
-                 .aux_scale = arena.take(shape(1), DType::f32, "aux_scale")};
+                 .aux_scale = arena.take(shape(1), DType::f32, "aux_scale"),
+                 .expert_counts = counts,
+                 .aux_losses = losses};
     if (!setup_.offsets.empty())
       flight.mb.offsets = arena.take(shape(static_cast<std::int64_t>(setup_.offsets.size())), DType::i32, "offsets");
   }
@@ -147,6 +154,8 @@ void BlockHarness::play(const Schedule& schedule) {
 
 void BlockHarness::reset() {
   for (const auto& group : params_.groups()) ops_.fill({.out = group.grad, .value = 0});
+  for (const Tensor& sums : {flights_[0].mb.expert_counts, flights_[0].mb.aux_losses})
+    if (sums) ops_.fill({.out = sums, .value = 0});
   for (std::size_t i = 0; i < microbatches; ++i) {
     if (setup_.has_x) write(normals(static_cast<std::size_t>(count(flights_[i].x.shape)), 20 + i, 1), flights_[i].x);
     if (setup_.has_y) write(normals(static_cast<std::size_t>(count(flights_[i].dy.shape)), 30 + i, 1), flights_[i].dy);
@@ -233,6 +242,10 @@ std::vector<std::int32_t> BlockHarness::tokens(int microbatch) const {
 
 std::vector<std::int32_t> BlockHarness::targets(int microbatch) const {
   return download_ints(ops_, flights_[static_cast<std::size_t>(microbatch)].mb.targets);
+}
+
+std::vector<std::int32_t> BlockHarness::expert_counts() const {
+  return download_ints(ops_, flights_[0].mb.expert_counts);
 }
 
 void BlockHarness::set_x(const std::vector<float>& values) { write(values, flights_[0].x); }

@@ -31,6 +31,7 @@ struct BlockSetup {
   DType compute = DType::f32;
   int threads = 1;
   std::vector<std::string> freeze;
+  std::int64_t experts = 0;  // that are counted, as the only layer's that has any
 };
 
 class BlockHarness {
@@ -60,10 +61,14 @@ class BlockHarness {
   std::vector<std::int32_t> targets(int microbatch) const;
 
   ParamStore& params() { return params_; }
+  const ParamStore& params() const { return params_; }
   Ops& ops() { return ops_; }
   std::vector<float> value(const Param& param) const { return read(param.value); }
   void set_value(const Param& param, const std::vector<float>& values) { write(values, param.value); }
   std::vector<float> gradient(const Param& param) const { return read(param.grad); }
+  // What both microbatches have told of their experts since reset().
+  std::vector<std::int32_t> expert_counts() const;
+  std::vector<float> aux_losses() const { return read(flights_[0].mb.aux_losses); }
   // Every result of the last play(): outputs, input gradients, parameter gradients, one after the other.
   std::vector<float> everything() const;
 

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
+#include <set>
 #include <string>
 
 #include "tera/base/error.h"
+#include "tera/checkpoint/weight_source.h"
 #include "tera/config/arch_defaults.h"
 #include "tera/config/describe.h"
 #include "tera/config/moe_layers.h"
@@ -384,12 +387,36 @@ TEST(ResolveMoe, KeysAreReadAndTold) {
   EXPECT_TRUE(contains(wrong("{a: 1}"), "a map is not a number or a list of numbers"));
 }
 
+// The bias is a tensor of the model's files; the shares of the last step are not, but a checkpoint has them.
+TEST(ResolveMoe, BiasAndSharesOfExpertsAsTensors) {
+  ModelShape model = resolve(small()).model;
+  model.moe->router.expert_bias = true;
+  model.moe->losses = {{LoadBalancing::global_aux_loss, 0.1}};
+  std::set<std::string> weights, all;
+  for (const ModelTensor& tensor : weights_of(model)) weights.insert(tensor.name);
+  for (const ModelTensor& tensor : list_tensors(model)) {
+    all.insert(tensor.name);
+    const bool counted = contains(tensor.name, "e_score_correction_bias") || contains(tensor.name, "expert_shares");
+    EXPECT_EQ(tensor.counted, counted) << tensor.name;
+    EXPECT_EQ(tensor.trained, !counted) << tensor.name;
+  }
+  const auto layers = static_cast<std::size_t>(std::count(model.moe->layers.begin(), model.moe->layers.end(), true));
+  std::size_t biases = 0, shares = 0;
+  for (const std::string& name : all) {
+    biases += name.ends_with("gate.e_score_correction_bias");
+    shares += name.starts_with("optimizer.expert_shares.model.layers.") && name.ends_with("gate");
+  }
+  EXPECT_EQ(biases, layers);
+  EXPECT_EQ(shares, layers);
+  EXPECT_EQ(weights.size(), all.size() - layers);
+}
+
 // Until there is a block for it.
 TEST(ResolveMoe, WhatExpertsLackIsNamed) {
   ModelShape model = resolve(small()).model;
-  model.moe->router.expert_bias = true;
+  model.moe->shared_overlap = true;
   EXPECT_TRUE(contains(message_of<UserError>([&] { make_spec(model, 0); }),
-                       "model.moe.router_enable_expert_bias: this is not there yet"));
+                       "model.moe.shared_expert_overlap: this is not there yet"));
 }
 
 }  // namespace

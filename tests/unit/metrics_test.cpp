@@ -45,7 +45,8 @@ StepMetrics sample_step(std::int64_t step) {
           .global_batch_size = {},
           .mfu = {},
           .loss_scale = {},
-          .skipped = false};
+          .skipped = false,
+          .experts = {}};
 }
 
 TEST(JsonlSink, WritesTheContractsFieldsInOrder) {
@@ -72,6 +73,47 @@ TEST(JsonlSink, WritesTheContractsFieldsInOrder) {
   const std::string all = slurp(folder / "m.jsonl");
   EXPECT_TRUE(contains(all, R"("mfu":0.5,"loss_scale":65536.0,"skipped":true})")) << all;
   EXPECT_TRUE(all.ends_with("{\"step\":2,\"eval_loss\":4.0,\"tokens\":4096}\n")) << all;
+}
+
+TEST(JsonlSink, TellsOfExperts) {
+  const TempFolder folder;
+  const std::vector<double> worst{1.5, 2}, unused{0, 0.25};
+  const std::vector<std::int32_t> load{3, 1, 2, 2, 4, 4, 0, 0};
+  StepMetrics metrics = sample_step(1);
+  metrics.experts = {.load_balancing_loss = 1.25,
+                     .seq_load_balancing_loss = {},
+                     .global_load_balancing_loss = {},
+                     .z_loss = 0.5,
+                     .load_max_over_mean = worst,
+                     .unused_experts = unused,
+                     .load = {},
+                     .experts = 4};
+  JsonlSink sink(folder / "m.jsonl", AppendFile::Start::empty, {.layers = 2, .loads = 8});
+  sink.step(metrics);
+  const std::string plain = R"("skipped":false,"load_balancing_loss":1.25,"z_loss":0.5,)"
+                            R"("moe.load_max_over_mean":[1.5,2.0],"moe.unused_experts":[0.0,0.25])";
+  EXPECT_TRUE(slurp(folder / "m.jsonl").ends_with(plain + "}\n")) << slurp(folder / "m.jsonl");
+  metrics.experts.load = load;
+  sink.step(metrics);
+  EXPECT_TRUE(slurp(folder / "m.jsonl")
+                  .ends_with(plain + R"(,"moe.expert_load":[[3,1,2,2],[4,4,0,0]]})"
+                                     "\n"))
+      << slurp(folder / "m.jsonl");
+}
+
+// As wide as numbers get, for as many experts as there is room for.
+TEST(JsonlSink, HasRoomForAllExperts) {
+  const TempFolder folder;
+  constexpr std::size_t layers = 60, experts = 512;
+  const std::vector<double> widest(layers, -1.2345678901234567e-300);
+  const std::vector<std::int32_t> load(layers * experts, 2147483647);
+  StepMetrics metrics = sample_step(1);
+  metrics.experts.load_max_over_mean = metrics.experts.unused_experts = widest;
+  metrics.experts.load = load;
+  metrics.experts.experts = experts;
+  JsonlSink sink(folder / "m.jsonl", AppendFile::Start::empty, {.layers = layers, .loads = layers * experts});
+  sink.step(metrics);
+  EXPECT_TRUE(slurp(folder / "m.jsonl").ends_with(",2147483647]]}\n"));
 }
 
 TEST(JsonlSink, LossReadsBackBitwiseAndIsAlwaysJson) {

@@ -127,6 +127,29 @@ TEST(Params, InferenceTakesWeightsOnly) {
   EXPECT_TRUE(store.groups().empty());
 }
 
+// f32 beside 16-bit weights, zero at the start, and part of nothing that gradients move.
+TEST(Params, WhatIsCountedIsNotTrained) {
+  for (const bool training : {true, false}) {
+    ParamStore store(DType::bf16, {"*.held"});
+    Param& weight = store.add(matrix("a", 4, 8));
+    ParamSpec spec = bias("a.moved", 5);
+    spec.counts = ParamSpec::Counts::bias;
+    spec.counted_layer = 2;
+    const Param& moved = store.add(spec);
+    spec.name = spec.parts[0].name = "a.held";
+    const Param& held = store.add(spec);
+    Bound bound(store, training);
+    EXPECT_EQ(moved.value.dtype, DType::f32);
+    EXPECT_EQ(moved.value.shape, shape(5));
+    EXPECT_FALSE(moved.spec.trainable || moved.grad || moved.master || moved.bucket >= 0);
+    EXPECT_TRUE(held.spec.held && !moved.spec.held && weight.spec.trainable);
+    EXPECT_EQ(store.count_elements(), 32);
+    EXPECT_EQ(store.trained_elements(), 128);
+    store.initialize(bound.ops(), 1);
+    EXPECT_EQ(download(bound.ops(), moved.value), std::vector<float>(5, 0.0f));
+  }
+}
+
 using Patterns = std::vector<std::string>;
 
 TEST(Params, FreezePatternsMatchParametersAndTheirParts) {

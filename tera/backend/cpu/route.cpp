@@ -1,4 +1,7 @@
 #include "tera/backend/cpu/kernels/route.h"
+
+#include <cmath>
+
 #include "tera/backend/cpu/blocks.h"
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/cpu/workspace.h"
@@ -123,14 +126,15 @@ void CpuOps::do_route_back(const RouteBackArgs& args) {
 
 // The rest is a few hundred numbers.
 void CpuOps::do_balance_loss(const BalanceLossArgs& args) {
-  const double load_of_count = args.load_of_count();
-  const auto* counts = args.counts.as<std::int32_t>();
+  const double factor = args.counts ? args.load_of_count() : args.load_of_share();
+  const auto* counts = args.counts ? args.counts.as<std::int32_t>() : nullptr;
+  const auto* shares = args.shares ? args.shares.as<float>() : nullptr;
   const auto* score_sums = args.score_sums.as<float>();
   auto* loads = args.loads.as<float>();
   const double scale = *args.scale.as<float>();
   double loss = 0;
-  for (std::int64_t i = 0; i < count(args.counts.shape); ++i) {
-    const double load = load_of_count * counts[i];
+  for (std::int64_t i = 0; i < count(args.score_sums.shape); ++i) {
+    const double load = factor * (counts ? static_cast<double>(counts[i]) : static_cast<double>(shares[i]));
     loss += load * score_sums[i];
     loads[i] = (args.accumulate ? loads[i] : 0.0f) + static_cast<float>(scale * load);
   }
@@ -140,13 +144,16 @@ void CpuOps::do_balance_loss(const BalanceLossArgs& args) {
 
 void CpuOps::do_expert_bias(const ExpertBiasArgs& args) {
   const auto* counts = args.counts.as<std::int32_t>();
-  auto* bias = args.bias.as<float>();
+  auto* bias = args.bias ? args.bias.as<float>() : nullptr;
+  auto* shares = args.shares ? args.shares.as<float>() : nullptr;
+  if (args.grad_factor && !std::isfinite(*args.grad_factor.as<float>())) bias = nullptr;
   const std::int64_t experts = args.counts.dim(0);
   std::int64_t sum = 0;
   for (std::int64_t e = 0; e < experts; ++e) sum += counts[e];
   for (std::int64_t e = 0; e < experts; ++e) {
     const std::int64_t scaled = counts[e] * experts;  // against the mean, without a division
-    bias[e] += scaled < sum ? args.rate : scaled > sum ? -args.rate : 0.0f;
+    if (bias) bias[e] += scaled < sum ? args.rate : scaled > sum ? -args.rate : 0.0f;
+    if (shares) shares[e] = sum == 0 ? 0.0f : static_cast<float>(counts[e] / static_cast<double>(sum));
   }
 }
 

@@ -78,13 +78,14 @@ void CudaOps::do_route_back(const RouteBackArgs& args) {
 }
 
 void CudaOps::do_balance_loss(const BalanceLossArgs& args) {
-  check(kernels::launch_balance_loss({.counts = args.counts.as<std::int32_t>(),
+  check(kernels::launch_balance_loss({.counts = optional<std::int32_t>(args.counts),
+                                      .shares = optional<float>(args.shares),
                                       .score_sums = args.score_sums.as<float>(),
                                       .scale = args.scale.as<float>(),
                                       .loads = args.loads.as<float>(),
                                       .loss = args.loss.as<float>(),
-                                      .elements = count(args.counts.shape),
-                                      .load_of_count = args.load_of_count(),
+                                      .elements = count(args.score_sums.shape),
+                                      .load_factor = args.counts ? args.load_of_count() : args.load_of_share(),
                                       .accumulate = args.accumulate},
                                      stream_),
         "balance_loss");
@@ -92,7 +93,9 @@ void CudaOps::do_balance_loss(const BalanceLossArgs& args) {
 
 void CudaOps::do_expert_bias(const ExpertBiasArgs& args) {
   check(kernels::launch_expert_bias({.counts = args.counts.as<std::int32_t>(),
-                                     .bias = args.bias.as<float>(),
+                                     .bias = optional<float>(args.bias),
+                                     .shares = optional<float>(args.shares),
+                                     .grad_factor = optional<float>(args.grad_factor),
                                      .experts = args.counts.dim(0),
                                      .rate = args.rate},
                                     stream_),

@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(small_threads) balance_loss(BalanceLoss args) 
   const double scale = *args.scale;
   double loss = 0;
   for (std::int64_t i = threadIdx.x; i < args.elements; i += small_threads) {
-    const double load = args.load_of_count * args.counts[i];
+    const double load = args.load_factor * (args.counts ? static_cast<double>(args.counts[i]) : args.shares[i]);
     loss += load * static_cast<double>(args.score_sums[i]);
     args.loads[i] = (args.accumulate ? args.loads[i] : 0.0f) + static_cast<float>(scale * load);
   }
@@ -267,9 +267,11 @@ __global__ void __launch_bounds__(small_threads) expert_bias(ExpertBias args) {
   std::int64_t sum = 0;
   for (std::int64_t e = threadIdx.x; e < args.experts; e += small_threads) sum += args.counts[e];
   sum = block_sum(sum, shared);
+  const bool moves = args.bias && !(args.grad_factor && !isfinite(*args.grad_factor));
   for (std::int64_t e = threadIdx.x; e < args.experts; e += small_threads) {
     const std::int64_t scaled = args.counts[e] * args.experts;  // against the mean, without a division
-    args.bias[e] += scaled < sum ? args.rate : scaled > sum ? -args.rate : 0.0f;
+    if (moves) args.bias[e] += scaled < sum ? args.rate : scaled > sum ? -args.rate : 0.0f;
+    if (args.shares) args.shares[e] = sum == 0 ? 0.0f : static_cast<float>(args.counts[e] / static_cast<double>(sum));
   }
 }
 

@@ -54,17 +54,19 @@ struct RouteBack {
 };
 
 struct BalanceLoss {
-  const std::int32_t* counts;
+  const std::int32_t* counts;  // or
+  const float* shares;
   const float *score_sums, *scale;
   float *loads, *loss;
   std::int64_t elements;
-  double load_of_count;
+  double load_factor;  // of what is there of the two
   bool accumulate;
 };
 
 struct ExpertBias {
   const std::int32_t* counts;
-  float* bias;
+  float *bias, *shares;      // either may be none
+  const float* grad_factor;  // or none
   std::int64_t experts;
   float rate;
 };

@@ -1,0 +1,85 @@
+#include "tera/nn/shared_expert.h"
+
+#include <array>
+
+namespace tera {
+
+SharedExpert::SharedExpert(ParamStore& params, const SharedExpertSpec& spec, Activation activation,
+                           const TensorParallel& tp)
+    : activation_(activation), tp_(tp), up_(params, spec.up, tp), down_(params, spec.down, tp) {
+  if (spec.gate.empty()) return;
+  const RouterRule sigmoid{.score = ScoreFunction::sigmoid, .topk = 1, .renormalize = false};
+  gate_.emplace(
+      params,
+      RouterSpec{.name = spec.gate, .hidden = spec.up.in, .experts = 1, .rule = sigmoid, .init_std = spec.gate_std},
+      tp);
+}
+
+Tensor SharedExpert::forward(Run& run, SharedExpertSaved& s, const Tensor& x, const Tensor& residual) const {
+  const std::int64_t tokens = run.mb.tokens.dim(0), features = up_.out_features();
+  const std::int64_t width = is_gated(activation_) ? features / 2 : features;
+  s.up = run.stash.take(Life::f_to_b, shape(tokens, features), x.dtype, "moe.shared_up");
+  s.act = run.stash.take(Life::f_to_w, shape(tokens, width), x.dtype, "moe.shared_act");
+  if (gate_) weigh(run, s, x);
+  const Tensor sum = run.scratch.take(x.shape, x.dtype, "moe.shared_out");
+  up_.forward(run, x, s.up);
+  run.ops.activation({.kind = activation_, .x = s.up, .y = s.act, .weights = s.weights, .sources = s.sources});
+  down_.forward(run, s.act, sum, residual);
+  return sum;
+}
+
+// What the gate says of each row. Grouped by the one expert there is, rows stay where they are.
+void SharedExpert::weigh(Run& run, SharedExpertSaved& s, const Tensor& x) const {
+  const std::int64_t tokens = run.mb.tokens.dim(0);
+  s.gate = gate_->take(run, x.dim(0));
+  s.sources = run.stash.take(Life::f_to_b, shape(tokens), DType::i32, "moe.shared_rows");
+  gate_->route(run, x, s.gate);
+  s.weights = tp_.gather(run, s.gate.weights, run.stash.arena(Life::f_to_b), "moe.shared_weights");
+  ScratchScope scope(run.scratch);
+  const Tensor experts = run.scratch.take(shape(tokens, 1), DType::i32, "moe.shared_choice");
+  const Tensor places = run.scratch.take(shape(tokens, 1), DType::i32, "moe.shared_places");
+  const Tensor offsets = run.scratch.take(shape(2), DType::i32, "moe.shared_offsets");
+  run.ops.fill({.out = experts, .value = 0});
+  run.ops.group_rows({.experts = experts, .offsets = offsets, .sources = s.sources, .places = places});
+}
+
+void SharedExpert::add_input_gradient(Run& run, SharedExpertSaved& s, const Tensor& all_dout, const Tensor& dx) const {
+  s.dup = run.stash.take(Life::b_to_w, s.up.shape, s.up.dtype, "moe.shared_dup");
+  ScratchScope scope(run.scratch);
+  const Tensor dact = run.scratch.take(s.act.shape, s.up.dtype, "moe.shared_dact");
+  const Tensor added = run.scratch.take(dx.shape, dx.dtype, "moe.shared_dnormed");
+  run.ops.wait(down_.backward_input(run, all_dout, dact));
+  const Tensor dweights = back_through_activation(run, s, dact);
+  run.ops.wait(up_.backward_input(run, s.dup, added));
+  const std::array sources{dx, added};
+  run.ops.combine({.sources = sources, .out = gate_ ? added : dx});
+  if (!gate_) return;
+  s.dlogits = gate_->back(run, s.gate, dweights, dx.dtype);
+  gate_->input_gradient(run, s.dlogits, added, dx);
+}
+
+// Makes dup, and returns the gradient of the gate's weights of own rows, f32 [t,1].
+Tensor SharedExpert::back_through_activation(Run& run, const SharedExpertSaved& s, const Tensor& dact) const {
+  const auto take = [&](const Shape& shape, std::string_view tag) {
+    return gate_ ? run.scratch.take(shape, DType::f32, tag) : Tensor{};
+  };
+  const Tensor all = take(s.weights.shape, "moe.shared_all_dweights");
+  const Tensor own = tp_.cuts_rows() ? take(s.gate.weights.shape, "moe.shared_dweights") : all;
+  run.ops.activation_back({.kind = activation_,
+                           .dy = dact,
+                           .x = s.up,
+                           .dx = s.dup,
+                           .weights = s.weights,
+                           .sources = s.sources,
+                           .dweights = all});
+  if (gate_) run.ops.wait(tp_.reduce(run, all, own));  // each rank has its features' terms
+  return own;
+}
+
+void SharedExpert::backward_weight(Run& run, const SharedExpertSaved& s, const Tensor& x, const Tensor& dout) const {
+  if (gate_) gate_->backward_weight(run, s.dlogits, x);
+  down_.backward_weight(run, s.act, dout);
+  up_.backward_weight(run, x, s.dup);
+}
+
+}  // namespace tera
