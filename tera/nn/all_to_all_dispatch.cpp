@@ -12,8 +12,8 @@ namespace {
 //   --permute--> [R,H] in order of this rank's experts
 //
 // Ranks of etp each got rows of their own for the same experts, and hand them round; the sums of what they make of them
-// go back the same way. The host has to know how many rows travel: it reads that once, while the device works on
-// something else.
+// go back the same way. The host has to know how many rows travel: it reads that once in F, while the device sorts the
+// rows and computes the shared expert.
 class AllToAllDispatch final : public Dispatch {
  public:
   using Dispatch::Dispatch;
@@ -26,21 +26,13 @@ class AllToAllDispatch final : public Dispatch {
     return d;
   }
 
-  void begin(Run& run, Dispatched& d, const Routes& routes) const override {
+  void begin(Run& run, Dispatched& d, const Routes& routes, const Tensor& own) const override {
     const std::int64_t choices = count(routes.experts.shape);
     d.home_sources = run.stash.take(Life::f_to_w, shape(choices), DType::i32, "moe.home_sources");
     d.home_places = run.stash.take(Life::f_to_b, routes.experts.shape, DType::i32, "moe.home_places");
-    ScratchScope scope(run.scratch);
-    const Tensor offsets = run.scratch.take(shape(spec_.experts + 1), DType::i32, "moe.home_offsets");
-    const Tensor all = run.scratch.take(shape(all_ranks().size() * (spec_.experts + 1)), DType::i32, "moe.all_offsets");
-    run.ops.group_rows(
-        {.experts = routes.experts, .offsets = offsets, .sources = d.home_sources, .places = d.home_places});
-    run.ops.wait(all_ranks().all_gather(offsets, all, run.ops.record()));
-    if (run.scratch.is_measuring()) return;
-    const auto host = std::as_writable_bytes(run.mb.expert_offsets);
-    require(host.size() == all.bytes(), "offsets of experts: {} bytes on the host for {}", host.size(), all.bytes());
-    run.ops.to_host_later(all, host);
-    d.counts_read = run.ops.record();
+    read_counts(run, d, routes.experts);
+    d.leaving_rows = run.scratch.take(shape(choices, own.dim(1)), own.dtype, "moe.leaving");  // while the host waits
+    run.ops.permute({.x = own, .sources = d.home_sources, .y = d.leaving_rows, .topk = spec_.topk});
   }
 
   void finish(Run& run, Dispatched& d, const Routes& routes) const override {
@@ -60,6 +52,13 @@ class AllToAllDispatch final : public Dispatch {
     go(run, d, as_column(routes.experts), experts);
     d.usual_rows = std::min(room, static_cast<std::int64_t>(even_share(tokens)));
     group(run, d, room, {.experts = experts});
+  }
+
+  void rows_of_f(Run& run, const Dispatched& d, const Tensor&, const Tensor& to) const override {
+    ScratchScope scope(run.scratch);
+    const Tensor came = run.scratch.take(to.shape, to.dtype, "moe.came");
+    send(run, d, d.leaving_rows, came);
+    run.ops.permute({.x = came, .sources = d.sources, .y = to});
   }
 
   void rows(Run& run, const Dispatched& d, const Tensor& own, const Tensor& to) const override {
@@ -104,6 +103,20 @@ class AllToAllDispatch final : public Dispatch {
   int etp_rank() const { return parallel_.etp ? parallel_.etp->rank() : 0; }
 
   static Tensor as_column(const Tensor& x) { return x.view(shape(count(x.shape), 1)); }
+
+  // Sorts own choices by expert, and starts to bring to the host how many each rank has for each.
+  void read_counts(Run& run, Dispatched& d, const Tensor& experts) const {
+    ScratchScope scope(run.scratch);
+    const Tensor offsets = run.scratch.take(shape(spec_.experts + 1), DType::i32, "moe.home_offsets");
+    const Tensor all = run.scratch.take(shape(all_ranks().size() * (spec_.experts + 1)), DType::i32, "moe.all_offsets");
+    run.ops.group_rows({.experts = experts, .offsets = offsets, .sources = d.home_sources, .places = d.home_places});
+    run.ops.wait(all_ranks().all_gather(offsets, all, run.ops.record()));
+    if (run.scratch.is_measuring()) return;
+    const auto host = std::as_writable_bytes(run.mb.expert_offsets);
+    require(host.size() == all.bytes(), "offsets of experts: {} bytes on the host for {}", host.size(), all.bytes());
+    run.ops.to_host_later(all, host);
+    d.counts_read = run.ops.record();
+  }
 
   // What a rehearsal knows: each rank of ep gets as many rows, and as many come.
   void plan_even_load(Dispatched& d, std::int64_t choices) const {

@@ -86,6 +86,26 @@ TEST(Sweep, RoomForRowsOfExperts) {
   }
 }
 
+// Where the tokens that meet are those of one microbatch, the same ones are dropped in every layout.
+TEST(Sweep, RowsOfExpertsThatAreDropped) {
+  const Overrides by_weight{"model.moe.expert_capacity_factor=1.0"},
+      by_position = by_weight + Overrides{"model.moe.token_drop_policy=position"};
+  const std::vector<std::pair<int, Overrides>> layouts{{2, zero1},
+                                                       {2, tp2},
+                                                       {2, tp2 + sp + full},
+                                                       {2, tp2 + ep2 + etp1},
+                                                       {4, tp4 + sp + ep2 + etp2},
+                                                       {4, tp2 + sp + pp2 + ep2 + etp1 + zero_bubble + selective}};
+  SweepResult whole;
+  play_threads({.config = "sweep_experts"}, sweep_steps, whole);
+  for (const Overrides& drop : {by_weight, by_position}) {
+    SweepResult alone;
+    play_threads({.config = "sweep_experts", .overrides = drop}, sweep_steps, alone);
+    EXPECT_GT(std::abs(alone.loss[1] - whole.loss[1]), 1e-5) << "nothing is dropped";
+    for (const auto& [ranks, layout] : layouts) expect_like_one_rank({"sweep_experts", ranks, drop + layout}, alone);
+  }
+}
+
 // What changes when things happen, and what is kept, changes no bit.
 TEST(Sweep, ScheduleOverlapAndRecomputeChangeNoBit) {
   const Overrides p2p_off{"comm_overlap.overlap_p2p_comm=false"}, tp_overlap{"comm_overlap.tp_comm_overlap=true"};
