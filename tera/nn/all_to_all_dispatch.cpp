@@ -111,10 +111,11 @@ class AllToAllDispatch final : public Dispatch {
     const Tensor all = run.scratch.take(shape(all_ranks().size() * (spec_.experts + 1)), DType::i32, "moe.all_offsets");
     run.ops.group_rows({.experts = experts, .offsets = offsets, .sources = d.home_sources, .places = d.home_places});
     run.ops.wait(all_ranks().all_gather(offsets, all, run.ops.record()));
-    if (run.scratch.is_measuring()) return;
-    const auto host = std::as_writable_bytes(run.mb.expert_offsets);
-    require(host.size() == all.bytes(), "offsets of experts: {} bytes on the host for {}", host.size(), all.bytes());
-    run.ops.to_host_later(all, host);
+    if (!run.scratch.is_measuring()) {
+      const auto host = std::as_writable_bytes(run.mb.expert_offsets);
+      require(host.size() == all.bytes(), "offsets of experts: {} bytes on the host for {}", host.size(), all.bytes());
+      run.ops.to_host_later(all, host);
+    }
     d.counts_read = run.ops.record();
   }
 
