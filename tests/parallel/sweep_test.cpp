@@ -268,6 +268,10 @@ TEST(Sweep, PackedDocuments) {
 // A few of everything, under ThreadSanitizer in every check of a change.
 TEST(SweepFew, Llama) { sweep("sweep_llama", 3, 11); }
 TEST(SweepFew, Gpt) { sweep("sweep_gpt", 8, 11); }
+TEST(SweepFew, Experts) {
+  const std::vector<SweepCase> all = expert_layouts();
+  for (std::size_t i = 3; i < all.size(); i += 11) expect_like_one_rank(all[i], one_rank(all[i].config));
+}
 
 TEST(SweepSlow, AllLayoutsOfLlama) { sweep("sweep_llama", 0, 1); }
 TEST(SweepSlow, AllLayoutsOfGpt) { sweep("sweep_gpt", 0, 1); }
