@@ -31,8 +31,10 @@ ExpertRoom expert_room_of(const Setup& setup) {
       cuts_expert_rows(setup.parallel, moe) ? rows / mesh.tp * mesh.etp * mesh.ep : rows;  // that meet
   ExpertRoom load{.experts = moe.experts / mesh.ep, .even = tokens * moe.router.topk / mesh.ep};
   load.worst_case = tokens * std::min(moe.router.topk, load.experts);
+  const int senders = moe.dispatcher == TokenDispatcher::alltoall && mesh.ep > 1 ? mesh.etp * mesh.ep : 1;
+  const std::int64_t each = tokens / senders;  // with alltoall every rank drops of its own
   load.room = moe.capacity_factor > 0
-                  ? load.experts * padded_rows(moe.capacity_factor, tokens * moe.router.topk, moe.experts, tokens)
+                  ? load.experts * senders * padded_rows(moe.capacity_factor, each * moe.router.topk, moe.experts, each)
                   : expert_room(moe.rank_capacity_factor, static_cast<double>(load.even), load.worst_case);
   return load;
 }

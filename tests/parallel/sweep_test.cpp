@@ -86,7 +86,7 @@ TEST(Sweep, RoomForRowsOfExperts) {
   }
 }
 
-// Where the tokens that meet are those of one microbatch, the same ones are dropped in every layout.
+// Where the tokens among which some are dropped are those of one microbatch, these are the same in every layout.
 TEST(Sweep, RowsOfExpertsThatAreDropped) {
   const Overrides by_weight{"model.moe.expert_capacity_factor=1.0"},
       by_position = by_weight + Overrides{"model.moe.token_drop_policy=position"};
@@ -95,7 +95,11 @@ TEST(Sweep, RowsOfExpertsThatAreDropped) {
                                                        {2, tp2 + sp + full},
                                                        {2, tp2 + ep2 + etp1},
                                                        {4, tp4 + sp + ep2 + etp2},
-                                                       {4, tp2 + sp + pp2 + ep2 + etp1 + zero_bubble + selective}};
+                                                       {4, tp2 + sp + pp2 + ep2 + etp1 + zero_bubble + selective},
+                                                       {2, ep2 + all_to_all},
+                                                       {4, ep4 + all_to_all + zero3 + full},
+                                                       {4, ep2 + etp2 + all_to_all},
+                                                       {4, pp2 + ep2 + all_to_all + zero_bubble + selective}};
   SweepResult whole;
   play_threads({.config = "sweep_experts"}, sweep_steps, whole);
   for (const Overrides& drop : {by_weight, by_position}) {

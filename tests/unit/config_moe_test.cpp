@@ -331,14 +331,6 @@ TEST(ResolveMoe, ExpertsAreSplitOverRanks) {
         c.train.global_batch_size = 1 << 15;
       },
       8);
-  expect_broken(
-      "model.moe.expert_capacity_factor=2", "needs token_dispatcher_type=allgather",
-      [](RunConfig& c, MoeConfig& m) {
-        c.dist.expert_model_parallel_size = 2;
-        m.expert_capacity_factor = 2;
-        m.token_dispatcher_type = TokenDispatcher::alltoall;
-      },
-      2);
   for (const Change& dense : {Change([](RunConfig&c, MoeConfig&) { c.dist.expert_model_parallel_size = 2; }),
                               Change([](RunConfig&c, MoeConfig&) { c.dist.expert_tensor_parallel_size = 2; })})
     expect_broken(
