@@ -211,10 +211,6 @@ void check_expert_split(const ParallelShape& parallel, const ModelShape& model, 
     report.broken(etp_key, "{}must divide the width of an expert, which is {}; nearest: {}",
                   mesh.etp == 0 ? fmt::format("tensor_model_parallel_size, which is {}, ", etp) : "", moe.ffn,
                   nearest_divisors(moe.ffn, etp));
-  if (mesh.ep > 1 && moe.capacity_factor > 0 && moe.dispatcher == TokenDispatcher::alltoall)
-    report.broken("model.moe.expert_capacity_factor",
-                  "with dist.expert_model_parallel_size={} needs token_dispatcher_type=allgather; alltoall drops none",
-                  mesh.ep);
   if (moe.shared_ffn % mesh.tp != 0)
     report.broken("model.moe.shared_expert_intermediate_size",
                   "must be a multiple of dist.tensor_model_parallel_size, which is {}; nearest: {}", mesh.tp,

@@ -130,6 +130,20 @@ void check_model_split(const ParallelShape& parallel, const ModelShape& model, R
                 nearest_values(tp, model.heads, [&](std::int64_t v) { return splits_evenly(model, v); }));
 }
 
+// Rows of experts are numbered in 32 bits.
+void check_expert_rows(const ParallelShape& parallel, const ModelShape& model, const BatchShape& batch,
+                       Report& report) {
+  if (!model.moe || !cuts_expert_rows(parallel, *model.moe)) return;
+  const MeshSizes& mesh = parallel.mesh;
+  const double ranks = static_cast<double>(mesh.etp == 0 ? mesh.tp : mesh.etp) * mesh.ep;
+  const double choices = static_cast<double>(batch.micro_batch) * static_cast<double>(batch.seq_length) / mesh.tp *
+                         ranks * static_cast<double>(model.moe->router.topk);
+  if (choices > 0x1p31 - 1)
+    report.broken("dist.expert_model_parallel_size",
+                  "the ranks that share experts route {:.0f} choices of tokens at a time; these must be below 2^31",
+                  choices);
+}
+
 void check_row_split(const ParallelShape& parallel, const ModelShape& model, const BatchShape& batch, Report& report) {
   const std::int64_t tp = parallel.mesh.tp, rows = batch.micro_batch * batch.seq_length;
   const bool experts = model.moe && cuts_expert_rows(parallel, *model.moe);
@@ -156,6 +170,7 @@ void check_split(const ParallelShape& parallel, const ModelShape& model, const B
   check_model_split(parallel, model, report);
   check_expert_split(parallel, model, report);
   check_row_split(parallel, model, batch, report);
+  check_expert_rows(parallel, model, batch, report);
 }
 
 }  // namespace tera

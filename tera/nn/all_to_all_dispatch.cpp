@@ -12,8 +12,8 @@ namespace {
 //   --permute--> [R,H] in order of this rank's experts
 //
 // Ranks of etp each got rows of their own for the same experts, and hand them round; the sums of what they make of them
-// go back the same way. The host has to know how many rows travel: it reads that once, while the device works on
-// something else.
+// go back the same way. The host has to know how many rows travel: it reads that once in F, while the device sorts the
+// rows and computes the shared expert. Where each expert takes so many rows of a rank and no more, nobody has to ask.
 class AllToAllDispatch final : public Dispatch {
  public:
   using Dispatch::Dispatch;
@@ -26,40 +26,50 @@ class AllToAllDispatch final : public Dispatch {
     return d;
   }
 
-  void begin(Run& run, Dispatched& d, const Routes& routes) const override {
-    const std::int64_t choices = count(routes.experts.shape);
-    d.home_sources = run.stash.take(Life::f_to_w, shape(choices), DType::i32, "moe.home_sources");
+  void begin(Run& run, Dispatched& d, const Routes& routes, const Tensor& own) const override {
+    const bool padded = spec_.expert_capacity > 0;
+    const std::int64_t leaving = padded ? spec_.experts * slots(routes) : count(routes.experts.shape);
+    d.home_sources = run.stash.take(Life::f_to_w, shape(leaving), DType::i32, "moe.home_sources");
     d.home_places = run.stash.take(Life::f_to_b, routes.experts.shape, DType::i32, "moe.home_places");
-    ScratchScope scope(run.scratch);
-    const Tensor offsets = run.scratch.take(shape(spec_.experts + 1), DType::i32, "moe.home_offsets");
-    const Tensor all = run.scratch.take(shape(all_ranks().size() * (spec_.experts + 1)), DType::i32, "moe.all_offsets");
-    run.ops.group_rows(
-        {.experts = routes.experts, .offsets = offsets, .sources = d.home_sources, .places = d.home_places});
-    run.ops.wait(all_ranks().all_gather(offsets, all, run.ops.record()));
-    if (run.scratch.is_measuring()) return;
-    const auto host = std::as_writable_bytes(run.mb.expert_offsets);
-    require(host.size() == all.bytes(), "offsets of experts: {} bytes on the host for {}", host.size(), all.bytes());
-    run.ops.to_host_later(all, host);
-    d.counts_read = run.ops.record();
+    if (padded)
+      fill_slots(run, d, routes);
+    else
+      read_counts(run, d, routes.experts);
+    d.leaving_rows = run.scratch.take(shape(leaving, own.dim(1)), own.dtype, "moe.leaving");  // while the host waits
+    run.ops.permute({.x = own, .sources = d.home_sources, .y = d.leaving_rows, .topk = spec_.topk});
   }
 
   void finish(Run& run, Dispatched& d, const Routes& routes) const override {
-    const std::int64_t tokens = routes.experts.dim(0) * all_ranks().size(), room = this->room(run, tokens);
-    if (run.scratch.is_measuring()) {
-      plan_even_load(d, count(routes.experts.shape));
+    const std::int64_t tokens = routes.experts.dim(0) * all_ranks().size();
+    const bool padded = spec_.expert_capacity > 0;
+    const std::int64_t room = padded ? d.home_sources.dim(0) * etp_size() : this->room(run, tokens);
+    if (padded || run.scratch.is_measuring()) {
+      plan_even_load(d);
     } else {
       run.ops.finish(d.counts_read);
       check_room(run.mb.expert_offsets, room);
       count_rows(d, run.mb.expert_offsets);
     }
     d.weights = run.stash.take(Life::f_to_b, shape(room, 1), DType::f32, "moe.all_weights");
-    go(run, d, as_column(routes.weights), d.weights);
+    go(run, d, as_column(routes.weights), d.home_sources, 1, d.weights);
     ScratchScope scope(run.scratch);
     const Tensor experts = run.scratch.take(shape(room, 1), DType::i32, "moe.all_experts");
-    run.ops.fill({.out = experts, .value = -1});  // of rows that did not come
-    go(run, d, as_column(routes.experts), experts);
-    d.usual_rows = std::min(room, static_cast<std::int64_t>(even_share(tokens)));
+    if (padded) {
+      const Tensor numbers = numbers_from_0(run, d.home_sources.dim(0));  // slot s is of expert s / slots
+      go(run, d, as_column(numbers.rows(0, spec_.experts)), numbers, slots(routes), experts);
+    } else {
+      run.ops.fill({.out = experts, .value = -1});  // of rows that did not come
+      go(run, d, as_column(routes.experts), d.home_sources, 1, experts);
+    }
+    d.usual_rows = padded ? room : std::min(room, static_cast<std::int64_t>(even_share(tokens)));
     group(run, d, room, {.experts = experts});
+  }
+
+  void rows_of_f(Run& run, const Dispatched& d, const Tensor&, const Tensor& to) const override {
+    ScratchScope scope(run.scratch);
+    const Tensor came = run.scratch.take(to.shape, to.dtype, "moe.came");
+    send(run, d, d.leaving_rows, came);
+    run.ops.permute({.x = came, .sources = d.sources, .y = to});
   }
 
   void rows(Run& run, const Dispatched& d, const Tensor& own, const Tensor& to) const override {
@@ -105,9 +115,54 @@ class AllToAllDispatch final : public Dispatch {
 
   static Tensor as_column(const Tensor& x) { return x.view(shape(count(x.shape), 1)); }
 
-  // What a rehearsal knows: each rank of ep gets as many rows, and as many come.
-  void plan_even_load(Dispatched& d, std::int64_t choices) const {
-    const std::int64_t ranks = ep().size();
+  // Sorts own choices by expert, and starts to bring to the host how many each rank has for each.
+  void read_counts(Run& run, Dispatched& d, const Tensor& experts) const {
+    ScratchScope scope(run.scratch);
+    const Tensor offsets = run.scratch.take(shape(spec_.experts + 1), DType::i32, "moe.home_offsets");
+    const Tensor all = run.scratch.take(shape(all_ranks().size() * (spec_.experts + 1)), DType::i32, "moe.all_offsets");
+    run.ops.group_rows({.experts = experts, .offsets = offsets, .sources = d.home_sources, .places = d.home_places});
+    run.ops.wait(all_ranks().all_gather(offsets, all, run.ops.record()));
+    if (!run.scratch.is_measuring()) {
+      const auto host = std::as_writable_bytes(run.mb.expert_offsets);
+      require(host.size() == all.bytes(), "offsets of experts: {} bytes on the host for {}", host.size(), all.bytes());
+      run.ops.to_host_later(all, host);
+    }
+    d.counts_read = run.ops.record();
+  }
+
+  // Where rows that are too many are dropped: those of own tokens that each expert takes.
+  std::int64_t slots(const Routes& routes) const {
+    return padded_rows(spec_.expert_capacity, count(routes.experts.shape), spec_.experts, routes.experts.dim(0));
+  }
+
+  // Own choices by expert, as many for each as it takes: then no number has to be read.
+  void fill_slots(Run& run, const Dispatched& d, const Routes& routes) const {
+    ScratchScope scope(run.scratch);
+    run.ops.group_rows({.experts = routes.experts,
+                        .offsets = run.scratch.take(shape(spec_.experts + 1), DType::i32, "moe.home_offsets"),
+                        .sources = d.home_sources,
+                        .places = d.home_places,
+                        .capacity = slots(routes),
+                        .weights = spec_.drop == TokenDropPolicy::probs ? routes.weights : Tensor{}});
+  }
+
+  // i32 [count] 0, 1, ...: the order of tokens that all choose the same.
+  Tensor numbers_from_0(Run& run, std::int64_t count) const {
+    const Tensor numbers = run.scratch.take(shape(count), DType::i32, "moe.slots");
+    ScratchScope scope(run.scratch);
+    const Tensor same = run.scratch.take(shape(count, 1), DType::i32, "moe.slots");
+    run.ops.fill({.out = same, .value = 0});
+    run.ops.group_rows({.experts = same,
+                        .offsets = run.scratch.take(shape(2), DType::i32, "moe.slots"),
+                        .sources = numbers,
+                        .places = run.scratch.take(same.shape, DType::i32, "moe.slots")});
+    return numbers;
+  }
+
+  // What a rehearsal knows, and what is so where all sizes are fixed: each rank of ep gets as many rows, and as many
+  // come.
+  void plan_even_load(Dispatched& d) const {
+    const std::int64_t ranks = ep().size(), choices = d.home_sources.dim(0);
     for (std::int64_t r = 0; r < ranks; ++r)
       d.leaving[static_cast<std::size_t>(r)] = d.coming[static_cast<std::size_t>(r)] =
           choices * (r + 1) / ranks - choices * r / ranks;
@@ -156,15 +211,16 @@ class AllToAllDispatch final : public Dispatch {
     return came.rows(d.regions[i], d.regions[i + 1]);
   }
 
-  // Values of own choices [t K,1], of 4 bytes each, which travel as they are.
-  void go(Run& run, const Dispatched& d, const Tensor& choices, const Tensor& came) const {
+  // values [n,1] of 4 bytes, which travel as they are: of source s, number s / sources_each.
+  void go(Run& run, const Dispatched& d, const Tensor& values, const Tensor& sources, std::int64_t sources_each,
+          const Tensor& came) const {
     ScratchScope scope(run.scratch);
     const auto bits = [](Tensor x) {
       x.dtype = DType::f32;
       return x;
     };
-    const Tensor leaving = run.scratch.take(choices.shape, DType::f32, "moe.leaving_choices");
-    run.ops.permute({.x = bits(choices), .sources = d.home_sources, .y = leaving});
+    const Tensor leaving = run.scratch.take(shape(sources.dim(0), 1), DType::f32, "moe.leaving_choices");
+    run.ops.permute({.x = bits(values), .sources = sources, .y = leaving, .topk = sources_each});
     send(run, d, leaving, bits(came));
   }
 

@@ -38,6 +38,7 @@ struct Dispatched {
 
   // Of the all-to-all alone.
   Tensor home_sources, home_places;   // i32 [t K], [t,K]: own choices in order of their experts
+  Tensor leaving_rows;                // [t K,H] of F, in scratch
   Ticket counts_read;                 // when the host knows how many rows travel
   std::vector<std::int64_t> leaving;  // own rows to each rank of ep
   std::vector<std::int64_t> coming;   // and from each to this one
@@ -51,11 +52,16 @@ class Dispatch {
 
   virtual Dispatched make() const { return {}; }  // what is allocated once
 
-  // Where rows of a microbatch go. Work that does not need to know may be asked for between the two.
-  virtual void begin(Run& run, Dispatched& d, const Routes& routes) const = 0;
+  // Where own rows [t,H] of a microbatch go. Work that does not need to know may be asked for between the two; scratch
+  // of the first is needed until rows_of_f().
+  virtual void begin(Run& run, Dispatched& d, const Routes& routes, const Tensor& own) const = 0;
   virtual void finish(Run& run, Dispatched& d, const Routes& routes) const = 0;
 
-  // to [R,H]: own rows [t,H] of every rank, each as often as experts of this rank are to see it.
+  // to [R,H]: the rows that begin() had, of every rank, each as often as experts of this rank are to see it.
+  virtual void rows_of_f(Run& run, const Dispatched& d, const Tensor& own, const Tensor& to) const {
+    rows(run, d, own, to);
+  }
+  // The same of others, later.
   virtual void rows(Run& run, const Dispatched& d, const Tensor& own, const Tensor& to) const = 0;
   // out [t,H] = residual + for each own row, the sum of what the experts made of it in `rows` [R,H] of every rank.
   virtual void sum(Run& run, const Dispatched& d, const Tensor& rows, const Tensor& out,

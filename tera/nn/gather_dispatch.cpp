@@ -13,7 +13,7 @@ class GatherDispatch final : public Dispatch {
   GatherDispatch(const DispatchSpec& spec, const ExpertParallel& parallel)
       : Dispatch(spec, parallel), all_{.group = parallel.group, .sequence = !parallel.same_rows} {}
 
-  void begin(Run& run, Dispatched& d, const Routes& routes) const override {
+  void begin(Run& run, Dispatched& d, const Routes& routes, const Tensor&) const override {
     d.weights = all_.gather(run, routes.weights, run.stash.arena(Life::f_to_b), "moe.all_weights");
     ScratchScope scope(run.scratch);
     const Tensor experts = all_.gather(run, routes.experts, run.scratch, "moe.all_experts");

@@ -77,7 +77,7 @@ void Moe::f(Run& run, MoeSaved& s, const Tensor& x, const Tensor& y) {
   const Tensor own = own_rows(s.normed);
   s.routes = router_.take(run, own.dim(0));
   router_.route(run, own, s.routes);
-  dispatch_->begin(run, s.dispatched, s.routes);
+  dispatch_->begin(run, s.dispatched, s.routes, own);
   Tensor residual = drops(run) ? Tensor{} : x;
   if (shared_) residual = shared_->forward(run, s.shared, s.normed, residual);
   dispatch_->finish(run, s.dispatched, s.routes);
@@ -122,12 +122,10 @@ void Moe::experts_forward(Run& run, MoeSaved& s, const Tensor& y, const Tensor& 
                                      : run.stash.take(Life::f_to_w, act, y.dtype, "moe.act");
   {
     ScratchScope scope(run.scratch);
-    run.ops.grouped_gemm({.a = this->rows(run, s, s.normed, "moe.rows"),
-                          .b = groups(up_->value),
-                          .out = s.up,
-                          .offsets = offsets,
-                          .trans_b = true,
-                          .usual_rows = usual});
+    const Tensor in = run.scratch.take(shape(rows, y.dim(1)), y.dtype, "moe.rows");
+    dispatch_->rows_of_f(run, s.dispatched, own_rows(s.normed), in);
+    run.ops.grouped_gemm(
+        {.a = in, .b = groups(up_->value), .out = s.up, .offsets = offsets, .trans_b = true, .usual_rows = usual});
   }
   activate(run, s);
   ScratchScope scope(run.scratch);

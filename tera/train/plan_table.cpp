@@ -229,7 +229,7 @@ std::string traffic_lines(const WorldPlan& plan) {
 
 // What rows of experts take of memory, and what a rank sends of them.
 std::string expert_lines(const Setup& setup, const WorldPlan& plan) {
-  const ExpertRows& load = *plan.experts;
+  const ExpertRoom& load = *plan.experts;
   std::string text = fmt::format(
       "experts: {} of {} on a rank, with room for {} rows in a layer and microbatch; {} come when the load is even, {} "
       "at most\n",

@@ -23,16 +23,18 @@ std::vector<GroupTraffic> group_traffic(const Setup& setup, int rank, const std:
   return list;
 }
 
-ExpertRows expert_rows(const Setup& setup) {
+ExpertRoom expert_room_of(const Setup& setup) {
   const MoeShape& moe = *setup.model.moe;
   const MeshSizes mesh = MeshPlan(setup.parallel.mesh).sizes();
   const std::int64_t rows = setup.batch.micro_batch * setup.batch.seq_length;
   const std::int64_t tokens =
       cuts_expert_rows(setup.parallel, moe) ? rows / mesh.tp * mesh.etp * mesh.ep : rows;  // that meet
-  ExpertRows load{.experts = moe.experts / mesh.ep, .even = tokens * moe.router.topk / mesh.ep};
+  ExpertRoom load{.experts = moe.experts / mesh.ep, .even = tokens * moe.router.topk / mesh.ep};
   load.worst_case = tokens * std::min(moe.router.topk, load.experts);
+  const int senders = moe.dispatcher == TokenDispatcher::alltoall && mesh.ep > 1 ? mesh.etp * mesh.ep : 1;
+  const std::int64_t each = tokens / senders;  // with alltoall every rank drops of its own
   load.room = moe.capacity_factor > 0
-                  ? load.experts * padded_rows(moe.capacity_factor, tokens * moe.router.topk, moe.experts, tokens)
+                  ? load.experts * senders * padded_rows(moe.capacity_factor, each * moe.router.topk, moe.experts, each)
                   : expert_room(moe.rank_capacity_factor, static_cast<double>(load.even), load.worst_case);
   return load;
 }
@@ -64,7 +66,7 @@ WorldPlan plan_world(const Setup& setup, const WorkspaceRules& rules) {
     plan.parameters = step.count_parameters();
     plan.stages.push_back(std::move(rehearsal));
   }
-  if (setup.model.moe) plan.experts = expert_rows(setup);
+  if (setup.model.moe) plan.experts = expert_room_of(setup);
   return plan;
 }
 

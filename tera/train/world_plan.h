@@ -28,7 +28,7 @@ struct StageRehearsal {
 };
 
 // Rows of a microbatch that the experts of a layer have on one rank.
-struct ExpertRows {
+struct ExpertRoom {
   std::int64_t experts = 0;               // of the rank
   std::int64_t room = 0;                  // planned
   std::int64_t even = 0, worst_case = 0;  // that come when all experts are chosen as often, and at most
@@ -39,7 +39,7 @@ struct WorldPlan {
   StageLayout layout;
   double bubble = 0;  // part of the ranks' time in which they wait if all chunks take as long
   std::vector<StageRehearsal> stages;
-  std::optional<ExpertRows> experts;  // of a model that has some
+  std::optional<ExpertRoom> experts;  // of a model that has some
 
   std::size_t largest_stage() const;  // by bytes; the first of equals
   double total_flops(const ParallelShape& parallel) const;

@@ -220,7 +220,8 @@ TEST_F(ParallelRuns, ExpertsOnOtherRanks) {
                     etp1 = " dist.expert_tensor_parallel_size=1";
   const std::string save = (folder_ / "saved").string();
   const std::string some = fmt::format(
-      "checkpoint.save={} train.train_iters=3 train.eval_iters=1 model.vocab_size=512 model.init_method_std=0.3 ",
+      "checkpoint.save={} train.train_iters=3 train.eval_iters=1 model.vocab_size=512 model.init_method_std=0.3 "
+      "train.micro_batch_size=1 ",
       save);
   expect_trained("tiny_mixtral", some);
   const auto losses = numbers("loss"), norms = numbers("grad_norm");
@@ -241,7 +242,8 @@ TEST_F(ParallelRuns, ExpertsOnOtherRanks) {
   const std::string alone = text("");
   for (const std::string& layout : {"--ranks 2" + tp2, "--ranks 2" + tp2 + ep2 + etp1, "--ranks 2" + tp2 + etp1})
     EXPECT_EQ(text(layout), alone) << layout;
-  const Outcome full = train("tiny_mixtral", "--ranks 4 model.moe.expert_rank_capacity_factor=1" + ep4);
+  const Outcome full =
+      train("tiny_mixtral", "--ranks 4 train.micro_batch_size=1 model.moe.expert_rank_capacity_factor=1" + ep4);
   EXPECT_EQ(full.status, 2) << full.output;
   EXPECT_EQ(count(full.output, "model.moe.expert_rank_capacity_factor=1: on rank "), 1u) << full.output;
 }

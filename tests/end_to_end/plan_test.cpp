@@ -159,6 +159,25 @@ TEST(PlanProgram, HeadsThatNoGpuTakesAreRefused) {
   EXPECT_EQ(plan("tests/tiny", sizes + "dist.device=cpu").status, 0);
 }
 
+// Of 8 experts 2 on a rank; 4 ranks have 2 x 64 tokens each that choose 3 experts.
+TEST(PlanProgram, TellsWhatExpertsNeed) {
+  const std::string config = "plan " TERA_TEST_CONFIGS
+                             "/tiny_qwen3_moe.yaml --world 4 train.micro_batch_size=2 "
+                             "train.global_batch_size=8 "
+                             "train.seq_length=64 dist.expert_model_parallel_size=4 ";
+  const Outcome worst = run_program(config);
+  ASSERT_EQ(worst.status, 0) << worst.output;
+  EXPECT_TRUE(contains(worst.output, "experts: etp 1 x ep 4 x edp 1")) << worst.output;
+  EXPECT_TRUE(
+      contains(worst.output,
+               "experts: 2 of 8 on a rank, with room for 1024 rows in a layer and microbatch; 384 come when the "
+               "load is even, 1024 at most"))
+      << worst.output;
+  EXPECT_TRUE(contains(worst.output, "to experts and back a rank sends ")) << worst.output;
+  const Outcome limited = run_program(config + "model.moe.expert_rank_capacity_factor=1.5");
+  EXPECT_TRUE(contains(limited.output, "with room for 576 rows")) << limited.output;
+}
+
 TEST(PlanProgram, OneRankHasNoWorldToTellOf) {
   const Outcome outcome = plan("tests/tiny", "");
   EXPECT_EQ(outcome.status, 0);

@@ -147,6 +147,30 @@ TEST(Sweep, ExpertsCountOnce) {
   EXPECT_NE(of_kind(frozen.counted, "shares").begin()->second, std::vector<float>(6, 0.0f));
 }
 
+// Where the tokens among which some are dropped are those of one microbatch, these are the same in every layout.
+TEST(Sweep, RowsOfExpertsThatAreDropped) {
+  const Overrides by_weight{"model.moe.expert_capacity_factor=1.0"},
+      by_position = by_weight + Overrides{"model.moe.token_drop_policy=position"};
+  const std::vector<std::pair<int, Overrides>> layouts{{2, zero1},
+                                                       {2, tp2},
+                                                       {2, tp2 + sp + full},
+                                                       {2, tp2 + ep2 + etp1},
+                                                       {4, tp4 + sp + ep2 + etp2},
+                                                       {4, tp2 + sp + pp2 + ep2 + etp1 + zero_bubble + selective},
+                                                       {2, ep2 + all_to_all},
+                                                       {4, ep4 + all_to_all + zero3 + full},
+                                                       {4, ep2 + etp2 + all_to_all},
+                                                       {4, pp2 + ep2 + all_to_all + zero_bubble + selective}};
+  SweepResult whole;
+  play_threads({.config = "sweep_experts"}, sweep_steps, whole);
+  for (const Overrides& drop : {by_weight, by_position}) {
+    SweepResult alone;
+    play_threads({.config = "sweep_experts", .overrides = drop}, sweep_steps, alone);
+    EXPECT_GT(std::abs(alone.loss[1] - whole.loss[1]), 1e-5) << "nothing is dropped";
+    for (const auto& [ranks, layout] : layouts) expect_like_one_rank({"sweep_experts", ranks, drop + layout}, alone);
+  }
+}
+
 // What changes when things happen, and what is kept, changes no bit.
 TEST(Sweep, ScheduleOverlapAndRecomputeChangeNoBit) {
   const Overrides p2p_off{"comm_overlap.overlap_p2p_comm=false"}, tp_overlap{"comm_overlap.tp_comm_overlap=true"};
@@ -309,6 +333,10 @@ TEST(Sweep, PackedDocuments) {
 // A few of everything, under ThreadSanitizer in every check of a change.
 TEST(SweepFew, Llama) { sweep("sweep_llama", 3, 11); }
 TEST(SweepFew, Gpt) { sweep("sweep_gpt", 8, 11); }
+TEST(SweepFew, Experts) {
+  const std::vector<SweepCase> all = expert_layouts();
+  for (std::size_t i = 3; i < all.size(); i += 11) expect_like_one_rank(all[i], one_rank(all[i].config));
+}
 
 TEST(SweepSlow, AllLayoutsOfLlama) { sweep("sweep_llama", 0, 1); }
 TEST(SweepSlow, AllLayoutsOfGpt) { sweep("sweep_gpt", 0, 1); }

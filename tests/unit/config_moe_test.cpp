@@ -326,13 +326,14 @@ TEST(ResolveMoe, ExpertsAreSplitOverRanks) {
   expect_broken("dist.sequence_parallel=true", "must divide train.micro_batch_size x seq_length", odd_rows(4, true), 4);
   EXPECT_NO_THROW(resolve(changed(odd_rows(2, false)), Purpose::train, nullptr, 2)) << "all rows are everywhere";
   expect_broken(
-      "model.moe.expert_capacity_factor=2", "needs token_dispatcher_type=allgather",
-      [](RunConfig& c, MoeConfig& m) {
-        c.dist.expert_model_parallel_size = 2;
-        m.expert_capacity_factor = 2;
-        m.token_dispatcher_type = TokenDispatcher::alltoall;
+      "dist.expert_model_parallel_size=8", "route 2147483648 choices of tokens at a time; these must be below 2^31",
+      [](RunConfig& c, MoeConfig&) {
+        c.dist.expert_model_parallel_size = 8;
+        c.train.micro_batch_size = 1 << 12;
+        c.train.seq_length = 1 << 15;
+        c.train.global_batch_size = 1 << 15;
       },
-      2);
+      8);
   for (const Change& dense : {Change([](RunConfig&c, MoeConfig&) { c.dist.expert_model_parallel_size = 2; }),
                               Change([](RunConfig&c, MoeConfig&) { c.dist.expert_tensor_parallel_size = 2; })})
     expect_broken(
