@@ -4,6 +4,7 @@
 
 #include "tera/base/error.h"
 #include "tera/config/nearest.h"
+#include "tera/config/resolve_mla.h"
 #include "tera/config/resolve_moe.h"
 #include "tera/tokenizer/make_tokenizer.h"
 
@@ -56,13 +57,15 @@ class ModelResolver {
   }
 
   void resolve_heads() {
+    shape_.mla = resolve_mla(config_, report_);
     const std::int64_t heads = shape_.heads = model_.num_attention_heads;
-    const std::int64_t groups = shape_.kv_heads = model_.num_query_groups == 0 ? heads : model_.num_query_groups;
+    const bool all = shape_.mla || model_.num_query_groups == 0;
+    const std::int64_t groups = shape_.kv_heads = all ? heads : model_.num_query_groups;
     if (heads > 0 && groups > 0 && heads % groups != 0)
       report_.broken("model.num_query_groups", "must divide num_attention_heads, which is {}; nearest: {}", heads,
                      nearest_divisors(heads, groups));
-    shape_.head_dim = model_.kv_channels;
-    if (model_.kv_channels != 0 || heads <= 0 || model_.hidden_size <= 0) return;
+    shape_.head_dim = shape_.mla ? shape_.mla->own + shape_.mla->rotary : model_.kv_channels;
+    if (shape_.mla || model_.kv_channels != 0 || heads <= 0 || model_.hidden_size <= 0) return;
     if (model_.hidden_size % heads == 0) {
       shape_.head_dim = model_.hidden_size / heads;
     } else {
@@ -125,6 +128,13 @@ class ModelResolver {
         .rotary_dim = static_cast<std::int64_t>(static_cast<double>(shape_.head_dim) * model_.rotary_percent),
         .interleaved = model_.rotary_interleaved,
         .scaling = model_.rope_scaling};
+    if (shape_.mla) {
+      shape_.rope.rotary_dim = shape_.mla->rotary;
+      shape_.rope.scaling = mla_scaling(model_.mla);
+      if (shape_.rope.scaling.original_max_position_embeddings == 0)
+        shape_.rope.scaling.original_max_position_embeddings = shape_.max_positions;
+      return;
+    }
     const bool whole_head = model_.rotary_percent == 1;
     if (shape_.head_dim > 0 && (shape_.rope.rotary_dim % 2 != 0 || shape_.rope.rotary_dim == 0))
       report_.broken(whole_head ? "model.kv_channels" : "model.rotary_percent",
@@ -249,7 +259,8 @@ class ModelResolver {
   void check_size() {
     constexpr double most_parameters = 0x1p60;
     const auto as_double = [](std::int64_t x) { return static_cast<double>(x); };
-    const double attention = 2.0 * (as_double(shape_.heads) + as_double(shape_.kv_heads)) * as_double(shape_.head_dim);
+    double attention = 2.0 * (as_double(shape_.heads) + as_double(shape_.kv_heads)) * as_double(shape_.head_dim);
+    if (shape_.mla) attention += as_double(shape_.mla->q_lora) + as_double(shape_.mla->kv_lora);
     double ffn = as_double(shape_.ffn), chosen = 0;  // all of a layer; what a token has of the experts
     if (shape_.moe) {
       ffn += as_double(shape_.moe->experts) * as_double(shape_.moe->ffn) + as_double(shape_.moe->shared_ffn);
