@@ -96,7 +96,7 @@ std::span<const Field> ModelConfig::fields() {
       field<&C::recompute_granularity>("recompute_granularity",
                                        "forward work redone in backward to save memory: none, the parts in "
                                        "recompute_modules, or whole layers"),
-      field<&C::recompute_modules>("recompute_modules", "with selective: layernorm, activation"),
+      field<&C::recompute_modules>("recompute_modules", "with selective: layernorm, activation, mla_up_proj"),
       field<&C::recompute_method>("recompute_method",
                                   "with full: uniform redoes groups of recompute_num_layers layers, each as one; block "
                                   "redoes the first recompute_num_layers layers of each virtual stage, each by itself"),

@@ -25,7 +25,7 @@ enum class RecomputeGranularity : std::uint8_t { none, selective, full };
 // uniform: groups of so many layers are redone together; block: the first so many layers of each virtual stage are
 // redone.
 enum class RecomputeMethod : std::uint8_t { uniform, block };
-enum class RecomputeModule : std::uint8_t { layernorm, activation };
+enum class RecomputeModule : std::uint8_t { layernorm, activation, mla_up_proj };
 // What waits on the host between forward and backward: the input of a part of a layer; attention and mlp are all inputs
 // inside these blocks.
 enum class OffloadModule : std::uint8_t {
@@ -144,7 +144,8 @@ struct EnumNames<RecomputeMethod> {
 template <>
 struct EnumNames<RecomputeModule> {
   static constexpr std::array values{std::pair{RecomputeModule::layernorm, std::string_view("layernorm")},
-                                     std::pair{RecomputeModule::activation, std::string_view("activation")}};
+                                     std::pair{RecomputeModule::activation, std::string_view("activation")},
+                                     std::pair{RecomputeModule::mla_up_proj, std::string_view("mla_up_proj")}};
 };
 template <>
 struct EnumNames<OffloadModule> {

@@ -183,6 +183,9 @@ class ModelResolver {
       if (!module) report_.broken("model.recompute_modules", "'{}' is not {}", name, list_names<RecomputeModule>());
       if (module == RecomputeModule::layernorm) shape_.recompute.layernorm = true;
       if (module == RecomputeModule::activation) shape_.recompute.activation = true;
+      if (module == RecomputeModule::mla_up_proj) shape_.recompute.mla_up_proj = true;
+      if (module == RecomputeModule::mla_up_proj && !shape_.mla)
+        report_.broken("model.recompute_modules", "mla_up_proj needs multi_latent_attention");
     }
   }
 
@@ -232,14 +235,17 @@ class ModelResolver {
     switch (module) {
       case OffloadModule::attn_norm: offload.attn_norm = true; break;
       case OffloadModule::qkv_linear: offload.qkv_linear = norm_is_kept(); break;
-      case OffloadModule::core_attn: offload.core_attn = true; break;
+      case OffloadModule::core_attn:
+        offload.core_attn = kept(RecomputeModule::mla_up_proj, recompute.mla_up_proj);
+        break;
       case OffloadModule::attn_proj: offload.attn_proj = true; break;
       case OffloadModule::mlp_norm: offload.mlp_norm = true; break;
       case OffloadModule::mlp_fc1: offload.mlp_fc1 = norm_is_kept(); break;
       case OffloadModule::mlp_act: offload.mlp_act = true; break;
       case OffloadModule::mlp_fc2: offload.mlp_fc2 = kept(RecomputeModule::activation, recompute.activation); break;
       case OffloadModule::attention:
-        offload.core_attn = offload.attn_proj = true;
+        offload.attn_proj = true;
+        offload.core_attn = !recompute.mla_up_proj;
         offload.qkv_linear = !recompute.layernorm;
         break;
       case OffloadModule::mlp:

@@ -26,6 +26,7 @@ struct RecomputeShape {
   std::int64_t layers = 1;                            // uniform: in a group; block: at the front of a virtual stage
   bool layernorm = false;
   bool activation = false;
+  bool mla_up_proj = false;  // queries, keys and values, from the latents
   bool operator==(const RecomputeShape&) const = default;
 };
 

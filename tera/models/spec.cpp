@@ -201,7 +201,8 @@ class SpecMaker {
         .hidden_dropout = model_.hidden_dropout,
         .seed = seed_,
         .layer = static_cast<int>(i),
-        .recompute_norm = model_.recompute.layernorm};
+        .recompute_norm = model_.recompute.layernorm,
+        .recompute_up = model_.recompute.mla_up_proj};
     if (latent) spec.q_norm = latent_norm(in_layer(i, names.q_norm), shape.q_lora);
     return spec;
   }

@@ -39,7 +39,7 @@ AttentionShape Mla::shape_of(const Run& run) const {
 }
 
 void Mla::take_saved(Run& run, MlaSaved& s, const Tensor& x) const {
-  const std::int64_t tokens = run.mb.tokens.dim(0), own = x.dim(0), n = spec_.heads;
+  const std::int64_t tokens = run.mb.tokens.dim(0), own = x.dim(0);
   const auto take = [&](Life life, std::int64_t rows, std::int64_t columns, std::string_view tag) {
     return run.stash.take(life, shape(rows, columns), x.dtype, tag);
   };
@@ -53,19 +53,26 @@ void Mla::take_saved(Run& run, MlaSaved& s, const Tensor& x) const {
   }
   s.kv_stats = kv_norm_.take_stats(run, kv_part(s.down), "mla.latent_norm_stats");
   s.kv_latent = take(Life::f_to_w, own, spec_.kv_lora, "mla.kv_latent");
-  s.q = take(Life::f_to_b, tokens, n * spec_.head(), "mla.q");
-  s.kv = take(Life::f_to_b, tokens, n * (spec_.own + spec_.values), "mla.kv");
-  s.out = take(Life::f_to_w, tokens, n * spec_.values, "mla.out");
-  s.lse = run.stash.take(Life::f_to_b, shape(n, tokens), DType::f32, "mla.lse");
+  take_up(run, s, tokens);
+  s.out = take(Life::f_to_w, tokens, spec_.heads * spec_.values, "mla.out");
+  s.lse = run.stash.take(Life::f_to_b, shape(spec_.heads, tokens), DType::f32, "mla.lse");
 }
 
-// From what the norm gives to q, kv and the rotary key of all rows, turned.
-void Mla::project(Run& run, MlaSaved& s) const {
+void Mla::take_up(Run& run, MlaSaved& s, std::int64_t tokens) const {
+  const auto take = [&](std::int64_t columns, std::string_view tag) {
+    const Shape rows = shape(tokens, spec_.heads * columns);
+    return spec_.recompute_up ? run.scratch.take(rows, s.down.dtype, tag)
+                              : run.stash.take(Life::f_to_b, rows, s.down.dtype, tag);
+  };
+  s.q = take(spec_.head(), "mla.q");
+  s.kv = take(spec_.own + spec_.values, "mla.kv");
+}
+
+// From what the norm gives to the latents, and the rotary key of all rows, turned.
+void Mla::project_down(Run& run, MlaSaved& s) const {
   down_.forward(run, s.normed, s.down);
   if (q_norm_) q_norm_->forward(run, q_part(s.down), s.q_latent, s.q_stats);
   kv_norm_.forward(run, kv_part(s.down), s.kv_latent, s.kv_stats);
-  q_.forward(run, q_norm_ ? s.q_latent : s.normed, s.q);
-  kv_.forward(run, s.kv_latent, s.kv);
   Tensor rotary = rotary_part(s.down);
   if (tp_.cuts_rows()) {
     const Tensor own = run.scratch.take(rotary.shape, rotary.dtype, "mla.rotary");
@@ -73,8 +80,14 @@ void Mla::project(Run& run, MlaSaved& s) const {
     rotary = own;
   }
   s.rotary = tp_.gather(run, rotary, run.stash.arena(Life::f_to_b), "mla.rotary");
-  rope_.forward(run, heads_of(s.q), spec_.own);
   rope_.forward(run, s.rotary.split_last(1, spec_.rotary));
+}
+
+// From the latents to q, turned, and kv.
+void Mla::project_up(Run& run, const MlaSaved& s) const {
+  q_.forward(run, q_norm_ ? s.q_latent : s.normed, s.q);
+  kv_.forward(run, s.kv_latent, s.kv);
+  rope_.forward(run, heads_of(s.q), spec_.own);
 }
 
 Mla::Keys Mla::expand(Run& run, const MlaSaved& s) const {
@@ -117,7 +130,8 @@ void Mla::attend(Run& run, const MlaSaved& s) const {
 void Mla::f(Run& run, MlaSaved& s, const Tensor& x, const Tensor& y) {
   take_saved(run, s, x);
   norm_.forward(run, x, s.normed, s.stats);
-  project(run, s);
+  project_down(run, s);
+  project_up(run, s);
   attend(run, s);
   forward_with_dropout(run, out_, s.out, y, /*residual=*/x, dropout());
 }
@@ -171,6 +185,14 @@ void Mla::latents_back(Run& run, const MlaSaved& s, const Tensor& dnormed) const
 }
 
 void Mla::b(Run& run, MlaSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  if (spec_.recompute_norm) {
+    s.normed = run.stash.take(Life::b_to_w, x.shape, x.dtype, "mla.normed");
+    norm_.forward(run, x, s.normed, s.stats);
+  }
+  if (spec_.recompute_up) {
+    take_up(run, s, run.mb.tokens.dim(0));
+    project_up(run, s);
+  }
   s.dq = run.stash.take(Life::b_to_w, s.q.shape, s.q.dtype, "mla.dq");
   s.dkv = run.stash.take(Life::b_to_w, s.kv.shape, s.kv.dtype, "mla.dkv");
   s.ddown = run.stash.take(Life::b_to_w, s.down.shape, s.down.dtype, "mla.ddown");
@@ -189,10 +211,6 @@ void Mla::b(Run& run, MlaSaved& s, const Tensor& x, const Tensor& dy, const Tens
     rotary_back(run, s, grads);
   }
   latents_back(run, s, dnormed);
-  if (spec_.recompute_norm) {
-    s.normed = run.stash.take(Life::b_to_w, x.shape, x.dtype, "mla.normed");
-    norm_.forward(run, x, s.normed, s.stats);
-  }
   norm_.backward(run, dnormed, x, s.stats, /*residual=*/dy, dx);
 }
 

@@ -11,8 +11,7 @@
 //   y [t,H] <--out-- [T,N U]
 //
 // Over tensor-parallel ranks heads are cut; the latents are on every rank, and where rows are cut it is the latents
-// that are gathered. k and v are made again in B: the latents' projection is kept, a head's shared part is not kept N
-// times.
+// that are gathered. k and v are put together again in B: what all heads share is not kept N times.
 
 #include <optional>
 
@@ -43,6 +42,7 @@ struct MlaSpec {
   std::uint64_t seed = 0;
   int layer = 0;  // index in the KV cache
   bool recompute_norm = false;
+  bool recompute_up = false;  // q and kv are made again in B
 
   std::int64_t head() const { return own + rotary; }
 };
@@ -77,7 +77,9 @@ class Mla final : public BlockOf<MlaSaved> {
 
   AttentionShape shape_of(const Run& run) const;
   void take_saved(Run& run, MlaSaved& saved, const Tensor& x) const;
-  void project(Run& run, MlaSaved& saved) const;
+  void take_up(Run& run, MlaSaved& saved, std::int64_t tokens) const;
+  void project_down(Run& run, MlaSaved& saved) const;
+  void project_up(Run& run, const MlaSaved& saved) const;
   Keys expand(Run& run, const MlaSaved& saved) const;
   Keys join_cache(Run& run, const Keys& keys) const;
   void attend(Run& run, const MlaSaved& saved) const;

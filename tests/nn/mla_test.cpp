@@ -72,6 +72,12 @@ const std::vector<Case> cases = {
        m.mla->q_lora = 0;
        m.recompute.layernorm = true;
      }},
+    {"recomputed_up", [](ModelShape& m) { m.recompute.mla_up_proj = true; }},
+    {"recomputed_up_and_norm_no_q_latent",
+     [](ModelShape& m) {
+       m.mla->q_lora = 0;
+       m.recompute.mla_up_proj = m.recompute.layernorm = true;
+     }},
     {"documents", [](ModelShape&) {}, {0, 4, 5, 14, 18}},
 };
 
@@ -82,13 +88,16 @@ TEST_P(MlaBlock, HoldsWhatEveryBlockMust) { check_block(setup_of(GetParam())); }
 INSTANTIATE_TEST_SUITE_P(Cases, MlaBlock, testing::ValuesIn(cases),
                          [](const auto& test) { return std::string(test.param.name); });
 
-TEST(MlaBlocks, RecomputedNormChangesNoBit) {
+TEST(MlaBlocks, SelectiveRecomputeChangesNoBit) {
   for (const std::int64_t q_lora : {std::int64_t{0}, std::int64_t{14}}) {
     ModelShape model = tiny_mla();
     model.mla->q_lora = q_lora;
     const BlockSetup kept = setup_of(spec_of(model));
-    model.recompute.layernorm = true;
-    expect_same_results(kept, setup_of(spec_of(model)));
+    for (const auto& [norm, up] : {std::pair{true, false}, {false, true}, {true, true}}) {
+      model.recompute.layernorm = norm;
+      model.recompute.mla_up_proj = up;
+      expect_same_results(kept, setup_of(spec_of(model)));
+    }
   }
 }
 

@@ -53,6 +53,7 @@ TEST(Sweep, Moe) { sweep("sweep_moe", 1, 4); }
 
 // Heads are cut, latents are not: tensor parallelism with and without cut rows, beside all else.
 TEST(Sweep, Mla) {
+  const Overrides up{"model.recompute_granularity=selective", "model.recompute_modules=[layernorm,mla_up_proj]"};
   const Overrides no_q_latent{"model.mla.q_lora_rank=0"}, tp_overlap{"comm_overlap.tp_comm_overlap=true"};
   const Overrides packed{"dataset.reset_attention_mask=true", "dataset.reset_position_ids=true"};
   const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};
@@ -71,7 +72,7 @@ TEST(Sweep, Mla) {
                                     {2, zero1 + buckets + overlap},
                                     {4, zero2},
                                     {4, zero3 + full},
-                                    {4, tp2 + sp + selective},
+                                    {4, tp2 + sp + up},
                                     {8, tp2 + sp + pp2 + zero1 + buckets},
                                     {8, tp2 + pp2 + zero3 + full},
                                     {4, tp2 + sp + pp2 + zero_bubble_v + offload}}},

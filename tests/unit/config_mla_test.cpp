@@ -131,6 +131,22 @@ TEST(ResolveMla, BrokenRules) {
   });
 }
 
+TEST(ResolveMla, ProjectionsOfLatentsMayBeDoneAgain) {
+  const auto recomputed = [](bool latents, const char* offloaded) {
+    return [=](RunConfig& c, MlaConfig&) {
+      c.model.multi_latent_attention = latents;
+      c.model.recompute_granularity = RecomputeGranularity::selective;
+      c.model.recompute_modules = {"mla_up_proj"};
+      if (offloaded != nullptr) c.model.offload_modules = {offloaded};
+    };
+  };
+  EXPECT_TRUE(shape_of(recomputed(true, nullptr)).recompute.mla_up_proj);
+  const OffloadShape attention = shape_of(recomputed(true, "attention")).offload;
+  EXPECT_TRUE(attention.attn_proj && attention.qkv_linear && !attention.core_attn);
+  expect_broken("model.recompute_modules", "mla_up_proj needs multi_latent_attention", recomputed(false, nullptr));
+  expect_broken("model.offload_modules", "recompute_modules names mla_up_proj", recomputed(true, "core_attn"));
+}
+
 // 6 for each weight that a token passes, and half the sequence's scores and sums of values, three times.
 TEST(ResolveMla, FlopsOfAToken) {
   const auto model = [](std::int64_t q_lora) {
