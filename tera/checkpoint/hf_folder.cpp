@@ -1,6 +1,7 @@
 #include "tera/checkpoint/hf_folder.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <set>
 
@@ -81,6 +82,16 @@ StoredTensor floats_in(const SafetensorsFile& file, const std::string& name) {
   return stored;
 }
 
+// Negative: it is of none.
+std::int64_t layer_of(const FamilyNames& names, std::string_view name) {
+  std::int64_t layer = -1;
+  if (name.starts_with(names.layer)) {
+    name.remove_prefix(names.layer.size());
+    std::from_chars(name.data(), name.data() + name.size(), layer);
+  }
+  return layer;
+}
+
 }  // namespace
 
 bool is_hf_folder(const fs::path& folder) {
@@ -140,7 +151,9 @@ void HfFolder::list_stored() {
       const auto listed = index_.find(entry.name);
       if (!index_.empty() && (listed == index_.end() || file->path().filename() != listed->second)) continue;
       if (is_buffer(entry.name)) continue;
-      stored_[prefixed || entry.name == head ? entry.name : prefix + entry.name] = {file, entry.name};
+      const std::string name = prefixed || entry.name == head ? entry.name : prefix + entry.name;
+      if (is_deepseek(*model_.arch) && layer_of(names, name) >= model_.num_layers) continue;  // predicts further ahead
+      stored_[name] = {file, entry.name};
     }
   }
   check_index();

@@ -49,10 +49,44 @@ void apply_qwen3_moe(ModelConfig& model) {
   model.moe.router_topk = 8;
 }
 
+// The published way to choose experts, which a small model has to say anew.
+void apply_deepseek(ModelConfig& model) {
+  apply_llama(model);
+  model.layernorm_epsilon = 1e-6;
+  model.rotary_interleaved = true;
+  model.multi_latent_attention = true;
+  model.moe.router_load_balancing_type = {std::string(name_of(LoadBalancing::seq_aux_loss))};
+}
+
+void apply_deepseek_v2(ModelConfig& model) {
+  apply_deepseek(model);
+  model.moe.num_experts = 64;
+  model.moe.first_k_dense = 1;
+  model.moe.router_topk = 6;
+  model.moe.router_pre_softmax = true;
+  model.moe.aux_loss_coeff = {1e-3};
+}
+
+void apply_deepseek_v3(ModelConfig& model) {
+  apply_deepseek(model);
+  model.mla.q_lora_rank = 1536;
+  model.moe.num_experts = 256;
+  model.moe.first_k_dense = 3;
+  model.moe.router_topk = 8;
+  model.moe.router_score_function = ScoreFunction::sigmoid;
+  model.moe.router_topk_scaling_factor = 2.5;
+  model.moe.router_num_groups = 8;
+  model.moe.router_group_topk = 4;
+  model.moe.router_enable_expert_bias = true;
+  model.moe.aux_loss_coeff = {1e-4};
+}
+
 }  // namespace
 
 void apply_arch_defaults(Arch arch, ModelConfig& model) {
   switch (arch) {
+    case Arch::deepseek_v2: return apply_deepseek_v2(model);
+    case Arch::deepseek_v3: return apply_deepseek_v3(model);
     case Arch::gpt: return apply_gpt(model);
     case Arch::llama: return apply_llama(model);
     case Arch::mistral: return apply_mistral(model);

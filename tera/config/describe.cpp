@@ -49,6 +49,9 @@ Comments derived_values(const Setup& setup) {
   note("model.rope_scaling.original_max_position_embeddings",
        model.rope_scaling.type != RopeScalingKind::none && model.rope_scaling.original_max_position_embeddings == 0,
        setup.model.rope.scaling.original_max_position_embeddings);
+  note("model.mla.original_max_position_embeddings",
+       model.mla.rotary_scaling_factor > 1 && model.mla.original_max_position_embeddings == 0,
+       setup.model.rope.scaling.original_max_position_embeddings);
   note("train.global_batch_size", train.global_batch_size == 0, setup.batch.global_batch);
   note("train.train_iters", train.train_iters == 0, setup.batch.train_iters);
   note("scheduler.lr_decay_samples",

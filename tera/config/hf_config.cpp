@@ -10,6 +10,7 @@
 #include "tera/config/arch_defaults.h"
 #include "tera/config/hf_json.h"
 #include "tera/config/hf_limits.h"
+#include "tera/config/hf_mla.h"
 #include "tera/config/hf_moe.h"
 #include "tera/config/hf_rope.h"
 #include "tera/config/hf_window.h"
@@ -23,9 +24,14 @@ struct ModelType {
   std::string_view name;
   Arch arch;
 };
-constexpr std::array model_types{ModelType{"gpt2", Arch::gpt},           ModelType{"llama", Arch::llama},
-                                 ModelType{"mistral", Arch::mistral},    ModelType{"mixtral", Arch::mixtral},
-                                 ModelType{"qwen2", Arch::qwen2},        ModelType{"qwen3", Arch::qwen3},
+constexpr std::array model_types{ModelType{"gpt2", Arch::gpt},
+                                 ModelType{"llama", Arch::llama},
+                                 ModelType{"mistral", Arch::mistral},
+                                 ModelType{"mixtral", Arch::mixtral},
+                                 ModelType{"deepseek_v2", Arch::deepseek_v2},
+                                 ModelType{"deepseek_v3", Arch::deepseek_v3},
+                                 ModelType{"qwen2", Arch::qwen2},
+                                 ModelType{"qwen3", Arch::qwen3},
                                  ModelType{"qwen3_moe", Arch::qwen3_moe}};
 
 Arch read_arch(const HfFields& config) {
@@ -33,7 +39,8 @@ Arch read_arch(const HfFields& config) {
   require_user(type.has_value(), "{}model_type is missing", config.where());
   const auto known = std::ranges::find(model_types, *type, &ModelType::name);
   if (known == model_types.end())
-    config.refuse("model_type", "gpt2, llama, mistral, mixtral, qwen2, qwen3 and qwen3_moe are");
+    config.refuse("model_type",
+                  "deepseek_v2, deepseek_v3, gpt2, llama, mistral, mixtral, qwen2, qwen3 and qwen3_moe are");
   return known->arch;
 }
 
@@ -65,6 +72,8 @@ struct UsualSizes {
 };
 UsualSizes usual_sizes(Arch arch) {
   switch (arch) {
+    case Arch::deepseek_v2: return {102400, 4096, 11008, 32, 32, 0, 2048};
+    case Arch::deepseek_v3: return {129280, 7168, 18432, 61, 128, 0, 4096};
     case Arch::gpt: return {50257, 768, 3072, 12, 12, 12, 1024};
     case Arch::llama: return {32000, 4096, 11008, 32, 32, 0, 2048};  // as many as there are heads
     case Arch::mistral:
@@ -126,6 +135,7 @@ void read_window_of_moe(const HfFields& config, Arch arch, ModelConfig& model) {
 }
 
 void read_window(const HfFields& config, Arch arch, ModelConfig& model) {
+  if (is_deepseek(arch)) return;
   if (has_experts(arch)) return read_window_of_moe(config, arch, model);
   constexpr std::int64_t usual = 4096, usual_full_layers = 28;
   const bool qwen = arch == Arch::qwen2 || arch == Arch::qwen3;
@@ -144,6 +154,11 @@ void read_heads(const HfFields& config, Arch arch, ModelConfig& model) {
       all ? heads : config.size({"num_key_value_heads"}, usual.kv_heads);
   require_user(heads % groups == 0, "{}num_key_value_heads {}{} does not divide num_attention_heads, which is {}",
                config.where(), groups, config.has("num_key_value_heads") ? "" : " (its default)", heads);
+  if (is_deepseek(arch)) {
+    require_user(heads == groups, "{}num_key_value_heads is {}, and should be num_attention_heads, which is {}",
+                 config.where(), groups, heads);
+    return;
+  }
   constexpr std::int64_t qwen3_head = 128;
   if (!config.is_null("head_dim") && (config.has("head_dim") || arch == Arch::qwen3)) {
     model.kv_channels = config.size({"head_dim"}, qwen3_head);
@@ -155,6 +170,11 @@ void read_heads(const HfFields& config, Arch arch, ModelConfig& model) {
   }
   require_user(model.kv_channels % 2 == 0, "{}head_dim is {}, and should be even: RoPE turns pairs of channels",
                config.where(), model.kv_channels);
+}
+
+// attention_bias; others have no such key.
+bool has_bias_key(Arch arch) {
+  return arch == Arch::llama || arch == Arch::qwen3 || arch == Arch::qwen3_moe || is_deepseek(arch);
 }
 
 void read_llama_like(const HfFields& config, Arch arch, ModelConfig& model) {
@@ -169,15 +189,20 @@ void read_llama_like(const HfFields& config, Arch arch, ModelConfig& model) {
   model.layernorm_epsilon = config.number("rms_norm_eps").value_or(arch == Arch::mixtral ? 1e-5 : 1e-6);
   model.activation = read_activation(config, "hidden_act", "silu", true);
   model.attention_dropout = config.number("attention_dropout").value_or(0);
-  const bool biased =
-      arch == Arch::llama || arch == Arch::qwen3 || arch == Arch::qwen3_moe;  // the others have no key for it
+  const bool biased = has_bias_key(arch);
   const bool attention_bias = biased && config.flag("attention_bias").value_or(false);
   model.add_qkv_bias = attention_bias || arch == Arch::qwen2;
   model.add_attention_output_bias = attention_bias;
   model.add_mlp_bias = arch == Arch::llama && config.flag("mlp_bias").value_or(false);
   read_hf_rope(config, model);
   read_window(config, arch, model);
-  if (has_experts(arch)) read_hf_moe(config, model);
+  if (is_deepseek(arch)) {
+    refuse_flag(config, "mlp_bias", false);
+    read_hf_mla(config, model);
+    read_deepseek_moe(config, model);
+  } else if (has_experts(arch)) {
+    read_hf_moe(config, model);
+  }
 }
 
 }  // namespace

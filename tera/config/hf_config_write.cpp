@@ -8,6 +8,7 @@
 #include "tera/config/catalog.h"
 #include "tera/config/hf_config.h"
 #include "tera/config/hf_json.h"
+#include "tera/config/hf_mla.h"
 #include "tera/config/hf_moe.h"
 #include "tera/config/hf_rope.h"
 #include "tera/config/hf_window.h"
@@ -23,6 +24,8 @@ struct Published {
 
 Published published_names(Arch arch) {
   switch (arch) {
+    case Arch::deepseek_v2: return {"deepseek_v2", "DeepseekV2ForCausalLM"};
+    case Arch::deepseek_v3: return {"deepseek_v3", "DeepseekV3ForCausalLM"};
     case Arch::gpt: return {"gpt2", "GPT2LMHeadModel"};
     case Arch::llama: return {"llama", "LlamaForCausalLM"};
     case Arch::mistral: return {"mistral", "MistralForCausalLM"};
@@ -65,7 +68,7 @@ ModelConfig whole_section(const ModelShape& shape) {
   model.ffn_hidden_size = shape.ffn;
   model.num_attention_heads = shape.heads;
   model.num_query_groups = shape.kv_heads;
-  model.kv_channels = shape.head_dim;
+  model.kv_channels = shape.mla ? 0 : shape.head_dim;
   model.vocab_size = shape.vocab;
   model.max_position_embeddings = shape.max_positions;
   model.normalization = shape.norm;
@@ -83,11 +86,14 @@ ModelConfig whole_section(const ModelShape& shape) {
   model.attention_dropout = std::stod(fmt::format("{}", shape.attention_dropout));
   if (shape.positions == PositionKind::rope) {
     model.rotary_base = shape.rope.base;
-    model.rotary_percent = static_cast<double>(shape.rope.rotary_dim) / static_cast<double>(shape.head_dim);
+    if (!shape.mla)
+      model.rotary_percent = static_cast<double>(shape.rope.rotary_dim) / static_cast<double>(shape.head_dim);
     model.rotary_interleaved = shape.rope.interleaved;
-    model.rope_scaling = needed_scaling(shape.rope.scaling, shape.max_positions);
+    if (!shape.mla) model.rope_scaling = needed_scaling(shape.rope.scaling, shape.max_positions);
   }
   set_window(model, shape.window);
+  model.multi_latent_attention = shape.mla.has_value();
+  model.mla = whole_mla(shape);
   model.moe = whole_moe(shape);
   if (shape.arch == Arch::mixtral) model.ffn_hidden_size = model.moe.ffn_hidden_size;  // no layer has another
   return model;
@@ -142,15 +148,21 @@ void write_llama_like(const ModelConfig& model, HfJson& config) {
   config["num_hidden_layers"] = model.num_layers;
   config["num_attention_heads"] = model.num_attention_heads;
   config["num_key_value_heads"] = model.num_query_groups;
-  if (model.arch != Arch::qwen2) config["head_dim"] = model.kv_channels;
+  const bool deepseek = is_deepseek(*model.arch);
+  if (model.arch != Arch::qwen2 && !deepseek) config["head_dim"] = model.kv_channels;
   config["max_position_embeddings"] = model.max_position_embeddings;
   config["hidden_act"] = std::string(activation_name(model.activation));
   config["rms_norm_eps"] = model.layernorm_epsilon;
   config["attention_dropout"] = model.attention_dropout;
-  if (model.arch == Arch::llama || model.arch == Arch::qwen3 || model.arch == Arch::qwen3_moe)
+  if (model.arch == Arch::llama || model.arch == Arch::qwen3 || model.arch == Arch::qwen3_moe || deepseek)
     config["attention_bias"] = model.add_qkv_bias;
   if (model.arch == Arch::llama) config["mlp_bias"] = model.add_mlp_bias;
   write_hf_rope(model, config);
+  if (deepseek) {
+    write_hf_mla(model, config);
+    write_deepseek_moe(model, config);
+    return;
+  }
   if (model.arch != Arch::llama) write_windows(model, config);
   if (has_experts(*model.arch)) write_hf_moe(model, config);
 }
@@ -192,6 +204,8 @@ void point_floats(HfJson& object) {
                               "partial_rotary_factor",
                               "router_aux_loss_coef",
                               "router_jitter_noise",
+                              "routed_scaling_factor",
+                              "aux_loss_alpha",
                               "summary_first_dropout"};
   for (const char* key : floats)
     if (const auto it = object.find(key); it != object.end() && it->is_number_integer()) *it = it->get<double>();
@@ -256,6 +270,7 @@ std::string format_hf_config(const ModelShape& shape, const HfConfigOptions& opt
   if (options.tokens) set_tokens(config, *options.tokens);
   if (model.arch != Arch::gpt) add_older_hf_rope(model, config);
   if (has_experts(*model.arch)) add_older_hf_moe(model, config);
+  if (config.contains("num_nextn_predict_layers")) config["num_nextn_predict_layers"] = 0;  // they are not written
   settle_refused(model, config);
   point_floats(config);
   std::string text = config.dump(2) + "\n";

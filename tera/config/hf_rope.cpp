@@ -3,6 +3,7 @@
 #include <string>
 
 #include "tera/base/error.h"
+#include "tera/config/resolve_mla.h"
 
 namespace tera {
 namespace {
@@ -86,7 +87,8 @@ void read_hf_rope(const HfFields& config, ModelConfig& model) {
 namespace {
 
 // Null where nothing is scaled.
-HfJson scaling_map(const RopeScaling& scaling) {
+HfJson scaling_map(const ModelConfig& model) {
+  const RopeScaling scaling = model.multi_latent_attention ? mla_scaling(model.mla) : model.rope_scaling;
   HfJson map;
   if (scaling.type == RopeScalingKind::none) return map;
   map["rope_type"] = std::string(name_of(scaling.type));
@@ -112,7 +114,7 @@ HfJson scaling_map(const RopeScaling& scaling) {
 
 void write_hf_rope(const ModelConfig& model, HfJson& config) {
   config["rope_theta"] = model.rotary_base;
-  HfJson map = config["rope_scaling"] = scaling_map(model.rope_scaling);
+  HfJson map = config["rope_scaling"] = scaling_map(model);
   if (map.is_null()) map["rope_type"] = "default";
   map["rope_theta"] = model.rotary_base;
   config["rope_parameters"] = std::move(map);
@@ -124,7 +126,7 @@ void add_older_hf_rope(const ModelConfig& model, HfJson& config) {
   };
   if (empty("rope_parameters") || !empty("rope_scaling")) return;
   config["rope_theta"] = model.rotary_base;
-  config["rope_scaling"] = scaling_map(model.rope_scaling);
+  config["rope_scaling"] = scaling_map(model);
 }
 
 }  // namespace tera

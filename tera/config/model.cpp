@@ -82,6 +82,9 @@ std::span<const Field> ModelConfig::fields() {
           .within(0, max_layers),
       field<&C::layer_types>("layer_types",
                              "full_attention or sliding_attention for each layer, in place of max_window_layers"),
+      field<&C::multi_latent_attention>("multi_latent_attention",
+                                        "queries, keys and values are made of narrow latents, by the keys of mla"),
+      field<&C::mla>("mla", "Multi-head latent attention."),
       field<&C::moe>("moe", "Layers of experts in place of one feed-forward part."),
       field<&C::untie_embeddings_and_output_weights>("untie_embeddings_and_output_weights",
                                                      "the output head has weights of its own"),
@@ -93,7 +96,7 @@ std::span<const Field> ModelConfig::fields() {
       field<&C::recompute_granularity>("recompute_granularity",
                                        "forward work redone in backward to save memory: none, the parts in "
                                        "recompute_modules, or whole layers"),
-      field<&C::recompute_modules>("recompute_modules", "with selective: layernorm, activation"),
+      field<&C::recompute_modules>("recompute_modules", "with selective: layernorm, activation, mla_up_proj"),
       field<&C::recompute_method>("recompute_method",
                                   "with full: uniform redoes groups of recompute_num_layers layers, each as one; block "
                                   "redoes the first recompute_num_layers layers of each virtual stage, each by itself"),

@@ -9,21 +9,23 @@
 #include <vector>
 
 #include "tera/base/kinds.h"
+#include "tera/config/mla.h"
 #include "tera/config/moe.h"
 
 namespace tera {
 
 struct Field;
 
-enum class Arch : std::uint8_t { gpt, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe };
-constexpr bool has_experts(Arch arch) { return arch == Arch::mixtral || arch == Arch::qwen3_moe; }
+enum class Arch : std::uint8_t { deepseek_v2, deepseek_v3, gpt, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe };
+constexpr bool is_deepseek(Arch arch) { return arch == Arch::deepseek_v2 || arch == Arch::deepseek_v3; }
+constexpr bool has_experts(Arch arch) { return arch == Arch::mixtral || arch == Arch::qwen3_moe || is_deepseek(arch); }
 enum class PositionKind : std::uint8_t { learned_absolute, rope, none };
 enum class RopeScalingKind : std::uint8_t { none, linear, llama3, yarn };
 enum class RecomputeGranularity : std::uint8_t { none, selective, full };
 // uniform: groups of so many layers are redone together; block: the first so many layers of each virtual stage are
 // redone.
 enum class RecomputeMethod : std::uint8_t { uniform, block };
-enum class RecomputeModule : std::uint8_t { layernorm, activation };
+enum class RecomputeModule : std::uint8_t { layernorm, activation, mla_up_proj };
 // What waits on the host between forward and backward: the input of a part of a layer; attention and mlp are all inputs
 // inside these blocks.
 enum class OffloadModule : std::uint8_t {
@@ -84,6 +86,8 @@ struct ModelConfig {
   std::int64_t window_size = 0;
   std::int64_t max_window_layers = 0;
   std::vector<std::string> layer_types;
+  bool multi_latent_attention = false;
+  MlaConfig mla;
   MoeConfig moe;
   bool untie_embeddings_and_output_weights = false;
   double init_method_std = 0.02;
@@ -103,7 +107,9 @@ struct ModelConfig {
 
 template <>
 struct EnumNames<Arch> {
-  static constexpr std::array values{std::pair{Arch::gpt, std::string_view("gpt")},
+  static constexpr std::array values{std::pair{Arch::deepseek_v2, std::string_view("deepseek_v2")},
+                                     std::pair{Arch::deepseek_v3, std::string_view("deepseek_v3")},
+                                     std::pair{Arch::gpt, std::string_view("gpt")},
                                      std::pair{Arch::llama, std::string_view("llama")},
                                      std::pair{Arch::mistral, std::string_view("mistral")},
                                      std::pair{Arch::mixtral, std::string_view("mixtral")},
@@ -138,7 +144,8 @@ struct EnumNames<RecomputeMethod> {
 template <>
 struct EnumNames<RecomputeModule> {
   static constexpr std::array values{std::pair{RecomputeModule::layernorm, std::string_view("layernorm")},
-                                     std::pair{RecomputeModule::activation, std::string_view("activation")}};
+                                     std::pair{RecomputeModule::activation, std::string_view("activation")},
+                                     std::pair{RecomputeModule::mla_up_proj, std::string_view("mla_up_proj")}};
 };
 template <>
 struct EnumNames<OffloadModule> {

@@ -46,6 +46,11 @@ std::string resolve_run_dir(const RunSection& run, Report& report) {
 
 void check_gpu(const RunConfig& config, const ModelShape& model, Report& report) {
   if (config.dist.device != DeviceChoice::cuda || model.head_dim <= largest_gpu_head) return;
+  if (model.mla)
+    return report.broken("model.mla.qk_head_dim",
+                         "attention on a GPU takes heads of up to {} channels, and with qk_pos_emb_head_dim these have "
+                         "{}; fewer, or dist.device=cpu",
+                         largest_gpu_head, model.head_dim);
   const bool given = config.model.kv_channels > 0;
   report.broken(given ? "model.kv_channels" : "model.num_attention_heads",
                 "attention on a GPU takes heads of up to {} channels, not {}; {} or dist.device=cpu", largest_gpu_head,

@@ -4,6 +4,7 @@
 
 #include "tera/base/error.h"
 #include "tera/config/nearest.h"
+#include "tera/config/resolve_mla.h"
 #include "tera/config/resolve_moe.h"
 #include "tera/tokenizer/make_tokenizer.h"
 
@@ -56,13 +57,15 @@ class ModelResolver {
   }
 
   void resolve_heads() {
+    shape_.mla = resolve_mla(config_, report_);
     const std::int64_t heads = shape_.heads = model_.num_attention_heads;
-    const std::int64_t groups = shape_.kv_heads = model_.num_query_groups == 0 ? heads : model_.num_query_groups;
+    const bool all = shape_.mla || model_.num_query_groups == 0;
+    const std::int64_t groups = shape_.kv_heads = all ? heads : model_.num_query_groups;
     if (heads > 0 && groups > 0 && heads % groups != 0)
       report_.broken("model.num_query_groups", "must divide num_attention_heads, which is {}; nearest: {}", heads,
                      nearest_divisors(heads, groups));
-    shape_.head_dim = model_.kv_channels;
-    if (model_.kv_channels != 0 || heads <= 0 || model_.hidden_size <= 0) return;
+    shape_.head_dim = shape_.mla ? shape_.mla->own + shape_.mla->rotary : model_.kv_channels;
+    if (shape_.mla || model_.kv_channels != 0 || heads <= 0 || model_.hidden_size <= 0) return;
     if (model_.hidden_size % heads == 0) {
       shape_.head_dim = model_.hidden_size / heads;
     } else {
@@ -125,6 +128,13 @@ class ModelResolver {
         .rotary_dim = static_cast<std::int64_t>(static_cast<double>(shape_.head_dim) * model_.rotary_percent),
         .interleaved = model_.rotary_interleaved,
         .scaling = model_.rope_scaling};
+    if (shape_.mla) {
+      shape_.rope.rotary_dim = shape_.mla->rotary;
+      shape_.rope.scaling = mla_scaling(model_.mla);
+      if (shape_.rope.scaling.original_max_position_embeddings == 0)
+        shape_.rope.scaling.original_max_position_embeddings = shape_.max_positions;
+      return;
+    }
     const bool whole_head = model_.rotary_percent == 1;
     if (shape_.head_dim > 0 && (shape_.rope.rotary_dim % 2 != 0 || shape_.rope.rotary_dim == 0))
       report_.broken(whole_head ? "model.kv_channels" : "model.rotary_percent",
@@ -173,6 +183,9 @@ class ModelResolver {
       if (!module) report_.broken("model.recompute_modules", "'{}' is not {}", name, list_names<RecomputeModule>());
       if (module == RecomputeModule::layernorm) shape_.recompute.layernorm = true;
       if (module == RecomputeModule::activation) shape_.recompute.activation = true;
+      if (module == RecomputeModule::mla_up_proj) shape_.recompute.mla_up_proj = true;
+      if (module == RecomputeModule::mla_up_proj && !shape_.mla)
+        report_.broken("model.recompute_modules", "mla_up_proj needs multi_latent_attention");
     }
   }
 
@@ -222,14 +235,17 @@ class ModelResolver {
     switch (module) {
       case OffloadModule::attn_norm: offload.attn_norm = true; break;
       case OffloadModule::qkv_linear: offload.qkv_linear = norm_is_kept(); break;
-      case OffloadModule::core_attn: offload.core_attn = true; break;
+      case OffloadModule::core_attn:
+        offload.core_attn = kept(RecomputeModule::mla_up_proj, recompute.mla_up_proj);
+        break;
       case OffloadModule::attn_proj: offload.attn_proj = true; break;
       case OffloadModule::mlp_norm: offload.mlp_norm = true; break;
       case OffloadModule::mlp_fc1: offload.mlp_fc1 = norm_is_kept(); break;
       case OffloadModule::mlp_act: offload.mlp_act = true; break;
       case OffloadModule::mlp_fc2: offload.mlp_fc2 = kept(RecomputeModule::activation, recompute.activation); break;
       case OffloadModule::attention:
-        offload.core_attn = offload.attn_proj = true;
+        offload.attn_proj = true;
+        offload.core_attn = !recompute.mla_up_proj;
         offload.qkv_linear = !recompute.layernorm;
         break;
       case OffloadModule::mlp:
@@ -249,7 +265,8 @@ class ModelResolver {
   void check_size() {
     constexpr double most_parameters = 0x1p60;
     const auto as_double = [](std::int64_t x) { return static_cast<double>(x); };
-    const double attention = 2.0 * (as_double(shape_.heads) + as_double(shape_.kv_heads)) * as_double(shape_.head_dim);
+    double attention = 2.0 * (as_double(shape_.heads) + as_double(shape_.kv_heads)) * as_double(shape_.head_dim);
+    if (shape_.mla) attention += as_double(shape_.mla->q_lora) + as_double(shape_.mla->kv_lora);
     double ffn = as_double(shape_.ffn), chosen = 0;  // all of a layer; what a token has of the experts
     if (shape_.moe) {
       ffn += as_double(shape_.moe->experts) * as_double(shape_.moe->ffn) + as_double(shape_.moe->shared_ffn);

@@ -11,7 +11,7 @@
 namespace tera {
 namespace {
 
-constexpr std::string_view families = "mixtral or qwen3_moe";
+constexpr std::string_view families = "deepseek_v2, deepseek_v3, mixtral or qwen3_moe";
 
 // Every number is within its own limits here, and there is at least one expert.
 class MoeResolver {

@@ -26,6 +26,7 @@ struct RecomputeShape {
   std::int64_t layers = 1;                            // uniform: in a group; block: at the front of a virtual stage
   bool layernorm = false;
   bool activation = false;
+  bool mla_up_proj = false;  // queries, keys and values, from the latents
   bool operator==(const RecomputeShape&) const = default;
 };
 
@@ -72,6 +73,16 @@ struct MoeShape {
   bool operator==(const MoeShape&) const = default;
 };
 
+// Heads of latent attention. Widths of the latents, and channels of a head.
+struct MlaShape {
+  std::int64_t q_lora = 0;  // 0: queries are projected at once
+  std::int64_t kv_lora = 0;
+  std::int64_t own = 0;     // of queries and keys, without position
+  std::int64_t rotary = 0;  // and with
+  std::int64_t values = 0;
+  bool operator==(const MlaShape&) const = default;
+};
+
 struct ModelShape {
   Arch arch = Arch::llama;
   std::int64_t num_layers = 0;
@@ -79,7 +90,7 @@ struct ModelShape {
   std::int64_t ffn = 0;
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
-  std::int64_t head_dim = 0;
+  std::int64_t head_dim = 0;  // of latent attention: own and rotary together
   std::int64_t vocab = 0;
   std::int64_t padded_vocab = 0;
   std::int64_t max_positions = 0;
@@ -94,6 +105,7 @@ struct ModelShape {
   bool out_bias = false;     // of attention, where not every linear layer has one
   bool mlp_bias = false;     // of the feed-forward part, likewise
   bool qk_norm = false;
+  std::optional<MlaShape> mla;
   std::optional<MoeShape> moe;
   bool tied_embeddings = false;
   bool pad_vocab_in_softmax = false;

@@ -52,7 +52,13 @@ class Builder {
 
   std::unique_ptr<Block> layer(std::int64_t index) {
     const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
-    return make_layer(std::make_unique<Attention>(params_, spec.mixer, tp_), ffn(spec));
+    std::unique_ptr<Block> mixed = mixer(spec);
+    return make_layer(std::move(mixed), ffn(spec));
+  }
+
+  std::unique_ptr<Block> mixer(const LayerSpec& spec) {
+    if (const auto* mla = std::get_if<MlaSpec>(&spec.mixer)) return std::make_unique<Mla>(params_, *mla, tp_);
+    return std::make_unique<Attention>(params_, std::get<AttentionSpec>(spec.mixer), tp_);
   }
 
   std::unique_ptr<Block> ffn(const LayerSpec& spec) {

@@ -20,6 +20,13 @@ struct ExpertNames {
   std::string fused_router, fused_gate_up, fused_down;  // [E,H], [E,2F,H], [E,H,F]
 };
 
+// Of latent attention, behind a layer's prefix.
+struct MlaNames {
+  std::string q;  // where queries have no latent
+  std::string q_down, q_norm, q_up;
+  std::string kv_down, kv_norm, kv_up;
+};
+
 struct FamilyNames {
   std::string embedding, positions;                 // whole names
   std::string layer;                                // prefix of layer i is layer + i + "."
@@ -30,6 +37,7 @@ struct FamilyNames {
   std::string up;
   std::string final_norm, head;  // whole names
   bool transposed = false;       // weights of linear layers are stored [in,out]
+  std::optional<MlaNames> mla;
   std::optional<ExpertNames> experts;
 };
 
@@ -37,6 +45,7 @@ FamilyNames gpt_names();
 FamilyNames llama_names();
 FamilyNames mixtral_names();
 FamilyNames qwen3_moe_names();
+FamilyNames deepseek_names();
 FamilyNames family_names(Arch arch);
 
 }  // namespace tera

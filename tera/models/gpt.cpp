@@ -21,6 +21,7 @@ FamilyNames gpt_names() {
           .final_norm = "transformer.ln_f",
           .head = "lm_head",
           .transposed = true,
+          .mla = {},
           .experts = {}};
 }
 

@@ -1,5 +1,5 @@
 // Llama 2 and 3, and the families that share its names: Mistral (sliding window), Qwen2 (biases on q, k, v), Qwen3
-// (norms on the heads of q and k); and with experts Mixtral and Qwen3-MoE.
+// (norms on the heads of q and k); and with experts Mixtral, Qwen3-MoE and DeepSeek.
 
 #include "tera/models/family.h"
 
@@ -21,6 +21,13 @@ FamilyNames llama_names() {
           .final_norm = "model.norm",
           .head = "lm_head",
           .transposed = false,
+          .mla = MlaNames{.q = "self_attn.q_proj",
+                          .q_down = "self_attn.q_a_proj",
+                          .q_norm = "self_attn.q_a_layernorm",
+                          .q_up = "self_attn.q_b_proj",
+                          .kv_down = "self_attn.kv_a_proj_with_mqa",
+                          .kv_norm = "self_attn.kv_a_layernorm",
+                          .kv_up = "self_attn.kv_b_proj"},
           .experts = {}};
 }
 
@@ -52,6 +59,13 @@ FamilyNames qwen3_moe_names() {
                    .fused_router = "mlp.gate",
                    .fused_gate_up = "mlp.experts.gate_up_proj",
                    .fused_down = "mlp.experts.down_proj"};
+  return names;
+}
+
+// DeepSeek-V2 and V3: latent attention; experts behind the first layers.
+FamilyNames deepseek_names() {
+  FamilyNames names = qwen3_moe_names();
+  names.experts->shared = "mlp.shared_experts";
   return names;
 }
 

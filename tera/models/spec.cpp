@@ -22,7 +22,11 @@ class SpecMaker {
                    .tied = model_.tied_embeddings,
                    .recompute = recompute()};
     for (std::int64_t i = 0; i < model_.num_layers; ++i) {
-      LayerSpec layer{.mixer = attention(i), .ffn = {}};
+      LayerSpec layer;
+      if (model_.mla)
+        layer.mixer = mla(i);
+      else
+        layer.mixer = attention(i);
       if (model_.has_experts(i))
         layer.ffn = moe(i);
       else
@@ -150,6 +154,60 @@ class SpecMaker {
     return spec;
   }
 
+  // Latents have the epsilon of all published models, whatever the other norms have.
+  NormSpec latent_norm(std::string name, std::int64_t size) const {
+    return {.name = std::move(name), .size = size, .kind = model_.norm, .eps = 1e-6f};
+  }
+
+  LinearSpec latents(std::int64_t layer) const {
+    const MlaShape& mla = *model_.mla;
+    const MlaNames& names = *names_.mla;
+    LinearSpec spec = linear(layer, "self_attn.latent_proj", model_.hidden, 0, model_.init_std, Split::none);
+    spec.out.clear();
+    if (mla.q_lora > 0) spec.out.push_back({.name = in_layer(layer, names.q_down), .rows = mla.q_lora});
+    spec.out.push_back({.name = in_layer(layer, names.kv_down), .rows = mla.kv_lora + mla.rotary});
+    spec.bias = model_.qkv_bias;
+    return spec;
+  }
+
+  MlaSpec mla(std::int64_t i) const {
+    const MlaShape& shape = *model_.mla;
+    const MlaNames& names = *names_.mla;
+    const bool latent = shape.q_lora > 0;
+    const std::int64_t q = model_.heads * (shape.own + shape.rotary), kv = model_.heads * (shape.own + shape.values);
+    const double growth = model_.rope.scaling.mscale_all_dim == 0
+                              ? 1
+                              : yarn_growth(model_.rope.scaling, model_.rope.scaling.mscale_all_dim);
+    MlaSpec spec{
+        .name = in_layer(i, "attention"),
+        .norm = norm(in_layer(i, names_.attention_norm), model_.hidden),
+        .down = latents(i),
+        .q_norm = {},
+        .kv_norm = latent_norm(in_layer(i, names.kv_norm), shape.kv_lora),
+        .q = linear(i, latent ? names.q_up : names.q, latent ? shape.q_lora : model_.hidden, q, model_.init_std,
+                    Split::out),
+        .kv = linear(i, names.kv_up, shape.kv_lora, kv, model_.init_std, Split::out),
+        .out = with_bias(linear(i, names_.out, model_.heads * shape.values, model_.hidden, output_std(), Split::in),
+                         model_.out_bias),
+        .heads = model_.heads,
+        .q_lora = shape.q_lora,
+        .kv_lora = shape.kv_lora,
+        .own = shape.own,
+        .rotary = shape.rotary,
+        .values = shape.values,
+        .rope = *rope(),
+        .scale = static_cast<float>(growth * growth / std::sqrt(static_cast<double>(shape.own + shape.rotary))),
+        .window = model_.window[static_cast<std::size_t>(i)],
+        .attention_dropout = model_.attention_dropout,
+        .hidden_dropout = model_.hidden_dropout,
+        .seed = seed_,
+        .layer = static_cast<int>(i),
+        .recompute_norm = model_.recompute.layernorm,
+        .recompute_up = model_.recompute.mla_up_proj};
+    if (latent) spec.q_norm = latent_norm(in_layer(i, names.q_norm), shape.q_lora);
+    return spec;
+  }
+
   MlpSpec mlp(std::int64_t i) const {
     return {
         .name = in_layer(i, "mlp"),
@@ -253,6 +311,8 @@ FamilyNames family_names(Arch arch) {
     case Arch::qwen3: return llama_names();
     case Arch::mixtral: return mixtral_names();
     case Arch::qwen3_moe: return qwen3_moe_names();
+    case Arch::deepseek_v2:
+    case Arch::deepseek_v3: return deepseek_names();
   }
   fail("architecture {} has no names", name_of(arch));
 }

@@ -11,13 +11,14 @@
 #include "tera/nn/attention.h"
 #include "tera/nn/embedding.h"
 #include "tera/nn/head.h"
+#include "tera/nn/mla.h"
 #include "tera/nn/mlp.h"
 #include "tera/nn/moe.h"
 
 namespace tera {
 
 struct LayerSpec {
-  AttentionSpec mixer;
+  std::variant<AttentionSpec, MlaSpec> mixer;
   std::variant<MlpSpec, MoeSpec> ffn;
 };
 

@@ -51,7 +51,8 @@ Linear::Linear(ParamStore& params, const LinearSpec& spec, const TensorParallel&
   const std::vector<Part> parts = parts_of(spec, false);
   out_ = parts.back().local_row + parts.back().held()[0];
   const bool shared_pieces = std::any_of(parts.begin(), parts.end(), [](const Part& p) { return p.replicas > 1; });
-  const bool partial = split_ == Split::out && shared_pieces;  // each replica has the terms of its own query heads
+  // Each replica has the terms of its own query heads, or of its own rows.
+  const bool partial = split_ == Split::out ? shared_pieces : split_ == Split::none && tp.cuts_rows();
   weight_ = &params.add({.name = spec.name + ".weight",
                          .shape = shape(out_, split_ == Split::in ? spec.in / tp.size() : spec.in),
                          .parts = parts,

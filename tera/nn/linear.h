@@ -5,6 +5,7 @@
 //
 //   Split::out   x all features -> y this rank's       B: dx is a sum over ranks
 //   Split::in    x this rank's  -> y is a sum over ranks    B: dx this rank's
+//   Split::none  the whole weight on every rank, for the rows that it has
 //
 // With sequence parallelism the side with all features has only this rank's rows; it is gathered and scattered here.
 

@@ -56,15 +56,17 @@ std::vector<double> rope_frequencies(const RopeSpec& spec) {
   return frequencies;
 }
 
+double yarn_growth(const RopeScaling& scaling, double mscale) {
+  return scaling.factor <= 1 ? 1 : 0.1 * mscale * std::log(scaling.factor) + 1;
+}
+
 double rope_magnitude(const RopeSpec& spec) {
-  if (spec.scaling.type != RopeScalingKind::yarn) return 1;
-  if (spec.scaling.attention_factor != 0) return spec.scaling.attention_factor;
-  const auto grow = [&](double scale) {
-    return spec.scaling.factor <= 1 ? 1 : 0.1 * scale * std::log(spec.scaling.factor) + 1;
-  };
-  return spec.scaling.mscale != 0 && spec.scaling.mscale_all_dim != 0
-             ? grow(spec.scaling.mscale) / grow(spec.scaling.mscale_all_dim)
-             : grow(1);
+  const RopeScaling& scaling = spec.scaling;
+  if (scaling.type != RopeScalingKind::yarn) return 1;
+  if (scaling.attention_factor != 0) return scaling.attention_factor;
+  return scaling.mscale != 0 && scaling.mscale_all_dim != 0
+             ? yarn_growth(scaling, scaling.mscale) / yarn_growth(scaling, scaling.mscale_all_dim)
+             : yarn_growth(scaling, 1);
 }
 
 Rope::Rope(ParamStore& params, const RopeSpec& spec) : interleaved_(spec.interleaved) {
@@ -88,17 +90,14 @@ Rope::Rope(ParamStore& params, const RopeSpec& spec) : interleaved_(spec.interle
   sin_ = add("rope sin", [](double angle) { return std::sin(angle); });
 }
 
-void Rope::forward(Run& run, const Tensor& x) const { turn(run, x, false); }
-
-void Rope::backward(Run& run, const Tensor& dx) const { turn(run, dx, true); }
-
-void Rope::turn(Run& run, const Tensor& x, bool inverse) const {
+void Rope::turn(Run& run, const Tensor& x, std::int64_t first, bool inverse) const {
   run.ops.rope({.x = x,
                 .positions = run.mb.positions,
                 .cos = cos_->value,
                 .sin = sin_->value,
                 .interleaved = interleaved_,
-                .inverse = inverse});
+                .inverse = inverse,
+                .first = first});
 }
 
 }  // namespace tera

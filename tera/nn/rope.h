@@ -17,17 +17,20 @@ struct RopeSpec {
 
 // Frequency of each of the rotary_dim/2 pairs, scaling applied.
 std::vector<double> rope_frequencies(const RopeSpec& spec);
+// YaRN: what attention grows by with the context.
+double yarn_growth(const RopeScaling& scaling, double mscale);
 // What cos and sin are multiplied by; 1 unless yarn.
 double rope_magnitude(const RopeSpec& spec);
 
 class Rope {
  public:
   Rope(ParamStore& params, const RopeSpec& spec);
-  void forward(Run& run, const Tensor& x) const;  // x [T,N,D] in place
-  void backward(Run& run, const Tensor& dx) const;
+  // x [T,N,D] in place: of each head the channels from `first` on.
+  void forward(Run& run, const Tensor& x, std::int64_t first = 0) const { turn(run, x, first, false); }
+  void backward(Run& run, const Tensor& dx, std::int64_t first = 0) const { turn(run, dx, first, true); }
 
  private:
-  void turn(Run& run, const Tensor& x, bool inverse) const;
+  void turn(Run& run, const Tensor& x, std::int64_t first, bool inverse) const;
 
   Constant *cos_, *sin_;  // f32 [P,R/2]
   bool interleaved_;

@@ -123,8 +123,32 @@ void RopeArgs::check() const {
   that(cos.shape.rank == 2, op, "cos has two dims");
   same_shape(op, "sin", sin, cos.shape);
   that(cos.dense() && sin.dense(), op, "cos and sin are dense");
-  that(2 * cos.dim(1) <= x.dim(2), op, "no more channels rotate than a head has");
+  that(first >= 0 && first + 2 * cos.dim(1) <= x.dim(2), op, "no more channels rotate than a head has");
 }
+
+namespace {
+
+// k and v, or their gradients, beside what they are made of.
+void check_latent_heads(std::string_view op, const Tensor& kv, const Tensor& rotary, const Tensor& k, const Tensor& v) {
+  float_dtype(op, "k", k);
+  that(k.shape.rank == 3 && kv.shape.rank == 3 && rotary.shape.rank == 2, op,
+       "kv, k and v have three dims, rotary has two");
+  dtype(op, "kv", kv, k.dtype);
+  dtype(op, "rotary", rotary, k.dtype);
+  float_like(op, "v", v, k);
+  for (const auto& [name, tensor] : {std::pair{"kv", &kv}, {"k", &k}, {"v", &v}}) dense(op, name, *tensor);
+  dense_rows(op, "rotary", rotary);
+  that(kv.dim(0) == k.dim(0) && kv.dim(1) == k.dim(1) && rotary.dim(0) == k.dim(0), op,
+       "kv, rotary and k have the same rows and heads");
+  const std::int64_t own = k.dim(2) - rotary.dim(1), values = kv.dim(2) - own;
+  that(own >= 0 && values >= 0 && values <= k.dim(2), op, "keys fit into kv and k, values into v");
+}
+
+}  // namespace
+
+void LatentHeadsArgs::check() const { check_latent_heads("latent_heads", kv, rotary, k, v); }
+
+void LatentHeadsBackArgs::check() const { check_latent_heads("latent_heads_back", dkv, drotary, dk, dv); }
 
 namespace {
 

@@ -16,6 +16,7 @@
 #include "tera/ops/expert_rows.h"
 #include "tera/ops/gemm.h"
 #include "tera/ops/grouped_gemm.h"
+#include "tera/ops/latent_heads.h"
 #include "tera/ops/loss.h"
 #include "tera/ops/norm.h"
 #include "tera/ops/optim.h"
@@ -38,6 +39,8 @@ class Ops : public Timeline {
   void norm(const NormArgs& args)                      { args.check(); do_norm(args); }
   void norm_back(const NormBackArgs& args)             { args.check(); do_norm_back(args); }
   void rope(const RopeArgs& args)                      { args.check(); do_rope(args); }
+  void latent_heads(const LatentHeadsArgs& args)       { args.check(); do_latent_heads(args); }
+  void latent_heads_back(const LatentHeadsBackArgs& args) { args.check(); do_latent_heads_back(args); }
   void attention(const AttentionArgs& args)            { args.check(); do_attention(args); }
   void attention_back(const AttentionBackArgs& args)   { args.check(); do_attention_back(args); }
   void activation(const ActivationArgs& args)          { args.check(); do_activation(args); }
@@ -117,6 +120,8 @@ class Ops : public Timeline {
   virtual void do_norm(const NormArgs& args) = 0;
   virtual void do_norm_back(const NormBackArgs& args) = 0;
   virtual void do_rope(const RopeArgs& args) = 0;
+  virtual void do_latent_heads(const LatentHeadsArgs& args) = 0;
+  virtual void do_latent_heads_back(const LatentHeadsBackArgs& args) = 0;
   virtual void do_attention(const AttentionArgs& args) = 0;
   virtual void do_attention_back(const AttentionBackArgs& args) = 0;
   virtual void do_activation(const ActivationArgs& args) = 0;

@@ -132,6 +132,12 @@ void ProfilingOps::do_norm_back(const NormBackArgs& a) {
 void ProfilingOps::do_rope(const RopeArgs& a) {
   timed(WorkKind::memory_bound, [&] { inner_->rope(a); });
 }
+void ProfilingOps::do_latent_heads(const LatentHeadsArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->latent_heads(a); });
+}
+void ProfilingOps::do_latent_heads_back(const LatentHeadsBackArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->latent_heads_back(a); });
+}
 void ProfilingOps::do_activation(const ActivationArgs& a) {
   timed(WorkKind::memory_bound, [&] { inner_->activation(a); });
 }

@@ -469,14 +469,24 @@ double model_flops_per_token(const ModelShape& model, std::int64_t seq_length) {
   const auto hidden = static_cast<double>(model.hidden), ffn = static_cast<double>(model.ffn);
   const auto layers = static_cast<double>(model.num_layers);
   const double products = is_gated(model.activation) ? 3 : 2;
-  double matmul = layers * (hidden * (heads + 2 * kv) + heads * hidden) + hidden * static_cast<double>(model.vocab);
+  double projections = hidden * (heads + 2 * kv) + heads * hidden, scored = 2 * heads;
+  if (model.mla) {
+    const auto q_lora = static_cast<double>(model.mla->q_lora), kv_lora = static_cast<double>(model.mla->kv_lora),
+               rotary = static_cast<double>(model.mla->rotary),
+               values = static_cast<double>(model.heads * model.mla->values),
+               expanded = static_cast<double>(model.heads * model.mla->own) + values;
+    projections = (q_lora > 0 ? q_lora * (hidden + heads) : hidden * heads) + hidden * (kv_lora + rotary) +
+                  kv_lora * expanded + values * hidden;
+    scored = heads + values;
+  }
+  double matmul = layers * projections + hidden * static_cast<double>(model.vocab);
   for (std::int64_t i = 0; i < model.num_layers; ++i) {  // of experts, what a token passes; its choice is not counted
     const double width = model.has_experts(i)
                              ? static_cast<double>(model.moe->router.topk * model.moe->ffn + model.moe->shared_ffn)
                              : ffn;
     matmul += products * hidden * width;
   }
-  return 6 * matmul + 6 * layers * static_cast<double>(seq_length) * heads;
+  return 6 * matmul + 3 * layers * static_cast<double>(seq_length) * scored;
 }
 
 }  // namespace tera

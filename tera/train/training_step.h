@@ -181,7 +181,8 @@ class TrainingStep {
 };
 
 // Model FLOPs per token, forward and backward: 6 per parameter of a matrix product (output head in, input embedding
-// out) and 6 * L * S * heads * head_dim for causal attention.
+// out) and 6 * L * S * heads * head_dim for causal attention, where head_dim is the mean of what scores and values
+// have.
 double model_flops_per_token(const ModelShape& model, std::int64_t seq_length);
 
 }  // namespace tera

@@ -26,6 +26,7 @@ TEST(CudaSweep, Fp32) {
   sweep("sweep_llama", fp32, {}, 9);
   sweep("sweep_gpt", fp32, {}, 11);
 }
+TEST(CudaSweep, LatentAttention) { sweep("sweep_mla", fp32, {}, 12); }
 
 TEST(CudaSweep, Experts) {
   const Overrides on_gpu = Overrides{"dist.device=cuda"} + fp32;

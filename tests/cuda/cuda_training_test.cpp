@@ -238,6 +238,8 @@ TEST(CudaTraining, EveryFamilyFollowsTheCpu) {
                                                     {"tiny_mistral", {}},
                                                     {"tiny_qwen2", {}},
                                                     {"tiny_qwen3", {}},
+                                                    {"tiny_mla", {}},
+                                                    {"tiny_mla", {"model.mla.q_lora_rank=0"}},
                                                     {"tiny", {"optimizer.optimizer=sgd", "optimizer.lr=0.1"}},
                                                     {"tiny", {"model.recompute_granularity=full"}}};
   for (const auto& [config, more] : runs) {

@@ -49,6 +49,7 @@ std::vector<Case> cases() {
       {"mistral", "tiny_mistral", {}},
       {"qwen2", "tiny_qwen2", {}},
       {"qwen3", "tiny_qwen3", {}},
+      {"latents", "tiny_mla", {}},
       {"frozen", "tiny", {"model.freeze=['*layers.0*']"}},
       {"read_in_line", "tiny", {"dataset.num_workers=0"}},
       {"cyclic", "tiny", {"dataset.dataloader_type=cyclic", "train.seq_length=1000"}},

@@ -13,7 +13,8 @@ TEST(PackedDocuments, TrainAsEachWouldAlone) {
       {"tiny", {"dist.threads=2", "model.recompute_granularity=full"}},
       {"tiny_gpt", {"model.hidden_dropout=0", "model.attention_dropout=0"}},
       {"tiny_mistral", {}},
-      {"tiny_qwen3", {}}};
+      {"tiny_qwen3", {}},
+      {"tiny_mla", {}}};
   for (const auto& [config, overrides] : cases) {
     const auto [packed, apart, mixed] = play_documents(config, overrides);
     EXPECT_NEAR(packed.loss, apart.loss, 1e-5 * apart.loss) << config;

@@ -54,6 +54,7 @@ TEST(Recording, GivesTheBitsOfSingleCalls) {
       {"tiny", {"mixed_precision.precision=fp16", "mixed_precision.initial_loss_scale=4194304"}},
       {"tiny_gpt", {"model.hidden_dropout=0.2", "model.attention_dropout=0.1"}},
       {"tiny_qwen3", {"model.recompute_granularity=full"}},
+      {"tiny_mla", {}},
       {"tiny_mistral", {"optimizer.optimizer=sgd", "optimizer.lr=0.1"}}};
   for (const auto& [config, more] : runs) {
     const Recorded recorded = train_recorded(config, more);

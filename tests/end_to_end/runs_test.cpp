@@ -167,7 +167,7 @@ std::vector<std::int32_t> generate_without_cache(const Setup& setup, const Check
 }
 
 TEST_F(Runs, GenerationFromTheCacheEqualsGenerationWithout) {
-  for (const char* name : {"tiny_mistral", "tiny_gpt"}) {
+  for (const char* name : {"tiny_mistral", "tiny_gpt", "tiny_mla"}) {
     const std::string save = (folder_ / (std::string(name) + "-saved")).string();
     expect_run(config(name), name,
                "train.train_iters=3 model.init_method_std=0.4 train.eval_iters=0 checkpoint.save=" + save);

@@ -28,7 +28,7 @@ const Overrides wide{"model.hidden_size=96", "model.ffn_hidden_size=160", "train
 const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};
 
 TEST(Training, TheSameConfigGivesTheSameBits) {
-  for (const char* config : {"tiny", "tiny_gpt", "tiny_mistral", "tiny_qwen2", "tiny_qwen3"}) {
+  for (const char* config : {"tiny", "tiny_gpt", "tiny_mistral", "tiny_qwen2", "tiny_qwen3", "tiny_mla"}) {
     const RunRecord first = train_once(config);
     EXPECT_EQ(first.loss.size(), 10u);
     EXPECT_EQ(first.eval_loss.size(), 2u);

@@ -66,7 +66,7 @@ TEST_P(HuggingFace, LogitsLossAndGradientsAgree) {
 INSTANTIATE_TEST_SUITE_P(Models, HuggingFace,
                          testing::Values("gpt2", "llama2", "llama3", "llama_linear", "llama_yarn", "llama_yarn_mscale",
                                          "mistral", "qwen2", "qwen2_window", "qwen3", "mixtral", "qwen3_moe",
-                                         "qwen3_moe_scores"),
+                                         "qwen3_moe_scores", "deepseek_v3", "deepseek_v2"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -22,7 +22,7 @@ struct Case {
 BlockSetup setup_of(const Case& c) {
   ModelShape model = tiny_shape();
   c.change(model);
-  AttentionSpec spec = make_spec(model, dropout_seed).layers[0].mixer;
+  AttentionSpec spec = std::get<AttentionSpec>(make_spec(model, dropout_seed).layers[0].mixer);
   spec.mask = c.mask;
   return {.make = [spec](ParamStore& params) { return std::make_unique<Attention>(params, spec); },
           .offsets = c.offsets};

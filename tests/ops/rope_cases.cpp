@@ -15,13 +15,13 @@ namespace {
 
 struct RopeCase {
   std::int64_t T, N, D, R;
-  std::int64_t gap = 0;
+  std::int64_t gap = 0, first = 0;
 };
 
 void play_rope(const RopeCase& c, DType dtype, bool interleaved, bool inverse) {
   constexpr std::int64_t P = 50;
-  OpCase op(fmt::format("rope T={} N={} D={} R={} gap={} {} interleaved={} inverse={}", c.T, c.N, c.D, c.R, c.gap,
-                        name_of(dtype), interleaved, inverse));
+  OpCase op(fmt::format("rope T={} N={} D={} R={} gap={} first={} {} interleaved={} inverse={}", c.T, c.N, c.D, c.R,
+                        c.gap, c.first, name_of(dtype), interleaved, inverse));
   const Shape x_shape = shape(c.T, c.N, c.D), table_shape = shape(P, c.R);
   const Values angles = normal_values(table_shape, 2, 3);
   Values cosines = angles, sines = angles;
@@ -37,13 +37,14 @@ void play_rope(const RopeCase& c, DType dtype, bool interleaved, bool inverse) {
               .cos = at[cos],
               .sin = at[sin],
               .interleaved = interleaved,
-              .inverse = inverse});
+              .inverse = inverse,
+              .first = c.first});
   });
   op.reference([&](Reference& r) {
     for (std::int64_t i = 0; i < c.T * c.N * c.D; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      const std::int64_t channel = i % c.D;
-      if (channel >= 2 * c.R) {
+      const std::int64_t channel = i % c.D - c.first;
+      if (channel < 0 || channel >= 2 * c.R) {
         r.expect(x, at, r[x][at], 0);
         continue;
       }
@@ -62,8 +63,10 @@ void play_rope(const RopeCase& c, DType dtype, bool interleaved, bool inverse) {
 }
 
 TEST(Rope, RotatesPairs) {
-  const RopeCase cases[] = {{1, 1, 2, 1},   {5, 3, 64, 32, 17}, {40, 2, 128, 64}, {33, 2, 80, 40, 3},
-                            {7, 1, 96, 24}, {9, 2, 31, 5},      {4, 2, 34, 17},   {70, 4, 32, 16, 64}};
+  const RopeCase cases[] = {{1, 1, 2, 1},        {5, 3, 64, 32, 17},  {40, 2, 128, 64},
+                            {33, 2, 80, 40, 3},  {7, 1, 96, 24},      {9, 2, 31, 5},
+                            {4, 2, 34, 17},      {70, 4, 32, 16, 64}, {6, 3, 192, 32, 0, 128},
+                            {5, 2, 13, 2, 3, 7}, {3, 2, 24, 4, 8, 8}};
   for (const auto& c : cases)
     for (DType dtype : float_dtypes)
       for (bool interleaved : {false, true})

@@ -51,6 +51,48 @@ TEST(Sweep, Llama) { sweep("sweep_llama", 0, 2); }
 TEST(Sweep, Gpt) { sweep("sweep_gpt", 1, 2); }
 TEST(Sweep, Moe) { sweep("sweep_moe", 1, 4); }
 
+// Heads are cut, latents are not: tensor parallelism with and without cut rows, beside all else.
+TEST(Sweep, Mla) {
+  const Overrides up{"model.recompute_granularity=selective", "model.recompute_modules=[layernorm,mla_up_proj]"};
+  const Overrides no_q_latent{"model.mla.q_lora_rank=0"}, tp_overlap{"comm_overlap.tp_comm_overlap=true"};
+  const Overrides packed{"dataset.reset_attention_mask=true", "dataset.reset_position_ids=true"};
+  const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};
+  struct Group {
+    Overrides model;
+    std::vector<std::pair<int, Overrides>> layouts;
+  };
+  const std::vector<Group> groups{{{},
+                                   {{2, tp2},
+                                    {2, tp2 + sp},
+                                    {4, tp4},
+                                    {4, tp4 + sp + tp_overlap},
+                                    {2, pp2 + zero_bubble},
+                                    {2, pp2 + vp2 + full},
+                                    {4, pp4 + selective},
+                                    {2, zero1 + buckets + overlap},
+                                    {4, zero2},
+                                    {4, zero3 + full},
+                                    {4, tp2 + sp + up},
+                                    {8, tp2 + sp + pp2 + zero1 + buckets},
+                                    {8, tp2 + pp2 + zero3 + full},
+                                    {4, tp2 + sp + pp2 + zero_bubble_v + offload}}},
+                                  {no_q_latent, {{2, tp2}, {4, tp4 + sp + selective}, {4, tp2 + sp + zero3}}},
+                                  {packed + dropout, {{2, tp2 + sp}, {4, tp2 + pp2}}}};
+  SweepLimits limits;
+  if (can_count_allocations()) {
+    limits.start_counting = start_counting_allocations;
+    limits.stop_counting = stop_counting_allocations;
+  }
+  for (const auto& [model, layouts] : groups) {
+    SweepResult alone;
+    play_threads({.config = "sweep_mla", .overrides = model}, sweep_steps, alone);
+    for (const auto& [ranks, layout] : layouts) {
+      expect_like_one_rank({"sweep_mla", ranks, model + layout}, alone, limits);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST(Sweep, Experts) {
   SweepLimits limits;
   if (can_count_allocations()) {

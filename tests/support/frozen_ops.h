@@ -84,6 +84,12 @@ class FrozenOps final : public Ops {
   void do_rope(const RopeArgs& args) override {
     does([this, args] { inner_->rope(args); });
   }
+  void do_latent_heads(const LatentHeadsArgs& args) override {
+    does([this, args] { inner_->latent_heads(args); });
+  }
+  void do_latent_heads_back(const LatentHeadsBackArgs& args) override {
+    does([this, args] { inner_->latent_heads_back(args); });
+  }
   void do_attention(const AttentionArgs& args) override {
     does([this, args] { inner_->attention(args); });
   }

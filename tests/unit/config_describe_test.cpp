@@ -147,8 +147,9 @@ TEST(ConfigYaml, AnyValueIsReadBackBitForBit) {
 
 TEST(ConfigYaml, ResolvedFileGivesTheSameSetup) {
   const TempFolder folder;
-  for (const char* name : {"quickstart.yaml", "tests/tiny_gpt.yaml", "tests/tiny_qwen2.yaml", "models/llama3.1-8b.yaml",
-                           "tests/tiny_qwen3_moe.yaml", "models/mixtral-8x7b.yaml"}) {
+  for (const char* name :
+       {"quickstart.yaml", "tests/tiny_gpt.yaml", "tests/tiny_qwen2.yaml", "models/llama3.1-8b.yaml",
+        "tests/tiny_qwen3_moe.yaml", "models/mixtral-8x7b.yaml", "tests/tiny_mla.yaml", "models/deepseek-v3.yaml"}) {
     const LoadedConfig loaded = load_config(std::string(TERA_SOURCE_DIR "/configs/") + name, {});
     const tera::Setup setup = resolve(loaded.config, Purpose::inspect);
     const auto plain = folder.write("config.resolved.yaml", resolved_yaml(setup));

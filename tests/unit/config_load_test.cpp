@@ -158,7 +158,7 @@ TEST_F(ConfigLoad, RefusesWrongTypes) {
   expect_bad_value("optimizer.lr=1,5", "is not a number");
   expect_bad_value("model.qk_layernorm=1", "is not true or false");
   expect_bad_value("model.qk_layernorm=yes", "is not true or false");
-  expect_bad_value("model.arch=gtp", "'gtp' is not gpt, llama");
+  expect_bad_value("model.arch=gtp", "'gtp' is not deepseek_v2, deepseek_v3, gpt, llama");
   expect_bad_value("model.freeze=[[a]]", "is not text");
   expect_bad_value("checkpoint.save=[a]", "a list is not text");
   expect_bad_value("model=3", "is not an override");

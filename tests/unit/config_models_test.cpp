@@ -19,6 +19,8 @@ struct Published {
 
 const std::map<std::string, Published>& published() {
   static const std::map<std::string, Published> counts{
+      {"deepseek-v2-lite", {15'706'484'224}},
+      {"deepseek-v3", {671'026'404'352}},  // without the bias of experts and the layer that predicts two ahead
       {"gpt2-124m", {124'439'808}},
       {"gpt2-355m", {354'823'168}},
       {"gpt2-774m", {774'030'080}},
@@ -61,15 +63,25 @@ const std::map<std::string, Published>& published() {
 // Of a layer's feed-forward part, without norm.
 std::int64_t count_ffn(const ModelShape& m, std::int64_t layer) {
   const std::int64_t up = is_gated(m.activation) ? 2 : 1;
-  if (m.has_experts(layer)) return m.moe->experts * m.hidden * (1 + (up + 1) * m.moe->ffn);  // 1: the router
+  if (m.has_experts(layer))
+    return m.moe->experts * m.hidden * (1 + (up + 1) * m.moe->ffn)  // 1: the router
+           + m.hidden * (up + 1) * m.moe->shared_ffn;
   return m.hidden * (up + 1) * m.ffn + (m.linear_bias ? up * m.ffn + m.hidden : 0);
+}
+
+// With their norms.
+std::int64_t count_latent_attention(const ModelShape& m) {
+  const MlaShape& mla = *m.mla;
+  const std::int64_t q = m.heads * (mla.own + mla.rotary), kv = m.heads * (mla.own + mla.values);
+  const std::int64_t queries = mla.q_lora > 0 ? mla.q_lora * (m.hidden + 1 + q) : m.hidden * q;
+  return queries + m.hidden * (mla.kv_lora + mla.rotary) + mla.kv_lora * (1 + kv) + m.heads * mla.values * m.hidden;
 }
 
 // Without padding rows, as published counts are.
 std::int64_t count_parameters(const ModelShape& m) {
   const std::int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
   const std::int64_t norm = m.norm == NormKind::layer_norm ? 2 * m.hidden : m.hidden;
-  std::int64_t layer = m.hidden * (q + 2 * kv) + q * m.hidden + 2 * norm;
+  std::int64_t layer = 2 * norm + (m.mla ? count_latent_attention(m) : m.hidden * (q + 2 * kv) + q * m.hidden);
   if (m.qkv_bias) layer += q + 2 * kv;
   if (m.linear_bias) layer += m.hidden;
   if (m.qk_norm) layer += 2 * m.head_dim;

@@ -240,7 +240,8 @@ TEST(ResolveMoe, BrokenRulesOfLossesAndRooms) {
 }
 
 TEST(ResolveMoe, BrokenRulesOfTheModel) {
-  expect_broken("model.moe.num_experts=8", "a llama has none; model.arch=mixtral or qwen3_moe have",
+  expect_broken("model.moe.num_experts=8",
+                "a llama has none; model.arch=deepseek_v2, deepseek_v3, mixtral or qwen3_moe have",
                 [](RunConfig& c, MoeConfig&) { c.model.arch = Arch::llama; });
   expect_broken("model.moe.num_experts is not given", "a mixtral has experts",
                 [](RunConfig&, MoeConfig& m) { m = {}; });

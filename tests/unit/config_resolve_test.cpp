@@ -302,11 +302,11 @@ TEST(ResolveModelRules, Positions) {
 }
 
 TEST(ResolveModelRules, RecomputationAndFreezing) {
-  expect_broken("model.recompute_modules is not given", "layernorm or activation",
+  expect_broken("model.recompute_modules is not given", "layernorm, activation or mla_up_proj",
                 [](RunConfig& c) { c.model.recompute_granularity = RecomputeGranularity::selective; });
   expect_broken("model.recompute_modules", "needs recompute_granularity=selective",
                 [](RunConfig& c) { c.model.recompute_modules = {"layernorm"}; });
-  expect_broken("model.recompute_modules", "'mlp' is not layernorm or activation", [](RunConfig& c) {
+  expect_broken("model.recompute_modules", "'mlp' is not layernorm, activation or mla_up_proj", [](RunConfig& c) {
     c.model.recompute_granularity = RecomputeGranularity::selective;
     c.model.recompute_modules = {"mlp"};
   });

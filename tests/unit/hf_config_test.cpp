@@ -49,6 +49,44 @@ Json qwen3_moe() {
   return config;
 }
 
+Json deepseek_v3() {
+  Json config = of_type("deepseek_v3");
+  config.update({{"num_key_value_heads", 8},
+                 {"q_lora_rank", 20},
+                 {"kv_lora_rank", 12},
+                 {"qk_nope_head_dim", 10},
+                 {"qk_rope_head_dim", 4},
+                 {"v_head_dim", 6},
+                 {"n_routed_experts", 16},
+                 {"num_experts_per_tok", 3},
+                 {"moe_intermediate_size", 24},
+                 {"n_shared_experts", 2},
+                 {"first_k_dense_replace", 1},
+                 {"n_group", 4},
+                 {"topk_group", 2},
+                 {"norm_topk_prob", true},
+                 {"routed_scaling_factor", 1.5},
+                 {"scoring_func", "sigmoid"},
+                 {"topk_method", "noaux_tc"},
+                 {"moe_layer_freq", 1},
+                 {"num_nextn_predict_layers", 1}});
+  config["rope_scaling"] = {{"type", "yarn"},       {"factor", 40},   {"original_max_position_embeddings", 32},
+                            {"beta_fast", 32},      {"beta_slow", 1}, {"mscale", 1.0},
+                            {"mscale_all_dim", 1.0}};
+  return config;
+}
+Json deepseek_v2() {
+  Json config = deepseek_v3();
+  config.update({{"model_type", "deepseek_v2"},
+                 {"q_lora_rank", nullptr},
+                 {"norm_topk_prob", false},
+                 {"scoring_func", "softmax"},
+                 {"topk_method", "greedy"},
+                 {"n_group", 1},
+                 {"topk_group", 1}});
+  return config;
+}
+
 ModelConfig parse(const Json& config) { return parse_hf_config(config.dump(), "config.json"); }
 std::string refusal(const Json& config) {
   return message_of<UserError>([&] { parse(config); });
@@ -265,6 +303,85 @@ TEST(HfConfig, RefusesExpertsThatCannotBe) {
   EXPECT_TRUE(contains(with(qwen3_moe(), "decoder_sparse_step", 0), "decoder_sparse_step is 0"));
 }
 
+TEST(HfConfig, LatentsAndExpertsOfADeepseek) {
+  const ModelConfig model = parse(deepseek_v3());
+  EXPECT_TRUE(model.multi_latent_attention && model.rotary_interleaved);
+  EXPECT_EQ(model.mla, (MlaConfig{.q_lora_rank = 20,
+                                  .kv_lora_rank = 12,
+                                  .qk_head_dim = 10,
+                                  .qk_pos_emb_head_dim = 4,
+                                  .v_head_dim = 6,
+                                  .rotary_scaling_factor = 40,
+                                  .original_max_position_embeddings = 32,
+                                  .mscale = 1,
+                                  .mscale_all_dim = 1}));
+  EXPECT_EQ(model.rope_scaling, RopeScaling{}) << "it is said once";
+  EXPECT_EQ(model.kv_channels, 0);
+  const ModelShape shape = shape_of(model);
+  EXPECT_EQ(shape.head_dim, 14);
+  EXPECT_EQ(shape.moe->layers, (std::vector<bool>{0, 1, 1, 1}));
+  EXPECT_EQ(shape.moe->shared_ffn, 48);
+  EXPECT_EQ(shape.moe->router, (RouterShape{.score = ScoreFunction::sigmoid,
+                                            .topk = 3,
+                                            .scale = 1.5f,
+                                            .groups = 4,
+                                            .group_topk = 2,
+                                            .group_best = 2,
+                                            .expert_bias = true}));
+  const ModelShape v2 = shape_of(parse(deepseek_v2()));
+  EXPECT_EQ(v2.mla->q_lora, 0);
+  EXPECT_EQ(v2.moe->router, (RouterShape{.topk = 3, .renormalize = false, .scale = 1.5f}));
+  Json grouped = deepseek_v2();
+  grouped.update({{"topk_method", "group_limited_greedy"}, {"n_group", 4}, {"topk_group", 2}});
+  EXPECT_EQ(shape_of(parse(grouped)).moe->router.group_best, 1);
+  Json halves = deepseek_v3();
+  halves["rope_interleave"] = false;
+  EXPECT_FALSE(parse(halves).rotary_interleaved);
+  const ModelConfig bare = parse({{"model_type", "deepseek_v3"}});
+  EXPECT_EQ(bare.mla, (MlaConfig{.q_lora_rank = 1536}));
+  EXPECT_EQ(bare.moe.num_experts, 256);
+  EXPECT_EQ(shape_of(bare).moe->layers[2], false);
+  EXPECT_EQ(shape_of(bare).moe->layers[3], true);
+}
+
+TEST(HfConfig, RefusesADeepseekThatCannotBe) {
+  const auto with = [](Json config, const char* key, const Json& value) {
+    config[key] = value;
+    return refusal(config);
+  };
+  EXPECT_TRUE(contains(with(deepseek_v3(), "num_key_value_heads", 4), "num_key_value_heads is 4"));
+  EXPECT_TRUE(contains(with(deepseek_v3(), "qk_rope_head_dim", 5), "qk_rope_head_dim is 5, and should be even"));
+  EXPECT_TRUE(contains(with(deepseek_v3(), "v_head_dim", 15), "v_head_dim is 15"));
+  EXPECT_TRUE(contains(with(deepseek_v3(), "kv_lora_rank", 0), "kv_lora_rank is 0"));
+  EXPECT_TRUE(contains(with(deepseek_v3(), "scoring_func", "softmax"), "scoring_func is \"softmax\""));
+  EXPECT_TRUE(contains(with(deepseek_v3(), "topk_method", "greedy"), "topk_method is \"greedy\""));
+  EXPECT_TRUE(contains(with(deepseek_v3(), "norm_topk_prob", false), "norm_topk_prob is false"));
+  EXPECT_TRUE(contains(with(deepseek_v3(), "n_group", 3), "n_group is 3"));
+  EXPECT_TRUE(contains(with(deepseek_v3(), "topk_group", 5), "topk_group is 5"));
+  EXPECT_TRUE(contains(with(deepseek_v3(), "first_k_dense_replace", 4), "first_k_dense_replace is 4"));
+  EXPECT_TRUE(contains(with(deepseek_v3(), "moe_layer_freq", 2), "moe_layer_freq is 2"));
+  EXPECT_TRUE(contains(with(deepseek_v3(), "n_shared_experts", -1), "n_shared_experts is -1"));
+  EXPECT_TRUE(contains(with(deepseek_v3(), "num_experts_per_tok", 17), "num_experts_per_tok is 17"));
+  EXPECT_TRUE(contains(with(deepseek_v3(), "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}), "type yarn is"));
+  EXPECT_TRUE(contains(with(deepseek_v2(), "norm_topk_prob", true), "norm_topk_prob is true"));
+  EXPECT_TRUE(contains(with(deepseek_v2(), "topk_method", "noaux_tc"), "topk_method is \"noaux_tc\""));
+  EXPECT_TRUE(contains(with(deepseek_v2(), "mlp_bias", true), "mlp_bias is true"));
+}
+
+// The layers that predict further ahead are neither read nor written.
+TEST(HfConfig, ADeepseekIsWrittenWithoutFurtherPredictions) {
+  const std::string source = deepseek_v3().dump();
+  const ModelShape shape = shape_of(parse(deepseek_v3()));
+  for (const std::string_view from : {std::string_view(source), std::string_view()}) {
+    const Json out = Json::parse(format_hf_config(shape, {.source = from, .dtype = ""}));
+    EXPECT_EQ(out["num_nextn_predict_layers"], 0);
+    EXPECT_EQ(out["n_shared_experts"], 2);
+    EXPECT_EQ(out["first_k_dense_replace"], 1);
+    EXPECT_TRUE(out["rope_scaling"]["factor"].is_number_float());
+    EXPECT_EQ(out["rope_scaling"]["mscale_all_dim"], 1.0);
+  }
+}
+
 TEST(HfConfig, RefusesByNameWhatItCannotCompute) {
   const auto with = [](Json config, const char* key, const Json& value) {
     config[key] = value;
@@ -405,6 +522,10 @@ TEST(HfConfig, AModelOfOurOwnComesBackAsItIs) {
   configs.push_back(llama());
   configs.back().update({{"attention_bias", true}, {"mlp_bias", true}, {"tie_word_embeddings", true}});
   configs.back()["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"mscale", 0.7}, {"truncate", false}};
+  configs.insert(configs.end(), {deepseek_v3(), deepseek_v3(), deepseek_v2(), deepseek_v2()});
+  configs[configs.size() - 3].update({{"q_lora_rank", nullptr}, {"attention_bias", true}, {"rope_interleave", false}});
+  configs[configs.size() - 3].erase("rope_scaling");
+  configs.back().update({{"topk_method", "group_limited_greedy"}, {"n_group", 4}, {"topk_group", 2}});
   for (const Json& config : configs) {
     const ModelShape shape = shape_of(parse(config));
     const std::string written = format_hf_config(shape, {.source = "", .dtype = "bfloat16"});
@@ -465,6 +586,18 @@ TEST(HfConfig, RefusesToWriteWhatNoConfigCanSay) {
                                  m.window = {0, 9, 9, 9};
                                }),
                        "model.max_window_layers: a qwen3_moe"));
+  EXPECT_TRUE(contains(refused(deepseek_v3(), [](ModelShape& m) { m.moe->shared_ffn = 30; }),
+                       "model.moe.shared_expert_intermediate_size"));
+  EXPECT_TRUE(
+      contains(refused(deepseek_v3(), [](ModelShape& m) { m.moe->layers[3] = false; }), "model.moe.mlp_only_layers"));
+  EXPECT_TRUE(
+      contains(refused(deepseek_v2(), [](ModelShape& m) { m.rope.interleaved = false; }), "model.rotary_interleaved"));
+  EXPECT_TRUE(contains(refused(deepseek_v3(),
+                               [](ModelShape& m) {
+                                 m.mla.reset();
+                                 m.rope.scaling = {};
+                               }),
+                       "model."));
   // With a head_dim it could be computed, but LlamaConfig does not let it pass.
   EXPECT_TRUE(contains(refused(llama(), [](ModelShape& m) { m.hidden = 60; }), "transformers refuses such a llama"));
 }

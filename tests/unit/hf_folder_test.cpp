@@ -285,6 +285,21 @@ TEST_F(FusedFolder, ExpertsOneByOneStayAsTheyAre) {
   EXPECT_EQ(read(folder, name), tensors_[name].values);
 }
 
+// Published files have a layer behind the last that predicts two tokens ahead.
+TEST_F(FusedFolder, LayersBehindTheLastOfADeepseekAreLeftOut) {
+  const std::string behind = "model.layers.1.eh_proj.weight", inside = "model.layers.0.self_attn.o_proj.weight";
+  tensors_ = {{behind, fill(shape(hidden, 2 * hidden))}, {inside, fill(shape(hidden, hidden))}};
+  nlohmann::json config{
+      {"model_type", "deepseek_v3"}, {"hidden_size", hidden},    {"intermediate_size", ffn}, {"num_hidden_layers", 1},
+      {"num_attention_heads", 2},    {"num_key_value_heads", 2}, {"vocab_size", 5},          {"n_routed_experts", 16},
+      {"first_k_dense_replace", 0}};
+  folder_.write("config.json", config.dump());
+  write_all();
+  const HfFolder folder(folder_.path());
+  EXPECT_EQ(folder.tensors().size(), 1u);
+  EXPECT_TRUE(folder.tensors().contains(inside));
+}
+
 TEST_F(FusedFolder, WhatIsMisshapenOrThereTwiceIsRefused) {
   const auto message = [&] {
     write_model("qwen3_moe");

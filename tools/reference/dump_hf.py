@@ -9,7 +9,8 @@ a tensor each, as published files have it.
 Norm weights and biases are random too: ones and zeros would hide mistakes.
 """
 import torch
-from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
+from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM, GPT2Config,
+                          GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
                           MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
                           Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
@@ -51,6 +52,23 @@ def qwen3_moe(**changes):
     return Qwen3MoeForCausalLM, Qwen3MoeConfig(**(SHAPE | SMALL | shape | changes))
 
 
+# A dense layer, then one with experts. No bias of experts: it is all zeros, and no parameter.
+LATENT = dict(num_key_value_heads=4, tie_word_embeddings=False, first_k_dense_replace=1, n_routed_experts=8,
+              num_experts_per_tok=3, moe_intermediate_size=8, kv_lora_rank=10, qk_nope_head_dim=10, qk_rope_head_dim=8,
+              v_head_dim=12, num_mtp_layers=0)
+
+
+def deepseek_v3(**changes):
+    shape = SHAPE | SMALL | LATENT | dict(q_lora_rank=14, n_group=4, topk_group=2, n_shared_experts=1) | changes
+    return DeepseekV3ForCausalLM, DeepseekV3Config(**shape)
+
+
+def deepseek_v2(**changes):
+    shape = SHAPE | SMALL | LATENT | dict(q_lora_rank=None, n_shared_experts=2, topk_method="greedy") | changes
+    shape.pop("num_mtp_layers")
+    return DeepseekV2ForCausalLM, DeepseekV2Config(**shape)
+
+
 def gpt2():
     config = GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_inner=96, n_positions=40,
                         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, activation_function="gelu_new",
@@ -83,6 +101,9 @@ CASES = {
     "mixtral": mixtral,
     "qwen3_moe": lambda: qwen3_moe(norm_topk_prob=True, mlp_only_layers=[0]),
     "qwen3_moe_scores": lambda: qwen3_moe(norm_topk_prob=False, num_hidden_layers=1),
+    "deepseek_v3": lambda: deepseek_v3(rope_parameters=YARN | dict(mscale=0.8, mscale_all_dim=0.3),
+                                       max_position_embeddings=256),
+    "deepseek_v2": lambda: deepseek_v2(rope_parameters=rope()),
 }
 PADDED = {"gpt2", "llama3", "qwen2", "mistral"}  # 61 rows become 64: padding must change nothing
 

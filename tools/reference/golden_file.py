@@ -89,7 +89,10 @@ def model_config(hf):
         "untie_embeddings_and_output_weights": not hf.tie_word_embeddings,
     }
     kind = rope.pop("rope_type")
-    if kind != "default":
+    if hf.model_type.startswith("deepseek"):
+        del model["kv_channels"], model["num_query_groups"]
+        model.update(deepseek_config(hf, rope))
+    elif kind != "default":
         model["rope_scaling"] = {"type": kind, **rope}
     model.update(window_config(hf))
     if hf.model_type in ("mixtral", "qwen3_moe"):
@@ -104,6 +107,22 @@ def moe_config(hf):
         return moe | {"ffn_hidden_size": hf.intermediate_size, "router_pre_softmax": False}
     return moe | {"ffn_hidden_size": hf.moe_intermediate_size, "router_pre_softmax": not hf.norm_topk_prob,
                   "decoder_sparse_step": hf.decoder_sparse_step, "mlp_only_layers": list(hf.mlp_only_layers)}
+
+
+def deepseek_config(hf, yarn):
+    """Latent attention and the experts behind the first layers; `yarn` is empty where nothing is scaled."""
+    v3 = hf.model_type == "deepseek_v3"
+    names = {"factor": "rotary_scaling_factor"}
+    mla = {"q_lora_rank": hf.q_lora_rank or 0, "kv_lora_rank": hf.kv_lora_rank, "qk_head_dim": hf.qk_nope_head_dim,
+           "qk_pos_emb_head_dim": hf.qk_rope_head_dim, "v_head_dim": hf.v_head_dim}
+    mla |= {names.get(key, key): value for key, value in yarn.items()}
+    moe = {"num_experts": hf.n_routed_experts, "ffn_hidden_size": hf.moe_intermediate_size,
+           "first_k_dense": hf.first_k_dense_replace, "router_topk": hf.num_experts_per_tok,
+           "router_topk_scaling_factor": hf.routed_scaling_factor, "router_enable_expert_bias": False,
+           "shared_expert_intermediate_size": hf.n_shared_experts * hf.moe_intermediate_size, "aux_loss_coeff": 0.0}
+    if v3:
+        moe |= {"router_num_groups": hf.n_group, "router_group_topk": hf.topk_group}
+    return {"multi_latent_attention": True, "rotary_interleaved": True, "mla": mla, "moe": moe}
 
 
 def window_config(hf):

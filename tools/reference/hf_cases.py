@@ -7,7 +7,8 @@ import json
 
 import torch
 from safetensors import safe_open
-from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
+from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, GPT2Config,
+                          GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
                           MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
                           Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
@@ -47,6 +48,13 @@ def mixtral(**changes):
 def qwen3_moe(**changes):
     shape = dict(head_dim=10, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=8)
     return make(Qwen3MoeForCausalLM, Qwen3MoeConfig, **(shape | changes))
+
+
+def deepseek_v2(**changes):
+    shape = dict(num_key_value_heads=4, first_k_dense_replace=1, n_routed_experts=6, num_experts_per_tok=2,
+                 moe_intermediate_size=12, n_shared_experts=2, topk_method="greedy", q_lora_rank=10, kv_lora_rank=8,
+                 qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=7)
+    return make(DeepseekV2ForCausalLM, DeepseekV2Config, **(shape | changes))
 
 
 def gpt2(**changes):
@@ -216,4 +224,7 @@ CASES = {
     "qwen3_moe_experts": Case(lambda: qwen3_moe(norm_topk_prob=True, mlp_only_layers=[0]), version4_experts),
     "qwen3_moe_fused": Case(lambda: qwen3_moe(norm_topk_prob=False, num_hidden_layers=4, decoder_sparse_step=2,
                                               head_dim=6, intermediate_size=8, moe_intermediate_size=6), fused=True),
+    "latents": Case(lambda: deepseek_v2(attention_bias=True)),
+    "latents_yarn": Case(lambda: deepseek_v2(q_lora_rank=None, max_position_embeddings=80, rope_parameters=YARN | dict(
+        mscale=0.8, mscale_all_dim=0.7)), version4_folder),
 }

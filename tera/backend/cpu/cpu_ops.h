@@ -26,7 +26,9 @@ class CpuOps : public Ops {
   void do_column_sum(const ColumnSumArgs& args) override;  // reduce.cpp
   void do_norm(const NormArgs& args) override;             // norm.cpp
   void do_norm_back(const NormBackArgs& args) override;
-  void do_rope(const RopeArgs& args) override;            // rope.cpp
+  void do_rope(const RopeArgs& args) override;                 // rope.cpp
+  void do_latent_heads(const LatentHeadsArgs& args) override;  // latent_heads.cpp
+  void do_latent_heads_back(const LatentHeadsBackArgs& args) override;
   void do_attention(const AttentionArgs& args) override;  // attention.cpp
   void do_attention_back(const AttentionBackArgs& args) override;
   void do_activation(const ActivationArgs& args) override;  // pointwise.cpp

@@ -32,9 +32,10 @@ void CpuOps::do_rope(const RopeArgs& args) {
                       }).rotate[storage_index(args.x.dtype)];
   const std::int64_t rows = args.x.dim(0);
   const std::size_t row_bytes = static_cast<std::size_t>(args.x.stride[0]) * size_of(args.x.dtype);
+  const std::size_t skipped = static_cast<std::size_t>(args.first) * size_of(args.x.dtype);
   pool_.parallel_for((rows + rows_per_task - 1) / rows_per_task, [&](std::int64_t task, int) {
     const std::int64_t first = task * rows_per_task;
-    rotate({.x = static_cast<std::byte*>(args.x.data) + static_cast<std::size_t>(first) * row_bytes,
+    rotate({.x = static_cast<std::byte*>(args.x.data) + skipped + static_cast<std::size_t>(first) * row_bytes,
             .stride = args.x.stride[0],
             .positions = args.positions.as<std::int32_t>() + first,
             .cos = args.cos.as<float>(),

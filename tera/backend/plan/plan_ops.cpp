@@ -92,6 +92,8 @@ void PlanOps::do_sum_squares(const SumSquaresArgs& args) { note(rules_.sum_squar
 
 void PlanOps::do_norm(const NormArgs&) { note(0, 0); }
 void PlanOps::do_rope(const RopeArgs&) { note(0, 0); }
+void PlanOps::do_latent_heads(const LatentHeadsArgs&) { note(0, 0); }
+void PlanOps::do_latent_heads_back(const LatentHeadsBackArgs&) { note(0, 0); }
 void PlanOps::do_activation(const ActivationArgs&) { note(0, 0); }
 void PlanOps::do_activation_back(const ActivationBackArgs&) { note(0, 0); }
 void PlanOps::do_dropout(const DropoutArgs&) { note(0, 0); }

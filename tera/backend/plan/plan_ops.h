@@ -42,6 +42,8 @@ class PlanOps final : public Ops {
   void do_norm(const NormArgs& args) override;
   void do_norm_back(const NormBackArgs& args) override;
   void do_rope(const RopeArgs& args) override;
+  void do_latent_heads(const LatentHeadsArgs& args) override;
+  void do_latent_heads_back(const LatentHeadsBackArgs& args) override;
   void do_attention(const AttentionArgs& args) override;
   void do_attention_back(const AttentionBackArgs& args) override;
   void do_activation(const ActivationArgs& args) override;

@@ -1,0 +1,34 @@
+#include "tera/backend/cuda/kernels/latent_heads.cuh"
+#include "tera/backend/cuda/cuda_error.h"
+#include "tera/backend/cuda/cuda_ops.h"
+
+namespace tera::cuda {
+namespace {
+
+kernels::LatentHeads heads_of(const Tensor& kv, const Tensor& rotary, const Tensor& k, const Tensor& v) {
+  const std::int64_t own = k.dim(2) - rotary.dim(1);
+  return {.scalar = scalar_of(k.dtype),
+          .kv = kv.data,
+          .rotary = rotary.data,
+          .k = k.data,
+          .v = v.data,
+          .rows = k.dim(0),
+          .rotary_stride = rotary.stride[0],
+          .heads = static_cast<int>(k.dim(1)),
+          .head = static_cast<int>(k.dim(2)),
+          .own = static_cast<int>(own),
+          .values = static_cast<int>(kv.dim(2) - own)};
+}
+
+}  // namespace
+
+void CudaOps::do_latent_heads(const LatentHeadsArgs& args) {
+  check(kernels::launch_latent_heads(heads_of(args.kv, args.rotary, args.k, args.v), stream_), "latent_heads");
+}
+
+void CudaOps::do_latent_heads_back(const LatentHeadsBackArgs& args) {
+  check(kernels::launch_latent_heads_back(heads_of(args.dkv, args.drotary, args.dk, args.dv), stream_),
+        "latent_heads_back");
+}
+
+}  // namespace tera::cuda
