@@ -1,7 +1,5 @@
 #include "tera/nn/moe.h"
 
-#include <array>
-
 namespace tera {
 namespace {
 
@@ -152,8 +150,7 @@ void Moe::b(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tens
   s.dlogits = router_.back(run, s.routes, dweights, x.dtype);
   router_.input_gradient(run, s.dlogits, of_experts, own);
   gather_shares(run, dnormed);
-  if (shared_)
-    shared_->add_input_gradient(run, s.shared, tp_.gather(run, s.dout, run.scratch, "moe.shared_dout"), dnormed);
+  if (shared_) shared_->add_input_gradient(run, s.shared, s.dout, dnormed);
   if (spec_.recompute_activation) {
     s.act = run.stash.take(Life::b_to_w, s.act.shape, x.dtype, "moe.act");
     activate(run, s);

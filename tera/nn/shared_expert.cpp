@@ -43,9 +43,10 @@ void SharedExpert::weigh(Run& run, SharedExpertSaved& s, const Tensor& x) const 
   run.ops.group_rows({.experts = experts, .offsets = offsets, .sources = s.sources, .places = places});
 }
 
-void SharedExpert::add_input_gradient(Run& run, SharedExpertSaved& s, const Tensor& all_dout, const Tensor& dx) const {
+void SharedExpert::add_input_gradient(Run& run, SharedExpertSaved& s, const Tensor& dout, const Tensor& dx) const {
   s.dup = run.stash.take(Life::b_to_w, s.up.shape, s.up.dtype, "moe.shared_dup");
   ScratchScope scope(run.scratch);
+  const Tensor all_dout = down_.gradient_of_all_rows(run, dout, run.scratch, "moe.shared_dout");
   const Tensor dact = run.scratch.take(s.act.shape, s.up.dtype, "moe.shared_dact");
   const Tensor added = run.scratch.take(dx.shape, dx.dtype, "moe.shared_dnormed");
   run.ops.wait(down_.backward_input(run, all_dout, dact));

@@ -35,7 +35,7 @@ class SharedExpert {
 
   // x and the result [t,H]; the result is scratch. No residual: nothing is added.
   Tensor forward(Run& run, SharedExpertSaved& saved, const Tensor& x, const Tensor& residual) const;
-  void add_input_gradient(Run& run, SharedExpertSaved& saved, const Tensor& all_dout, const Tensor& dx) const;
+  void add_input_gradient(Run& run, SharedExpertSaved& saved, const Tensor& dout, const Tensor& dx) const;
   void backward_weight(Run& run, const SharedExpertSaved& saved, const Tensor& x, const Tensor& dout) const;
 
  private:

@@ -162,7 +162,7 @@ class TrainingStep {
   std::span<std::int32_t> expert_offsets_;  // likewise, where rows travel to experts
   Tensor agreement_;                        // i64 [ranks]
   std::span<Result> read_back_;             // host memory that the device writes
-  std::span<std::int32_t> read_counts_;
+  std::span<std::int32_t> read_counts_;     // likewise, of choices of experts
   std::size_t readings_ = 0;
   PlannedMemory memory_;
   StageMemory stage_memory_;

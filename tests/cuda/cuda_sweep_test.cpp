@@ -36,6 +36,7 @@ TEST(CudaSweep, Experts) {
   for (std::size_t i = 0; i < all.size(); i += 4)
     expect_like_one_rank({all[i].config, all[i].ranks, all[i].overrides + on_gpu}, alone, {});
 }
+
 TEST(CudaSweep, MoeBias) { sweep("sweep_moe_bias", fp32, {}, 13); }
 
 TEST(CudaSweepSlow, AllLayoutsOfLlama) { sweep("sweep_llama", fp32, {}, 1); }

@@ -163,10 +163,11 @@ class Definition {
   }
 
   // Of the experts that a row chose.
-  std::map<std::size_t, double> weights(std::size_t row) const { return weights(row, chosen(row)); }
-  std::map<std::size_t, double> weights(std::size_t row, const std::vector<std::size_t>& chosen) const {
+  using Weights = std::map<std::size_t, double>;
+  Weights weights(std::size_t row) const { return weights(row, chosen(row)); }
+  Weights weights(std::size_t row, const std::vector<std::size_t>& chosen) const {
     const std::vector<double> scores = this->scores(row, gate_);
-    std::map<std::size_t, double> weights;
+    Weights weights;
     double sum = 0;
     for (const std::size_t e : chosen) sum += scores[e];
     for (const std::size_t e : chosen) weights[e] = scores[e] / sum;
@@ -176,11 +177,7 @@ class Definition {
   std::vector<double> y(std::size_t row, const std::function<bool(std::size_t)>& sees = {}) const {
     return y(row, weights(row), sees);
   }
-  std::vector<double> y(std::size_t row, const std::vector<std::size_t>& chosen) const {
-    return y(row, weights(row, chosen), {});
-  }
-  std::vector<double> y(std::size_t row, const std::map<std::size_t, double>& weights,
-                        const std::function<bool(std::size_t)>& sees) const {
+  std::vector<double> y(std::size_t row, const Weights& weights, const std::function<bool(std::size_t)>& sees) const {
     const std::vector<double> in = normed(row);
     std::vector<double> out(x_.begin() + static_cast<std::ptrdiff_t>(row * hidden),
                             x_.begin() + static_cast<std::ptrdiff_t>((row + 1) * hidden));
@@ -251,6 +248,15 @@ TEST(MoeBlock, RowsThatAreTooManyAreDropped) {
   }
 }
 
+TEST(MoeBlock, FixedNumbersOfRows) {
+  MoeSpec spec = moe_spec(3, 3);
+  spec.drop = TokenDropPolicy::position;
+  for (const double factor : {0.5, 1.0, 2.0}) {
+    spec.expert_capacity = factor;
+    check_block(setup_of(spec));
+  }
+}
+
 // y with the gate lies between y without a shared expert and y with an ungated one, as far as sigmoid(x w) says.
 TEST(MoeBlock, TheGateScalesTheSharedExpert) {
   MoeSpec spec = moe_spec(5, 2);
@@ -277,15 +283,6 @@ TEST(MoeBlock, TheGateScalesTheSharedExpert) {
       const double want = without.y(0)[i] + share * (static_cast<double>(whole.y(0)[i]) - without.y(0)[i]);
       EXPECT_NEAR(gated.y(0)[i], want, 2e-5) << row;
     }
-  }
-}
-
-TEST(MoeBlock, FixedNumbersOfRows) {
-  MoeSpec spec = moe_spec(3, 3);
-  spec.drop = TokenDropPolicy::position;
-  for (const double factor : {0.5, 1.0, 2.0}) {
-    spec.expert_capacity = factor;
-    check_block(setup_of(spec));
   }
 }
 
@@ -429,7 +426,7 @@ TEST(MoeBlock, BiasIsForTheChoiceAlone) {
   block.forward_only();
   const Definition definition(block, spec);
   for (std::size_t row = 0; row < definition.rows(); ++row) {
-    const std::vector<double> want = definition.y(row, {1, 3});
+    const std::vector<double> want = definition.y(row, definition.weights(row, {1, 3}), {});
     for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(block.y(0)[row * hidden + i], want[i], 2e-5) << row;
   }
   BlockSetup rounded = setup_of(spec);

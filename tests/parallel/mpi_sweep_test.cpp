@@ -18,15 +18,19 @@ void expect_same_as_threads(const std::string& config, const Overrides& override
   processes.loss.reserve(steps);
   processes.norm.reserve(steps);
   processes.scale.reserve(steps);
+  processes.aux_losses.reserve(steps * static_cast<std::size_t>(AuxLoss::count));
   play_rank(one, mpi_seat(), steps, processes);
   EXPECT_TRUE(processes.gradients.is_part_of(threads.gradients));
   EXPECT_TRUE(processes.weights.is_part_of(threads.weights));
   EXPECT_TRUE(processes.peaks_as_planned);
+  EXPECT_EQ(processes.counted.is_part_of(threads.counted), !threads.counted.tensors().empty());
   if (mpi_seat().rank() != 0) return;  // only the first writes down the rest
   EXPECT_EQ(processes.initial_loss, threads.initial_loss);
   EXPECT_EQ(processes.loss, threads.loss);
   EXPECT_EQ(processes.norm, threads.norm);
   EXPECT_EQ(processes.scale, threads.scale);
+  EXPECT_EQ(processes.aux_losses, threads.aux_losses);
+  EXPECT_EQ(processes.choices, threads.choices);
   // MPI finds memory of its own for bytes that come before they are asked for, until it has enough; an allocation of
   // ours would come with every one of some hundred calls. Nothing is counted under a sanitizer.
   EXPECT_LE(processes.allocations, 8);
@@ -81,6 +85,15 @@ TEST(MpiSweep, ExpertsOnOtherRanks) {
         with({"ep4", "a2a", "full"})}},
       {8, {with({"tp2sp", "pp2", "ep4", "etp1", "a2a", "z1"}), with({"tp2", "ep4", "etp1", "z2", "overlap"})}}};
   for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_experts", overrides);
+}
+
+// With what is counted of experts.
+TEST(MpiSweep, MoeBias) {
+  const std::map<int, std::vector<Overrides>> layouts{
+      {2, {with({"tp2sp"}), with({"z3", "gather"}), with({"pp2", "zb"})}},
+      {4, {with({"tp2", "pp2", "full"})}},
+      {8, {with({"tp2sp", "pp2", "z1", "gather", "tp_overlap"})}}};
+  for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_moe_bias", overrides);
 }
 
 }  // namespace
