@@ -48,7 +48,9 @@ struct Layout {
 constexpr int blocks_of_cluster = 2;
 enum class Pair : std::uint8_t { rows, columns };
 TERA_HOST_DEVICE constexpr int tile_rows(Pair pair) { return pair == Pair::rows ? 4 * part_rows : 2 * part_rows; }
-TERA_HOST_DEVICE constexpr int tile_columns(Pair pair, int columns) { return pair == Pair::rows ? columns : 2 * columns; }
+TERA_HOST_DEVICE constexpr int tile_columns(Pair pair, int columns) {
+  return pair == Pair::rows ? columns : 2 * columns;
+}
 
 struct Plan {
   CUtensorMap a, b;
