@@ -75,7 +75,9 @@ TEST(Sweep, Mla) {
                                     {4, tp2 + sp + up},
                                     {8, tp2 + sp + pp2 + zero1 + buckets},
                                     {8, tp2 + pp2 + zero3 + full},
-                                    {4, tp2 + sp + pp2 + zero_bubble_v + offload}}},
+                                    {4, tp2 + sp + pp2 + zero_bubble_v + offload},
+                                    {4, tp2 + sp + ep4 + etp1},
+                                    {8, tp2 + pp2 + ep2 + all_to_all}}},
                                   {no_q_latent, {{2, tp2}, {4, tp4 + sp + selective}, {4, tp2 + sp + zero3}}},
                                   {packed + dropout, {{2, tp2 + sp}, {4, tp2 + pp2}}}};
   SweepLimits limits;
