@@ -134,6 +134,7 @@ std::vector<Trap> traps() {
        [](Spoilt& w) { w.swap(layer0 + "self_attn.q_norm.weight", layer0 + "self_attn.k_norm.weight"); }},
       {"qwen3_biases"},
       {"latents", [](ModelConfig& m) { m.rotary_interleaved = false; }},
+      {"latents_bias", [](ModelConfig& m) { m.moe.router_topk_scaling_factor = 1; }},
       {"latents_yarn", [](ModelConfig& m) { m.mla.mscale_all_dim = 0; }},  // the scale of scores
       {"gpt2_square", {}, [](Spoilt& w) { w.turn(gpt_layer0 + "attn.c_proj.weight"); }},
       {"gpt2_published", [](ModelConfig& m) { m.activation = Activation::silu; }},

@@ -7,7 +7,7 @@ import json
 
 import torch
 from safetensors import safe_open
-from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, GPT2Config,
+from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM, GPT2Config,
                           GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
                           MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
                           Qwen3MoeConfig, Qwen3MoeForCausalLM)
@@ -55,6 +55,16 @@ def deepseek_v2(**changes):
                  moe_intermediate_size=12, n_shared_experts=2, topk_method="greedy", q_lora_rank=10, kv_lora_rank=8,
                  qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=7)
     return make(DeepseekV2ForCausalLM, DeepseekV2Config, **(shape | changes))
+
+
+def deepseek_v3(**changes):
+    shape = dict(num_key_value_heads=4, first_k_dense_replace=1, n_routed_experts=6, num_experts_per_tok=2,
+                 moe_intermediate_size=8, n_shared_experts=1, n_group=3, topk_group=2, q_lora_rank=10, kv_lora_rank=8,
+                 qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=7, num_mtp_layers=0)
+    model = make(DeepseekV3ForCausalLM, DeepseekV3Config, **(shape | changes))
+    for layer in model.model.layers[1:]:  # a buffer; large enough to change choices, and the same in bf16
+        layer.mlp.gate.e_score_correction_bias.copy_(torch.tensor([0.5, -0.25, 0.125, -0.5, 0.375, 0.0]))
+    return model
 
 
 def gpt2(**changes):
@@ -227,4 +237,5 @@ CASES = {
     "latents": Case(lambda: deepseek_v2(attention_bias=True)),
     "latents_yarn": Case(lambda: deepseek_v2(q_lora_rank=None, max_position_embeddings=80, rope_parameters=YARN | dict(
         mscale=0.8, mscale_all_dim=0.7)), version4_folder),
+    "latents_bias": Case(lambda: deepseek_v3()),
 }
