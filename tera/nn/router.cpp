@@ -80,13 +80,13 @@ void Router::route(Run& run, const Tensor& normed, const Routes& routes) const {
   if (routes.score_sums) run.ops.wait(tp_.group->all_reduce(routes.score_sums, Reduce::sum, run.ops.record()));
 }
 
-// Where a loss that all tensor-parallel ranks have is added up: on one of them in the sums of the step.
+// Where a loss that all tensor-parallel ranks have is added up: on one of them in the sums of the step. All take the
+// same memory and make the same calls, so that the plan of one is that of all.
 Tensor Router::tally_of(Run& run, AuxLoss loss) const {
   const auto row = static_cast<std::int64_t>(loss);
-  if (run.mb.aux_losses && tp_.rank() == 0) return run.mb.aux_losses.rows(row, row + 1);
   const Tensor nowhere = run.scratch.take(shape(1), DType::f32, "moe.balance_loss");
   run.ops.fill({.out = nowhere, .value = 0});
-  return nowhere;
+  return run.mb.aux_losses && tp_.rank() == 0 ? run.mb.aux_losses.rows(row, row + 1) : nowhere;
 }
 
 // What each score counts in the losses that keep the load even: f32 [p,E].

@@ -75,6 +75,7 @@ TEST(Sweep, Mla) {
                                     {4, tp2 + sp + up},
                                     {8, tp2 + sp + pp2 + zero1 + buckets},
                                     {8, tp2 + pp2 + zero3 + full},
+                                    {8, tp2 + zero1 + overlap},
                                     {4, tp2 + sp + pp2 + zero_bubble_v + offload},
                                     {4, tp2 + sp + ep4 + etp1},
                                     {8, tp2 + pp2 + ep2 + all_to_all}}},
