@@ -32,9 +32,17 @@ bool on_gpu(DeviceChoice device) {
   return device == DeviceChoice::cuda || (device == DeviceChoice::automatic && cuda::usable());
 }
 
+// Whether tensor-parallel ranks make products each for itself that must come out as the same bits: all have the same
+// rows, and route them, or make gradients of weights that all have. Another kernel would add up in another order.
+bool repeat_products(const Setup& setup) {
+  const ParallelShape& parallel = setup.parallel;
+  return parallel.mesh.tp > 1 && !parallel.sequence_parallel && (setup.model.moe || setup.model.mla);
+}
+
 Backend make_cuda_backend(const BackendOptions& options) {
   cuda::CudaParts parts = cuda::make_cuda({.device = cuda::device_of(options.local_rank),
                                            .deterministic = options.deterministic,
+                                           .time_products = !options.same_kernels,
                                            .tf32 = options.tf32,
                                            .choices = options.kernel_choices});
   return {.name = std::move(parts.name),
@@ -95,6 +103,7 @@ Backend make_backend(const Setup& setup, int rank, int local_rank) {
   return make_backend(setup.config.dist,
                       {.deterministic = setup.config.train.deterministic,
                        .tf32 = setup.config.mixed_precision.tf32,
+                       .same_kernels = repeat_products(setup),
                        .kernel_choices = std::filesystem::path(setup.run_dir) / kernel_choices_name(rank),
                        .local_rank = local_rank});
 }

@@ -75,6 +75,7 @@ void CublasLt::prepare(std::span<const GemmArgs> products, std::span<std::byte> 
       remarks_ += fmt::format("cuBLASLt has no kernel for {}: a slow one of our own takes it\n", name);
       continue;
     }
+    if (!options_.time_products) continue;
     const std::optional<std::size_t> earlier = choices.find(name);
     if (earlier && *earlier < plan.candidates.size()) {
       plan.chosen = *earlier;
@@ -88,7 +89,7 @@ void CublasLt::prepare(std::span<const GemmArgs> products, std::span<std::byte> 
     plan.chosen = time_candidates(plan, trial.args, workspace, stream);
     choices.set(name, plan.chosen);
   }
-  choices.save();
+  if (options_.time_products) choices.save();
 }
 
 // What find_candidates() asks for, beyond the problem itself.

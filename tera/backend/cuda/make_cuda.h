@@ -16,6 +16,7 @@ struct CudaOptions {
   bool deterministic = true;      // no kernel whose result depends on timing
   bool exact_attention = false;   // in fp32 throughout, by kernels of our own: what cuDNN is checked against
   bool plain_products = false;    // matrix products by plain kernels of our own alone: what others are checked with
+  bool time_products = true;      // choose kernels of products by timing; else as the library does, alike on all ranks
   bool tf32 = false;              // let fp32 products round their operands to 10 bits of mantissa
   std::filesystem::path choices;  // file that keeps the kernels chosen by timing; empty: choose anew
 };
