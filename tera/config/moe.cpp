@@ -5,7 +5,7 @@
 namespace tera {
 namespace {
 
-constexpr double max_experts = 1 << 16;
+constexpr double max_experts = 512, max_topk = 32;  // as many as routers take (most_experts in ops/route.h)
 constexpr double max_layers = 100'000;
 constexpr double max_width = 1 << 24;
 
@@ -25,7 +25,7 @@ std::span<const Field> MoeConfig::fields() {
       field<&C::first_k_dense>("first_k_dense", "the first K layers have no experts").within(0, max_layers),
       field<&C::decoder_sparse_step>("decoder_sparse_step", "layers N-1, 2N-1, ... have experts").within(1, max_layers),
       field<&C::mlp_only_layers>("mlp_only_layers", "layers without experts, counted from 0"),
-      field<&C::router_topk>("router_topk", "experts of a token").within(1, max_experts),
+      field<&C::router_topk>("router_topk", "experts of a token").within(1, max_topk),
       field<&C::router_score_function>("router_score_function", "how logits of the router become scores"),
       field<&C::router_pre_softmax>("router_pre_softmax",
                                     "softmax: the chosen experts keep their scores as weights; false: the weights are "

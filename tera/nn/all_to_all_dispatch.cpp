@@ -177,7 +177,7 @@ class AllToAllDispatch final : public Dispatch {
     return offsets[at + static_cast<std::size_t>(held)] - offsets[at];
   }
 
-  // All ranks look at all, so that they tell the same.
+  // All ranks that share these experts look at all of them, so that they tell the same.
   void check_room(std::span<const std::int32_t> offsets, std::int64_t room) const {
     std::int64_t fullest = 0, most = 0;
     for (std::int64_t to = 0; to < ep().size(); ++to) {

@@ -9,7 +9,8 @@ void ExpertLoad::bind(Arena& arena) {
   losses_ = arena.take(shape(static_cast<int>(AuxLoss::count)), DType::f32, "auxiliary losses");
   moved_.clear();
   for (const Param* param : params_.by_name())
-    if (param->spec.is_counted() && !param->spec.held) moved_.push_back(param);
+    if (param->spec.is_counted() && !(param->spec.held && param->spec.counts == ParamSpec::Counts::bias))
+      moved_.push_back(param);
 }
 
 void ExpertLoad::clear(Ops& ops) const {

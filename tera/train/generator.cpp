@@ -19,6 +19,14 @@ Setup for_generation(Setup setup) {
   return setup;
 }
 
+// What keeps sizes or load even in training: here a row goes where its router says, whatever stands beside it.
+ModelShape for_generation(ModelShape model) {
+  if (!model.moe) return model;
+  model.moe->capacity_factor = 0;
+  model.moe->router.force_balance = false;
+  return model;
+}
+
 // Ranks of one replica: all have the same rows.
 ExpertParallel experts_of_same_rows(ExpertParallel experts) {
   experts.same_rows = true;
@@ -34,12 +42,12 @@ int rank_with_logits(const Setup& setup) {
 }  // namespace
 
 Generator::Generator(const Setup& setup, Backend& backend, const Room& room, Comm* world)
-    : model_(setup.model),
+    : model_(for_generation(setup.model)),
       room_(room),
       layout_(for_generation(setup), world ? world->rank() : 0),
       speaker_(rank_with_logits(setup)),
       params_(DType::f32),
-      chunks_(build_chunks(make_spec(setup.model, 0), layout_.chunks, params_, layout_.tp,
+      chunks_(build_chunks(make_spec(model_, 0), layout_.chunks, params_, layout_.tp,
                            experts_of_same_rows(layout_.experts))),
       stage_{.evaluation = layout_.evaluation, .hidden = model_.hidden, .dtype = DType::f32, .pp = &layout_.groups.pp},
       ops_(*backend.ops) {

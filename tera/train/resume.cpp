@@ -115,7 +115,9 @@ void check_tokenizer(const StartPoint& start, const RunConfig& config) {
 
 // Weights that nobody trained yet, as an import makes them: there is nothing to go on with.
 bool has_weights_alone(const Checkpoint& checkpoint) {
-  const auto is_state = [](const auto& tensor) { return tensor.first.starts_with("optimizer."); };
+  const auto is_state = [](const auto& tensor) {  // shares are kept with the weights, and zero before the first step
+    return tensor.first.starts_with("optimizer.") && !tensor.first.starts_with("optimizer.expert_shares.");
+  };
   return checkpoint.manifest().version > 1 && checkpoint.step() == 0 &&
          std::ranges::none_of(checkpoint.manifest().tensors, is_state);
 }

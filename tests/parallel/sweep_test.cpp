@@ -186,7 +186,7 @@ TEST(Sweep, ExpertsCountOnce) {
   }
   // Frozen, a bias stays; the shares are counted all the same.
   SweepResult frozen;
-  play_threads({"sweep_moe_bias", 1, {"model.freeze=['*.e_score_correction_bias']"}}, 3, frozen);
+  play_threads({"sweep_moe_bias", 1, {"model.freeze=['*.mlp.gate.*','*.mlp.gate']"}}, 3, frozen);
   for (const auto& [name, bias] : of_kind(frozen.counted, "e_score_correction_bias"))
     EXPECT_EQ(bias, std::vector<float>(6, 0.0f)) << name;
   EXPECT_NE(of_kind(frozen.counted, "shares").begin()->second, std::vector<float>(6, 0.0f));

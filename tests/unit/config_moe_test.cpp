@@ -254,7 +254,7 @@ TEST(ResolveMoe, BrokenRulesOfTheModel) {
   expect_broken("model.add_bias_linear=true", "experts have no biases",
                 [](RunConfig& c, MoeConfig&) { c.model.add_bias_linear = true; });
   expect_broken("model.hidden_size", "more than can be counted", [](RunConfig& c, MoeConfig& m) {
-    m.num_experts = 1 << 16;
+    m.num_experts = 512;
     m.ffn_hidden_size = 1 << 24;
     c.model.num_layers = 100'000;
     c.model.hidden_size = c.model.num_attention_heads * (1 << 18);
@@ -419,6 +419,14 @@ TEST(ResolveMoe, WhatExpertsLackIsNamed) {
   model.moe->shared_overlap = true;
   EXPECT_TRUE(contains(message_of<UserError>([&] { make_spec(model, 0); }),
                        "model.moe.shared_expert_overlap: this is not there yet"));
+}
+
+TEST(ResolveMoe, AsManyExpertsAsRoutersTake) {
+  expect_broken("model.moe.num_experts", "512", [](RunConfig&, MoeConfig& moe) { moe.num_experts = 513; });
+  expect_broken("model.moe.router_topk", "32", [](RunConfig&, MoeConfig& moe) {
+    moe.num_experts = 64;
+    moe.router_topk = 33;
+  });
 }
 
 }  // namespace

@@ -129,7 +129,8 @@ void CublasLt::find_candidates(const GemmProblem& problem, Plan& plan) {
   for (auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     set(attribute, alignment);
-  if (options_.deterministic)  // parts of K are then added up in the workspace, in order, or not at all
+  // Parts of K are added up in the workspace, in order, or not at all: in every run, or on every rank, the same bits.
+  if (options_.deterministic || !options_.time_products)
     set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   std::array<cublasLtMatmulHeuristicResult_t, candidates_asked> found{};
   int count = 0;
