@@ -272,6 +272,25 @@ TEST(Sweep, OffloadChangesNoBit) {
     }
 }
 
+// Nor where rows of experts do, though as many travel to the host as there is room for.
+TEST(Sweep, OffloadOfExpertsChangesNoBit) {
+  const Overrides room{"model.moe.expert_rank_capacity_factor=3.2"}, dropped{"model.moe.expert_capacity_factor=1.0"};
+  const std::vector<SweepCase> cases{{"sweep_experts", 1, {}},
+                                     {"sweep_experts", 2, ep2},
+                                     {"sweep_experts", 2, tp2 + sp + ep2 + etp1 + all_to_all},
+                                     {"sweep_experts", 4, ep4 + all_to_all + room},
+                                     {"sweep_experts", 4, ep2 + zero3 + overlap + dropped},
+                                     {"sweep_experts", 4, pp2 + ep2 + zero_bubble},
+                                     {"sweep_experts", 4, pp2 + vp2 + ep2 + all_to_all},
+                                     {"sweep_moe_bias", 4, tp2 + pp2 + zero_bubble_v},
+                                     {"sweep_mla", 4, tp2 + sp + ep4 + etp1}};
+  for (const SweepCase& one : cases) {
+    const auto with = [&](const Overrides& more) { return SweepCase{one.config, one.ranks, one.overrides + more}; };
+    expect_same_bits(one, with(offload));
+    expect_same_bits(with(selective), with(selective + offload_blocks));
+  }
+}
+
 // What a model or a run can have besides, where cutting it could go wrong: each against one rank of the same.
 TEST(Sweep, UnusualModelsAndLayouts) {
   const Overrides one_group{"model.num_query_groups=1"}, qkv_bias{"model.add_qkv_bias=true"};
