@@ -37,6 +37,20 @@ TEST(CudaSweep, Experts) {
     expect_like_one_rank({all[i].config, all[i].ranks, all[i].overrides + on_gpu}, alone, {});
 }
 
+// Calls of two microbatches take turns in one queue.
+TEST(CudaSweep, OverlapOfExperts) {
+  const Overrides on_gpu = Overrides{"dist.device=cuda"} + fp32;
+  const std::vector<std::pair<int, Overrides>> layouts{{2, ep2 + shared_overlap},
+                                                       {2, ep2 + all_to_all + together},
+                                                       {4, ep2 + etp2 + all_to_all + shared_overlap + together},
+                                                       {4, pp2 + vp2 + ep2 + all_to_all + together},
+                                                       {4, pp2 + ep2 + zero_bubble + together}};
+  SweepResult alone;
+  play_threads({.config = "sweep_experts", .overrides = on_gpu}, sweep_steps, alone);
+  for (const auto& [ranks, layout] : layouts)
+    expect_like_one_rank({"sweep_experts", ranks, layout + on_gpu}, alone, {});
+}
+
 TEST(CudaSweep, MoeBias) { sweep("sweep_moe_bias", fp32, {}, 13); }
 
 TEST(CudaSweepSlow, AllLayoutsOfLlama) { sweep("sweep_llama", fp32, {}, 1); }

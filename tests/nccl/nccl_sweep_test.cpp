@@ -27,9 +27,20 @@ std::vector<Overrides> layouts(int ranks) {
 }
 
 std::vector<Overrides> expert_layouts_of(int ranks) {
-  if (ranks == 2) return {ep2, ep2 + all_to_all, tp2 + sp + ep2 + etp1 + all_to_all, tp2 + ep2 + etp1};
-  return {tp2 + ep2 + all_to_all, tp2 + sp + ep4 + etp1 + zero3, pp2 + ep2 + all_to_all + zero_bubble,
-          ep4 + all_to_all + zero1 + gather};
+  if (ranks == 2)
+    return {ep2,
+            ep2 + all_to_all,
+            tp2 + sp + ep2 + etp1 + all_to_all,
+            tp2 + ep2 + etp1,
+            ep2 + shared_overlap,
+            ep2 + all_to_all + together,
+            tp2 + sp + ep2 + etp1 + all_to_all + shared_overlap + together};
+  return {tp2 + ep2 + all_to_all,
+          tp2 + sp + ep4 + etp1 + zero3,
+          pp2 + ep2 + all_to_all + zero_bubble,
+          ep4 + all_to_all + zero1 + gather,
+          pp2 + ep2 + all_to_all + together,
+          pp2 + vp2 + ep2 + all_to_all + shared_overlap + together};
 }
 
 void sweep(const std::string& config, const Overrides& precision, const SweepLimits& limits,

@@ -148,6 +148,10 @@ std::vector<SweepCase> expert_layouts() {
       {8, tp2 + ep2 + etp4},
       {8, tp4 + ep4 + etp1 + zero3},
       {8, pp4 + ep2 + zero_bubble + selective},
+      {2, ep2 + shared_overlap},
+      {4, ep2 + etp2 + shared_overlap + together},
+      {4, pp2 + ep2 + together},
+      {8, tp2 + sp + pp2 + vp2 + ep4 + etp1 + shared_overlap + together},
   };
   std::vector<SweepCase> all;
   for (const auto& [ranks, overrides] : layouts) {

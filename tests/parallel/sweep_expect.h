@@ -48,6 +48,8 @@ inline const Overrides ep8{"dist.expert_model_parallel_size=8"};
 inline const Overrides etp1{"dist.expert_tensor_parallel_size=1"}, etp2{"dist.expert_tensor_parallel_size=2"};
 inline const Overrides etp4{"dist.expert_tensor_parallel_size=4"};
 inline const Overrides all_to_all{"model.moe.token_dispatcher_type=alltoall"};
+inline const Overrides shared_overlap{"model.moe.shared_expert_overlap=true"};
+inline const Overrides together{"comm_overlap.overlap_moe_expert_parallel_comm=true"};
 
 // Every combination of tensor, pipeline and data parallelism that fits on 8 ranks; recompute and overlap take turns.
 std::vector<SweepCase> sweep_layouts();

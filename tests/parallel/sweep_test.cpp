@@ -292,8 +292,7 @@ TEST(Sweep, ScheduleOverlapAndRecomputeChangeNoBit) {
 
 // Nor what is computed while rows are on their way to experts: the shared expert, or another microbatch.
 TEST(Sweep, OverlapOfExpertsChangesNoBit) {
-  const Overrides shared{"model.moe.shared_expert_overlap=true"}, one_at_a_time{"train.micro_batch_size=1"};
-  const Overrides together{"comm_overlap.overlap_moe_expert_parallel_comm=true"};
+  const Overrides one_at_a_time{"train.micro_batch_size=1"};
   const Overrides tp_overlap{"comm_overlap.tp_comm_overlap=true"};
   const Overrides gather{"comm_overlap.overlap_grad_reduce=true", "comm_overlap.overlap_param_gather=true"};
   const Overrides dropped{"model.moe.expert_capacity_factor=1.0"}, dropout{"model.hidden_dropout=0.2"};
@@ -321,7 +320,7 @@ TEST(Sweep, OverlapOfExpertsChangesNoBit) {
                                                        {8, pp4 + ep2 + all_to_all + one_at_a_time},
                                                        {8, pp4 + ep2 + zero_bubble + selective}};
   for (const auto& [ranks, layout] : layouts)
-    for (const Overrides& how : {shared, together, shared + together})
+    for (const Overrides& how : {shared_overlap, together, shared_overlap + together})
       expect_same_bits({"sweep_experts", ranks, layout}, {"sweep_experts", ranks, layout + how});
 }
 
