@@ -132,7 +132,8 @@ struct StageWishes {
 // How the run is split over ranks.
 struct ParallelShape {
   MeshSizes mesh;
-  int dp = 1;                      // replicas
+  int dp = 1;  // replicas
+  CpCommType cp_comm = CpCommType::p2p;
   bool sequence_parallel = false;  // rows [T/tp,H] outside the split products; never with one rank
   PipelineScheduleKind schedule = PipelineScheduleKind::one_f_one_b;  // never automatic
   int chunks = 1;                                                     // per rank of the pipeline
@@ -143,6 +144,8 @@ struct ParallelShape {
   bool overlap_grad_reduce = false, overlap_param_gather = false, tp_comm_overlap = false, overlap_p2p_comm = true;
   double timeout_seconds = 600;
   bool operator==(const ParallelShape&) const = default;
+
+  int replicas() const { return dp * mesh.cp; }  // ranks whose gradients of the same weights are summed
 };
 
 // Whether the ranks that together have all experts of a layer send each other rows of their own. Else these are the

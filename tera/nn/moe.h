@@ -66,7 +66,8 @@ struct MoeSaved final : Saved {
 
 class Moe final : public BlockOf<MoeSaved> {
  public:
-  Moe(ParamStore& params, const MoeSpec& spec, const TensorParallel& tp = {}, const ExpertParallel& experts = {});
+  Moe(ParamStore& params, const MoeSpec& spec, const TensorParallel& tp = {}, const ExpertParallel& experts = {},
+      const ContextParallel& cp = {});
   const char* kind() const override { return "moe"; }
   std::unique_ptr<Saved> make_saved() const override;
 
