@@ -271,6 +271,7 @@ std::string format_hf_config(const ModelShape& shape, const HfConfigOptions& opt
   if (model.arch != Arch::gpt) add_older_hf_rope(model, config);
   if (has_experts(*model.arch)) add_older_hf_moe(model, config);
   if (config.contains("num_nextn_predict_layers")) config["num_nextn_predict_layers"] = 0;  // they are not written
+  config.erase("quantization_config");  // what is written is plain floats
   settle_refused(model, config);
   point_floats(config);
   std::string text = config.dump(2) + "\n";

@@ -111,5 +111,21 @@ TEST(MpiSweep, MoeBias) {
   for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_moe_bias", overrides);
 }
 
+TEST(MpiSweep, BiasOfExpertsOnOtherRanks) {
+  const std::map<int, std::vector<Overrides>> layouts{{2, {with({"ep2", "a2a"}), with({"tp2sp", "ep2", "etp1"})}},
+                                                      {4, {with({"pp2", "ep2", "a2a", "zb"})}},
+                                                      {8, {with({"tp2sp", "ep4", "etp1", "a2a", "z1"})}}};
+  for (const Overrides& overrides : layouts.at(mpi_seat().size()))
+    expect_same_as_threads("sweep_expert_bias", overrides);
+}
+
+TEST(MpiSweep, LatentAttention) {
+  const std::map<int, std::vector<Overrides>> layouts{
+      {2, {with({"tp2sp", "tp_overlap"}), with({"pp2", "zbv"}), with({"ep2", "a2a", "z1"})}},
+      {4, {with({"tp2", "pp2", "full"}), with({"tp2sp", "ep4", "etp1", "z3"})}},
+      {8, {with({"tp2sp", "pp2", "ep2", "a2a", "z1", "gather"})}}};
+  for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_mla", overrides);
+}
+
 }  // namespace
 }  // namespace tera::test

@@ -103,7 +103,7 @@ TEST(Sweep, Experts) {
     limits.stop_counting = stop_counting_allocations;
   }
   const std::vector<SweepCase> all = expert_layouts();
-  EXPECT_GE(all.size(), 40u);
+  EXPECT_GE(all.size(), 50u);
   for (const SweepCase& one : all) expect_like_one_rank(one, one_rank(one.config), limits);
 }
 
@@ -132,6 +132,49 @@ TEST(Sweep, RoomForRowsOfExperts) {
 }
 
 TEST(Sweep, MoeBias) { sweep("sweep_moe_bias", 2, 4); }
+
+// Choices are made where a row is, and counted over all ranks, whoever has the expert.
+TEST(Sweep, BiasOfExpertsOnOtherRanks) {
+  const std::vector<std::pair<int, Overrides>> layouts{{2, ep2},
+                                                       {2, ep2 + all_to_all + full},
+                                                       {2, tp2 + ep2 + etp1},
+                                                       {2, tp2 + sp + ep2 + etp1 + all_to_all},
+                                                       {4, ep4 + zero3},
+                                                       {4, ep2 + etp2 + all_to_all + zero1},
+                                                       {4, tp2 + sp + ep4 + etp1 + selective},
+                                                       {4, pp2 + ep2 + all_to_all + zero_bubble},
+                                                       {4, pp2 + vp2 + ep2 + offload},
+                                                       {8, tp2 + sp + pp2 + ep4 + etp1 + all_to_all + zero_bubble_v},
+                                                       {8, tp2 + ep4 + zero2 + overlap}};
+  for (const auto& [ranks, layout] : layouts)
+    expect_like_one_rank({"sweep_expert_bias", ranks, layout}, one_rank("sweep_expert_bias"));
+}
+
+// What the layouts with experts on other ranks differ in, each way at least twice.
+TEST(Sweep, ExpertLayoutsCoverEveryAxis) {
+  std::map<std::string, std::map<std::int64_t, int>> seen;
+  for (const SweepCase& one : expert_layouts()) {
+    const tera::Setup setup = sweep_setup(one);
+    const ParallelShape& parallel = setup.parallel;
+    const MeshSizes& mesh = parallel.mesh;
+    ++seen["tp"][mesh.tp];
+    ++seen["pp"][mesh.pp];
+    ++seen["ep"][mesh.ep];
+    ++seen["etp"][mesh.etp == 0 ? mesh.tp : mesh.etp];
+    ++seen["dp"][parallel.dp];
+    ++seen["sequence parallel"][parallel.sequence_parallel ? 1 : 0];
+    ++seen["sharding"][static_cast<std::int64_t>(parallel.sharding)];
+    ++seen["schedule"][static_cast<std::int64_t>(parallel.schedule)];
+    ++seen["dispatcher"][static_cast<std::int64_t>(setup.model.moe->dispatcher)];
+  }
+  const std::map<std::string, std::size_t> wanted{{"tp", 3},       {"pp", 3},       {"ep", 4},
+                                                  {"etp", 3},      {"dp", 4},       {"sequence parallel", 2},
+                                                  {"sharding", 4}, {"schedule", 3}, {"dispatcher", 2}};
+  for (const auto& [axis, ways] : wanted) {
+    EXPECT_GE(seen[axis].size(), ways) << axis;
+    for (const auto& [value, layouts] : seen[axis]) EXPECT_GE(layouts, 2) << axis << " " << value;
+  }
+}
 
 std::map<std::string, std::vector<float>> of_kind(const Assembled& all, const std::string& kind) {
   std::map<std::string, std::vector<float>> some;
@@ -272,6 +315,25 @@ TEST(Sweep, OffloadChangesNoBit) {
     }
 }
 
+// Nor where rows of experts do, though as many travel to the host as there is room for.
+TEST(Sweep, OffloadOfExpertsChangesNoBit) {
+  const Overrides room{"model.moe.expert_rank_capacity_factor=3.2"}, dropped{"model.moe.expert_capacity_factor=1.0"};
+  const std::vector<SweepCase> cases{{"sweep_experts", 1, {}},
+                                     {"sweep_experts", 2, ep2},
+                                     {"sweep_experts", 2, tp2 + sp + ep2 + etp1 + all_to_all},
+                                     {"sweep_experts", 4, ep4 + all_to_all + room},
+                                     {"sweep_experts", 4, ep2 + zero3 + overlap + dropped},
+                                     {"sweep_experts", 4, pp2 + ep2 + zero_bubble},
+                                     {"sweep_experts", 4, pp2 + vp2 + ep2 + all_to_all},
+                                     {"sweep_moe_bias", 4, tp2 + pp2 + zero_bubble_v},
+                                     {"sweep_mla", 4, tp2 + sp + ep4 + etp1}};
+  for (const SweepCase& one : cases) {
+    const auto with = [&](const Overrides& more) { return SweepCase{one.config, one.ranks, one.overrides + more}; };
+    expect_same_bits(one, with(offload));
+    expect_same_bits(with(selective), with(selective + offload_blocks));
+  }
+}
+
 // What a model or a run can have besides, where cutting it could go wrong: each against one rank of the same.
 TEST(Sweep, UnusualModelsAndLayouts) {
   const Overrides one_group{"model.num_query_groups=1"}, qkv_bias{"model.add_qkv_bias=true"};
@@ -385,6 +447,9 @@ TEST(SweepFew, Experts) {
 
 TEST(SweepSlow, AllLayoutsOfLlama) { sweep("sweep_llama", 0, 1); }
 TEST(SweepSlow, AllLayoutsOfGpt) { sweep("sweep_gpt", 0, 1); }
+TEST(SweepSlow, AllLayoutsOfMoe) { sweep("sweep_moe", 0, 1); }
+TEST(SweepSlow, AllLayoutsOfMoeBias) { sweep("sweep_moe_bias", 0, 1); }
+TEST(SweepSlow, AllLayoutsOfMla) { sweep("sweep_mla", 0, 1); }
 
 }  // namespace
 }  // namespace tera::test
