@@ -164,6 +164,7 @@ std::vector<ContextSweep> context_sweeps() {
   const Overrides qk_norm{"model.qk_layernorm=true"}, window{"model.window_size=5"};
   const Overrides up{"model.recompute_granularity=selective", "model.recompute_modules=[layernorm,mla_up_proj]"};
   const Overrides one_sequence{"train.micro_batch_size=1"};
+  const Overrides long_ones{"train.seq_length=320", "train.global_batch_size=2"};
   return {
       {{.config = "sweep_llama"},
        {{2, cp2},
@@ -190,6 +191,9 @@ std::vector<ContextSweep> context_sweeps() {
       {{.config = "sweep_gpt", .overrides = packed_documents + dropout + s16}, {{4, cp4}, {4, cp2 + tp2 + sp}}},
       {{.config = "sweep_llama", .overrides = window + four_groups}, {{2, cp2}, {4, cp2 + tp2 + sp}}},
       {{.config = "sweep_llama", .overrides = packed_documents + window}, {{2, cp2}}},
+      // Longer than the tiles of attention.
+      {{.config = "sweep_gpt", .overrides = long_ones}, {{2, cp2}, {4, cp4 + one_sequence}}},
+      {{.config = "sweep_gpt", .overrides = long_ones + packed_documents}, {{2, cp2}, {4, cp4}}},
       // Only the first piece has targets, so only the first rank does.
       {{.config = "sweep_llama", .counted_targets = 3}, {{2, cp2}, {4, cp2 + pp2}, {4, cp2 + zero3}}},
       {{.config = "sweep_mla"}, {{2, cp2}, {4, cp2 + tp2}, {4, cp2 + tp2 + sp + up}, {4, cp2 + pp2 + full}}},
