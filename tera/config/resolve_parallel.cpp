@@ -106,6 +106,7 @@ void resolve_replicas(const RunConfig& config, ParallelShape& shape, Report& rep
   shape.overlap_param_gather = overlap.overlap_param_gather;
   shape.tp_comm_overlap = overlap.tp_comm_overlap;
   shape.overlap_p2p_comm = overlap.overlap_p2p_comm;
+  shape.overlap_expert_comm = overlap.overlap_moe_expert_parallel_comm;
   if (!overlap.overlap_param_gather) return;
   std::vector<std::string_view> needed;
   if (!overlap.overlap_grad_reduce) needed.push_back("overlap_grad_reduce=true");
@@ -196,6 +197,7 @@ ParallelShape resolve_parallel(const RunConfig& config, int world, Report& repor
 void check_split(const ParallelShape& parallel, const ModelShape& model, const BatchShape& batch, Report& report) {
   check_model_split(parallel, model, report);
   check_expert_split(parallel, model, report);
+  check_expert_overlap(parallel, model, report);
   check_context_split(parallel, model, batch, report);
   check_row_split(parallel, model, batch, report);
   check_expert_rows(parallel, model, batch, report);

@@ -166,6 +166,10 @@ std::span<const Field> CommOverlapConfig::fields() {
                                  "reduce input gradients over tensor-parallel ranks during the weight-gradient "
                                  "product"),
       field<&C::overlap_p2p_comm>("overlap_p2p_comm", "pass activations between pipeline stages during computation"),
+      field<&C::overlap_moe_expert_parallel_comm>(
+          "overlap_moe_expert_parallel_comm",
+          "send rows of one microbatch to experts and back during the computation of another: the forward pass of one "
+          "is played together with the backward pass of another"),
   };
   return table;
 }

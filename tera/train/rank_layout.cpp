@@ -45,13 +45,16 @@ PipelineSchedule training_schedule(const Setup& setup) { return training_schedul
 PipelineSchedule training_schedule(const Setup& setup, int batches) {
   const ParallelShape& parallel = setup.parallel;
   const int stages = parallel.mesh.pp;
+  const bool together = parallel.overlap_expert_comm;
+  if (stages == 1 && together) return one_f_one_b(1, batches, true);
   if (stages == 1) return {.placement = {}, .microbatches = batches, .ranks = {one_stage(batches)}};
   switch (parallel.schedule) {
     case PipelineScheduleKind::automatic:
-    case PipelineScheduleKind::one_f_one_b: return one_f_one_b(stages, batches);
-    case PipelineScheduleKind::interleaved: return interleaved(stages, parallel.chunks, batches, parallel.group_size);
-    case PipelineScheduleKind::zero_bubble: return zero_bubble_h1(stages, batches);
-    case PipelineScheduleKind::zero_bubble_v: return zero_bubble_v(stages, batches);
+    case PipelineScheduleKind::one_f_one_b: return one_f_one_b(stages, batches, together);
+    case PipelineScheduleKind::interleaved:
+      return interleaved(stages, parallel.chunks, batches, parallel.group_size, together);
+    case PipelineScheduleKind::zero_bubble: return zero_bubble_h1(stages, batches, {}, together);
+    case PipelineScheduleKind::zero_bubble_v: return zero_bubble_v(stages, batches, {}, together);
   }
   fail("there is no such schedule");
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <set>
 
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
@@ -20,8 +21,22 @@ DType compute_dtype(Precision precision) {
   return precision == Precision::bf16 ? DType::bf16 : DType::f32;
 }
 
-// Whether one plan may need memory that the other does not show: it counts arenas and buffers, all of one size.
+// Chunks whose F is played together with a B; and the B's.
+std::set<std::pair<Act, int>> chunks_in_pairs(const StagePlan& plan) {
+  std::set<std::pair<Act, int>> chunks;
+  for (std::size_t i = 0; i < plan.actions.size(); ++i)
+    if (plan.actions[i].with_next) {
+      chunks.emplace(Act::F, plan.actions[i].chunk);
+      chunks.emplace(Act::B, plan.actions[i + 1].chunk);
+    }
+  return chunks;
+}
+
+// Whether one plan may need memory that the other does not show: it counts arenas and buffers, all of one size, and
+// some scratch is needed by pairs alone.
 bool needs_more(const StagePlan& plan, const StagePlan& than) {
+  const auto pairs = chunks_in_pairs(plan), known = chunks_in_pairs(than);
+  if (!std::ranges::includes(known, pairs)) return true;
   for (std::size_t i = 0; i < plan.chunks.size(); ++i) {
     const ChunkPlan &a = plan.chunks[i], &b = than.chunks[i];
     if (a.x > b.x || a.dy > b.dy || a.pools.f_to_b > b.pools.f_to_b || a.pools.f_to_w > b.pools.f_to_w ||

@@ -62,6 +62,8 @@ Overrides with(std::initializer_list<const char*> short_names) {
       {"packed",
        {"dataset.reset_attention_mask=true", "dataset.reset_position_ids=true", "dataset.eod_mask_loss=true"}},
       {"a2a", {"model.moe.token_dispatcher_type=alltoall"}},
+      {"shared", {"model.moe.shared_expert_overlap=true"}},
+      {"together", {"comm_overlap.overlap_moe_expert_parallel_comm=true"}},
       {"fp16", {"mixed_precision.precision=fp16", "mixed_precision.initial_loss_scale=1048576"}}};
   Overrides all;
   for (const char* name : short_names) all.insert(all.end(), known.at(name).begin(), known.at(name).end());
@@ -90,6 +92,19 @@ TEST(MpiSweep, ExpertsOnOtherRanks) {
        {with({"tp2", "ep2", "a2a"}), with({"tp2sp", "ep4", "etp1", "z3"}), with({"pp2", "ep2", "a2a", "zb"}),
         with({"ep4", "a2a", "full"})}},
       {8, {with({"tp2sp", "pp2", "ep4", "etp1", "a2a", "z1"}), with({"tp2", "ep4", "etp1", "z2", "overlap"})}}};
+  for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_experts", overrides);
+}
+
+// Here rows really are under way while something else is computed.
+TEST(MpiSweep, OverlapOfExperts) {
+  const std::map<int, std::vector<Overrides>> layouts{
+      {2,
+       {with({"ep2", "shared"}), with({"ep2", "a2a", "together"}), with({"ep2", "a2a", "shared", "together", "z1"}),
+        with({"tp2sp", "ep2", "etp1", "together"})}},
+      {4,
+       {with({"pp2", "ep2", "a2a", "together"}), with({"pp2", "vp2", "ep2", "a2a", "shared", "together"}),
+        with({"pp2", "ep2", "zb", "together"}), with({"tp2", "ep2", "a2a", "shared", "together"})}},
+      {8, {with({"tp2sp", "pp2", "ep4", "etp1", "a2a", "z1", "shared", "together"})}}};
   for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_experts", overrides);
 }
 
