@@ -164,6 +164,7 @@ std::vector<ContextSweep> context_sweeps() {
   const Overrides qk_norm{"model.qk_layernorm=true"}, window{"model.window_size=5"};
   const Overrides up{"model.recompute_granularity=selective", "model.recompute_modules=[layernorm,mla_up_proj]"};
   const Overrides one_sequence{"train.micro_batch_size=1"};
+  const Overrides expert_overlap{"comm_overlap.overlap_moe_expert_parallel_comm=true"};
   const Overrides long_ones{"train.seq_length=320", "train.global_batch_size=2"};
   return {
       {{.config = "sweep_llama"},
@@ -203,7 +204,8 @@ std::vector<ContextSweep> context_sweeps() {
         {2, cp2 + ep2},
         {2, cp2 + ep2 + all_to_all},
         {4, cp2 + ep4 + all_to_all + zero3},
-        {4, cp2 + pp2 + ep2 + zero_bubble}}},
+        {4, cp2 + pp2 + ep2 + zero_bubble},
+        {4, cp2 + pp2 + ep2 + all_to_all + expert_overlap}}},
       {{.config = "sweep_experts", .overrides = four_groups},
        {{4, cp2 + tp2 + ep2}, {4, cp2 + tp2 + sp + ep4 + etp1 + all_to_all}, {8, cp2 + tp2 + sp + ep2 + etp1 + zero1}}},
       {{.config = "sweep_moe_bias"}, {{2, cp2}, {4, cp2 + pp2 + selective}, {4, cp2 + zero2}}},
