@@ -282,7 +282,9 @@ class SpecMaker {
                  .hidden_dropout = model_.hidden_dropout,
                  .seed = seed_,
                  .recompute_norm = model_.recompute.layernorm,
-                 .recompute_activation = model_.recompute.activation};
+                 .recompute_activation = model_.recompute.activation,
+                 .overlap_shared = model_.moe->shared_overlap,
+                 .overlap_calls = model_.moe->overlap_calls};
     if (model_.moe->shared_ffn > 0) spec.shared = shared_expert(i);
     return spec;
   }
@@ -291,14 +293,6 @@ class SpecMaker {
   FamilyNames names_;
   std::uint64_t seed_;
 };
-
-// What has keys, and cannot be computed yet.
-void refuse_what_experts_lack(const MoeShape& moe) {
-  const auto refuse = [](bool wanted, const char* key) {
-    require_user(!wanted, "{}: this is not there yet for models with experts", key);
-  };
-  refuse(moe.shared_overlap, "model.moe.shared_expert_overlap");
-}
 
 }  // namespace
 
@@ -317,9 +311,6 @@ FamilyNames family_names(Arch arch) {
   fail("architecture {} has no names", name_of(arch));
 }
 
-ModelSpec make_spec(const ModelShape& model, std::uint64_t seed) {
-  if (model.moe) refuse_what_experts_lack(*model.moe);
-  return SpecMaker(model, seed).make();
-}
+ModelSpec make_spec(const ModelShape& model, std::uint64_t seed) { return SpecMaker(model, seed).make(); }
 
 }  // namespace tera

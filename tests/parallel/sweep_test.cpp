@@ -290,6 +290,41 @@ TEST(Sweep, ScheduleOverlapAndRecomputeChangeNoBit) {
         expect_same_bits({config, group.ranks, group.base}, {config, group.ranks, group.base + variant});
 }
 
+// Nor what is computed while rows are on their way to experts: the shared expert, or another microbatch.
+TEST(Sweep, OverlapOfExpertsChangesNoBit) {
+  const Overrides shared{"model.moe.shared_expert_overlap=true"}, one_at_a_time{"train.micro_batch_size=1"};
+  const Overrides together{"comm_overlap.overlap_moe_expert_parallel_comm=true"};
+  const Overrides tp_overlap{"comm_overlap.tp_comm_overlap=true"};
+  const Overrides gather{"comm_overlap.overlap_grad_reduce=true", "comm_overlap.overlap_param_gather=true"};
+  const Overrides dropped{"model.moe.expert_capacity_factor=1.0"}, dropout{"model.hidden_dropout=0.2"};
+  const Overrides frozen{"model.freeze=['*.experts.*down*']"}, tied{"model.untie_embeddings_and_output_weights=false"};
+  const Overrides growing{"train.rampup_batch_size=[4,4,12]", "train.train_iters=0", "train.train_samples=100",
+                          "train.micro_batch_size=1", "train.global_batch_size=16"};
+  const std::vector<std::pair<int, Overrides>> layouts{{2, ep2},
+                                                       {2, ep2 + all_to_all + one_at_a_time},
+                                                       {2, ep2 + all_to_all + tied},
+                                                       {4, pp2 + ep2 + zero_bubble_v + tied},
+                                                       {2, ep2 + all_to_all + dropped + dropout},
+                                                       {2, ep2 + all_to_all + selective + frozen},
+                                                       {2, tp2 + ep2 + etp1},
+                                                       {2, tp2 + sp + ep2 + etp1 + tp_overlap},
+                                                       {4, tp2 + ep2 + all_to_all},
+                                                       {4, ep2 + etp2 + all_to_all + dropout},
+                                                       {4, ep4 + all_to_all + zero1 + buckets + gather},
+                                                       {4, ep2 + zero2 + overlap},
+                                                       {4, pp2 + ep2 + all_to_all},
+                                                       {4, pp2 + ep2 + growing},
+                                                       {4, pp2 + vp2 + ep2 + all_to_all + one_at_a_time},
+                                                       {4, pp2 + vp2 + ep2 + all_to_all + growing},
+                                                       {4, pp2 + ep2 + zero_bubble + all_to_all},
+                                                       {4, pp2 + ep2 + zero_bubble_v + one_at_a_time},
+                                                       {8, pp4 + ep2 + all_to_all + one_at_a_time},
+                                                       {8, pp4 + ep2 + zero_bubble + selective}};
+  for (const auto& [ranks, layout] : layouts)
+    for (const Overrides& how : {shared, together, shared + together})
+      expect_same_bits({"sweep_experts", ranks, layout}, {"sweep_experts", ranks, layout + how});
+}
+
 // Nor does it matter where activations wait for their backward.
 TEST(Sweep, OffloadChangesNoBit) {
   const Overrides tp_overlap{"comm_overlap.tp_comm_overlap=true"}, one_at_a_time{"train.micro_batch_size=1"};
