@@ -31,6 +31,7 @@ AttentionShape Mla::shape_of(const Run& run) const {
                        .mask = spec_.mask,
                        .window = spec_.window,
                        .scale = spec_.scale,
+                       .values = spec_.values,
                        .first_head = tp_.rank() * spec_.heads + cp_.head_rank() * share()};
   if (run.mb.training && spec_.attention_dropout > 0) {
     shape.dropout = spec_.attention_dropout;

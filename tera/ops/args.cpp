@@ -177,6 +177,7 @@ void check_attention_shape(std::string_view op, const AttentionShape& s, const T
     that(s.batch > 0 && q.dim(0) % s.batch == 0 && k.dim(0) % s.batch == 0, op, "batch divides the rows of q and k");
   }
   that(s.scale > 0, op, "scale is positive");
+  that(s.values >= 0 && s.values <= q.dim(2), op, "values have no more channels than heads");
   that(s.window >= 0 && (s.window == 0 || s.mask == Mask::causal), op, "a window needs the causal mask");
   that(static_cast<bool>(s.q_positions) == static_cast<bool>(s.k_positions), op,
        "q_positions and k_positions are given together");

@@ -17,10 +17,14 @@ struct AttentionShape {
   Tensor q_positions, k_positions;
   std::int64_t window = 0;      // a query sees at most this many keys, its own included; 0: no limit; causal only
   float scale = 0;              // of q.k; must be given
+  // Above 0, only so many channels of v count: those behind them are zeros in v and in the gradient of out, and out and
+  // dv become zeros there or stay as they are. Whoever can, saves the work.
+  std::int64_t values = 0;
   std::int64_t first_head = 0;  // number of the first query head in the whole model; keys dropout
   float dropout = 0;            // of the probabilities, from the counter RNG: key, q_rows, k_rows, head
   RngKey key;
   Tensor q_rows, k_rows;  // i64 [Tq], [Tk]: global row ids; needed by dropout only
+  std::int64_t value_channels(std::int64_t head_size) const { return values > 0 ? values : head_size; }
 };
 
 // out = softmax(scale q k^T, masked) v, in memory linear in the sequence length. A query that sees no key gives zeros

@@ -90,6 +90,16 @@ TEST(CudaSweep, Offload) {
   }
 }
 
+TEST(CudaSweep, OffloadOfExperts) {
+  const std::vector<std::pair<int, Overrides>> layouts{
+      {1, {}}, {2, ep2}, {2, tp2 + sp + ep2 + etp1 + all_to_all}, {4, pp2 + ep2 + zero_bubble}};
+  const Overrides on_gpu = Overrides{"dist.device=cuda"} + fp32;
+  SweepResult alone;
+  play_threads({.config = "sweep_experts", .overrides = on_gpu}, sweep_steps, alone);
+  for (const auto& [ranks, layout] : layouts)
+    expect_like_one_rank({"sweep_experts", ranks, layout + offload + on_gpu}, alone, {});
+}
+
 // Partial sums are rounded to bf16 before they are added over ranks, and every rounding of an activation goes on
 // through the layers behind it: several units of bf16.
 TEST(CudaSweep, Bf16) {

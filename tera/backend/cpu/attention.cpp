@@ -147,6 +147,7 @@ AttentionTask make_task(const AttentionShape& shape, const Sequence& sequence, s
     task.dropout.key_ids = shape.k_rows.as<std::int64_t>() + sequence.k_begin;
   }
   task.head_size = head_size;
+  task.value_size = shape.value_channels(head_size);
   task.scale = shape.scale;
   task.scratch = scratch;
   return task;

@@ -34,7 +34,8 @@ double attention_pairs(const AttentionShape& shape, const Tensor& q, const Tenso
 
 // Two products, q k^T and p v, of two flops a pair and channel.
 double attention_flops(const AttentionShape& shape, const Tensor& q, const Tensor& k) {
-  return 4 * attention_pairs(shape, q, k) * static_cast<double>(q.dim(1) * q.dim(2));
+  const std::int64_t channels = q.dim(2) + shape.value_channels(q.dim(2));
+  return 2 * attention_pairs(shape, q, k) * static_cast<double>(q.dim(1) * channels);
 }
 
 bool alike(const Tensor& a, const Tensor& b) {
@@ -43,7 +44,7 @@ bool alike(const Tensor& a, const Tensor& b) {
 }
 bool alike(const AttentionShape& a, const AttentionShape& b) {
   return a.batch == b.batch && alike(a.q_offsets, b.q_offsets) && alike(a.q_positions, b.q_positions) &&
-         a.mask == b.mask && a.window == b.window && a.dropout == b.dropout;
+         a.mask == b.mask && a.window == b.window && a.dropout == b.dropout && a.values == b.values;
 }
 bool alike(const GemmArgs& a, const GemmArgs& b) {
   return alike(a.a, b.a) && alike(a.b, b.b) && alike(a.out, b.out) && alike(a.bias, b.bias) &&

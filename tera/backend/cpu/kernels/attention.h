@@ -41,6 +41,7 @@ struct AttentionTask {
   AttentionMask mask;
   AttentionDropout dropout;
   std::ptrdiff_t head_size = 0;
+  std::ptrdiff_t value_size = 0;  // channels of v and out that count
   float scale = 0;
   float* scratch = nullptr;
 };
