@@ -133,7 +133,8 @@ struct StageWishes {
 // How the run is split over ranks.
 struct ParallelShape {
   MeshSizes mesh;
-  int dp = 1;                      // replicas
+  int dp = 1;  // replicas
+  CpCommType cp_comm = CpCommType::p2p;
   bool sequence_parallel = false;  // rows [T/tp,H] outside the split products; never with one rank
   PipelineScheduleKind schedule = PipelineScheduleKind::one_f_one_b;  // never automatic
   int chunks = 1;                                                     // per rank of the pipeline
@@ -145,6 +146,8 @@ struct ParallelShape {
   bool overlap_expert_comm = false;  // F of a microbatch and B of another are played together
   double timeout_seconds = 600;
   bool operator==(const ParallelShape&) const = default;
+
+  int replicas() const { return dp * mesh.cp; }  // ranks whose gradients of the same weights are summed
 };
 
 // Whether the ranks that together have all experts of a layer send each other rows of their own. Else these are the

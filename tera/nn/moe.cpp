@@ -40,12 +40,13 @@ Param& add_down(ParamStore& params, const ExpertsSpec& spec, const ExpertParalle
 
 }  // namespace
 
-Moe::Moe(ParamStore& params, const MoeSpec& spec, const TensorParallel& tp, const ExpertParallel& experts)
+Moe::Moe(ParamStore& params, const MoeSpec& spec, const TensorParallel& tp, const ExpertParallel& experts,
+         const ContextParallel& cp)
     : spec_(spec),
       tp_(tp),
       own_{.group = tp.group, .sequence = tp.sequence || !experts.same_rows},
       norm_(params, spec.norm, tp),
-      router_(params, spec.router, own_),
+      router_(params, spec.router, own_, cp),
       dispatch_(make_dispatch(spec.dispatcher,
                               {.experts = spec.experts.experts,
                                .topk = spec.router.rule.topk,

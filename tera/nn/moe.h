@@ -88,7 +88,8 @@ struct MoeSaved final : Saved {
 
 class Moe final : public BlockOf<MoeSaved>, public InParts {
  public:
-  Moe(ParamStore& params, const MoeSpec& spec, const TensorParallel& tp = {}, const ExpertParallel& experts = {});
+  Moe(ParamStore& params, const MoeSpec& spec, const TensorParallel& tp = {}, const ExpertParallel& experts = {},
+      const ContextParallel& cp = {});
   const char* kind() const override { return "moe"; }
   std::unique_ptr<Saved> make_saved() const override;
 

@@ -11,12 +11,20 @@ struct AttentionShape {
   std::int64_t batch = 1;       // equal sequences when there are no offsets
   Tensor q_offsets, k_offsets;  // i32 [documents+1], both or neither: row where each document begins; ends with Tq, Tk
   Mask mask = Mask::causal;     // causal aligns the last query with the last key when lengths differ
+  // i32 [Tq], [Tk], both or neither, causal only: where rows stand in their sequences, ascending in each. A query sees
+  // keys up to its own position, and with a window none that is as far before it. None: the last query stands at the
+  // last key, and neighbours are one apart.
+  Tensor q_positions, k_positions;
   std::int64_t window = 0;      // a query sees at most this many keys, its own included; 0: no limit; causal only
   float scale = 0;              // of q.k; must be given
+  // Above 0, only so many channels of v count: those behind them are zeros in v and in the gradient of out, and out and
+  // dv become zeros there or stay as they are. Whoever can, saves the work.
+  std::int64_t values = 0;
   std::int64_t first_head = 0;  // number of the first query head in the whole model; keys dropout
   float dropout = 0;            // of the probabilities, from the counter RNG: key, q_rows, k_rows, head
   RngKey key;
   Tensor q_rows, k_rows;  // i64 [Tq], [Tk]: global row ids; needed by dropout only
+  std::int64_t value_channels(std::int64_t head_size) const { return values > 0 ? values : head_size; }
 };
 
 // out = softmax(scale q k^T, masked) v, in memory linear in the sequence length. A query that sees no key gives zeros
@@ -36,6 +44,16 @@ struct AttentionBackArgs {
   Tensor lse;                 // f32 [N,Tq]
   Tensor dq, dk, dv;          // overwritten; like q, k, v, rows may be strided
   AttentionShape shape;
+  void check() const;
+};
+
+// out and lse of the keys of both: of attention to some keys, and of attention to others (part, part_lse). Exact where
+// a query sees no key of one of them: -inf.
+struct MergeAttentionArgs {
+  Tensor part;      // [T,N,D], rows may be strided
+  Tensor part_lse;  // f32 [N,T], rows may be strided
+  Tensor out;       // f32 [T,N,D], in place; rows may be strided
+  Tensor lse;       // f32 [N,T], in place; rows may be strided
   void check() const;
 };
 

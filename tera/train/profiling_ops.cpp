@@ -92,6 +92,9 @@ void ProfilingOps::do_rope(const RopeArgs& a) {
 void ProfilingOps::do_latent_heads(const LatentHeadsArgs& a) {
   timed(WorkKind::memory_bound, [&] { inner_->latent_heads(a); });
 }
+void ProfilingOps::do_merge_attention(const MergeAttentionArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->merge_attention(a); });
+}
 void ProfilingOps::do_latent_heads_back(const LatentHeadsBackArgs& a) {
   timed(WorkKind::memory_bound, [&] { inner_->latent_heads_back(a); });
 }

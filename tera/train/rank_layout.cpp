@@ -95,6 +95,8 @@ RankLayout::RankLayout(const Setup& setup, int rank)
 RankLayout::RankLayout(const Setup& setup, int rank, StageSchedules schedules)
     : groups(MeshPlan(setup.parallel.mesh), rank, kv_replicas(setup)),
       tp{.group = &groups.tp, .sequence = setup.parallel.sequence_parallel},
+      cp(groups.cp, setup.batch.micro_batch * (setup.batch.seq_length / setup.parallel.mesh.cp),
+         setup.parallel.cp_comm),
       experts{.ep = &groups.ep,
               .etp = &groups.etp,
               .group = &groups.etp_ep,
@@ -125,7 +127,7 @@ RankLayout::WholeModel RankLayout::whole_model(const Setup& setup) const {
   const ModelSpec spec = make_spec(setup.model, 0);
   build_blocks(spec, whole);
   whole.lay_out();  // patterns may name an expert of another rank, so they are checked here
-  build_blocks(spec, cut, tp, experts);
+  build_blocks(spec, cut, tp, experts, cp);
   cut.lay_out({.whole_model = false});
   return {norm_keys(cut), whole.count_elements()};
 }

@@ -16,6 +16,7 @@
 #include "tera/checkpoint/checkpoint.h"
 #include "tera/config/setup.h"
 #include "tera/data/batch_loader.h"
+#include "tera/data/context_split.h"
 #include "tera/models/build.h"
 #include "tera/optim/data_parallel.h"
 #include "tera/optim/expert_load.h"
@@ -44,7 +45,8 @@ class TrainingStep {
   void bind(Backend& backend, Comm& world);
   void bind(Backend& backend);  // a world of one
 
-  // Copies a microbatch to the device. scale: what a token's loss counts in the gradient; aux_scale: and what the
+  // Copies a microbatch to the device; over context-parallel ranks all give the same, and each takes its own rows.
+  // scale: what a token's loss counts in the gradient; aux_scale: and what the
   // microbatch's auxiliary losses do, where the model has any.
   void load(std::int64_t microbatch, const BatchSpans& host, float scale, float aux_scale = 0);
   // Gradients of all loaded microbatches accumulate, and are summed over the ranks. While the batch size grows, only
@@ -118,9 +120,12 @@ class TrainingStep {
  private:
   struct Inputs {  // of one microbatch
     Tensor tokens, targets, positions, rows, token_loss;
-    Tensor offsets;  // i32 [T+1]: room for those of packed documents, where there are such
+    Tensor offsets;  // i32 [T+1]: room for those of packed documents, where there are such; of all rows
+    AllRows all;     // where ranks share them
   };
   void bind_inputs(Arena& arena);
+  AllRows take_all_rows(Arena& arena) const;
+  void load_all_rows(std::size_t index, const BatchSpans& host);
   Tensor aux_row(const Tensor& weights, std::int64_t index) const;
   MicroBatch microbatch(std::int64_t index, bool training) const;
   DataParallel make_data_parallel(Ops& ops);
@@ -153,6 +158,7 @@ class TrainingStep {
   Stage stage_;
 
   std::vector<Inputs> inputs_;
+  ContextCut context_;  // of a microbatch on the host
   std::vector<MicroBatch> batch_, evaluation_batch_;
   Tensor loss_weights_;  // f32 [microbatches]: what a token's loss counts; then, for some models, aux losses
   Tensor loss_scales_;   // the same with the loss scale; without one, the same tensor

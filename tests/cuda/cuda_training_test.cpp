@@ -211,8 +211,11 @@ TEST(CudaTraining, OffloadChangesNoBit) {
   const Overrides all{"model.offload_modules=[attn_norm,attention,mlp_norm,mlp]"};
   const Overrides full{"model.recompute_granularity=full"},
       selective{"model.recompute_granularity=selective", "model.recompute_modules=[layernorm,activation]"};
+  const Overrides experts{"model.arch=qwen3_moe", "model.moe.num_experts=8", "model.moe.ffn_hidden_size=1024",
+                          "model.moe.router_topk=2", "model.moe.shared_expert_intermediate_size=512"};
   const std::vector<std::pair<Overrides, Overrides>> cases{
       {{}, all},
+      {experts, all},
       {{}, {"model.offload_modules=[core_attn]"}},
       {full, {"model.offload_modules=[attn_norm]"}},
       {selective, {"model.offload_modules=[attn_norm,attention,mlp]"}}};

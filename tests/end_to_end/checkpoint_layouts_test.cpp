@@ -36,6 +36,8 @@ TEST_F(CheckpointLayouts, ResumeIsBitwiseOnTheSameLayout) {
   expect_same_bits("sweep_llama", layouts.at("pp4"), "mixed_precision.precision=bf16");
   expect_same_bits("sweep_gpt", layouts.at("dp4zero3"), "mixed_precision.precision=bf16 " + dropout);
   expect_same_bits("sweep_gpt", layouts.at("tp2pp2dp2"), dropout + " checkpoint.async_save=true");
+  expect_same_bits("sweep_gpt", layouts.at("cp2"), dropout);
+  expect_same_bits("sweep_llama", layouts.at("cp2dp2zero3"), "mixed_precision.precision=bf16");
   expect_same_bits("sweep_llama", layouts.at("dp2"), "\"model.freeze=['*.mlp.*']\"");
   expect_same_bits("sweep_moe_bias", layouts.at("tp2"), "");
   expect_same_bits("sweep_moe_bias", layouts.at("dp4zero3"), "mixed_precision.precision=bf16");
@@ -86,7 +88,10 @@ TEST_F(CheckpointPairs, Llama) {
                                {"dp4zero3", "tp4"},
                                {"dp2zero1", "tp2pp2dp2"},
                                {"tp2pp2dp2", "dp2zero1"},
-                               {"tp2pp2dp2", "tp1"}});
+                               {"tp2pp2dp2", "tp1"},
+                               {"cp2", "tp2pp2"},
+                               {"tp4", "cp2dp2zero3"},
+                               {"cp2dp2zero3", "tp1"}});
 }
 
 TEST_F(CheckpointPairs, Gpt) {

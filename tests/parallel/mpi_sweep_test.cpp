@@ -55,6 +55,12 @@ Overrides with(std::initializer_list<const char*> short_names) {
       {"ep2", {"dist.expert_model_parallel_size=2"}},
       {"ep4", {"dist.expert_model_parallel_size=4"}},
       {"etp1", {"dist.expert_tensor_parallel_size=1"}},
+      {"cp2", {"dist.context_parallel_size=2"}},
+      {"heads", {"dist.cp_comm_type=a2a"}},
+      {"gathered", {"dist.cp_comm_type=all_gather"}},
+      {"ring", {"dist.cp_comm_type=p2p"}},
+      {"packed",
+       {"dataset.reset_attention_mask=true", "dataset.reset_position_ids=true", "dataset.eod_mask_loss=true"}},
       {"a2a", {"model.moe.token_dispatcher_type=alltoall"}},
       {"shared", {"model.moe.shared_expert_overlap=true"}},
       {"together", {"comm_overlap.overlap_moe_expert_parallel_comm=true"}},
@@ -100,6 +106,15 @@ TEST(MpiSweep, OverlapOfExperts) {
         with({"pp2", "ep2", "zb", "together"}), with({"tp2", "ep2", "a2a", "shared", "together"})}},
       {8, {with({"tp2sp", "pp2", "ep4", "etp1", "a2a", "z1", "shared", "together"})}}};
   for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_experts", overrides);
+}
+
+TEST(MpiSweep, SequencesOverRanks) {
+  const std::map<int, std::vector<Overrides>> layouts{
+      {2, {with({"cp2", "heads"}), with({"cp2", "gathered", "packed", "z3", "gather"}), with({"cp2", "ring"})}},
+      {4, {with({"cp2", "heads", "tp2sp", "full"}), with({"cp2", "ring", "pp2", "zb", "packed"})}},
+      {8, {with({"cp2", "ring", "tp2", "pp2", "packed"})}}};
+  for (const Overrides& overrides : layouts.at(mpi_seat().size()))
+    for (const char* config : {"sweep_gpt", "sweep_mla"}) expect_same_as_threads(config, overrides);
 }
 
 // With what is counted of experts.

@@ -38,6 +38,7 @@ const GroupTraffic& group(const StageRehearsal& stage, std::string_view name) {
 }
 
 const std::string tp2 = "dist.tensor_model_parallel_size=2", tp4 = "dist.tensor_model_parallel_size=4";
+const std::string cp2 = "dist.context_parallel_size=2";
 const std::string pp2 = "dist.pipeline_model_parallel_size=2", pp4 = "dist.pipeline_model_parallel_size=4";
 const std::string sp = "dist.sequence_parallel=true", vp2 = "dist.virtual_pipeline_model_parallel_size=2";
 const std::string zero1 = "ddp.data_parallel_sharding_strategy=optim";
@@ -74,6 +75,11 @@ std::vector<Layout> layouts() {
            4,
            {pp2, "dist.expert_model_parallel_size=2", all_to_all, together, "train.micro_batch_size=1",
             "model.moe.shared_expert_overlap=true"}},
+          {"context_heads", "sweep_gpt", 4, {tp2, sp, cp2, zero1, "dist.cp_comm_type=a2a"}},
+          {"context_gathered", "sweep_llama", 4, {cp2, pp2, "dist.cp_comm_type=all_gather"}},
+          {"context_ring", "sweep_llama", 4, {tp2, cp2, "mixed_precision.precision=bf16"}},
+          {"context_latent", "sweep_mla", 4, {cp2, pp2, "model.recompute_granularity=full"}},
+          {"context_experts", "sweep_moe_bias", 2, {cp2, "dist.expert_model_parallel_size=2"}},
           {"other_order", "sweep_llama", 8, {tp2, pp2, zero2, "dist.order=tp-cp-ep-pp-dp"}}};
 }
 

@@ -53,6 +53,7 @@ struct GraphKey {
   bool backward = false, documents = false, causal = true;
   std::int64_t sequences = 0, queries = 0, keys = 0;  // lengths; of documents: the most one can have
   std::int64_t heads = 0, kv_heads = 0, head_size = 0;
+  std::int64_t value_size = 0;  // channels of v, out and their gradients; heads of these are head_size apart, too
   std::int64_t window = 0;
   float scale = 0;
   std::array<std::int64_t, backward_operands> row_strides{};  // of lse: not used
@@ -73,6 +74,7 @@ GraphKey shared_key(const Args& args) {
   key.heads = args.q.dim(1);
   key.kv_heads = args.k.dim(1);
   key.head_size = args.q.dim(2);
+  key.value_size = shape.values % 8 == 0 ? shape.value_channels(key.head_size) : key.head_size;
   key.window = shape.window < key.keys ? shape.window : 0;
   key.scale = shape.scale;
   key.row_strides = {args.q.stride[0], args.k.stride[0], args.v.stride[0], args.out.stride[0]};
@@ -145,7 +147,8 @@ class Describer {
       else
         tensor->set_stride({rows, key_.sequences * rows, 1, 1});  // ours: [N,B*S]
     } else {
-      tensor->set_dim({key_.sequences, heads, rows, key_.head_size});
+      const bool of_values = operand == v || operand == out || operand == dout || operand == dv;
+      tensor->set_dim({key_.sequences, heads, rows, of_values ? key_.value_size : key_.head_size});
       tensor->set_stride({rows * stride, key_.head_size, stride, 1});
     }
     if (key_.documents) tensor->set_ragged_offset(begins(operand));
@@ -226,9 +229,10 @@ void* part_of(const Tensor& tensor, std::int64_t row, std::int64_t head) {
 }
 
 std::string describe(const GraphKey& key) {
-  return fmt::format("attention{} of {} x {} queries, {} keys, N={} G={} D={} {}{}", key.backward ? "_back" : "",
-                     key.sequences, key.queries, key.keys, key.heads, key.kv_heads, key.head_size, name_of(key.dtype),
-                     key.documents ? " in documents" : "");
+  return fmt::format("attention{} of {} x {} queries, {} keys, N={} G={} D={}{} {}{}", key.backward ? "_back" : "",
+                     key.sequences, key.queries, key.keys, key.heads, key.kv_heads, key.head_size,
+                     key.value_size < key.head_size ? fmt::format(" ({} of values)", key.value_size) : "",
+                     name_of(key.dtype), key.documents ? " in documents" : "");
 }
 
 }  // namespace
@@ -252,6 +256,16 @@ struct CudnnAttention::State {
       if (plan.key == key) return plan;
     return plans.emplace_back(build(key));
   }
+
+  // Where cuDNN refuses values with fewer channels, they are as wide as heads: what is behind them is zero.
+  Plan& plan_for(const GraphKey& key) {
+    if (Plan& narrow = find(key); narrow.graph || key.value_size == key.head_size) return narrow;
+    GraphKey wide = key;
+    wide.value_size = key.head_size;
+    return find(wide);
+  }
+  Plan& plan_for(const AttentionArgs& args) { return plan_for(key_of(args)); }
+  Plan& plan_for(const AttentionBackArgs& args) { return plan_for(key_of(args, deterministic)); }
 
   Plan build(const GraphKey& key) const {
     Plan plan{.key = key};
@@ -341,26 +355,25 @@ CudnnAttention::CudnnAttention(const CudaOptions& options, cudaStream_t stream) 
 CudnnAttention::~CudnnAttention() = default;
 
 bool CudnnAttention::takes(const AttentionArgs& args) {
-  return state_->handle && suits_cudnn(args) && state_->find(key_of(args)).graph;
+  return state_->handle && suits_cudnn(args) && state_->plan_for(args).graph;
 }
 
 bool CudnnAttention::takes(const AttentionBackArgs& args) {
-  return state_->handle && suits_cudnn(args, state_->deterministic) &&
-         state_->find(key_of(args, state_->deterministic)).graph;
+  return state_->handle && suits_cudnn(args, state_->deterministic) && state_->plan_for(args).graph;
 }
 
 std::size_t CudnnAttention::library_bytes(const AttentionArgs& args) {
-  return takes(args) ? state_->find(key_of(args)).bytes : 0;
+  return takes(args) ? state_->plan_for(args).bytes : 0;
 }
 
 std::size_t CudnnAttention::library_bytes(const AttentionBackArgs& args) {
-  return takes(args) ? state_->find(key_of(args, state_->deterministic)).bytes : 0;
+  return takes(args) ? state_->plan_for(args).bytes : 0;
 }
 
 std::string CudnnAttention::reason() const {
   std::string lines;
-  for (const Plan& plan : state_->plans)
-    if (!plan.graph) lines += plan.reason + "\n";
+  for (const Plan& plan : state_->plans)  // where narrow values were refused, wide ones were asked for
+    if (!plan.graph && plan.key.value_size == plan.key.head_size) lines += plan.reason + "\n";
   return lines;
 }
 
@@ -379,21 +392,23 @@ std::string CudnnAttention::remarks() const {
 void CudnnAttention::prepare(const PlannedCalls& calls, std::size_t workspace) {
   const auto drop_if_too_large = [&](Plan& plan, const CudnnLayout& layout) {
     const std::size_t needed = layout.lse + layout.tables + plan.bytes;
-    if (needed <= workspace) return;
+    if (needed <= workspace) return false;
     plan.graph.reset();
     plan.reason =
         fmt::format("{}: its plan takes {} bytes of workspace, {} are reserved", describe(plan.key), needed, workspace);
+    return true;
+  };
+  const auto settle = [&](const auto& args, const CudnnLayout& layout) {  // values as wide as heads come second
+    while (takes(args) && drop_if_too_large(state_->plan_for(args), layout)) {
+    }
   };
   state_->turned_away = attention_turned_away(calls, state_->deterministic);
-  for (const AttentionArgs& args : calls.attentions)
-    if (takes(args)) drop_if_too_large(state_->find(key_of(args)), cudnn_layout(args));
-  const bool deterministic = state_->deterministic;
-  for (const AttentionBackArgs& args : calls.attention_backs)
-    if (takes(args)) drop_if_too_large(state_->find(key_of(args, deterministic)), cudnn_layout(args, deterministic));
+  for (const AttentionArgs& args : calls.attentions) settle(args, cudnn_layout(args));
+  for (const AttentionBackArgs& args : calls.attention_backs) settle(args, cudnn_layout(args, state_->deterministic));
 }
 
 void CudnnAttention::forward(const AttentionArgs& args, std::span<std::byte> workspace) {
-  const Plan& plan = state_->find(key_of(args));
+  const Plan& plan = state_->plan_for(args);
   const CudnnLayout layout = cudnn_layout(args);
   state_->check_space(plan, workspace.size(), layout);
   std::byte* const tables = workspace.data() + layout.lse;
@@ -413,7 +428,7 @@ void CudnnAttention::forward(const AttentionArgs& args, std::span<std::byte> wor
 }
 
 void CudnnAttention::backward(const AttentionBackArgs& args, std::span<std::byte> workspace) {
-  const Plan& plan = state_->find(key_of(args, state_->deterministic));
+  const Plan& plan = state_->plan_for(args);
   const GraphKey& key = plan.key;
   const CudnnLayout layout = cudnn_layout(args, state_->deterministic);
   state_->check_space(plan, workspace.size(), layout);

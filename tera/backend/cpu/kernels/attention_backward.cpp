@@ -11,10 +11,11 @@ namespace {
 
 // What a task keeps in its scratch. Rows are counted from the task's first query or key.
 struct State {
-  Floats q, dout, dq;    // [task rows, D], of one head
-  Floats k, dk, dv;      // [task rows, D]
+  Floats q, dq;          // [task rows, D], of one head
+  Floats k, dk;          // [task rows, D]
+  Floats dout, dv;       // [task rows, channels of values]
   float* k_transposed;   // by blocks of keys: [D, block] each
-  float* v_transposed;   // the same
+  float* v_transposed;   // the same, of which the channels of values are used
   Floats p, ds;          // [block, block]: scores, then probabilities; their gradients
   float* lse;            // [task rows], in units of log 2; +inf for a query that sees no key
   float* delta;          // [task rows]
@@ -24,15 +25,16 @@ struct State {
 
 State make_state(const AttentionBackward& task) {
   const std::ptrdiff_t rows = attention_task_rows(task.head_size), width = whole_vectors(task.head_size);
+  const std::ptrdiff_t values = whole_vectors(task.value_size);
   Scratch scratch(task.scratch);
   State state{};
   state.width = width;
   state.q = scratch.take_rows(rows, width);
-  state.dout = scratch.take_rows(rows, width);
+  state.dout = scratch.take_rows(rows, values);
   state.dq = scratch.take_rows(rows, width);
   state.k = scratch.take_rows(rows, width);
   state.dk = scratch.take_rows(rows, width);
-  state.dv = scratch.take_rows(rows, width);
+  state.dv = scratch.take_rows(rows, values);
   state.k_transposed = scratch.take(rows * width);
   state.v_transposed = scratch.take(rows * width);
   state.p = scratch.take_rows(attention_block, attention_block);
@@ -55,7 +57,7 @@ void pack_keys(const AttentionBackward& task, const State& state, AttentionRange
   const T* v = source<T>(task.v, keys.begin);
   pack(k, task.k.stride, count, task.head_size, 1.0f, {state.k.row(row), state.k.stride});
   pack_transposed(k, task.k.stride, count, task.head_size, state.block(state.k_transposed, row));
-  pack_transposed(v, task.v.stride, count, task.head_size, state.block(state.v_transposed, row));
+  pack_transposed(v, task.v.stride, count, task.value_size, state.block(state.v_transposed, row));
 }
 
 template <class T>
@@ -76,10 +78,10 @@ void pack_queries(const AttentionBackward& task, const State& state, AttentionRa
   const T* dout = source<T>(task.dout, queries.begin) + offset;
   const float* lse = task.lse + head * task.lse_step + queries.begin;
   pack(q, task.q.stride, count, task.head_size, task.scale * log2_e, {state.q.row(row), state.q.stride});
-  pack(dout, task.dout.stride, count, task.head_size, 1.0f, {state.dout.row(row), state.dout.stride});
+  pack(dout, task.dout.stride, count, task.value_size, 1.0f, {state.dout.row(row), state.dout.stride});
   for (std::ptrdiff_t i = 0; i < count; ++i) {
     state.lse[row + i] = lse[i] == -infinity ? infinity : lse[i] * log2_e;
-    state.delta[row + i] = dot(out + i * task.out.stride, dout + i * task.dout.stride, task.head_size);
+    state.delta[row + i] = dot(out + i * task.out.stride, dout + i * task.dout.stride, task.value_size);
   }
 }
 
@@ -102,7 +104,7 @@ AttentionRange score(const AttentionBackward& task, const State& state, const Bl
   values.data += from;
   multiply<Layout::rows, height>(task.head_size, to - from, {state.q.row(row), state.q.stride}, keys,
                                  {state.p.row(first) + from, state.p.stride}, /*add=*/false);
-  multiply<Layout::rows, height>(task.head_size, to - from, {state.dout.row(row), state.dout.stride}, values,
+  multiply<Layout::rows, height>(task.value_size, to - from, {state.dout.row(row), state.dout.stride}, values,
                                  {state.ds.row(first) + from, state.ds.stride}, /*add=*/false);
   return {from, to};
 }
@@ -159,7 +161,7 @@ void add_to_keys(const AttentionBackward& task, const State& state, const Block&
   if (seeing.empty()) return;
   const std::ptrdiff_t from = seeing.begin - block.queries.begin, depth = seeing.end - seeing.begin;
   const std::ptrdiff_t query_row = block.query_row + from;
-  multiply<Layout::columns, height>(depth, state.width, {state.p.row(from) + first, state.p.stride},
+  multiply<Layout::columns, height>(depth, state.dv.stride, {state.p.row(from) + first, state.p.stride},
                                     {state.dout.row(query_row), state.dout.stride},
                                     {state.dv.row(row), state.dv.stride},
                                     /*add=*/true);
@@ -255,7 +257,7 @@ class Walk {
     if (!last_head()) return;
     const std::ptrdiff_t row = keys.begin - task_.k_begin;
     flush<T>(task_.dk, rows_of(state_.dk, row), keys, task_.head_size, ln_2);
-    flush<T>(task_.dv, rows_of(state_.dv, row), keys, task_.head_size, 1.0f);
+    flush<T>(task_.dv, rows_of(state_.dv, row), keys, task_.value_size, 1.0f);
   }
 
   static Floats rows_of(Floats floats, std::ptrdiff_t row) { return {floats.row(row), floats.stride}; }

@@ -13,9 +13,10 @@ namespace {
 
 // What a task keeps in its scratch.
 struct State {
-  Floats q, out;          // [task rows, D]
+  Floats q;               // [task rows, D]
+  Floats out;             // [task rows, channels of values]
   Floats k_transposed;    // [D, block]
-  Floats v;               // [block, D]
+  Floats v;               // [block, channels of values]
   Floats scores;          // [tile rows, block]; then probabilities
   float* most = nullptr;  // [task rows]: maximum so far
   Floats sums;            // [task rows, lanes]: sum of exponentials so far, by lane
@@ -23,19 +24,20 @@ struct State {
 
 State make_state(const AttentionForward& task) {
   const std::ptrdiff_t rows = attention_task_rows(task.head_size), width = whole_vectors(task.head_size);
+  const std::ptrdiff_t values = whole_vectors(task.value_size);
   Scratch scratch(task.scratch);
   State state;
   state.q = scratch.take_rows(rows, width);
-  state.out = scratch.take_rows(rows, width);
+  state.out = scratch.take_rows(rows, values);
   state.k_transposed = scratch.take_rows(width, attention_block);
-  state.v = scratch.take_rows(attention_block, width);
+  state.v = scratch.take_rows(attention_block, values);
   state.scores = scratch.take_rows(attention_block, attention_block);
   state.most = scratch.take(rows);
   state.sums = scratch.take_rows(rows, lanes);
   for (std::ptrdiff_t i = 0; i < task.end - task.begin; ++i) {
     state.most[i] = -infinity;
     store(state.sums.row(i), zero());
-    for (std::ptrdiff_t j = 0; j < width; j += lanes) store(state.out.row(i) + j, zero());
+    for (std::ptrdiff_t j = 0; j < values; j += lanes) store(state.out.row(i) + j, zero());
   }
   return state;
 }
@@ -107,8 +109,8 @@ void finish(const AttentionForward& task, const State& state) {
     const float* from = state.out.row(i);
     T* to = static_cast<T*>(task.out.data) + (task.begin + i) * task.out.stride;
     std::ptrdiff_t j = 0;
-    for (; j + lanes <= task.head_size; j += lanes) store(to + j, load(from + j) * inverse);
-    if (j < task.head_size) store_part(to + j, load(from + j) * inverse, task.head_size - j);
+    for (; j + lanes <= task.value_size; j += lanes) store(to + j, load(from + j) * inverse);
+    if (j < task.value_size) store_part(to + j, load(from + j) * inverse, task.value_size - j);
   }
 }
 
@@ -119,9 +121,9 @@ Prefetch next_rows(const AttentionForward& task, std::ptrdiff_t key, std::ptrdif
   const std::ptrdiff_t rows = end - key < attention_block ? end - key : attention_block;
   if (rows > 0) {
     next.add(source<T>(task.k, key), task.k.stride, rows, task.head_size);
-    next.add(source<T>(task.v, key), task.v.stride, rows, task.head_size);
+    next.add(source<T>(task.v, key), task.v.stride, rows, task.value_size);
   } else {
-    next.add(source<T>(task.out, task.begin), task.out.stride, task.end - task.begin, task.head_size);
+    next.add(source<T>(task.out, task.begin), task.out.stride, task.end - task.begin, task.value_size);
   }
   return next;
 }
@@ -138,7 +140,7 @@ void forward(const AttentionForward& task) {
     const AttentionRange block = intersect({k, k + attention_block}, {0, task.mask.keys});
     const std::ptrdiff_t count = block.end - block.begin;
     pack_transposed(source<T>(task.k, k), task.k.stride, count, task.head_size, state.k_transposed);
-    pack(source<T>(task.v, k), task.v.stride, count, task.head_size, 1.0f, state.v);
+    pack(source<T>(task.v, k), task.v.stride, count, task.value_size, 1.0f, state.v);
     const AttentionRange seeing = intersect(seeing_queries(task.mask, block.begin, block.end), {task.begin, task.end});
     Prefetch next = next_rows<T>(task, k + attention_block, keys.end);
     for_each_height(
@@ -152,11 +154,30 @@ void forward(const AttentionForward& task) {
   finish<T>(task, state);
 }
 
+// exp(a - both) and exp(b - both) are what the two count, where both is the log of the sum of exp(a) and exp(b).
+template <class T>
+void merge(const AttentionMerge& task) {
+  for (std::ptrdiff_t i = task.begin; i < task.end; ++i) {
+    const float a = task.lse[i], b = task.part_lse[i];
+    if (b == -infinity) continue;
+    const float most = a > b ? a : b, both = most + logf(expf(a - most) + expf(b - most));
+    const Vec before = splat(expf(a - both)), added = splat(expf(b - both));
+    task.lse[i] = both;
+    float* out = task.out + i * task.out_stride;
+    const T* part = source<T>(task.part, i);
+    std::ptrdiff_t j = 0;
+    for (; j + lanes <= task.head_size; j += lanes) store(out + j, load(out + j) * before + load(part + j) * added);
+    if (const std::ptrdiff_t n = task.head_size - j; n > 0)
+      store_part(out + j, load_part(out + j, n) * before + load_part(part + j, n) * added, n);
+  }
+}
+
 }  // namespace
 
 template <>
 const AttentionKernels& attention_kernels<TERA_ISA>() {
-  static constexpr AttentionKernels kernels{{forward<float>, forward<Bf16>, forward<Fp16>}};
+  static constexpr AttentionKernels kernels{{forward<float>, forward<Bf16>, forward<Fp16>},
+                                            {merge<float>, merge<Bf16>, merge<Fp16>}};
   return kernels;
 }
 
