@@ -15,8 +15,8 @@ struct AttentionShape {
   // keys up to its own position, and with a window none that is as far before it. None: the last query stands at the
   // last key, and neighbours are one apart.
   Tensor q_positions, k_positions;
-  std::int64_t window = 0;      // a query sees at most this many keys, its own included; 0: no limit; causal only
-  float scale = 0;              // of q.k; must be given
+  std::int64_t window = 0;  // a query sees at most this many keys, its own included; 0: no limit; causal only
+  float scale = 0;          // of q.k; must be given
   // Above 0, only so many channels of v count: those behind them are zeros in v and in the gradient of out, and out and
   // dv become zeros there or stay as they are. Whoever can, saves the work.
   std::int64_t values = 0;
