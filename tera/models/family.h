@@ -27,6 +27,12 @@ struct MlaNames {
   std::string kv_down, kv_norm, kv_up;
 };
 
+// Of a layer that predicts further ahead, behind its prefix, beside the names of an ordinary layer.
+struct MtpNames {
+  std::string embedding_norm = "enorm", hidden_norm = "hnorm", project = "eh_proj", final_norm = "shared_head.norm";
+  std::string embedding = "embed_tokens", head = "shared_head.head";  // files hold the model's own once more
+};
+
 struct FamilyNames {
   std::string embedding, positions;                 // whole names
   std::string layer;                                // prefix of layer i is layer + i + "."
@@ -39,6 +45,7 @@ struct FamilyNames {
   bool transposed = false;       // weights of linear layers are stored [in,out]
   std::optional<MlaNames> mla;
   std::optional<ExpertNames> experts;
+  MtpNames mtp{};
 };
 
 FamilyNames gpt_names();
