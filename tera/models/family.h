@@ -1,8 +1,10 @@
 #pragma once
 // What a family of decoders calls its tensors in Hugging Face folders. All else about them is in ModelShape.
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tera/config/model.h"
@@ -47,6 +49,11 @@ struct FamilyNames {
   std::optional<ExpertNames> experts;
   MtpNames mtp{};
 };
+
+// The layer that a tensor of this name is of; negative: it is of none.
+std::int64_t layer_of(const FamilyNames& names, std::string_view tensor);
+// A tensor that every layer that predicts further ahead has, and no other layer.
+std::string mtp_mark(const FamilyNames& names, std::int64_t layer);
 
 FamilyNames gpt_names();
 FamilyNames llama_names();

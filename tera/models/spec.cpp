@@ -1,5 +1,6 @@
 #include "tera/models/spec.h"
 
+#include <charconv>
 #include <cmath>
 
 #include "tera/base/error.h"
@@ -333,6 +334,19 @@ FamilyNames family_names(Arch arch) {
     case Arch::deepseek_v3: return deepseek_names();
   }
   fail("architecture {} has no names", name_of(arch));
+}
+
+std::int64_t layer_of(const FamilyNames& names, std::string_view tensor) {
+  std::int64_t layer = -1;
+  if (tensor.starts_with(names.layer)) {
+    tensor.remove_prefix(names.layer.size());
+    std::from_chars(tensor.data(), tensor.data() + tensor.size(), layer);
+  }
+  return layer;
+}
+
+std::string mtp_mark(const FamilyNames& names, std::int64_t layer) {
+  return names.layer + std::to_string(layer) + "." + names.mtp.embedding_norm + ".weight";
 }
 
 ModelSpec make_spec(const ModelShape& model, std::uint64_t seed) {
