@@ -271,5 +271,49 @@ TEST(Mtp, LossesAndGradientsAreTheDefinition) {
   }
 }
 
+// A factor of 0 leaves the model as it is without such layers, to the bit: all that it learns of them is in gradients.
+TEST(Mtp, WithoutAFactorTheModelIsTheSame) {
+  const RunRecord plain = train_once("tiny"),
+                  none = train_once("tiny", {"model.mtp_num_layers=2", "model.mtp_loss_scaling_factor=0"}),
+                  some = train_once("tiny", {"model.mtp_num_layers=2", "model.mtp_loss_scaling_factor=0.5"});
+  EXPECT_EQ(none.loss, plain.loss);
+  EXPECT_EQ(none.grad_norm, plain.grad_norm);
+  EXPECT_EQ(none.eval_loss, plain.eval_loss);
+  EXPECT_TRUE(plain.mtp_loss.empty());
+  EXPECT_EQ(some.loss[0], plain.loss[0]) << "the loss of the model alone";
+  EXPECT_NE(some.loss[9], plain.loss[9]);
+  ASSERT_EQ(some.mtp_loss.size(), 10u);
+  EXPECT_NEAR(some.mtp_loss[0], std::log(61.0), 0.1);
+  EXPECT_LT(some.mtp_loss[9], none.mtp_loss[9]);
+}
+
+// Mock data has no masked targets, so a mean of means is the mean.
+TEST(Mtp, EitherReductionAndFp16TrainAlike) {
+  const Overrides mtp{"model.mtp_num_layers=2", "model.mtp_loss_scaling_factor=0.5"};
+  const RunRecord global = train_once("tiny", mtp),
+                  microbatch = train_once("tiny", mtp + Overrides{"train.loss_reduction=microbatch"}),
+                  half = train_once("tiny", mtp + Overrides{"mixed_precision.precision=fp16",
+                                                            "mixed_precision.initial_loss_scale=4096"});
+  ASSERT_EQ(global.mtp_loss.size(), 10u);
+  for (std::size_t i = 0; i < 10; ++i) {
+    EXPECT_NEAR(microbatch.loss[i], global.loss[i], 1e-5 * global.loss[i]);
+    EXPECT_NEAR(microbatch.mtp_loss[i], global.mtp_loss[i], 1e-5 * global.mtp_loss[i]);
+    EXPECT_NEAR(half.loss[i], global.loss[i], 2e-3 * global.loss[i]);
+    EXPECT_NEAR(half.mtp_loss[i], global.mtp_loss[i], 2e-3 * global.mtp_loss[i]);
+  }
+}
+
+// A depth has a layer, a projection and three norms; the tables are the model's, wherever they lie.
+TEST(Mtp, ParametersAreCountedOnce) {
+  for (const char* tied : {"true", "false"}) {
+    const Overrides more{std::string("model.untie_embeddings_and_output_weights=") + tied};
+    const auto parameters = [&](const Overrides& overrides) {
+      return TrainingStep(load_setup("tiny", more + overrides)).count_parameters();
+    };
+    const std::int64_t layer = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48 + 2 * 32;
+    EXPECT_EQ(parameters({"model.mtp_num_layers=2"}), parameters({}) + 2 * (layer + 2 * 32 * 32 + 3 * 32));
+  }
+}
+
 }  // namespace
 }  // namespace tera::test
