@@ -28,16 +28,22 @@ void add_step_command(Command bench) {
   auto options = std::make_shared<StepOptions>();
   Command command = bench.add_subcommand("step", "timed training steps on mock data");
   options->add_to(command);
+  options->add_ranks_to(command);
   command.add_option("--steps", options->bench.steps, "steps in all; 0: train.train_iters, or 10")
       .capture_default_str();
   command.add_option("--warmup", options->bench.warmup, "the first of them, which do not count").capture_default_str();
   command.add_flag("--json", options->bench.json, "as one line of JSON");
-  command.add_flag("--profile", options->bench.profile, "also where the time of a step goes");
+  command.add_flag("--profile", options->bench.profile, "also where the time of a step of the first rank goes");
+  command.add_option("--trace", options->bench.trace,
+                     "with --profile: file for every call of that step, for ui.perfetto.dev");
   command.add_option("--kernel-choices", options->bench.kernel_choices,
                      "file that keeps what a GPU chose by timing, to be read the next time");
   options->bench.tell = tell;
-  command.callback(
-      [options] { std::fputs(bench_step(options->load(Purpose::inspect), options->bench).c_str(), stdout); });
+  command.callback([options] {
+    const Launch launch = detect_launch(options->ranks);
+    const Setup setup = prepare_ranks(launch, [&] { return options->load(Purpose::inspect, launch); });
+    std::fputs(bench_step(setup, options->bench, launch).c_str(), stdout);
+  });
 }
 
 void add_shape_options(Command command, BenchShapes& shapes) {

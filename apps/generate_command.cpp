@@ -81,7 +81,7 @@ void print_sample(const Options& options) {
   const Launch launch = detect_launch(options.ranks);
   const Task task = prepare_ranks(launch, [&] { return make_task(options, launch); });
   run_ranks(launch, task.setup.parallel.timeout_seconds, [&](Seat& seat) {
-    Backend backend = make_backend(task.setup.config.dist, {.local_rank = launch.local_rank});
+    Backend backend = make_backend(task.setup.config.dist, backend_options(task.setup, launch.local_rank));
     const std::unique_ptr<Comm> world = seat.join(*backend.ops);
     const std::int64_t length = std::ssize(task.prompt);
     std::unique_ptr<Generator> generator;

@@ -29,6 +29,9 @@ void run_import(const ImportOptions& options) {
   const auto is_double = [](const auto& tensor) { return tensor.second.dtype == DType::f64; };
   if (const auto doubles = std::ranges::count_if(model.hf()->tensors(), is_double); doubles > 0)
     fmt::print("{} of the tensors are F64 and were rounded to F32: no checkpoint holds F64\n", doubles);
+  const auto is_scaled = [&](const auto& tensor) { return model.hf()->is_scaled(tensor.first); };
+  if (const auto scaled = std::ranges::count_if(model.hf()->tensors(), is_scaled); scaled > 0)
+    fmt::print("{} of the tensors are FP8 and became F32: value times scale\n", scaled);
   fmt::print("{}: {} tensors\n", folder.string(), model.hf()->tensors().size());
 }
 

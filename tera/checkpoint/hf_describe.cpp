@@ -23,9 +23,10 @@ nlohmann::ordered_json describe_hf_folder(const std::filesystem::path& path) {
   std::int64_t parameters = 0;
   std::uint64_t bytes = 0;
   for (const auto& [name, entry] : folder.tensors()) {
-    dtypes.insert(name_of(entry.dtype));
+    const bool scaled = folder.is_scaled(name);
+    dtypes.insert(scaled ? "fp8" : name_of(entry.dtype));
     parameters += count(entry.shape);
-    bytes += static_cast<std::uint64_t>(count(entry.shape)) * size_of(entry.dtype);
+    bytes += static_cast<std::uint64_t>(count(entry.shape)) * (scaled ? 1 : size_of(entry.dtype));
   }
   nlohmann::ordered_json told{
       {"kind", "Hugging Face folder"},

@@ -8,6 +8,7 @@
 #include "tera/base/file.h"
 #include "tera/config/hf_config.h"
 #include "tera/config/hf_json.h"
+#include "tera/config/hf_quantization.h"
 #include "tera/models/family.h"
 
 namespace tera {
@@ -94,6 +95,7 @@ HfFolder::HfFolder(fs::path folder)
       model_(parse_hf_config(config_text_, (folder_ / "config.json").string())) {
   find_files();
   list_stored();
+  pair_scales();
   settle_head();
   settle_layers_ahead();
   const FamilyNames names = family_names(*model_.arch);
@@ -154,6 +156,25 @@ void HfFolder::check_index() const {
   for (const auto& [tensor, name] : index_)
     require_user(by_name.at(name)->contains(tensor), "{}: the index says that '{:.200}' is in {}, but it is not",
                  folder_.string(), tensor, name);
+}
+
+// 8-bit floats are weights together with their scales, which lie beside them and are no tensors of their own.
+void HfFolder::pair_scales() {
+  const auto quantization = parse_hf_quantization(config_text_, (folder_ / "config.json").string());
+  std::vector<std::string> scales;
+  for (const auto& [name, stored] : stored_) {
+    const bool float8 = stored.file->find_float8(stored.name).has_value();
+    if (!float8) continue;
+    require_user(quantization.has_value(),
+                 "{}: '{:.200}' is FP8, and config.json has no quantization_config that says how it is scaled",
+                 folder_.string(), name);
+    const auto scale_of = stored_.find(name + "_scale_inv");
+    require_user(scale_of != stored_.end(), "{}: '{:.200}' is FP8, and its scales, '{:.200}_scale_inv', are missing",
+                 folder_.string(), name, name);
+    scale(*stored.file, stored.name, *scale_of->second.file, scale_of->second.name, *quantization);
+    scales.push_back(scale_of->first);
+  }
+  for (const std::string& name : scales) stored_.erase(name);
 }
 
 // With tied embeddings there is one table. A file may hold it twice, or under the other name.
@@ -229,7 +250,7 @@ bool HfFolder::add_fused(const FamilyNames& names, const std::string& name, cons
 // wanted: [E, rows of all parts, columns]; the parts are one below the other.
 void HfFolder::add_each_expert(const std::string& prefix, const Stored& stored, const Shape& wanted,
                                const std::vector<std::string>& parts) {
-  const StoredTensor tensor = floats_in(*stored.file, stored.name);
+  const Entry tensor = entry_of(*stored.file, stored.name);
   require_user(tensor.shape == wanted, "{}: '{:.200}' is {}, not {}", stored.file->path().string(), stored.name,
                to_string(tensor.shape), to_string(wanted));
   const std::int64_t rows = wanted[1] / std::ssize(parts);

@@ -7,8 +7,8 @@
 //
 // Files may be links, as in the hub's cache. Tensors are given under the names and in the [out,in] order that our
 // parameters have: a base model's names get their prefix, GPT-2's [in,out] is turned, experts that lie in one tensor
-// are told one by one, a tied head is left out, as are copies of the tables in layers that predict further ahead, and
-// buffers that are no weights are not there.
+// are told one by one, a tied head is left out, as are copies of the tables in layers that predict further ahead,
+// buffers that are no weights are not there, and 8-bit floats are f32, with their scales in them.
 
 #include <filesystem>
 #include <map>
@@ -44,6 +44,7 @@ class HfFolder final : public SafetensorsSource {
   void read_index(const std::filesystem::path& index);
   void list_stored();
   void check_index() const;
+  void pair_scales();
   void settle_head();
   void settle_layers_ahead();
   void drop_copy(const std::string& copy, const std::string& own);

@@ -143,15 +143,25 @@ StoredTensor SafetensorsFile::get(std::string_view name) const {
   const StoredType* type = find_type(entry->dtype_name);
   require_user(type->dtype.has_value(), "{}: tensor '{}' has dtype {}, which is not supported", path_.string(), name,
                entry->dtype_name);
-  require_user(entry->shape.size() <= Shape::max_rank, "{}: tensor '{}' has {} dims; at most {} are supported",
-               path_.string(), name, entry->shape.size(), Shape::max_rank);
+  return {*type->dtype, shape_of(*entry), bytes_of(*entry)};
+}
 
-  StoredTensor tensor{*type->dtype, shape(1), data_.subspan(entry->begin, entry->end - entry->begin)};
-  if (!entry->shape.empty()) {
-    tensor.shape.rank = static_cast<int>(entry->shape.size());
-    std::ranges::copy(entry->shape, tensor.shape.dim.begin());
+std::optional<StoredFloat8> SafetensorsFile::find_float8(std::string_view name) const {
+  const SafetensorsEntry* entry = find(name);
+  if (entry == nullptr || !entry->dtype_name.starts_with("F8_")) return std::nullopt;
+  const Float8Kind kind = entry->dtype_name == "F8_E4M3" ? Float8Kind::e4m3 : Float8Kind::e5m2;
+  return StoredFloat8{kind, shape_of(*entry), bytes_of(*entry)};
+}
+
+Shape SafetensorsFile::shape_of(const SafetensorsEntry& entry) const {
+  require_user(entry.shape.size() <= Shape::max_rank, "{}: tensor '{}' has {} dims; at most {} are supported",
+               path_.string(), entry.name, entry.shape.size(), Shape::max_rank);
+  Shape dims = shape(1);
+  if (!entry.shape.empty()) {
+    dims.rank = static_cast<int>(entry.shape.size());
+    std::ranges::copy(entry.shape, dims.dim.begin());
   }
-  return tensor;
+  return dims;
 }
 
 std::vector<float> SafetensorsFile::read_floats(std::string_view name) const {

@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tera/base/file.h"
+#include "tera/checkpoint/float8.h"
 #include "tera/tensor/dtype.h"
 #include "tera/tensor/shape.h"
 
@@ -34,6 +36,12 @@ struct StoredTensor {
   std::span<const std::byte> bytes;  // inside the mapped file, perhaps unaligned: copy before computing
 };
 
+struct StoredFloat8 {
+  Float8Kind kind = Float8Kind::e4m3;
+  Shape shape;
+  std::span<const std::byte> bytes;  // one each
+};
+
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(std::filesystem::path path);
@@ -47,11 +55,16 @@ class SafetensorsFile {
   std::uint64_t data_offset() const { return file_.size() - data_.size(); }  // where the data begin, in bytes
   bool contains(std::string_view name) const { return find(name) != nullptr; }
   StoredTensor get(std::string_view name) const;  // UserError if absent or of a dtype or rank we do not have
+  std::optional<StoredFloat8> find_float8(std::string_view name) const;  // none unless it is there and is one
   // The elements as floats: f32, bf16 and f16 exactly, f64 rounded.
   std::vector<float> read_floats(std::string_view name) const;
 
  private:
   const SafetensorsEntry* find(std::string_view name) const;
+  Shape shape_of(const SafetensorsEntry& entry) const;
+  std::span<const std::byte> bytes_of(const SafetensorsEntry& entry) const {
+    return data_.subspan(entry.begin, entry.end - entry.begin);
+  }
   void parse_header(std::string_view header, std::uint64_t data_bytes);
 
   std::filesystem::path path_;

@@ -47,43 +47,62 @@ const SafetensorsFile& SafetensorsSource::open(const std::filesystem::path& path
   return *files_.emplace_back(std::make_unique<SafetensorsFile>(path));
 }
 
+void SafetensorsSource::scale(const SafetensorsFile& file, const std::string& stored_name,
+                              const SafetensorsFile& scale_file, const std::string& scale_name,
+                              const HfQuantization& blocks) {
+  scaled_.emplace(std::pair(&file, stored_name), ScaledFloat8(file, stored_name, scale_file, scale_name, blocks));
+}
+
+const ScaledFloat8* SafetensorsSource::scaled(const SafetensorsFile& file, const std::string& stored_name) const {
+  const auto found = scaled_.find(std::pair(&file, stored_name));
+  return found == scaled_.end() ? nullptr : &found->second;
+}
+
+WeightSource::Entry SafetensorsSource::entry_of(const SafetensorsFile& file, const std::string& stored_name) const {
+  if (const ScaledFloat8* tensor = scaled(file, stored_name)) return {.dtype = DType::f32, .shape = tensor->shape()};
+  const StoredTensor stored = file.get(stored_name);
+  return {.dtype = float_type(file, stored_name, stored.dtype), .shape = stored.shape};
+}
+
 void SafetensorsSource::add(const std::string& name, const SafetensorsFile& file, const std::string& stored_name,
                             bool transposed) {
-  const StoredTensor stored = file.get(stored_name);
-  const DType dtype = float_type(file, stored_name, stored.dtype);
-  Shape shape = stored.shape;
-  const bool turn = transposed && shape.rank == 2;
-  if (turn) std::swap(shape[0], shape[1]);
-  places_[name] = {.file = &file, .name = stored_name, .transposed = turn};
-  tensors_[name] = {.dtype = dtype, .shape = shape};
+  Entry entry = entry_of(file, stored_name);
+  const bool turn = transposed && entry.shape.rank == 2;
+  if (turn) std::swap(entry.shape[0], entry.shape[1]);
+  places_[name] = {.file = &file, .name = stored_name, .transposed = turn, .scaled = scaled(file, stored_name)};
+  tensors_[name] = entry;
 }
 
 void SafetensorsSource::add_rows(const std::string& name, const SafetensorsFile& file, const std::string& stored_name,
                                  std::int64_t first_row, std::int64_t rows) {
-  const StoredTensor stored = file.get(stored_name);
-  places_[name] = {.file = &file, .name = stored_name, .first_row = first_row};
-  tensors_[name] = {.dtype = float_type(file, stored_name, stored.dtype), .shape = shape(rows, stored.shape.last())};
+  const Entry entry = entry_of(file, stored_name);
+  places_[name] = {.file = &file, .name = stored_name, .first_row = first_row, .scaled = scaled(file, stored_name)};
+  tensors_[name] = {.dtype = entry.dtype, .shape = shape(rows, entry.shape.last())};
+}
+
+// taken: in the order of the file.
+void SafetensorsSource::read_stored(const Place& place, const WeightBox& taken, std::span<std::byte> out) {
+  if (place.scaled != nullptr) return place.scaled->read(taken, out);
+  const StoredTensor stored = place.file->get(place.name);
+  const std::size_t size = size_of(stored.dtype);
+  const std::int64_t columns = stored.shape.rank >= 2 ? stored.shape.last() : 1;
+  copy_box(stored.bytes, columns, taken, size, out.data());
+  const auto begin = static_cast<std::size_t>(taken.row_begin * columns) * size;
+  forget_pages(stored.bytes.subspan(begin, static_cast<std::size_t>(taken.rows() * columns) * size));
 }
 
 void SafetensorsSource::read(const std::string& name, const WeightBox& box, std::span<std::byte> out) const {
   const Place& place = places_.at(name);
-  const StoredTensor stored = place.file->get(place.name);
-  const std::size_t size = size_of(stored.dtype);
-  const std::int64_t columns = stored.shape.rank >= 2 ? stored.shape.last() : 1;
+  const std::size_t size = size_of(tensors_.at(name).dtype);
   require(out.size() == static_cast<std::size_t>(box.elements()) * size, "a box of '{}' has another size", name);
   WeightBox taken = box;
   taken.row_begin += place.first_row;
   taken.row_end += place.first_row;
-  if (place.transposed) {
-    taken = {box.column_begin, box.column_end, box.row_begin, box.row_end};
-    std::vector<std::byte> as_stored(out.size());
-    copy_box(stored.bytes, columns, taken, size, as_stored.data());
-    transpose(as_stored, taken.rows(), taken.columns(), size, out);
-  } else {
-    copy_box(stored.bytes, columns, taken, size, out.data());
-  }
-  const auto begin = static_cast<std::size_t>(taken.row_begin * columns) * size;
-  forget_pages(stored.bytes.subspan(begin, static_cast<std::size_t>(taken.rows() * columns) * size));
+  if (!place.transposed) return read_stored(place, taken, out);
+  taken = {box.column_begin, box.column_end, box.row_begin, box.row_end};
+  std::vector<std::byte> as_stored(out.size());
+  read_stored(place, taken, as_stored);
+  transpose(as_stored, taken.rows(), taken.columns(), size, out);
 }
 
 }  // namespace tera

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tera/checkpoint/safetensors.h"
+#include "tera/checkpoint/scaled_float8.h"
 #include "tera/checkpoint/weight_source.h"
 
 namespace tera {
@@ -16,9 +17,16 @@ class SafetensorsSource : public WeightSource {
  public:
   const std::map<std::string, Entry>& tensors() const override { return tensors_; }
   void read(const std::string& name, const WeightBox& box, std::span<std::byte> out) const override;
+  // Whether the file has 8-bit floats and scales, and read() makes f32 of them.
+  bool is_scaled(const std::string& name) const { return places_.at(name).scaled != nullptr; }
 
  protected:
   const SafetensorsFile& open(const std::filesystem::path& path);
+  // From now on the tensor counts as f32: its 8-bit floats times those scales.
+  void scale(const SafetensorsFile& file, const std::string& stored_name, const SafetensorsFile& scale_file,
+             const std::string& scale_name, const HfQuantization& blocks);
+  // What read() gives of a tensor of the file. UserError if it holds no floats.
+  Entry entry_of(const SafetensorsFile& file, const std::string& stored_name) const;
   // stored_name: in the file. transposed: it is [in,out] there. UserError if it holds no floats.
   void add(const std::string& name, const SafetensorsFile& file, const std::string& stored_name, bool transposed);
   // Some rows of a tensor, as a tensor of its own; all dims of the stored one but the last count as rows.
@@ -31,9 +39,14 @@ class SafetensorsSource : public WeightSource {
     std::string name;
     bool transposed = false;
     std::int64_t first_row = 0;
+    const ScaledFloat8* scaled = nullptr;  // none: plain floats
   };
+  const ScaledFloat8* scaled(const SafetensorsFile& file, const std::string& stored_name) const;
+  static void read_stored(const Place& place, const WeightBox& taken, std::span<std::byte> out);
+
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, Place> places_;
+  std::map<std::pair<const SafetensorsFile*, std::string>, ScaledFloat8> scaled_;
   std::map<std::string, Entry> tensors_;
 };
 

@@ -12,6 +12,7 @@ struct CommOverlapConfig {
   bool overlap_param_gather = false;
   bool tp_comm_overlap = false;
   bool overlap_p2p_comm = true;
+  bool overlap_moe_expert_parallel_comm = false;
 
   static std::span<const Field> fields();
   bool operator==(const CommOverlapConfig&) const = default;

@@ -14,6 +14,9 @@ struct Field;
 
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 enum class CpuIsa : std::uint8_t { automatic, baseline, avx2, avx512 };
+// What context-parallel ranks send each other in attention: keys and values round a ring, all of them at once, or
+// heads.
+enum class CpCommType : std::uint8_t { p2p, all_gather, a2a };
 enum class PipelineScheduleKind : std::uint8_t { automatic, one_f_one_b, interleaved, zero_bubble, zero_bubble_v };
 
 struct DistConfig {
@@ -23,6 +26,8 @@ struct DistConfig {
   std::int64_t tensor_model_parallel_size = 1;
   bool sequence_parallel = false;
   std::int64_t pipeline_model_parallel_size = 1;
+  std::int64_t context_parallel_size = 1;
+  CpCommType cp_comm_type = CpCommType::p2p;
   std::int64_t expert_model_parallel_size = 1;
   std::int64_t expert_tensor_parallel_size = 0;
   std::int64_t virtual_pipeline_model_parallel_size = 0;
@@ -51,6 +56,12 @@ struct EnumNames<CpuIsa> {
   static constexpr std::array values{
       std::pair{CpuIsa::automatic, std::string_view("auto")}, std::pair{CpuIsa::baseline, std::string_view("baseline")},
       std::pair{CpuIsa::avx2, std::string_view("avx2")}, std::pair{CpuIsa::avx512, std::string_view("avx512")}};
+};
+template <>
+struct EnumNames<CpCommType> {
+  static constexpr std::array values{std::pair{CpCommType::p2p, std::string_view("p2p")},
+                                     std::pair{CpCommType::all_gather, std::string_view("all_gather")},
+                                     std::pair{CpCommType::a2a, std::string_view("a2a")}};
 };
 template <>
 struct EnumNames<PipelineScheduleKind> {

@@ -12,6 +12,7 @@
 #include "tera/config/hf_limits.h"
 #include "tera/config/hf_mla.h"
 #include "tera/config/hf_moe.h"
+#include "tera/config/hf_quantization.h"
 #include "tera/config/hf_rope.h"
 #include "tera/config/hf_window.h"
 
@@ -236,8 +237,7 @@ ModelConfig parse_hf_config(std::string_view text, const std::string& where) {
   ModelConfig model;
   apply_arch_defaults(arch, model);
   model.arch = arch;
-  if (config.find("quantization_config") != nullptr)
-    config.refuse("quantization_config", "save the model again in bf16, fp16 or fp32");
+  read_hf_quantization(config);  // the weights' affair, but refused before anything else is looked at
   if (const HfJson* layers = config.find("per_layer_config"); layers != nullptr && !layers->empty())
     config.refuse("per_layer_config", "layers of one shape are");
   refuse_flag(config, "add_cross_attention", false);

@@ -273,6 +273,7 @@ std::string format_hf_config(const ModelShape& shape, const HfConfigOptions& opt
   if (has_experts(*model.arch)) add_older_hf_moe(model, config);
   if (config.contains("num_nextn_predict_layers") || model.mtp_num_layers > 0)
     config["num_nextn_predict_layers"] = model.mtp_num_layers;  // as many as are written, whatever was said before
+  config.erase("quantization_config");                          // what is written is plain floats
   settle_refused(model, config);
   point_floats(config);
   std::string text = config.dump(2) + "\n";

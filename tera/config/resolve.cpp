@@ -94,8 +94,9 @@ int smallest_world(const RunConfig& config) {
   const auto clamped = [](std::int64_t size) { return std::clamp(size, std::int64_t{1}, std::int64_t{most_ranks}); };
   const DistConfig& dist = config.dist;
   const std::int64_t tp = clamped(dist.tensor_model_parallel_size);
+  const std::int64_t dense = clamped(tp * clamped(dist.context_parallel_size));
   const std::int64_t etp = dist.expert_tensor_parallel_size == 0 ? tp : clamped(dist.expert_tensor_parallel_size);
-  const std::int64_t stage = clamped(std::lcm(tp, clamped(etp * clamped(dist.expert_model_parallel_size))));
+  const std::int64_t stage = clamped(std::lcm(dense, clamped(etp * clamped(dist.expert_model_parallel_size))));
   return static_cast<int>(clamped(stage * clamped(dist.pipeline_model_parallel_size)));
 }
 

@@ -44,6 +44,7 @@ class MoeResolver {
     shape_.shared_ffn = moe_.shared_expert_intermediate_size;
     shape_.shared_gate = moe_.shared_expert_gate;
     shape_.shared_overlap = moe_.shared_expert_overlap;
+    shape_.overlap_calls = config_.comm_overlap.overlap_moe_expert_parallel_comm;
   }
 
   void resolve_layers() {
@@ -215,6 +216,22 @@ void check_expert_split(const ParallelShape& parallel, const ModelShape& model, 
     report.broken("model.moe.shared_expert_intermediate_size",
                   "must be a multiple of dist.tensor_model_parallel_size, which is {}; nearest: {}", mesh.tp,
                   nearest_multiples(mesh.tp, moe.shared_ffn));
+}
+
+void check_expert_overlap(const ParallelShape& parallel, const ModelShape& model, Report& report) {
+  constexpr std::string_view key = "comm_overlap.overlap_moe_expert_parallel_comm";
+  if (!parallel.overlap_expert_comm) return;
+  if (!model.moe) return report.broken(key, "needs model.moe.num_experts");
+  if (parallel.mesh.ep == 1)
+    report.broken(key, "needs dist.expert_model_parallel_size of at least 2: with 1, no row travels");
+  if (model.recompute.full)
+    report.broken(key, "plays a layer in parts, which model.recompute_granularity=full plays as one; selective works");
+  if (model.offload != OffloadShape{})
+    report.broken(key, "plays two layers at a time, for which model.offload_modules has no buffers; leave that empty");
+  if (parallel.sharding == Sharding::optim_grads_params)
+    report.broken(key,
+                  "plays two layers at a time, and ddp.data_parallel_sharding_strategy=optim_grads_params has weights "
+                  "of one; optim_grads works");
 }
 
 }  // namespace tera

@@ -13,5 +13,7 @@ std::optional<MoeShape> resolve_moe(const RunConfig& config, const ModelShape& d
 
 // Whether the experts can be split over ranks so.
 void check_expert_split(const ParallelShape& parallel, const ModelShape& model, Report& report);
+// What playing F of one microbatch together with B of another needs.
+void check_expert_overlap(const ParallelShape& parallel, const ModelShape& model, Report& report);
 
 }  // namespace tera

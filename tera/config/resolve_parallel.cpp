@@ -15,12 +15,14 @@ namespace {
 using Kind = PipelineScheduleKind;
 
 constexpr std::string_view tp_key = "dist.tensor_model_parallel_size";
+constexpr std::string_view cp_key = "dist.context_parallel_size";
 constexpr std::string_view chunks_key = "dist.virtual_pipeline_model_parallel_size";
 constexpr std::string_view schedule_key = "dist.pipeline_schedule";
 
 void resolve_mesh(const DistConfig& dist, int world, ParallelShape& shape, Report& report) {
   shape.mesh = {.world = world,
                 .tp = static_cast<int>(dist.tensor_model_parallel_size),
+                .cp = static_cast<int>(dist.context_parallel_size),
                 .pp = static_cast<int>(dist.pipeline_model_parallel_size),
                 .ep = static_cast<int>(dist.expert_model_parallel_size),
                 .etp = static_cast<int>(dist.expert_tensor_parallel_size),
@@ -33,6 +35,7 @@ void resolve_mesh(const DistConfig& dist, int world, ParallelShape& shape, Repor
       report.broken(problem.key, "{}{}", problem.rule, world == 1 ? " (--ranks N, or mpirun -n N)" : "");
   }
   if (problems.empty()) shape.dp = MeshPlan(shape.mesh).dp();
+  shape.cp_comm = dist.cp_comm_type;
   shape.sequence_parallel = dist.sequence_parallel && shape.mesh.tp > 1;
 }
 
@@ -96,13 +99,14 @@ void resolve_replicas(const RunConfig& config, ParallelShape& shape, Report& rep
   const Sharding least = config.optimizer.use_distributed_optimizer ? Sharding::optim : Sharding::no_shard;
   shape.sharding = std::max(config.ddp.data_parallel_sharding_strategy, least);
   shape.bucket_size =
-      config.ddp.bucket_size == 0 ? std::max(least_bucket, per_replica * shape.dp) : config.ddp.bucket_size;
+      config.ddp.bucket_size == 0 ? std::max(least_bucket, per_replica * shape.replicas()) : config.ddp.bucket_size;
 
   const CommOverlapConfig& overlap = config.comm_overlap;
   shape.overlap_grad_reduce = overlap.overlap_grad_reduce;
   shape.overlap_param_gather = overlap.overlap_param_gather;
   shape.tp_comm_overlap = overlap.tp_comm_overlap;
   shape.overlap_p2p_comm = overlap.overlap_p2p_comm;
+  shape.overlap_expert_comm = overlap.overlap_moe_expert_parallel_comm;
   if (!overlap.overlap_param_gather) return;
   std::vector<std::string_view> needed;
   if (!overlap.overlap_grad_reduce) needed.push_back("overlap_grad_reduce=true");
@@ -136,23 +140,47 @@ void check_expert_rows(const ParallelShape& parallel, const ModelShape& model, c
   if (!model.moe || !cuts_expert_rows(parallel, *model.moe)) return;
   const MeshSizes& mesh = parallel.mesh;
   const double ranks = static_cast<double>(mesh.etp == 0 ? mesh.tp : mesh.etp) * mesh.ep;
-  const double choices = static_cast<double>(batch.micro_batch) * static_cast<double>(batch.seq_length) / mesh.tp *
-                         ranks * static_cast<double>(model.moe->router.topk);
+  const double choices = static_cast<double>(batch.micro_batch) * static_cast<double>(batch.seq_length) / mesh.cp /
+                         mesh.tp * ranks * static_cast<double>(model.moe->router.topk);
   if (choices > 0x1p31 - 1)
     report.broken("dist.expert_model_parallel_size",
                   "the ranks that share experts route {:.0f} choices of tokens at a time; these must be below 2^31",
                   choices);
 }
 
+// Each rank has the same number of rows of every sequence, in two pieces.
+void check_context_split(const ParallelShape& parallel, const ModelShape& model, const BatchShape& batch,
+                         Report& report) {
+  const std::int64_t cp = parallel.mesh.cp, tp = parallel.mesh.tp;
+  if (cp <= 1) return;
+  if (batch.seq_length > 0 && batch.seq_length % (2 * cp) != 0)
+    report.broken("train.seq_length", "must be a multiple of twice {}, which is {}; nearest: {}", cp_key, cp,
+                  nearest_multiples(2 * cp, batch.seq_length));
+  const bool heads_travel = parallel.cp_comm == CpCommType::a2a;
+  if (!heads_travel || model.heads <= 0 || model.kv_heads <= 0 || model.heads % tp != 0) return;
+  const std::int64_t heads = model.heads / tp, kv_heads = std::max<std::int64_t>(model.kv_heads / tp, 1);
+  const auto fits = [&](std::int64_t v) { return heads % v == 0 && kv_heads % v == 0; };
+  if (!fits(cp))
+    report.broken(cp_key,
+                  "with cp_comm_type=a2a it must divide the {} query heads and the {} key heads of a tensor-parallel "
+                  "rank; nearest: {}",
+                  heads, kv_heads, nearest_values(cp, heads, fits));
+}
+
 void check_row_split(const ParallelShape& parallel, const ModelShape& model, const BatchShape& batch, Report& report) {
-  const std::int64_t tp = parallel.mesh.tp, rows = batch.micro_batch * batch.seq_length;
+  const std::int64_t tp = parallel.mesh.tp, cp = parallel.mesh.cp;
+  const std::int64_t rows = batch.micro_batch * (batch.seq_length / cp);
   const bool experts = model.moe && cuts_expert_rows(parallel, *model.moe);
-  if ((!parallel.sequence_parallel && !experts) || rows % tp == 0) return;
-  const auto fits = [&](std::int64_t sequence) { return batch.micro_batch * sequence % tp == 0; };
+  if ((!parallel.sequence_parallel && !experts) || batch.seq_length % cp != 0 || rows % tp == 0) return;
+  const std::int64_t unit = cp > 1 ? 2 * cp : 1;
+  const auto fits = [&](std::int64_t sequence) {
+    return sequence % unit == 0 && batch.micro_batch * (sequence / cp) % tp == 0;
+  };
   report.broken(parallel.sequence_parallel ? "dist.sequence_parallel" : "dist.expert_model_parallel_size",
-                "tensor_model_parallel_size, which is {}, must divide train.micro_batch_size x seq_length, which is "
+                "tensor_model_parallel_size, which is {}, must divide train.micro_batch_size x seq_length{}, which is "
                 "{}; nearest: train.seq_length {}",
-                tp, rows, nearest_values(batch.seq_length, batch.seq_length + tp, fits));
+                tp, cp > 1 ? " / context_parallel_size" : "", rows,
+                nearest_values(batch.seq_length, batch.seq_length + unit * tp, fits));
 }
 
 }  // namespace
@@ -169,6 +197,8 @@ ParallelShape resolve_parallel(const RunConfig& config, int world, Report& repor
 void check_split(const ParallelShape& parallel, const ModelShape& model, const BatchShape& batch, Report& report) {
   check_model_split(parallel, model, report);
   check_expert_split(parallel, model, report);
+  check_expert_overlap(parallel, model, report);
+  check_context_split(parallel, model, batch, report);
   check_row_split(parallel, model, batch, report);
   check_expert_rows(parallel, model, batch, report);
 }

@@ -26,6 +26,13 @@ std::span<const Field> DistConfig::fields() {
                                    "those ranks also share the rows between split products; off where they are one"),
       field<&C::pipeline_model_parallel_size>("pipeline_model_parallel_size", "ranks that share the depth of the model")
           .within(1, max_stages),
+      field<&C::context_parallel_size>("context_parallel_size",
+                                       "ranks that share each sequence; twice as many must divide train.seq_length")
+          .within(1, most_ranks),
+      field<&C::cp_comm_type>(
+          "cp_comm_type",
+          "what these ranks send each other in attention: p2p, keys and values round a ring; all_gather, keys and "
+          "values at once; a2a, heads (docs/long-context.md)"),
       field<&C::expert_model_parallel_size>("expert_model_parallel_size", "ranks that share the experts of a layer")
           .within(1, most_ranks),
       field<&C::expert_tensor_parallel_size>("expert_tensor_parallel_size",
@@ -159,6 +166,10 @@ std::span<const Field> CommOverlapConfig::fields() {
                                  "reduce input gradients over tensor-parallel ranks during the weight-gradient "
                                  "product"),
       field<&C::overlap_p2p_comm>("overlap_p2p_comm", "pass activations between pipeline stages during computation"),
+      field<&C::overlap_moe_expert_parallel_comm>(
+          "overlap_moe_expert_parallel_comm",
+          "send rows of one microbatch to experts and back during the computation of another: the forward pass of one "
+          "is played together with the backward pass of another"),
   };
   return table;
 }

@@ -70,6 +70,7 @@ struct MoeShape {
   double rank_capacity_factor = 0;  // exact: room of a rank, times its even share; 0: for the worst case
   std::int64_t shared_ffn = 0;      // of the expert that every token passes; 0: none
   bool shared_gate = false, shared_overlap = false;
+  bool overlap_calls = false;  // as ParallelShape::overlap_expert_comm
   bool operator==(const MoeShape&) const = default;
 };
 
@@ -143,7 +144,8 @@ struct StageWishes {
 // How the run is split over ranks.
 struct ParallelShape {
   MeshSizes mesh;
-  int dp = 1;                      // replicas
+  int dp = 1;  // replicas
+  CpCommType cp_comm = CpCommType::p2p;
   bool sequence_parallel = false;  // rows [T/tp,H] outside the split products; never with one rank
   PipelineScheduleKind schedule = PipelineScheduleKind::one_f_one_b;  // never automatic
   int chunks = 1;                                                     // per rank of the pipeline
@@ -152,8 +154,11 @@ struct ParallelShape {
   Sharding sharding = Sharding::no_shard;
   std::int64_t bucket_size = 40'000'000;  // elements
   bool overlap_grad_reduce = false, overlap_param_gather = false, tp_comm_overlap = false, overlap_p2p_comm = true;
+  bool overlap_expert_comm = false;  // F of a microbatch and B of another are played together
   double timeout_seconds = 600;
   bool operator==(const ParallelShape&) const = default;
+
+  int replicas() const { return dp * mesh.cp; }  // ranks whose gradients of the same weights are summed
 };
 
 // Whether the ranks that together have all experts of a layer send each other rows of their own. Else these are the

@@ -12,8 +12,8 @@ namespace {
 class Builder {
  public:
   Builder(const ModelSpec& spec, std::span<const BlockRange> chunks, ParamStore& params, const TensorParallel& tp,
-          const ExpertParallel& experts)
-      : spec_(spec), params_(params), tp_(tp), experts_(experts) {
+          const ExpertParallel& experts, const ContextParallel& cp)
+      : spec_(spec), params_(params), tp_(tp), experts_(experts), cp_(cp) {
     for (const auto& chunk : chunks) {
       embedding_here_ = embedding_here_ || chunk.embedding;
       head_here_ = head_here_ || chunk.head;
@@ -84,12 +84,13 @@ class Builder {
   }
 
   std::unique_ptr<Block> mixer(const LayerSpec& spec) {
-    if (const auto* mla = std::get_if<MlaSpec>(&spec.mixer)) return std::make_unique<Mla>(params_, *mla, tp_);
-    return std::make_unique<Attention>(params_, std::get<AttentionSpec>(spec.mixer), tp_);
+    if (const auto* mla = std::get_if<MlaSpec>(&spec.mixer)) return std::make_unique<Mla>(params_, *mla, tp_, cp_);
+    return std::make_unique<Attention>(params_, std::get<AttentionSpec>(spec.mixer), tp_, cp_);
   }
 
   std::unique_ptr<Block> ffn(const LayerSpec& spec) {
-    if (const auto* moe = std::get_if<MoeSpec>(&spec.ffn)) return std::make_unique<Moe>(params_, *moe, tp_, experts_);
+    if (const auto* moe = std::get_if<MoeSpec>(&spec.ffn))
+      return std::make_unique<Moe>(params_, *moe, tp_, experts_, cp_);
     return std::make_unique<Mlp>(params_, std::get<MlpSpec>(spec.ffn), tp_);
   }
 
@@ -118,6 +119,7 @@ class Builder {
   ParamStore& params_;
   const TensorParallel& tp_;
   const ExpertParallel& experts_;
+  const ContextParallel& cp_;
   bool embedding_here_ = false, head_here_ = false;
   Param *table_ = nullptr, *head_ = nullptr;  // of words, and the head's weight, once they are here
   int next_ = 0;
@@ -125,15 +127,15 @@ class Builder {
 
 }  // namespace
 
-Blocks build_blocks(const ModelSpec& spec, ParamStore& params, const TensorParallel& tp,
-                    const ExpertParallel& experts) {
+Blocks build_blocks(const ModelSpec& spec, ParamStore& params, const TensorParallel& tp, const ExpertParallel& experts,
+                    const ContextParallel& cp) {
   const std::array whole{BlockRange{.layers = static_cast<std::int64_t>(spec.layers.size())}};
-  return std::move(build_chunks(spec, whole, params, tp, experts).front());
+  return std::move(build_chunks(spec, whole, params, tp, experts, cp).front());
 }
 
 std::vector<Blocks> build_chunks(const ModelSpec& spec, std::span<const BlockRange> chunks, ParamStore& params,
-                                 const TensorParallel& tp, const ExpertParallel& experts) {
-  Builder builder(spec, chunks, params, tp, experts);
+                                 const TensorParallel& tp, const ExpertParallel& experts, const ContextParallel& cp) {
+  Builder builder(spec, chunks, params, tp, experts, cp);
   std::vector<Blocks> built;
   for (const auto& chunk : chunks) built.push_back(builder.build(chunk));
   return built;

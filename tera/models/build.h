@@ -12,7 +12,7 @@ namespace tera {
 using Blocks = std::vector<std::unique_ptr<Block>>;
 
 Blocks build_blocks(const ModelSpec& spec, ParamStore& params, const TensorParallel& tp = {},
-                    const ExpertParallel& experts = {});
+                    const ExpertParallel& experts = {}, const ContextParallel& cp = {});
 
 // Consecutive blocks of a model.
 struct BlockRange {
@@ -23,6 +23,7 @@ struct BlockRange {
 
 // What one rank holds: a list of blocks per chunk. Blocks are numbered chunk after chunk (ParamStore::begin_block).
 std::vector<Blocks> build_chunks(const ModelSpec& spec, std::span<const BlockRange> chunks, ParamStore& params,
-                                 const TensorParallel& tp = {}, const ExpertParallel& experts = {});
+                                 const TensorParallel& tp = {}, const ExpertParallel& experts = {},
+                                 const ContextParallel& cp = {});
 
 }  // namespace tera

@@ -301,7 +301,9 @@ class SpecMaker {
                  .hidden_dropout = model_.hidden_dropout,
                  .seed = seed_,
                  .recompute_norm = model_.recompute.layernorm,
-                 .recompute_activation = model_.recompute.activation};
+                 .recompute_activation = model_.recompute.activation,
+                 .overlap_shared = model_.moe->shared_overlap,
+                 .overlap_calls = model_.moe->overlap_calls};
     if (model_.moe->shared_ffn > 0) spec.shared = shared_expert(i);
     return spec;
   }
@@ -310,14 +312,6 @@ class SpecMaker {
   FamilyNames names_;
   std::uint64_t seed_;
 };
-
-// What has keys, and cannot be computed yet.
-void refuse_what_experts_lack(const MoeShape& moe) {
-  const auto refuse = [](bool wanted, const char* key) {
-    require_user(!wanted, "{}: this is not there yet for models with experts", key);
-  };
-  refuse(moe.shared_overlap, "model.moe.shared_expert_overlap");
-}
 
 }  // namespace
 
@@ -349,9 +343,6 @@ std::string mtp_mark(const FamilyNames& names, std::int64_t layer) {
   return names.layer + std::to_string(layer) + "." + names.mtp.embedding_norm + ".weight";
 }
 
-ModelSpec make_spec(const ModelShape& model, std::uint64_t seed) {
-  if (model.moe) refuse_what_experts_lack(*model.moe);
-  return SpecMaker(model, seed).make();
-}
+ModelSpec make_spec(const ModelShape& model, std::uint64_t seed) { return SpecMaker(model, seed).make(); }
 
 }  // namespace tera

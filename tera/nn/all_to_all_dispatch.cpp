@@ -39,7 +39,7 @@ class AllToAllDispatch final : public Dispatch {
     run.ops.permute({.x = own, .sources = d.home_sources, .y = d.leaving_rows, .topk = spec_.topk});
   }
 
-  void finish(Run& run, Dispatched& d, const Routes& routes) const override {
+  void leave(Run& run, Dispatched& d, const Routes& routes, const Tensor& own) const override {
     const std::int64_t tokens = routes.experts.dim(0) * all_ranks().size();
     const bool padded = spec_.expert_capacity > 0;
     const std::int64_t room = padded ? d.home_sources.dim(0) * etp_size() : this->room(run, tokens);
@@ -50,60 +50,66 @@ class AllToAllDispatch final : public Dispatch {
       check_room(run.mb.expert_offsets, room);
       count_rows(d, run.mb.expert_offsets);
     }
+    d.usual_rows = padded ? room : std::min(room, static_cast<std::int64_t>(even_share(tokens)));
     d.weights = run.stash.take(Life::f_to_b, shape(room, 1), DType::f32, "moe.all_weights");
-    go(run, d, as_column(routes.weights), d.home_sources, 1, d.weights);
-    ScratchScope scope(run.scratch);
-    const Tensor experts = run.scratch.take(shape(room, 1), DType::i32, "moe.all_experts");
+    d.choices = run.scratch.take(shape(room, 1), DType::i32, "moe.all_experts");
+    d.of_f = {
+        .from = d.leaving_rows, .to = run.scratch.take(shape(room, own.dim(1)), own.dtype, "moe.came"), .there = {}};
+    d.weights_there = go(run, d, as_column(routes.weights), d.home_sources, 1, d.weights);
     if (padded) {
       const Tensor numbers = numbers_from_0(run, d.home_sources.dim(0));  // slot s is of expert s / slots
-      go(run, d, as_column(numbers.rows(0, spec_.experts)), numbers, slots(routes), experts);
+      d.choices_there = go(run, d, as_column(numbers.rows(0, spec_.experts)), numbers, slots(routes), d.choices);
     } else {
-      run.ops.fill({.out = experts, .value = -1});  // of rows that did not come
-      go(run, d, as_column(routes.experts), d.home_sources, 1, experts);
+      run.ops.fill({.out = d.choices, .value = -1});  // of rows that did not come
+      d.choices_there = go(run, d, as_column(routes.experts), d.home_sources, 1, d.choices);
     }
-    d.usual_rows = padded ? room : std::min(room, static_cast<std::int64_t>(even_share(tokens)));
-    group(run, d, room, {.experts = experts});
+    d.of_f.there = send(run, d, d.of_f.from, d.of_f.to);
   }
 
-  void rows_of_f(Run& run, const Dispatched& d, const Tensor&, const Tensor& to) const override {
-    ScratchScope scope(run.scratch);
-    const Tensor came = run.scratch.take(to.shape, to.dtype, "moe.came");
-    send(run, d, d.leaving_rows, came);
-    run.ops.permute({.x = came, .sources = d.sources, .y = to});
+  Tensor arrive(Run& run, Dispatched& d) const override {
+    run.ops.wait(d.choices_there);
+    group(run, d, d.choices.dim(0), {.experts = d.choices});
+    const Tensor to = run.scratch.take(d.of_f.to.shape, d.of_f.to.dtype, "moe.rows");
+    finish_rows(run, d, d.of_f, to);
+    run.ops.wait(d.weights_there);
+    return to;
   }
 
-  void rows(Run& run, const Dispatched& d, const Tensor& own, const Tensor& to) const override {
-    ScratchScope scope(run.scratch);
-    const Tensor came = run.scratch.take(to.shape, to.dtype, "moe.came");
-    {
-      ScratchScope inner(run.scratch);
-      const Tensor leaving = run.scratch.take(shape(d.home_sources.dim(0), own.dim(1)), own.dtype, "moe.leaving");
-      run.ops.permute({.x = own, .sources = d.home_sources, .y = leaving, .topk = spec_.topk});
-      send(run, d, leaving, came);
-    }
-    run.ops.permute({.x = came, .sources = d.sources, .y = to});
+  Travel start_rows(Run& run, const Dispatched& d, const Tensor& own) const override {
+    const Tensor came = run.scratch.take(shape(d.rows(), own.dim(1)), own.dtype, "moe.came");
+    const Tensor leaving = run.scratch.take(shape(d.home_sources.dim(0), own.dim(1)), own.dtype, "moe.leaving");
+    run.ops.permute({.x = own, .sources = d.home_sources, .y = leaving, .topk = spec_.topk});
+    return {.from = leaving, .to = came, .there = send(run, d, leaving, came)};
   }
 
-  void sum(Run& run, const Dispatched& d, const Tensor& rows, const Tensor& out,
-           const Tensor& residual) const override {
-    ScratchScope scope(run.scratch);
+  void finish_rows(Run& run, const Dispatched& d, const Travel& travel, const Tensor& to) const override {
+    run.ops.wait(travel.there);
+    run.ops.permute({.x = travel.to, .sources = d.sources, .y = to});
+  }
+
+  Travel start_sum(Run& run, const Dispatched& d, const Tensor& rows, const Tensor& out, const Tensor&) const override {
     const Tensor home = run.scratch.take(shape(d.home_sources.dim(0), out.dim(1)), out.dtype, "moe.home");
-    {
-      ScratchScope inner(run.scratch);
-      const Tensor came = run.scratch.take(rows.shape, rows.dtype, "moe.came");
-      const std::int64_t arrived = d.regions.back();
-      run.ops.unpermute({.x = rows, .places = d.places.rows(0, arrived), .y = came.rows(0, arrived), .residual = {}});
-      send_back(run, d, came, home);
-    }
-    run.ops.unpermute({.x = home, .places = d.home_places, .y = out, .residual = residual});
+    const Tensor came = run.scratch.take(rows.shape, rows.dtype, "moe.came");
+    const std::int64_t arrived = d.regions.back();
+    run.ops.unpermute({.x = rows, .places = d.places.rows(0, arrived), .y = came.rows(0, arrived), .residual = {}});
+    return {.from = came, .to = home, .there = send_back(run, d, came, home)};
   }
 
-  Tensor weight_gradients(Run& run, const Dispatched& d, const Tensor& arrived) const override {
-    const Tensor own = run.scratch.take(d.home_places.shape, DType::f32, "moe.dweights");
-    ScratchScope scope(run.scratch);
+  void finish_sum(Run& run, const Dispatched& d, const Travel& travel, const Tensor& out,
+                  const Tensor& residual) const override {
+    run.ops.wait(travel.there);
+    run.ops.unpermute({.x = travel.to, .places = d.home_places, .y = out, .residual = residual});
+  }
+
+  Travel start_weight_gradients(Run& run, const Dispatched& d, const Tensor& arrived) const override {
     const Tensor home = run.scratch.take(shape(d.home_sources.dim(0), 1), DType::f32, "moe.home_dweights");
-    send_back(run, d, arrived, home);
-    run.ops.unpermute({.x = home, .places = as_column(d.home_places), .y = as_column(own), .residual = {}});
+    return {.from = arrived, .to = home, .there = send_back(run, d, arrived, home)};
+  }
+
+  Tensor finish_weight_gradients(Run& run, const Dispatched& d, const Travel& travel) const override {
+    const Tensor own = run.scratch.take(d.home_places.shape, DType::f32, "moe.dweights");
+    run.ops.wait(travel.there);
+    run.ops.unpermute({.x = travel.to, .places = as_column(d.home_places), .y = as_column(own), .residual = {}});
     return own;
   }
 
@@ -212,32 +218,32 @@ class AllToAllDispatch final : public Dispatch {
   }
 
   // values [n,1] of 4 bytes, which travel as they are: of source s, number s / sources_each.
-  void go(Run& run, const Dispatched& d, const Tensor& values, const Tensor& sources, std::int64_t sources_each,
-          const Tensor& came) const {
-    ScratchScope scope(run.scratch);
+  Ticket go(Run& run, const Dispatched& d, const Tensor& values, const Tensor& sources, std::int64_t sources_each,
+            const Tensor& came) const {
     const auto bits = [](Tensor x) {
       x.dtype = DType::f32;
       return x;
     };
     const Tensor leaving = run.scratch.take(shape(sources.dim(0), 1), DType::f32, "moe.leaving_choices");
     run.ops.permute({.x = bits(values), .sources = sources, .y = leaving, .topk = sources_each});
-    send(run, d, leaving, bits(came));
+    return send(run, d, leaving, bits(came));
   }
 
-  // leaving [t K,*] in order of experts; came [R,*].
-  void send(Run& run, const Dispatched& d, const Tensor& leaving, const Tensor& came) const {
-    run.ops.wait(ep().all_to_all(leaving, region(d, came, etp_rank()), d.leaving, d.coming, run.ops.record()));
+  // leaving [t K,*] in order of experts; came [R,*]. Each call waits for the one before, and nobody else.
+  Ticket send(Run& run, const Dispatched& d, const Tensor& leaving, const Tensor& came) const {
+    Ticket there = ep().all_to_all(leaving, region(d, came, etp_rank()), d.leaving, d.coming, run.ops.record());
     for (int i = 0; i < etp_size() && etp_size() > 1; ++i)
-      if (const Tensor part = region(d, came, i); part.dim(0) > 0)
-        run.ops.wait(parallel_.etp->broadcast(part, i, run.ops.record()));
+      if (const Tensor part = region(d, came, i); part.dim(0) > 0) there = parallel_.etp->broadcast(part, i, there);
+    return there;
   }
 
   // The same back; each rank of etp has its features' terms. Changes came.
-  void send_back(Run& run, const Dispatched& d, const Tensor& came, const Tensor& home) const {
+  Ticket send_back(Run& run, const Dispatched& d, const Tensor& came, const Tensor& home) const {
+    Ticket there = run.ops.record();
     for (int i = 0; i < etp_size() && etp_size() > 1; ++i)
       if (const Tensor part = region(d, came, i); part.dim(0) > 0)
-        run.ops.wait(parallel_.etp->all_reduce(part, Reduce::sum, run.ops.record()));
-    run.ops.wait(ep().all_to_all(region(d, came, etp_rank()), home, d.coming, d.leaving, run.ops.record()));
+        there = parallel_.etp->all_reduce(part, Reduce::sum, there);
+    return ep().all_to_all(region(d, came, etp_rank()), home, d.coming, d.leaving, there);
   }
 };
 

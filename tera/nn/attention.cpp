@@ -1,15 +1,18 @@
 #include "tera/nn/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "tera/base/error.h"
+#include "tera/nn/context_attention.h"
 
 namespace tera {
 
-Attention::Attention(ParamStore& params, const AttentionSpec& spec, const TensorParallel& tp)
+Attention::Attention(ParamStore& params, const AttentionSpec& spec, const TensorParallel& tp, const ContextParallel& cp)
     : spec_(spec),
       tp_(tp),
+      cp_(cp),
       norm_(params, spec.norm, tp),
       qkv_(params, spec.qkv, tp),
       out_(params, spec.out, tp),
@@ -24,8 +27,9 @@ Attention::Attention(ParamStore& params, const AttentionSpec& spec, const Tensor
   }
 }
 
-Attention::Heads Attention::heads_of(const Tensor& qkv) const {
-  const std::int64_t n = spec_.heads, g = spec_.kv_heads, d = spec_.head_dim;
+// Of rows that hold 1 / ranks of the heads.
+Attention::Heads Attention::heads_of(const Tensor& qkv, int ranks) const {
+  const std::int64_t n = spec_.heads / ranks, g = spec_.kv_heads / ranks, d = spec_.head_dim;
   const auto view = [&](std::int64_t first, std::int64_t heads) {
     return qkv.slice(1, first * d, (first + heads) * d).split_last(heads, d);
   };
@@ -42,6 +46,11 @@ Attention::Heads Attention::turned_heads(const AttentionSaved& saved) const {
   return heads;
 }
 
+// As attention sees them, over all rows.
+Attention::Heads Attention::attending_heads(const AttentionSaved& saved) const {
+  return cp_.head_ranks() == 1 ? turned_heads(saved) : heads_of(saved.all, cp_.head_ranks());
+}
+
 AttentionShape Attention::shape_of(const Run& run) const {
   AttentionShape shape{.batch = run.mb.batch,
                        .q_offsets = run.mb.offsets,
@@ -49,11 +58,11 @@ AttentionShape Attention::shape_of(const Run& run) const {
                        .mask = spec_.mask,
                        .window = spec_.window,
                        .scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim)),
-                       .first_head = tp_.rank() * spec_.heads};
+                       .first_head = tp_.rank() * spec_.heads + cp_.head_rank() * (spec_.heads / cp_.head_ranks())};
   if (run.mb.training && spec_.attention_dropout > 0) {
     shape.dropout = spec_.attention_dropout;
     shape.key = attention_key_;
-    shape.q_rows = shape.k_rows = run.mb.rows;
+    shape.q_rows = shape.k_rows = cp_.row_ids(run);
   }
   return shape;
 }
@@ -64,12 +73,23 @@ void Attention::take_saved(Run& run, AttentionSaved& s, const Tensor& x) const {
   s.stats = norm_.take_stats(run, x, "attention.norm_stats");
   s.normed = spec_.recompute_norm ? run.scratch.take(x.shape, x.dtype, "attention.normed")
                                   : run.stash.take(Life::f_to_w, x.shape, x.dtype, "attention.normed");
-  s.qkv = run.stash.take(Life::f_to_b, shape(tokens, q_width + 2 * kv_width), x.dtype, "attention.qkv");
+  const std::int64_t ranks = cp_.head_ranks();
+  const auto until_b = [&](bool kept, std::int64_t columns, std::string_view tag) {
+    return kept ? run.stash.take(Life::f_to_b, shape(tokens, columns), x.dtype, tag)
+                : run.scratch.take(shape(tokens, columns), x.dtype, tag);
+  };
+  s.qkv = until_b(ranks == 1 || q_norm_, q_width + 2 * kv_width, "attention.qkv");
   s.out = run.stash.take(Life::f_to_w, shape(tokens, q_width), x.dtype, "attention.out");
-  s.lse = run.stash.take(Life::f_to_b, shape(spec_.heads, tokens), DType::f32, "attention.lse");
+  s.all_out = s.out;
+  if (ranks > 1) {
+    const auto all = [&](std::int64_t width) { return shape(tokens * ranks, width / ranks); };
+    s.all = run.stash.take(Life::f_to_b, all(q_width + 2 * kv_width), x.dtype, "attention.all_qkv");
+    s.all_out = run.stash.take(Life::f_to_b, all(q_width), x.dtype, "attention.all_out");
+  }
+  s.lse = run.stash.take(Life::f_to_b, shape(spec_.heads / ranks, tokens * ranks), DType::f32, "attention.lse");
   if (!q_norm_) return;
   const Heads heads = heads_of(s.qkv);
-  s.qk = run.stash.take(Life::f_to_b, shape(tokens, q_width + kv_width), x.dtype, "attention.qk");
+  s.qk = until_b(ranks == 1, q_width + kv_width, "attention.qk");
   s.q_stats = q_norm_->take_stats(run, heads.q, "attention.qk_norm_stats");
   s.k_stats = k_norm_->take_stats(run, heads.k, "attention.qk_norm_stats");
 }
@@ -85,13 +105,36 @@ void Attention::norm_and_turn(Run& run, AttentionSaved& s) const {
 }
 
 void Attention::attend(Run& run, AttentionSaved& s) const {
-  const Heads heads = turned_heads(s);
-  run.ops.attention({.q = heads.q,
-                     .k = heads.k,
-                     .v = heads.v,
-                     .out = s.out.split_last(spec_.heads, spec_.head_dim),
-                     .lse = s.lse,
-                     .shape = shape_of(run)});
+  const Heads own = turned_heads(s);
+  cp_.spread_heads(run, std::array{own.q, own.k, own.v}, s.all);
+  const Heads heads = attending_heads(s);
+  attend_over_ranks(
+      run, cp_,
+      {.q = heads.q, .k = heads.k, .v = heads.v, .out = split_out(s.all_out), .lse = s.lse, .shape = shape_of(run)});
+  cp_.collect_heads(run, s.all_out, std::array{split_out(s.out)});
+}
+
+// Makes s.dqkv, not turned back yet.
+void Attention::attend_back(Run& run, const AttentionSaved& s, const Tensor& dattended) const {
+  ScratchScope scope(run.scratch);
+  const bool alone = cp_.head_ranks() == 1;
+  const Tensor all_dout = alone ? dattended : run.scratch.take(s.all_out.shape, s.out.dtype, "attention.all_dout");
+  const Tensor all_dqkv = alone ? s.dqkv : run.scratch.take(s.all.shape, s.out.dtype, "attention.all_dqkv");
+  cp_.spread_heads(run, std::array{split_out(dattended)}, all_dout);
+  const Heads heads = attending_heads(s), grads = heads_of(all_dqkv, cp_.head_ranks());
+  attend_back_over_ranks(run, cp_,
+                         {.q = heads.q,
+                          .k = heads.k,
+                          .v = heads.v,
+                          .out = split_out(s.all_out),
+                          .dout = split_out(all_dout),
+                          .lse = s.lse,
+                          .dq = grads.q,
+                          .dk = grads.k,
+                          .dv = grads.v,
+                          .shape = shape_of(run)});
+  const Heads own = heads_of(s.dqkv);
+  cp_.collect_heads(run, all_dqkv, std::array{own.q, own.k, own.v});
 }
 
 // Generation: this call's keys and values join those of earlier calls, and its queries see them all.
@@ -130,17 +173,8 @@ void Attention::b(Run& run, AttentionSaved& s, const Tensor& x, const Tensor& dy
   const Tensor dattended = run.scratch.take(s.out.shape, s.out.dtype, "attention.dout");
   run.ops.wait(out_.backward_input(run, dprojected.all, dattended));
 
-  const Heads heads = turned_heads(s), grads = heads_of(s.dqkv);
-  run.ops.attention_back({.q = heads.q,
-                          .k = heads.k,
-                          .v = heads.v,
-                          .out = s.out.split_last(spec_.heads, spec_.head_dim),
-                          .dout = dattended.split_last(spec_.heads, spec_.head_dim),
-                          .lse = s.lse,
-                          .dq = grads.q,
-                          .dk = grads.k,
-                          .dv = grads.v,
-                          .shape = shape_of(run)});
+  attend_back(run, s, dattended);
+  const Heads grads = heads_of(s.dqkv);
   if (rope_) rope_->backward(run, grads.qk);
   if (q_norm_) {
     const Heads projected = heads_of(s.qkv);

@@ -1,9 +1,10 @@
 #pragma once
-// y = x + o(attention(rope(qkv(norm(x))))).
+// y = x + o(attention(rope(qkv(norm(x))))). Over context-parallel ranks all but attention itself is of own rows T.
 
 #include <optional>
 
 #include "tera/nn/block.h"
+#include "tera/nn/context_parallel.h"
 #include "tera/nn/dropout.h"
 #include "tera/nn/norm.h"
 #include "tera/nn/rope.h"
@@ -27,18 +28,21 @@ struct AttentionSpec {
 
 struct AttentionSaved final : Saved {
   NormStats stats, q_stats, k_stats;
-  Tensor normed;  // [T,H]: own rows
-  Tensor qkv;     // [T,(N+2G)D]: as projected; q and k turned in place unless they are normed
-  Tensor qk;      // [T,(N+G)D]: normed and turned; only with q_norm
-  Tensor out;     // [T,ND]
-  Tensor lse;     // [N,T]
-  Tensor dqkv;    // [T,(N+2G)D]
-  Tensor dout;    // [T,H]: gradient of the projection's output; dy itself without dropout and cut rows
+  Tensor normed;   // [T,H]: own rows
+  Tensor qkv;      // [T,(N+2G)D]: as projected; q and k turned in place unless they are normed
+  Tensor qk;       // [T,(N+G)D]: normed and turned; only with q_norm
+  Tensor out;      // [T,ND]
+  Tensor all;      // [K,(N+2G)D/cp]: turned, of all rows and a share of the heads; qkv itself with one rank
+  Tensor all_out;  // [K,ND/cp]: likewise, of out
+  Tensor lse;      // [N/cp,K]
+  Tensor dqkv;     // [T,(N+2G)D]
+  Tensor dout;     // [T,H]: gradient of the projection's output; dy itself without dropout and cut rows
 };
 
 class Attention final : public BlockOf<AttentionSaved> {
  public:
-  Attention(ParamStore& params, const AttentionSpec& spec, const TensorParallel& tp = {});
+  Attention(ParamStore& params, const AttentionSpec& spec, const TensorParallel& tp = {},
+            const ContextParallel& cp = {});
   const char* kind() const override { return "attention"; }
 
  private:
@@ -46,12 +50,15 @@ class Attention final : public BlockOf<AttentionSaved> {
     Tensor q, k, v;  // [T,N,D] [T,G,D] [T,G,D]
     Tensor qk;       // [T,N+G,D]: q and k side by side
   };
-  Heads heads_of(const Tensor& qkv) const;
+  Heads heads_of(const Tensor& qkv, int ranks = 1) const;
   Heads turned_heads(const AttentionSaved& saved) const;
+  Heads attending_heads(const AttentionSaved& saved) const;
+  Tensor split_out(const Tensor& out) const { return out.split_last(out.dim(1) / spec_.head_dim, spec_.head_dim); }
   AttentionShape shape_of(const Run& run) const;
   void take_saved(Run& run, AttentionSaved& saved, const Tensor& x) const;
   void norm_and_turn(Run& run, AttentionSaved& saved) const;
   void attend(Run& run, AttentionSaved& saved) const;
+  void attend_back(Run& run, const AttentionSaved& saved, const Tensor& dattended) const;
   void attend_cached(Run& run, AttentionSaved& saved) const;
   void f(Run& run, AttentionSaved& saved, const Tensor& x, const Tensor& y) override;
   void b(Run& run, AttentionSaved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) override;
@@ -61,6 +68,7 @@ class Attention final : public BlockOf<AttentionSaved> {
 
   AttentionSpec spec_;  // heads of this rank
   TensorParallel tp_;
+  ContextParallel cp_;
   Norm norm_;
   Linear qkv_, out_;
   std::optional<Rope> rope_;

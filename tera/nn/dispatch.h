@@ -2,12 +2,12 @@
 // How rows get to the ranks that have their experts, and what becomes of them back. A leaf of Moe: no parameters, calls
 // with explicit tensors.
 //
-//   own rows [t,H] ----> rows() ----> [R,H], those of each expert of this rank together ----> products
-//   own sums [t,H] <---- sum()  <---- [R,H] <-----------------------------------------------+
+//   own rows [t,H] --start_rows--> on their way --finish_rows--> [R,H], those of each expert of this rank together
+//   own sums [t,H] <--finish_sum-- on their way <--start_sum---- [R,H] <---- products
 //
-// Rows travel over the ranks of etp and ep, which together have every expert once. Each of them brings t rows of its
-// own, or all have the same rows already and nothing but sums travels. R is planned for all that can come, or for a
-// multiple of an even share.
+// Between start and finish a rank computes something else, or nothing. Rows travel over the ranks of etp and ep, which
+// together have every expert once. Each of them brings t rows of its own, or all have the same rows already and nothing
+// but sums travels. R is planned for all that can come, or for a multiple of an even share.
 
 #include <memory>
 #include <vector>
@@ -27,7 +27,13 @@ struct DispatchSpec {
   TokenDropPolicy drop = TokenDropPolicy::probs;
 };
 
-// What begin() and finish() leave for the rest, until W. A tokens arrived here, with K choices each.
+// Under way between ranks, in scratch that stands until it is there.
+struct Travel {
+  Tensor from, to;
+  Ticket there;
+};
+
+// What begin() and arrive() leave for the rest, until W. A tokens arrived here, with K choices each.
 struct Dispatched {
   Tensor weights;                                       // f32 [A,K]; until B
   Tensor offsets;                                       // i32 [G+1]: of this rank's experts
@@ -35,14 +41,17 @@ struct Dispatched {
   Tensor places;                                        // i32 [A,K]: and the row of each choice; until B
   std::int64_t usual_rows = 0;                          // of R, those that experts have when their load is even
   std::int64_t rows() const { return sources.dim(0); }  // R
+  Travel of_f;                                          // rows between leave() and arrive()
 
   // Of the all-to-all alone.
-  Tensor home_sources, home_places;   // i32 [t K], [t,K]: own choices in order of their experts
-  Tensor leaving_rows;                // [t K,H] of F, in scratch
-  Ticket counts_read;                 // when the host knows how many rows travel
-  std::vector<std::int64_t> leaving;  // own rows to each rank of ep
-  std::vector<std::int64_t> coming;   // and from each to this one
-  std::vector<std::int64_t> regions;  // where rows begin that came to each rank of etp; then the end
+  Tensor home_sources, home_places;     // i32 [t K], [t,K]: own choices in order of their experts
+  Tensor leaving_rows;                  // [t K,H] of F, in scratch
+  Tensor choices;                       // i32 [R,1] of F, in scratch: the expert of each row that came
+  Ticket counts_read;                   // when the host knows how many rows travel
+  Ticket weights_there, choices_there;  // between leave() and arrive()
+  std::vector<std::int64_t> leaving;    // own rows to each rank of ep
+  std::vector<std::int64_t> coming;     // and from each to this one
+  std::vector<std::int64_t> regions;    // where rows begin that came to each rank of etp; then the end
 };
 
 class Dispatch {
@@ -52,22 +61,28 @@ class Dispatch {
 
   virtual Dispatched make() const { return {}; }  // what is allocated once
 
-  // Where own rows [t,H] of a microbatch go. Work that does not need to know may be asked for between the two; scratch
-  // of the first is needed until rows_of_f().
+  // F. Where own rows [t,H] of a microbatch go; then they leave; then they are there: [R,H] in scratch, the rows of
+  // every rank, each as often as experts of this rank are to see it. Other work may be asked for between any two.
+  // Scratch of the first two is needed until the third.
   virtual void begin(Run& run, Dispatched& d, const Routes& routes, const Tensor& own) const = 0;
-  virtual void finish(Run& run, Dispatched& d, const Routes& routes) const = 0;
+  virtual void leave(Run& run, Dispatched& d, const Routes& routes, const Tensor& own) const = 0;
+  virtual Tensor arrive(Run& run, Dispatched& d) const = 0;
 
-  // to [R,H]: the rows that begin() had, of every rank, each as often as experts of this rank are to see it.
-  virtual void rows_of_f(Run& run, const Dispatched& d, const Tensor& own, const Tensor& to) const {
-    rows(run, d, own, to);
-  }
-  // The same of others, later.
-  virtual void rows(Run& run, const Dispatched& d, const Tensor& own, const Tensor& to) const = 0;
+  // The same of other rows, later: to [R,H].
+  virtual Travel start_rows(Run& run, const Dispatched& d, const Tensor& own) const = 0;
+  virtual void finish_rows(Run& run, const Dispatched& d, const Travel& travel, const Tensor& to) const = 0;
+
   // out [t,H] = residual + for each own row, the sum of what the experts made of it in `rows` [R,H] of every rank.
-  virtual void sum(Run& run, const Dispatched& d, const Tensor& rows, const Tensor& out,
-                   const Tensor& residual) const = 0;
+  // Where nothing but sums travels, the residual is read by start, else by finish; out belongs to the sum in between.
+  virtual bool starts_with_residual() const { return false; }
+  virtual Travel start_sum(Run& run, const Dispatched& d, const Tensor& rows, const Tensor& out,
+                           const Tensor& residual) const = 0;
+  virtual void finish_sum(Run& run, const Dispatched& d, const Travel& travel, const Tensor& out,
+                          const Tensor& residual) const = 0;
+
   // The gradients of own weights, f32 [t,K] in scratch or the given tensor itself: f32 [A,K] as this rank has them.
-  virtual Tensor weight_gradients(Run& run, const Dispatched& d, const Tensor& arrived) const = 0;
+  virtual Travel start_weight_gradients(Run& run, const Dispatched& d, const Tensor& arrived) const = 0;
+  virtual Tensor finish_weight_gradients(Run& run, const Dispatched& d, const Travel& travel) const = 0;
 
  protected:
   // Rows of this rank's experts, where so many tokens are routed among all ranks: at most, with an even load, and those

@@ -23,33 +23,57 @@ class GatherDispatch final : public Dispatch {
       group_exact(run, d, experts);
   }
 
-  void finish(Run&, Dispatched&, const Routes&) const override {}
+  void leave(Run& run, Dispatched& d, const Routes&, const Tensor& own) const override {
+    d.of_f = start_rows(run, d, own);
+  }
 
-  void rows(Run& run, const Dispatched& d, const Tensor& own, const Tensor& to) const override {
-    ScratchScope scope(run.scratch);
-    run.ops.permute(
-        {.x = all_.gather(run, own, run.scratch, "moe.all_rows"), .sources = d.sources, .y = to, .topk = spec_.topk});
+  Tensor arrive(Run& run, Dispatched& d) const override {
+    const Tensor to = run.scratch.take(shape(d.rows(), d.of_f.to.dim(1)), d.of_f.to.dtype, "moe.rows");
+    finish_rows(run, d, d.of_f, to);
+    return to;
+  }
+
+  Travel start_rows(Run& run, const Dispatched&, const Tensor& own) const override {
+    if (!all_.cuts_rows()) return {.from = own, .to = own, .there = {}};
+    const Tensor all = run.scratch.take(shape(own.dim(0) * all_.size(), own.dim(1)), own.dtype, "moe.all_rows");
+    return {.from = own, .to = all, .there = all_.group->all_gather(own, all, run.ops.record())};
+  }
+
+  void finish_rows(Run& run, const Dispatched& d, const Travel& travel, const Tensor& to) const override {
+    run.ops.wait(travel.there);
+    run.ops.permute({.x = travel.to, .sources = d.sources, .y = to, .topk = spec_.topk});
   }
 
   // The residual enters the sum over ranks once, with the first; that of cut rows is added after it.
-  void sum(Run& run, const Dispatched& d, const Tensor& rows, const Tensor& out,
-           const Tensor& residual) const override {
-    ScratchScope scope(run.scratch);
-    const bool cut = all_.cuts_rows(), with_sum = !cut && all_.rank() == 0;
+  bool starts_with_residual() const override { return !all_.cuts_rows(); }
+
+  Travel start_sum(Run& run, const Dispatched& d, const Tensor& rows, const Tensor& out,
+                   const Tensor& residual) const override {
+    const bool with_sum = starts_with_residual() && all_.rank() == 0;
     const Tensor partial = all_.room_for_partial(run, out, "moe.sums");
     run.ops.unpermute({.x = rows, .places = d.places, .y = partial, .residual = with_sum ? residual : Tensor{}});
-    run.ops.wait(all_.reduce(run, partial, out));
-    if (!cut || !residual) return;
+    return {.from = partial, .to = out, .there = all_.reduce(run, partial, out)};
+  }
+
+  void finish_sum(Run& run, const Dispatched&, const Travel& travel, const Tensor& out,
+                  const Tensor& residual) const override {
+    run.ops.wait(travel.there);
+    if (starts_with_residual() || !residual) return;
     const std::array sources{out, residual};
     run.ops.combine({.sources = sources, .out = out});
   }
 
-  Tensor weight_gradients(Run& run, const Dispatched&, const Tensor& arrived) const override {
+  // Each rank has those of its experts, and its features' terms.
+  Travel start_weight_gradients(Run& run, const Dispatched&, const Tensor& arrived) const override {
     Tensor own = arrived;
     if (all_.cuts_rows())
       own = run.scratch.take(shape(arrived.dim(0) / all_.size(), spec_.topk), DType::f32, "moe.dweights");
-    run.ops.wait(all_.reduce(run, arrived, own));  // each rank has those of its experts, and its features' terms
-    return own;
+    return {.from = arrived, .to = own, .there = all_.reduce(run, arrived, own)};
+  }
+
+  Tensor finish_weight_gradients(Run& run, const Dispatched&, const Travel& travel) const override {
+    run.ops.wait(travel.there);
+    return travel.to;
   }
 
  private:

@@ -3,12 +3,14 @@
 #include <array>
 
 #include "tera/base/error.h"
+#include "tera/nn/context_attention.h"
 
 namespace tera {
 
-Mla::Mla(ParamStore& params, const MlaSpec& spec, const TensorParallel& tp)
+Mla::Mla(ParamStore& params, const MlaSpec& spec, const TensorParallel& tp, const ContextParallel& cp)
     : spec_(spec),
       tp_(tp),
+      cp_(cp),
       norm_(params, spec.norm, tp),
       down_(params, spec.down, tp),
       kv_norm_(params, spec.kv_norm, tp),
@@ -29,11 +31,11 @@ AttentionShape Mla::shape_of(const Run& run) const {
                        .mask = spec_.mask,
                        .window = spec_.window,
                        .scale = spec_.scale,
-                       .first_head = tp_.rank() * spec_.heads};
+                       .first_head = tp_.rank() * spec_.heads + cp_.head_rank() * share()};
   if (run.mb.training && spec_.attention_dropout > 0) {
     shape.dropout = spec_.attention_dropout;
     shape.key = attention_key_;
-    shape.q_rows = shape.k_rows = run.mb.rows;
+    shape.q_rows = shape.k_rows = cp_.row_ids(run);
   }
   return shape;
 }
@@ -54,18 +56,24 @@ void Mla::take_saved(Run& run, MlaSaved& s, const Tensor& x) const {
   s.kv_stats = kv_norm_.take_stats(run, kv_part(s.down), "mla.latent_norm_stats");
   s.kv_latent = take(Life::f_to_w, own, spec_.kv_lora, "mla.kv_latent");
   take_up(run, s, tokens);
-  s.out = take(Life::f_to_w, tokens, spec_.heads * spec_.values, "mla.out");
-  s.lse = run.stash.take(Life::f_to_b, shape(spec_.heads, tokens), DType::f32, "mla.lse");
+  s.out = s.all_out = take(Life::f_to_w, tokens, spec_.heads * spec_.values, "mla.out");
+  const std::int64_t all = tokens * cp_.head_ranks();
+  if (cp_.head_ranks() > 1) s.all_out = take(Life::f_to_b, all, share() * spec_.values, "mla.all_out");
+  s.lse = run.stash.take(Life::f_to_b, shape(share(), all), DType::f32, "mla.lse");
 }
 
 void Mla::take_up(Run& run, MlaSaved& s, std::int64_t tokens) const {
-  const auto take = [&](std::int64_t columns, std::string_view tag) {
-    const Shape rows = shape(tokens, spec_.heads * columns);
-    return spec_.recompute_up ? run.scratch.take(rows, s.down.dtype, tag)
-                              : run.stash.take(Life::f_to_b, rows, s.down.dtype, tag);
+  const std::int64_t ranks = cp_.head_ranks();
+  const auto take = [&](bool kept, const Shape& rows, std::string_view tag) {
+    return kept && !spec_.recompute_up ? run.stash.take(Life::f_to_b, rows, s.down.dtype, tag)
+                                       : run.scratch.take(rows, s.down.dtype, tag);
   };
-  s.q = take(spec_.head(), "mla.q");
-  s.kv = take(spec_.own + spec_.values, "mla.kv");
+  const std::int64_t q = spec_.head(), kv = spec_.own + spec_.values;
+  s.q = s.all_q = take(ranks == 1, shape(tokens, spec_.heads * q), "mla.q");
+  s.kv = s.all_kv = take(ranks == 1, shape(tokens, spec_.heads * kv), "mla.kv");
+  if (ranks == 1) return;
+  s.all_q = take(true, shape(tokens * ranks, share() * q), "mla.all_q");
+  s.all_kv = take(true, shape(tokens * ranks, share() * kv), "mla.all_kv");
 }
 
 // From what the norm gives to the latents, and the rotary key of all rows, turned.
@@ -74,26 +82,35 @@ void Mla::project_down(Run& run, MlaSaved& s) const {
   if (q_norm_) q_norm_->forward(run, q_part(s.down), s.q_latent, s.q_stats);
   kv_norm_.forward(run, kv_part(s.down), s.kv_latent, s.kv_stats);
   Tensor rotary = rotary_part(s.down);
-  if (tp_.cuts_rows()) {
+  if (tp_.cuts_rows() || cp_.head_ranks() > 1) {
     const Tensor own = run.scratch.take(rotary.shape, rotary.dtype, "mla.rotary");
     run.ops.copy({.src = rotary, .dst = own});
     rotary = own;
   }
-  s.rotary = tp_.gather(run, rotary, run.stash.arena(Life::f_to_b), "mla.rotary");
+  const bool alone = cp_.head_ranks() == 1;
+  s.rotary = tp_.gather(run, rotary, alone ? run.stash.arena(Life::f_to_b) : run.scratch, "mla.rotary");
   rope_.forward(run, s.rotary.split_last(1, spec_.rotary));
+  s.all_rotary = s.rotary;
+  if (alone) return;
+  const Shape all = shape(s.rotary.dim(0) * cp_.head_ranks(), spec_.rotary);
+  s.all_rotary = run.stash.take(Life::f_to_b, all, rotary.dtype, "mla.all_rotary");
+  cp_.gather(run, s.rotary, s.all_rotary);
 }
 
-// From the latents to q, turned, and kv.
-void Mla::project_up(Run& run, const MlaSaved& s) const {
+// From the latents to q, turned, and kv, as attention wants them.
+void Mla::project_up(Run& run, MlaSaved& s) const {
   q_.forward(run, q_norm_ ? s.q_latent : s.normed, s.q);
   kv_.forward(run, s.kv_latent, s.kv);
   rope_.forward(run, heads_of(s.q), spec_.own);
+  cp_.spread_heads(run, std::array{heads_of(s.q)}, s.all_q);
+  cp_.spread_heads(run, std::array{heads_of(s.kv)}, s.all_kv);
 }
 
 Mla::Keys Mla::expand(Run& run, const MlaSaved& s) const {
-  const Shape heads = shape(s.q.dim(0), spec_.heads, spec_.head());
-  const Keys keys{.k = run.scratch.take(heads, s.q.dtype, "mla.k"), .v = run.scratch.take(heads, s.q.dtype, "mla.v")};
-  run.ops.latent_heads({.kv = heads_of(s.kv), .rotary = s.rotary, .k = keys.k, .v = keys.v});
+  const Shape heads = share_of(s.all_q).shape;
+  const Keys keys{.k = run.scratch.take(heads, s.all_q.dtype, "mla.k"),
+                  .v = run.scratch.take(heads, s.all_q.dtype, "mla.v")};
+  run.ops.latent_heads({.kv = share_of(s.all_kv), .rotary = s.all_rotary, .k = keys.k, .v = keys.v});
   return keys;
 }
 
@@ -110,10 +127,10 @@ Mla::Keys Mla::join_cache(Run& run, const Keys& keys) const {
 // Values have fewer channels than queries and keys; attention takes heads of one size. Channels of zeros behind them
 // give zeros, forward and backward.
 Tensor Mla::padded(Run& run, const Tensor& values, std::string_view tag) const {
-  if (!pads()) return heads_of(values);
-  const Tensor wide = run.scratch.take(shape(values.dim(0), spec_.heads, spec_.head()), values.dtype, tag);
+  if (!pads()) return share_of(values);
+  const Tensor wide = run.scratch.take(shape(values.dim(0), share(), spec_.head()), values.dtype, tag);
   run.ops.fill({.out = wide, .value = 0});
-  run.ops.copy({.src = heads_of(values), .dst = wide.slice(2, 0, spec_.values)});
+  run.ops.copy({.src = share_of(values), .dst = wide.slice(2, 0, spec_.values)});
   return wide;
 }
 
@@ -121,10 +138,11 @@ void Mla::attend(Run& run, const MlaSaved& s) const {
   ScratchScope scope(run.scratch);
   Keys keys = expand(run, s);
   if (run.mb.cache) keys = join_cache(run, keys);
-  const Tensor narrow = heads_of(s.out), q = heads_of(s.q);
+  const Tensor narrow = share_of(s.all_out), q = share_of(s.all_q);
   const Tensor out = pads() ? run.scratch.take(q.shape, q.dtype, "mla.wide_out") : narrow;
-  run.ops.attention({.q = q, .k = keys.k, .v = keys.v, .out = out, .lse = s.lse, .shape = shape_of(run)});
+  attend_over_ranks(run, cp_, {.q = q, .k = keys.k, .v = keys.v, .out = out, .lse = s.lse, .shape = shape_of(run)});
   if (pads()) run.ops.copy({.src = out.slice(2, 0, spec_.values), .dst = narrow});
+  cp_.collect_heads(run, s.all_out, std::array{heads_of(s.out)});
 }
 
 void Mla::f(Run& run, MlaSaved& s, const Tensor& x, const Tensor& y) {
@@ -136,31 +154,56 @@ void Mla::f(Run& run, MlaSaved& s, const Tensor& x, const Tensor& y) {
   forward_with_dropout(run, out_, s.out, y, /*residual=*/x, dropout());
 }
 
-// Makes s.dq, not turned back yet, and the gradients of k and v.
-void Mla::attend_back(Run& run, const MlaSaved& s, const Tensor& dout, const Keys& grads) const {
+// Gradients of what attention saw: dout of all_out, dq of all_q, and those of k and v.
+void Mla::attend_back(Run& run, const MlaSaved& s, const Tensor& dout, const Tensor& dq, const Keys& grads) const {
   ScratchScope scope(run.scratch);
   const Keys keys = expand(run, s);
-  run.ops.attention_back({.q = heads_of(s.q),
+  attend_back_over_ranks(run, cp_,
+                         {.q = share_of(s.all_q),
                           .k = keys.k,
                           .v = keys.v,
-                          .out = padded(run, s.out, "mla.wide_out"),
+                          .out = padded(run, s.all_out, "mla.wide_out"),
                           .dout = padded(run, dout, "mla.wide_dout"),
                           .lse = s.lse,
-                          .dq = heads_of(s.dq),
+                          .dq = share_of(dq),
                           .dk = grads.k,
                           .dv = grads.v,
                           .shape = shape_of(run)});
 }
 
-// Makes s.dkv and the rotary columns of s.ddown: every rank has what its heads ask of the key that all share.
-void Mla::rotary_back(Run& run, const MlaSaved& s, const Keys& grads) const {
+// Makes s.dq, s.dkv and the rotary columns of s.ddown, from the gradient of out.
+void Mla::heads_back(Run& run, const MlaSaved& s, const Tensor& dout) const {
+  const bool alone = cp_.head_ranks() == 1;
+  const auto all = [&](const Tensor& own, const Tensor& like, std::string_view tag) {
+    return alone ? own : run.scratch.take(like.shape, like.dtype, tag);
+  };
+  const Tensor all_dout = all(dout, s.all_out, "mla.all_dout"), all_dq = all(s.dq, s.all_q, "mla.all_dq");
+  const Tensor all_dkv = all(s.dkv, s.all_kv, "mla.all_dkv");
+  cp_.spread_heads(run, std::array{heads_of(dout)}, all_dout);
+  const Shape heads = share_of(s.all_q).shape;
+  const Keys grads{.k = run.scratch.take(heads, s.q.dtype, "mla.dk"),
+                   .v = run.scratch.take(heads, s.q.dtype, "mla.dv")};
+  attend_back(run, s, all_dout, all_dq, grads);
   const Tensor to = rotary_part(s.ddown);
-  const bool alone = tp_.size() == 1;
-  const Tensor all =
-      alone ? to : run.scratch.take(shape(s.q.dim(0), spec_.rotary), to.dtype, "mla.drotary_of_these_heads");
-  run.ops.latent_heads_back({.dk = grads.k, .dv = grads.v, .dkv = heads_of(s.dkv), .drotary = all});
+  const bool only_heads = alone && tp_.size() == 1;
+  const Tensor drotary = only_heads ? to : run.scratch.take(s.all_rotary.shape, to.dtype, "mla.drotary_of_these_heads");
+  run.ops.latent_heads_back({.dk = grads.k, .dv = grads.v, .dkv = share_of(all_dkv), .drotary = drotary});
+  cp_.collect_heads(run, all_dq, std::array{heads_of(s.dq)});
+  cp_.collect_heads(run, all_dkv, std::array{heads_of(s.dkv)});
+  rope_.backward(run, heads_of(s.dq), spec_.own);
+  rotary_back(run, s, drotary);
+}
+
+// Every rank has what its heads ask of the key that all share: the rotary columns of s.ddown are the sum.
+void Mla::rotary_back(Run& run, const MlaSaved& s, const Tensor& of_these_heads) const {
+  const Tensor to = rotary_part(s.ddown);
+  Tensor all = of_these_heads;
+  if (cp_.head_ranks() > 1) {
+    all = run.scratch.take(shape(s.q.dim(0), spec_.rotary), to.dtype, "mla.drotary_of_own_rows");
+    cp_.reduce(run, of_these_heads, all);
+  }
   rope_.backward(run, all.split_last(1, spec_.rotary));
-  if (alone) return;
+  if (cp_.head_ranks() == 1 && tp_.size() == 1) return;  // they are these columns
   const Tensor own = tp_.cuts_rows() ? run.scratch.take(to.shape, to.dtype, "mla.drotary") : all;
   run.ops.wait(tp_.reduce(run, all, own));
   run.ops.copy({.src = own, .dst = to});
@@ -203,12 +246,7 @@ void Mla::b(Run& run, MlaSaved& s, const Tensor& x, const Tensor& dy, const Tens
     ScratchScope scope(run.scratch);
     const Tensor dattended = run.scratch.take(s.out.shape, s.out.dtype, "mla.dout");
     run.ops.wait(out_.backward_input(run, dprojected.all, dattended));
-    const Shape heads = shape(s.q.dim(0), spec_.heads, spec_.head());
-    const Keys grads{.k = run.scratch.take(heads, s.q.dtype, "mla.dk"),
-                     .v = run.scratch.take(heads, s.q.dtype, "mla.dv")};
-    attend_back(run, s, dattended, grads);
-    rope_.backward(run, heads_of(s.dq), spec_.own);
-    rotary_back(run, s, grads);
+    heads_back(run, s, dattended);
   }
   latents_back(run, s, dnormed);
   norm_.backward(run, dnormed, x, s.stats, /*residual=*/dy, dx);

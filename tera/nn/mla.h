@@ -11,11 +11,13 @@
 //   y [t,H] <--out-- [T,N U]
 //
 // Over tensor-parallel ranks heads are cut; the latents are on every rank, and where rows are cut it is the latents
-// that are gathered. k and v are put together again in B: what all heads share is not kept N times.
+// that are gathered. k and v are put together again in B: what all heads share is not kept N times. Over
+// context-parallel ranks attention is of all rows K and a share of the heads; rotary keys of all rows come to all.
 
 #include <optional>
 
 #include "tera/nn/block.h"
+#include "tera/nn/context_parallel.h"
 #include "tera/nn/dropout.h"
 #include "tera/nn/norm.h"
 #include "tera/nn/rope.h"
@@ -57,19 +59,21 @@ struct MlaSaved final : Saved {
   Tensor kv;         // [T,N(A+U)]
   Tensor rotary;     // [T,R]: turned; a part of down where rows are not cut
   Tensor out;        // [T,N U]
-  Tensor lse;        // [N,T]
+  // Of all rows K and N/cp heads, but for the rotary keys; with one rank the same as above.
+  Tensor all_q, all_kv, all_rotary, all_out;
+  Tensor lse;  // [N/cp,K]
   Tensor dq, dkv, ddown;
   Tensor dout;  // [T,H]: gradient of the projection's output; dy itself without dropout and cut rows
 };
 
 class Mla final : public BlockOf<MlaSaved> {
  public:
-  Mla(ParamStore& params, const MlaSpec& spec, const TensorParallel& tp = {});
+  Mla(ParamStore& params, const MlaSpec& spec, const TensorParallel& tp = {}, const ContextParallel& cp = {});
   const char* kind() const override { return "mla"; }
 
  private:
   struct Keys {
-    Tensor k, v;  // [T,N,A+R]
+    Tensor k, v;  // [K,N/cp,A+R]
   };
   void f(Run& run, MlaSaved& saved, const Tensor& x, const Tensor& y) override;
   void b(Run& run, MlaSaved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) override;
@@ -79,17 +83,20 @@ class Mla final : public BlockOf<MlaSaved> {
   void take_saved(Run& run, MlaSaved& saved, const Tensor& x) const;
   void take_up(Run& run, MlaSaved& saved, std::int64_t tokens) const;
   void project_down(Run& run, MlaSaved& saved) const;
-  void project_up(Run& run, const MlaSaved& saved) const;
+  void project_up(Run& run, MlaSaved& saved) const;
   Keys expand(Run& run, const MlaSaved& saved) const;
   Keys join_cache(Run& run, const Keys& keys) const;
   void attend(Run& run, const MlaSaved& saved) const;
-  void attend_back(Run& run, const MlaSaved& saved, const Tensor& dout, const Keys& grads) const;
-  void rotary_back(Run& run, const MlaSaved& saved, const Keys& grads) const;
+  void attend_back(Run& run, const MlaSaved& saved, const Tensor& dout, const Tensor& dq, const Keys& grads) const;
+  void heads_back(Run& run, const MlaSaved& saved, const Tensor& dout) const;
+  void rotary_back(Run& run, const MlaSaved& saved, const Tensor& of_these_heads) const;
   void latents_back(Run& run, const MlaSaved& saved, const Tensor& dnormed) const;
   Tensor padded(Run& run, const Tensor& values, std::string_view tag) const;
 
   bool pads() const { return spec_.values < spec_.head(); }
   Tensor heads_of(const Tensor& rows) const { return rows.split_last(spec_.heads, rows.dim(1) / spec_.heads); }
+  std::int64_t share() const { return spec_.heads / cp_.head_ranks(); }  // heads of all rows
+  Tensor share_of(const Tensor& all) const { return all.split_last(share(), all.dim(1) / share()); }
   // Columns of what down makes.
   Tensor q_part(const Tensor& down) const { return down.slice(1, 0, spec_.q_lora); }
   Tensor kv_part(const Tensor& down) const { return down.slice(1, spec_.q_lora, spec_.q_lora + spec_.kv_lora); }
@@ -98,6 +105,7 @@ class Mla final : public BlockOf<MlaSaved> {
 
   MlaSpec spec_;  // heads of this rank
   TensorParallel tp_;
+  ContextParallel cp_;
   Norm norm_;
   Linear down_;
   std::optional<Norm> q_norm_;

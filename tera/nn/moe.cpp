@@ -40,12 +40,13 @@ Param& add_down(ParamStore& params, const ExpertsSpec& spec, const ExpertParalle
 
 }  // namespace
 
-Moe::Moe(ParamStore& params, const MoeSpec& spec, const TensorParallel& tp, const ExpertParallel& experts)
+Moe::Moe(ParamStore& params, const MoeSpec& spec, const TensorParallel& tp, const ExpertParallel& experts,
+         const ContextParallel& cp)
     : spec_(spec),
       tp_(tp),
       own_{.group = tp.group, .sequence = tp.sequence || !experts.same_rows},
       norm_(params, spec.norm, tp),
-      router_(params, spec.router, own_),
+      router_(params, spec.router, own_, cp),
       dispatch_(make_dispatch(spec.dispatcher,
                               {.experts = spec.experts.experts,
                                .topk = spec.router.rule.topk,
@@ -68,6 +69,43 @@ std::unique_ptr<Saved> Moe::make_saved() const {
 }
 
 void Moe::f(Run& run, MoeSaved& s, const Tensor& x, const Tensor& y) {
+  for (int part = 0; part < parts(); ++part) f_part(part, run, s, x, y);
+}
+
+void Moe::b(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  for (int part = 0; part < parts(); ++part) b_part(part, run, s, x, dy, dx);
+}
+
+void Moe::forward_part(int part, Run& run, Saved& saved, const Tensor& x, const Tensor& y) {
+  RangeScope range(run.ops, kind());
+  f_part(part, run, static_cast<MoeSaved&>(saved), x, y);
+}
+
+void Moe::backward_input_part(int part, Run& run, Saved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  RangeScope range(run.ops, kind());
+  b_part(part, run, static_cast<MoeSaved&>(saved), x, dy, dx);
+}
+
+void Moe::f_part(int part, Run& run, MoeSaved& s, const Tensor& x, const Tensor& y) const {
+  switch (part) {
+    case 0: return route(run, s, x);
+    case 1: return rows_leave(run, s, x);
+    case 2: return experts_forward(run, s, x, y);
+    default: return finish_forward(run, s, x, y);
+  }
+}
+
+void Moe::b_part(int part, Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) const {
+  switch (part) {
+    case 0: return dout_leaves(run, s, x, dy);
+    case 1: return back_down(run, s);
+    case 2: return back_up(run, s);
+    default: return finish_back(run, s, x, dy, dx);
+  }
+}
+
+// Without overlap the shared expert is computed here, while the host reads how many rows travel.
+void Moe::route(Run& run, MoeSaved& s, const Tensor& x) const {
   s.stats = norm_.take_stats(run, x, "moe.norm_stats");
   s.normed = spec_.recompute_norm ? run.scratch.take(x.shape, x.dtype, "moe.normed")
                                   : run.stash.take(Life::f_to_w, x.shape, x.dtype, "moe.normed");
@@ -75,11 +113,56 @@ void Moe::f(Run& run, MoeSaved& s, const Tensor& x, const Tensor& y) {
   const Tensor own = own_rows(s.normed);
   s.routes = router_.take(run, own.dim(0));
   router_.route(run, own, s.routes);
+  if (shared_) s.shared_out = run.scratch.take(x.shape, x.dtype, "moe.shared_out");
+  s.mark = run.scratch.mark();
   dispatch_->begin(run, s.dispatched, s.routes, own);
-  Tensor residual = drops(run) ? Tensor{} : x;
-  if (shared_) residual = shared_->forward(run, s.shared, s.normed, residual);
-  dispatch_->finish(run, s.dispatched, s.routes);
-  experts_forward(run, s, own_rows(y), residual ? own_rows(residual) : Tensor{});
+  if (!shared_ || spec_.overlap_shared) return;
+  shared_->forward_up(run, s.shared, s.normed);
+  shared_->forward_down(run, s.shared, drops(run) ? Tensor{} : x, s.shared_out);
+}
+
+void Moe::rows_leave(Run& run, MoeSaved& s, const Tensor& x) const {
+  dispatch_->leave(run, s.dispatched, s.routes, own_rows(s.normed));
+  if (!shared_ || !spec_.overlap_shared) return;
+  shared_->forward_up(run, s.shared, s.normed);
+  if (dispatch_->starts_with_residual()) shared_->forward_down(run, s.shared, drops(run) ? Tensor{} : x, s.shared_out);
+}
+
+// What is added to the experts' results, of own rows.
+Tensor Moe::residual_of(const Run& run, const MoeSaved& s, const Tensor& x) const {
+  if (shared_) return own_rows(s.shared_out);
+  return drops(run) ? Tensor{} : own_rows(x);
+}
+
+void Moe::experts_forward(Run& run, MoeSaved& s, const Tensor& x, const Tensor& y) const {
+  const Dispatched& d = s.dispatched;
+  const Tensor in = dispatch_->arrive(run, s.dispatched);
+  s.up = run.stash.take(Life::f_to_b, shape(d.rows(), gated() ? 2 * ffn_ : ffn_), y.dtype, "moe.up");
+  run.ops.grouped_gemm({.a = in,
+                        .b = groups(up_->value),
+                        .out = s.up,
+                        .offsets = d.offsets,
+                        .trans_b = true,
+                        .usual_rows = d.usual_rows});
+  run.scratch.rewind(s.mark);
+  const Shape act = shape(d.rows(), ffn_);
+  s.act = spec_.recompute_activation ? run.scratch.take(act, y.dtype, "moe.act")  // made again in B
+                                     : run.stash.take(Life::f_to_w, act, y.dtype, "moe.act");
+  activate(run, s);
+  const Tensor out = run.scratch.take(shape(d.rows(), y.dim(1)), y.dtype, "moe.out");
+  run.ops.grouped_gemm({.a = s.act,
+                        .b = groups(down_->value),
+                        .out = out,
+                        .offsets = d.offsets,
+                        .trans_b = true,
+                        .usual_rows = d.usual_rows});
+  s.sums = dispatch_->start_sum(run, d, out, own_rows(y), residual_of(run, s, x));
+  if (shared_ && spec_.overlap_shared && !dispatch_->starts_with_residual())
+    shared_->forward_down(run, s.shared, drops(run) ? Tensor{} : x, s.shared_out);
+}
+
+void Moe::finish_forward(Run& run, MoeSaved& s, const Tensor& x, const Tensor& y) const {
+  dispatch_->finish_sum(run, s.dispatched, s.sums, own_rows(y), residual_of(run, s, x));
   gather_shares(run, y);
   if (drops(run))
     run.ops.dropout({.x = y,
@@ -95,10 +178,14 @@ void Moe::gather_shares(Run& run, const Tensor& x) const {
   if (takes_share()) run.ops.wait(own_.group->all_gather(own_rows(x), x, run.ops.record()));
 }
 
-// Rows of x, or of what is like x, where the experts want them: in scratch.
-Tensor Moe::rows(Run& run, const MoeSaved& s, const Tensor& x, std::string_view tag) const {
-  const Tensor rows = run.scratch.take(shape(s.dispatched.rows(), x.dim(1)), x.dtype, tag);
-  dispatch_->rows(run, s.dispatched, own_rows(x), rows);
+// Rows of x, or of what is like x, to where the experts want them: in scratch.
+Travel Moe::start_rows(Run& run, const MoeSaved& s, const Tensor& x) const {
+  return dispatch_->start_rows(run, s.dispatched, own_rows(x));
+}
+
+Tensor Moe::finish_rows(Run& run, const MoeSaved& s, const Travel& travel) const {
+  const Tensor rows = run.scratch.take(shape(s.dispatched.rows(), travel.to.dim(1)), travel.to.dtype, "moe.rows");
+  dispatch_->finish_rows(run, s.dispatched, travel, rows);
   return rows;
 }
 
@@ -110,30 +197,7 @@ void Moe::activate(Run& run, const MoeSaved& s) const {
                       .sources = s.dispatched.sources});
 }
 
-// Own rows of y = residual + what the experts make of each.
-void Moe::experts_forward(Run& run, MoeSaved& s, const Tensor& y, const Tensor& residual) const {
-  const std::int64_t rows = s.dispatched.rows(), usual = s.dispatched.usual_rows;
-  const Tensor& offsets = s.dispatched.offsets;
-  const Shape act = shape(rows, ffn_);
-  s.up = run.stash.take(Life::f_to_b, shape(rows, gated() ? 2 * ffn_ : ffn_), y.dtype, "moe.up");
-  s.act = spec_.recompute_activation ? run.scratch.take(act, y.dtype, "moe.act")  // made again in B
-                                     : run.stash.take(Life::f_to_w, act, y.dtype, "moe.act");
-  {
-    ScratchScope scope(run.scratch);
-    const Tensor in = run.scratch.take(shape(rows, y.dim(1)), y.dtype, "moe.rows");
-    dispatch_->rows_of_f(run, s.dispatched, own_rows(s.normed), in);
-    run.ops.grouped_gemm(
-        {.a = in, .b = groups(up_->value), .out = s.up, .offsets = offsets, .trans_b = true, .usual_rows = usual});
-  }
-  activate(run, s);
-  ScratchScope scope(run.scratch);
-  const Tensor out = run.scratch.take(shape(rows, y.dim(1)), y.dtype, "moe.out");
-  run.ops.grouped_gemm(
-      {.a = s.act, .b = groups(down_->value), .out = out, .offsets = offsets, .trans_b = true, .usual_rows = usual});
-  dispatch_->sum(run, s.dispatched, out, y, residual);
-}
-
-void Moe::b(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+void Moe::dout_leaves(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy) const {
   s.dout = dy;
   if (drops(run)) {
     s.dout = run.stash.take(Life::b_to_w, dy.shape, dy.dtype, "moe.dout");
@@ -144,13 +208,61 @@ void Moe::b(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tens
                      .rate = spec_.hidden_dropout,
                      .key = hidden_key_});
   }
-  const Tensor dnormed = run.scratch.take(x.shape, x.dtype, "moe.dnormed"), own = own_rows(dnormed);
-  const Tensor of_experts = run.scratch.take(own.shape, x.dtype, "moe.dnormed_experts");
-  const Tensor dweights = experts_back(run, s, s.dout, of_experts);
+  s.dnormed = run.scratch.take(x.shape, x.dtype, "moe.dnormed");
+  s.dnormed_experts = run.scratch.take(own_rows(s.dnormed).shape, x.dtype, "moe.dnormed_experts");
+  s.dweights = run.scratch.take(s.dispatched.weights.shape, DType::f32, "moe.all_dweights");
+  if (shared_ && spec_.overlap_shared) shared_->take_for_back(run, s.shared, x);
+  s.mark = run.scratch.mark();
+  s.rows = start_rows(run, s, s.dout);
+  if (shared_ && spec_.overlap_shared) shared_->back_down(run, s.shared, s.dout);
+}
+
+void Moe::back_down(Run& run, MoeSaved& s) const {
+  const Dispatched& d = s.dispatched;
+  s.dup = run.stash.take(Life::b_to_w, s.up.shape, s.up.dtype, "moe.dup");
+  s.dout_rows = {};
+  if (spec_.overlap_calls && run.w_follows && down_->grad) {
+    s.dout_rows = run.stash.take(Life::b_to_w, shape(d.rows(), s.dout.dim(1)), s.dout.dtype, "moe.dout_rows");
+    dispatch_->finish_rows(run, d, s.rows, s.dout_rows);
+  }
+  run.ops.fill({.out = s.dweights, .value = 0});  // what no expert took has no row to make it
+  const Tensor dout_rows = s.dout_rows ? s.dout_rows : finish_rows(run, s, s.rows);
+  const Tensor dact = run.scratch.take(s.act.shape, s.up.dtype, "moe.dact");
+  run.ops.grouped_gemm(
+      {.a = dout_rows, .b = groups(down_->value), .out = dact, .offsets = d.offsets, .usual_rows = d.usual_rows});
+  run.ops.activation_back({.kind = spec_.activation,
+                           .dy = dact,
+                           .x = s.up,
+                           .dx = s.dup,
+                           .weights = d.weights,
+                           .sources = d.sources,
+                           .dweights = s.dweights});
+  run.scratch.rewind(s.mark);
+}
+
+void Moe::back_up(Run& run, MoeSaved& s) const {
+  const Dispatched& d = s.dispatched;
+  const Tensor drows = run.scratch.take(shape(d.rows(), s.dnormed.dim(1)), s.up.dtype, "moe.drows");
+  run.ops.grouped_gemm(
+      {.a = s.dup, .b = groups(up_->value), .out = drows, .offsets = d.offsets, .usual_rows = d.usual_rows});
+  s.sums = dispatch_->start_sum(run, d, drows, s.dnormed_experts, {});
+  s.weight_gradients = dispatch_->start_weight_gradients(run, d, s.dweights);
+  if (shared_ && spec_.overlap_shared) shared_->back_up(run, s.shared);
+}
+
+void Moe::finish_back(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) const {
+  dispatch_->finish_sum(run, s.dispatched, s.sums, s.dnormed_experts, {});
+  const Tensor dweights = dispatch_->finish_weight_gradients(run, s.dispatched, s.weight_gradients);
   s.dlogits = router_.back(run, s.routes, dweights, x.dtype);
-  router_.input_gradient(run, s.dlogits, of_experts, own);
-  gather_shares(run, dnormed);
-  if (shared_) shared_->add_input_gradient(run, s.shared, s.dout, dnormed);
+  router_.input_gradient(run, s.dlogits, s.dnormed_experts, own_rows(s.dnormed));
+  run.scratch.rewind(s.mark);
+  gather_shares(run, s.dnormed);
+  if (shared_ && !spec_.overlap_shared) {
+    shared_->take_for_back(run, s.shared, x);
+    shared_->back_down(run, s.shared, s.dout);
+    shared_->back_up(run, s.shared);
+  }
+  if (shared_) shared_->add_gradient(run, s.shared, s.dnormed);
   if (spec_.recompute_activation) {
     s.act = run.stash.take(Life::b_to_w, s.act.shape, x.dtype, "moe.act");
     activate(run, s);
@@ -159,63 +271,35 @@ void Moe::b(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tens
     s.normed = run.stash.take(Life::b_to_w, x.shape, x.dtype, "moe.normed");
     norm_.forward(run, x, s.normed, s.stats);
   }
-  norm_.backward(run, dnormed, x, s.stats, /*residual=*/dy, dx);
+  norm_.backward(run, s.dnormed, x, s.stats, /*residual=*/dy, dx);
 }
 
-// Makes own rows of dnormed, and returns the gradient of own weights, f32 [t,K].
-Tensor Moe::experts_back(Run& run, MoeSaved& s, const Tensor& dout, const Tensor& dnormed) const {
-  const Dispatched& d = s.dispatched;
-  s.dup = run.stash.take(Life::b_to_w, s.up.shape, s.up.dtype, "moe.dup");
-  const Tensor dweights = run.scratch.take(d.weights.shape, DType::f32, "moe.all_dweights");
-  run.ops.fill({.out = dweights, .value = 0});  // what no expert took has no row to make it
-  {
-    ScratchScope scope(run.scratch);
-    const Tensor dact = run.scratch.take(s.act.shape, s.up.dtype, "moe.dact");
-    {
-      ScratchScope inner(run.scratch);
-      run.ops.grouped_gemm({.a = rows(run, s, dout, "moe.dout_rows"),
-                            .b = groups(down_->value),
-                            .out = dact,
-                            .offsets = d.offsets,
-                            .usual_rows = d.usual_rows});
-    }
-    run.ops.activation_back({.kind = spec_.activation,
-                             .dy = dact,
-                             .x = s.up,
-                             .dx = s.dup,
-                             .weights = d.weights,
-                             .sources = d.sources,
-                             .dweights = dweights});
-  }
-  {
-    ScratchScope scope(run.scratch);
-    const Tensor drows = run.scratch.take(shape(d.rows(), dnormed.dim(1)), s.up.dtype, "moe.drows");
-    run.ops.grouped_gemm(
-        {.a = s.dup, .b = groups(up_->value), .out = drows, .offsets = d.offsets, .usual_rows = d.usual_rows});
-    dispatch_->sum(run, d, drows, dnormed, {});
-  }
-  return dispatch_->weight_gradients(run, d, dweights);
-}
-
+// Rows travel again: kept, they would be K times the size of x. With overlap they leave before something is computed.
 void Moe::w(Run& run, MoeSaved& s, const Tensor& dy) {
   const Tensor dout = drops(run) ? s.dout : dy;
+  const bool dout_early = spec_.overlap_shared || spec_.overlap_calls, normed_early = spec_.overlap_calls;
+  const bool asks_for_dout = down_->grad && !s.dout_rows;
+  const std::size_t mark = run.scratch.mark();
+  Travel dout_rows, normed_rows;
+  if (asks_for_dout && dout_early) dout_rows = start_rows(run, s, dout);
+  if (up_->grad && normed_early) normed_rows = start_rows(run, s, s.normed);
   router_.backward_weight(run, s.dlogits, own_rows(s.normed));
   if (shared_) shared_->backward_weight(run, s.shared, s.normed, dout);
-  // Rows travel again: kept, they would be K times the size of x.
   const Tensor& offsets = s.dispatched.offsets;
   const std::int64_t usual = s.dispatched.usual_rows;
   if (down_->grad) {
-    ScratchScope scope(run.scratch);
-    run.ops.grouped_weight_gradient({.a = rows(run, s, dout, "moe.rows"),
+    if (asks_for_dout && !dout_early) dout_rows = start_rows(run, s, dout);
+    run.ops.grouped_weight_gradient({.a = s.dout_rows ? s.dout_rows : finish_rows(run, s, dout_rows),
                                      .b = s.act,
                                      .out = groups(down_->grad),
                                      .offsets = offsets,
                                      .usual_rows = usual});
+    if (!normed_early) run.scratch.rewind(mark);
   }
   if (up_->grad) {
-    ScratchScope scope(run.scratch);
+    if (!normed_early) normed_rows = start_rows(run, s, s.normed);
     run.ops.grouped_weight_gradient({.a = s.dup,
-                                     .b = rows(run, s, s.normed, "moe.rows"),
+                                     .b = finish_rows(run, s, normed_rows),
                                      .out = groups(up_->grad),
                                      .offsets = offsets,
                                      .usual_rows = usual});

@@ -57,23 +57,34 @@ MicroBatch Ahead::look_ahead(const MicroBatch& mb) const {
   return further;
 }
 
-void Ahead::f(Run& run, AheadSaved& s, const Tensor& x, const Tensor& y) {
-  if (!run.mb.training) return;
+// A call with the rows ahead.
+template <class Call>
+void Ahead::play(Run& run, const Call& call) const {
   const MicroBatch mb = look_ahead(run.mb);
-  Run inner{run.ops, run.stash, run.scratch, mb, run.w_follows, run.w_in_b};
-  inner_->forward(inner, *s.inner, x, y);
+  Run further{run.ops, run.stash, run.scratch, mb, run.w_follows, run.w_in_b};
+  call(further);
+}
+
+void Ahead::f(Run& run, AheadSaved& s, const Tensor& x, const Tensor& y) {
+  if (run.mb.training) play(run, [&](Run& further) { inner_->forward(further, *s.inner, x, y); });
 }
 
 void Ahead::b(Run& run, AheadSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
-  const MicroBatch mb = look_ahead(run.mb);
-  Run inner{run.ops, run.stash, run.scratch, mb, run.w_follows, run.w_in_b};
-  inner_->backward_input(inner, *s.inner, x, dy, dx);
+  play(run, [&](Run& further) { inner_->backward_input(further, *s.inner, x, dy, dx); });
 }
 
 void Ahead::w(Run& run, AheadSaved& s, const Tensor& dy) {
-  const MicroBatch mb = look_ahead(run.mb);
-  Run inner{run.ops, run.stash, run.scratch, mb, run.w_follows, run.w_in_b};
-  inner_->backward_weight(inner, *s.inner, dy);
+  play(run, [&](Run& further) { inner_->backward_weight(further, *s.inner, dy); });
+}
+
+void Ahead::forward_part(int part, Run& run, Saved& saved, const Tensor& x, const Tensor& y) {
+  Saved& inner = *static_cast<AheadSaved&>(saved).inner;
+  play(run, [&](Run& further) { cut_->forward_part(part, further, inner, x, y); });
+}
+
+void Ahead::backward_input_part(int part, Run& run, Saved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  Saved& inner = *static_cast<AheadSaved&>(saved).inner;
+  play(run, [&](Run& further) { cut_->backward_input_part(part, further, inner, x, dy, dx); });
 }
 
 }  // namespace tera

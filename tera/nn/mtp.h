@@ -13,6 +13,7 @@
 #include "tera/nn/embedding.h"
 #include "tera/nn/linear.h"
 #include "tera/nn/norm.h"
+#include "tera/nn/parts.h"
 
 namespace tera {
 
@@ -54,21 +55,30 @@ struct AheadSaved final : Saved {
 
 // A block that sees the rows ahead of some depth in place of the microbatch's own. Outside training it does nothing:
 // nobody reads what it would make.
-class Ahead final : public BlockOf<AheadSaved> {
+class Ahead final : public BlockOf<AheadSaved>, public InParts {
  public:
-  Ahead(std::size_t depth, std::unique_ptr<Block> inner) : depth_(depth), inner_(std::move(inner)) {}  // depth: from 1
+  Ahead(std::size_t depth, std::unique_ptr<Block> inner)  // depth: from 1
+      : depth_(depth), inner_(std::move(inner)), cut_(in_parts(*inner_)) {}
   std::unique_ptr<Saved> make_saved() const override;
   const char* kind() const override { return "mtp"; }
   bool makes_gradients_in_f() const override { return inner_->makes_gradients_in_f(); }
 
+  int parts() const override { return cut_ ? cut_->parts() : 1; }
+  void forward_part(int part, Run& run, Saved& saved, const Tensor& x, const Tensor& y) override;
+  void backward_input_part(int part, Run& run, Saved& saved, const Tensor& x, const Tensor& dy,
+                           const Tensor& dx) override;
+
  private:
   MicroBatch look_ahead(const MicroBatch& mb) const;
+  template <class Call>
+  void play(Run& run, const Call& call) const;
   void f(Run& run, AheadSaved& saved, const Tensor& x, const Tensor& y) override;
   void b(Run& run, AheadSaved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) override;
   void w(Run& run, AheadSaved& saved, const Tensor& dy) override;
 
   std::size_t depth_;
   std::unique_ptr<Block> inner_;
+  InParts* cut_;  // the same where it is in parts, else none
 };
 
 }  // namespace tera

@@ -19,7 +19,8 @@ Tensor over_parts(Run& run, const Tensor& x, std::string_view tag) {
 
 }  // namespace
 
-Router::Router(ParamStore& params, const RouterSpec& spec, const TensorParallel& tp) : spec_(spec), tp_(tp) {
+Router::Router(ParamStore& params, const RouterSpec& spec, const TensorParallel& tp, const ContextParallel& cp)
+    : spec_(spec), tp_(tp), cp_(cp) {
   const Shape size = shape(spec.experts, spec.hidden);
   const std::string name = spec.name + ".weight";
   weight_ = &params.add({.name = name,
@@ -74,19 +75,23 @@ void Router::route(Run& run, const Tensor& normed, const Routes& routes) const {
                  .part_rows = parts.rows,
                  .first_row = parts.first_row,
                  .rule = spec_.rule});
-  if (!tp_.cuts_rows()) return;
-  if (routes.counts && spec_.needs_counts())
-    run.ops.wait(tp_.group->all_reduce(routes.counts, Reduce::sum, run.ops.record()));
-  if (routes.score_sums) run.ops.wait(tp_.group->all_reduce(routes.score_sums, Reduce::sum, run.ops.record()));
+  if (routes.counts && spec_.needs_counts()) sum_over_ranks(run, routes.counts);
+  if (routes.score_sums) sum_over_ranks(run, routes.score_sums);
 }
 
-// Where a loss that all tensor-parallel ranks have is added up: on one of them in the sums of the step. All take the
+// Over all that have rows of their own.
+void Router::sum_over_ranks(Run& run, const Tensor& x) const {
+  if (tp_.cuts_rows()) run.ops.wait(tp_.group->all_reduce(x, Reduce::sum, run.ops.record()));
+  if (cp_.size() > 1) run.ops.wait(cp_.group->all_reduce(x, Reduce::sum, run.ops.record()));
+}
+
+// Where a loss that all ranks of a microbatch have is added up: on one of them in the sums of the step. All take the
 // same memory and make the same calls, so that the plan of one is that of all.
 Tensor Router::tally_of(Run& run, AuxLoss loss) const {
   const auto row = static_cast<std::int64_t>(loss);
   const Tensor nowhere = run.scratch.take(shape(1), DType::f32, "moe.balance_loss");
   run.ops.fill({.out = nowhere, .value = 0});
-  return run.mb.aux_losses && tp_.rank() == 0 ? run.mb.aux_losses.rows(row, row + 1) : nowhere;
+  return run.mb.aux_losses && tp_.rank() == 0 && cp_.rank() == 0 ? run.mb.aux_losses.rows(row, row + 1) : nowhere;
 }
 
 // What each score counts in the losses that keep the load even: f32 [p,E].
@@ -96,7 +101,7 @@ Tensor Router::loads(Run& run, const Routes& routes) const {
     loss.scale = run.mb.aux_scale;
     loss.loss = tally_of(run, kind);
     loss.topk = topk();
-    loss.rows = run.mb.tokens.dim(0) / loss.score_sums.dim(0);
+    loss.rows = all_tokens(run) / loss.score_sums.dim(0);
     run.ops.balance_loss(loss);
   };
   const auto take = [&](const Tensor& sums) { return run.scratch.take(sums.shape, DType::f32, "moe.loads"); };
@@ -130,7 +135,7 @@ Tensor Router::loads(Run& run, const Routes& routes) const {
   return each;
 }
 
-// Tells the step what it asks for. Of what several tensor-parallel ranks have, one does.
+// Tells the step what it asks for. Of what several ranks have, one does.
 void Router::count(Run& run, const Routes& routes) const {
   const bool first = tp_.rank() == 0, some_rows = tp_.cuts_rows();
   const auto add = [&](const Tensor& x, const Tensor& sum) {
@@ -142,7 +147,8 @@ void Router::count(Run& run, const Routes& routes) const {
     add(routes.z_sum, run.mb.aux_losses.rows(row, row + 1));
   }
   if (!routes.counts || !run.mb.expert_counts || spec_.layer < 0) return;
-  if (!first && (!some_rows || spec_.needs_counts())) return;  // summed in F
+  const bool summed = spec_.needs_counts();  // in F, over all ranks
+  if (summed ? !first || cp_.rank() > 0 : !first && !some_rows) return;
   const Tensor sum = run.mb.expert_counts.rows(spec_.layer, spec_.layer + 1);
   for (std::int64_t part = 0; part < routes.counts.dim(0); ++part) add(routes.counts.rows(part, part + 1), sum);
 }
@@ -158,7 +164,7 @@ Tensor Router::back(Run& run, const Routes& routes, const Tensor& dweights, DTyp
                       .dweights = dweights,
                       .loads = loads(run, routes),
                       .z_scale = spec_.z > 0 ? run.mb.aux_scale : Tensor{},
-                      .z_coefficient = static_cast<float>(spec_.z / static_cast<double>(run.mb.tokens.dim(0))),
+                      .z_coefficient = static_cast<float>(spec_.z / static_cast<double>(all_tokens(run))),
                       .dlogits = dlogits,
                       .part_rows = parts.rows,
                       .first_row = parts.first_row,

@@ -2,12 +2,13 @@
 // Which experts a row goes to, and how much each counts. A leaf: the gate's weight [E,H] and calls with explicit
 // tensors. The gate's product is summed and kept in fp32.
 //
-// Rows are this rank's own: with sequence parallelism each rank routes its share of them, and what concerns all rows
-// of the microbatch (how many chose an expert) is summed over the ranks.
+// Rows are this rank's own: with sequence or context parallelism each rank routes its share of them, and what concerns
+// all rows of the microbatch (how many chose an expert) is summed over the ranks.
 //
 // Two things follow from the choices of whole steps (optim/expert_load.h): a bias on the scores, for the choice alone,
 // and what part of all choices each expert had, which the loss over the global batch takes from the step before.
 
+#include "tera/nn/context_parallel.h"
 #include "tera/nn/params.h"
 #include "tera/nn/run.h"
 #include "tera/nn/tensor_parallel.h"
@@ -43,7 +44,7 @@ struct Routes {
 
 class Router {
  public:
-  Router(ParamStore& params, const RouterSpec& spec, const TensorParallel& tp = {});
+  Router(ParamStore& params, const RouterSpec& spec, const TensorParallel& tp = {}, const ContextParallel& cp = {});
 
   std::int64_t topk() const { return spec_.rule.topk; }
   std::int64_t experts() const { return spec_.experts; }
@@ -64,10 +65,13 @@ class Router {
   Parts parts(const Run& run, std::int64_t rows) const;
   Tensor loads(Run& run, const Routes& routes) const;
   Tensor tally_of(Run& run, AuxLoss loss) const;
+  void sum_over_ranks(Run& run, const Tensor& x) const;
+  std::int64_t all_tokens(const Run& run) const { return run.mb.tokens.dim(0) * cp_.size(); }
   void count(Run& run, const Routes& routes) const;
 
   RouterSpec spec_;
   TensorParallel tp_;
+  ContextParallel cp_;
   Param* weight_;            // [E,H]
   Param* bias_ = nullptr;    // f32 [E]
   Param* shares_ = nullptr;  // f32 [E], of all choices of the step before

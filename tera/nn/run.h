@@ -25,13 +25,26 @@ struct RowsAhead {
   Tensor loss_scale;       // f32 [1]
 };
 
+// All rows of a microbatch, where each of several context-parallel ranks has some: K = cp T of them. Nothing where one
+// rank has all.
+struct AllRows {
+  Tensor rows;                 // i64 [K]: global ids, for random draws in attention; only where it draws
+  Tensor places;               // i32 [K]: of each row, its place when the ranks' own rows lie one after the other
+  Tensor at_places;            // i32 [K]: of each such place, the row
+  Tensor positions;            // i32 [K]: of each row, how far it stands from the begin of its document
+  Tensor at_places_positions;  // i32 [K]: the same of each place
+  Tensor at_places_rows;       // i64 [K]: the ids likewise
+  Tensor at_places_offsets;    // i32 [cp (documents+1)]: of each rank's own rows; with packed documents
+};
+
 // What one microbatch brings along. T rows: `batch` sequences of equal length, one after the other, unless offsets cut
 // them into documents.
 struct MicroBatch {
   Tensor tokens, targets, positions;  // i32 [T]; targets: negative where not counted, none when there is no loss
   Tensor rows;                        // i64 [T]: global ids of the rows, for random draws
-  Tensor offsets;                     // i32 [documents+1], optional
+  Tensor offsets;                     // i32 [documents+1], optional; of all rows, where ranks share them
   std::int64_t batch = 1;
+  AllRows all{};
   Tensor token_loss;  // f32 [T], written by the head
   Tensor loss_scale;  // f32 [1]: what a token's loss counts in the gradient
   Tensor aux_scale;   // f32 [1]: and what an auxiliary loss of the microbatch does; only some models need it

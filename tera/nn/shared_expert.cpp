@@ -15,17 +15,20 @@ SharedExpert::SharedExpert(ParamStore& params, const SharedExpertSpec& spec, Act
       tp);
 }
 
-Tensor SharedExpert::forward(Run& run, SharedExpertSaved& s, const Tensor& x, const Tensor& residual) const {
+void SharedExpert::forward_up(Run& run, SharedExpertSaved& s, const Tensor& x) const {
   const std::int64_t tokens = run.mb.tokens.dim(0), features = up_.out_features();
   const std::int64_t width = is_gated(activation_) ? features / 2 : features;
   s.up = run.stash.take(Life::f_to_b, shape(tokens, features), x.dtype, "moe.shared_up");
   s.act = run.stash.take(Life::f_to_w, shape(tokens, width), x.dtype, "moe.shared_act");
   if (gate_) weigh(run, s, x);
-  const Tensor sum = run.scratch.take(x.shape, x.dtype, "moe.shared_out");
+  ScratchScope scope(run.scratch);
   up_.forward(run, x, s.up);
   run.ops.activation({.kind = activation_, .x = s.up, .y = s.act, .weights = s.weights, .sources = s.sources});
-  down_.forward(run, s.act, sum, residual);
-  return sum;
+}
+
+void SharedExpert::forward_down(Run& run, const SharedExpertSaved& s, const Tensor& residual, const Tensor& out) const {
+  ScratchScope scope(run.scratch);
+  down_.forward(run, s.act, out, residual);
 }
 
 // What the gate says of each row. Grouped by the one expert there is, rows stay where they are.
@@ -43,38 +46,46 @@ void SharedExpert::weigh(Run& run, SharedExpertSaved& s, const Tensor& x) const 
   run.ops.group_rows({.experts = experts, .offsets = offsets, .sources = s.sources, .places = places});
 }
 
-void SharedExpert::add_input_gradient(Run& run, SharedExpertSaved& s, const Tensor& dout, const Tensor& dx) const {
+void SharedExpert::take_for_back(Run& run, SharedExpertSaved& s, const Tensor& x) const {
+  s.added = run.scratch.take(x.shape, x.dtype, "moe.shared_dnormed");
+  if (!gate_) return;
+  s.all_dweights = run.scratch.take(s.weights.shape, DType::f32, "moe.shared_all_dweights");
+  s.own_dweights =
+      tp_.cuts_rows() ? run.scratch.take(s.gate.weights.shape, DType::f32, "moe.shared_dweights") : s.all_dweights;
+}
+
+void SharedExpert::back_down(Run& run, SharedExpertSaved& s, const Tensor& dout) const {
   s.dup = run.stash.take(Life::b_to_w, s.up.shape, s.up.dtype, "moe.shared_dup");
   ScratchScope scope(run.scratch);
   const Tensor all_dout = down_.gradient_of_all_rows(run, dout, run.scratch, "moe.shared_dout");
   const Tensor dact = run.scratch.take(s.act.shape, s.up.dtype, "moe.shared_dact");
-  const Tensor added = run.scratch.take(dx.shape, dx.dtype, "moe.shared_dnormed");
   run.ops.wait(down_.backward_input(run, all_dout, dact));
-  const Tensor dweights = back_through_activation(run, s, dact);
-  run.ops.wait(up_.backward_input(run, s.dup, added));
-  const std::array sources{dx, added};
-  run.ops.combine({.sources = sources, .out = gate_ ? added : dx});
-  if (!gate_) return;
-  s.dlogits = gate_->back(run, s.gate, dweights, dx.dtype);
-  gate_->input_gradient(run, s.dlogits, added, dx);
+  back_through_activation(run, s, dact);
 }
 
-// Makes dup, and returns the gradient of the gate's weights of own rows, f32 [t,1].
-Tensor SharedExpert::back_through_activation(Run& run, const SharedExpertSaved& s, const Tensor& dact) const {
-  const auto take = [&](const Shape& shape, std::string_view tag) {
-    return gate_ ? run.scratch.take(shape, DType::f32, tag) : Tensor{};
-  };
-  const Tensor all = take(s.weights.shape, "moe.shared_all_dweights");
-  const Tensor own = tp_.cuts_rows() ? take(s.gate.weights.shape, "moe.shared_dweights") : all;
+// Makes dup, and the gradient of the gate's weights.
+void SharedExpert::back_through_activation(Run& run, const SharedExpertSaved& s, const Tensor& dact) const {
   run.ops.activation_back({.kind = activation_,
                            .dy = dact,
                            .x = s.up,
                            .dx = s.dup,
                            .weights = s.weights,
                            .sources = s.sources,
-                           .dweights = all});
-  if (gate_) run.ops.wait(tp_.reduce(run, all, own));  // each rank has its features' terms
-  return own;
+                           .dweights = s.all_dweights});
+  if (gate_) run.ops.wait(tp_.reduce(run, s.all_dweights, s.own_dweights));  // each rank has its features' terms
+}
+
+void SharedExpert::back_up(Run& run, const SharedExpertSaved& s) const {
+  ScratchScope scope(run.scratch);
+  run.ops.wait(up_.backward_input(run, s.dup, s.added));
+}
+
+void SharedExpert::add_gradient(Run& run, SharedExpertSaved& s, const Tensor& dx) const {
+  const std::array sources{dx, s.added};
+  run.ops.combine({.sources = sources, .out = gate_ ? s.added : dx});
+  if (!gate_) return;
+  s.dlogits = gate_->back(run, s.gate, s.own_dweights, dx.dtype);
+  gate_->input_gradient(run, s.dlogits, s.added, dx);
 }
 
 void SharedExpert::backward_weight(Run& run, const SharedExpertSaved& s, const Tensor& x, const Tensor& dout) const {

@@ -27,20 +27,29 @@ struct SharedExpertSaved {
   Tensor weights;       // f32 [T,1]: of all rows
   Tensor sources;       // i32 [T]: each row's own number
   Tensor dlogits;       // [t,1]
+  // Of one B, in scratch.
+  Tensor added;                       // [t,H]: to the gradient of x
+  Tensor all_dweights, own_dweights;  // f32 [T,1], [t,1]: of the gate
 };
 
 class SharedExpert {
  public:
   SharedExpert(ParamStore& params, const SharedExpertSpec& spec, Activation activation, const TensorParallel& tp = {});
 
-  // x and the result [t,H]; the result is scratch. No residual: nothing is added.
-  Tensor forward(Run& run, SharedExpertSaved& saved, const Tensor& x, const Tensor& residual) const;
-  void add_input_gradient(Run& run, SharedExpertSaved& saved, const Tensor& dout, const Tensor& dx) const;
+  // Each in two parts, so that both can be beside something else. x, residual and out [t,H]; none: nothing is added.
+  void forward_up(Run& run, SharedExpertSaved& saved, const Tensor& x) const;
+  void forward_down(Run& run, const SharedExpertSaved& saved, const Tensor& residual, const Tensor& out) const;
+
+  // What take_for_back() takes from scratch stands until the gradient is added to dx.
+  void take_for_back(Run& run, SharedExpertSaved& saved, const Tensor& x) const;
+  void back_down(Run& run, SharedExpertSaved& saved, const Tensor& dout) const;
+  void back_up(Run& run, const SharedExpertSaved& saved) const;
+  void add_gradient(Run& run, SharedExpertSaved& saved, const Tensor& dx) const;
   void backward_weight(Run& run, const SharedExpertSaved& saved, const Tensor& x, const Tensor& dout) const;
 
  private:
   void weigh(Run& run, SharedExpertSaved& saved, const Tensor& x) const;
-  Tensor back_through_activation(Run& run, const SharedExpertSaved& saved, const Tensor& dact) const;
+  void back_through_activation(Run& run, const SharedExpertSaved& saved, const Tensor& dact) const;
 
   Activation activation_;
   TensorParallel tp_;

@@ -178,6 +178,17 @@ void check_attention_shape(std::string_view op, const AttentionShape& s, const T
   }
   that(s.scale > 0, op, "scale is positive");
   that(s.window >= 0 && (s.window == 0 || s.mask == Mask::causal), op, "a window needs the causal mask");
+  that(static_cast<bool>(s.q_positions) == static_cast<bool>(s.k_positions), op,
+       "q_positions and k_positions are given together");
+  if (s.q_positions) {
+    that(s.mask == Mask::causal, op, "positions need the causal mask");
+    for (const auto& [name, positions, rows] :
+         {std::tuple{"q_positions", &s.q_positions, q.dim(0)}, {"k_positions", &s.k_positions, k.dim(0)}}) {
+      dtype(op, name, *positions, DType::i32);
+      same_shape(op, name, *positions, shape(rows));
+      dense(op, name, *positions);
+    }
+  }
   that(s.dropout >= 0 && s.dropout < 1, op, "dropout is in [0,1)");
   if (s.dropout > 0) {
     dtype(op, "q_rows", s.q_rows, DType::i64);
@@ -206,6 +217,20 @@ void AttentionBackArgs::check() const {
   for (const auto& [name, tensor] : {std::pair{"out", &out}, {"dout", &dout}, {"dq", &dq}, {"dk", &dk}, {"dv", &dv}})
     dense_rows(op, name, *tensor);
   check_attention_shape(op, shape, q, k);
+}
+
+void MergeAttentionArgs::check() const {
+  constexpr auto op = "merge_attention";
+  float_dtype(op, "part", part);
+  that(part.shape.rank == 3, op, "part has three dims");
+  dtype(op, "out", out, DType::f32);
+  same_shape(op, "out", out, part.shape);
+  for (const auto& [name, tensor] : {std::pair{"part", &part}, {"out", &out}}) dense_rows(op, name, *tensor);
+  for (const auto& [name, tensor] : {std::pair{"part_lse", &part_lse}, {"lse", &lse}}) {
+    dtype(op, name, *tensor, DType::f32);
+    same_shape(op, name, *tensor, shape(part.dim(1), part.dim(0)));
+    dense_rows(op, name, *tensor);
+  }
 }
 
 void ActivationArgs::check() const {

@@ -11,6 +11,10 @@ struct AttentionShape {
   std::int64_t batch = 1;       // equal sequences when there are no offsets
   Tensor q_offsets, k_offsets;  // i32 [documents+1], both or neither: row where each document begins; ends with Tq, Tk
   Mask mask = Mask::causal;     // causal aligns the last query with the last key when lengths differ
+  // i32 [Tq], [Tk], both or neither, causal only: where rows stand in their sequences, ascending in each. A query sees
+  // keys up to its own position, and with a window none that is as far before it. None: the last query stands at the
+  // last key, and neighbours are one apart.
+  Tensor q_positions, k_positions;
   std::int64_t window = 0;      // a query sees at most this many keys, its own included; 0: no limit; causal only
   float scale = 0;              // of q.k; must be given
   std::int64_t first_head = 0;  // number of the first query head in the whole model; keys dropout
@@ -36,6 +40,16 @@ struct AttentionBackArgs {
   Tensor lse;                 // f32 [N,Tq]
   Tensor dq, dk, dv;          // overwritten; like q, k, v, rows may be strided
   AttentionShape shape;
+  void check() const;
+};
+
+// out and lse of the keys of both: of attention to some keys, and of attention to others (part, part_lse). Exact where
+// a query sees no key of one of them: -inf.
+struct MergeAttentionArgs {
+  Tensor part;      // [T,N,D], rows may be strided
+  Tensor part_lse;  // f32 [N,T], rows may be strided
+  Tensor out;       // f32 [T,N,D], in place; rows may be strided
+  Tensor lse;       // f32 [N,T], in place; rows may be strided
   void check() const;
 };
 

@@ -43,6 +43,7 @@ class Ops : public Timeline {
   void latent_heads_back(const LatentHeadsBackArgs& args) { args.check(); do_latent_heads_back(args); }
   void attention(const AttentionArgs& args)            { args.check(); do_attention(args); }
   void attention_back(const AttentionBackArgs& args)   { args.check(); do_attention_back(args); }
+  void merge_attention(const MergeAttentionArgs& args) { args.check(); do_merge_attention(args); }
   void activation(const ActivationArgs& args)          { args.check(); do_activation(args); }
   void activation_back(const ActivationBackArgs& args) { args.check(); do_activation_back(args); }
   void dropout(const DropoutArgs& args)                { args.check(); do_dropout(args); }
@@ -124,6 +125,7 @@ class Ops : public Timeline {
   virtual void do_latent_heads_back(const LatentHeadsBackArgs& args) = 0;
   virtual void do_attention(const AttentionArgs& args) = 0;
   virtual void do_attention_back(const AttentionBackArgs& args) = 0;
+  virtual void do_merge_attention(const MergeAttentionArgs& args) = 0;
   virtual void do_activation(const ActivationArgs& args) = 0;
   virtual void do_activation_back(const ActivationBackArgs& args) = 0;
   virtual void do_dropout(const DropoutArgs& args) = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "tera/base/error.h"
 #include "tera/pipeline/exchange.h"
@@ -20,6 +21,7 @@ class RankOrder {
 
   std::vector<ChunkNeeds> check_chunks() const {
     const int chunks = schedule_.placement.chunks;
+    check_pairs();
     std::vector<Schedule> parts(index(chunks));
     for (const auto& action : schedule_.ranks[index(rank_)]) {
       require(action.chunk >= 0 && action.chunk < chunks, "rank {} of the schedule names chunk {} of {}", rank_,
@@ -47,6 +49,20 @@ class RankOrder {
       };
       if (action.act == Act::F || makes_gradient(action.act)) expect(action.act == Act::F ? Act::F : Act::B);
       if (action.act == Act::W || action.act == Act::BW) expect(Act::W);
+    }
+  }
+
+  void check_pairs() const {
+    const Schedule& actions = schedule_.ranks[index(rank_)];
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      if (!actions[i].with_next) continue;
+      require(actions[i].act == Act::F && i + 1 < actions.size() && makes_gradient(actions[i + 1].act) &&
+                  !actions[i + 1].with_next,
+              "rank {} of the schedule plays {} together with what is no B", rank_,
+              to_string(actions[i], schedule_.placement));
+      require(actions[i].microbatch != actions[i + 1].microbatch || actions[i].chunk != actions[i + 1].chunk,
+              "rank {} of the schedule plays {} together with its own gradient", rank_,
+              to_string(actions[i], schedule_.placement));
     }
   }
 
@@ -161,39 +177,52 @@ class Player {
     }
   }
 
-  // The result before, which must have been taken before the next action makes its own.
-  std::optional<Message> pending_send(int rank) const {
-    auto send = result_of(placement_, rank, next_action(rank));
+  // The result before, which must have been taken before this action makes its own.
+  std::optional<Message> pending_send(int rank, const Action& action) const {
+    auto send = result_of(placement_, rank, action);
     if (!send || !send->crosses_ranks(placement_) || send->microbatch == 0) return std::nullopt;
     --send->microbatch;  // microbatches ascend
     return send;
   }
 
+  // The next action, and the one that is played together with it.
+  std::span<const Action> next_actions(int rank) const {
+    return {&next_action(rank), next_action(rank).with_next ? std::size_t{2} : std::size_t{1}};
+  }
+
   // Returns whether anything happened.
   bool step(int which) {
     Rank& me = ranks_[index(which)];
-    const auto& action = next_action(which);
     const bool arrives = !me.posted;
     if (arrives) post(which, posts_[index(which)][me.next]);
-    const auto input = input_of(placement_, which, action);
     double start = me.free_at;
-    for (const auto& awaited : {input, pending_send(which)}) {
-      if (!awaited) continue;
-      if (done(*awaited) == unknown) return arrives;
-      start = std::max(start, done(*awaited));
+    for (const Action& action : next_actions(which))
+      for (const auto& awaited : {input_of(placement_, which, action), pending_send(which, action)}) {
+        if (!awaited) continue;
+        if (done(*awaited) == unknown) return arrives;
+        start = std::max(start, done(*awaited));
+      }
+    me.free_at = start;
+    for (const Action& action : next_actions(which)) {
+      take_in(which, action);
+      me.start.push_back(me.free_at);
+      me.free_at += costs_.of(action.act);
     }
-    if (input && input->crosses_ranks(placement_)) {
-      Chunk& chunk = me.chunks[index(action.chunk)];
-      --(input->gradient ? chunk.received_dy : chunk.received_x);
+    for (const Action& action : next_actions(which)) {
+      const auto result = result_of(placement_, which, action);
+      if (result && !result->crosses_ranks(placement_)) done(*result) = me.free_at;
     }
-    me.start.push_back(start);
-    me.free_at = start + costs_.of(action.act);
-    const auto result = result_of(placement_, which, action);
-    if (result && !result->crosses_ranks(placement_)) done(*result) = me.free_at;
-    ++me.next;
+    me.next += next_actions(which).size();
     me.posted = false;
     if (at_end(which)) post(which, posts_[index(which)][me.next]);
     return true;
+  }
+
+  void take_in(int which, const Action& action) {
+    const auto input = input_of(placement_, which, action);
+    if (!input || !input->crosses_ranks(placement_)) return;
+    Chunk& chunk = ranks_[index(which)].chunks[index(action.chunk)];
+    --(input->gradient ? chunk.received_dy : chunk.received_x);
   }
 
   std::string who_waits() const {
@@ -206,14 +235,17 @@ class Player {
   }
 
   std::string reason(int rank) const {
-    const auto input = input_of(placement_, rank, next_action(rank)), send = pending_send(rank);
-    if (input && done(*input) == unknown)
-      return fmt::format("waits for its {} from rank {}", input->gradient ? "gradients" : "input",
-                         placement_.rank_of(input->from_stage));
-    require(send.has_value(), "rank {} waits for nothing", rank);
-    const Action made{send->gradient ? Act::B : Act::F, send->microbatch, placement_.chunk_of(send->from_stage)};
-    return fmt::format("waits for rank {} to take {}", placement_.rank_of(send->to_stage()),
-                       to_string(made, placement_));
+    for (const Action& action : next_actions(rank)) {
+      const auto input = input_of(placement_, rank, action), send = pending_send(rank, action);
+      if (input && done(*input) == unknown)
+        return fmt::format("waits for its {} from rank {}", input->gradient ? "gradients" : "input",
+                           placement_.rank_of(input->from_stage));
+      if (!send || done(*send) != unknown) continue;
+      const Action made{send->gradient ? Act::B : Act::F, send->microbatch, placement_.chunk_of(send->from_stage)};
+      return fmt::format("waits for rank {} to take {}", placement_.rank_of(send->to_stage()),
+                         to_string(made, placement_));
+    }
+    fail("rank {} waits for nothing", rank);
   }
 
   const PipelineSchedule& schedule_;

@@ -14,6 +14,9 @@ constexpr double unknown = -1;  // a time that has not come yet
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
+// The last of the actions that are played together, beginning with this one.
+std::size_t last_of(const Schedule& actions, std::size_t first) { return first + (actions[first].with_next ? 1 : 0); }
+
 class IdealPlayer {
  public:
   IdealPlayer(const PipelineSchedule& schedule, const ActionCosts& costs)
@@ -40,22 +43,31 @@ class IdealPlayer {
   const Action& next_action(int rank) const { return schedule_.ranks[index(rank)][times_.start[index(rank)].size()]; }
   bool at_end(int rank) const { return times_.start[index(rank)].size() == schedule_.ranks[index(rank)].size(); }
 
-  double& arrival(const Message& m) {
+  double& arrival(const Message& m) { return arrival_[id(m)]; }
+  std::size_t id(const Message& m) const {
     const int lane = (m.gradient ? placement_.virtual_stages() : 0) + m.from_stage;
-    return arrival_[index(lane * schedule_.microbatches + m.microbatch)];
+    return index(lane * schedule_.microbatches + m.microbatch);
   }
 
+  // An action, or two that are played together.
   bool step(int rank) {
-    const Action& action = next_action(rank);
+    const auto& actions = schedule_.ranks[index(rank)];
+    const std::size_t first = times_.start[index(rank)].size();
+    const std::size_t last = last_of(actions, first);
     double start = free_at_[index(rank)];
-    if (const auto input = input_of(placement_, rank, action)) {
-      if (arrival(*input) == unknown) return false;
-      start = std::max(start, arrival(*input));
+    for (std::size_t i = first; i <= last; ++i)
+      if (const auto input = input_of(placement_, rank, actions[i])) {
+        if (arrival(*input) == unknown) return false;
+        start = std::max(start, arrival(*input));
+      }
+    double end = start;
+    for (std::size_t i = first; i <= last; ++i) {
+      times_.start[index(rank)].push_back(end);
+      end += costs_.of(actions[i].act);
     }
-    const double end = start + costs_.of(action.act);
-    if (const auto result = result_of(placement_, rank, action))
-      arrival(*result) = end + (result->crosses_ranks(placement_) ? costs_.transfer : 0);
-    times_.start[index(rank)].push_back(start);
+    for (std::size_t i = first; i <= last; ++i)
+      if (const auto result = result_of(placement_, rank, actions[i]))
+        arrival(*result) = end + (result->crosses_ranks(placement_) ? costs_.transfer : 0);
     free_at_[index(rank)] = end;
     return true;
   }
@@ -64,12 +76,21 @@ class IdealPlayer {
     std::string text;
     for (int rank = 0; rank < placement_.stages; ++rank) {
       if (at_end(rank)) continue;
-      const auto input = input_of(placement_, rank, next_action(rank));
+      const Action& action = waiting_action(rank);
+      const auto input = input_of(placement_, rank, action);
       text += fmt::format("{}rank {} at {} (waits for its {} from rank {})", text.empty() ? "" : "; ", rank,
-                          to_string(next_action(rank), placement_), input->gradient ? "gradients" : "input",
+                          to_string(action, placement_), input->gradient ? "gradients" : "input",
                           placement_.rank_of(input->from_stage));
     }
     return text;
+  }
+
+  // The next one, or of two the one whose input is missing.
+  const Action& waiting_action(int rank) const {
+    const Action& next = next_action(rank);
+    const auto input = input_of(placement_, rank, next);
+    const bool waits = input && arrival_[id(*input)] == unknown;
+    return waits || !next.with_next ? next : *(&next + 1);
   }
 
   const PipelineSchedule& schedule_;
@@ -118,7 +139,9 @@ std::vector<std::vector<Exchange>> exchanges(const PipelineSchedule& schedule, c
   const Placement& placement = schedule.placement;
   const IdealTimes times = ideal_times(schedule, costs);
   const auto end_of = [&](int rank, std::size_t i) {
-    return times.start[index(rank)][i] + costs.of(schedule.ranks[index(rank)][i].act);
+    const auto& actions = schedule.ranks[index(rank)];
+    const std::size_t last = last_of(actions, i);
+    return times.start[index(rank)][last] + costs.of(actions[last].act);
   };
   const auto sent_by = [&](int rank, std::size_t i) -> std::optional<TimedMessage> {
     const auto result = result_of(placement, rank, schedule.ranks[index(rank)][i]);
@@ -139,12 +162,20 @@ std::vector<std::vector<Exchange>> exchanges(const PipelineSchedule& schedule, c
     const std::size_t actions = schedule.ranks[index(rank)].size();
     all[index(rank)].resize(actions + 1);
     std::size_t next = 0;
-    for (std::size_t i = 0; i < actions; ++i) {
-      Exchange& before = all[index(rank)][i];
-      const auto send = sent_by(rank, i);
-      for (; next < mine.size() && (send ? mine[next] < *send : mine[next].made_at <= end_of(rank, i)); ++next)
-        before.push_back(mine[next].message);
-      if (send) all[index(rank)][i + 1].push_back(send->message);
+    for (std::size_t i = 0, last = 0; i < actions; i = last + 1) {
+      last = last_of(schedule.ranks[index(rank)], i);
+      Exchange &before = all[index(rank)][i], &after = all[index(rank)][last + 1];
+      std::vector<TimedMessage> sends;  // F's before B's: so they are ordered
+      for (std::size_t k = i; k <= last; ++k)
+        if (const auto send = sent_by(rank, k)) sends.push_back(*send);
+      const auto receive_until = [&](Exchange& exchange, const auto& comes_first) {
+        for (; next < mine.size() && comes_first(mine[next]); ++next) exchange.push_back(mine[next].message);
+      };
+      if (sends.empty()) receive_until(before, [&](const TimedMessage& m) { return m.made_at <= end_of(rank, i); });
+      for (const TimedMessage& send : sends) {
+        receive_until(&send == &sends.front() ? before : after, [&](const TimedMessage& m) { return m < send; });
+        after.push_back(send.message);
+      }
     }
     require(next == mine.size(), "rank {} of the schedule ends before it has received everything", rank);
   }

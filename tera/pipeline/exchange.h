@@ -8,6 +8,7 @@
 //   - the send of what the action before has made;
 //   - the receives of what is made elsewhere until the action after ends (before the send where that is their order).
 //     What the action after needs is among them or came earlier.
+// Two actions that are played together count as one: nothing is posted between them.
 // So no rank's transfer ever stands before one that it depends on: they may complete strictly in the order of posting
 // (as they do on one queue of a device) and each may be a rendezvous; whoever is slow, there is no deadlock.
 

@@ -44,6 +44,14 @@ const StagePlan& Stage::training_of(std::size_t microbatches) const {
   return training;
 }
 
+bool Stage::plays_pairs() const {
+  bool pairs = false;
+  for_each_plan([&](const StagePlan& plan) {
+    pairs = pairs || std::ranges::any_of(plan.actions, [](const Action& action) { return action.with_next; });
+  });
+  return pairs;
+}
+
 Pipeline::Pipeline(Ops& ops, const Stage& stage, StageMemory& memory)
     : ops_(ops),
       stage_(stage),
@@ -53,9 +61,12 @@ Pipeline::Pipeline(Ops& ops, const Stage& stage, StageMemory& memory)
   stage.for_each_plan([&](const StagePlan& plan) {
     if (!plan.actions.empty()) check_plan(stage, plan);
   });
+  require(!stage.plays_pairs() || !offload_.any(), "blocks that are played together have no buffers to be offloaded");
   int blocks = 0;
   for (std::size_t i = 0; i < stage.chunks.size(); ++i) {
-    Chunk chunk{.blocks = stage.chunks[i], .memory = memory.chunks[i], .first_block = blocks, .flights = {}};
+    Chunk chunk{
+        .blocks = stage.chunks[i], .in_parts = {}, .memory = memory.chunks[i], .first_block = blocks, .flights = {}};
+    for (const auto& block : chunk.blocks) chunk.in_parts.push_back(in_parts(*block));
     chunk.flights.resize(std::max<std::size_t>(chunk.memory.f_to_w.size(), 1));
     for (std::size_t f = 0; f < chunk.flights.size(); ++f) {
       Flight& flight = chunk.flights[f];
@@ -92,10 +103,20 @@ void Pipeline::play(const StagePlan& plan, std::span<const MicroBatch> batch, Pa
   require(static_cast<int>(batch.size()) == plan.microbatches, "{} microbatches where the plan has {}", batch.size(),
           plan.microbatches);
   borders_.begin(plan, batch);
+  const auto mb_of = [&](const Action& action) -> const MicroBatch& {
+    return batch[static_cast<std::size_t>(action.microbatch)];
+  };
   for (std::size_t i = 0; i < plan.actions.size(); ++i) {
+    const Action& action = plan.actions[i];
     now_ = {&plan, &watch, i};
     borders_.post(plan.exchanges[i]);
-    play(plan.actions[i], batch[static_cast<std::size_t>(plan.actions[i].microbatch)]);
+    if (action.with_next) {
+      const Action& b = plan.actions[++i];
+      require(plan.exchanges[i].empty(), "an exchange between two actions that are played together");
+      play_pair(action, mb_of(action), b, mb_of(b));
+    } else {
+      play(action, mb_of(action));
+    }
   }
   borders_.post(plan.exchanges.back());
   borders_.end();
@@ -106,12 +127,10 @@ void Pipeline::play(const Action& action, const MicroBatch& mb) {
   Chunk& chunk = chunks_[static_cast<std::size_t>(action.chunk)];
   if (chunk.blocks.empty()) return hand_through(action);
   if (!now_.plan->backward) return play_forward(chunk, action, mb);
-  switch (action.act) {
-    case Act::F: return play_f(chunk, action, mb);
-    case Act::B: return play_b(chunk, action, mb);
-    case Act::W: return play_w(chunk, action, mb);
-    case Act::BW: return play_bw(chunk, action, mb);
-  }
+  if (action.act == Act::W) return play_w(chunk, action, mb);
+  Pass pass = action.act == Act::F ? begin_f(chunk, action, mb) : begin_b(chunk, action, mb);
+  while (pass.left > 0) play_block(pass, next_call(call_of(pass)));
+  if (!pass.forward()) end_b(pass);
 }
 
 void Pipeline::hand_through(const Action& action) {
@@ -120,14 +139,19 @@ void Pipeline::hand_through(const Action& action) {
   ops_.copy({.src = from, .dst = borders_.result(action)});
 }
 
+Pipeline::Call Pipeline::call_of(const Pass& pass) { return {&pass.chunk, pass.block(), &pass.action}; }
+
 // The one that is visited after this, in this action or in a later one.
-Pipeline::Call Pipeline::next_call(Chunk& chunk, std::size_t block) {
+Pipeline::Call Pipeline::next_call(const Call& call) {
+  const bool forward = call.action->act == Act::F;
+  if (forward && call.block + 1 < call.chunk->blocks.size()) return {call.chunk, call.block + 1, call.action};
+  if (!forward && call.block > 0) return {call.chunk, call.block - 1, call.action};
+  return first_call(now_.action + 1);
+}
+
+Pipeline::Call Pipeline::first_call(std::size_t action) {
   const auto& actions = now_.plan->actions;
-  const Action& action = actions[now_.action];
-  const bool forward = action.act == Act::F;
-  if (forward && block + 1 < chunk.blocks.size()) return {&chunk, block + 1, &action};
-  if (!forward && block > 0) return {&chunk, block - 1, &action};
-  for (std::size_t i = now_.action + 1; i < actions.size(); ++i) {
+  for (std::size_t i = action; i < actions.size(); ++i) {
     Chunk& next = chunks_[static_cast<std::size_t>(actions[i].chunk)];
     if (!next.blocks.empty()) return {&next, actions[i].act == Act::F ? 0 : next.blocks.size() - 1, &actions[i]};
   }
@@ -139,21 +163,28 @@ void Pipeline::bring_ahead(const Call& call) {
   offload_.bring_ahead(flight_of(*call.chunk, call.action->microbatch).parcels[call.block], call.action->act);
 }
 
+void Pipeline::tell_before(const Call& call, const Call& next) {
+  const auto number = [](const Call& c) { return c.chunk ? c.chunk->first_block + static_cast<int>(c.block) : -1; };
+  now_.watch->before(number(call), call.action->act, number(next));
+}
+
+void Pipeline::tell_after(const Call& call) {
+  const Act act = call.action->act;
+  const bool last = (act == Act::W || act == Act::BW) && call.action->microbatch + 1 == now_.plan->microbatches;
+  now_.watch->after(call.chunk->first_block + static_cast<int>(call.block), act, last);
+}
+
 template <class Work>
-void Pipeline::visit(Chunk& chunk, std::size_t block, const Work& work) {
-  const Action& action = now_.plan->actions[now_.action];
-  const int number = chunk.first_block + static_cast<int>(block);
-  const bool makes_weight_gradients = action.act == Act::W || action.act == Act::BW;
-  const Call next = next_call(chunk, block);
-  now_.watch->before(number, action.act, next.chunk ? next.chunk->first_block + static_cast<int>(next.block) : -1);
-  const bool offloads = offload_.any() && now_.plan->backward;
-  if (offloads && action.act != Act::F) {
-    offload_.begin_b(flight_of(chunk, action.microbatch).parcels[block], action.act);
+void Pipeline::visit(const Call& call, const Call& next, const Work& work) {
+  tell_before(call, next);
+  const bool offloads = offload_.any() && now_.plan->backward, forward = call.action->act == Act::F;
+  if (offloads && !forward) {
+    offload_.begin_b(flight_of(*call.chunk, call.action->microbatch).parcels[call.block], call.action->act);
     bring_ahead(next);
   }
   work();
-  if (offloads && action.act == Act::F) bring_ahead(next);
-  now_.watch->after(number, action.act, makes_weight_gradients && action.microbatch + 1 == now_.plan->microbatches);
+  if (offloads && forward) bring_ahead(next);
+  tell_after(call);
 }
 
 // Microbatches take and give back in ascending order, so those that hold an arena at one time have different turns.
@@ -191,90 +222,169 @@ Pipeline::Flight& Pipeline::flight_of(Chunk& chunk, int microbatch) {
   return chunk.flights[static_cast<std::size_t>(microbatch) % chunk.flights.size()];
 }
 
-void Pipeline::play_f(Chunk& chunk, const Action& action, const MicroBatch& mb) {
+Pipeline::Pass Pipeline::begin_f(Chunk& chunk, const Action& action, const MicroBatch& mb) {
   Flight& flight = flight_of(chunk, action.microbatch);
   flight.f_to_b = take(chunk.memory.f_to_b, action.microbatch);
   flight.f_to_w = take(chunk.memory.f_to_w, action.microbatch);
   take_host(chunk, flight, action.microbatch);
-  Stash stash = stash_of(flight);
-  Run run{ops_, stash, *memory_.scratch, mb};
-  Tensor x = borders_.input(action);
-  const Tensor result = borders_.result(action);
-  const Shape border = borders_.shape_of(mb);
-  for (std::size_t i = 0; i < chunk.blocks.size(); ++i) {
-    const bool last = i + 1 == chunk.blocks.size();
-    flight.x[i] = x;
-    visit(chunk, i, [&] {
-      if (offload_.any()) offload_.begin_f(flight.parcels[i], flight.host);
-      Offload::Parcel* next = last || !offload_.takes_x() ? nullptr : &flight.parcels[i + 1];
-      const Tensor y = last   ? result
-                       : next ? offload_.take_x(*next, border, stage_.dtype)
-                              : flight.f_to_b->take(border, stage_.dtype, "border.x");
-      ScratchScope scope(*memory_.scratch);
-      chunk.blocks[i]->forward(run, *flight.saved[i], x, y);
-      if (offload_.any()) offload_.end_f(next);
-      x = y;
-    });
-  }
+  flight.x.front() = borders_.input(action);
+  return {chunk, action, mb, flight, stash_of(flight), borders_.result(action), chunk.blocks.size()};
 }
 
-void Pipeline::block_b(Chunk& chunk, std::size_t block, Flight& flight, Run& run, const Tensor& dx) {
+// With B and W of a block back to back, dy needs two buffers in all, and what waits for W only one block's.
+Pipeline::Pass Pipeline::begin_b(Chunk& chunk, const Action& action, const MicroBatch& mb) {
+  Flight& flight = flight_of(chunk, action.microbatch);
+  flight.b_to_w = take(chunk.memory.b_to_w, action.microbatch);
+  flight.dy.back() = borders_.input(action);
+  const std::size_t different = action.act == Act::BW ? 2 : chunk.blocks.size();
+  for (std::size_t i = 0; i + 1 < chunk.blocks.size(); ++i)
+    flight.dy[i] = i < different ? flight.b_to_w->take(borders_.shape_of(mb), stage_.dtype, "border.dy")
+                                 : flight.dy[i - different];
+  return {
+      chunk, action, mb, flight, stash_of(flight), borders_.result(action), chunk.blocks.size(), flight.b_to_w->mark()};
+}
+
+Run Pipeline::run_of(Pass& pass, Arena& scratch) {
+  const bool w_follows = pass.action.act == Act::BW;
+  return {ops_, pass.stash, scratch, pass.mb, w_follows, w_follows && stage_.w_in_b};
+}
+
+void Pipeline::play_block(Pass& pass, const Call& next) {
+  visit(call_of(pass), next, [&] { pass.forward() ? forward_block(pass) : backward_block(pass); });
+  --pass.left;
+}
+
+// Where the next block of F finds its x, or the next virtual stage.
+Tensor Pipeline::output_of(const Pass& pass) {
+  const std::size_t i = pass.block();
+  if (pass.left == 1) return pass.result;
+  Tensor& next = pass.flight.x[i + 1];
+  const Shape border = borders_.shape_of(pass.mb);
+  next = offload_.takes_x() ? offload_.take_x(pass.flight.parcels[i + 1], border, stage_.dtype)
+                            : pass.flight.f_to_b->take(border, stage_.dtype, "border.x");
+  return next;
+}
+
+void Pipeline::forward_block(Pass& pass) {
+  const std::size_t i = pass.block();
+  Flight& flight = pass.flight;
+  if (offload_.any()) offload_.begin_f(flight.parcels[i], flight.host);
+  const Tensor y = output_of(pass);
   ScratchScope scope(*memory_.scratch);
-  chunk.blocks[block]->backward_input(run, *flight.saved[block], flight.x[block], flight.dy[block], dx);
+  Run run = run_of(pass, *memory_.scratch);
+  pass.chunk.blocks[i]->forward(run, *flight.saved[i], flight.x[i], y);
+  const bool took_x = offload_.takes_x() && pass.left > 1;
+  if (offload_.any()) offload_.end_f(took_x ? &flight.parcels[i + 1] : nullptr);
+}
+
+void Pipeline::block_b(Pass& pass, Run& run) {
+  const std::size_t i = pass.block();
+  ScratchScope scope(run.scratch);
+  pass.chunk.blocks[i]->backward_input(run, *pass.flight.saved[i], pass.flight.x[i], pass.flight.dy[i],
+                                       i > 0 ? pass.flight.dy[i - 1] : pass.result);
 }
 
 void Pipeline::block_w(Chunk& chunk, std::size_t block, Flight& flight, Run& run) {
-  ScratchScope scope(*memory_.scratch);
+  ScratchScope scope(run.scratch);
   chunk.blocks[block]->backward_weight(run, *flight.saved[block], flight.dy[block]);
 }
 
-void Pipeline::play_b(Chunk& chunk, const Action& action, const MicroBatch& mb) {
-  Flight& flight = flight_of(chunk, action.microbatch);
-  flight.b_to_w = take(chunk.memory.b_to_w, action.microbatch);
-  Stash stash = stash_of(flight);
-  Run run{ops_, stash, *memory_.scratch, mb};
-  flight.dy.back() = borders_.input(action);
-  const Tensor result = borders_.result(action);
-  for (std::size_t i = chunk.blocks.size(); i-- > 0;) {
-    if (i > 0) flight.dy[i - 1] = flight.b_to_w->take(borders_.shape_of(mb), stage_.dtype, "border.dy");
-    visit(chunk, i, [&] { block_b(chunk, i, flight, run, i > 0 ? flight.dy[i - 1] : result); });
-  }
+void Pipeline::backward_block(Pass& pass) {
+  Run run = run_of(pass, *memory_.scratch);
+  block_b(pass, run);
+  if (pass.action.act != Act::BW) return;
+  block_w(pass.chunk, pass.block(), pass.flight, run);
+  pass.flight.b_to_w->rewind(pass.mark);
+}
+
+void Pipeline::end_b(Pass& pass) {
+  Flight& flight = pass.flight;
   give_back(flight.f_to_b);
-  give_back_host(flight, Act::B);
+  if (pass.action.act == Act::BW) {
+    give_back(flight.f_to_w);
+    give_back(flight.b_to_w);
+  }
+  give_back_host(flight, pass.action.act);
 }
 
 void Pipeline::play_w(Chunk& chunk, const Action& action, const MicroBatch& mb) {
   Flight& flight = flight_of(chunk, action.microbatch);
   Stash stash = stash_of(flight);
   Run run{ops_, stash, *memory_.scratch, mb};
-  for (std::size_t i = chunk.blocks.size(); i-- > 0;) visit(chunk, i, [&] { block_w(chunk, i, flight, run); });
+  for (std::size_t i = chunk.blocks.size(); i-- > 0;) {
+    const Call call{&chunk, i, &action};
+    visit(call, next_call(call), [&] { block_w(chunk, i, flight, run); });
+  }
   give_back(flight.f_to_w);
   give_back(flight.b_to_w);
   give_back_host(flight, Act::W);
 }
 
-// With B and W of a block back to back, dy needs two buffers in all, and what waits for W only one block's.
-void Pipeline::play_bw(Chunk& chunk, const Action& action, const MicroBatch& mb) {
-  Flight& flight = flight_of(chunk, action.microbatch);
-  flight.b_to_w = take(chunk.memory.b_to_w, action.microbatch);
-  Stash stash = stash_of(flight);
-  Run run{ops_, stash, *memory_.scratch, mb, /*w_follows=*/true, stage_.w_in_b};
-  flight.dy.back() = borders_.input(action);
-  const Tensor result = borders_.result(action);
-  const TwoBorders dy(*flight.b_to_w, chunk.blocks.size(), borders_.shape_of(mb), stage_.dtype, "border.dy");
-  const std::size_t mark = flight.b_to_w->mark();
-  for (std::size_t i = chunk.blocks.size(); i-- > 0;) {
-    if (i > 0) flight.dy[i - 1] = dy.behind(i - 1);
-    visit(chunk, i, [&] {
-      block_b(chunk, i, flight, run, i > 0 ? flight.dy[i - 1] : result);
-      block_w(chunk, i, flight, run);
-    });
-    flight.b_to_w->rewind(mark);
+// Blocks of both in turn, as far as both are in parts; others are played where they stand, alone.
+void Pipeline::play_pair(const Action& f_action, const MicroBatch& f_mb, const Action& b_action,
+                         const MicroBatch& b_mb) {
+  Chunk& f_chunk = chunks_[static_cast<std::size_t>(f_action.chunk)];
+  Chunk& b_chunk = chunks_[static_cast<std::size_t>(b_action.chunk)];
+  if (f_chunk.blocks.empty() || b_chunk.blocks.empty()) {
+    play(f_action, f_mb);
+    ++now_.action;
+    return play(b_action, b_mb);
   }
-  give_back(flight.f_to_b);
-  give_back(flight.f_to_w);
-  give_back(flight.b_to_w);
-  give_back_host(flight, Act::BW);
+  Pass f = begin_f(f_chunk, f_action, f_mb), b = begin_b(b_chunk, b_action, b_mb);
+  ++now_.action;  // both are being played: what comes next is behind the second
+  enum class Turn : std::uint8_t { nobody, forward, backward, both };
+  // A block that makes gradients in F has those of an earlier microbatch before its own, as without pairs: they may be
+  // of the same parameter.
+  const auto f_waits = [&] { return f.left > 0 && b.left > 0 && f.chunk.blocks[f.block()]->makes_gradients_in_f(); };
+  const auto turn = [&] {
+    if (f.left == 0 || f_waits()) return b.left == 0 ? Turn::nobody : Turn::backward;
+    if (b.left == 0 || !f.in_parts()) return Turn::forward;
+    return b.in_parts() ? Turn::both : Turn::backward;
+  };
+  // What is told first in the turn after this one.
+  const auto next = [&](std::size_t f_played, std::size_t b_played) {
+    f.left -= f_played;
+    b.left -= b_played;
+    const Turn then = turn();
+    const Call call = then == Turn::nobody ? first_call(now_.action + 1) : call_of(then == Turn::forward ? f : b);
+    f.left += f_played;
+    b.left += b_played;
+    return call;
+  };
+  for (Turn now = turn(); now != Turn::nobody; now = turn()) {
+    if (now == Turn::forward) play_block(f, next(1, 0));
+    if (now == Turn::backward) play_block(b, next(0, 1));
+    if (now == Turn::both) play_together(f, b, next(1, 1));
+  }
+  end_b(b);
+}
+
+// One block of each, part by part; W of the one behind its B, while sums of the other are on their way.
+void Pipeline::play_together(Pass& f, Pass& b, const Call& next) {
+  const std::size_t i = f.block(), j = b.block();
+  InParts &forward = *f.in_parts(), &backward = *b.in_parts();
+  tell_before(call_of(b), call_of(f));
+  tell_before(call_of(f), next);
+  const Tensor y = output_of(f), dx = j > 0 ? b.flight.dy[j - 1] : b.result;
+  Run f_run = run_of(f, *memory_.scratch_beside), b_run = run_of(b, *memory_.scratch);
+  ScratchScope f_scope(f_run.scratch);
+  const std::size_t mark = b_run.scratch.mark();
+  for (int part = 0; part < std::max(forward.parts(), backward.parts()); ++part) {
+    if (part < backward.parts())
+      backward.backward_input_part(part, b_run, *b.flight.saved[j], b.flight.x[j], b.flight.dy[j], dx);
+    if (part + 1 == backward.parts()) {
+      b_run.scratch.rewind(mark);
+      if (b.action.act == Act::BW) {
+        block_w(b.chunk, j, b.flight, b_run);
+        b.flight.b_to_w->rewind(b.mark);
+      }
+    }
+    if (part < forward.parts()) forward.forward_part(part, f_run, *f.flight.saved[i], f.flight.x[i], y);
+  }
+  tell_after(call_of(b));
+  tell_after(call_of(f));
+  --f.left;
+  --b.left;
 }
 
 // Keeps nothing, in the memory of a training step where there is one: it needs no more of any kind.
@@ -291,7 +401,8 @@ void Pipeline::play_forward(Chunk& chunk, const Action& action, const MicroBatch
   Tensor x = first;
   for (std::size_t i = 0; i < chunk.blocks.size(); ++i) {
     const bool last = i + 1 == chunk.blocks.size();
-    visit(chunk, i, [&] {
+    const Call call{&chunk, i, &action};
+    visit(call, next_call(call), [&] {
       if (offload_.any()) offload_.begin_f(unkept_[i % 2], {});
       const Tensor y = last                 ? result
                        : offload_.takes_x() ? offload_.take_x(unkept_[(i + 1) % 2], border, stage_.dtype)

@@ -3,6 +3,12 @@
 // until W, scratch until the end of the call. Results do not depend on the schedule: on each chunk F, B and W come in
 // the order of microbatches.
 //
+// Where the plan says so, an F and a B are played together: block by block, and where both blocks are in parts
+// (nn/parts.h) part by part, so that rows of one are on their way to other ranks while the other computes:
+//
+//   B    send dout |      | back, down |      | back, up; send |         | router, attention; W |
+//   F              | attention, router |  send rows            | experts; send back             | y
+//
 // Nothing is allocated while it plays. A rehearsal is the same code with PlanOps, measuring arenas, and a Comm that
 // moves nothing.
 
@@ -11,7 +17,7 @@
 #include <span>
 #include <vector>
 
-#include "tera/nn/block.h"
+#include "tera/nn/parts.h"
 #include "tera/pipeline/borders.h"
 #include "tera/pipeline/offload.h"
 #include "tera/pipeline/stage.h"
@@ -51,6 +57,7 @@ class Pipeline {
   };
   struct Chunk {
     ChunkBlocks blocks;
+    std::vector<InParts*> in_parts;  // the same blocks, or none
     ChunkMemory& memory;
     int first_block = 0;  // number in the rank
     std::vector<Flight> flights;
@@ -61,26 +68,53 @@ class Pipeline {
     std::size_t action = 0;
   };
 
+  // An F, B or BW on its way through the blocks of its chunk.
+  struct Pass {
+    Chunk& chunk;
+    const Action& action;
+    const MicroBatch& mb;
+    Flight& flight;
+    Stash stash;
+    Tensor result;         // of the last block that is played
+    std::size_t left = 0;  // blocks to be played
+    std::size_t mark = 0;  // of b_to_w, in BW: what a block puts there is for itself
+    bool forward() const { return action.act == Act::F; }
+    std::size_t block() const { return forward() ? chunk.blocks.size() - left : left - 1; }
+    InParts* in_parts() const { return chunk.in_parts[block()]; }
+  };
+
   void play(const StagePlan& plan, std::span<const MicroBatch> batch, ParamWatch& watch);
   void play(const Action& action, const MicroBatch& mb);
   void hand_through(const Action& action);
-  void play_f(Chunk& chunk, const Action& action, const MicroBatch& mb);
-  void play_b(Chunk& chunk, const Action& action, const MicroBatch& mb);
   void play_w(Chunk& chunk, const Action& action, const MicroBatch& mb);
-  void play_bw(Chunk& chunk, const Action& action, const MicroBatch& mb);
   void play_forward(Chunk& chunk, const Action& action, const MicroBatch& mb);
+  void play_pair(const Action& f, const MicroBatch& f_mb, const Action& b, const MicroBatch& b_mb);
 
-  // A call of one block, between those of the watch.
-  template <class Work>
-  void visit(Chunk& chunk, std::size_t block, const Work& work);
+  Pass begin_f(Chunk& chunk, const Action& action, const MicroBatch& mb);
+  Pass begin_b(Chunk& chunk, const Action& action, const MicroBatch& mb);
+  Run run_of(Pass& pass, Arena& scratch);
   struct Call {  // of a block
     Chunk* chunk = nullptr;
     std::size_t block = 0;
     const Action* action = nullptr;
   };
-  Call next_call(Chunk& chunk, std::size_t block);  // whatever its action; none: this is the last one
+  void play_block(Pass& pass, const Call& next);
+  void forward_block(Pass& pass);
+  void backward_block(Pass& pass);
+  void play_together(Pass& f, Pass& b, const Call& next);
+  Tensor output_of(const Pass& pass);
+  void end_b(Pass& pass);
+
+  // A call of one block, between those of the watch.
+  template <class Work>
+  void visit(const Call& call, const Call& next, const Work& work);
+  void tell_before(const Call& call, const Call& next);
+  void tell_after(const Call& call);
+  static Call call_of(const Pass& pass);
+  Call next_call(const Call& call);     // whatever its action; none: this is the last one
+  Call first_call(std::size_t action);  // from this action on
   void bring_ahead(const Call& call);
-  void block_b(Chunk& chunk, std::size_t block, Flight& flight, Run& run, const Tensor& dx);
+  void block_b(Pass& pass, Run& run);
   void block_w(Chunk& chunk, std::size_t block, Flight& flight, Run& run);
 
   static Flight& flight_of(Chunk& chunk, int microbatch);

@@ -14,6 +14,9 @@ struct Action {
   Act act;
   std::int32_t microbatch;
   std::int32_t chunk = 0;  // which of the rank's chunks
+  // An F that is played together with the action behind it, a B or BW that does not need its result: both start when
+  // the inputs of both are there, and both results are there when both end.
+  bool with_next = false;
   bool operator==(const Action&) const = default;
 };
 using Schedule = std::vector<Action>;

@@ -21,14 +21,17 @@ std::vector<Visit> visits(int chunks, int microbatches, int group_size) {
 }
 
 // Forwards in the order of visits, backwards in the same order with the chunks reversed, `warmup` forwards ahead.
-Schedule alternate(const std::vector<Visit>& order, int chunks, int warmup) {
+Schedule alternate(const std::vector<Visit>& order, int chunks, int warmup, bool together) {
   const std::size_t total = order.size(), ahead = std::min<std::size_t>(static_cast<std::size_t>(warmup), total);
   Schedule schedule;
   schedule.reserve(2 * total);
   const auto forward = [&](const Visit& v) { schedule.push_back({Act::F, v.microbatch, v.chunk}); };
   for (std::size_t i = 0; i < ahead; ++i) forward(order[i]);
   for (std::size_t i = 0; i < total; ++i) {
-    if (i + ahead < total) forward(order[i + ahead]);
+    if (i + ahead < total) {
+      forward(order[i + ahead]);
+      schedule.back().with_next = together;
+    }
     schedule.push_back({Act::BW, order[i].microbatch, chunks - 1 - order[i].chunk});
   }
   return schedule;
@@ -79,33 +82,39 @@ double ActionCosts::of(Act act) const {
   fail("no such action");
 }
 
-PipelineSchedule one_f_one_b(int stages, int microbatches) {
+PipelineSchedule one_f_one_b(int stages, int microbatches, bool together) {
   const Placement placement{stages};
   require_shape(placement, microbatches);
   PipelineSchedule result{placement, microbatches};
   const auto order = visits(1, microbatches, microbatches);
-  for (int rank = 0; rank < stages; ++rank) result.ranks.push_back(alternate(order, 1, stages - 1 - rank));
+  for (int rank = 0; rank < stages; ++rank) {
+    const int behind = stages - 1 - rank;
+    result.ranks.push_back(alternate(order, 1, together ? 2 * behind + 1 : behind, together));
+  }
   return result;
 }
 
-PipelineSchedule interleaved(int stages, int chunks, int microbatches, int group_size) {
+PipelineSchedule interleaved(int stages, int chunks, int microbatches, int group_size, bool together) {
   const Placement placement{stages, chunks};
   require_shape(placement, microbatches);
   require_user(group_size >= stages,
                "the interleaved schedule takes groups of at least one microbatch per pipeline stage: "
                "microbatch_group_size_per_vp_stage is {}, valid are {} (the number of stages) and more",
                group_size, stages);
-  if (chunks == 1) return one_f_one_b(stages, microbatches);  // groups order chunks; with one there is nothing to order
+  if (chunks == 1)
+    return one_f_one_b(stages, microbatches, together);  // groups order chunks; with one there is nothing to order
   const int group = std::min(group_size, std::max(microbatches, stages));
-  const auto order = visits(chunks, rounded_up(microbatches, stages, group), group);
+  const int whole = rounded_up(microbatches, stages, group);
+  const auto order = visits(chunks, whole, group);
+  const bool in_order = together && whole == microbatches;
   PipelineSchedule result{placement, microbatches};
   for (int rank = 0; rank < stages; ++rank) {
     // Twice the distance to the end, so that gradients of the next chunk arrive while the last chunk still forwards.
-    const int warmup = 2 * (stages - 1 - rank) + (chunks - 1) * group;
-    result.ranks.push_back(alternate(order, chunks, warmup));
+    const int warmup = 2 * (stages - 1 - rank) + (chunks - 1) * group + (together ? 1 : 0);
+    result.ranks.push_back(alternate(order, chunks, warmup, in_order));
     std::erase_if(result.ranks.back(), [&](const Action& action) { return action.microbatch >= microbatches; });
   }
-  return result;
+  return together && !in_order ? pair_up(std::move(result)) : result;
 }
 
 PipelineSchedule forward_only(const Placement& placement, int microbatches) {

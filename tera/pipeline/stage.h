@@ -38,6 +38,7 @@ struct Stage {
     see(evaluation);
   }
   const StagePlan& training_of(std::size_t microbatches) const;
+  bool plays_pairs() const;  // an F together with a B, in some plan
 
   // In BW, blocks may play parts of W inside B, while sums over tensor-parallel ranks are on their way (Run::w_in_b).
   bool w_in_b = false;

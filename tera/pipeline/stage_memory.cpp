@@ -24,8 +24,9 @@ struct Single {
   std::unique_ptr<Arena> StageMemory::*arena;
 };
 
-constexpr std::array singles{Single{"pipeline buffers", &StageMemory::buffers},
-                             Single{"recompute", &StageMemory::replay}, Single{"scratch", &StageMemory::scratch}};
+constexpr std::array singles{
+    Single{"pipeline buffers", &StageMemory::buffers}, Single{"recompute", &StageMemory::replay},
+    Single{"scratch beside", &StageMemory::scratch_beside}, Single{"scratch", &StageMemory::scratch}};
 
 constexpr std::array<std::string_view, offload_kinds> buffer_names{
     "offload buffers, borders", "offload buffers, F to B", "offload buffers, F to W"};
@@ -71,7 +72,9 @@ StageMemory StageMemory::measuring(const Stage& stage) {
           arenas.push_back(Arena::measuring());
       }
   });
-  for (const Single& single : singles) memory.*single.arena = std::make_unique<Arena>(Arena::measuring());
+  for (const Single& single : singles)
+    if (single.arena != &StageMemory::scratch_beside || stage.plays_pairs())
+      memory.*single.arena = std::make_unique<Arena>(Arena::measuring());
   if (stage.offload.any()) add_offload(memory, stage.offload);
   return memory;
 }
@@ -97,7 +100,8 @@ StageMemory StageMemory::bind(MakeArena make, MakeArena make_on_host) const {
     for (std::size_t i = 0; i < offload[kind].size(); ++i)
       memory.offload[kind].push_back(make(buffer_names[kind], i, offload[kind][i]));
   for (const Single& single : singles)
-    memory.*single.arena = std::make_unique<Arena>(make(single.name, 0, *(this->*single.arena)));
+    if (const auto& measured = this->*single.arena)
+      memory.*single.arena = std::make_unique<Arena>(make(single.name, 0, *measured));
   return memory;
 }
 
@@ -118,7 +122,8 @@ void StageMemory::visit(SeeArenas see) const {
       see(activations_name(lifetime.life, chunk, chunks.size()), chunks[chunk].*lifetime.arenas);
   for (std::size_t kind = 0; kind < offload_kinds; ++kind)
     if (!offload[kind].empty()) see(buffer_names[kind], offload[kind]);
-  for (const Single& single : singles) see(single.name, {(this->*single.arena).get(), 1});
+  for (const Single& single : singles)
+    if (const auto& arena = this->*single.arena) see(single.name, {arena.get(), 1});
 }
 
 void StageMemory::visit_host(SeeArenas see) const {

@@ -32,7 +32,8 @@ struct StageMemory {
   StageMemory allocate_on(Device& device) const;  // each as large as it has measured
 
   // Every kind with its name, in the order of the plan: activations by lifetime and chunk, "offload buffers" by what
-  // passes through them where there are such, then "pipeline buffers", "recompute", "scratch".
+  // passes through them where there are such, then "pipeline buffers", "recompute", "scratch beside" where an F is
+  // played together with a B, "scratch".
   using SeeArenas = FunctionRef<void(std::string_view name, std::span<const Arena> arenas)>;
   void visit(SeeArenas see) const;
   void visit_host(SeeArenas see) const;  // "offloaded, F to B" and "offloaded, F to W", by chunk
@@ -40,6 +41,7 @@ struct StageMemory {
   std::vector<ChunkMemory> chunks;
   OffloadBuffers offload;
   std::unique_ptr<Arena> buffers, replay, scratch;
+  std::unique_ptr<Arena> scratch_beside;  // of an F, while a B has the other one; or none
 };
 
 // "activations, F to B", with ", chunk 1" behind it where a rank has several.

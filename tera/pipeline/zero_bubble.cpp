@@ -150,6 +150,24 @@ PipelineSchedule late_weights(int stages, int microbatches) {
   return result;
 }
 
+// 1F1B whose F and B are played together, and in which rank r is `later` x r weight gradients late.
+PipelineSchedule late_weights_of_pairs(int stages, int microbatches, int later) {
+  PipelineSchedule result{{stages}, microbatches};
+  for (int rank = 0; rank < stages; ++rank) {
+    Schedule schedule;
+    const int ahead = std::min(2 * (stages - 1 - rank) + 1, microbatches), late = later * rank;
+    for (int i = 0; i < ahead; ++i) schedule.push_back({Act::F, i});
+    for (int i = 0; i < microbatches; ++i) {
+      if (i + ahead < microbatches) schedule.push_back({Act::F, i + ahead, 0, /*with_next=*/true});
+      schedule.push_back({Act::B, i});
+      if (i >= late) schedule.push_back({Act::W, i - late});
+    }
+    for (int i = std::max(0, microbatches - late); i < microbatches; ++i) schedule.push_back({Act::W, i});
+    result.ranks.push_back(std::move(schedule));
+  }
+  return result;
+}
+
 // The hand-made order in a V for F, B and W of one length. a is the way down, b the way up; rank r is 2r actions from
 // the turn and the earlier ranks fill that distance with forwards of a. The steady state takes F, B, W of a, then of b.
 class HandMadeV {
@@ -218,10 +236,14 @@ double least_makespan(const Placement& placement, int microbatches, const Action
 
 }  // namespace
 
-PipelineSchedule zero_bubble_h1(int stages, int microbatches, const ActionCosts& costs) {
+PipelineSchedule zero_bubble_h1(int stages, int microbatches, const ActionCosts& costs, bool together) {
   const Placement placement{stages};
   require_shape(placement, microbatches);
   Best best;
+  if (together) {
+    for (const int later : {0, 1, 2}) best.offer(late_weights_of_pairs(stages, microbatches, later), costs);
+    return std::move(best.schedule);
+  }
   best.offer(late_weights(stages, microbatches), costs);
   ListScheduler scheduler(placement, microbatches, costs, std::vector(index(stages), std::vector{stages}));
   try_policies(best, scheduler, costs);
@@ -229,7 +251,8 @@ PipelineSchedule zero_bubble_h1(int stages, int microbatches, const ActionCosts&
 }
 
 // How a rank shares its 2*stages between the way down and the way up is tried: the later ranks keep the way up longer.
-PipelineSchedule zero_bubble_v(int stages, int microbatches, const ActionCosts& costs) {
+PipelineSchedule zero_bubble_v(int stages, int microbatches, const ActionCosts& costs, bool together) {
+  if (together) return pair_up(zero_bubble_v(stages, microbatches, costs), costs);
   const Placement placement{stages, 2, PlacementKind::v};
   require_shape(placement, microbatches);
   const double goal = least_makespan(placement, microbatches, costs) * (1 + 1e-9);

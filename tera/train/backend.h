@@ -31,6 +31,8 @@ struct BackendOptions {
 
 Backend make_backend(const DistConfig& config, const BackendOptions& options = {});
 std::string kernel_choices_name(int rank);  // kernels.json; kernels.rank3.json
+// What the config asks of a rank's backend, but for where choices are kept.
+BackendOptions backend_options(const Setup& setup, int local_rank);
 // As the config asks; choices are kept in the run's folder, each rank's in a file of its own.
 Backend make_backend(const Setup& setup, int rank = 0, int local_rank = 0);
 

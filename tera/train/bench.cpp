@@ -29,9 +29,10 @@ struct Recorder final : MetricsSink {
 // Profiles one step: those reported before and after it are kept out, because on a GPU a step is reported when the next
 // one has been enqueued already.
 struct Profiler final : MetricsSink {
-  Profiler(ProfilingOps& ops, std::int64_t first) : ops_(ops), first_(first) {}
+  Profiler(ProfilingOps& ops, Comm& world, std::int64_t first)
+      : ops_(ops), ranks_(dynamic_cast<CallTimer*>(&world)), first_(first) {}
   void step(const StepMetrics& metrics) override {
-    if (metrics.step == first_) ops_.start();
+    if (metrics.step == first_) ops_.start(ranks_);
     if (metrics.step == first_ + 1) profile = ops_.finish();
   }
   void eval(const EvalMetrics&) override {}
@@ -41,6 +42,7 @@ struct Profiler final : MetricsSink {
 
  private:
   ProfilingOps& ops_;
+  CallTimer* ranks_;
   std::int64_t first_;
 };
 
@@ -65,6 +67,9 @@ Sink& add_sink(Trainer& trainer, Args&&... args) {
 }
 
 nlohmann::json profile_json(const Profile& profile) {
+  nlohmann::json beside = nlohmann::json::object();
+  for (const auto& [name, overlap] : profile.overlaps())
+    beside[name] = {{"calls", overlap.calls}, {"ms", overlap.ms}, {"while_working_ms", overlap.covered}};
   return {{"step_ms", profile.total_ms},
           {"gemm_ms", profile.of(WorkKind::gemm)},
           {"attention_ms", profile.of(WorkKind::attention)},
@@ -72,76 +77,141 @@ nlohmann::json profile_json(const Profile& profile) {
           {"optimizer_ms", profile.of(WorkKind::optimizer)},
           {"transfer_ms", profile.of(WorkKind::transfer)},
           {"idle_ms", profile.total_ms - profile.busy()},
-          {"to_host_beside_ms", profile.to_host_beside_ms},
-          {"from_host_beside_ms", profile.from_host_beside_ms},
-          {"table", profile.table(1)}};
+          {"beside", beside},
+          {"table", profile.table()}};
 }
 
-}  // namespace
-
-std::string bench_step(const Setup& given, const BenchOptions& options) {
-  Setup setup = given;
+// What is measured: the steps that the options ask for, on data that costs nothing.
+Setup bench_setup(Setup setup, const BenchOptions& options) {
   if (options.steps > 0) setup.batch.train_iters = options.steps;
   if (setup.batch.train_iters == 0) setup.batch.train_iters = 10;
   require_user(options.warmup >= 0 && options.warmup < setup.batch.train_iters,
                "--warmup {} leaves none of {} steps to be timed", options.warmup, setup.batch.train_iters);
+  require_user(options.trace.empty() || options.profile, "--trace writes what --profile finds: give both");
   setup.config.dataset.kind = DatasetKind::mock;
   setup.config.dataset.dataloader_type = DataloaderType::single;
   setup.config.train.eval_iters = 0;
   setup.batch.rampup = {};
   if (setup.schedule.decay_samples == 0)
     setup.schedule.decay_samples = setup.batch.train_iters * setup.batch.global_batch;
+  return setup;
+}
 
-  const std::int64_t timed = setup.batch.train_iters;
-  if (options.profile) setup.batch.train_iters += Profiler::steps;
+// One rank of the measurement. What it costs to profile, all ranks pay alike.
+class BenchOfRank {
+ public:
+  BenchOfRank(const Setup& setup, const BenchOptions& options, const Launch& launch, Seat& seat)
+      : setup_(setup), options_(options), timed_(setup.batch.train_iters), backend_(make(launch, seat.rank())) {
+    if (options.profile) setup_.batch.train_iters += Profiler::steps;
+    // NCCL knows no other queue than a GPU's own; threads move tensors on the queue that is profiled.
+    Ops& queue = profiled_ != nullptr && launch.as_processes() ? profiled_->inner() : *backend_.ops;
+    world_ = seat.join(queue);
+  }
 
-  StopRequest stop;
-  Log quiet({.console = -1});
-  Backend backend = make_backend(setup.config.dist, {.deterministic = setup.config.train.deterministic,
-                                                     .tf32 = setup.config.mixed_precision.tf32,
-                                                     .kernel_choices = options.kernel_choices});
-  ProfilingOps* profiled = nullptr;
-  if (options.profile) {
+  // The first rank has something to tell.
+  std::string run(StopRequest& stop) {
+    std::string text;
+    tell_faults(*world_, [&] { text = measure(stop); });
+    return text;
+  }
+
+ private:
+  Backend make(const Launch& launch, int rank) {
+    BackendOptions options = backend_options(setup_, launch.local_rank);
+    options.kernel_choices = options_.kernel_choices;
+    if (rank > 0 && !options_.kernel_choices.empty()) options.kernel_choices += fmt::format(".rank{}", rank);
+    Backend backend = make_backend(setup_.config.dist, options);
+    if (!options_.profile) return backend;
     auto ops = std::make_unique<ProfilingOps>(std::move(backend.ops));
-    profiled = ops.get();
+    profiled_ = ops.get();
     backend.ops = std::move(ops);
+    return backend;
   }
-  Trainer trainer(setup, backend, make_data_source(setup), quiet);
-  if (options.tell) {
-    for (const std::string& warning : setup.warnings) options.tell(warning + "\n");
-    options.tell(backend.ops->remarks());
-  }
-  const Recorder& record = add_sink<Recorder>(trainer);
-  const Profiler* profiler = profiled ? &add_sink<Profiler>(trainer, *profiled, timed + 1) : nullptr;
-  trainer.run(stop);
-  require_user(trainer.steps() == setup.batch.train_iters, "stopped after {} steps", trainer.steps());
 
-  const std::vector<double> times(record.times.begin() + options.warmup, record.times.begin() + timed);
-  const double step_ms = median(times);
-  const auto tokens = static_cast<double>(setup.batch.global_batch * setup.batch.seq_length);
-  const double tokens_per_s = tokens / step_ms * 1e3;
-  const double tflops = tokens_per_s * model_flops_per_token(setup.model, setup.batch.seq_length) / 1e12;
-  const double mfu = backend.peak_flops > 0 ? tflops * 1e12 / backend.peak_flops : 0;
-  if (!options.json)
+  std::string measure(StopRequest& stop) {
+    Log quiet({.console = -1});
+    Trainer trainer(setup_, backend_, make_data_source(setup_), quiet, world_.get());
+    const bool first = world_->rank() == 0;
+    if (options_.tell && first) {
+      for (const std::string& warning : setup_.warnings) options_.tell(warning + "\n");
+      options_.tell(backend_.ops->remarks());
+    }
+    const Recorder& record = add_sink<Recorder>(trainer);
+    const Profiler* profiler =
+        profiled_ != nullptr ? &add_sink<Profiler>(trainer, *profiled_, *world_, timed_ + 1) : nullptr;
+    trainer.run(stop);
+    require_user(trainer.steps() == setup_.batch.train_iters, "stopped after {} steps", trainer.steps());
+    if (!first) return {};
+    const Profile* const profile = profiler != nullptr ? &profiler->profile : nullptr;
+    if (!options_.trace.empty()) write_trace(*profile, options_.trace);
+    return options_.json ? json(trainer, record, profile) : text(trainer, record, profile);
+  }
+
+  struct Speed {
+    std::vector<double> times;                                  // of steps that count, in ms
+    double step_ms = 0, tokens_per_s = 0, tflops = 0, mfu = 0;  // tflops: of one rank; mfu 0: not known
+  };
+  Speed speed(const Recorder& record) const {
+    Speed speed;
+    speed.times.assign(record.times.begin() + options_.warmup, record.times.begin() + timed_);
+    speed.step_ms = median(speed.times);
+    speed.tokens_per_s = static_cast<double>(setup_.batch.global_batch * setup_.batch.seq_length) / speed.step_ms * 1e3;
+    speed.tflops =
+        speed.tokens_per_s * model_flops_per_token(setup_.model, setup_.batch.seq_length) / 1e12 / world_->size();
+    if (backend_.peak_flops > 0) speed.mfu = speed.tflops * 1e12 / backend_.peak_flops;
+    return speed;
+  }
+
+  std::string text(Trainer& trainer, const Recorder& record, const Profile* profile) const {
+    const Speed found = speed(record);
+    const bool several = world_->size() > 1;
     return fmt::format(
-               "{}: {}\nstep {:.2f} ms (best {:.2f}), {:.1f} tokens/s, {:.4f} TFLOP/s{}, planned {}, peak resident "
+               "{}: {}{}\nstep {:.2f} ms (best {:.2f}), {:.1f} tokens/s, {:.4f} TFLOP/s{}{}, planned {}, peak resident "
                "{}\n",
-               setup.config.run.name, backend.name, step_ms, *std::min_element(times.begin(), times.end()),
-               tokens_per_s, tflops, mfu > 0 ? fmt::format(" (MFU {:.1f} %)", 100 * mfu) : "",
+               setup_.config.run.name, several ? fmt::format("{} ranks, each: ", world_->size()) : "", backend_.name,
+               found.step_ms, *std::min_element(found.times.begin(), found.times.end()), found.tokens_per_s,
+               found.tflops, several ? " a rank" : "",
+               found.mfu > 0 ? fmt::format(" (MFU {:.1f} %)", 100 * found.mfu) : "",
                format_bytes(trainer.step().memory().total()), format_bytes(peak_resident_bytes())) +
-           (profiler ? "\n" + profiler->profile.table(1) : "");
-  const nlohmann::json json{{"device", backend.name},
-                            {"step_ms", step_ms},
-                            {"step_ms_all", record.times},
-                            {"tokens_per_s", tokens_per_s},
-                            {"tflops", tflops},
-                            {"mfu", mfu > 0 ? nlohmann::json(mfu) : nlohmann::json()},
-                            {"profile", profiler ? profile_json(profiler->profile) : nlohmann::json()},
-                            {"planned_bytes", trainer.step().memory().total()},
-                            {"peak_rss_bytes", peak_resident_bytes()},
-                            {"parameters", trainer.step().count_parameters()},
-                            {"losses", record.losses}};
-  return json.dump() + "\n";
+           (profile != nullptr ? "\n" + profile->table() : "");
+  }
+
+  std::string json(Trainer& trainer, const Recorder& record, const Profile* profile) const {
+    const Speed found = speed(record);
+    const nlohmann::json json{{"device", backend_.name},
+                              {"ranks", world_->size()},
+                              {"step_ms", found.step_ms},
+                              {"step_ms_all", record.times},
+                              {"tokens_per_s", found.tokens_per_s},
+                              {"tflops", found.tflops},
+                              {"mfu", found.mfu > 0 ? nlohmann::json(found.mfu) : nlohmann::json()},
+                              {"profile", profile != nullptr ? profile_json(*profile) : nlohmann::json()},
+                              {"planned_bytes", trainer.step().memory().total()},
+                              {"peak_rss_bytes", peak_resident_bytes()},
+                              {"parameters", trainer.step().count_parameters()},
+                              {"losses", record.losses}};
+    return json.dump() + "\n";
+  }
+
+  Setup setup_;
+  const BenchOptions& options_;
+  std::int64_t timed_;  // steps that are, those of the warm-up in
+  ProfilingOps* profiled_ = nullptr;
+  Backend backend_;
+  std::unique_ptr<Comm> world_;
+};
+
+}  // namespace
+
+std::string bench_step(const Setup& given, const BenchOptions& options, const Launch& launch) {
+  StopRequest stop;
+  const Setup setup = prepare_ranks(launch, [&] { return bench_setup(given, options); });
+  std::string told;
+  run_ranks(launch, setup.parallel.timeout_seconds, [&](Seat& seat) {
+    std::string text = BenchOfRank(setup, options, launch, seat).run(stop);
+    if (seat.rank() == 0) told = std::move(text);
+  });
+  return told;
 }
 
 }  // namespace tera

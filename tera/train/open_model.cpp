@@ -46,6 +46,9 @@ Setup OpenModel::setup(const Layout& layout, const Launch& launch) const {
   apply_overrides(loaded, layout.overrides);
   share_cores(loaded.config.dist, launch);
   Setup setup = resolve(loaded.config, Purpose::inspect, &loaded.origins, launch.world);
+  require_user(setup.parallel.mesh.cp == 1,
+               "dist.context_parallel_size={}: sequences are shared by ranks in training alone; give 1",
+               setup.parallel.mesh.cp);
   require_user(setup.parallel.dp == 1,
                "{} ranks, but tensor x pipeline parallelism takes {}; give dist.tensor_model_parallel_size and "
                "dist.pipeline_model_parallel_size whose product is the number of ranks",

@@ -11,6 +11,8 @@ json layout_json(const ParallelShape& parallel) {
   return {{"world", parallel.mesh.world},
           {"tensor_parallel", parallel.mesh.tp},
           {"sequence_parallel", parallel.sequence_parallel},
+          {"context_parallel", parallel.mesh.cp},
+          {"cp_comm_type", name_of(parallel.cp_comm)},
           {"pipeline_parallel", parallel.mesh.pp},
           {"data_parallel", parallel.dp},
           {"expert_parallel", parallel.mesh.ep},

@@ -99,12 +99,13 @@ std::string layout_line(const ParallelShape& parallel, bool has_experts) {
   const MeshSizes& mesh = parallel.mesh;
   std::string text = fmt::format("{} ranks: tp {}", mesh.world, mesh.tp);
   if (parallel.sequence_parallel) text += " with sequence parallelism";
+  if (mesh.cp > 1) text += fmt::format(" x cp {} ({})", mesh.cp, name_of(parallel.cp_comm));
   text += fmt::format(" x pp {}", mesh.pp);
   if (mesh.pp > 1) text += fmt::format(" ({}", name_of(parallel.schedule));
   if (parallel.chunks > 1) text += fmt::format(", {} chunks a rank", parallel.chunks);
   if (mesh.pp > 1) text += ")";
   text += fmt::format(" x dp {}", parallel.dp);
-  if (parallel.dp > 1) text += fmt::format(", {}", describe(parallel.sharding));
+  if (parallel.replicas() > 1) text += fmt::format(", {}", describe(parallel.sharding));
   if (has_experts) {
     const MeshPlan plan(mesh);
     text += fmt::format("; experts: etp {} x ep {} x edp {}", plan.sizes().etp, mesh.ep, plan.edp());

@@ -1,89 +1,46 @@
 #include "tera/train/profiling_ops.h"
 
-#include <fmt/core.h>
-
-#include <iterator>
-#include <numeric>
-
-#include "tera/base/error.h"
+#include <algorithm>
 
 namespace tera {
-namespace {
-
-constexpr std::array<const char*, static_cast<std::size_t>(WorkKind::count)> headings{
-    "gemm", "attention", "memory-bound", "optimizer", "transfer"};
-
-double sum(const Profile::Times& times) { return std::accumulate(times.begin(), times.end(), 0.0); }
-
-}  // namespace
-
-double Profile::of(WorkKind kind) const {
-  double total = 0;
-  for (const auto& [name, times] : blocks) total += times[static_cast<std::size_t>(kind)];
-  return total;
-}
-
-double Profile::busy() const {
-  double total = 0;
-  for (const auto& [name, times] : blocks) total += sum(times);
-  return total;
-}
-
-std::string Profile::table(int steps) const {
-  std::string text;
-  const auto line = [&](std::string_view name, const Times& times, double row) {
-    fmt::format_to(std::back_inserter(text), "{:<14}", name);
-    for (double time : times) fmt::format_to(std::back_inserter(text), "{:>14.2f}", time / steps);
-    fmt::format_to(std::back_inserter(text), "{:>12.2f}{:>8.1f} %\n", row / steps, 100 * row / total_ms);
-  };
-  text += fmt::format("{:<14}", "ms per step");
-  for (const char* heading : headings) text += fmt::format("{:>14}", heading);
-  text += fmt::format("{:>12}{:>10}\n", "sum", "share");
-  Times totals{};
-  for (const auto& [name, times] : blocks) {
-    line(name, times, sum(times));
-    for (std::size_t i = 0; i < totals.size(); ++i) totals[i] += times[i];
-  }
-  line("all", totals, busy());
-  text += fmt::format("{:<14}{:>82.2f}{:>8.1f} %\n", "idle", (total_ms - busy()) / steps,
-                      100 * (total_ms - busy()) / total_ms);
-  if (to_host_beside_ms + from_host_beside_ms > 0)
-    text += fmt::format("beside this, offload: {:.2f} to the host, {:.2f} back\n", to_host_beside_ms / steps,
-                        from_host_beside_ms / steps);
-  return text;
-}
 
 // Two tickets a call: enough for a step of 80 layers and 32 microbatches.
 ProfilingOps::ProfilingOps(std::unique_ptr<Ops> inner) : inner_(std::move(inner)) {
   inner_->reserve_tickets(std::size_t{1} << 18);
 }
 
-void ProfilingOps::start() {
+void ProfilingOps::start(CallTimer* ranks) {
   calls_.clear();
   to_host_.clear();
   from_host_.clear();
+  between_ranks_.clear();
+  ranks_ = ranks;
+  if (ranks_ != nullptr) ranks_->note_calls(&between_ranks_);
   on_ = true;
   first_ = inner_->record();
+}
+
+Profile::Span ProfilingOps::span(Ticket begin, Ticket end) {
+  inner_->finish(end);
+  return {inner_->milliseconds(first_, begin), inner_->milliseconds(first_, end)};
 }
 
 Profile ProfilingOps::finish() {
   const Ticket last = inner_->record();
   inner_->finish(last);
   on_ = false;
+  if (ranks_ != nullptr) ranks_->note_calls(nullptr);
   Profile profile;
   profile.total_ms = inner_->milliseconds(first_, last);
-  for (const Call& call : calls_)
-    profile.blocks[call.block][static_cast<std::size_t>(call.kind)] += inner_->milliseconds(call.begin, call.end);
-  const auto sum_up = [&](const std::vector<CopyPoints>& copies) {
-    double ms = 0;
-    for (const CopyPoints& copy : copies) {
-      inner_->finish(copy.end);
-      ms += inner_->milliseconds(copy.begin, copy.end);
-    }
-    return ms;
-  };
-  profile.to_host_beside_ms = sum_up(to_host_);
-  profile.from_host_beside_ms = sum_up(from_host_);
+  for (const Call& call : calls_) profile.work.push_back({span(call.begin, call.end), call.kind, call.block});
+  std::sort(profile.work.begin(), profile.work.end(),
+            [](const Profile::Work& a, const Profile::Work& b) { return a.begin < b.begin; });
+  for (const TimedCall& call : between_ranks_)
+    profile.beside.push_back({span(call.begin, call.end), std::string(call.group), std::string(name_of(call.kind))});
+  for (const CopyPoints& copy : to_host_)
+    profile.beside.push_back({span(copy.begin, copy.end), "offload", "to the host"});
+  for (const CopyPoints& copy : from_host_)
+    profile.beside.push_back({span(copy.begin, copy.end), "offload", "from the host"});
   return profile;
 }
 
@@ -134,6 +91,9 @@ void ProfilingOps::do_rope(const RopeArgs& a) {
 }
 void ProfilingOps::do_latent_heads(const LatentHeadsArgs& a) {
   timed(WorkKind::memory_bound, [&] { inner_->latent_heads(a); });
+}
+void ProfilingOps::do_merge_attention(const MergeAttentionArgs& a) {
+  timed(WorkKind::memory_bound, [&] { inner_->merge_attention(a); });
 }
 void ProfilingOps::do_latent_heads_back(const LatentHeadsBackArgs& a) {
   timed(WorkKind::memory_bound, [&] { inner_->latent_heads_back(a); });

@@ -1,37 +1,24 @@
 #pragma once
 // Ops that time every call of another backend, by what the call is and by the block that made it.
 
-#include <array>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "tera/comm/timed_calls.h"
 #include "tera/ops/ops.h"
+#include "tera/train/profile.h"
 
 namespace tera {
-
-enum class WorkKind : std::uint8_t { gemm, attention, memory_bound, optimizer, transfer, count };
-
-// Milliseconds of one profiled stretch, by block kind ("attention", "mlp") and kind of work.
-struct Profile {
-  using Times = std::array<double, static_cast<std::size_t>(WorkKind::count)>;
-  std::map<std::string, Times> blocks;
-  double total_ms = 0;  // from the first call to the end of the last; what the calls do not cover is idle
-  // Copies to and from the host that ran beside these calls; 0 where there is no queue for them.
-  double to_host_beside_ms = 0, from_host_beside_ms = 0;
-
-  double of(WorkKind kind) const;
-  double busy() const;
-  std::string table(int steps) const;  // per step
-};
 
 class ProfilingOps final : public Ops {
  public:
   explicit ProfilingOps(std::unique_ptr<Ops> inner);
 
-  void start();      // calls are timed from here
-  Profile finish();  // to here
+  // Calls are timed from start to finish; those between ranks too, if their world has a timer.
+  void start(CallTimer* ranks = nullptr);
+  Profile finish();
+  Ops& inner() { return *inner_; }
 
   Ticket record() override { return inner_->record(); }
   void wait(Ticket ticket) override { inner_->wait(ticket); }
@@ -56,6 +43,7 @@ class ProfilingOps final : public Ops {
   void do_latent_heads_back(const LatentHeadsBackArgs& args) override;
   void do_attention(const AttentionArgs& args) override;
   void do_attention_back(const AttentionBackArgs& args) override;
+  void do_merge_attention(const MergeAttentionArgs& args) override;
   void do_activation(const ActivationArgs& args) override;
   void do_activation_back(const ActivationBackArgs& args) override;
   void do_dropout(const DropoutArgs& args) override;
@@ -97,11 +85,14 @@ class ProfilingOps final : public Ops {
   template <class Work>
   void timed(WorkKind kind, const Work& work);
   CopyPoints noted(const CopyPoints& copy, std::vector<CopyPoints>& beside);
+  Profile::Span span(Ticket begin, Ticket end);
   const char* block() const { return ranges_.empty() ? "other" : ranges_.back(); }
 
   std::unique_ptr<Ops> inner_;
   bool on_ = false;
   Ticket first_;
+  CallTimer* ranks_ = nullptr;
+  std::vector<TimedCall> between_ranks_;
   std::vector<Call> calls_;
   std::vector<CopyPoints> to_host_, from_host_;  // on timelines of their own
   std::vector<const char*> ranges_;

@@ -46,13 +46,16 @@ PipelineSchedule training_schedule(const Setup& setup) { return training_schedul
 PipelineSchedule training_schedule(const Setup& setup, int batches) {
   const ParallelShape& parallel = setup.parallel;
   const int stages = parallel.mesh.pp;
+  const bool together = parallel.overlap_expert_comm;
+  if (stages == 1 && together) return one_f_one_b(1, batches, true);
   if (stages == 1) return {.placement = {}, .microbatches = batches, .ranks = {one_stage(batches)}};
   switch (parallel.schedule) {
     case PipelineScheduleKind::automatic:
-    case PipelineScheduleKind::one_f_one_b: return one_f_one_b(stages, batches);
-    case PipelineScheduleKind::interleaved: return interleaved(stages, parallel.chunks, batches, parallel.group_size);
-    case PipelineScheduleKind::zero_bubble: return zero_bubble_h1(stages, batches);
-    case PipelineScheduleKind::zero_bubble_v: return zero_bubble_v(stages, batches);
+    case PipelineScheduleKind::one_f_one_b: return one_f_one_b(stages, batches, together);
+    case PipelineScheduleKind::interleaved:
+      return interleaved(stages, parallel.chunks, batches, parallel.group_size, together);
+    case PipelineScheduleKind::zero_bubble: return zero_bubble_h1(stages, batches, {}, together);
+    case PipelineScheduleKind::zero_bubble_v: return zero_bubble_v(stages, batches, {}, together);
   }
   fail("there is no such schedule");
 }
@@ -93,6 +96,8 @@ RankLayout::RankLayout(const Setup& setup, int rank)
 RankLayout::RankLayout(const Setup& setup, int rank, StageSchedules schedules)
     : groups(MeshPlan(setup.parallel.mesh), rank, kv_replicas(setup)),
       tp{.group = &groups.tp, .sequence = setup.parallel.sequence_parallel},
+      cp(groups.cp, setup.batch.micro_batch * (setup.batch.seq_length / setup.parallel.mesh.cp),
+         setup.parallel.cp_comm),
       experts{.ep = &groups.ep,
               .etp = &groups.etp,
               .group = &groups.etp_ep,
@@ -123,7 +128,7 @@ RankLayout::WholeModel RankLayout::whole_model(const Setup& setup) const {
   const ModelSpec spec = make_spec(setup.model, 0);
   build_blocks(spec, whole);
   whole.lay_out();  // patterns may name an expert of another rank, so they are checked here
-  build_blocks(spec, cut, tp, experts);
+  build_blocks(spec, cut, tp, experts, cp);
   cut.lay_out({.whole_model = false});
   return {norm_keys(cut), whole.count_elements()};
 }

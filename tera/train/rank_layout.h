@@ -7,6 +7,7 @@
 #include "tera/comm/groups.h"
 #include "tera/config/setup.h"
 #include "tera/models/build.h"
+#include "tera/nn/context_parallel.h"
 #include "tera/nn/expert_parallel.h"
 #include "tera/pipeline/schedules.h"
 #include "tera/pipeline/stage_layout.h"
@@ -44,6 +45,7 @@ struct RankLayout {
 
   Groups groups;
   TensorParallel tp;
+  ContextParallel cp;
   ExpertParallel experts;
   std::vector<BlockRange> chunks;
   StagePlan training, evaluation;

@@ -78,14 +78,15 @@ std::uint64_t config_hash(Setup setup) {
 // "8 ranks: tp 2 x pp 2 x dp 2, sequence parallel, 1f1b (11 % of the time waiting), optim_grads"
 std::string describe_layout(const Setup& setup) {
   const ParallelShape& parallel = setup.parallel;
-  std::string text = fmt::format("{} ranks: tp {} x pp {} x dp {}", parallel.mesh.world, parallel.mesh.tp,
-                                 parallel.mesh.pp, parallel.dp);
+  std::string text = fmt::format("{} ranks: tp {}", parallel.mesh.world, parallel.mesh.tp);
+  if (parallel.mesh.cp > 1) text += fmt::format(" x cp {} ({})", parallel.mesh.cp, name_of(parallel.cp_comm));
+  text += fmt::format(" x pp {} x dp {}", parallel.mesh.pp, parallel.dp);
   if (parallel.sequence_parallel) text += ", sequence parallel";
   if (parallel.mesh.pp > 1) text += fmt::format(", {}", name_of(parallel.schedule));
   if (parallel.chunks > 1) text += fmt::format(" with {} chunks a rank", parallel.chunks);
   if (parallel.mesh.pp > 1)
     text += fmt::format(" ({:.0f} % of the time waiting)", 100 * check(training_schedule(setup)).bubble);
-  if (parallel.dp > 1 && parallel.sharding != Sharding::no_shard)
+  if (parallel.replicas() > 1 && parallel.sharding != Sharding::no_shard)
     text += fmt::format(", {}", name_of(parallel.sharding));
   return text;
 }

@@ -100,13 +100,17 @@ std::string kernel_choices_name(int rank) {
   return rank == 0 ? "kernels.json" : fmt::format("kernels.rank{}.json", rank);
 }
 
+BackendOptions backend_options(const Setup& setup, int local_rank) {
+  return {.deterministic = setup.config.train.deterministic,
+          .tf32 = setup.config.mixed_precision.tf32,
+          .same_kernels = repeat_products(setup),
+          .local_rank = local_rank};
+}
+
 Backend make_backend(const Setup& setup, int rank, int local_rank) {
-  return make_backend(setup.config.dist,
-                      {.deterministic = setup.config.train.deterministic,
-                       .tf32 = setup.config.mixed_precision.tf32,
-                       .same_kernels = repeat_products(setup),
-                       .kernel_choices = std::filesystem::path(setup.run_dir) / kernel_choices_name(rank),
-                       .local_rank = local_rank});
+  BackendOptions options = backend_options(setup, local_rank);
+  options.kernel_choices = std::filesystem::path(setup.run_dir) / kernel_choices_name(rank);
+  return make_backend(setup.config.dist, options);
 }
 
 void run_under_mpi(const ProcessPlace& place, FunctionRef<void(Seat&)> body, FunctionRef<void(std::string_view)> tell) {

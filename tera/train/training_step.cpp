@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <set>
 
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
@@ -20,8 +21,22 @@ DType compute_dtype(Precision precision) {
   return precision == Precision::bf16 ? DType::bf16 : DType::f32;
 }
 
-// Whether one plan may need memory that the other does not show: it counts arenas and buffers, all of one size.
+// Chunks whose F is played together with a B; and the B's.
+std::set<std::pair<Act, int>> chunks_in_pairs(const StagePlan& plan) {
+  std::set<std::pair<Act, int>> chunks;
+  for (std::size_t i = 0; i < plan.actions.size(); ++i)
+    if (plan.actions[i].with_next) {
+      chunks.emplace(Act::F, plan.actions[i].chunk);
+      chunks.emplace(Act::B, plan.actions[i + 1].chunk);
+    }
+  return chunks;
+}
+
+// Whether one plan may need memory that the other does not show: it counts arenas and buffers, all of one size, and
+// some scratch is needed by pairs alone.
 bool needs_more(const StagePlan& plan, const StagePlan& than) {
+  const auto pairs = chunks_in_pairs(plan), known = chunks_in_pairs(than);
+  if (!std::ranges::includes(known, pairs)) return true;
   for (std::size_t i = 0; i < plan.chunks.size(); ++i) {
     const ChunkPlan &a = plan.chunks[i], &b = than.chunks[i];
     if (a.x > b.x || a.dy > b.dy || a.pools.f_to_b > b.pools.f_to_b || a.pools.f_to_w > b.pools.f_to_w ||
@@ -39,10 +54,10 @@ PlannedCalls with_fewer_documents(PlannedCalls calls) {
   const auto expand = [](auto& kept) {
     const auto most = kept;
     for (const auto& call : most)
-      for (const std::int64_t documents : document_counts(call.q.dim(0))) {
+      for (const std::int64_t documents : document_counts(call.shape.q_offsets.dim(0) - 1)) {
         auto fewer = call;
         fewer.shape.q_offsets = fewer.shape.k_offsets = call.shape.q_offsets.rows(0, documents + 1);
-        if (documents < call.q.dim(0)) kept.push_back(fewer);
+        if (documents < call.shape.q_offsets.dim(0) - 1) kept.push_back(fewer);
       }
   };
   expand(calls.attentions);
@@ -62,7 +77,7 @@ TrainingStep::TrainingStep(const Setup& setup, int rank, StageSchedules schedule
       whole_(layout_.whole_model(setup)),
       params_(compute_, setup.model.freeze),
       chunks_(build_chunks(make_spec(setup.model, static_cast<std::uint64_t>(setup.config.train.seed)), layout_.chunks,
-                           params_, layout_.tp, layout_.experts)),
+                           params_, layout_.tp, layout_.experts, layout_.cp)),
       optimizer_(setup.config.optimizer, params_),
       stage_{.training = layout_.training,
              .smaller = layout_.smaller,
@@ -73,7 +88,13 @@ TrainingStep::TrainingStep(const Setup& setup, int rank, StageSchedules schedule
              .pp = &layout_.groups.pp,
              .overlap_p2p = setup.parallel.overlap_p2p_comm,
              .w_in_b = setup.parallel.tp_comm_overlap && layout_.tp.size() > 1,
-             .offload = offload_tags(setup.model.offload)} {
+             .offload = offload_tags(setup.model.offload)},
+      context_({.sequences = setup.batch.micro_batch,
+                .seq_length = setup.batch.seq_length,
+                .ranks = layout_.cp.size(),
+                .rank = layout_.cp.rank(),
+                .packed = setup.batch.packs_documents,
+                .depths = setup.model.mtp_layers}) {
   const MixedPrecisionConfig& mixed = setup.config.mixed_precision;
   if (mixed.precision == Precision::fp16) optimizer_.scale_with(scaler_.emplace(mixed));
   if (const auto& moe = setup.model.moe)
@@ -97,7 +118,10 @@ DataParallel TrainingStep::make_data_parallel(Ops& ops) {
 }
 
 void TrainingStep::bind_inputs(Arena& arena) {
-  const Shape rows = shape(setup_.batch.micro_batch * setup_.batch.seq_length);
+  const std::int64_t all = setup_.batch.micro_batch * setup_.batch.seq_length;
+  const Shape rows = shape(all / layout_.cp.size());
+  const bool several = layout_.cp.size() > 1, packed = setup_.batch.packs_documents;
+  const AllRows in_all = several && !packed ? take_all_rows(arena) : AllRows{};  // the same in every microbatch
   const std::int64_t kinds = (setup_.model.moe ? 2 : 1) + setup_.model.mtp_layers;
   const Shape microbatches = shape(kinds * setup_.batch.num_microbatches);
   loss_weights_ = loss_scales_ = arena.take(microbatches, DType::f32, "loss weights");
@@ -119,13 +143,17 @@ void TrainingStep::bind_inputs(Arena& arena) {
                        .rows = arena.take(rows, DType::i64, "row ids"),
                        .token_loss = arena.take(rows, DType::f32, "token losses"),
                        .offsets = {},
+                       .all = several && packed ? take_all_rows(arena) : in_all,
                        .ahead_tokens = {},
                        .ahead_targets = {},
                        .ahead_loss = {},
                        .ahead = {}});
     if (setup_.model.mtp_layers > 0 && layout_.has_loss) bind_rows_ahead(arena, i);
-    if (setup_.batch.packs_documents)
-      inputs_.back().offsets = arena.take(shape(rows[0] + 1), DType::i32, "document offsets");
+    Inputs& taken = inputs_.back();
+    if (several && setup_.model.attention_dropout > 0)
+      (layout_.cp.comm == CpCommType::p2p ? taken.all.at_places_rows : taken.all.rows) =
+          arena.take(shape(all), DType::i64, "row ids of all ranks");
+    if (packed) taken.offsets = arena.take(shape(all + 1), DType::i32, "document offsets");
     batch_.push_back(microbatch(i, /*training=*/true));
     evaluation_batch_.push_back(microbatch(i, /*training=*/false));
   }
@@ -138,7 +166,7 @@ void TrainingStep::bind_inputs(Arena& arena) {
 // Only the rank with the last virtual stage has layers that read them.
 void TrainingStep::bind_rows_ahead(Arena& arena, std::int64_t index) {
   Inputs& inputs = inputs_.back();
-  const Shape rows = shape(setup_.model.mtp_layers, setup_.batch.micro_batch * setup_.batch.seq_length);
+  const Shape rows = shape(setup_.model.mtp_layers, inputs.tokens.dim(0));
   inputs.ahead_tokens = arena.take(rows, DType::i32, "tokens ahead");
   inputs.ahead_targets = arena.take(rows, DType::i32, "targets ahead");
   inputs.ahead_loss = arena.take(rows, DType::f32, "token losses ahead");
@@ -150,6 +178,24 @@ void TrainingStep::bind_rows_ahead(Arena& arena, std::int64_t index) {
                             .targets = of_depth(inputs.ahead_targets, depth),
                             .token_loss = of_depth(inputs.ahead_loss, depth),
                             .loss_scale = ahead_row(loss_scales_, depth, index)});
+}
+
+// What attention has to know of rows, for what travels in it; without what only some runs need.
+AllRows TrainingStep::take_all_rows(Arena& arena) const {
+  const std::int64_t all = setup_.batch.micro_batch * setup_.batch.seq_length;
+  const CpCommType comm = layout_.cp.comm;
+  const auto take = [&](bool needed, std::int64_t rows) {
+    return needed ? arena.take(shape(rows), DType::i32, "rows of context ranks") : Tensor{};
+  };
+  const bool in_order = comm != CpCommType::p2p, by_rank = comm != CpCommType::a2a;
+  const bool documents = by_rank && setup_.batch.packs_documents;
+  return {.rows = {},
+          .places = take(in_order, all),
+          .at_places = take(in_order, all),
+          .positions = take(comm == CpCommType::all_gather, all),
+          .at_places_positions = take(by_rank, all),
+          .at_places_rows = {},
+          .at_places_offsets = take(documents, layout_.cp.size() * (all + 1))};
 }
 
 // What the auxiliary losses of a microbatch count; none where the model has none.
@@ -172,6 +218,7 @@ MicroBatch TrainingStep::microbatch(std::int64_t index, bool training) const {
           .rows = inputs.rows,
           .offsets = inputs.offsets,  // of as many documents as there can be, until they are loaded
           .batch = setup_.batch.micro_batch,
+          .all = inputs.all,
           .token_loss = inputs.token_loss,
           .loss_scale = loss_scales_.rows(index, index + 1),
           .aux_scale = aux_row(loss_scales_, index),
@@ -341,13 +388,15 @@ void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale,
                         std::span<const float> ahead_scales) {
   const auto i = static_cast<std::size_t>(index);
   const Inputs& inputs = inputs_.at(i);
-  ops_->from_host(std::as_bytes(host.tokens), inputs.tokens);
-  ops_->from_host(std::as_bytes(host.targets), inputs.targets);
-  ops_->from_host(std::as_bytes(host.positions), inputs.positions);
-  ops_->from_host(std::as_bytes(host.row_ids), inputs.rows);
+  const BatchSpans own = context_.own(host);
+  ops_->from_host(std::as_bytes(own.tokens), inputs.tokens);
+  ops_->from_host(std::as_bytes(own.targets), inputs.targets);
+  ops_->from_host(std::as_bytes(own.positions), inputs.positions);
+  ops_->from_host(std::as_bytes(own.row_ids), inputs.rows);
+  load_all_rows(i, host);
   ops_->from_host(std::as_bytes(std::span(&scale, 1)), loss_weights_.rows(index, index + 1));
   if (const Tensor aux = aux_row(loss_weights_, index)) ops_->from_host(std::as_bytes(std::span(&aux_scale, 1)), aux);
-  if (setup_.model.mtp_layers > 0 && (scale != 0 || !ahead_scales.empty())) load_rows_ahead(index, host, ahead_scales);
+  if (setup_.model.mtp_layers > 0 && (scale != 0 || !ahead_scales.empty())) load_rows_ahead(index, own, ahead_scales);
   require(static_cast<bool>(inputs.offsets) == !host.offsets.empty(), "a microbatch of {} offsets of documents",
           host.offsets.size());
   if (!inputs.offsets) return;
@@ -356,19 +405,37 @@ void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale,
   batch_[i].offsets = evaluation_batch_[i].offsets = offsets;
 }
 
-void TrainingStep::load_rows_ahead(std::int64_t index, const BatchSpans& host, std::span<const float> scales) {
+void TrainingStep::load_rows_ahead(std::int64_t index, const BatchSpans& own, std::span<const float> scales) {
   const auto depths = static_cast<std::size_t>(setup_.model.mtp_layers);
-  require(scales.size() == depths && host.ahead_tokens.size() == depths * host.tokens.size() &&
-              host.ahead_targets.size() == host.ahead_tokens.size(),
+  require(scales.size() == depths && own.ahead_tokens.size() == depths * own.tokens.size() &&
+              own.ahead_targets.size() == own.ahead_tokens.size(),
           "a microbatch of {} rows comes with {} scales, {} tokens and {} targets of {} depths ahead",
-          host.tokens.size(), scales.size(), host.ahead_tokens.size(), host.ahead_targets.size(), depths);
+          own.tokens.size(), scales.size(), own.ahead_tokens.size(), own.ahead_targets.size(), depths);
   for (std::size_t depth = 0; depth < depths; ++depth)
     ops_->from_host(std::as_bytes(scales.subspan(depth, 1)),
                     ahead_row(loss_weights_, static_cast<std::int64_t>(depth), index));
   const Inputs& inputs = inputs_.at(static_cast<std::size_t>(index));
   if (!inputs.ahead_tokens) return;
-  ops_->from_host(std::as_bytes(host.ahead_tokens), inputs.ahead_tokens);
-  ops_->from_host(std::as_bytes(host.ahead_targets), inputs.ahead_targets);
+  ops_->from_host(std::as_bytes(own.ahead_tokens), inputs.ahead_tokens);
+  ops_->from_host(std::as_bytes(own.ahead_targets), inputs.ahead_targets);
+}
+
+// What attention has to know of the rows of other ranks, where there are such.
+void TrainingStep::load_all_rows(std::size_t index, const BatchSpans& host) {
+  const AllRows& all = inputs_[index].all;
+  const auto load = [&](auto from, const Tensor& to) {
+    if (to) ops_->from_host(std::as_bytes(from), to);
+  };
+  load(context_.places(), all.places);
+  load(context_.at_places(), all.at_places);
+  load(context_.positions(), all.positions);
+  load(context_.at_places_positions(), all.at_places_positions);
+  load(host.row_ids, all.rows);
+  load(context_.at_places_row_ids(), all.at_places_rows);
+  if (!all.at_places_offsets) return;
+  const Tensor offsets = all.at_places_offsets.rows(0, std::ssize(context_.at_places_offsets()));
+  load(context_.at_places_offsets(), offsets);
+  batch_[index].all.at_places_offsets = evaluation_batch_[index].all.at_places_offsets = offsets;
 }
 
 void TrainingStep::play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, std::int64_t microbatches) {

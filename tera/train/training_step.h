@@ -16,6 +16,7 @@
 #include "tera/checkpoint/checkpoint.h"
 #include "tera/config/setup.h"
 #include "tera/data/batch_loader.h"
+#include "tera/data/context_split.h"
 #include "tera/models/build.h"
 #include "tera/optim/data_parallel.h"
 #include "tera/optim/expert_load.h"
@@ -44,9 +45,10 @@ class TrainingStep {
   void bind(Backend& backend, Comm& world);
   void bind(Backend& backend);  // a world of one
 
-  // Copies a microbatch to the device. scale: what a token's loss counts in the gradient; aux_scale: and what the
-  // microbatch's auxiliary losses do, where the model has any; ahead_scales: and what the losses of rows ahead do, by
-  // depth. Where nothing is learned of it (scale 0) it may come without rows ahead.
+  // Copies a microbatch to the device; over context-parallel ranks all give the same, and each takes its own rows.
+  // scale: what a token's loss counts in the gradient; aux_scale: and what the microbatch's auxiliary losses do, where
+  // the model has any; ahead_scales: and what the losses of rows ahead do, by depth. Where nothing is learned of it
+  // (scale 0) it may come without rows ahead.
   void load(std::int64_t microbatch, const BatchSpans& host, float scale, float aux_scale = 0,
             std::span<const float> ahead_scales = {});
   // Gradients of all loaded microbatches accumulate, and are summed over the ranks. While the batch size grows, only
@@ -121,15 +123,18 @@ class TrainingStep {
  private:
   struct Inputs {  // of one microbatch
     Tensor tokens, targets, positions, rows, token_loss;
-    Tensor offsets;  // i32 [T+1]: room for those of packed documents, where there are such
+    Tensor offsets;  // i32 [T+1]: room for those of packed documents, where there are such; of all rows
+    AllRows all;     // where ranks share them
     Tensor ahead_tokens, ahead_targets, ahead_loss;  // [depths,T], where layers predict further ahead
     std::vector<RowsAhead> ahead;                    // of these, by depth
   };
   void bind_inputs(Arena& arena);
+  AllRows take_all_rows(Arena& arena) const;
+  void load_all_rows(std::size_t index, const BatchSpans& host);
   void bind_rows_ahead(Arena& arena, std::int64_t index);
   Tensor aux_row(const Tensor& weights, std::int64_t index) const;
   Tensor ahead_row(const Tensor& weights, std::int64_t depth, std::int64_t index) const;
-  void load_rows_ahead(std::int64_t index, const BatchSpans& host, std::span<const float> scales);
+  void load_rows_ahead(std::int64_t index, const BatchSpans& own, std::span<const float> scales);
   Tensor ahead_sum(std::int64_t depth) const;
   MicroBatch microbatch(std::int64_t index, bool training) const;
   DataParallel make_data_parallel(Ops& ops);
@@ -163,6 +168,7 @@ class TrainingStep {
   Stage stage_;
 
   std::vector<Inputs> inputs_;
+  ContextCut context_;  // of a microbatch on the host
   std::vector<MicroBatch> batch_, evaluation_batch_;
   // f32 [microbatches]: what a token's loss counts; then, for some models, aux losses, and losses ahead by depth
   Tensor loss_weights_;

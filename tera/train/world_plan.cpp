@@ -26,7 +26,7 @@ std::vector<GroupTraffic> group_traffic(const Setup& setup, int rank, const std:
 ExpertRoom expert_room_of(const Setup& setup) {
   const MoeShape& moe = *setup.model.moe;
   const MeshSizes mesh = MeshPlan(setup.parallel.mesh).sizes();
-  const std::int64_t rows = setup.batch.micro_batch * setup.batch.seq_length;
+  const std::int64_t rows = setup.batch.micro_batch * setup.batch.seq_length / mesh.cp;
   const std::int64_t tokens =
       cuts_expert_rows(setup.parallel, moe) ? rows / mesh.tp * mesh.etp * mesh.ep : rows;  // that meet
   ExpertRoom load{.experts = moe.experts / mesh.ep, .even = tokens * moe.router.topk / mesh.ep};
@@ -48,7 +48,7 @@ std::size_t WorldPlan::largest_stage() const {
 
 double WorldPlan::total_flops(const ParallelShape& parallel) const {
   double one_replica = 0;
-  for (const auto& stage : stages) one_replica += stage.flops * parallel.mesh.tp;
+  for (const auto& stage : stages) one_replica += stage.flops * parallel.mesh.tp * parallel.mesh.cp;
   return one_replica * parallel.dp;
 }
 

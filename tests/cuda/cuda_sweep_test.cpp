@@ -40,6 +40,41 @@ TEST(CudaSweep, Experts) {
 
 TEST(CudaSweep, MoeBias) { sweep("sweep_moe_bias", fp32, {}, 13); }
 
+// Sequences over several ranks: every third layout, each with all that can travel.
+TEST(CudaSweep, Context) {
+  const Overrides on_gpu = Overrides{"dist.device=cuda"} + fp32;
+  std::size_t number = 0;
+  for (const ContextSweep& sweep : context_sweeps()) {
+    SweepCase one = sweep.alone;
+    one.overrides = one.overrides + on_gpu;
+    SweepResult alone;
+    play_threads(one, sweep_steps, alone);
+    for (const auto& [ranks, layout] : sweep.layouts) {
+      if (number++ % 3 != 0) continue;
+      for (const Overrides& how : {heads_travel, keys_gathered, keys_go_round}) {
+        SweepCase shared = one;
+        shared.ranks = ranks;
+        shared.overrides = shared.overrides + layout + how;
+        expect_like_one_rank(shared, alone, {});
+      }
+    }
+  }
+}
+
+TEST(CudaSweep, ContextBf16) {
+  const SweepLimits limits{.loss = 5e-3, .norm = 5e-2, .gradients = DType::bf16, .slack = 8};
+  // The last two are long enough for cuDNN.
+  const Overrides long_one{"train.seq_length=512", "train.micro_batch_size=1", "train.global_batch_size=4"};
+  for (const Overrides& model : {Overrides{}, packed_documents, long_one, long_one + packed_documents}) {
+    const Overrides on_gpu = Overrides{"dist.device=cuda"} + bf16 + model;
+    SweepResult alone;
+    play_threads({.config = "sweep_gpt", .overrides = on_gpu}, sweep_steps, alone);
+    for (const auto& [ranks, layout] : std::vector<std::pair<int, Overrides>>{{2, cp2}, {4, cp2 + tp2 + sp}})
+      for (const Overrides& how : {heads_travel, keys_gathered, keys_go_round})
+        expect_like_one_rank({"sweep_gpt", ranks, layout + how + on_gpu}, alone, limits);
+  }
+}
+
 TEST(CudaSweepSlow, AllLayoutsOfLlama) { sweep("sweep_llama", fp32, {}, 1); }
 TEST(CudaSweepSlow, AllLayoutsOfGpt) { sweep("sweep_gpt", fp32, {}, 1); }
 

@@ -58,12 +58,14 @@ TEST_F(ChatRuns, AnswersAreLearned) {
   EXPECT_LT(eval_losses.back(), 0.5 * losses.front());
   EXPECT_TRUE(contains(outcome.output, "samples of conversations")) << outcome.output;
 
-  const Outcome layout =
-      train(run + " --ranks 4 dist.tensor_model_parallel_size=2 dist.pipeline_model_parallel_size=2");
-  ASSERT_EQ(layout.status, 0) << layout.output;
-  const auto same = numbers("loss");
-  ASSERT_EQ(same.size(), losses.size());
-  for (std::size_t i = 0; i < 10; ++i) EXPECT_NEAR(same[i], losses[i], 1e-4 * losses[i]) << i;
+  for (const char* layout : {"dist.tensor_model_parallel_size=2 dist.pipeline_model_parallel_size=2",
+                             "dist.context_parallel_size=4", "dist.context_parallel_size=2 dist.cp_comm_type=a2a"}) {
+    const Outcome shared = train(fmt::format("{} --ranks 4 {}", run, layout));
+    ASSERT_EQ(shared.status, 0) << shared.output;
+    const auto same = numbers("loss");
+    ASSERT_EQ(same.size(), losses.size());
+    for (std::size_t i = 0; i < 10; ++i) EXPECT_NEAR(same[i], losses[i], 1e-4 * losses[i]) << layout << " " << i;
+  }
 }
 
 TEST_F(ChatRuns, SamplesCanBeLookedAt) {

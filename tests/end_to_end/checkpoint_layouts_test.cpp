@@ -36,6 +36,8 @@ TEST_F(CheckpointLayouts, ResumeIsBitwiseOnTheSameLayout) {
   expect_same_bits("sweep_llama", layouts.at("pp4"), "mixed_precision.precision=bf16");
   expect_same_bits("sweep_gpt", layouts.at("dp4zero3"), "mixed_precision.precision=bf16 " + dropout);
   expect_same_bits("sweep_gpt", layouts.at("tp2pp2dp2"), dropout + " checkpoint.async_save=true");
+  expect_same_bits("sweep_gpt", layouts.at("cp2"), dropout);
+  expect_same_bits("sweep_llama", layouts.at("cp2dp2zero3"), "mixed_precision.precision=bf16");
   expect_same_bits("sweep_llama", layouts.at("dp2"), "\"model.freeze=['*.mlp.*']\"");
   expect_same_bits("sweep_moe_bias", layouts.at("tp2"), "");
   expect_same_bits("sweep_moe_bias", layouts.at("dp4zero3"), "mixed_precision.precision=bf16");
@@ -87,7 +89,10 @@ TEST_F(CheckpointPairs, Llama) {
                                {"dp4zero3", "tp4"},
                                {"dp2zero1", "tp2pp2dp2"},
                                {"tp2pp2dp2", "dp2zero1"},
-                               {"tp2pp2dp2", "tp1"}});
+                               {"tp2pp2dp2", "tp1"},
+                               {"cp2", "tp2pp2"},
+                               {"tp4", "cp2dp2zero3"},
+                               {"cp2dp2zero3", "tp1"}});
 }
 
 TEST_F(CheckpointPairs, Gpt) {
@@ -99,7 +104,10 @@ TEST_F(CheckpointPairs, Gpt) {
                              {"tp2pp2dp2", "tp4"}});
 }
 
-// With biases and shares of experts, which are state as well. At the rate of the others this model magnifies rounding.
+// With biases and shares of experts, which are state as well. At the rate of the others (3e-3) this model magnifies
+// rounding: scores that differ by 1e-7 at first differ by 1e-4 after ten steps, and from step 12 on tokens choose other
+// experts. That is not of layouts: one rank with AVX2 drifts as far from one with AVX-512 (docs/numerics.md, "Near
+// ties"). At 3e-4 the difference stays 3e-7 for all 20 steps.
 TEST_F(CheckpointPairs, Moe) {
   expect_pairs("sweep_moe_bias", {{"tp1", "tp2"}, {"tp2", "pp4"}, {"pp4", "dp2zero1"}, {"dp2zero1", "tp1"}},
                "optimizer.lr=3e-4");

@@ -23,6 +23,7 @@ struct Layout {
   std::string arguments{};
 };
 
+inline const std::string cp2 = " dist.context_parallel_size=2";
 inline const std::string tp2 = " dist.tensor_model_parallel_size=2", tp4 = " dist.tensor_model_parallel_size=4",
                          pp2 = " dist.pipeline_model_parallel_size=2", pp4 = " dist.pipeline_model_parallel_size=4",
                          zero = " ddp.data_parallel_sharding_strategy=", buckets = " ddp.bucket_size=3000";
@@ -38,6 +39,8 @@ inline const std::map<std::string, Layout> layouts = [] {
                                                 {"dp2", 2},
                                                 {"dp2zero1", 2, zero + "optim" + buckets},
                                                 {"dp4zero3", 4, zero + "optim_grads_params"},
+                                                {"cp2", 2, cp2},
+                                                {"cp2dp2zero3", 4, cp2 + zero + "optim_grads_params"},
                                                 {"tp2pp2dp2", 8, tp2 + pp2 + zero + "optim_grads"}})
     all[each.name] = each;
   return all;

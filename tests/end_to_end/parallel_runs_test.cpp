@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::string tp2 = " dist.tensor_model_parallel_size=2", pp2 = " dist.pipeline_model_parallel_size=2",
-                  zero = " ddp.data_parallel_sharding_strategy=";
+                  cp2 = " dist.context_parallel_size=2", zero = " ddp.data_parallel_sharding_strategy=";
 
 class ParallelRuns : public testing::Test {
  protected:
@@ -104,8 +104,9 @@ TEST_F(ParallelRuns, ExpertsAreToldOfAlike) {
   }
   EXPECT_EQ(alone[0].at("global_load_balancing_loss"), 0) << "there is no step before";
   EXPECT_GE(alone[1].at("global_load_balancing_loss"), 0.9);
-  for (const std::string& layout : {"--ranks 2 " + tp2, "--ranks 2 " + tp2 + " dist.sequence_parallel=true",
-                                    "--ranks 4 " + pp2 + zero + "optim", "--ranks 2 " + zero + "optim_grads_params"}) {
+  for (const std::string& layout :
+       {"--ranks 2 " + tp2, "--ranks 2 " + tp2 + " dist.sequence_parallel=true", "--ranks 4 " + pp2 + zero + "optim",
+        "--ranks 2 " + zero + "optim_grads_params", "--ranks 2 " + cp2, "--ranks 4 " + cp2 + pp2}) {
     SCOPED_TRACE(layout);
     fs::remove_all(run_folder_);
     expect_trained("sweep_moe_bias", all + layout);
@@ -140,6 +141,25 @@ TEST_F(ParallelRuns, LossesAreThoseOfOneRank) {
   const std::string log = slurp(run_folder_ / "log.txt");
   EXPECT_EQ(count(log, "4 ranks: tp 2 x pp 1 x dp 2, optim_grads_params"), 1u) << log;
   EXPECT_EQ(count(log, "step 10/10 |"), 1u) << log;
+}
+
+TEST_F(ParallelRuns, SequencesOverRanks) {
+  const std::string gathered = " dist.cp_comm_type=all_gather", heads = " dist.cp_comm_type=a2a";
+  for (const char* name : {"tiny", "tiny_gpt"}) {
+    expect_trained(name, "");
+    const auto losses = numbers("loss"), eval_losses = numbers("eval_loss"), norms = numbers("grad_norm");
+    const auto tokens = numbers("tokens");
+    for (const std::string& layout : {"--ranks 2" + cp2, "--ranks 4" + cp2 + tp2, "--ranks 4" + cp2 + pp2 + gathered,
+                                      "--ranks 2" + cp2 + heads, "--ranks 4" + cp2 + zero + "optim_grads_params"}) {
+      expect_trained(name, layout);
+      expect_near(numbers("loss"), losses, name + layout);
+      expect_near(numbers("eval_loss"), eval_losses, name + layout);
+      expect_near(numbers("grad_norm"), norms, name + layout);
+      EXPECT_EQ(numbers("tokens"), tokens) << "of all ranks, once";
+    }
+  }
+  const std::string log = slurp(run_folder_ / "log.txt");
+  EXPECT_EQ(count(log, "4 ranks: tp 1 x cp 2 (p2p) x pp 1 x dp 2, optim_grads_params"), 1u) << log;
 }
 
 // The first steps are those of a run whose batches stay small; later ones do not depend on the layout.
@@ -263,7 +283,9 @@ TEST_F(ParallelRuns, LayoutsThatCannotBeAreRefusedBeforeAnyRankStarts) {
   expect_trained("tiny", fmt::format("checkpoint.save={} model.vocab_size=512", (folder_ / "saved").string()));
   const std::string generate = fmt::format("generate --model {} ", (folder_ / "saved").string());
   expect_refused(run_program(generate + "--ranks 4" + tp2), "4 ranks, but tensor x pipeline parallelism takes 2");
+  expect_refused(run_program(generate + "--ranks 2" + cp2), "dist.context_parallel_size=2: sequences are shared");
   expect_refused(run_program(generate + "train.seed=2"), "only dist.key=value");
+  expect_refused(train("tiny", "--ranks 2 train.seq_length=18" + cp2), "train.seq_length=18");
 }
 
 TEST_F(ParallelRuns, AFaultIsToldOnceWithItsRank) {

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <csignal>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "tera/backend/cuda/make_cuda.h"
@@ -113,6 +114,43 @@ TEST_F(NcclRuns, TheSameBitsAgain) {
   run(4, "second", layout);
   for (const char* key : {"loss", "eval_loss", "grad_norm"})
     EXPECT_EQ(column(folder_ / "first", key), column(folder_ / "second", key)) << key;
+}
+
+// Calls of every kind of group run beside the computation, as the profile shows; how much of each is luck on a GPU that
+// ranks share, that some of each is not.
+TEST_F(NcclRuns, CallsOverlapWithWork) {
+  const Words large{"model.num_layers=8",          "model.hidden_size=1024",         "model.ffn_hidden_size=4096",
+                    "model.num_attention_heads=8", "train.seq_length=1024",          "train.micro_batch_size=2",
+                    "train.global_batch_size=16",  "mixed_precision.precision=bf16", "dist.device=cuda"};
+  struct Case {
+    Words layout, calls;
+  };
+  const Case cases[] = {{{"ddp.data_parallel_sharding_strategy=optim_grads_params",
+                          "comm_overlap.overlap_grad_reduce=true", "comm_overlap.overlap_param_gather=true"},
+                         {"dp_cp reduce_scatter", "dp_cp all_gather"}},
+                        {tp2 + Words{"comm_overlap.tp_comm_overlap=true"}, {"tp all_reduce"}},
+                        {pp2 + Words{"dist.virtual_pipeline_model_parallel_size=2"}, {"pp exchange"}}};
+  for (std::size_t i = 0; i < std::size(cases); ++i) {
+    const fs::path said = folder_ / fmt::format("bench{}", i);
+    fs::create_directories(said);
+    RankProcesses job({.ranks = 2,
+                       .command = Words{TERA_PROGRAM, "bench", "step", config, "--steps", "2", "--warmup", "1",
+                                        "--profile", "--json"} +
+                                  large + cases[i].layout,
+                       .environment = {},
+                       .folder = said.string()});
+    ASSERT_TRUE(job.wait(120s)) << job.all_output();
+    ASSERT_EQ(job.status(0), 0) << job.all_output();
+    const std::string output = job.output(0);
+    const std::size_t begin = output.find("{\"");
+    ASSERT_NE(begin, std::string::npos) << output;
+    const auto json = nlohmann::json::parse(output.substr(begin, output.find('\n', begin) - begin));
+    fmt::print("{}\n", json["profile"]["table"].get<std::string>());
+    for (const std::string& call : cases[i].calls) {
+      ASSERT_TRUE(json["profile"]["beside"].contains(call)) << json["profile"]["table"];
+      EXPECT_GT(json["profile"]["beside"][call]["while_working_ms"].get<double>(), 0) << call;
+    }
+  }
 }
 
 // A fault of one rank alone, while the others are in calls that wait for it: it is told at once, and nobody is stuck in

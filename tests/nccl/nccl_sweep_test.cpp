@@ -58,6 +58,19 @@ TEST(NcclSweep, Experts) {
   sweep("sweep_mtp", {"mixed_precision.precision=fp32"}, limits, expert_layouts_of(nccl_seat().size()));
 }
 
+TEST(NcclSweep, Context) {
+  const SweepLimits limits{.loss = 3e-6, .norm = 3e-5, .slack = 2};
+  const std::vector<Overrides> layouts =
+      nccl_seat().size() == 2 ? std::vector{cp2, cp2 + zero3 + gather}
+                              : std::vector{cp2 + tp2 + sp, cp2 + pp2 + zero_bubble, cp2 + zero1 + gather};
+  std::vector<Overrides> all;
+  for (const Overrides& layout : layouts)
+    for (const Overrides& how : {heads_travel, keys_gathered, keys_go_round}) all.push_back(layout + how);
+  sweep("sweep_gpt", {"mixed_precision.precision=fp32"}, limits, all);
+  sweep("sweep_gpt", Overrides{"mixed_precision.precision=fp32"} + packed_documents, limits, all);
+  sweep("sweep_mla", {"mixed_precision.precision=fp32"}, limits, all);
+}
+
 TEST(NcclSweep, Bf16) {
   const SweepLimits limits{.loss = 5e-3, .norm = 5e-2, .gradients = DType::bf16, .slack = 8};
   sweep("sweep_llama", {"mixed_precision.precision=bf16"}, limits, layouts(nccl_seat().size()));

@@ -89,6 +89,22 @@ TEST(MoeBlock, SelectiveRecomputeChangesNoBit) {
   }
 }
 
+// On one rank no row travels; what is computed in another order, or kept, is the same.
+TEST(MoeBlock, OverlapChangesNoBit) {
+  MoeSpec spec = moe_spec(5, 2);
+  spec.shared = shared_expert();
+  spec.shared->gate = "layers.0.mlp.shared_expert_gate";
+  const BlockSetup plain = setup_of(spec);
+  for (const auto& [shared, calls] : {std::pair{true, false}, {false, true}, {true, true}}) {
+    spec.overlap_shared = shared;
+    spec.overlap_calls = calls;
+    const BlockSetup overlapped = setup_of(spec);
+    expect_same_results(plain, overlapped);
+    check_split_backward(overlapped);
+    check_memory(overlapped);
+  }
+}
+
 TEST(MoeBlock, FrozenExpertsStillPassGradientsOn) {
   const MoeSpec spec = moe_spec(5, 2);
   BlockSetup frozen = setup_of(spec);

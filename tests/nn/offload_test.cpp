@@ -39,6 +39,19 @@ ModelShape qk_normed() {
   return model;
 }
 
+// A dense layer, then experts and one that all rows pass.
+ModelShape with_experts(bool gate) {
+  ModelShape model = with_layers(tiny_shape(), 5);
+  model.arch = Arch::qwen3_moe;
+  model.moe = MoeShape{.experts = 5,
+                       .ffn = 16,
+                       .layers = {false, true, true, true, true},
+                       .router = {.topk = 2},
+                       .shared_ffn = 12,
+                       .shared_gate = gate};
+  return model;
+}
+
 std::vector<Batch> random_batches(std::size_t microbatches) {
   std::vector<Batch> batches;
   for (std::size_t i = 0; i < microbatches; ++i) batches.push_back(random_batch(batch_size, seq, 29, 70 + i));
@@ -85,7 +98,7 @@ std::vector<std::pair<std::string, Schedule>> schedules() {
 }
 
 TEST(Offload, ChangesNoBitInAnySchedule) {
-  for (const ModelShape& shape : {with_layers(tiny_shape(), 6), gpt_with_dropout(), qk_normed()})
+  for (const ModelShape& shape : {with_layers(tiny_shape(), 6), gpt_with_dropout(), qk_normed(), with_experts(true)})
     for (const auto& [name, schedule] : schedules()) {
       const Result kept = play(shape, schedule);
       ModelShape offloaded = shape;
@@ -95,8 +108,7 @@ TEST(Offload, ChangesNoBitInAnySchedule) {
     }
 }
 
-TEST(Offload, ChangesNoBitForAnyModule) {
-  const ModelShape shape = with_layers(tiny_shape(), 5);
+void expect_no_change_for_any_module(const ModelShape& shape) {
   for (const auto& [name, schedule] : {schedules()[0], schedules()[3]}) {
     const Result kept = play(shape, schedule);
     for (bool OffloadShape::*module :
@@ -109,6 +121,11 @@ TEST(Offload, ChangesNoBitForAnyModule) {
   }
 }
 
+TEST(Offload, ChangesNoBitForAnyModule) {
+  expect_no_change_for_any_module(with_layers(tiny_shape(), 5));
+  expect_no_change_for_any_module(with_experts(false));
+}
+
 TEST(Offload, GoesTogetherWithRecompute) {
   constexpr OffloadShape x_only{.attn_norm = true};
   OffloadShape selective = everything;
@@ -118,15 +135,15 @@ TEST(Offload, GoesTogetherWithRecompute) {
       {{.full = true, .layers = 2}, x_only},
       {{.full = true, .method = RecomputeMethod::block, .layers = 2}, everything},
       {{.layernorm = true, .activation = true}, selective}};
-  const ModelShape shape = with_layers(tiny_shape(), 5);
-  for (const auto& [name, schedule] : {schedules()[0], schedules()[1], schedules()[3]})
-    for (const auto& [recompute, offload] : cases) {
-      ModelShape both = shape;
-      both.recompute = recompute;  // parameters lie in another order where layers are recomputed together
-      const Result kept = play(both, schedule);
-      both.offload = offload;
-      expect_same(play(both, schedule, /*late=*/true), kept, name);
-    }
+  for (const ModelShape& shape : {with_layers(tiny_shape(), 5), with_experts(true)})
+    for (const auto& [name, schedule] : {schedules()[0], schedules()[1], schedules()[3]})
+      for (const auto& [recompute, offload] : cases) {
+        ModelShape both = shape;
+        both.recompute = recompute;  // parameters lie in another order where layers are recomputed together
+        const Result kept = play(both, schedule);
+        both.offload = offload;
+        expect_same(play(both, schedule, /*late=*/true), kept, name);
+      }
 }
 
 // The device has less by what is on the host, but for the buffers that it passes through: two, whatever the number of
@@ -159,6 +176,22 @@ TEST(Offload, BytesByHand) {
   const std::size_t qkv = 20 * 64 * 4, act = align_up(20 * 40 * 4, Arena::alignment);
   EXPECT_EQ(model.planned_host_bytes(), 4 * (qkv + act));
   EXPECT_EQ(model.offload_buffer_bytes(), 2 * (qkv + act));
+}
+
+// T=20, H=24, K=2 rows of each token for experts of F=16 features, and one of F=12 that every token passes.
+TEST(Offload, BytesOfExpertsByHand) {
+  ModelShape shape = with_experts(false);
+  shape.moe->layers[0] = true;
+  const auto aligned = [](std::size_t floats) { return align_up(floats * 4, Arena::alignment); };
+  const auto on_host = [&](const OffloadShape& offload) {
+    shape.offload = offload;
+    const Model model(shape, {.schedule = one_stage(1), .batch = batch_size, .seq = seq});
+    EXPECT_EQ(model.offload_buffer_bytes() * 5, model.planned_host_bytes() * 2) << "two buffers, five layers";
+    return model.planned_host_bytes();
+  };
+  EXPECT_EQ(on_host({.mlp_fc1 = true}), 5 * aligned(20 * 24));
+  EXPECT_EQ(on_host({.mlp_act = true}), 5 * (aligned(20 * 2 * 32) + aligned(20 * 24)));
+  EXPECT_EQ(on_host({.mlp_fc2 = true}), 5 * (aligned(20 * 2 * 16) + aligned(20 * 12)));
 }
 
 // Of one microbatch forward and back, the last two blocks are still in the buffers.

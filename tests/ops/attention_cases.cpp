@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "tests/ops/attention_reference.h"
@@ -18,14 +19,16 @@ struct AttentionCase {
   Mask mask = Mask::causal;
   std::int64_t window = 0, batch = 1;
   std::vector<std::int32_t> q_offsets = {}, k_offsets = {};  // instead of queries, keys, batch
+  std::vector<std::int32_t> q_positions = {}, k_positions = {};
   float dropout = 0;
   DType dtype = DType::f32;
   std::int64_t gap = 0;  // free elements behind each row
   double spread = 1;     // of q and k: large makes sharp probabilities
   std::string name() const {
-    return fmt::format("{} queries, {} keys, N={} G={} D={} {} window={} batch={} documents={} dropout={} {} gap={}",
-                       queries, keys, N, G, D, name_of(mask), window, batch, q_offsets.size(), dropout, name_of(dtype),
-                       gap);
+    return fmt::format(
+        "{} queries, {} keys, N={} G={} D={} {} window={} batch={} documents={} positions={} dropout={} {} gap={}",
+        queries, keys, N, G, D, name_of(mask), window, batch, q_offsets.size(), q_positions.size(), dropout,
+        name_of(dtype), gap);
   }
 };
 
@@ -96,6 +99,83 @@ std::vector<AttentionCase> dropout_cases() {
   };
 }
 
+// Runs of neighbours, each from `first` on.
+std::vector<std::int32_t> runs(std::initializer_list<std::pair<std::int32_t, int>> first_and_count) {
+  std::vector<std::int32_t> positions;
+  for (const auto& [first, count] : first_and_count)
+    for (int i = 0; i < count; ++i) positions.push_back(first + i);
+  return positions;
+}
+
+// Rows from the front and the back of sequences, as context-parallel ranks have them.
+std::vector<AttentionCase> position_cases() {
+  const auto front_and_back = runs({{100, 50}, {350, 50}}), middle = runs({{150, 50}, {300, 50}});
+  const auto ends = runs({{0, 50}, {450, 50}}), all = runs({{0, 500}});
+  const auto two = runs({{8, 8}, {40, 8}, {0, 8}, {48, 8}}), other_two = runs({{0, 8}, {48, 8}, {16, 8}, {24, 8}});
+  return {
+      {.queries = 1, .keys = 1, .q_positions = {3}, .k_positions = {3}},
+      {.queries = 1, .keys = 2, .q_positions = {3}, .k_positions = {4, 5}},  // sees nothing
+      {.queries = 100,
+       .keys = 100,
+       .N = 4,
+       .G = 2,
+       .D = 16,
+       .q_positions = front_and_back,
+       .k_positions = front_and_back},
+      {.queries = 100,
+       .keys = 100,
+       .N = 2,
+       .G = 1,
+       .D = 64,
+       .q_positions = front_and_back,
+       .k_positions = ends,
+       .gap = 8},
+      {.queries = 100, .keys = 100, .N = 2, .G = 1, .D = 33, .q_positions = front_and_back, .k_positions = middle},
+      {.queries = 100, .keys = 500, .N = 2, .G = 2, .D = 16, .q_positions = front_and_back, .k_positions = all},
+      {.queries = 500, .keys = 100, .N = 1, .G = 1, .D = 128, .q_positions = all, .k_positions = middle},
+      {.queries = 100,
+       .keys = 500,
+       .N = 2,
+       .G = 1,
+       .D = 16,
+       .window = 70,
+       .q_positions = front_and_back,
+       .k_positions = all},
+      {.queries = 100,
+       .keys = 100,
+       .N = 2,
+       .G = 1,
+       .D = 16,
+       .window = 90,
+       .q_positions = front_and_back,
+       .k_positions = middle},
+      {.queries = 100,
+       .keys = 100,
+       .N = 1,
+       .G = 1,
+       .D = 16,
+       .window = 20,
+       .q_positions = front_and_back,
+       .k_positions = ends},
+      {.queries = 16, .keys = 16, .N = 2, .G = 1, .D = 8, .batch = 2, .q_positions = two, .k_positions = other_two},
+      {.N = 2,
+       .G = 1,
+       .D = 16,
+       .q_offsets = {0, 3, 3, 8, 9},
+       .k_offsets = {0, 2, 3, 9, 9},
+       .q_positions = {0, 4, 5, 1, 2, 6, 7, 9, 0},
+       .k_positions = {2, 3, 0, 0, 3, 4, 5, 8, 10}},
+      {.queries = 100,
+       .keys = 100,
+       .N = 2,
+       .G = 1,
+       .D = 16,
+       .q_positions = front_and_back,
+       .k_positions = middle,
+       .dropout = 0.3f},
+  };
+}
+
 // Every case in the 16-bit types too, where sums of several rounds are kept apart from the output.
 std::vector<AttentionCase> in_every_dtype(std::vector<AttentionCase> cases) {
   const std::size_t count = cases.size();
@@ -116,6 +196,8 @@ AttentionProblem problem_of(const AttentionCase& c) {
     p.sequences.push_back({i * c.queries, (i + 1) * c.queries, i * c.keys, (i + 1) * c.keys});
   for (std::size_t i = 0; i + 1 < c.q_offsets.size(); ++i)
     p.sequences.push_back({c.q_offsets[i], c.q_offsets[i + 1], c.k_offsets[i], c.k_offsets[i + 1]});
+  p.q_positions = c.q_positions;
+  p.k_positions = c.k_positions;
   // Ids that do not start at a multiple of four, with a jump among them.
   for (std::int64_t i = 0; i < p.q_rows(); ++i) p.q_ids.push_back(1'000'003 + i);
   for (std::int64_t i = 0; i < p.k_rows(); ++i)
@@ -127,11 +209,15 @@ Values numbers(const auto& integers) { return Values(integers.begin(), integers.
 
 // Adds the tensors of AttentionShape to a case.
 struct ShapeHandles {
-  Handle q_offsets, k_offsets, q_ids, k_ids;
+  Handle q_offsets, k_offsets, q_ids, k_ids, q_positions, k_positions;
   ShapeHandles(OpCase& op, const AttentionCase& c, const AttentionProblem& p) {
     const auto ints = [](const auto& values) { return shape(static_cast<std::int64_t>(values.size())); };
     if (!c.q_offsets.empty()) q_offsets = op.input("q_offsets", ints(c.q_offsets), DType::i32, numbers(c.q_offsets));
     if (!c.q_offsets.empty()) k_offsets = op.input("k_offsets", ints(c.k_offsets), DType::i32, numbers(c.k_offsets));
+    if (!c.q_positions.empty()) {
+      q_positions = op.input("q_positions", ints(c.q_positions), DType::i32, numbers(c.q_positions));
+      k_positions = op.input("k_positions", ints(c.k_positions), DType::i32, numbers(c.k_positions));
+    }
     q_ids = op.input("q_rows", ints(p.q_ids), DType::i64, numbers(p.q_ids));
     k_ids = op.input("k_rows", ints(p.k_ids), DType::i64, numbers(p.k_ids));
   }
@@ -141,6 +227,10 @@ struct ShapeHandles {
     s.key = p.key;
     if (!c.q_offsets.empty()) s.q_offsets = bound[q_offsets];
     if (!c.q_offsets.empty()) s.k_offsets = bound[k_offsets];
+    if (!c.q_positions.empty()) {
+      s.q_positions = bound[q_positions];
+      s.k_positions = bound[k_positions];
+    }
     if (c.dropout > 0) s.q_rows = bound[q_ids];
     if (c.dropout > 0) s.k_rows = bound[k_ids];
     return s;
@@ -227,6 +317,9 @@ TEST(Attention, ForwardWithWindows) {
 TEST(Attention, ForwardWithDocuments) {
   for (const auto& c : in_every_dtype(document_cases())) play_forward(c);
 }
+TEST(Attention, ForwardWithPositions) {
+  for (const auto& c : in_every_dtype(position_cases())) play_forward(c);
+}
 TEST(Attention, ForwardWithDropout) {
   for (const auto& c : in_every_dtype(dropout_cases())) play_forward(c);
 }
@@ -246,8 +339,97 @@ TEST(Attention, BackwardWithWindows) {
 TEST(Attention, BackwardWithDocuments) {
   for (const auto& c : in_every_dtype(document_cases())) play_backward(c);
 }
+TEST(Attention, BackwardWithPositions) {
+  for (const auto& c : in_every_dtype(position_cases())) play_backward(c);
+}
 TEST(Attention, BackwardWithDropout) {
   for (const auto& c : in_every_dtype(dropout_cases())) play_backward(c);
+}
+
+struct MergeCase {
+  std::int64_t rows = 0, N = 1, D = 8;
+  DType dtype = DType::f32;
+  std::int64_t gap = 0;
+};
+
+// Of two softmaxes, each over keys of its own, to that over all of them. lse of the first rows: -inf in one, the other,
+// both; then far apart.
+void play_merge(const MergeCase& c) {
+  OpCase op(fmt::format("merge: {} rows, N={} D={} {} gap={}", c.rows, c.N, c.D, name_of(c.dtype), c.gap));
+  const Shape rows = shape(c.rows, c.N, c.D), lse_shape = shape(c.N, c.rows);
+  const double none = -std::numeric_limits<double>::infinity();
+  Values a = normal_values(lse_shape, 1, 3), b = normal_values(lse_shape, 2, 3), before = normal_values(rows, 3);
+  const auto set = [&](std::size_t row, double first, double second) {
+    for (std::size_t head = 0; head < static_cast<std::size_t>(c.N) && row < static_cast<std::size_t>(c.rows); ++head) {
+      a[head * static_cast<std::size_t>(c.rows) + row] = first;
+      b[head * static_cast<std::size_t>(c.rows) + row] = second;
+    }
+  };
+  set(0, none, 1);
+  set(1, 1, none);
+  set(2, none, none);
+  set(3, -200, 300);
+  set(4, 80, -90);
+  const Handle part = op.input("part", rows, c.dtype, normal_values(rows, 4), {.row_gap = c.gap});
+  const Handle part_lse = op.input("part_lse", lse_shape, DType::f32, b, {.row_gap = c.gap});
+  const Handle out = op.output("out", rows, DType::f32, {.row_gap = 2 * c.gap, .terms = 4}, before);
+  const Handle lse = op.output("lse", lse_shape, DType::f32, {.row_gap = 3 * c.gap, .terms = 4}, a);
+  op.call([=](Ops& ops, const Bound& at) {
+    ops.merge_attention({.part = at[part], .part_lse = at[part_lse], .out = at[out], .lse = at[lse]});
+  });
+  op.reference([=](Reference& r) {
+    for (std::int64_t row = 0; row < c.rows; ++row)
+      for (std::int64_t head = 0; head < c.N; ++head) {
+        const auto at = static_cast<std::size_t>(head * c.rows + row);
+        const double x = r[lse][at], y = r[part_lse][at], most = std::max(x, y);
+        const double all = y == none ? x : most + std::log(std::exp(x - most) + std::exp(y - most));
+        const double first = y == none ? 1 : std::exp(x - all), second = y == none ? 0 : std::exp(y - all);
+        r.expect(lse, at, all, std::abs(all) + 1);
+        for (std::int64_t d = 0; d < c.D; ++d) {
+          const auto i = static_cast<std::size_t>((row * c.N + head) * c.D + d);
+          const double p = r[out][i] * first, q = r[part][i] * second;
+          r.expect(out, i, p + q, (std::abs(p) + std::abs(q)) * (1 + std::abs(all)));
+        }
+      }
+  });
+  op.play();
+}
+
+TEST(Attention, PartsAreMerged) {
+  for (const DType dtype : float_dtypes)
+    for (const MergeCase& c : std::vector<MergeCase>{{.rows = 1, .D = 1},
+                                                     {.rows = 5, .N = 2, .D = 7},
+                                                     {.rows = 37, .N = 3, .D = 33, .gap = 5},
+                                                     {.rows = 300, .N = 4, .D = 64, .gap = 8},
+                                                     {.rows = 129, .N = 2, .D = 128}}) {
+      MergeCase with = c;
+      with.dtype = dtype;
+      play_merge(with);
+    }
+}
+
+TEST(Attention, WrongPositionsAndPartsAreRejected) {
+  std::vector<float> memory(1000);
+  const auto tensor = [&](const Shape& shape, DType dtype = DType::f32) {
+    return make_tensor(memory.data(), shape, dtype);
+  };
+  const Tensor q = tensor(shape(4, 2, 8)), k = tensor(shape(6, 1, 8)), lse = tensor(shape(2, 4));
+  const auto attend = [&](const AttentionShape& s) {
+    return [=](Ops& ops) { ops.attention({.q = q, .k = k, .v = k, .out = q, .lse = lse, .shape = s}); };
+  };
+  const Tensor four = tensor(shape(4), DType::i32), six = tensor(shape(6), DType::i32);
+  expect_rejected(attend({.q_positions = four, .scale = 1}), {"attention", "given together"});
+  expect_rejected(attend({.mask = Mask::full, .q_positions = four, .k_positions = six, .scale = 1}), {"causal"});
+  expect_rejected(attend({.q_positions = six, .k_positions = six, .scale = 1}), {"q_positions"});
+  expect_rejected(attend({.q_positions = four, .k_positions = tensor(shape(6)), .scale = 1}), {"k_positions"});
+  const auto merge = [&](const Tensor& part, const Tensor& part_lse, const Tensor& out, const Tensor& all) {
+    return [=](Ops& ops) { ops.merge_attention({.part = part, .part_lse = part_lse, .out = out, .lse = all}); };
+  };
+  expect_rejected(merge(q, lse, tensor(q.shape, DType::bf16), lse), {"merge_attention", "out"});
+  expect_rejected(merge(q, lse, k, lse), {"merge_attention", "out"});
+  expect_rejected(merge(q, tensor(shape(4, 2)), q, lse), {"merge_attention", "part_lse"});
+  expect_rejected(merge(q, lse, q, tensor(shape(2, 4), DType::f16)), {"merge_attention", "lse"});
+  expect_rejected(merge(lse, lse, lse, lse), {"merge_attention", "three dims"});
 }
 
 // The backward reference itself, against differences of the forward one.
@@ -256,6 +438,7 @@ TEST(Attention, ReferenceGradientsAreDifferencesOfTheForward) {
            {.queries = 5, .keys = 7, .N = 2, .G = 1, .D = 3},
            {.queries = 7, .keys = 4, .N = 2, .G = 2, .D = 3},
            {.queries = 6, .keys = 6, .N = 2, .G = 1, .D = 2, .mask = Mask::full, .dropout = 0.3f},
+           {.queries = 3, .keys = 4, .D = 2, .window = 4, .q_positions = {1, 5, 6}, .k_positions = {0, 2, 3, 6}},
            {.D = 2, .window = 2, .q_offsets = {0, 3, 8}, .k_offsets = {0, 4, 9}}}) {
     const AttentionProblem p = problem_of(c);
     const Shape q_shape = shape(p.q_rows(), c.N, c.D), k_shape = shape(p.k_rows(), c.G, c.D);

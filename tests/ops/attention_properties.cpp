@@ -40,6 +40,8 @@ class AttentionProperty : public testing::Test {
                                  &args.lse,
                                  &args.shape.q_offsets,
                                  &args.shape.k_offsets,
+                                 &args.shape.q_positions,
+                                 &args.shape.k_positions,
                                  &args.shape.q_rows,
                                  &args.shape.k_rows};
       return call_on_gpu(tensors, [&](Ops& ops) { ops.attention(args); });
@@ -60,6 +62,8 @@ class AttentionProperty : public testing::Test {
                                  &args.dv,
                                  &args.shape.q_offsets,
                                  &args.shape.k_offsets,
+                                 &args.shape.q_positions,
+                                 &args.shape.k_positions,
                                  &args.shape.q_rows,
                                  &args.shape.k_rows};
       return call_on_gpu(tensors, [&](Ops& ops) { ops.attention_back(args); });

@@ -14,6 +14,11 @@ struct Pair {
 
 bool sees(const AttentionProblem& p, const SequenceRows& s, std::int64_t query, std::int64_t key) {
   if (p.mask == Mask::full) return true;
+  if (!p.q_positions.empty()) {
+    const std::int64_t from = p.q_positions[static_cast<std::size_t>(query)],
+                       to = p.k_positions[static_cast<std::size_t>(key)];
+    return to <= from && (p.window == 0 || from - to < p.window);
+  }
   const std::int64_t own = s.k_end - (s.q_end - query);  // the key that stands where the query stands
   return key <= own && (p.window == 0 || key > own - p.window);
 }

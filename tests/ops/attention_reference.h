@@ -22,7 +22,8 @@ struct AttentionProblem {
   double scale = 1;
   double dropout = 0;
   RngKey key;
-  std::vector<std::int64_t> q_ids, k_ids;  // for dropout
+  std::vector<std::int64_t> q_ids, k_ids;              // for dropout
+  std::vector<std::int32_t> q_positions, k_positions;  // of all rows, or none
 
   std::int64_t q_rows() const { return sequences.back().q_end; }
   std::int64_t k_rows() const { return sequences.back().k_end; }

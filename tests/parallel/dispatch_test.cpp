@@ -80,10 +80,9 @@ class DispatchRank {
     }
     Dispatched d = dispatch_->make();
     dispatch_->begin(run, d, routes, own);
-    dispatch_->finish(run, d, routes);
-    const Tensor first = filled(shape(d.rows(), hidden), DType::f32), again = filled(first.shape, DType::f32);
-    dispatch_->rows_of_f(run, d, own, first);
-    dispatch_->rows(run, d, own, again);
+    dispatch_->leave(run, d, routes, own);
+    const Tensor first = dispatch_->arrive(run, d), again = filled(first.shape, DType::f32);
+    dispatch_->finish_rows(run, d, dispatch_->start_rows(run, d, own), again);
     const Tensor out = filled(first.shape, DType::f32), dweights = filled(d.weights.shape, DType::f32);
     look_at(d, first, again, out, dweights);
     expect_home(run, d, out, dweights);
@@ -130,8 +129,10 @@ class DispatchRank {
   void expect_home(Run& run, const Dispatched& d, const Tensor& out, const Tensor& dweights) {
     const Tensor sums = filled(shape(tokens, hidden), DType::f32), residual = filled(sums.shape, DType::f32);
     ops_.fill({.out = residual, .value = 7});
-    dispatch_->sum(run, d, out, sums, residual);
-    const Tensor own_gradients = dispatch_->weight_gradients(run, d, dweights);
+    const Travel home = dispatch_->start_sum(run, d, out, sums, residual);
+    const Travel gradients_home = dispatch_->start_weight_gradients(run, d, dweights);
+    dispatch_->finish_sum(run, d, home, sums, residual);
+    const Tensor own_gradients = dispatch_->finish_weight_gradients(run, d, gradients_home);
     for (std::int64_t t = 0; t < tokens; ++t) {
       float sum = 7;
       for (std::int64_t k = 0; k < topk; ++k) {

@@ -55,7 +55,15 @@ Overrides with(std::initializer_list<const char*> short_names) {
       {"ep2", {"dist.expert_model_parallel_size=2"}},
       {"ep4", {"dist.expert_model_parallel_size=4"}},
       {"etp1", {"dist.expert_tensor_parallel_size=1"}},
+      {"cp2", {"dist.context_parallel_size=2"}},
+      {"heads", {"dist.cp_comm_type=a2a"}},
+      {"gathered", {"dist.cp_comm_type=all_gather"}},
+      {"ring", {"dist.cp_comm_type=p2p"}},
+      {"packed",
+       {"dataset.reset_attention_mask=true", "dataset.reset_position_ids=true", "dataset.eod_mask_loss=true"}},
       {"a2a", {"model.moe.token_dispatcher_type=alltoall"}},
+      {"shared", {"model.moe.shared_expert_overlap=true"}},
+      {"together", {"comm_overlap.overlap_moe_expert_parallel_comm=true"}},
       {"fp16", {"mixed_precision.precision=fp16", "mixed_precision.initial_loss_scale=1048576"}}};
   Overrides all;
   for (const char* name : short_names) all.insert(all.end(), known.at(name).begin(), known.at(name).end());
@@ -87,6 +95,28 @@ TEST(MpiSweep, ExpertsOnOtherRanks) {
   for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_experts", overrides);
 }
 
+// Here rows really are under way while something else is computed.
+TEST(MpiSweep, OverlapOfExperts) {
+  const std::map<int, std::vector<Overrides>> layouts{
+      {2,
+       {with({"ep2", "shared"}), with({"ep2", "a2a", "together"}), with({"ep2", "a2a", "shared", "together", "z1"}),
+        with({"tp2sp", "ep2", "etp1", "together"})}},
+      {4,
+       {with({"pp2", "ep2", "a2a", "together"}), with({"pp2", "vp2", "ep2", "a2a", "shared", "together"}),
+        with({"pp2", "ep2", "zb", "together"}), with({"tp2", "ep2", "a2a", "shared", "together"})}},
+      {8, {with({"tp2sp", "pp2", "ep4", "etp1", "a2a", "z1", "shared", "together"})}}};
+  for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_experts", overrides);
+}
+
+TEST(MpiSweep, SequencesOverRanks) {
+  const std::map<int, std::vector<Overrides>> layouts{
+      {2, {with({"cp2", "heads"}), with({"cp2", "gathered", "packed", "z3", "gather"}), with({"cp2", "ring"})}},
+      {4, {with({"cp2", "heads", "tp2sp", "full"}), with({"cp2", "ring", "pp2", "zb", "packed"})}},
+      {8, {with({"cp2", "ring", "tp2", "pp2", "packed"})}}};
+  for (const Overrides& overrides : layouts.at(mpi_seat().size()))
+    for (const char* config : {"sweep_gpt", "sweep_mla"}) expect_same_as_threads(config, overrides);
+}
+
 // With what is counted of experts.
 TEST(MpiSweep, MoeBias) {
   const std::map<int, std::vector<Overrides>> layouts{
@@ -94,6 +124,22 @@ TEST(MpiSweep, MoeBias) {
       {4, {with({"tp2", "pp2", "full"})}},
       {8, {with({"tp2sp", "pp2", "z1", "gather", "tp_overlap"})}}};
   for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_moe_bias", overrides);
+}
+
+TEST(MpiSweep, BiasOfExpertsOnOtherRanks) {
+  const std::map<int, std::vector<Overrides>> layouts{{2, {with({"ep2", "a2a"}), with({"tp2sp", "ep2", "etp1"})}},
+                                                      {4, {with({"pp2", "ep2", "a2a", "zb"})}},
+                                                      {8, {with({"tp2sp", "ep4", "etp1", "a2a", "z1"})}}};
+  for (const Overrides& overrides : layouts.at(mpi_seat().size()))
+    expect_same_as_threads("sweep_expert_bias", overrides);
+}
+
+TEST(MpiSweep, LatentAttention) {
+  const std::map<int, std::vector<Overrides>> layouts{
+      {2, {with({"tp2sp", "tp_overlap"}), with({"pp2", "zbv"}), with({"ep2", "a2a", "z1"})}},
+      {4, {with({"tp2", "pp2", "full"}), with({"tp2sp", "ep4", "etp1", "z3"})}},
+      {8, {with({"tp2sp", "pp2", "ep2", "a2a", "z1", "gather"})}}};
+  for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_mla", overrides);
 }
 
 }  // namespace

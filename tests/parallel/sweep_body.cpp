@@ -44,9 +44,10 @@ BatchOptions options_of_rank(const tera::Setup& setup, const DataSource& data, c
 
 class Feeder {
  public:
-  Feeder(const tera::Setup& setup, TrainingStep& step)
+  Feeder(const SweepCase& one, const tera::Setup& setup, TrainingStep& step)
       : setup_(setup),
         step_(step),
+        counted_targets_(one.counted_targets),
         data_(make_data_source(setup)),
         loader_(*data_.train, options_of_rank(setup, data_, step.layout().groups)),
         host_(static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length),
@@ -68,14 +69,16 @@ class Feeder {
 
  private:
   std::int64_t load(std::int64_t consumed, std::int64_t samples, bool overflow = false) {
-    const BatchCounts counted = loader_.count(consumed, samples);
+    BatchCounts counted = loader_.count(consumed, samples);
+    if (counted_targets_ > 0) counted.targets = samples * counted_targets_;
     const auto depths = static_cast<std::size_t>(setup_.model.mtp_layers);
     std::array<float, most_mtp_layers> ahead{};
     for (std::size_t i = 0; i < depths; ++i)
       ahead[i] = static_cast<float>(setup_.model.mtp_loss_factor) /
-                 static_cast<float>(std::ssize(host_.ahead_tokens) / std::ssize(host_.tokens) * counted.ahead[i]);
+                 static_cast<float>(setup_.model.mtp_layers * counted.ahead[i]);
     for (std::int64_t i = 0; i < microbatches_; ++i) {
       const BatchCounts counts = loader_.fill(consumed, i, host_.spans());
+      if (counted_targets_ > 0) mask_targets();
       step_.load(i, host_.filled(counts), overflow && i == 0 ? 1e30f : 1.0f / static_cast<float>(counted.targets),
                  1.0f / static_cast<float>(microbatches_ * setup_.parallel.dp), std::span(ahead).first(depths));
     }
@@ -83,8 +86,14 @@ class Feeder {
     return counted.targets;
   }
 
+  void mask_targets() {
+    for (std::size_t i = 0; i < host_.targets.size(); ++i)
+      if (static_cast<std::int64_t>(i) % setup_.batch.seq_length >= counted_targets_) host_.targets[i] = -1;
+  }
+
   const tera::Setup& setup_;
   TrainingStep& step_;
+  std::int64_t counted_targets_;
   DataSource data_;
   BatchLoader loader_;
   HostBatch host_;
@@ -126,6 +135,7 @@ std::string SweepCase::describe() const {
   if (overflow.step >= 0)
     text += fmt::format(", overflow of {} on rank {} in step {}", overflow.in_loss ? "the loss" : "a gradient",
                         overflow.rank, overflow.step);
+  if (counted_targets > 0) text += fmt::format(", {} targets of a sequence", counted_targets);
   return text;
 }
 
@@ -206,11 +216,11 @@ double Assembled::worst_difference(const std::string& name, const std::vector<fl
 void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result) {
   static std::mutex mutex;
   const tera::Setup setup = sweep_setup(one);
-  Backend backend = make_backend(setup.config.dist);
+  Backend backend = make_backend(setup.config.dist, backend_options(setup, 0));
   const auto world = seat.join(*backend.ops);
   TrainingStep step(setup, seat.rank());
   step.bind(backend, *world);
-  Feeder feeder(setup, step);
+  Feeder feeder(one, setup, step);
 
   const bool first_rank = seat.rank() == 0;
   const auto count_from_here = [&] {  // allocations of all ranks, none of which is ahead or behind

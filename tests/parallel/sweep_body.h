@@ -26,6 +26,7 @@ struct SweepCase {
     bool in_loss = false;  // else in a gradient, after it was summed
   };
   Overflow overflow{};
+  std::int64_t counted_targets = 0;  // of each sequence only the first so many; 0: all
   std::string describe() const;
 };
 

@@ -161,4 +161,56 @@ std::vector<SweepCase> expert_layouts() {
   return all;
 }
 
+std::vector<ContextSweep> context_sweeps() {
+  const Overrides s16{"train.seq_length=16"}, four_groups{"model.num_query_groups=4"};
+  const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};
+  const Overrides qk_norm{"model.qk_layernorm=true"}, window{"model.window_size=5"};
+  const Overrides up{"model.recompute_granularity=selective", "model.recompute_modules=[layernorm,mla_up_proj]"};
+  const Overrides one_sequence{"train.micro_batch_size=1"};
+  const Overrides long_ones{"train.seq_length=320", "train.global_batch_size=2"};
+  return {
+      {{.config = "sweep_llama"},
+       {{2, cp2},
+        {2, cp2 + full},
+        {4, cp2 + zero1 + buckets + overlap},
+        {4, cp2 + zero2 + selective},
+        {4, cp2 + zero3 + full},
+        {4, cp2 + pp2},
+        {4, cp2 + pp2 + zero_bubble + zero1},
+        {4, cp2 + pp2 + zero_bubble_v + offload},
+        {4, cp2 + pp2 + vp2 + offload_blocks},
+        {8, cp2 + pp4 + zero_bubble + zero3}}},
+      {{.config = "sweep_llama", .overrides = four_groups + qk_norm + s16},
+       {{4, cp4},
+        {4, cp2 + tp2},
+        {4, cp2 + tp2 + sp + zero1},
+        {8, cp4 + pp2 + one_sequence},
+        {4, cp2 + tp2 + sp + offload}}},
+      {{.config = "sweep_gpt"}, {{2, cp2}, {4, cp2 + tp2 + sp + zero1}, {8, cp2 + tp2 + pp2 + full}}},
+      {{.config = "sweep_gpt", .overrides = dropout + s16},
+       {{4, cp4 + full}, {4, cp2 + tp2 + sp}, {8, cp4 + zero3}, {4, cp4 + one_sequence}}},
+      {{.config = "sweep_llama", .overrides = packed_documents},
+       {{2, cp2}, {4, cp2 + pp2 + zero_bubble}, {8, cp2 + zero3 + full}}},
+      {{.config = "sweep_gpt", .overrides = packed_documents + dropout + s16}, {{4, cp4}, {4, cp2 + tp2 + sp}}},
+      {{.config = "sweep_llama", .overrides = window + four_groups}, {{2, cp2}, {4, cp2 + tp2 + sp}}},
+      {{.config = "sweep_llama", .overrides = packed_documents + window}, {{2, cp2}}},
+      // Longer than the tiles of attention.
+      {{.config = "sweep_gpt", .overrides = long_ones}, {{2, cp2}, {4, cp4 + one_sequence}}},
+      {{.config = "sweep_gpt", .overrides = long_ones + packed_documents}, {{2, cp2}, {4, cp4}}},
+      // Only the first piece has targets, so only the first rank does.
+      {{.config = "sweep_llama", .counted_targets = 3}, {{2, cp2}, {4, cp2 + pp2}, {4, cp2 + zero3}}},
+      {{.config = "sweep_mla"}, {{2, cp2}, {4, cp2 + tp2}, {4, cp2 + tp2 + sp + up}, {4, cp2 + pp2 + full}}},
+      {{.config = "sweep_mla", .overrides = packed_documents + dropout + s16}, {{4, cp4}, {4, cp2 + zero3 + offload}}},
+      {{.config = "sweep_experts"},
+       {{2, cp2},
+        {2, cp2 + ep2},
+        {2, cp2 + ep2 + all_to_all},
+        {4, cp2 + ep4 + all_to_all + zero3},
+        {4, cp2 + pp2 + ep2 + zero_bubble}}},
+      {{.config = "sweep_experts", .overrides = four_groups},
+       {{4, cp2 + tp2 + ep2}, {4, cp2 + tp2 + sp + ep4 + etp1 + all_to_all}, {8, cp2 + tp2 + sp + ep2 + etp1 + zero1}}},
+      {{.config = "sweep_moe_bias"}, {{2, cp2}, {4, cp2 + pp2 + selective}, {4, cp2 + zero2}}},
+  };
+}
+
 }  // namespace tera::test

@@ -49,10 +49,23 @@ inline const Overrides etp1{"dist.expert_tensor_parallel_size=1"}, etp2{"dist.ex
 inline const Overrides etp4{"dist.expert_tensor_parallel_size=4"};
 inline const Overrides all_to_all{"model.moe.token_dispatcher_type=alltoall"};
 
+inline const Overrides cp2{"dist.context_parallel_size=2"}, cp4{"dist.context_parallel_size=4"};
+inline const Overrides heads_travel{"dist.cp_comm_type=a2a"}, keys_gathered{"dist.cp_comm_type=all_gather"};
+inline const Overrides keys_go_round{"dist.cp_comm_type=p2p"};
+inline const Overrides packed_documents{"dataset.reset_attention_mask=true", "dataset.reset_position_ids=true",
+                                        "dataset.eod_mask_loss=true"};
+
 // Every combination of tensor, pipeline and data parallelism that fits on 8 ranks; recompute and overlap take turns.
 std::vector<SweepCase> sweep_layouts();
 
 // Of a model with 8 experts: ways to cut them that are not those of the other weights, with either dispatcher.
 std::vector<SweepCase> expert_layouts();
+
+// Of sequences that several ranks share: models, each with layouts that train as one rank does.
+struct ContextSweep {
+  SweepCase alone;
+  std::vector<std::pair<int, Overrides>> layouts;
+};
+std::vector<ContextSweep> context_sweeps();
 
 }  // namespace tera::test

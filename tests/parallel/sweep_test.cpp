@@ -105,6 +105,7 @@ TEST(Sweep, Mtp) {
                             "model.recompute_num_layers=1"};
   const Overrides all_again{"model.recompute_granularity=full", "model.recompute_method=block"};
   const Overrides gather{"comm_overlap.overlap_param_gather=true"};
+  const Overrides together{"comm_overlap.overlap_moe_expert_parallel_comm=true"};
   const Overrides by_string{"dist.pipeline_model_parallel_layout=Ettt|tm*2L"};
   struct Group {
     std::string config;
@@ -135,12 +136,19 @@ TEST(Sweep, Mtp) {
         {2, ep2},
         {4, tp2 + sp + ep4 + etp1},
         {4, pp2 + ep2 + zero_bubble + all_to_all},
-        {8, tp2 + pp2 + ep2 + zero3 + all_to_all}}},
+        {8, tp2 + pp2 + ep2 + zero3 + all_to_all},
+        {2, ep2 + together},
+        {4, pp2 + ep2 + all_to_all + zero1 + together},
+        {2, cp2 + heads_travel},
+        {4, cp2 + heads_travel + tp2 + sp + full}}},
       {"sweep_mtp",
        tied,
        {{2, tp2 + sp}, {2, pp2}, {2, pp2 + zero_bubble_v}, {4, pp2 + vp2 + zero1}, {4, zero3}, {8, tp2 + pp2 + zero3}}},
       {"sweep_mtp", packed + dropout, {{2, tp2 + sp}, {4, tp2 + pp2}}},
-      {"sweep_llama", dense, {{2, tp2}, {4, pp4}, {4, tp2 + sp + zero2}}}};
+      {"sweep_llama",
+       dense,
+       {{2, tp2}, {4, pp4}, {4, tp2 + sp + zero2}, {2, cp2}, {4, cp2 + pp2 + zero_bubble + zero1}}},
+      {"sweep_llama", dense + packed, {{2, cp2}, {4, cp2 + tp2 + sp}}}};
   SweepLimits limits;
   if (can_count_allocations()) {
     limits.start_counting = start_counting_allocations;
@@ -164,7 +172,7 @@ TEST(Sweep, Experts) {
     limits.stop_counting = stop_counting_allocations;
   }
   const std::vector<SweepCase> all = expert_layouts();
-  EXPECT_GE(all.size(), 40u);
+  EXPECT_GE(all.size(), 50u);
   for (const SweepCase& one : all) expect_like_one_rank(one, one_rank(one.config), limits);
 }
 
@@ -193,6 +201,49 @@ TEST(Sweep, RoomForRowsOfExperts) {
 }
 
 TEST(Sweep, MoeBias) { sweep("sweep_moe_bias", 2, 4); }
+
+// Choices are made where a row is, and counted over all ranks, whoever has the expert.
+TEST(Sweep, BiasOfExpertsOnOtherRanks) {
+  const std::vector<std::pair<int, Overrides>> layouts{{2, ep2},
+                                                       {2, ep2 + all_to_all + full},
+                                                       {2, tp2 + ep2 + etp1},
+                                                       {2, tp2 + sp + ep2 + etp1 + all_to_all},
+                                                       {4, ep4 + zero3},
+                                                       {4, ep2 + etp2 + all_to_all + zero1},
+                                                       {4, tp2 + sp + ep4 + etp1 + selective},
+                                                       {4, pp2 + ep2 + all_to_all + zero_bubble},
+                                                       {4, pp2 + vp2 + ep2 + offload},
+                                                       {8, tp2 + sp + pp2 + ep4 + etp1 + all_to_all + zero_bubble_v},
+                                                       {8, tp2 + ep4 + zero2 + overlap}};
+  for (const auto& [ranks, layout] : layouts)
+    expect_like_one_rank({"sweep_expert_bias", ranks, layout}, one_rank("sweep_expert_bias"));
+}
+
+// What the layouts with experts on other ranks differ in, each way at least twice.
+TEST(Sweep, ExpertLayoutsCoverEveryAxis) {
+  std::map<std::string, std::map<std::int64_t, int>> seen;
+  for (const SweepCase& one : expert_layouts()) {
+    const tera::Setup setup = sweep_setup(one);
+    const ParallelShape& parallel = setup.parallel;
+    const MeshSizes& mesh = parallel.mesh;
+    ++seen["tp"][mesh.tp];
+    ++seen["pp"][mesh.pp];
+    ++seen["ep"][mesh.ep];
+    ++seen["etp"][mesh.etp == 0 ? mesh.tp : mesh.etp];
+    ++seen["dp"][parallel.dp];
+    ++seen["sequence parallel"][parallel.sequence_parallel ? 1 : 0];
+    ++seen["sharding"][static_cast<std::int64_t>(parallel.sharding)];
+    ++seen["schedule"][static_cast<std::int64_t>(parallel.schedule)];
+    ++seen["dispatcher"][static_cast<std::int64_t>(setup.model.moe->dispatcher)];
+  }
+  const std::map<std::string, std::size_t> wanted{{"tp", 3},       {"pp", 3},       {"ep", 4},
+                                                  {"etp", 3},      {"dp", 4},       {"sequence parallel", 2},
+                                                  {"sharding", 4}, {"schedule", 3}, {"dispatcher", 2}};
+  for (const auto& [axis, ways] : wanted) {
+    EXPECT_GE(seen[axis].size(), ways) << axis;
+    for (const auto& [value, layouts] : seen[axis]) EXPECT_GE(layouts, 2) << axis << " " << value;
+  }
+}
 
 std::map<std::string, std::vector<float>> of_kind(const Assembled& all, const std::string& kind) {
   std::map<std::string, std::vector<float>> some;
@@ -308,6 +359,41 @@ TEST(Sweep, ScheduleOverlapAndRecomputeChangeNoBit) {
         expect_same_bits({config, group.ranks, group.base}, {config, group.ranks, group.base + variant});
 }
 
+// Nor what is computed while rows are on their way to experts: the shared expert, or another microbatch.
+TEST(Sweep, OverlapOfExpertsChangesNoBit) {
+  const Overrides shared{"model.moe.shared_expert_overlap=true"}, one_at_a_time{"train.micro_batch_size=1"};
+  const Overrides together{"comm_overlap.overlap_moe_expert_parallel_comm=true"};
+  const Overrides tp_overlap{"comm_overlap.tp_comm_overlap=true"};
+  const Overrides gather{"comm_overlap.overlap_grad_reduce=true", "comm_overlap.overlap_param_gather=true"};
+  const Overrides dropped{"model.moe.expert_capacity_factor=1.0"}, dropout{"model.hidden_dropout=0.2"};
+  const Overrides frozen{"model.freeze=['*.experts.*down*']"}, tied{"model.untie_embeddings_and_output_weights=false"};
+  const Overrides growing{"train.rampup_batch_size=[4,4,12]", "train.train_iters=0", "train.train_samples=100",
+                          "train.micro_batch_size=1", "train.global_batch_size=16"};
+  const std::vector<std::pair<int, Overrides>> layouts{{2, ep2},
+                                                       {2, ep2 + all_to_all + one_at_a_time},
+                                                       {2, ep2 + all_to_all + tied},
+                                                       {4, pp2 + ep2 + zero_bubble_v + tied},
+                                                       {2, ep2 + all_to_all + dropped + dropout},
+                                                       {2, ep2 + all_to_all + selective + frozen},
+                                                       {2, tp2 + ep2 + etp1},
+                                                       {2, tp2 + sp + ep2 + etp1 + tp_overlap},
+                                                       {4, tp2 + ep2 + all_to_all},
+                                                       {4, ep2 + etp2 + all_to_all + dropout},
+                                                       {4, ep4 + all_to_all + zero1 + buckets + gather},
+                                                       {4, ep2 + zero2 + overlap},
+                                                       {4, pp2 + ep2 + all_to_all},
+                                                       {4, pp2 + ep2 + growing},
+                                                       {4, pp2 + vp2 + ep2 + all_to_all + one_at_a_time},
+                                                       {4, pp2 + vp2 + ep2 + all_to_all + growing},
+                                                       {4, pp2 + ep2 + zero_bubble + all_to_all},
+                                                       {4, pp2 + ep2 + zero_bubble_v + one_at_a_time},
+                                                       {8, pp4 + ep2 + all_to_all + one_at_a_time},
+                                                       {8, pp4 + ep2 + zero_bubble + selective}};
+  for (const auto& [ranks, layout] : layouts)
+    for (const Overrides& how : {shared, together, shared + together})
+      expect_same_bits({"sweep_experts", ranks, layout}, {"sweep_experts", ranks, layout + how});
+}
+
 // Nor does it matter where activations wait for their backward.
 TEST(Sweep, OffloadChangesNoBit) {
   const Overrides tp_overlap{"comm_overlap.tp_comm_overlap=true"}, one_at_a_time{"train.micro_batch_size=1"};
@@ -331,6 +417,25 @@ TEST(Sweep, OffloadChangesNoBit) {
       expect_same_bits({config, ranks, layout + full}, {config, ranks, layout + full + offload_x});
       expect_same_bits({config, ranks, layout + first_layer}, {config, ranks, layout + first_layer + offload});
     }
+}
+
+// Nor where rows of experts do, though as many travel to the host as there is room for.
+TEST(Sweep, OffloadOfExpertsChangesNoBit) {
+  const Overrides room{"model.moe.expert_rank_capacity_factor=3.2"}, dropped{"model.moe.expert_capacity_factor=1.0"};
+  const std::vector<SweepCase> cases{{"sweep_experts", 1, {}},
+                                     {"sweep_experts", 2, ep2},
+                                     {"sweep_experts", 2, tp2 + sp + ep2 + etp1 + all_to_all},
+                                     {"sweep_experts", 4, ep4 + all_to_all + room},
+                                     {"sweep_experts", 4, ep2 + zero3 + overlap + dropped},
+                                     {"sweep_experts", 4, pp2 + ep2 + zero_bubble},
+                                     {"sweep_experts", 4, pp2 + vp2 + ep2 + all_to_all},
+                                     {"sweep_moe_bias", 4, tp2 + pp2 + zero_bubble_v},
+                                     {"sweep_mla", 4, tp2 + sp + ep4 + etp1}};
+  for (const SweepCase& one : cases) {
+    const auto with = [&](const Overrides& more) { return SweepCase{one.config, one.ranks, one.overrides + more}; };
+    expect_same_bits(one, with(offload));
+    expect_same_bits(with(selective), with(selective + offload_blocks));
+  }
 }
 
 // What a model or a run can have besides, where cutting it could go wrong: each against one rank of the same.
@@ -446,6 +551,9 @@ TEST(SweepFew, Experts) {
 
 TEST(SweepSlow, AllLayoutsOfLlama) { sweep("sweep_llama", 0, 1); }
 TEST(SweepSlow, AllLayoutsOfGpt) { sweep("sweep_gpt", 0, 1); }
+TEST(SweepSlow, AllLayoutsOfMoe) { sweep("sweep_moe", 0, 1); }
+TEST(SweepSlow, AllLayoutsOfMoeBias) { sweep("sweep_moe_bias", 0, 1); }
+TEST(SweepSlow, AllLayoutsOfMla) { sweep("sweep_mla", 0, 1); }
 
 }  // namespace
 }  // namespace tera::test

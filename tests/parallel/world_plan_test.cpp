@@ -38,6 +38,7 @@ const GroupTraffic& group(const StageRehearsal& stage, std::string_view name) {
 }
 
 const std::string tp2 = "dist.tensor_model_parallel_size=2", tp4 = "dist.tensor_model_parallel_size=4";
+const std::string cp2 = "dist.context_parallel_size=2";
 const std::string pp2 = "dist.pipeline_model_parallel_size=2", pp4 = "dist.pipeline_model_parallel_size=4";
 const std::string sp = "dist.sequence_parallel=true", vp2 = "dist.virtual_pipeline_model_parallel_size=2";
 const std::string zero1 = "ddp.data_parallel_sharding_strategy=optim";
@@ -45,6 +46,7 @@ const std::string zero2 = "ddp.data_parallel_sharding_strategy=optim_grads";
 const std::string zero3 = "ddp.data_parallel_sharding_strategy=optim_grads_params";
 
 const std::string all_to_all = "model.moe.token_dispatcher_type=alltoall";
+const std::string together = "comm_overlap.overlap_moe_expert_parallel_comm=true";
 
 std::vector<Layout> layouts() {
   return {{"one", "sweep_llama", 1, {}},
@@ -68,6 +70,16 @@ std::vector<Layout> layouts() {
            "sweep_experts",
            4,
            {tp2, sp, pp2, "dist.expert_model_parallel_size=2", "dist.expert_tensor_parallel_size=1"}},
+          {"experts_together",
+           "sweep_experts",
+           4,
+           {pp2, "dist.expert_model_parallel_size=2", all_to_all, together, "train.micro_batch_size=1",
+            "model.moe.shared_expert_overlap=true"}},
+          {"context_heads", "sweep_gpt", 4, {tp2, sp, cp2, zero1, "dist.cp_comm_type=a2a"}},
+          {"context_gathered", "sweep_llama", 4, {cp2, pp2, "dist.cp_comm_type=all_gather"}},
+          {"context_ring", "sweep_llama", 4, {tp2, cp2, "mixed_precision.precision=bf16"}},
+          {"context_latent", "sweep_mla", 4, {cp2, pp2, "model.recompute_granularity=full"}},
+          {"context_experts", "sweep_moe_bias", 2, {cp2, "dist.expert_model_parallel_size=2"}},
           {"other_order", "sweep_llama", 8, {tp2, pp2, zero2, "dist.order=tp-cp-ep-pp-dp"}}};
 }
 
@@ -192,6 +204,27 @@ TEST(WorldPlan, RowsTravelToExpertsAndBack) {
       {"", "sweep_experts", 4, {"dist.expert_model_parallel_size=4", "model.moe.expert_rank_capacity_factor=1.25"}});
   EXPECT_EQ(plan(tight).experts->room, 64) << "60, in sixteens";
   EXPECT_LT(plan(tight).stages[0].memory.total(), all.stages[0].memory.total());
+}
+
+// Two microbatches are in flight where one was, F has scratch of its own, and W finds rows of the gradient that B got.
+TEST(WorldPlan, MicrobatchesThatArePlayedTogether) {
+  const std::vector<std::string> layout{"dist.expert_model_parallel_size=4", all_to_all};
+  std::vector<std::string> overlapped = layout;
+  overlapped.push_back(together);
+  const WorldPlan apart = plan(load({"", "sweep_experts", 4, layout})),
+                  both = plan(load({"", "sweep_experts", 4, overlapped}));
+  const MemoryPlan &one = apart.stages.at(0).memory, &two = both.stages.at(0).memory;
+  EXPECT_EQ(one.item("activations, F to B").copies, 1u);
+  EXPECT_EQ(two.item("activations, F to B").copies, 2u);
+  EXPECT_EQ(two.item("activations, F to B").bytes, one.item("activations, F to B").bytes);
+  EXPECT_GT(two.item("scratch beside").bytes, 0u);
+  EXPECT_LE(two.item("scratch beside").bytes, two.item("scratch").bytes);
+  const double rows_of_a_rank = 4 * 2 * rows;
+  EXPECT_EQ(static_cast<double>(two.item("activations, B to W").bytes - one.item("activations, B to W").bytes),
+            rows_of_a_rank * hidden * f32);
+  const auto batches = static_cast<double>(load({"", "sweep_experts", 4, layout}).batch.num_microbatches);
+  EXPECT_EQ(group(apart.stages[0], "ep").traffic.bytes - group(both.stages[0], "ep").traffic.bytes,
+            batches * 3 * 0.75 * 2 * rows * hidden * f32);
 }
 
 // Gradients are f32 here; a ring sends them once to sum them and once to hand the sums round.

@@ -51,25 +51,36 @@ class DependencyGraph {
     return fresh && a.microbatch < schedule_.microbatches;
   }
 
-  double end_of(const Node& node) {  // -1: waits for itself
+  // Two actions that are played together are one node, that of the first.
+  Node whole(const Node& node) const {
+    const auto [rank, i] = node;
+    return {rank, i > 0 && schedule_.ranks[index(rank)][i - 1].with_next ? i - 1 : i};
+  }
+
+  double end_of(const Node& part) {  // -1: waits for itself
+    const Node node = whole(part);
     const auto [known, fresh] = end_.emplace(node, -1.0);
     if (!fresh) return known->second;
     const auto [rank, i] = node;
-    const Action& a = schedule_.ranks[index(rank)][i];
-    const int stage = schedule_.placement.virtual_stage(rank, a.chunk);
-    double start = 0;
+    double start = 0, takes = 0;
     const auto after = [&](const Node& other) {
-      const double end = other == node ? -1 : end_of(other);
+      const double end = whole(other) == node ? -1 : end_of(other);
       start = end < 0 || start < 0 ? -1 : std::max(start, end);
     };
     if (i > 0) after({rank, i - 1});
-    if (a.act == F && stage > 0) after(node_.at({F, stage - 1, a.microbatch}));
-    if (a.act == B || a.act == BW) {
-      after(node_.at({F, stage, a.microbatch}));
-      if (stage + 1 < schedule_.placement.virtual_stages()) after(node_.at({B, stage + 1, a.microbatch}));
+    const auto& actions = schedule_.ranks[index(rank)];
+    for (std::size_t k = i; k < actions.size() && (k == i || actions[k - 1].with_next); ++k) {
+      const Action& a = actions[k];
+      const int stage = schedule_.placement.virtual_stage(rank, a.chunk);
+      takes += costs_.of(a.act);
+      if (a.act == F && stage > 0) after(node_.at({F, stage - 1, a.microbatch}));
+      if (a.act == B || a.act == BW) {
+        after(node_.at({F, stage, a.microbatch}));
+        if (stage + 1 < schedule_.placement.virtual_stages()) after(node_.at({B, stage + 1, a.microbatch}));
+      }
+      if (a.act == W) after(node_.at({B, stage, a.microbatch}));
     }
-    if (a.act == W) after(node_.at({B, stage, a.microbatch}));
-    return end_[node] = start < 0 ? -1 : start + costs_.of(a.act);
+    return end_[node] = start < 0 ? -1 : start + takes;
   }
 
   const PipelineSchedule& schedule_;

@@ -87,6 +87,9 @@ class FrozenOps final : public Ops {
   void do_latent_heads(const LatentHeadsArgs& args) override {
     does([this, args] { inner_->latent_heads(args); });
   }
+  void do_merge_attention(const MergeAttentionArgs& args) override {
+    does([this, args] { inner_->merge_attention(args); });
+  }
   void do_latent_heads_back(const LatentHeadsBackArgs& args) override {
     does([this, args] { inner_->latent_heads_back(args); });
   }

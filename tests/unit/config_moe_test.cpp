@@ -413,12 +413,31 @@ TEST(ResolveMoe, BiasAndSharesOfExpertsAsTensors) {
   EXPECT_EQ(weights.size(), all.size() - layers);
 }
 
-// Until there is a block for it.
-TEST(ResolveMoe, WhatExpertsLackIsNamed) {
-  ModelShape model = resolve(small()).model;
-  model.moe->shared_overlap = true;
-  EXPECT_TRUE(contains(message_of<UserError>([&] { make_spec(model, 0); }),
-                       "model.moe.shared_expert_overlap: this is not there yet"));
+// Playing two microbatches together needs rows that travel, and layers that can be cut into parts.
+TEST(ResolveMoe, OverlapOfExpertCommNamesWhatItNeeds) {
+  const auto with = [](auto change) {
+    return [change](RunConfig& config, MoeConfig&) {
+      config.comm_overlap.overlap_moe_expert_parallel_comm = true;
+      config.dist.expert_model_parallel_size = 2;
+      change(config);
+    };
+  };
+  const auto expect = [&](std::string_view words, auto change) {
+    expect_broken("comm_overlap.overlap_moe_expert_parallel_comm=true", words, with(change), /*world=*/2);
+  };
+  expect("needs dist.expert_model_parallel_size of at least 2",
+         [](RunConfig& c) { c.dist.expert_model_parallel_size = 1; });
+  expect("recompute_granularity=full plays as one; selective works",
+         [](RunConfig& c) { c.model.recompute_granularity = RecomputeGranularity::full; });
+  expect("model.offload_modules has no buffers; leave that empty",
+         [](RunConfig& c) { c.model.offload_modules = {"attn_norm"}; });
+  expect("optim_grads works",
+         [](RunConfig& c) { c.ddp.data_parallel_sharding_strategy = Sharding::optim_grads_params; });
+  expect("needs model.moe.num_experts", [](RunConfig& c) {
+    c.model.arch = Arch::llama;
+    c.model.moe = {};
+    c.dist.expert_model_parallel_size = 1;
+  });
 }
 
 TEST(ResolveMoe, AsManyExpertsAsRoutersTake) {

@@ -184,6 +184,34 @@ TEST(ResolveParallel, SequenceParallelNeedsSeveralRanks) {
   EXPECT_NO_THROW(parallel_of(config, 4));
 }
 
+TEST(ParallelRules, SequencesAreCutEvenly) {
+  RunConfig config = with_sizes(1, 1);
+  config.dist.context_parallel_size = 4;
+  config.train.seq_length = 32;
+  const ParallelShape shape = parallel_of(config, 8);
+  EXPECT_EQ(shape.mesh.cp, 4);
+  EXPECT_EQ(shape.dp, 2);
+  EXPECT_EQ(shape.replicas(), 8);
+  EXPECT_EQ(smallest_world(config), 4);
+  expect_broken(config, 6, "dist.context_parallel_size=4", "must divide the number of ranks, which is 6");
+  config.train.seq_length = 36;
+  expect_broken(config, 4, "train.seq_length=36",
+                "must be a multiple of twice dist.context_parallel_size, which is 4; nearest: 32 or 40");
+  config.dist.tensor_model_parallel_size = 2;
+  config.train.seq_length = 32;
+  EXPECT_NO_THROW(parallel_of(config, 8));
+  config.dist.cp_comm_type = CpCommType::a2a;
+  expect_broken(config, 8, "dist.context_parallel_size=4",
+                "must divide the 6 query heads and the 2 key heads of a tensor-parallel rank; nearest: 2");
+  config.dist.context_parallel_size = 2;
+  config.dist.sequence_parallel = true;
+  EXPECT_NO_THROW(parallel_of(config, 4));
+  config.dist.tensor_model_parallel_size = 4;
+  config.dist.context_parallel_size = 1;
+  config.train.seq_length = 36;
+  EXPECT_NO_THROW(parallel_of(config, 4));
+}
+
 TEST(ParallelRules, SizesDivideTheWorld) {
   expect_broken(with_sizes(4, 1), 6, "dist.tensor_model_parallel_size=4",
                 "must divide the number of ranks, which is 6; nearest: tensor_model_parallel_size 3 or 6, or 4 or 8 "

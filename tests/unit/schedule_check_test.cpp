@@ -49,6 +49,26 @@ std::vector<PipelineSchedule> some_of_each() {
           interleaved(2, 2, 4, 2), forward_only(Placement{3, 2, PlacementKind::v}, 4)};
 }
 
+TEST(ScheduleCheck, PairsThatCannotBe) {
+  const auto with = [](int microbatch) { return Action{.act = F, .microbatch = microbatch, .with_next = true}; };
+  const auto alone = [](Schedule actions) {
+    return PipelineSchedule{.placement = {}, .microbatches = 2, .ranks = {std::move(actions)}};
+  };
+  EXPECT_FALSE(refused(alone({{F, 0}, with(1), {BW, 0}, {BW, 1}})));
+  EXPECT_TRUE(refused(alone({with(0), {BW, 0}, {F, 1}, {BW, 1}}))) << "its own gradient";
+  EXPECT_TRUE(refused(alone({with(0), {F, 1}, {BW, 0}, {BW, 1}}))) << "two F";
+  EXPECT_TRUE(refused(alone({{F, 0}, {F, 1}, {B, 0}, {.act = W, .microbatch = 0, .with_next = true}, {BW, 1}})));
+  // BW0 of rank 0 needs that of rank 1, which begins when F1 of rank 0 has ended.
+  PipelineSchedule two = one_f_one_b(2, 2, true);
+  EXPECT_FALSE(refused(two));
+  two.ranks[0] = {{F, 0}, with(1), {BW, 0}, {BW, 1}};
+  const std::string message = message_of<Error>([&] { check(two); });
+  EXPECT_TRUE(contains(message,
+                       "the pipeline's schedule deadlocks: rank 0 at BW0 (waits for its gradients from rank 1); "
+                       "rank 1 at F1 (waits for its input from rank 0)"))
+      << message;
+}
+
 TEST(ScheduleCheck, DroppedAndDoubledActionsAreFound) {
   for (const auto& schedule : some_of_each())
     for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank)
@@ -228,8 +248,8 @@ TEST(Picture, DocsAreUpToDate) {
   std::ifstream file(TERA_SOURCE_DIR "/docs/pipeline.md");
   std::stringstream text;
   text << file.rdbuf();
-  for (const auto& schedule :
-       {one_f_one_b(4, 8), interleaved(4, 2, 4, 4), zero_bubble_h1(4, 8), zero_bubble_v(4, 4), forward_only(4, 2, 4)})
+  for (const auto& schedule : {one_f_one_b(4, 8), interleaved(4, 2, 4, 4), zero_bubble_h1(4, 8), zero_bubble_v(4, 4),
+                               forward_only(4, 2, 4), one_f_one_b(4, 8, /*together=*/true)})
     EXPECT_TRUE(contains(text.str(), "```\n" + picture(schedule) + "```\n")) << picture(schedule);
 }
 

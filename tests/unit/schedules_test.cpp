@@ -61,6 +61,79 @@ TEST(Schedules, OneFOneBFormulas) {
     }
 }
 
+// Rank 0 of two is three ahead: F3 is played with BW0, whose gradient comes from F2 with BW0 of rank 1.
+TEST(Schedules, TogetherByHand) {
+  const auto with = [](int microbatch) { return Action{.act = F, .microbatch = microbatch, .with_next = true}; };
+  const auto two = one_f_one_b(2, 5, /*together=*/true);
+  EXPECT_EQ(two.ranks[0],
+            (Schedule{{F, 0}, {F, 1}, {F, 2}, with(3), {BW, 0}, with(4), {BW, 1}, {BW, 2}, {BW, 3}, {BW, 4}}));
+  EXPECT_EQ(two.ranks[1],
+            (Schedule{{F, 0}, with(1), {BW, 0}, with(2), {BW, 1}, with(3), {BW, 2}, with(4), {BW, 3}, {BW, 4}}));
+  EXPECT_EQ(one_f_one_b(1, 3, true).ranks[0], (Schedule{{F, 0}, with(1), {BW, 0}, with(2), {BW, 1}, {BW, 2}}));
+  EXPECT_EQ(one_f_one_b(1, 1, true).ranks[0], one_stage(1));
+}
+
+int pairs(const PipelineSchedule& schedule) {
+  int pairs = 0;
+  for (const Schedule& actions : schedule.ranks)
+    for (const Action& action : actions) pairs += action.with_next ? 1 : 0;
+  return pairs;
+}
+
+// The same actions, in an order that can be played; with many microbatches almost all of them in pairs, and hardly
+// longer than alone: a pair on the last rank waits once for all of it to come down.
+TEST(Schedules, TogetherCanBePlayed) {
+  for (int p = 1; p <= 8; ++p)
+    for (const int m : {1, 2, 3, 5, 8, 13, 40}) {
+      const auto schedule = one_f_one_b(p, m, true);
+      const auto report = check(schedule);
+      EXPECT_GE(pairs(schedule), p * (m - 2 * p)) << p << " " << m;
+      EXPECT_LE(report.makespan, check(one_f_one_b(p, m)).makespan + 3.0 * p) << p << " " << m;
+      EXPECT_EQ(longest_chain(schedule, {}), report.makespan) << p << " " << m;
+      for (int rank = 0; rank < p; ++rank)
+        EXPECT_EQ(report.ranks[index(rank)].chunks_in_flight, std::min(m, 2 * (p - rank))) << p << " " << m;
+    }
+  for (int p = 1; p <= 5; ++p)
+    for (const int v : {2, 3, 4})
+      for (const int group : {p, p + 1, 2 * p + 3})
+        for (int m = 1; m <= 17; ++m) {
+          const auto schedule = interleaved(p, v, m, group, true);
+          EXPECT_LE(longest_chain(schedule, {}).value_or(1e9), check(schedule).makespan)
+              << p << " " << v << " " << m << " " << group;
+          if (m % p == 0 && group == p) {
+            EXPECT_GE(pairs(schedule), p * (v * m - 2 * p - v * p)) << p << " " << v << " " << m;
+          }
+        }
+}
+
+// B and W apart fill the end of the pipeline here, too.
+TEST(Schedules, TogetherWithZeroBubble) {
+  for (int p = 2; p <= 6; ++p)
+    for (const int m : {1, 2, 4, 9, 16, 40}) {
+      const auto schedule = zero_bubble_h1(p, m, {}, true);
+      const auto report = check(schedule);
+      EXPECT_EQ(longest_chain(schedule, {}), report.makespan) << p << " " << m;
+      EXPECT_GE(pairs(schedule), p * (m - 2 * p)) << p << " " << m;
+      EXPECT_LE(report.makespan, check(one_f_one_b(p, m, true)).makespan) << p << " " << m;
+      for (const RankReport& rank : report.ranks) EXPECT_LE(rank.chunks_in_flight, 2 * p) << p << " " << m;
+    }
+}
+
+// The V keeps its order; what can start together does.
+TEST(Schedules, PairsOfTheV) {
+  for (int p = 2; p <= 6; ++p)
+    for (const int m : {1, 2, 4, 9, 16}) {
+      auto paired = zero_bubble_v(p, m, {}, true);
+      EXPECT_LE(longest_chain(paired, {}).value_or(1e9), check(paired).makespan) << p << " " << m;
+      if (m >= 2 * p) {
+        EXPECT_GE(pairs(paired), m - 2) << p << " " << m;
+      }
+      for (Schedule& actions : paired.ranks)
+        for (Action& action : actions) action.with_next = false;
+      EXPECT_EQ(paired.ranks, zero_bubble_v(p, m).ranks);
+    }
+}
+
 // Rank 0 is four ahead (twice its distance to the end and one group), rank 1 two.
 TEST(Schedules, InterleavedByHand) {
   const auto schedule = interleaved(2, 2, 4, 2);

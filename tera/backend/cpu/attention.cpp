@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tera/backend/cpu/blocks.h"
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/cpu/kernels/attention.h"
 #include "tera/backend/cpu/kernels/attention_mask.h"
@@ -40,14 +41,27 @@ void check_offsets(const Tensor& offsets, std::int64_t rows) {
     require(offset[i] <= offset[i + 1], "attention: offset {} is above the next one", i);
 }
 
+void check_positions(const Tensor& positions, std::int64_t first, std::int64_t rows) {
+  const auto* position = positions.as<std::int32_t>() + first;
+  for (std::int64_t i = 0; i < rows; ++i)
+    require(i == 0 ? position[i] >= 0 : position[i] > position[i - 1],
+            "attention: position {} of row {} does not ascend", position[i], first + i);
+}
+
 // The sequences of a call, and how they are cut into units of work; a table in the workspace finds a unit's sequence.
 class Sequences {
  public:
   Sequences(const AttentionShape& shape, std::int64_t q_rows, std::int64_t k_rows)
       : shape_(shape), count_(sequence_count(shape)), q_rows_(q_rows), k_rows_(k_rows) {
-    if (!shape.q_offsets) return;
-    check_offsets(shape.q_offsets, q_rows);
-    check_offsets(shape.k_offsets, k_rows);
+    if (shape.q_offsets) {
+      check_offsets(shape.q_offsets, q_rows);
+      check_offsets(shape.k_offsets, k_rows);
+    }
+    for (std::int64_t i = 0; i < count_ && shape.q_positions; ++i) {
+      const Sequence each = (*this)[i];
+      check_positions(shape.q_positions, each.q_begin, each.queries);
+      check_positions(shape.k_positions, each.k_begin, each.keys);
+    }
   }
 
   Sequence operator[](std::int64_t i) const {
@@ -122,6 +136,10 @@ AttentionRows head_rows(const Tensor& tensor, std::int64_t row, std::int64_t hea
 AttentionTask make_task(const AttentionShape& shape, const Sequence& sequence, std::int64_t head_size, float* scratch) {
   AttentionTask task;
   task.mask = {sequence.queries, sequence.keys, shape.mask == Mask::causal, shape.window};
+  if (shape.q_positions) {
+    task.mask.query_positions = shape.q_positions.as<std::int32_t>() + sequence.q_begin;
+    task.mask.key_positions = shape.k_positions.as<std::int32_t>() + sequence.k_begin;
+  }
   task.dropout.rate = shape.dropout;
   task.dropout.key = shape.key.seed;
   if (shape.dropout > 0) {
@@ -171,6 +189,26 @@ void CpuOps::do_attention(const AttentionArgs& args) {
     task.begin = begin;
     task.end = std::min(begin + rows, sequence.queries);
     kernel(task);
+  });
+}
+
+void CpuOps::do_merge_attention(const MergeAttentionArgs& args) {
+  const auto kernel = pick(isa_, []<Isa isa>() -> const AttentionKernels& {
+                        return attention_kernels<isa>();
+                      }).merge[storage_index(args.part.dtype)];
+  const std::int64_t heads = args.part.dim(1), D = args.part.dim(2);
+  run_blocks(pool_, row_blocks(args.part.dim(0), heads * D), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t head = 0; head < heads; ++head) {
+      const AttentionRows out = head_rows(args.out, 0, head);
+      kernel({.part = head_rows(args.part, 0, head),
+              .part_lse = args.part_lse.as<float>() + head * args.part_lse.stride[0],
+              .out = static_cast<float*>(out.data),
+              .out_stride = out.stride,
+              .lse = args.lse.as<float>() + head * args.lse.stride[0],
+              .head_size = D,
+              .begin = begin,
+              .end = end});
+    }
   });
 }
 

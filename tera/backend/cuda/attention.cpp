@@ -39,6 +39,10 @@ void fill_params(kernels::AttentionParams& params, const Args& args) {
     params.q_offsets = shape.q_offsets.template as<std::int32_t>();
     params.k_offsets = shape.k_offsets.template as<std::int32_t>();
   }
+  if (shape.q_positions) {
+    params.q_positions = shape.q_positions.template as<std::int32_t>();
+    params.k_positions = shape.k_positions.template as<std::int32_t>();
+  }
   if (shape.dropout > 0) {
     params.q_ids = shape.q_rows.template as<std::int64_t>();
     params.k_ids = shape.k_rows.template as<std::int64_t>();
@@ -76,6 +80,20 @@ void CudaOps::do_attention_back(const AttentionBackArgs& args) {
   params.dv = rows_of(args.dv);
   params.delta = reinterpret_cast<float*>(workspace(own_attention_back_bytes(args)).data());
   check_launch(kernels::launch_attention_back(params, stream_), "attention_back");
+}
+
+void CudaOps::do_merge_attention(const MergeAttentionArgs& args) {
+  const kernels::MergeAttentionParams params{.scalar = scalar_of(args.part.dtype),
+                                             .part = rows_of(args.part),
+                                             .out = rows_of(args.out),
+                                             .part_lse = args.part_lse.as<float>(),
+                                             .lse = args.lse.as<float>(),
+                                             .part_lse_stride = args.part_lse.stride[0],
+                                             .lse_stride = args.lse.stride[0],
+                                             .rows = args.part.dim(0),
+                                             .heads = static_cast<int>(args.part.dim(1)),
+                                             .head_size = static_cast<int>(args.part.dim(2))};
+  check(kernels::launch_merge_attention(params, stream_), "merge_attention");
 }
 
 }  // namespace tera::cuda

@@ -25,6 +25,7 @@ template <class... Tensors>
 std::string_view why_not(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensors&... others) {
   if (q.dtype != DType::bf16 && q.dtype != DType::f16) return "it takes bf16 and fp16 only";
   if (shape.dropout > 0) return "its dropout would draw other numbers (model.attention_dropout=0 has none)";
+  if (shape.q_positions) return "queries do not stand side by side";
   if (q.dim(2) % 8 != 0 || q.dim(2) > largest_gpu_head) return "it takes heads of 8, 16, ... 256 channels";
   const std::int64_t sequences = shape.q_offsets ? 1 : shape.batch;
   const std::int64_t queries = q.dim(0) / sequences, keys = k.dim(0) / sequences;

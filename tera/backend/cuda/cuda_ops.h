@@ -59,6 +59,7 @@ class CudaOps final : public Ops, public EventSource {
   void do_latent_heads_back(const LatentHeadsBackArgs& args) override;
   void do_attention(const AttentionArgs& args) override;  // attention.cpp
   void do_attention_back(const AttentionBackArgs& args) override;
+  void do_merge_attention(const MergeAttentionArgs& args) override;
   void do_activation(const ActivationArgs& args) override;  // pointwise.cpp
   void do_activation_back(const ActivationBackArgs& args) override;
   void do_dropout(const DropoutArgs& args) override;

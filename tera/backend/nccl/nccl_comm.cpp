@@ -40,7 +40,7 @@ ncclRedOp_t op_of(Reduce how) {
 
 std::size_t elements(const Tensor& tensor) { return static_cast<std::size_t>(count(tensor.shape)); }
 
-class NcclComm final : public Comm, public Timeline, public cuda::EventSource {
+class NcclComm final : public Comm, public Timeline, public cuda::EventSource, public CallTimer {
  public:
   NcclComm(std::shared_ptr<NcclWorld> world, ControlGroup group, std::shared_ptr<Channel> channel, cuda::CudaOps& ops)
       : world_(std::move(world)), group_(std::move(group)), channel_(std::move(channel)), ops_(ops) {
@@ -54,6 +54,7 @@ class NcclComm final : public Comm, public Timeline, public cuda::EventSource {
   void barrier() override;
   std::unique_ptr<Comm> split(int color, int key, std::string name) override;
   void abort(std::string_view reason) noexcept override;
+  void note_calls(std::vector<TimedCall>* notes) override { world_->note_calls(notes); }
 
   void finish(std::uint64_t id) override { world_->wait(*channel_, id); }
   cudaEvent_t event_of(std::uint64_t id) const override { return channel_->event_of(id); }
@@ -171,7 +172,10 @@ Ticket NcclComm::launch(const Call& call, Ticket after, FunctionRef<ncclResult_t
   }
   world_->control().note_call(group_, call);
   launched.number = group_.calls;
+  std::vector<TimedCall>* const notes = world_->notes();
+  const Ticket begin = notes != nullptr ? world_->marks().mark(channel_->stream()) : Ticket{};
   world_->check_nccl(issue(), *channel_, group_, call);
+  if (notes != nullptr) notes->push_back({group_.name, call.kind, begin, world_->marks().mark(channel_->stream())});
   return {channel_->end(), this};
 }
 

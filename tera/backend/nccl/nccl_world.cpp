@@ -24,6 +24,11 @@ NcclWorld::NcclWorld(Control& control, cuda::CudaOps& ops) : control_(control), 
 
 NcclWorld::~NcclWorld() { ops_.guard_waits(nullptr); }
 
+void NcclWorld::note_calls(std::vector<TimedCall>* notes) {
+  notes_ = notes;
+  if (notes_ != nullptr) marks_.clear();
+}
+
 std::shared_ptr<Channel> NcclWorld::keep(ncclComm_t comm, std::vector<int> members) {
   auto channel = std::make_shared<Channel>(api_, comm, std::move(members));
   std::erase_if(channels_, [](const auto& known) { return known.expired(); });

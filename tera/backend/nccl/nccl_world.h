@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "tera/backend/nccl/channel.h"
+#include "tera/backend/nccl/marks.h"
 #include "tera/comm/comm.h"
+#include "tera/comm/timed_calls.h"
 
 namespace tera::nccl {
 
@@ -34,6 +36,11 @@ class NcclWorld final : public cuda::WaitGuard {
   void wait(const Channel& channel, std::uint64_t id);
   void abort_all() noexcept;
 
+  // While there are notes, a call is put between two marks on its stream.
+  void note_calls(std::vector<TimedCall>* notes);
+  std::vector<TimedCall>* notes() const { return notes_; }
+  Marks& marks() { return marks_; }
+
  private:
   void look_closer();
   [[noreturn]] void fail_with(ncclResult_t result, ncclComm_t comm, const std::string& where, const Call& call);
@@ -51,6 +58,8 @@ class NcclWorld final : public cuda::WaitGuard {
   };
   std::vector<Watched> watched_;  // calls that have started and are not done, one of each channel
   Clock::time_point next_look_{};
+  Marks marks_;
+  std::vector<TimedCall>* notes_ = nullptr;
 };
 
 }  // namespace tera::nccl

@@ -27,6 +27,8 @@ double attention_pairs(const AttentionShape& shape, const Tensor& q, const Tenso
   const double queries = static_cast<double>(q.dim(0)) / batch, keys = static_cast<double>(k.dim(0)) / batch;
   if (shape.mask == Mask::full) return batch * queries * keys;
   const double window = shape.window > 0 ? std::min(static_cast<double>(shape.window), keys) : keys;
+  // Queries from front and back of a sequence, as ranks share them: together like those of the whole of it.
+  if (shape.q_positions) return batch * seen_before(keys, window) * queries / keys;
   return batch * (seen_before(keys, window) - seen_before(keys - queries, window));
 }
 
@@ -40,8 +42,8 @@ bool alike(const Tensor& a, const Tensor& b) {
          a.stride == b.stride;
 }
 bool alike(const AttentionShape& a, const AttentionShape& b) {
-  return a.batch == b.batch && alike(a.q_offsets, b.q_offsets) && a.mask == b.mask && a.window == b.window &&
-         a.dropout == b.dropout;
+  return a.batch == b.batch && alike(a.q_offsets, b.q_offsets) && alike(a.q_positions, b.q_positions) &&
+         a.mask == b.mask && a.window == b.window && a.dropout == b.dropout;
 }
 bool alike(const GemmArgs& a, const GemmArgs& b) {
   return alike(a.a, b.a) && alike(a.b, b.b) && alike(a.out, b.out) && alike(a.bias, b.bias) &&
@@ -85,6 +87,7 @@ void PlanOps::do_attention_back(const AttentionBackArgs& args) {
   keep(planned_calls_.attention_backs, args);
   note(rules_.attention_back(args), 2 * attention_flops(args.shape, args.q, args.k));
 }
+void PlanOps::do_merge_attention(const MergeAttentionArgs&) { note(0, 0); }
 void PlanOps::do_column_sum(const ColumnSumArgs& args) { note(rules_.column_sum(args), 0); }
 void PlanOps::do_norm_back(const NormBackArgs& args) { note(rules_.norm_back(args), 0); }
 void PlanOps::do_sum(const SumArgs& args) { note(rules_.sum(args), 0); }

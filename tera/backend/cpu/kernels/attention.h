@@ -22,7 +22,8 @@ struct AttentionRows {
 struct AttentionMask {
   std::ptrdiff_t queries = 0, keys = 0;  // of the whole sequence
   bool causal = true;
-  std::ptrdiff_t window = 0;  // 0: no limit
+  std::ptrdiff_t window = 0;                                                // 0: no limit
+  const std::int32_t *query_positions = nullptr, *key_positions = nullptr;  // of its rows; none: the last ones align
 };
 
 // Each (query, key, head) has a draw of its own: word (key id mod 4) of the Philox block at counter low = query id,
@@ -74,8 +75,19 @@ struct AttentionBackward : AttentionTask {
   std::ptrdiff_t q_begin = 0, q_end = 0, k_begin = 0, k_end = 0;
 };
 
+// Rows of one head, of two attentions to different keys: the second goes into the first.
+struct AttentionMerge {
+  AttentionRows part;
+  const float* part_lse = nullptr;
+  float* out = nullptr;
+  std::ptrdiff_t out_stride = 0;
+  float* lse = nullptr;
+  std::ptrdiff_t head_size = 0, begin = 0, end = 0;
+};
+
 struct AttentionKernels {
   void (*forward[attention_storages])(const AttentionForward&);
+  void (*merge[attention_storages])(const AttentionMerge&);  // by the storage of the part
 };
 struct AttentionBackKernels {
   void (*backward[attention_storages])(const AttentionBackward&);

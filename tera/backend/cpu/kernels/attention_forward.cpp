@@ -152,11 +152,30 @@ void forward(const AttentionForward& task) {
   finish<T>(task, state);
 }
 
+// exp(a - both) and exp(b - both) are what the two count, where both is the log of the sum of exp(a) and exp(b).
+template <class T>
+void merge(const AttentionMerge& task) {
+  for (std::ptrdiff_t i = task.begin; i < task.end; ++i) {
+    const float a = task.lse[i], b = task.part_lse[i];
+    if (b == -infinity) continue;
+    const float most = a > b ? a : b, both = most + logf(expf(a - most) + expf(b - most));
+    const Vec before = splat(expf(a - both)), added = splat(expf(b - both));
+    task.lse[i] = both;
+    float* out = task.out + i * task.out_stride;
+    const T* part = source<T>(task.part, i);
+    std::ptrdiff_t j = 0;
+    for (; j + lanes <= task.head_size; j += lanes) store(out + j, load(out + j) * before + load(part + j) * added);
+    if (const std::ptrdiff_t n = task.head_size - j; n > 0)
+      store_part(out + j, load_part(out + j, n) * before + load_part(part + j, n) * added, n);
+  }
+}
+
 }  // namespace
 
 template <>
 const AttentionKernels& attention_kernels<TERA_ISA>() {
-  static constexpr AttentionKernels kernels{{forward<float>, forward<Bf16>, forward<Fp16>}};
+  static constexpr AttentionKernels kernels{{forward<float>, forward<Bf16>, forward<Fp16>},
+                                            {merge<float>, merge<Bf16>, merge<Fp16>}};
   return kernels;
 }
 

@@ -16,19 +16,44 @@ struct AttentionRange {
   return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
 }
 
-// Keys that some of the queries [begin, end) see, begin < end. Causal: the last query sees the last key.
+// The first of `count` rows at this position or behind it.
+[[maybe_unused]] inline std::ptrdiff_t first_at(const std::int32_t* positions, std::ptrdiff_t count,
+                                                std::ptrdiff_t position) {
+  std::ptrdiff_t low = 0, high = count;
+  while (low < high) {
+    const std::ptrdiff_t middle = (low + high) / 2;
+    if (positions[middle] < position)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+// Keys that some of the queries [begin, end) see, begin < end; where positions have gaps and there is a window, also
+// some between. Causal: the last query sees the last key, or each those up to its position.
 [[maybe_unused]] inline AttentionRange visible_keys(const AttentionMask& mask, std::ptrdiff_t begin,
                                                     std::ptrdiff_t end) {
   if (!mask.causal) return {0, mask.keys};
+  if (mask.query_positions) {
+    const std::ptrdiff_t first = mask.query_positions[begin] + 1 - mask.window;
+    return {mask.window > 0 ? first_at(mask.key_positions, mask.keys, first) : 0,
+            first_at(mask.key_positions, mask.keys, mask.query_positions[end - 1] + std::ptrdiff_t{1})};
+  }
   const std::ptrdiff_t shift = mask.keys - mask.queries;
   const std::ptrdiff_t first = mask.window > 0 ? begin + 1 + shift - mask.window : 0;
   return {first > 0 ? first : 0, end + shift};
 }
 
-// Queries that see some of the keys [begin, end), begin < end.
+// Queries that see some of the keys [begin, end), begin < end; likewise.
 [[maybe_unused]] inline AttentionRange seeing_queries(const AttentionMask& mask, std::ptrdiff_t begin,
                                                       std::ptrdiff_t end) {
   if (!mask.causal) return {0, mask.queries};
+  if (mask.query_positions) {
+    const std::ptrdiff_t behind = mask.key_positions[end - 1] + mask.window;
+    return {first_at(mask.query_positions, mask.queries, mask.key_positions[begin]),
+            mask.window > 0 ? first_at(mask.query_positions, mask.queries, behind) : mask.queries};
+  }
   const std::ptrdiff_t shift = mask.keys - mask.queries;
   const AttentionRange all{0, mask.queries};
   return intersect(all, {begin - shift, mask.window > 0 ? end + mask.window - 1 - shift : mask.queries});

@@ -32,7 +32,8 @@ struct AttentionParams {
   float dropout = 0;
   std::uint64_t key = 0;
   std::int64_t first_head = 0;
-  const std::int64_t *q_ids = nullptr, *k_ids = nullptr;  // [Tq], [Tk]: rows' numbers, for dropout
+  const int *q_positions = nullptr, *k_positions = nullptr;  // [Tq], [Tk], where rows do not stand side by side
+  const std::int64_t *q_ids = nullptr, *k_ids = nullptr;     // [Tq], [Tk]: rows' numbers, for dropout
 };
 
 struct AttentionBackParams : AttentionParams {
@@ -48,6 +49,18 @@ bool fits_mma(const AttentionParams& params);
 bool fits_mma(const AttentionBackParams& params);
 cudaError_t launch_attention_mma(const AttentionParams& params, cudaStream_t stream);
 cudaError_t launch_attention_back_mma(const AttentionBackParams& params, cudaStream_t stream);  // delta is there
+
+// Rows of two attentions to different keys: out and lse become those of both.
+struct MergeAttentionParams {
+  Scalar scalar = Scalar::f32;  // of the part
+  AttentionRows part, out;      // [rows,heads,D]; out is f32
+  const float* part_lse = nullptr;
+  float* lse = nullptr;  // [heads,rows], as is the other
+  std::int64_t part_lse_stride = 0, lse_stride = 0;
+  std::int64_t rows = 0;
+  int heads = 0, head_size = 0;
+};
+cudaError_t launch_merge_attention(const MergeAttentionParams& params, cudaStream_t stream);
 
 // to[i][j][k] = from[i][j][k]; both have strides of their own.
 struct PermuteParams {

@@ -54,13 +54,30 @@ __device__ inline AttentionSequence sequence_at(const AttentionParams& p, int in
   return {index * queries, (index + 1) * queries, index * keys, (index + 1) * keys};
 }
 
+// Of rows [begin, end), the first at this position or behind it.
+__device__ inline int first_at(const int* positions, int begin, int end, std::int64_t position) {
+  while (begin < end) {
+    const int middle = begin + (end - begin) / 2;
+    if (positions[middle] < position)
+      begin = middle + 1;
+    else
+      end = middle;
+  }
+  return begin;
+}
+
 // Keys that a query sees: rows of k. Both ends grow with the query, over sequences too. Causal: the last query sees
-// the last key.
+// the last key, or each those up to its position.
 __device__ inline AttentionRange keys_of(const AttentionParams& p, int query) {
   const int index =
       p.q_offsets ? find_document(p.q_offsets, p.sequences, query) : query / static_cast<int>(p.q_rows / p.sequences);
   const AttentionSequence s = sequence_at(p, index);
   if (!p.causal) return {s.k_begin, s.k_end};
+  if (p.q_positions) {
+    const std::int64_t own = p.q_positions[query];
+    const int behind = first_at(p.k_positions, s.k_begin, s.k_end, own + 1);
+    return {p.window > 0 ? first_at(p.k_positions, s.k_begin, behind, own + 1 - p.window) : s.k_begin, behind};
+  }
   const int end = s.k_end - (s.q_end - 1 - query);  // may lie before the first key: no key is seen
   AttentionRange range{s.k_begin, max(end, s.k_begin)};
   if (p.window > 0 && end - p.window > range.begin) range.begin = static_cast<int>(end - p.window);
@@ -73,6 +90,11 @@ __device__ inline AttentionRange queries_of(const AttentionParams& p, int key) {
       p.k_offsets ? find_document(p.k_offsets, p.sequences, key) : key / static_cast<int>(p.k_rows / p.sequences);
   const AttentionSequence s = sequence_at(p, index);
   if (!p.causal) return {s.q_begin, s.q_end};
+  if (p.q_positions) {
+    const std::int64_t own = p.k_positions[key];
+    const int from = first_at(p.q_positions, s.q_begin, s.q_end, own);
+    return {from, p.window > 0 ? first_at(p.q_positions, from, s.q_end, own + p.window) : s.q_end};
+  }
   const int first = s.q_end - (s.k_end - key);  // the query that stands at this key
   AttentionRange range{max(first, s.q_begin), s.q_end};
   if (p.window > 0 && first + p.window < range.end) range.end = max(static_cast<int>(first + p.window), range.begin);

@@ -1,0 +1,25 @@
+#include "tera/backend/nccl/marks.h"
+
+#include "tera/backend/cuda/cuda_error.h"
+
+namespace tera::nccl {
+
+Marks::~Marks() {
+  for (cudaEvent_t event : events_) cudaEventDestroy(event);
+}
+
+Ticket Marks::mark(cudaStream_t stream) {
+  if (used_ == events_.size()) {
+    cudaEvent_t event = nullptr;
+    cuda::check(cudaEventCreate(&event), "cudaEventCreate");
+    events_.push_back(event);
+  }
+  cuda::check(cudaEventRecord(events_[used_++], stream), "cudaEventRecord");
+  return {used_, this};
+}
+
+void Marks::finish(std::uint64_t id) {
+  if (id != 0) cuda::check(cudaEventSynchronize(event_of(id)), "a call between ranks");
+}
+
+}  // namespace tera::nccl

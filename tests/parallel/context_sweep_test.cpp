@@ -1,0 +1,69 @@
+// Sequences over several ranks: each layout trains as one rank does.
+
+#include <gtest/gtest.h>
+
+#include <ostream>
+
+#include "tests/parallel/sweep_expect.h"
+#include "tests/support/count_allocations.h"
+
+namespace tera::test {
+
+void PrintTo(const ContextSweep& one, std::ostream* out) { *out << one.alone.describe(); }
+
+namespace {
+
+void sweep(const ContextSweep& one, const Overrides& how, SweepLimits limits = {}) {
+  if (can_count_allocations()) {
+    limits.start_counting = start_counting_allocations;
+    limits.stop_counting = stop_counting_allocations;
+  }
+  SweepResult alone;
+  play_threads(one.alone, sweep_steps, alone);
+  for (const auto& [ranks, layout] : one.layouts) {
+    SweepCase shared = one.alone;
+    shared.ranks = ranks;
+    shared.overrides = shared.overrides + layout + how;
+    expect_like_one_rank(shared, alone, limits);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+class ContextSweepTest : public testing::TestWithParam<ContextSweep> {};
+
+TEST_P(ContextSweepTest, HeadsTravel) { sweep(GetParam(), heads_travel); }
+TEST_P(ContextSweepTest, KeysAreGathered) { sweep(GetParam(), keys_gathered); }
+TEST_P(ContextSweepTest, KeysGoRound) { sweep(GetParam(), keys_go_round); }
+
+// Ranks that share sequences need not divide the heads, unless these travel.
+TEST(ContextSweep, FewHeads) {
+  const Overrides one_group{"model.num_query_groups=1"}, s24{"train.seq_length=24"}, window{"model.window_size=7"};
+  const Overrides cp3{"dist.context_parallel_size=3"}, one_sequence{"train.micro_batch_size=1"};
+  for (const Overrides& model : {one_group + s24, one_group + s24 + packed_documents, window + s24 + one_sequence}) {
+    const ContextSweep one{{.config = "sweep_llama", .overrides = model},
+                           {{3, cp3},
+                            {4, cp4},
+                            {8, cp4 + tp2 + sp},
+                            {8, cp2 + tp4},
+                            {6, cp3 + pp2 + zero_bubble},
+                            {6, cp3 + zero3 + full}}};
+    sweep(one, keys_gathered);
+    sweep(one, keys_go_round);
+  }
+}
+
+// Parts of attention, rounded to 16 bits, are merged and summed in 32.
+TEST(ContextSweep, Bf16) {
+  const SweepLimits limits{.loss = 5e-3, .norm = 5e-2, .gradients = DType::bf16, .slack = 8};
+  const Overrides bf16{"mixed_precision.precision=bf16"}, s16{"train.seq_length=16"};
+  for (const Overrides& model : {bf16 + s16 + Overrides{"train.micro_batch_size=1"}, bf16 + s16 + packed_documents}) {
+    const ContextSweep one{{.config = "sweep_gpt", .overrides = model},
+                           {{2, cp2}, {4, cp4}, {4, cp2 + tp2 + sp + full}}};
+    for (const Overrides& how : {heads_travel, keys_gathered, keys_go_round}) sweep(one, how, limits);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ContextSweepTest, testing::ValuesIn(context_sweeps()));
+
+}  // namespace
+}  // namespace tera::test
