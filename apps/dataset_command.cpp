@@ -114,6 +114,7 @@ class SamplePrinter {
  private:
   static BatchOptions one_sample(const Setup& setup, const Tokenizer& tokenizer) {
     BatchOptions options = batch_options(setup, &tokenizer);
+    options.depths = 0;
     options.micro_batch_size = options.global_batch_size = 1;
     options.reset_attention_mask = false;  // what is printed does not follow from it
     return options;

@@ -28,22 +28,25 @@ nlohmann::ordered_json describe_hf_folder(const std::filesystem::path& path) {
     parameters += count(entry.shape);
     bytes += static_cast<std::uint64_t>(count(entry.shape)) * (scaled ? 1 : size_of(entry.dtype));
   }
-  return {{"kind", "Hugging Face folder"},
-          {"path", path.string()},
-          {"arch", name_of(model.arch)},
-          {"layers", model.num_layers},
-          {"hidden", model.hidden},
-          {"ffn", model.ffn},
-          {"heads", fmt::format("{} of {}, {} for keys and values", model.heads, model.head_dim, model.kv_heads)},
-          {"vocabulary", model.vocab},
-          {"positions", model.max_positions},
-          {"tied_embeddings", model.tied_embeddings},
-          {"rope_scaling", name_of(model.rope.scaling.type)},
-          {"files", folder.file_count()},
-          {"tensors", folder.tensors().size()},
-          {"parameters", parameters},
-          {"dtype", joined(dtypes, ", ")},
-          {"bytes", bytes}};
+  nlohmann::ordered_json told{
+      {"kind", "Hugging Face folder"},
+      {"path", path.string()},
+      {"arch", name_of(model.arch)},
+      {"layers", model.num_layers},
+      {"hidden", model.hidden},
+      {"ffn", model.ffn},
+      {"heads", fmt::format("{} of {}, {} for keys and values", model.heads, model.head_dim, model.kv_heads)},
+      {"vocabulary", model.vocab},
+      {"positions", model.max_positions},
+      {"tied_embeddings", model.tied_embeddings},
+      {"rope_scaling", name_of(model.rope.scaling.type)},
+      {"files", folder.file_count()},
+      {"tensors", folder.tensors().size()},
+      {"parameters", parameters},
+      {"dtype", joined(dtypes, ", ")},
+      {"bytes", bytes}};
+  if (model.mtp_layers > 0) told["mtp_layers"] = model.mtp_layers;
+  return told;
 }
 
 }  // namespace tera

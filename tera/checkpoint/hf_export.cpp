@@ -13,6 +13,7 @@
 #include "tera/base/error.h"
 #include "tera/base/file.h"
 #include "tera/checkpoint/safetensors_source.h"
+#include "tera/models/family.h"
 
 namespace tera {
 namespace {
@@ -59,10 +60,52 @@ std::uint64_t bytes_in_file(const ModelTensor& tensor, DType dtype) {
   return static_cast<std::uint64_t>(count(tensor.shape)) * size_of(dtype) + tensor.name.size() + line;
 }
 
+ModelShape as_exported(ModelShape model) {
+  if (!keeps_layers_ahead(model.arch)) model.mtp_layers = 0;
+  return model;
+}
+
+// Layers that predict further ahead hold the model's own tables once more, under names of theirs.
+class WithCopies final : public WeightSource {
+ public:
+  WithCopies(const WeightSource& source, const ModelShape& model) : source_(source), entries_(source.tensors()) {
+    const FamilyNames names = family_names(model.arch);
+    const auto add = [&](const std::string& copy, const std::string& own) {
+      entries_[copy + ".weight"] = entries_.at(own + ".weight");
+      own_[copy + ".weight"] = own + ".weight";
+    };
+    for (std::int64_t layer = model.num_layers; layer < model.all_layers(); ++layer) {
+      const std::string prefix = names.layer + std::to_string(layer) + ".";
+      add(prefix + names.mtp.embedding, names.embedding);
+      add(prefix + names.mtp.head, model.tied_embeddings ? names.embedding : names.head);
+    }
+  }
+
+  const std::map<std::string, Entry>& tensors() const override { return entries_; }
+  void read(const std::string& name, const WeightBox& box, std::span<std::byte> out) const override {
+    const auto own = own_.find(name);
+    source_.read(own == own_.end() ? name : own->second, box, out);
+  }
+  std::string where() const override { return source_.where(); }
+
+  // Those of the model, and the copies behind them.
+  std::vector<ModelTensor> list(const ModelShape& model) const {
+    std::vector<ModelTensor> tensors = weights_of(model);
+    for (const auto& [copy, own] : own_) tensors.push_back({.name = copy, .shape = entries_.at(copy).shape});
+    std::ranges::sort(tensors, {}, &ModelTensor::name);
+    return tensors;
+  }
+
+ private:
+  const WeightSource& source_;
+  std::map<std::string, Entry> entries_;
+  std::map<std::string, std::string> own_;  // by the names of their copies
+};
+
 class Exporter {
  public:
   Exporter(const WeightSource& source, const ModelShape& model, const HfExportOptions& options)
-      : source_(source), options_(options), tensors_(weights_of(model)) {
+      : source_(source, model), options_(options), tensors_(source_.list(model)) {
     cut_into_shards();
   }
 
@@ -123,7 +166,7 @@ class Exporter {
     write_file_atomically(folder / "model.safetensors.index.json", index.dump(2) + "\n");
   }
 
-  const WeightSource& source_;
+  WithCopies source_;
   const HfExportOptions& options_;
   std::vector<ModelTensor> tensors_;
   std::vector<Shard> shards_;
@@ -205,8 +248,11 @@ std::map<std::string, std::string> small_files(const HfExportOptions& options) {
 
 }  // namespace
 
-HfExportResult export_hf(const WeightSource& source, const ModelShape& model, const fs::path& output,
+bool keeps_layers_ahead(Arch arch) { return arch == Arch::deepseek_v3; }
+
+HfExportResult export_hf(const WeightSource& source, const ModelShape& whole, const fs::path& output,
                          const HfExportOptions& options) {
+  const ModelShape model = as_exported(whole);
   check_tensors(source, model);
   const Exporter exporter(source, model, options);
   const std::string from = options.carried.has("config.json") ? options.carried.read("config.json") : std::string();

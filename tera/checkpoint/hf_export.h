@@ -34,6 +34,9 @@ struct HfExportResult {
   std::uint64_t bytes = 0;  // of tensors
 };
 
+// Layers that predict further ahead are written where the family has a place for them.
+bool keeps_layers_ahead(Arch arch);
+
 // UserError if `output` is there and not empty, or if no config.json can say what the model is.
 HfExportResult export_hf(const WeightSource& source, const ModelShape& model, const std::filesystem::path& output,
                          const HfExportOptions& options);

@@ -1,7 +1,6 @@
 #include "tera/checkpoint/hf_folder.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <set>
 
@@ -83,16 +82,6 @@ StoredTensor floats_in(const SafetensorsFile& file, const std::string& name) {
   return stored;
 }
 
-// Negative: it is of none.
-std::int64_t layer_of(const FamilyNames& names, std::string_view name) {
-  std::int64_t layer = -1;
-  if (name.starts_with(names.layer)) {
-    name.remove_prefix(names.layer.size());
-    std::from_chars(name.data(), name.data() + name.size(), layer);
-  }
-  return layer;
-}
-
 }  // namespace
 
 bool is_hf_folder(const fs::path& folder) {
@@ -108,6 +97,7 @@ HfFolder::HfFolder(fs::path folder)
   list_stored();
   pair_scales();
   settle_head();
+  settle_layers_ahead();
   const FamilyNames names = family_names(*model_.arch);
   for (const auto& [name, stored] : stored_)
     if (!add_fused(names, name, stored))
@@ -154,7 +144,6 @@ void HfFolder::list_stored() {
       if (!index_.empty() && (listed == index_.end() || file->path().filename() != listed->second)) continue;
       if (is_buffer(entry.name)) continue;
       const std::string name = prefixed || entry.name == head ? entry.name : prefix + entry.name;
-      if (is_deepseek(*model_.arch) && layer_of(names, name) >= model_.num_layers) continue;  // predicts further ahead
       stored_[name] = {file, entry.name};
     }
   }
@@ -205,6 +194,36 @@ void HfFolder::settle_head() {
         folder_.string(), head->first, table->first);
   }
   stored_.erase(names.head + ".weight");
+}
+
+// Behind the last layer of a DeepSeek may be some that predict further ahead, whatever its config.json says. They hold
+// the tables of the model itself once more. What is left there, and no such layer, is nobody's.
+void HfFolder::settle_layers_ahead() {
+  if (!is_deepseek(*model_.arch)) return;
+  const FamilyNames names = family_names(*model_.arch);
+  const auto ends_before = [&] { return model_.num_layers + model_.mtp_num_layers; };
+  model_.mtp_num_layers = 0;
+  while (model_.arch == Arch::deepseek_v3 && model_.mtp_num_layers < most_mtp_layers &&
+         stored_.contains(mtp_mark(names, ends_before())))
+    ++model_.mtp_num_layers;
+  const bool tied = !model_.untie_embeddings_and_output_weights;
+  for (std::int64_t layer = model_.num_layers; layer < ends_before(); ++layer) {
+    const std::string prefix = names.layer + std::to_string(layer) + ".";
+    drop_copy(prefix + names.mtp.embedding + ".weight", names.embedding + ".weight");
+    drop_copy(prefix + names.mtp.head + ".weight", (tied ? names.embedding : names.head) + ".weight");
+  }
+  std::erase_if(stored_, [&](const auto& entry) { return layer_of(names, entry.first) >= ends_before(); });
+}
+
+// Of a table that the layer shares with the model.
+void HfFolder::drop_copy(const std::string& copy, const std::string& own) {
+  const auto found = stored_.find(copy), table = stored_.find(own);
+  if (found == stored_.end()) return;
+  if (table != stored_.end() &&
+      !equal(floats_in(*found->second.file, found->second.name), floats_in(*table->second.file, table->second.name)))
+    fail_user("{}: {} and {} differ, and here layers that predict further ahead share the model's tables",
+              folder_.string(), copy, own);
+  stored_.erase(copy);
 }
 
 // All experts of a layer in one tensor, and what the layer's router is called then. False: it is no such tensor.

@@ -7,8 +7,8 @@
 //
 // Files may be links, as in the hub's cache. Tensors are given under the names and in the [out,in] order that our
 // parameters have: a base model's names get their prefix, GPT-2's [in,out] is turned, experts that lie in one tensor
-// are told one by one, a tied head is left out, buffers that are no weights are not there, and 8-bit floats are f32,
-// with their scales in them.
+// are told one by one, a tied head is left out, as are copies of the tables in layers that predict further ahead,
+// buffers that are no weights are not there, and 8-bit floats are f32, with their scales in them.
 
 #include <filesystem>
 #include <map>
@@ -30,7 +30,7 @@ class HfFolder final : public SafetensorsSource {
   explicit HfFolder(std::filesystem::path folder);
 
   const std::filesystem::path& folder() const { return folder_; }
-  const ModelConfig& model() const { return model_; }              // with every size filled in
+  const ModelConfig& model() const { return model_; }              // with every size filled in, as far as files go
   const std::string& config_text() const { return config_text_; }  // config.json, as it is
   std::size_t file_count() const { return files_.size(); }
   std::string where() const override { return folder_.string(); }
@@ -46,6 +46,8 @@ class HfFolder final : public SafetensorsSource {
   void check_index() const;
   void pair_scales();
   void settle_head();
+  void settle_layers_ahead();
+  void drop_copy(const std::string& copy, const std::string& own);
   bool add_fused(const FamilyNames& names, const std::string& name, const Stored& stored);
   void add_each_expert(const std::string& prefix, const Stored& stored, const Shape& wanted,
                        const std::vector<std::string>& parts);

@@ -41,6 +41,15 @@ std::int64_t count_layers(std::string_view name, std::int64_t at_least) {
   return at_least;
 }
 
+// A tensor that a layer has if and only if it predicts further ahead, of the layer that this one is of; empty: of none.
+std::string mark_of(std::string_view name) {
+  for (const std::string_view before : {"model.layers.", "transformer.h."})
+    if (const std::size_t end = name.find('.', before.size()); name.starts_with(before) && end != name.npos)
+      return fmt::format("{}.enorm.weight", name.substr(0, end));
+  return {};
+}
+bool is_mark(std::string_view name) { return name == mark_of(name); }
+
 bool is_optimizers(std::string_view name) { return name.starts_with(optimizer_prefix); }
 
 class Loader {
@@ -61,13 +70,13 @@ class Loader {
     for (std::size_t i = 0; i < sources_.size(); ++i) {
       const StateTensor& tensor = state_.tensors()[i];
       known.insert(tensor.name);
-      if (is_taken(tensor) && sources_[i].empty() && !model(tensor).padding)
+      if (is_taken(tensor) && sources_[i].empty() && !model(tensor).padding && !begins_anew(model(tensor).name))
         (is_optimizers(tensor.name) ? missing_state : missing).push_back(tensor.name);
     }
     for (const auto& tensor : checkpoint_.manifest().tensors) {
       const std::string_view name = tensor.first;
       if (known.contains(name) || name.starts_with(master_prefix) || name.ends_with(padding_suffix)) continue;
-      if (!is_optimizers(name)) extra.push_back(name);
+      if (!is_optimizers(name) && !is_left_out(name)) extra.push_back(name);
       if (is_optimizers(name) && take_ == Checkpoint::Take::everything) extra_state.push_back(name);
     }
     if (!missing.empty()) fail_user("{} has no tensor {}; {}", where_, some_of(missing), say_difference());
@@ -106,6 +115,19 @@ class Loader {
   bool is_taken(const StateTensor& tensor) const {
     return take_ == Checkpoint::Take::everything || !is_optimizers(tensor.name) ||
            tensor.name.starts_with(master_prefix);
+  }
+
+  // Weights alone may be taken of a model that predicts less far ahead, or further.
+  bool begins_anew(const std::string& weight) const {
+    const std::string mark = mark_of(weight);
+    return take_ == Checkpoint::Take::weights && has_weight(mark) && !checkpoint_.find(mark);
+  }
+  bool is_left_out(std::string_view stored) const {
+    const std::string mark = mark_of(stored);
+    return take_ == Checkpoint::Take::weights && !mark.empty() && checkpoint_.find(mark) && !has_weight(mark);
+  }
+  bool has_weight(const std::string& name) const {
+    return std::ranges::binary_search(state_.weights(), name, {}, &ModelTensor::name);
   }
 
   struct Read {
@@ -151,6 +173,14 @@ class Loader {
     std::int64_t stored = 0, wanted = 0;
     for (const auto& tensor : checkpoint_.manifest().tensors) stored = count_layers(tensor.first, stored);
     for (const ModelTensor& tensor : state_.weights()) wanted = count_layers(tensor.name, wanted);
+    const auto ahead = std::ranges::count_if(checkpoint_.manifest().tensors,
+                                             [](const auto&tensor) { return is_mark(tensor.first); }),
+               ahead_wanted = std::ranges::count_if(state_.weights(), is_mark, &ModelTensor::name);
+    if (ahead != ahead_wanted)
+      return fmt::format(
+          "the checkpoint was made with model.mtp_num_layers={}, and the config has {}; checkpoint.finetune=true takes "
+          "the weights alone, with or without these layers",
+          ahead, ahead_wanted);
     if (stored == wanted) return "it is of another model than the config describes";
     return fmt::format("the checkpoint has {} layer{}, and the config {}", stored, stored == 1 ? "" : "s", wanted);
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tera/base/error.h"
+#include "tera/models/family.h"
 #include "tera/nn/params.h"
 
 namespace tera {
@@ -34,6 +35,13 @@ std::string list_some(const std::vector<std::string>& names) {
     out += fmt::format("{}'{:.200}'", i > 0 ? ", " : "", names[i]);
   if (names.size() > shown) out += fmt::format(" and {} more", names.size() - shown);
   return out;
+}
+
+// Of a layer that predicts further ahead, and that the model does without.
+bool is_left_out(const WeightSource& source, const ModelShape& model, const std::string& name) {
+  const FamilyNames names = family_names(model.arch);
+  const std::int64_t layer = layer_of(names, name);
+  return layer >= model.all_layers() && source.tensors().contains(mtp_mark(names, layer));
 }
 
 // Writes slabs of rows of one part to all places of this rank that hold them.
@@ -133,7 +141,7 @@ void check_tensors(const WeightSource& source, const ModelShape& model) {
       wrong.push_back(fmt::format("{} {}, not {}", name, to_string(found->second.shape), to_string(shape)));
   }
   for (const auto& entry : source.tensors())
-    if (!wanted.contains(entry.first)) extra.push_back(entry.first);
+    if (!wanted.contains(entry.first) && !is_left_out(source, model, entry.first)) extra.push_back(entry.first);
   if (missing.empty() && wrong.empty() && extra.empty()) return;
   std::string problems;
   const auto add = [&](std::string_view what, const std::vector<std::string>& names) {
@@ -150,7 +158,7 @@ void load_weights(const WeightSource& source, ParamStore& params, Ops& ops) {
   for (const Param* param : params.by_name()) {
     if (param->spec.counts == ParamSpec::Counts::shares) continue;  // in no file of weights
     for (const Part& part : param->spec.parts)
-      if (count(part.held()) > 0)
+      if (count(part.held()) > 0 && source.tensors().contains(part.name))
         PartLoader(params, *param, part, ops).load(source, source.tensors().at(part.name).dtype);
   }
 }

@@ -48,10 +48,12 @@ void to_floats(DType dtype, std::span<const std::byte> stored, std::span<float> 
 // Those that every file of the model has: no padding of the vocabulary. In the order of names.
 std::vector<ModelTensor> weights_of(const ModelShape& model);
 
-// UserError unless the source has every tensor of the model with its shape, and nothing else; it lists a few names.
+// UserError unless the source has every tensor of the model with its shape, and nothing else but layers that predict
+// further ahead than the model does; it lists a few names.
 void check_tensors(const WeightSource& source, const ModelShape& model);
 
-// What this rank holds, of parameters that are bound: values, masters, and its shares of either.
+// What this rank holds, of parameters that are bound: values, masters, and its shares of either. What the source has
+// not stays as it is.
 void load_weights(const WeightSource& source, ParamStore& params, Ops& ops);
 
 }  // namespace tera

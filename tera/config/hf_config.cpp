@@ -258,6 +258,8 @@ ModelConfig parse_hf_config(std::string_view text, const std::string& where) {
 bool hf_decides(std::string_view key) {
   constexpr std::array free{std::string_view("hf"),
                             std::string_view("make_vocab_size_divisible_by"),
+                            std::string_view("mtp_num_layers"),
+                            std::string_view("mtp_loss_scaling_factor"),
                             std::string_view("init_method_std"),
                             std::string_view("hidden_dropout"),
                             std::string_view("attention_dropout"),

@@ -80,6 +80,7 @@ ModelConfig whole_section(const ModelShape& shape) {
   model.add_attention_output_bias = !model.add_bias_linear && (shape.out_bias || shape.linear_bias);
   model.add_mlp_bias = !model.add_bias_linear && (shape.mlp_bias || shape.linear_bias);
   model.qk_layernorm = shape.qk_norm;
+  model.mtp_num_layers = shape.mtp_layers;
   model.untie_embeddings_and_output_weights = !shape.tied_embeddings;
   model.init_method_std = std::stod(fmt::format("{}", shape.init_std));
   model.hidden_dropout = std::stod(fmt::format("{}", shape.hidden_dropout));
@@ -270,8 +271,9 @@ std::string format_hf_config(const ModelShape& shape, const HfConfigOptions& opt
   if (options.tokens) set_tokens(config, *options.tokens);
   if (model.arch != Arch::gpt) add_older_hf_rope(model, config);
   if (has_experts(*model.arch)) add_older_hf_moe(model, config);
-  if (config.contains("num_nextn_predict_layers")) config["num_nextn_predict_layers"] = 0;  // they are not written
-  config.erase("quantization_config");  // what is written is plain floats
+  if (config.contains("num_nextn_predict_layers") || model.mtp_num_layers > 0)
+    config["num_nextn_predict_layers"] = model.mtp_num_layers;  // as many as are written, whatever was said before
+  config.erase("quantization_config");                          // what is written is plain floats
   settle_refused(model, config);
   point_floats(config);
   std::string text = config.dump(2) + "\n";

@@ -149,7 +149,7 @@ void write_deepseek_moe(const ModelConfig& model, HfJson& config) {
   config["norm_topk_prob"] = v3;
   config["scoring_func"] = v3 ? "sigmoid" : "softmax";
   config["topk_method"] = v3 ? "noaux_tc" : groups ? "group_limited_greedy" : "greedy";
-  config["num_nextn_predict_layers"] = 0;
+  config["num_nextn_predict_layers"] = model.mtp_num_layers;
   if (moe.aux_loss_coeff.size() != 1) return;
   config["aux_loss_alpha"] = moe.aux_loss_coeff.front();
   config["seq_aux"] = moe.router_load_balancing_type.front() == name_of(LoadBalancing::seq_aux_loss);

@@ -86,6 +86,13 @@ std::span<const Field> ModelConfig::fields() {
                                         "queries, keys and values are made of narrow latents, by the keys of mla"),
       field<&C::mla>("mla", "Multi-head latent attention."),
       field<&C::moe>("moe", "Layers of experts in place of one feed-forward part."),
+      field<&C::mtp_num_layers>("mtp_num_layers",
+                                "layers behind the last that train the model to predict further ahead, each one token "
+                                "more (multi-token prediction); generation leaves them out")
+          .within(0, most_mtp_layers),
+      field<&C::mtp_loss_scaling_factor>("mtp_loss_scaling_factor",
+                                         "what the mean loss of the layers of mtp_num_layers counts beside the loss")
+          .within(0, 1000),
       field<&C::untie_embeddings_and_output_weights>("untie_embeddings_and_output_weights",
                                                      "the output head has weights of its own"),
       field<&C::init_method_std>("init_method_std", "standard deviation of initial weights").within(0, 100),

@@ -18,6 +18,8 @@ struct Field;
 
 enum class Arch : std::uint8_t { deepseek_v2, deepseek_v3, gpt, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe };
 constexpr bool is_deepseek(Arch arch) { return arch == Arch::deepseek_v2 || arch == Arch::deepseek_v3; }
+// Layers that predict further ahead, at most; numbers that are told of each have so much room.
+inline constexpr std::int64_t most_mtp_layers = 16;
 constexpr bool has_experts(Arch arch) { return arch == Arch::mixtral || arch == Arch::qwen3_moe || is_deepseek(arch); }
 enum class PositionKind : std::uint8_t { learned_absolute, rope, none };
 enum class RopeScalingKind : std::uint8_t { none, linear, llama3, yarn };
@@ -89,6 +91,8 @@ struct ModelConfig {
   bool multi_latent_attention = false;
   MlaConfig mla;
   MoeConfig moe;
+  std::int64_t mtp_num_layers = 0;
+  double mtp_loss_scaling_factor = 0.1;
   bool untie_embeddings_and_output_weights = false;
   double init_method_std = 0.02;
   double hidden_dropout = 0;

@@ -27,6 +27,7 @@ class ModelResolver {
     resolve_vocab();
     resolve_positions();
     resolve_windows();
+    resolve_mtp();
     resolve_selective_recompute();
     resolve_full_recompute();
     resolve_offload();
@@ -158,6 +159,22 @@ class ModelResolver {
     if (!model_.layer_types.empty()) resolve_layer_types();
   }
 
+  void resolve_mtp() {
+    constexpr std::string_view key = "model.mtp_num_layers";
+    shape_.mtp_layers = model_.mtp_num_layers;
+    shape_.mtp_loss_factor = model_.mtp_loss_scaling_factor;
+    if (model_.mtp_num_layers == 0) {
+      if (model_.mtp_loss_scaling_factor != ModelConfig{}.mtp_loss_scaling_factor)
+        report_.broken("model.mtp_loss_scaling_factor", "needs mtp_num_layers, which is 0");
+      return;
+    }
+    if (shape_.positions == PositionKind::learned_absolute)
+      report_.broken(key, "needs position_embedding_type=rope or none: learned positions belong to the first layer");
+    if (config_.train.seq_length > 0 && config_.train.seq_length <= model_.mtp_num_layers)
+      report_.broken(key, "looks that far ahead in sequences of train.seq_length={}; at most {} do",
+                     config_.train.seq_length, config_.train.seq_length - 1);
+  }
+
   void resolve_layer_types() {
     if (model_.layer_types.size() != shape_.window.size())
       return report_.broken("model.layer_types", "has {} entries for {} layers", model_.layer_types.size(),
@@ -199,7 +216,7 @@ class ModelResolver {
         report_.broken("model.recompute_method", "needs recompute_granularity=full");
       return;
     }
-    const std::int64_t every_layer = model_.recompute_method == RecomputeMethod::uniform ? 1 : shape_.num_layers;
+    const std::int64_t every_layer = model_.recompute_method == RecomputeMethod::uniform ? 1 : shape_.all_layers();
     recompute.method = model_.recompute_method;
     recompute.layers = model_.recompute_num_layers == 0 ? every_layer : model_.recompute_num_layers;
   }
@@ -207,7 +224,7 @@ class ModelResolver {
   void resolve_offload() {
     const RecomputeShape& recompute = shape_.recompute;
     const bool only_borders =
-        recompute.full && (recompute.method == RecomputeMethod::uniform || recompute.layers >= shape_.num_layers);
+        recompute.full && (recompute.method == RecomputeMethod::uniform || recompute.layers >= shape_.all_layers());
     for (const std::string& name : model_.offload_modules) {
       const auto module = parse_enum<OffloadModule>(name);
       if (!module)
@@ -276,7 +293,7 @@ class ModelResolver {
     }
     const double per_layer = as_double(shape_.hidden) * (attention + 3.0 * ffn);
     const double parameters =
-        as_double(shape_.num_layers) * per_layer + 2.0 * as_double(shape_.padded_vocab) * as_double(shape_.hidden);
+        as_double(shape_.all_layers()) * per_layer + 2.0 * as_double(shape_.padded_vocab) * as_double(shape_.hidden);
     if (parameters > most_parameters)
       report_.broken("model.hidden_size",
                      "together with the other sizes gives about {:.2g} parameters, more than can be counted",

@@ -108,6 +108,8 @@ struct ModelShape {
   bool qk_norm = false;
   std::optional<MlaShape> mla;
   std::optional<MoeShape> moe;
+  std::int64_t mtp_layers = 0;  // behind the last: like it, each predicts one token further ahead
+  double mtp_loss_factor = 0;   // of the mean of their losses
   bool tied_embeddings = false;
   bool pad_vocab_in_softmax = false;
   float init_std = 0.02f;
@@ -118,7 +120,16 @@ struct ModelShape {
   std::vector<std::string> freeze;  // glob patterns over names of parameters and their parts
   bool operator==(const ModelShape&) const = default;
 
-  bool has_experts(std::int64_t layer) const { return moe && moe->layers[static_cast<std::size_t>(layer)]; }
+  std::int64_t all_layers() const { return num_layers + mtp_layers; }
+  // Of the layers up to num_layers, the one that a layer is like.
+  std::size_t kind_of(std::int64_t layer) const { return static_cast<std::size_t>(std::min(layer, num_layers - 1)); }
+  bool has_experts(std::int64_t layer) const { return moe && moe->layers[kind_of(layer)]; }
+  std::int64_t expert_layers_before(std::int64_t layer) const {
+    std::int64_t before = 0;
+    for (std::int64_t i = 0; i < layer; ++i) before += has_experts(i) ? 1 : 0;
+    return before;
+  }
+  std::int64_t expert_layers() const { return expert_layers_before(all_layers()); }
   bool has_dense_ffn() const { return !moe || std::ranges::find(moe->layers, false) != moe->layers.end(); }
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 
 #include "tera/base/error.h"
 
@@ -35,6 +36,7 @@ BatchLoader::BatchLoader(const BatchSource& source, const BatchOptions& options)
       options_(options),
       microbatches_(count_microbatches(options)),
       ids_(static_cast<std::size_t>(options.seq_length + 1)) {
+  require(options.depths >= 0 && options.depths <= most_mtp_layers, "{} depths of rows ahead", options.depths);
   if (source.dataset->has_marks()) marks_.resize(ids_.size());
   if (options.reset_attention_mask)
     starts_.reserve(static_cast<std::size_t>(options.micro_batch_size * options.seq_length));
@@ -84,6 +86,29 @@ std::int64_t BatchLoader::fill_row(std::int64_t place, const BatchSpans& row) {
   return counted;
 }
 
+// Of the sample that was read: every row at every depth, with the row that it looks at; at none where it would look
+// beyond its sequence or, where attention does not either, beyond its document.
+template <class See>
+void BatchLoader::for_each_ahead(const See& see) const {
+  const std::size_t rows = ids_.size() - 1;
+  std::size_t end = rows;
+  for (std::size_t row = rows; row-- > 0;) {
+    if (options_.reset_attention_mask && row + 1 < rows && begins_document(row + 1)) end = row + 1;
+    for (std::size_t depth = 1; depth <= static_cast<std::size_t>(options_.depths); ++depth)
+      see(depth, row, row + depth < end ? std::optional(row + depth) : std::nullopt);
+  }
+}
+
+void BatchLoader::fill_ahead(const BatchSpans& out, std::size_t begin, BatchCounts& counts) const {
+  const std::size_t all = out.tokens.size();
+  for_each_ahead([&](std::size_t depth, std::size_t row, std::optional<std::size_t> seen) {
+    const std::size_t at = (depth - 1) * all + begin + row;
+    out.ahead_tokens[at] = seen ? std::max(ids_[*seen], 0) : 0;
+    out.ahead_targets[at] = seen ? target_at(*seen) : -1;
+    counts.ahead[depth - 1] += out.ahead_targets[at] >= 0 ? 1 : 0;
+  });
+}
+
 void BatchLoader::fill_places(std::int64_t place, const BatchSpans& row) const {
   for (std::size_t i = 0; i < row.positions.size(); ++i) {
     row.positions[i] = static_cast<std::int32_t>(i);
@@ -104,12 +129,17 @@ BatchCounts BatchLoader::fill(std::int64_t consumed, std::int64_t microbatch, co
       consumed + (microbatch * options_.data_ranks + options_.data_rank) * options_.micro_batch_size;
   require(!options_.reset_attention_mask || out.offsets.size() == rows + 1, "{} offsets of documents in {} rows",
           out.offsets.size(), rows);
+  const std::size_t ahead = static_cast<std::size_t>(options_.depths) * rows;
+  require(out.ahead_tokens.size() == ahead && out.ahead_targets.size() == ahead,
+          "{} depths of {} rows, the spans given for tokens ahead {}, targets ahead {}", options_.depths, rows,
+          out.ahead_tokens.size(), out.ahead_targets.size());
   starts_.clear();
   BatchCounts counts;
   for (std::int64_t i = 0; i < options_.micro_batch_size; ++i) {
     const std::size_t begin = static_cast<std::size_t>(i) * length;
     counts.targets += fill_row(first + i, {out.tokens.subspan(begin, length), out.targets.subspan(begin, length),
                                            out.positions.subspan(begin, length), out.row_ids.subspan(begin, length)});
+    if (options_.depths > 0 && reads_samples()) fill_ahead(out, begin, counts);
     if (options_.reset_attention_mask) note_documents(begin);
   }
   if (options_.reset_attention_mask) counts.documents = hand_out_documents(out.offsets);
@@ -129,14 +159,24 @@ std::int64_t BatchLoader::hand_out_documents(std::span<std::int32_t> offsets) co
   return documents;
 }
 
-std::int64_t BatchLoader::counted_targets(std::int64_t consumed, std::int64_t samples) {
-  if (!source_.dataset->has_gaps() && options_.pad < 0 && !options_.eod_mask_loss) return samples * options_.seq_length;
-  std::int64_t counted = 0;
+BatchCounts BatchLoader::count(std::int64_t consumed, std::int64_t samples) {
+  BatchCounts counts;
+  const bool all_count = !source_.dataset->has_gaps() && options_.pad < 0 && !options_.eod_mask_loss;
+  if (all_count && (options_.depths == 0 || !options_.reset_attention_mask)) {
+    counts.targets = samples * options_.seq_length;
+    for (std::int64_t depth = 1; depth <= options_.depths; ++depth)
+      counts.ahead[static_cast<std::size_t>(depth - 1)] =
+          samples * std::max<std::int64_t>(options_.seq_length - depth, 0);
+    return counts;
+  }
   for (std::int64_t i = 0; i < samples; ++i) {
     read(consumed + i);
-    for (std::size_t place = 0; place + 1 < ids_.size(); ++place) counted += target_at(place) >= 0 ? 1 : 0;
+    for (std::size_t place = 0; place + 1 < ids_.size(); ++place) counts.targets += target_at(place) >= 0 ? 1 : 0;
+    for_each_ahead([&](std::size_t depth, std::size_t /*row*/, std::optional<std::size_t> seen) {
+      counts.ahead[depth - 1] += seen && target_at(*seen) >= 0 ? 1 : 0;
+    });
   }
-  return counted;
+  return counts;
 }
 
 }  // namespace tera

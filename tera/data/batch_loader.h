@@ -2,10 +2,12 @@
 // Turns samples into the rows of a microbatch. Which samples follows from one integer, the samples consumed so far, so
 // a run resumes at any step and every layout sees the same global batch.
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "tera/config/model.h"
 #include "tera/data/dataset.h"
 #include "tera/data/sampler.h"
 
@@ -20,11 +22,17 @@ struct BatchSpans {
       row_ids;  // [T] place in the run * seq_length + place in the sequence: keys dropout, unique in a run
   // [documents+1], with packed documents: rows where they begin, then T. To be filled it has room for T+1.
   std::span<std::int32_t> offsets{};
+  // [depths,T], where a model predicts further ahead: depth k = 1, 2 ... has at each row the token and the target of
+  // the row k further on; token 0 and a negative target where the sequence, or the document, ends before.
+  std::span<std::int32_t> ahead_tokens{}, ahead_targets{};
 };
+
+using TargetsAhead = std::array<std::int64_t, most_mtp_layers>;  // that count, by depth
 
 // What one microbatch holds.
 struct BatchCounts {
-  std::int64_t targets = 0;    // that count
+  std::int64_t targets = 0;  // that count
+  TargetsAhead ahead{};
   std::int64_t documents = 0;  // with packed documents; empty ones at the end included
 };
 
@@ -41,6 +49,7 @@ struct BatchOptions {
   // Whether anybody looks at tokens or targets. Where not (in the middle of a pipeline) they are left as they are, and
   // samples are not read unless positions follow from them.
   bool needs_ids = true;
+  std::int64_t depths = 0;  // of rows ahead
 };
 
 // What is read, and in which order: that of the dataset where there is no sampler. Both outlive who reads.
@@ -56,8 +65,10 @@ class BatchLoader {
   std::int64_t microbatches() const { return microbatches_; }  // of this rank, per global batch
   // Microbatch i of the global batch that starts at sample `consumed`.
   BatchCounts fill(std::int64_t consumed, std::int64_t microbatch, const BatchSpans& out);
-  // Unmasked targets of that whole global batch of `samples`, over all ranks: what the loss is divided by.
-  std::int64_t counted_targets(std::int64_t consumed, std::int64_t samples);
+  // Of that whole global batch of `samples`, over all ranks; documents are left out.
+  BatchCounts count(std::int64_t consumed, std::int64_t samples);
+  // Its unmasked targets: what the loss is divided by.
+  std::int64_t counted_targets(std::int64_t consumed, std::int64_t samples) { return count(consumed, samples).targets; }
   std::int64_t counted_targets(std::int64_t consumed) { return counted_targets(consumed, options_.global_batch_size); }
 
  private:
@@ -71,6 +82,9 @@ class BatchLoader {
   std::int64_t fill_row(std::int64_t place, const BatchSpans& row);
   void note_documents(std::size_t first_row);
   std::int64_t hand_out_documents(std::span<std::int32_t> offsets) const;
+  template <class See>
+  void for_each_ahead(const See& see) const;
+  void fill_ahead(const BatchSpans& out, std::size_t begin, BatchCounts& counts) const;
   void fill_places(std::int64_t place, const BatchSpans& row) const;
 
   BatchSource source_;

@@ -48,6 +48,7 @@ ContextCut::ContextCut(const Options& options) : options_(options) {
   if (options.packed) offsets_.resize((all + 1) * static_cast<std::size_t>(options.ranks));
   for (auto* of_own : {&tokens_, &targets_, &positions_}) of_own->resize(own);
   row_ids_.resize(own);
+  for (auto* ahead : {&ahead_tokens_, &ahead_targets_}) ahead->resize(own * static_cast<std::size_t>(options.depths));
 }
 
 void ContextCut::note_documents(std::span<const std::int32_t> offsets) {
@@ -81,7 +82,13 @@ BatchSpans ContextCut::own(const BatchSpans& all) {
     positions_[i] = all.positions[row];
     row_ids_[i] = all.row_ids[row];
   }
-  return {tokens_, targets_, positions_, row_ids_, all.offsets};
+  if (all.ahead_tokens.empty()) return {tokens_, targets_, positions_, row_ids_, all.offsets};
+  for (std::size_t at = 0; at < ahead_tokens_.size(); ++at) {  // row by row of each depth
+    const std::size_t row = at / mine.size() * rows_.size() + static_cast<std::size_t>(mine[at % mine.size()]);
+    ahead_tokens_[at] = all.ahead_tokens[row];
+    ahead_targets_[at] = all.ahead_targets[row];
+  }
+  return {tokens_, targets_, positions_, row_ids_, all.offsets, ahead_tokens_, ahead_targets_};
 }
 
 }  // namespace tera

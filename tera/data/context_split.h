@@ -28,7 +28,8 @@ class ContextCut {
   struct Options {
     std::int64_t sequences = 0, seq_length = 0;
     int ranks = 1, rank = 0;
-    bool packed = false;  // microbatches say where documents begin
+    bool packed = false;      // microbatches say where documents begin
+    std::int64_t depths = 0;  // of rows ahead, which microbatches may have
   };
   explicit ContextCut(const Options& options);
 
@@ -49,7 +50,7 @@ class ContextCut {
   Options options_;
   std::vector<std::int32_t> sequences_;  // offsets, where documents are not packed
   std::vector<std::int32_t> rows_, places_, in_document_, at_places_in_document_, offsets_;
-  std::vector<std::int32_t> tokens_, targets_, positions_;
+  std::vector<std::int32_t> tokens_, targets_, positions_, ahead_tokens_, ahead_targets_;
   std::vector<std::int64_t> row_ids_, at_places_row_ids_;
   std::size_t offsets_used_ = 0;
 };

@@ -8,9 +8,20 @@
 
 namespace tera {
 
-Prefetch::Slot::Slot(std::size_t rows, bool documents)
-    : tokens(rows), targets(rows), positions(rows), offsets(documents ? rows + 1 : 0), row_ids(rows) {
-  loaded.rows = {.tokens = tokens, .targets = targets, .positions = positions, .row_ids = row_ids};
+Prefetch::Slot::Slot(std::size_t rows, const BatchOptions& options)
+    : tokens(rows),
+      targets(rows),
+      positions(rows),
+      offsets(options.reset_attention_mask ? rows + 1 : 0),
+      ahead_tokens(static_cast<std::size_t>(options.depths) * rows),
+      ahead_targets(ahead_tokens.size()),
+      row_ids(rows) {
+  loaded.rows = {.tokens = tokens,
+                 .targets = targets,
+                 .positions = positions,
+                 .row_ids = row_ids,
+                 .ahead_tokens = ahead_tokens,
+                 .ahead_targets = ahead_targets};
 }
 
 Prefetch::Prefetch(const std::vector<BatchSource>& sources, std::unique_ptr<BatchJobs> jobs, const Options& options)
@@ -18,7 +29,7 @@ Prefetch::Prefetch(const std::vector<BatchSource>& sources, std::unique_ptr<Batc
   const auto rows = static_cast<std::size_t>(options.batch.micro_batch_size * options.batch.seq_length);
   const int slots = options.workers > 0 ? std::max(options.ready, options.workers) + 1 : 1;  // one is being used
   slots_.reserve(static_cast<std::size_t>(slots));  // spans of a slot must stay where they are
-  for (int i = 0; i < slots; ++i) slots_.emplace_back(rows, options.batch.reset_attention_mask);
+  for (int i = 0; i < slots; ++i) slots_.emplace_back(rows, options.batch);
   loaders_.resize(static_cast<std::size_t>(std::max(options.workers, 1)));
   for (Loaders& own : loaders_)
     for (const BatchSource& source : sources) own.emplace_back(source, options.batch);
@@ -43,7 +54,10 @@ void Prefetch::read(const BatchJob& job, Loaders& loaders, Slot& slot) {
   loaded.own_targets = counts.targets;
   if (counts.documents > 0)
     loaded.rows.offsets = loaded.rows.offsets.first(static_cast<std::size_t>(counts.documents + 1));
-  loaded.all_targets = job.microbatch == 0 ? loader.counted_targets(job.consumed, job.samples) : 0;
+  loaded.own_ahead = counts.ahead;
+  const BatchCounts all = job.microbatch == 0 ? loader.count(job.consumed, job.samples) : BatchCounts{};
+  loaded.all_targets = all.targets;
+  loaded.all_ahead = all.ahead;
 }
 
 void Prefetch::work(Loaders& loaders) {

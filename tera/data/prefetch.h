@@ -25,8 +25,9 @@ class Prefetch {
   };
   struct Loaded {
     BatchSpans rows;
-    std::int64_t own_targets = 0;  // of this microbatch that count
-    std::int64_t all_targets = 0;  // of the whole global batch that count; known in its first microbatch
+    std::int64_t own_targets = 0;           // of this microbatch that count
+    std::int64_t all_targets = 0;           // of the whole global batch that count; known in its first microbatch
+    TargetsAhead own_ahead{}, all_ahead{};  // the same of rows ahead
   };
 
   Prefetch(const std::vector<BatchSource>& sources, std::unique_ptr<BatchJobs> jobs, const Options& options);
@@ -43,8 +44,8 @@ class Prefetch {
   using Loaders = std::vector<BatchLoader>;  // one for each source
 
   struct Slot {
-    Slot(std::size_t rows, bool documents);
-    std::vector<std::int32_t> tokens, targets, positions, offsets;
+    Slot(std::size_t rows, const BatchOptions& options);
+    std::vector<std::int32_t> tokens, targets, positions, offsets, ahead_tokens, ahead_targets;
     std::vector<std::int64_t> row_ids;
     Loaded loaded;
     std::exception_ptr error;

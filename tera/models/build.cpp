@@ -24,7 +24,16 @@ class Builder {
     Blocks blocks;
     if (range.embedding) add(blocks, [&] { return embedding(); });
     add_layers(blocks, range);
-    if (range.head) add(blocks, [&] { return head(); });
+    if (!range.head) return blocks;
+    add(blocks, [&] { return head(); });
+    for (std::size_t i = 0; i < spec_.mtp.size(); ++i) {
+      const bool again =
+          spec_.recompute.unit > 0 && range.layers + static_cast<std::int64_t>(i) < spec_.recompute.layers_per_chunk;
+      add(blocks, [&] { return std::make_unique<Ahead>(i + 1, mtp_layer(spec_.mtp[i], again)); });
+      add(blocks, [&] {
+        return std::make_unique<Ahead>(i + 1, std::make_unique<Head>(params_, spec_.mtp[i].head, head_, tp_));
+      });
+    }
     return blocks;
   }
 
@@ -37,7 +46,7 @@ class Builder {
 
   std::unique_ptr<Block> embedding() {
     EmbeddingSpec spec = spec_.embedding;
-    spec.on_another_stage = spec_.tied && !head_here_;
+    spec.on_another_stage = (spec_.tied || !spec_.mtp.empty()) && !head_here_;
     auto block = std::make_unique<Embedding>(params_, spec, tp_);
     table_ = &block->table();
     return block;
@@ -47,7 +56,25 @@ class Builder {
     HeadSpec spec = spec_.head;
     spec.tied_elsewhere = spec_.tied && !embedding_here_;
     if (spec.tied_elsewhere) spec.name = spec_.embedding.name;
-    return std::make_unique<Head>(params_, spec, spec_.tied ? table_ : nullptr, tp_);
+    auto block = std::make_unique<Head>(params_, spec, spec_.tied ? table_ : nullptr, tp_);
+    head_ = &block->weight();
+    if (spec_.tied) table_ = head_;
+    return block;
+  }
+
+  // The table of words: that of the embedding or a tied head, if one of them is here, else a copy for all depths.
+  std::unique_ptr<Block> mtp_layer(const MtpSpec& spec, bool recomputed) {
+    MtpInputSpec input = spec.input;
+    input.embedding.on_another_stage = input.embedding.counted_elsewhere = !table_;
+    auto first = std::make_unique<MtpInput>(params_, input, tp_, table_);
+    table_ = &first->table();
+    Blocks links;
+    links.push_back(std::move(first));
+    links.push_back(mixer(spec.layer));
+    links.push_back(ffn(spec.layer));
+    auto chain = std::make_unique<Chain>("layer", std::move(links));
+    if (!recomputed) return chain;
+    return std::make_unique<Recompute>(std::move(chain));
   }
 
   std::unique_ptr<Block> layer(std::int64_t index) {
@@ -94,7 +121,7 @@ class Builder {
   const ExpertParallel& experts_;
   const ContextParallel& cp_;
   bool embedding_here_ = false, head_here_ = false;
-  Param* table_ = nullptr;
+  Param *table_ = nullptr, *head_ = nullptr;  // of words, and the head's weight, once they are here
   int next_ = 0;
 };
 

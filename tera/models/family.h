@@ -1,8 +1,10 @@
 #pragma once
 // What a family of decoders calls its tensors in Hugging Face folders. All else about them is in ModelShape.
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tera/config/model.h"
@@ -27,6 +29,12 @@ struct MlaNames {
   std::string kv_down, kv_norm, kv_up;
 };
 
+// Of a layer that predicts further ahead, behind its prefix, beside the names of an ordinary layer.
+struct MtpNames {
+  std::string embedding_norm = "enorm", hidden_norm = "hnorm", project = "eh_proj", final_norm = "shared_head.norm";
+  std::string embedding = "embed_tokens", head = "shared_head.head";  // files hold the model's own once more
+};
+
 struct FamilyNames {
   std::string embedding, positions;                 // whole names
   std::string layer;                                // prefix of layer i is layer + i + "."
@@ -39,7 +47,13 @@ struct FamilyNames {
   bool transposed = false;       // weights of linear layers are stored [in,out]
   std::optional<MlaNames> mla;
   std::optional<ExpertNames> experts;
+  MtpNames mtp{};
 };
+
+// The layer that a tensor of this name is of; negative: it is of none.
+std::int64_t layer_of(const FamilyNames& names, std::string_view tensor);
+// A tensor that every layer that predicts further ahead has, and no other layer.
+std::string mtp_mark(const FamilyNames& names, std::int64_t layer);
 
 FamilyNames gpt_names();
 FamilyNames llama_names();

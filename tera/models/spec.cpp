@@ -1,6 +1,6 @@
 #include "tera/models/spec.h"
 
-#include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "tera/base/error.h"
@@ -19,20 +19,11 @@ class SpecMaker {
     ModelSpec spec{.embedding = embedding(),
                    .layers = {},
                    .head = head(),
+                   .mtp = {},
                    .tied = model_.tied_embeddings,
                    .recompute = recompute()};
-    for (std::int64_t i = 0; i < model_.num_layers; ++i) {
-      LayerSpec layer;
-      if (model_.mla)
-        layer.mixer = mla(i);
-      else
-        layer.mixer = attention(i);
-      if (model_.has_experts(i))
-        layer.ffn = moe(i);
-      else
-        layer.ffn = mlp(i);
-      spec.layers.push_back(std::move(layer));
-    }
+    for (std::int64_t i = 0; i < model_.num_layers; ++i) spec.layers.push_back(layer(i));
+    for (std::int64_t i = model_.num_layers; i < model_.all_layers(); ++i) spec.mtp.push_back(mtp(i));
     return spec;
   }
 
@@ -51,6 +42,34 @@ class SpecMaker {
   }
   // Projections back into the residual stream start smaller, so that its variance does not grow with depth.
   float output_std() const { return model_.init_std / std::sqrt(2.0f * static_cast<float>(model_.num_layers)); }
+
+  LayerSpec layer(std::int64_t i) const {
+    LayerSpec layer;
+    if (model_.mla)
+      layer.mixer = mla(i);
+    else
+      layer.mixer = attention(i);
+    if (model_.has_experts(i))
+      layer.ffn = moe(i);
+    else
+      layer.ffn = mlp(i);
+    return layer;
+  }
+
+  MtpSpec mtp(std::int64_t i) const {
+    const MtpNames& names = names_.mtp;
+    MtpSpec spec{
+        .input = {.embedding = embedding(),
+                  .embedding_norm = norm(in_layer(i, names.embedding_norm), model_.hidden),
+                  .hidden_norm = norm(in_layer(i, names.hidden_norm), model_.hidden),
+                  .project = linear(i, names.project, 2 * model_.hidden, model_.hidden, model_.init_std, Split::none)},
+        .layer = layer(i),
+        .head = head()};
+    spec.input.embedding.dropout_name = in_layer(i, names.embedding);
+    spec.input.project.bias = false;
+    spec.head.norm.name = in_layer(i, names.final_norm);
+    return spec;
+  }
 
   EmbeddingSpec embedding() const {
     return {.name = names_.embedding,
@@ -140,7 +159,7 @@ class SpecMaker {
         .kv_heads = model_.kv_heads,
         .head_dim = model_.head_dim,
         .rope = rope(),
-        .window = model_.window[static_cast<std::size_t>(i)],
+        .window = model_.window[model_.kind_of(i)],
         .attention_dropout = model_.attention_dropout,
         .hidden_dropout = model_.hidden_dropout,
         .seed = seed_,
@@ -197,7 +216,7 @@ class SpecMaker {
         .values = shape.values,
         .rope = *rope(),
         .scale = static_cast<float>(growth * growth / std::sqrt(static_cast<double>(shape.own + shape.rotary))),
-        .window = model_.window[static_cast<std::size_t>(i)],
+        .window = model_.window[model_.kind_of(i)],
         .attention_dropout = model_.attention_dropout,
         .hidden_dropout = model_.hidden_dropout,
         .seed = seed_,
@@ -242,7 +261,7 @@ class SpecMaker {
                     .init_std = model_.init_std,
                     .z = model_.moe->z_loss,
                     .bias = {},
-                    .layer = std::count(model_.moe->layers.begin(), model_.moe->layers.begin() + i, true)};
+                    .layer = model_.expert_layers_before(i)};
     if (shape.expert_bias) spec.bias = spec.name + ".e_score_correction_bias";
     for (const BalanceLoss& loss : model_.moe->losses) coefficient(spec, loss.kind) = loss.coefficient;
     return spec;
@@ -309,6 +328,19 @@ FamilyNames family_names(Arch arch) {
     case Arch::deepseek_v3: return deepseek_names();
   }
   fail("architecture {} has no names", name_of(arch));
+}
+
+std::int64_t layer_of(const FamilyNames& names, std::string_view tensor) {
+  std::int64_t layer = -1;
+  if (tensor.starts_with(names.layer)) {
+    tensor.remove_prefix(names.layer.size());
+    std::from_chars(tensor.data(), tensor.data() + tensor.size(), layer);
+  }
+  return layer;
+}
+
+std::string mtp_mark(const FamilyNames& names, std::int64_t layer) {
+  return names.layer + std::to_string(layer) + "." + names.mtp.embedding_norm + ".weight";
 }
 
 ModelSpec make_spec(const ModelShape& model, std::uint64_t seed) { return SpecMaker(model, seed).make(); }

@@ -1,6 +1,7 @@
 #pragma once
-// A model is a list of specs: embedding, layers, head. make_spec turns the resolved shape into such a list, with the
-// names of its family (gpt.cpp, llama.cpp); build.h turns any list into blocks.
+// A model is a list of specs: embedding, layers, head, and layers that predict further ahead. make_spec turns the
+// resolved shape into such a list, with the names of its family (gpt.cpp, llama.cpp); build.h turns any list into
+// blocks.
 
 #include <cstdint>
 #include <limits>
@@ -14,12 +15,20 @@
 #include "tera/nn/mla.h"
 #include "tera/nn/mlp.h"
 #include "tera/nn/moe.h"
+#include "tera/nn/mtp.h"
 
 namespace tera {
 
 struct LayerSpec {
   std::variant<AttentionSpec, MlaSpec> mixer;
   std::variant<MlpSpec, MoeSpec> ffn;
+};
+
+// A layer that predicts further ahead, and the head behind it, whose weights are those of the model's head.
+struct MtpSpec {
+  MtpInputSpec input;
+  LayerSpec layer;
+  HeadSpec head;
 };
 
 // Layers whose forward is played again in B.
@@ -32,6 +41,7 @@ struct ModelSpec {
   EmbeddingSpec embedding;
   std::vector<LayerSpec> layers;
   HeadSpec head;
+  std::vector<MtpSpec> mtp;  // by depth
   bool tied = false;
   RecomputeRule recompute;
 };

@@ -12,8 +12,15 @@ ParamSpec VocabularyTable::spec(const TensorParallel& tp) const {
   return {.name = name, .shape = shape(words, hidden), .parts = {part}, .init = init};
 }
 
-Embedding::Embedding(ParamStore& params, const EmbeddingSpec& spec, const TensorParallel& tp)
-    : tp_(tp), dropout_(spec.dropout), key_(rng_stream(spec.seed, spec.name + ".dropout")) {
+Embedding::Embedding(ParamStore& params, const EmbeddingSpec& spec, const TensorParallel& tp, Param* shared)
+    : tp_(tp),
+      table_(shared),
+      dropout_(spec.dropout),
+      key_(rng_stream(spec.seed, (spec.dropout_name.empty() ? spec.name : spec.dropout_name) + ".dropout")) {
+  if (shared) {
+    params.share(*shared);
+    return;
+  }
   const VocabularyTable table{.name = spec.name + ".weight",
                               .vocab = spec.vocab,
                               .padded_vocab = spec.padded_vocab,
@@ -21,6 +28,7 @@ Embedding::Embedding(ParamStore& params, const EmbeddingSpec& spec, const Tensor
                               .init = {.kind = Init::Kind::normal, .std = spec.init_std, .padding = spec.init_padding}};
   table_ = &params.add(table.spec(tp));
   table_->spec.on_another_stage = spec.on_another_stage;
+  table_->spec.counted_elsewhere = spec.counted_elsewhere;
   if (spec.position_name.empty()) return;
   const std::string name = spec.position_name + ".weight";
   positions_ = &params.add({.name = name,

@@ -1,5 +1,6 @@
 #pragma once
-// The first block: y = table[tokens] (+ positions[position]), with dropout. It has no x.
+// The first block: y = table[tokens] (+ positions[position]), with dropout. It has no x. Layers that predict further
+// ahead have one too, of the same table.
 
 #include "tera/nn/block.h"
 #include "tera/nn/params.h"
@@ -15,7 +16,9 @@ struct EmbeddingSpec {
   std::int64_t max_positions = 0;
   float init_std = 0, dropout = 0;
   bool init_padding = false;
-  bool on_another_stage = false;  // the head is tied and on another rank
+  bool on_another_stage = false;   // another rank has the table too
+  bool counted_elsewhere = false;  // and it is that rank's to count it
+  std::string dropout_name;        // of its random draws; empty: name
   std::uint64_t seed = 0;
 };
 
@@ -23,8 +26,9 @@ struct EmbeddingSaved final : Saved {};
 
 class Embedding final : public BlockOf<EmbeddingSaved> {
  public:
-  Embedding(ParamStore& params, const EmbeddingSpec& spec, const TensorParallel& tp = {});
-  Param& table() { return *table_; }  // for a tied head
+  // shared: another block's table, or null
+  Embedding(ParamStore& params, const EmbeddingSpec& spec, const TensorParallel& tp = {}, Param* shared = nullptr);
+  Param& table() { return *table_; }
   const char* kind() const override { return "embedding"; }
 
  private:

@@ -1,6 +1,7 @@
 #include "tera/nn/head.h"
 
 #include <algorithm>
+#include <array>
 
 #include "tera/nn/embedding.h"
 
@@ -33,8 +34,8 @@ std::int64_t Head::chunk_rows(std::int64_t tokens, std::int64_t padded_vocab, st
   return std::min((even + multiple - 1) / multiple * multiple, tokens);
 }
 
-void Head::f(Run& run, HeadSaved& s, const Tensor& x, const Tensor& /*y*/) {
-  const Tensor own = run.scratch.take(x.shape, x.dtype, "head.normed");
+void Head::f(Run& run, HeadSaved& s, const Tensor& x, const Tensor& y) {
+  const Tensor own = y ? y : run.scratch.take(x.shape, x.dtype, "head.normed");
   s.stats = norm_.take_stats(run, x, "head.norm_stats");
   norm_.forward(run, x, own, s.stats);
   const Tensor normed = tp_.gather(run, own, run.scratch, "head.normed");
@@ -98,7 +99,11 @@ void Head::write_logits(Run& run, const Tensor& normed) {
     run.ops.copy({.src = of_rank(rank), .dst = run.mb.logits.slice(1, rank * words, (rank + 1) * words)});
 }
 
-void Head::b(Run& run, HeadSaved& s, const Tensor& x, const Tensor& /*dy*/, const Tensor& dx) {
+void Head::b(Run& run, HeadSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  if (dy) {
+    const std::array sources{s.dnormed, dy};
+    run.ops.combine({.sources = sources, .out = s.dnormed});
+  }
   norm_.backward(run, s.dnormed, x, s.stats, {}, dx);
 }
 

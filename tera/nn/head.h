@@ -1,5 +1,6 @@
 #pragma once
-// The last block: norm, logits, loss. It has no y: it writes each token's loss into the microbatch.
+// Norm, logits, loss: it writes each token's loss into the microbatch. The last block, without a y; but where layers
+// follow that predict further ahead, the normed x is its y, and such a layer has another one behind it.
 //
 // Logits are made in chunks of rows, and while a chunk is there its loss, its gradient and the two products of that
 // gradient are made too; so [T,V] never exists, and F does what elsewhere is W. B only passes through the norm.
@@ -22,16 +23,17 @@ struct HeadSpec {
 
 struct HeadSaved final : Saved {
   NormStats stats;
-  Tensor dnormed;  // [T,H]: own rows
+  Tensor dnormed;  // [T,H]: own rows; in B with dy
 };
 
 class Head final : public BlockOf<HeadSaved> {
  public:
-  // tied: the embedding's table, or null
+  // tied: the table of the embedding or of another head, or null
   Head(ParamStore& params, const HeadSpec& spec, Param* tied, const TensorParallel& tp = {});
 
   // Rows of logits that are made at a time.
   static std::int64_t chunk_rows(std::int64_t tokens, std::int64_t padded_vocab, std::int64_t chunk_elements);
+  Param& weight() { return *weight_; }  // for other heads
   const char* kind() const override { return "head"; }
   bool makes_gradients_in_f() const override { return true; }
 

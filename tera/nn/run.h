@@ -18,6 +18,13 @@ struct KvCache {
 // Losses that are there for the experts' sake, in the order of the sums that a step keeps of them.
 enum class AuxLoss : int { balance, sequence_balance, global_balance, z, count };
 
+// What a layer that predicts further ahead reads in place of the microbatch's own, and writes.
+struct RowsAhead {
+  Tensor tokens, targets;  // i32 [T]: each row's, so many tokens further on
+  Tensor token_loss;       // f32 [T]
+  Tensor loss_scale;       // f32 [1]
+};
+
 // All rows of a microbatch, where each of several context-parallel ranks has some: K = cp T of them. Nothing where one
 // rank has all.
 struct AllRows {
@@ -48,6 +55,7 @@ struct MicroBatch {
   // i32 [1], optional: the most rows of a layer's experts that found no room here; without it there is room for all.
   Tensor expert_overflow;
   std::span<std::int32_t> expert_offsets{};  // host memory that the device writes, for rows that travel to experts
+  std::span<const RowsAhead> ahead{};        // by depth, where layers predict further ahead; for training alone
   bool training = true;                      // dropout and gradients
   KvCache* cache = nullptr;                  // generation only
 };

@@ -118,6 +118,11 @@ std::vector<StageBlocks> by_string(const LayoutRequest& r) {
                r.num_layers);
   require_user(heads == r.mtp_num_layers, "{} places {} extra prediction heads (m) where model.mtp_num_layers is {}",
                key, heads, r.mtp_num_layers);
+  for (const auto& stage : stages)
+    require_user(stage.mtp_layers == 0 || stage.loss,
+                 "{} has the loss (L) in another stage than the extra prediction heads (m), which are made behind it; "
+                 "put m and L into one stage, as in ...|{}L",
+                 key, heads == 1 ? "m" : fmt::format("m*{}", heads));
   return stages;
 }
 

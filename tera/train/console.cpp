@@ -57,6 +57,7 @@ void ConsoleSink::print_line(const StepMetrics& m) {
   line.put("step {:{}}/{} | loss {:.4f} | ", m.step, digits(options_.total_steps), options_.total_steps, m.loss);
   line.put("grad norm {:.3f} | lr {:.2e} | {:.1f} ms | ", m.grad_norm, m.lr, m.step_ms);
   put_speed(line, m);
+  if (const auto ahead = m.mtp_loss()) line.put(" | mtp loss {:.4f}", *ahead);
   if (m.loss_scale) line.put(" | loss scale {:g}", *m.loss_scale);
   if (skipped_ > 0) line.put(" | {} skipped", skipped_);
   skipped_ = 0;

@@ -69,7 +69,8 @@ BatchOptions batch_options(const Setup& setup, const Tokenizer* tokenizer) {
           .pad = tokenizer && indexed ? tokenizer->pad() : -1,
           .eod_mask_loss = dataset.eod_mask_loss,
           .reset_position_ids = dataset.reset_position_ids,
-          .reset_attention_mask = setup.batch.packs_documents};
+          .reset_attention_mask = setup.batch.packs_documents,
+          .depths = setup.model.mtp_layers};
 }
 
 CyclicSampler::Options cyclic_options(const Setup& setup, const Dataset& train) {

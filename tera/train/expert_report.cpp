@@ -6,10 +6,6 @@
 namespace tera {
 namespace {
 
-std::size_t count_layers(const MoeShape& moe) {
-  return static_cast<std::size_t>(std::count(moe.layers.begin(), moe.layers.end(), true));
-}
-
 AuxLoss kind_of(LoadBalancing kind) {
   if (kind == LoadBalancing::seq_aux_loss) return AuxLoss::sequence_balance;
   return kind == LoadBalancing::global_aux_loss ? AuxLoss::global_balance : AuxLoss::balance;
@@ -27,7 +23,7 @@ std::optional<double> ExpertMetrics::*place_of(AuxLoss kind) {
 }  // namespace
 
 ExpertReport::ExpertReport(const Setup& setup)
-    : layers_(count_layers(*setup.model.moe)),
+    : layers_(static_cast<std::size_t>(setup.model.expert_layers())),
       experts_(static_cast<std::size_t>(setup.model.moe->experts)),
       micro_batch_(setup.batch.micro_batch),
       rows_(setup.batch.micro_batch * setup.batch.seq_length),
@@ -41,7 +37,7 @@ ExpertReport::ExpertReport(const Setup& setup)
 
 JsonlSink::Room ExpertReport::room(const Setup& setup) {
   if (!setup.model.moe) return {};
-  const std::size_t layers = count_layers(*setup.model.moe);
+  const auto layers = static_cast<std::size_t>(setup.model.expert_layers());
   return {
       .layers = layers,
       .loads = setup.config.logger.log_expert_load ? layers * static_cast<std::size_t>(setup.model.moe->experts) : 0};

@@ -19,8 +19,10 @@ Setup for_generation(Setup setup) {
   return setup;
 }
 
-// What keeps sizes or load even in training: here a row goes where its router says, whatever stands beside it.
+// What is there for training's sake: layers that predict further ahead, and what keeps sizes or load even. Here a row
+// goes where its router says, whatever stands beside it.
 ModelShape for_generation(ModelShape model) {
+  model.mtp_layers = 0;
   if (!model.moe) return model;
   model.moe->capacity_factor = 0;
   model.moe->router.force_balance = false;

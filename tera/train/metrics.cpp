@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <numeric>
 #include <span>
 #include <string_view>
 
@@ -91,6 +92,11 @@ class JsonLine {
 
 }  // namespace
 
+std::optional<double> StepMetrics::mtp_loss() const {
+  if (mtp_losses.empty()) return {};
+  return std::accumulate(mtp_losses.begin(), mtp_losses.end(), 0.0) / static_cast<double>(mtp_losses.size());
+}
+
 // For as many validation sets, with names as long, as the config allows; and for what a model with experts tells.
 JsonlSink::JsonlSink(const std::filesystem::path& path, AppendFile::Start start, const Room& room)
     : file_(path, start) {
@@ -107,6 +113,8 @@ void JsonlSink::step(const StepMetrics& m) {
   if (m.global_batch_size) line.integer("global_batch_size", *m.global_batch_size);
   if (m.loss_scale) line.number("loss_scale", *m.loss_scale);
   line.boolean("skipped", m.skipped);
+  line.maybe("mtp_loss", m.mtp_loss());
+  if (m.mtp_losses.size() > 1) line.numbers("mtp_losses", m.mtp_losses);
   const ExpertMetrics& experts = m.experts;
   line.maybe("load_balancing_loss", experts.load_balancing_loss);
   line.maybe("seq_load_balancing_loss", experts.seq_load_balancing_loss);

@@ -33,7 +33,10 @@ struct StepMetrics {
   std::optional<double> mfu;                      // a fraction; none where the device's peak is not known
   std::optional<double> loss_scale;               // fp16 only
   bool skipped = false;
+  std::span<const double> mtp_losses{};  // of layers that predict further ahead, by depth: means over their targets
   ExpertMetrics experts{};
+
+  std::optional<double> mtp_loss() const;  // their mean, where there are any
 };
 
 struct SetLoss {

@@ -33,6 +33,7 @@ StageLayout stage_layout(const Setup& setup) {
   const StageWishes& wishes = setup.parallel.stages;
   return place_layers({.placement = placement(setup.parallel),
                        .num_layers = static_cast<int>(setup.model.num_layers),
+                       .mtp_num_layers = static_cast<int>(setup.model.mtp_layers),
                        .num_layers_in_first_pipeline_stage = wishes.first_layers,
                        .num_layers_in_last_pipeline_stage = wishes.last_layers,
                        .account_for_embedding_in_pipeline_split = wishes.count_embedding,

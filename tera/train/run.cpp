@@ -15,6 +15,7 @@
 #include "tera/checkpoint/hf_folder.h"
 #include "tera/comm/agree.h"
 #include "tera/config/describe.h"
+#include "tera/models/family.h"
 #include "tera/pipeline/check.h"
 #include "tera/tokenizer/make_tokenizer.h"
 #include "tera/train/console.h"
@@ -217,6 +218,7 @@ class RunOfRank {
       log_.info("weights from {}", setup_.config.model.hf);
     for (const std::string& remark : start_.remarks) log_.info("{}", remark);
     for (const std::string& warning : start_.warnings) log_.warn("{}", warning);
+    for (const std::string& warning : weight_warnings_) log_.warn("{}", warning);
     if (saves_nothing_though_asked(setup_.config.checkpoint))
       log_.warn("nothing will be saved: other keys of checkpoint are given, but no checkpoint.save");
     if (const std::string remarks = backend_.ops->remarks(); !remarks.empty()) log_.info("{}", remarks);
@@ -228,12 +230,35 @@ class RunOfRank {
     if (start_.checkpoint) return load_checkpoint();
     if (hf.empty()) return;
     const HfFolder folder(hf);
-    check_tensors(folder, setup_.model);
+    ModelShape stored = setup_.model;
+    stored.mtp_layers = std::min(stored.mtp_layers, folder.model().mtp_num_layers);
+    tell_of_layers_ahead(folder.model().mtp_num_layers);
+    check_tensors(folder, stored);
     load_weights(folder, trainer_->step().params(), *backend_.ops);
+  }
+
+  // Layers that predict further ahead may be there or not, whatever the run wants of them.
+  void tell_of_layers_ahead(std::int64_t stored) {
+    constexpr std::string_view key = "model.mtp_num_layers";
+    const std::int64_t wanted = setup_.model.mtp_layers;
+    if (stored < wanted)
+      weight_warnings_.push_back(
+          fmt::format("{}={}: of these layers the weights have {}; the rest begins anew", key, wanted, stored));
+    if (stored > wanted)
+      weight_warnings_.push_back(
+          fmt::format("layers that predict further ahead: the weights have {}, and the run takes {}; {}={} takes all",
+                      stored, wanted, key, stored));
+  }
+  std::int64_t layers_ahead_in(const Checkpoint& checkpoint) const {
+    const FamilyNames names = family_names(setup_.model.arch);
+    std::int64_t found = 0;
+    while (checkpoint.find(mtp_mark(names, setup_.model.num_layers + found))) ++found;
+    return found;
   }
 
   // Every file is verified by one rank.
   void load_checkpoint() {
+    if (!start_.resumed()) tell_of_layers_ahead(layers_ahead_in(*start_.checkpoint));
     std::optional<VerifyShare> verified;
     if (setup_.config.checkpoint.verify) verified = VerifyShare{.rank = world_->rank(), .ranks = world_->size()};
     try {
@@ -274,7 +299,7 @@ class RunOfRank {
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<CheckpointSaver> saver_;
   std::string data_summary_;
-  std::vector<std::string> data_warnings_;
+  std::vector<std::string> data_warnings_, weight_warnings_;
   std::vector<std::int64_t> planned_bytes_;  // by rank
 };
 

@@ -36,7 +36,8 @@ bool on_gpu(DeviceChoice device) {
 // rows, and route them, or make gradients of weights that all have. Another kernel would add up in another order.
 bool repeat_products(const Setup& setup) {
   const ParallelShape& parallel = setup.parallel;
-  return parallel.mesh.tp > 1 && !parallel.sequence_parallel && (setup.model.moe || setup.model.mla);
+  return parallel.mesh.tp > 1 && !parallel.sequence_parallel &&
+         (setup.model.moe || setup.model.mla || setup.model.mtp_layers > 0);
 }
 
 Backend make_cuda_backend(const BackendOptions& options) {

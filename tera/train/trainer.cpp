@@ -85,6 +85,7 @@ void Trainer::open_batches() {
       options);
   if (data_.valid.empty()) return;
   options.workers = std::min(options.workers, 1);
+  options.batch.depths = 0;
   std::vector<BatchSource> sources;
   std::vector<std::int64_t> batches;
   for (const ValidationSet& set : data_.valid) {
@@ -136,14 +137,22 @@ bool Trainer::out_of_time() const {
 }
 
 // The loss is divided by the counted targets of the whole global batch, so it does not depend on how the batch is cut;
-// loss_reduction=microbatch divides by each microbatch's own, as Megatron-LM does.
+// loss_reduction=microbatch divides by each microbatch's own, as Megatron-LM does. Losses of rows ahead are divided by
+// their own targets, of which there are fewer, and the mean over depths has a factor.
 void Trainer::load_batch(std::int64_t microbatches) {
   const bool global = setup_.config.train.loss_reduction == LossReduction::global;
   for (std::int64_t i = 0; i < microbatches; ++i) {
     const Prefetch::Loaded& batch = train_batches_->next();
     if (i == 0) counted_ = batch.all_targets;
+    if (i == 0) counted_ahead_ = batch.all_ahead;
     const std::int64_t all = microbatches * setup_.parallel.dp;
-    step_.load(i, batch.rows, inverse(global ? counted_ : batch.own_targets * all), inverse(all));
+    const auto depths = static_cast<std::size_t>(setup_.model.mtp_layers);
+    std::array<float, most_mtp_layers> ahead{};
+    for (std::size_t depth = 0; depth < depths; ++depth)
+      ahead[depth] = static_cast<float>(setup_.model.mtp_loss_factor / static_cast<double>(depths)) *
+                     inverse(global ? counted_ahead_[depth] : batch.own_ahead[depth] * all);
+    step_.load(i, batch.rows, inverse(global ? counted_ : batch.own_targets * all), inverse(all),
+               std::span(ahead).first(depths));
   }
 }
 
@@ -168,6 +177,7 @@ void Trainer::start_step(const StopRequest& stop) {
   if (const std::string remark = step_.take_remark(); !remark.empty()) log_.info("{}", remark);
   started.reading = step_.read_back({.stop = stop.asked() || out_of_time(), .written = saver_ && saver_->written()});
   started.counted = counted_;
+  started.counted_ahead = counted_ahead_;
   started.samples = setup_.batch.global_batch_at(consumed_);
   consumed_ += started.samples;
   started.metrics.step = ++done_;
@@ -189,6 +199,7 @@ void Trainer::report(Pending pending) {
   StepMetrics& metrics = pending.metrics;
   if (setup_.batch.rampup.start > 0) metrics.global_batch_size = pending.samples;
   metrics.loss = result.loss_sum / static_cast<double>(std::max<std::int64_t>(pending.counted, 1));
+  tell_losses_ahead(result, pending.counted_ahead, metrics);
   metrics.grad_norm = result.grad_norm;
   metrics.lr = last_skipped_ ? pending.rates.after_skip : pending.rates.after_update;
   if (step_.scaler()) note_scaling(result, pending.samples, metrics);
@@ -204,6 +215,13 @@ void Trainer::report(Pending pending) {
   if (experts_) metrics.experts = experts_->tell(result, pending.samples);
   for (auto& sink : sinks_) sink->step(metrics);
   check_finite(metrics);
+}
+
+void Trainer::tell_losses_ahead(const TrainingStep::Result& result, const TargetsAhead& counted, StepMetrics& metrics) {
+  const auto depths = static_cast<std::size_t>(setup_.model.mtp_layers);
+  for (std::size_t i = 0; i < depths; ++i)
+    losses_ahead_[i] = result.ahead_losses[i] / static_cast<double>(std::max<std::int64_t>(counted[i], 1));
+  metrics.mtp_losses = std::span(losses_ahead_).first(depths);
 }
 
 void Trainer::note_scaling(const TrainingStep::Result& result, std::int64_t samples, StepMetrics& metrics) {

@@ -58,6 +58,7 @@ class Trainer {
     TrainingStep::Reading reading;
     LearningRates rates;
     std::int64_t counted = 0;  // targets
+    TargetsAhead counted_ahead{};
     std::int64_t samples = 0;
     double enqueue_ms = 0;  // of the host
   };
@@ -68,6 +69,7 @@ class Trainer {
   bool out_of_time() const;
   LearningRates learning_rates() const;
   void report(Pending pending);
+  void tell_losses_ahead(const TrainingStep::Result& result, const TargetsAhead& counted, StepMetrics& metrics);
   void note_scaling(const TrainingStep::Result& result, std::int64_t samples, StepMetrics& metrics);
   void report_pending();
   struct LossSum {
@@ -98,6 +100,8 @@ class Trainer {
   std::int64_t consumed_ = 0;  // samples
   std::int64_t skipped_ = 0;   // samples of steps that were skipped, as far as these are reported
   std::int64_t counted_ = 0;   // targets of the batch at hand that count
+  TargetsAhead counted_ahead_{};
+  std::array<double, most_mtp_layers> losses_ahead_{};  // of the step that is reported
 
   // With a loss scale; of the step that was reported last, and of all of this run.
   bool last_skipped_ = false;

@@ -46,7 +46,7 @@ bool needs_more(const StagePlan& plan, const StagePlan& than) {
   return false;
 }
 
-constexpr std::int64_t votes_end = 3;  // of the sums that are read back, auxiliary losses follow
+constexpr std::int64_t votes_end = 3;  // of the sums that are read back, auxiliary losses follow, then losses ahead
 constexpr auto aux_losses = static_cast<std::int64_t>(AuxLoss::count);
 
 // A rehearsal has as many documents as there can be; a step has fewer, of several numbers.
@@ -93,14 +93,15 @@ TrainingStep::TrainingStep(const Setup& setup, int rank, StageSchedules schedule
                 .seq_length = setup.batch.seq_length,
                 .ranks = layout_.cp.size(),
                 .rank = layout_.cp.rank(),
-                .packed = setup.batch.packs_documents}) {
+                .packed = setup.batch.packs_documents,
+                .depths = setup.model.mtp_layers}) {
   const MixedPrecisionConfig& mixed = setup.config.mixed_precision;
   if (mixed.precision == Precision::fp16) optimizer_.scale_with(scaler_.emplace(mixed));
   if (const auto& moe = setup.model.moe)
-    expert_load_.emplace(ExpertLoad::Options{.layers = std::count(moe->layers.begin(), moe->layers.end(), true),
-                                             .experts = moe->experts,
-                                             .bias_rate = moe->router.bias_rate},
-                         params_);
+    expert_load_.emplace(
+        ExpertLoad::Options{
+            .layers = setup.model.expert_layers(), .experts = moe->experts, .bias_rate = moe->router.bias_rate},
+        params_);
   for (const auto& chunk : chunks_) stage_.chunks.emplace_back(chunk);
   params_.lay_out(layout_.flat);
   require_user(!whole_.norm_keys.empty(), "model.freeze: the patterns leave no parameter to train");
@@ -121,7 +122,8 @@ void TrainingStep::bind_inputs(Arena& arena) {
   const Shape rows = shape(all / layout_.cp.size());
   const bool several = layout_.cp.size() > 1, packed = setup_.batch.packs_documents;
   const AllRows in_all = several && !packed ? take_all_rows(arena) : AllRows{};  // the same in every microbatch
-  const Shape microbatches = shape((setup_.model.moe ? 2 : 1) * setup_.batch.num_microbatches);
+  const std::int64_t kinds = (setup_.model.moe ? 2 : 1) + setup_.model.mtp_layers;
+  const Shape microbatches = shape(kinds * setup_.batch.num_microbatches);
   loss_weights_ = loss_scales_ = arena.take(microbatches, DType::f32, "loss weights");
   if (scaler_) loss_scales_ = arena.take(microbatches, DType::f32, "scaled loss weights");
   const bool may_overflow = setup_.model.moe && setup_.model.moe->rank_capacity_factor > 0;
@@ -131,6 +133,7 @@ void TrainingStep::bind_inputs(Arena& arena) {
   }
   if (expert_load_) expert_load_->bind(arena);
   inputs_.clear();
+  inputs_.reserve(static_cast<std::size_t>(setup_.batch.num_microbatches));  // batches look into them
   batch_.clear();
   evaluation_batch_.clear();
   for (std::int64_t i = 0; i < setup_.batch.num_microbatches; ++i) {
@@ -140,7 +143,12 @@ void TrainingStep::bind_inputs(Arena& arena) {
                        .rows = arena.take(rows, DType::i64, "row ids"),
                        .token_loss = arena.take(rows, DType::f32, "token losses"),
                        .offsets = {},
-                       .all = several && packed ? take_all_rows(arena) : in_all});
+                       .all = several && packed ? take_all_rows(arena) : in_all,
+                       .ahead_tokens = {},
+                       .ahead_targets = {},
+                       .ahead_loss = {},
+                       .ahead = {}});
+    if (setup_.model.mtp_layers > 0 && layout_.has_loss) bind_rows_ahead(arena, i);
     Inputs& taken = inputs_.back();
     if (several && setup_.model.attention_dropout > 0)
       (layout_.cp.comm == CpCommType::p2p ? taken.all.at_places_rows : taken.all.rows) =
@@ -149,9 +157,27 @@ void TrainingStep::bind_inputs(Arena& arena) {
     batch_.push_back(microbatch(i, /*training=*/true));
     evaluation_batch_.push_back(microbatch(i, /*training=*/false));
   }
-  loss_sum_ = arena.take(shape(votes_end + (expert_load_ ? aux_losses : 0)), DType::f64, "loss sum");
+  loss_sum_ =
+      arena.take(shape(votes_end + (expert_load_ ? aux_losses : 0) + setup_.model.mtp_layers), DType::f64, "loss sum");
   const int ranks = layout_.groups.world.size();
   if (ranks > 1) agreement_ = arena.take(shape(ranks), DType::i64, "what ranks compare");
+}
+
+// Only the rank with the last virtual stage has layers that read them.
+void TrainingStep::bind_rows_ahead(Arena& arena, std::int64_t index) {
+  Inputs& inputs = inputs_.back();
+  const Shape rows = shape(setup_.model.mtp_layers, inputs.tokens.dim(0));
+  inputs.ahead_tokens = arena.take(rows, DType::i32, "tokens ahead");
+  inputs.ahead_targets = arena.take(rows, DType::i32, "targets ahead");
+  inputs.ahead_loss = arena.take(rows, DType::f32, "token losses ahead");
+  const auto of_depth = [&](const Tensor& all, std::int64_t depth) {
+    return all.rows(depth, depth + 1).view(shape(rows[1]));
+  };
+  for (std::int64_t depth = 0; depth < setup_.model.mtp_layers; ++depth)
+    inputs.ahead.push_back({.tokens = of_depth(inputs.ahead_tokens, depth),
+                            .targets = of_depth(inputs.ahead_targets, depth),
+                            .token_loss = of_depth(inputs.ahead_loss, depth),
+                            .loss_scale = ahead_row(loss_scales_, depth, index)});
 }
 
 // What attention has to know of rows, for what travels in it; without what only some runs need.
@@ -175,7 +201,13 @@ AllRows TrainingStep::take_all_rows(Arena& arena) const {
 // What the auxiliary losses of a microbatch count; none where the model has none.
 Tensor TrainingStep::aux_row(const Tensor& weights, std::int64_t index) const {
   const std::int64_t row = setup_.batch.num_microbatches + index;
-  return weights.dim(0) > row ? weights.rows(row, row + 1) : Tensor{};
+  return setup_.model.moe ? weights.rows(row, row + 1) : Tensor{};
+}
+
+// And its losses of a depth, from 0.
+Tensor TrainingStep::ahead_row(const Tensor& weights, std::int64_t depth, std::int64_t index) const {
+  const std::int64_t row = ((setup_.model.moe ? 2 : 1) + depth) * setup_.batch.num_microbatches + index;
+  return weights.rows(row, row + 1);
 }
 
 MicroBatch TrainingStep::microbatch(std::int64_t index, bool training) const {
@@ -194,6 +226,7 @@ MicroBatch TrainingStep::microbatch(std::int64_t index, bool training) const {
           .aux_losses = expert_load_ ? expert_load_->losses() : Tensor{},
           .expert_overflow = expert_overflow_,
           .expert_offsets = expert_offsets_,
+          .ahead = inputs.ahead,
           .training = training};
 }
 
@@ -351,7 +384,8 @@ void TrainingStep::agree_on_traffic() {
             planned_traffic_[i].hash);
 }
 
-void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale, float aux_scale) {
+void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale, float aux_scale,
+                        std::span<const float> ahead_scales) {
   const auto i = static_cast<std::size_t>(index);
   const Inputs& inputs = inputs_.at(i);
   const BatchSpans own = context_.own(host);
@@ -362,12 +396,28 @@ void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale,
   load_all_rows(i, host);
   ops_->from_host(std::as_bytes(std::span(&scale, 1)), loss_weights_.rows(index, index + 1));
   if (const Tensor aux = aux_row(loss_weights_, index)) ops_->from_host(std::as_bytes(std::span(&aux_scale, 1)), aux);
+  if (setup_.model.mtp_layers > 0 && (scale != 0 || !ahead_scales.empty())) load_rows_ahead(index, own, ahead_scales);
   require(static_cast<bool>(inputs.offsets) == !host.offsets.empty(), "a microbatch of {} offsets of documents",
           host.offsets.size());
   if (!inputs.offsets) return;
   const Tensor offsets = inputs.offsets.rows(0, std::ssize(host.offsets));
   ops_->from_host(std::as_bytes(host.offsets), offsets);
   batch_[i].offsets = evaluation_batch_[i].offsets = offsets;
+}
+
+void TrainingStep::load_rows_ahead(std::int64_t index, const BatchSpans& own, std::span<const float> scales) {
+  const auto depths = static_cast<std::size_t>(setup_.model.mtp_layers);
+  require(scales.size() == depths && own.ahead_tokens.size() == depths * own.tokens.size() &&
+              own.ahead_targets.size() == own.ahead_tokens.size(),
+          "a microbatch of {} rows comes with {} scales, {} tokens and {} targets of {} depths ahead",
+          own.tokens.size(), scales.size(), own.ahead_tokens.size(), own.ahead_targets.size(), depths);
+  for (std::size_t depth = 0; depth < depths; ++depth)
+    ops_->from_host(std::as_bytes(scales.subspan(depth, 1)),
+                    ahead_row(loss_weights_, static_cast<std::int64_t>(depth), index));
+  const Inputs& inputs = inputs_.at(static_cast<std::size_t>(index));
+  if (!inputs.ahead_tokens) return;
+  ops_->from_host(std::as_bytes(own.ahead_tokens), inputs.ahead_tokens);
+  ops_->from_host(std::as_bytes(own.ahead_targets), inputs.ahead_targets);
 }
 
 // What attention has to know of the rows of other ranks, where there are such.
@@ -396,6 +446,7 @@ void TrainingStep::play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, st
   pipeline.step(std::span(batch_).first(number), replicas);
   replicas.finish_gradients();
   sum_losses(ops, number);
+  sum_losses_ahead(ops, number);
   if (expert_load_) sum_expert_load(ops);
 }
 
@@ -411,6 +462,21 @@ void TrainingStep::sum_losses(Ops& ops, std::size_t microbatches) {
   if (!layout_.counts_loss) ops.fill({.out = losses, .value = 0});
   for (std::size_t i = 0; layout_.counts_loss && i < microbatches; ++i)
     ops.sum({.x = inputs_[i].token_loss, .out = losses, .accumulate = i > 0});
+}
+
+Tensor TrainingStep::ahead_sum(std::int64_t depth) const {
+  const std::int64_t row = votes_end + (expert_load_ ? aux_losses : 0) + depth;
+  return loss_sum_.rows(row, row + 1);
+}
+
+void TrainingStep::sum_losses_ahead(Ops& ops, std::size_t microbatches) {
+  for (std::int64_t depth = 0; depth < setup_.model.mtp_layers; ++depth) {
+    if (!layout_.counts_loss) ops.fill({.out = ahead_sum(depth), .value = 0});
+    for (std::size_t i = 0; layout_.counts_loss && i < microbatches; ++i)
+      ops.sum({.x = inputs_[i].ahead[static_cast<std::size_t>(depth)].token_loss,
+               .out = ahead_sum(depth),
+               .accumulate = i > 0});
+  }
 }
 
 // Losses are summed over ranks when they are read back.
@@ -505,6 +571,10 @@ TrainingStep::Reading TrainingStep::read_back(const Votes& votes) {
     ops_->to_host_later(expert_load_->counts(), std::as_writable_bytes(of_step));
     result.expert_counts = of_step;
   }
+  for (std::int64_t depth = 0; depth < setup_.model.mtp_layers; ++depth)
+    ops_->to_host_later(
+        ahead_sum(depth),
+        std::as_writable_bytes(std::span(result.ahead_losses).subspan(static_cast<std::size_t>(depth), 1)));
   if (scaler_) ops_->to_host_later(scaler_->state(), std::as_writable_bytes(std::span(&result.scaling, 1)));
   return {ops_->record(), slot};
 }
@@ -533,7 +603,7 @@ double model_flops_per_token(const ModelShape& model, std::int64_t seq_length) {
   const auto heads = static_cast<double>(model.heads * model.head_dim),
              kv = static_cast<double>(model.kv_heads * model.head_dim);
   const auto hidden = static_cast<double>(model.hidden), ffn = static_cast<double>(model.ffn);
-  const auto layers = static_cast<double>(model.num_layers);
+  const auto layers = static_cast<double>(model.all_layers()), ahead = static_cast<double>(model.mtp_layers);
   const double products = is_gated(model.activation) ? 3 : 2;
   double projections = hidden * (heads + 2 * kv) + heads * hidden, scored = 2 * heads;
   if (model.mla) {
@@ -545,8 +615,9 @@ double model_flops_per_token(const ModelShape& model, std::int64_t seq_length) {
                   kv_lora * expanded + values * hidden;
     scored = heads + values;
   }
-  double matmul = layers * projections + hidden * static_cast<double>(model.vocab);
-  for (std::int64_t i = 0; i < model.num_layers; ++i) {  // of experts, what a token passes; its choice is not counted
+  double matmul = layers * projections + (1 + ahead) * hidden * static_cast<double>(model.vocab);
+  matmul += ahead * (3 * hidden + 2 * hidden * hidden);
+  for (std::int64_t i = 0; i < model.all_layers(); ++i) {  // of experts, what a token passes; its choice is not counted
     const double width = model.has_experts(i)
                              ? static_cast<double>(model.moe->router.topk * model.moe->ffn + model.moe->shared_ffn)
                              : ffn;

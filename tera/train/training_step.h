@@ -46,9 +46,11 @@ class TrainingStep {
   void bind(Backend& backend);  // a world of one
 
   // Copies a microbatch to the device; over context-parallel ranks all give the same, and each takes its own rows.
-  // scale: what a token's loss counts in the gradient; aux_scale: and what the
-  // microbatch's auxiliary losses do, where the model has any.
-  void load(std::int64_t microbatch, const BatchSpans& host, float scale, float aux_scale = 0);
+  // scale: what a token's loss counts in the gradient; aux_scale: and what the microbatch's auxiliary losses do, where
+  // the model has any; ahead_scales: and what the losses of rows ahead do, by depth. Where nothing is learned of it
+  // (scale 0) it may come without rows ahead.
+  void load(std::int64_t microbatch, const BatchSpans& host, float scale, float aux_scale = 0,
+            std::span<const float> ahead_scales = {});
   // Gradients of all loaded microbatches accumulate, and are summed over the ranks. While the batch size grows, only
   // the first of them are played.
   void forward_backward();
@@ -97,6 +99,7 @@ class TrainingStep {
     // those of the reading, and stand until the next but one.
     std::array<double, static_cast<std::size_t>(AuxLoss::count)> aux_losses{};
     std::span<const std::int32_t> expert_counts{};
+    std::array<double, most_mtp_layers> ahead_losses{};  // as loss_sum, by depth
     bool skipped() const { return scaling.skipped != 0; }
   };
   Reading read_back(const Votes& votes);
@@ -122,11 +125,17 @@ class TrainingStep {
     Tensor tokens, targets, positions, rows, token_loss;
     Tensor offsets;  // i32 [T+1]: room for those of packed documents, where there are such; of all rows
     AllRows all;     // where ranks share them
+    Tensor ahead_tokens, ahead_targets, ahead_loss;  // [depths,T], where layers predict further ahead
+    std::vector<RowsAhead> ahead;                    // of these, by depth
   };
   void bind_inputs(Arena& arena);
   AllRows take_all_rows(Arena& arena) const;
   void load_all_rows(std::size_t index, const BatchSpans& host);
+  void bind_rows_ahead(Arena& arena, std::int64_t index);
   Tensor aux_row(const Tensor& weights, std::int64_t index) const;
+  Tensor ahead_row(const Tensor& weights, std::int64_t depth, std::int64_t index) const;
+  void load_rows_ahead(std::int64_t index, const BatchSpans& own, std::span<const float> scales);
+  Tensor ahead_sum(std::int64_t depth) const;
   MicroBatch microbatch(std::int64_t index, bool training) const;
   DataParallel make_data_parallel(Ops& ops);
   void play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, std::int64_t microbatches);
@@ -136,6 +145,7 @@ class TrainingStep {
   std::span<std::int32_t> overflow_slot(std::size_t slot) const;
   void check_expert_rows(std::size_t slot) const;
   void sum_losses(Ops& ops, std::size_t microbatches);
+  void sum_losses_ahead(Ops& ops, std::size_t microbatches);
   void sum_expert_load(Ops& ops);
   void play_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& replicas);
   MemoryPlan rehearse(PlanOps& ops);
@@ -160,9 +170,10 @@ class TrainingStep {
   std::vector<Inputs> inputs_;
   ContextCut context_;  // of a microbatch on the host
   std::vector<MicroBatch> batch_, evaluation_batch_;
-  Tensor loss_weights_;  // f32 [microbatches]: what a token's loss counts; then, for some models, aux losses
-  Tensor loss_scales_;   // the same with the loss scale; without one, the same tensor
-  Tensor loss_sum_;      // f64 [3]: losses, and the votes as in Result; and of some models auxiliary losses
+  // f32 [microbatches]: what a token's loss counts; then, for some models, aux losses, and losses ahead by depth
+  Tensor loss_weights_;
+  Tensor loss_scales_;  // the same with the loss scale; without one, the same tensor
+  Tensor loss_sum_;     // f64 [3]: losses, and the votes as in Result; of some models auxiliary losses, losses ahead
   Tensor expert_overflow_, all_overflows_;  // i32 [1], [ranks], where rows of experts may find no room
   std::span<std::int32_t> read_overflows_;  // the same as read, in slots; host memory that the device writes
   std::span<std::int32_t> expert_offsets_;  // likewise, where rows travel to experts
@@ -188,7 +199,8 @@ class TrainingStep {
 
 // Model FLOPs per token, forward and backward: 6 per parameter of a matrix product (output head in, input embedding
 // out) and 6 * L * S * heads * head_dim for causal attention, where head_dim is the mean of what scores and values
-// have.
+// have. A layer that predicts further ahead counts as Megatron-LM has it: the layer, another head, its projection, and
+// 3 values a channel for its norms.
 double model_flops_per_token(const ModelShape& model, std::int64_t seq_length);
 
 }  // namespace tera

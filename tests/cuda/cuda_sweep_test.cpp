@@ -27,6 +27,7 @@ TEST(CudaSweep, Fp32) {
   sweep("sweep_gpt", fp32, {}, 11);
 }
 TEST(CudaSweep, LatentAttention) { sweep("sweep_mla", fp32, {}, 12); }
+TEST(CudaSweep, Mtp) { sweep("sweep_mtp", fp32, {}, 12); }
 
 TEST(CudaSweep, Experts) {
   const Overrides on_gpu = Overrides{"dist.device=cuda"} + fp32;

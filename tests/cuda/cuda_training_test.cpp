@@ -241,6 +241,7 @@ TEST(CudaTraining, EveryFamilyFollowsTheCpu) {
                                                     {"tiny_mistral", {}},
                                                     {"tiny_qwen2", {}},
                                                     {"tiny_qwen3", {}},
+                                                    {"tiny", {"model.mtp_num_layers=2"}},
                                                     {"tiny_mla", {}},
                                                     {"tiny_mla", {"model.mla.q_lora_rank=0"}},
                                                     {"tiny", {"optimizer.optimizer=sgd", "optimizer.lr=0.1"}},

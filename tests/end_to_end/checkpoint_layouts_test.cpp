@@ -41,6 +41,7 @@ TEST_F(CheckpointLayouts, ResumeIsBitwiseOnTheSameLayout) {
   expect_same_bits("sweep_llama", layouts.at("dp2"), "\"model.freeze=['*.mlp.*']\"");
   expect_same_bits("sweep_moe_bias", layouts.at("tp2"), "");
   expect_same_bits("sweep_moe_bias", layouts.at("dp4zero3"), "mixed_precision.precision=bf16");
+  expect_same_bits("sweep_mtp", layouts.at("pp2"), "mixed_precision.precision=bf16");
 }
 
 struct Pair {
@@ -116,6 +117,28 @@ TEST_F(CheckpointPairs, Moe) {
   EXPECT_NEAR(sum, 1, 1e-6);
   EXPECT_EQ(saved.at("model.layers.3.mlp.gate.e_score_correction_bias").size(), 6u);
   EXPECT_FALSE(saved.contains("optimizer.exp_avg.model.layers.3.mlp.gate.e_score_correction_bias"));
+}
+
+// With layers that predict further ahead, which lie with the head wherever that is, beside a copy of the table.
+TEST_F(CheckpointPairs, Mtp) {
+  expect_pairs("sweep_mtp", {{"tp1", "pp4"}, {"pp4", "tp2"}, {"tp2", "dp4zero3"}, {"dp4zero3", "pp2"}, {"pp2", "tp1"}},
+               "optimizer.lr=3e-4");
+  const Tensors saved = tensors("pp4-saved");
+  EXPECT_EQ(saved.at("model.layers.5.eh_proj.weight").size(), 32u * 64u);
+  EXPECT_TRUE(saved.contains("optimizer.exp_avg.model.layers.4.hnorm.weight"));
+  EXPECT_FALSE(saved.contains("model.layers.4.embed_tokens.weight")) << "it is the model's own table";
+
+  // Weights alone go to a model that predicts less far ahead, or further; all of the state does not.
+  const std::string args = "train.eval_iters=0 train.train_iters=2 checkpoint.load=" + path("pp4-saved");
+  const Outcome fewer = train("sweep_mtp", "fewer", args + " checkpoint.finetune=true model.mtp_num_layers=1");
+  EXPECT_EQ(fewer.status, 0) << fewer.output;
+  EXPECT_NE(fewer.output.find("the weights have 2, and the run takes 1"), std::string::npos) << fewer.output;
+  const Outcome more = train("sweep_mtp", "more", args + " checkpoint.finetune=true model.mtp_num_layers=3");
+  EXPECT_EQ(more.status, 0) << more.output;
+  EXPECT_NE(more.output.find("of these layers the weights have 2; the rest begins anew"), std::string::npos)
+      << more.output;
+  expect_refused(train("sweep_mtp", "none", args + " model.mtp_num_layers=0 model.mtp_loss_scaling_factor=0.1"),
+                 "made with model.mtp_num_layers=2, and the config has 0");
 }
 
 // Not one element is another: all of the state, through many layouts and back.

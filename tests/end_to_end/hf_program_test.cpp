@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tera/checkpoint/hf_folder.h"
 #include "tera/checkpoint/safetensors_header.h"
@@ -20,6 +21,7 @@ namespace fs = std::filesystem;
 
 class HfProgram : public testing::Test {
  protected:
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
   static std::string golden(const std::string& name) { return std::string(TERA_GOLDEN_HF) + "/" + name; }
 
   void expect_done(const std::string& arguments) const {
@@ -68,6 +70,88 @@ TEST_F(HfProgram, LogitsAreTheSameInEveryLayout) {
       EXPECT_LT(relative_difference(logits(golden(name), layout), one), 1e-5) << name << " " << layout;
     }
   }
+}
+
+// A DeepSeek-V3 with a layer behind its last: written under the published names, with copies of the tables; read again
+// whatever config.json says of it; and left out by all that does not train it.
+TEST_F(HfProgram, LayersThatPredictFurtherAheadComeAndGo) {
+  const std::string config = std::string(TERA_TEST_CONFIGS) + "/sweep_mtp.yaml", run = " run.dir=" + path("run");
+  const std::string few = " model.mtp_num_layers=1 train.train_iters=2 train.eval_iters=0";
+  expect_done("train " + config + few + run + " checkpoint.save=" + path("ck"));
+  expect_done("export --model " + path("ck") + " --output " + path("hf"));
+  const SafetensorsFile exported(folder_ / "hf/model.safetensors");
+  std::set<std::string> behind;
+  for (const SafetensorsEntry& entry : exported.entries())
+    if (entry.name.starts_with("model.layers.4.")) behind.insert(entry.name.substr(15));
+  for (const char* name : {"enorm.weight",
+                           "hnorm.weight",
+                           "eh_proj.weight",
+                           "shared_head.norm.weight",
+                           "shared_head.head.weight",
+                           "embed_tokens.weight",
+                           "input_layernorm.weight",
+                           "post_attention_layernorm.weight",
+                           "self_attn.q_a_proj.weight",
+                           "self_attn.q_a_layernorm.weight",
+                           "self_attn.q_b_proj.weight",
+                           "self_attn.kv_a_proj_with_mqa.weight",
+                           "self_attn.kv_a_layernorm.weight",
+                           "self_attn.kv_b_proj.weight",
+                           "self_attn.o_proj.weight",
+                           "mlp.gate.weight",
+                           "mlp.gate.e_score_correction_bias",
+                           "mlp.shared_experts.gate_proj.weight",
+                           "mlp.shared_experts.up_proj.weight",
+                           "mlp.shared_experts.down_proj.weight"})
+    EXPECT_EQ(behind.erase(name), 1u) << name;
+  EXPECT_EQ(behind.size(), 3u * 8u) << "and the experts";
+  EXPECT_EQ(exported.get("model.layers.4.eh_proj.weight").shape, shape(32, 64));
+  EXPECT_EQ(exported.read_floats("model.layers.4.embed_tokens.weight"),
+            exported.read_floats("model.embed_tokens.weight"));
+  EXPECT_EQ(exported.read_floats("model.layers.4.shared_head.head.weight"), exported.read_floats("lm_head.weight"));
+  nlohmann::json written = nlohmann::json::parse(slurp(folder_ / "hf/config.json"));
+  EXPECT_EQ(written["num_nextn_predict_layers"], 1);
+  EXPECT_EQ(written["num_hidden_layers"], 4);
+
+  written["num_nextn_predict_layers"] = 0;
+  folder_.write("hf/config.json", written.dump());
+  expect_done("import --model " + path("hf") + " --output " + path("ck2"));
+  expect_done("export --model " + path("ck2") + " --output " + path("hf2"));
+  EXPECT_EQ(slurp(folder_ / "hf2/model.safetensors"), slurp(folder_ / "hf/model.safetensors"));
+  EXPECT_EQ(nlohmann::json::parse(slurp(folder_ / "hf2/config.json"))["num_nextn_predict_layers"], 1);
+  expect_equal_weights(folder_ / "hf", folder_ / "hf2");
+
+  // In training: taken, left out, or begun anew; each is told.
+  folder_.write("hf.yaml", R"(
+model: {moe: {router_bias_update_rate: 0}}
+train: {train_iters: 1, micro_batch_size: 1, global_batch_size: 2, seq_length: 8, eval_iters: 0}
+optimizer: {lr: 1e-37}
+dataset: {kind: mock}
+dist: {device: cpu, threads: 1}
+)");
+  const auto from_folder = [&](const std::string& words) {
+    const Outcome outcome = run_program("train " + path("hf.yaml") + run + " model.hf=" + path("hf") + " " + words);
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    return outcome.output;
+  };
+  const std::string without = from_folder("");
+  EXPECT_NE(without.find("the weights have 1, and the run takes 0; model.mtp_num_layers=1 takes all"),
+            std::string::npos)
+      << without;
+  const std::string taken = from_folder("model.mtp_num_layers=1 checkpoint.save=" + path("ck3") +
+                                        " --ranks 2 dist.pipeline_model_parallel_size=2");
+  EXPECT_EQ(taken.find("further ahead"), std::string::npos) << taken;
+  expect_done("export --model " + path("ck3") + " --output " + path("hf3"));
+  expect_equal_weights(folder_ / "hf", folder_ / "hf3");
+  const std::string anew = from_folder("model.mtp_num_layers=2");
+  EXPECT_NE(anew.find("of these layers the weights have 1; the rest begins anew"), std::string::npos) << anew;
+
+  const auto logits_of = [&](const std::string& model) {
+    const fs::path file = folder_ / "ahead.safetensors";
+    expect_done("logits --model " + model + " --tokens 1,2,3,4,5 --device cpu --threads 1 --output " + file.string());
+    return SafetensorsFile(file).read_floats("logits");
+  };
+  EXPECT_EQ(logits_of(path("ck")), logits_of(path("hf")));
 }
 
 // A learning rate so small that nothing moves: what comes out is what went in, through whatever layout held it.

@@ -23,6 +23,7 @@ Setup load_setup(const std::string& config, const Overrides& overrides, Purpose 
 struct RunRecord {
   std::vector<double> loss, grad_norm, lr, eval_loss;
   std::vector<double> loss_scale;  // of fp16
+  std::vector<double> mtp_loss;    // of layers that predict further ahead
   std::vector<bool> skipped;
   std::vector<float> weights;  // all parameters in name order, as they were at the end
   bool operator==(const RunRecord&) const = default;

@@ -66,6 +66,7 @@ TEST(NcclSweep, Fp32) {
 TEST(NcclSweep, Experts) {
   const SweepLimits limits{.loss = 3e-6, .norm = 3e-5, .slack = 2};
   sweep("sweep_experts", {"mixed_precision.precision=fp32"}, limits, expert_layouts_of(nccl_seat().size()));
+  sweep("sweep_mtp", {"mixed_precision.precision=fp32"}, limits, expert_layouts_of(nccl_seat().size()));
 }
 
 TEST(NcclSweep, Context) {

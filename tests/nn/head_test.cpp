@@ -38,6 +38,15 @@ TEST(HeadBlock, HoldsWhatEveryBlockMust) {
   check_block(setup_of(tiny_gpt_shape()));
 }
 
+// Where layers follow that predict further ahead, what they take of the normed x comes back as dy.
+TEST(HeadBlock, HoldsItWithAYToo) {
+  for (const ModelShape& model : {tiny_shape(), tiny_gpt_shape()}) {
+    BlockSetup setup = setup_of(model);
+    setup.has_y = setup.has_loss = true;
+    check_block(setup);
+  }
+}
+
 // Losses by the definition, in double, from the same weights: which columns count, which rows.
 TEST(HeadBlock, LossIsTheDefinition) {
   for (const bool pad_in_softmax : {false, true}) {

@@ -17,15 +17,21 @@ namespace {
 
 // A microbatch on the host.
 struct HostBatch {
-  explicit HostBatch(std::size_t rows)
-      : tokens(rows), targets(rows), positions(rows), offsets(rows + 1), row_ids(rows) {}
-  BatchSpans spans() { return {tokens, targets, positions, row_ids, offsets}; }
+  HostBatch(std::size_t rows, std::size_t depths)
+      : tokens(rows),
+        targets(rows),
+        positions(rows),
+        offsets(rows + 1),
+        ahead_tokens(depths * rows),
+        ahead_targets(depths * rows),
+        row_ids(rows) {}
+  BatchSpans spans() { return {tokens, targets, positions, row_ids, offsets, ahead_tokens, ahead_targets}; }
   BatchSpans filled(const BatchCounts& counts) {
     BatchSpans all = spans();
     all.offsets = all.offsets.first(counts.documents > 0 ? static_cast<std::size_t>(counts.documents + 1) : 0);
     return all;
   }
-  std::vector<std::int32_t> tokens, targets, positions, offsets;
+  std::vector<std::int32_t> tokens, targets, positions, offsets, ahead_tokens, ahead_targets;
   std::vector<std::int64_t> row_ids;
 };
 
@@ -44,7 +50,8 @@ class Feeder {
         counted_targets_(one.counted_targets),
         data_(make_data_source(setup)),
         loader_(*data_.train, options_of_rank(setup, data_, step.layout().groups)),
-        host_(static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length)) {}
+        host_(static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length),
+              static_cast<std::size_t>(setup.model.mtp_layers)) {}
 
   // What the next step reads; returns how many targets count.
   std::int64_t load_next(bool overflow) {
@@ -58,18 +65,25 @@ class Feeder {
     return load(0, setup_.batch.global_batch);
   }
   std::int64_t microbatches() const { return microbatches_; }
+  const TargetsAhead& counted_ahead() const { return counted_ahead_; }
 
  private:
   std::int64_t load(std::int64_t consumed, std::int64_t samples, bool overflow = false) {
-    const std::int64_t counted =
-        counted_targets_ > 0 ? samples * counted_targets_ : loader_.counted_targets(consumed, samples);
+    BatchCounts counted = loader_.count(consumed, samples);
+    if (counted_targets_ > 0) counted.targets = samples * counted_targets_;
+    const auto depths = static_cast<std::size_t>(setup_.model.mtp_layers);
+    std::array<float, most_mtp_layers> ahead{};
+    for (std::size_t i = 0; i < depths; ++i)
+      ahead[i] = static_cast<float>(setup_.model.mtp_loss_factor) /
+                 static_cast<float>(setup_.model.mtp_layers * counted.ahead[i]);
     for (std::int64_t i = 0; i < microbatches_; ++i) {
       const BatchCounts counts = loader_.fill(consumed, i, host_.spans());
       if (counted_targets_ > 0) mask_targets();
-      step_.load(i, host_.filled(counts), overflow && i == 0 ? 1e30f : 1.0f / static_cast<float>(counted),
-                 1.0f / static_cast<float>(microbatches_ * setup_.parallel.dp));
+      step_.load(i, host_.filled(counts), overflow && i == 0 ? 1e30f : 1.0f / static_cast<float>(counted.targets),
+                 1.0f / static_cast<float>(microbatches_ * setup_.parallel.dp), std::span(ahead).first(depths));
     }
-    return counted;
+    counted_ahead_ = counted.ahead;
+    return counted.targets;
   }
 
   void mask_targets() {
@@ -84,6 +98,7 @@ class Feeder {
   BatchLoader loader_;
   HostBatch host_;
   std::int64_t consumed_ = 0, microbatches_ = 0;
+  TargetsAhead counted_ahead_{};
 };
 
 // In the middle of what this rank keeps of a gradient that is a matrix, and so no replica of another rank's.
@@ -241,6 +256,8 @@ void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result)
     result.loss.push_back(read.loss_sum / static_cast<double>(targets));
     result.norm.push_back(read.grad_norm);
     result.scale.push_back(read.scaling.scale);
+    for (std::size_t depth = 0; depth < static_cast<std::size_t>(setup.model.mtp_layers); ++depth)
+      result.loss_ahead.push_back(read.ahead_losses[depth] / static_cast<double>(feeder.counted_ahead()[depth]));
     if (setup.model.moe)
       result.aux_losses.insert(result.aux_losses.end(), read.aux_losses.begin(), read.aux_losses.end());
   }
@@ -258,6 +275,7 @@ void play_threads(const SweepCase& one, int steps, SweepResult& result) {
   result.loss.reserve(static_cast<std::size_t>(steps));
   result.norm.reserve(static_cast<std::size_t>(steps));
   result.scale.reserve(static_cast<std::size_t>(steps));
+  result.loss_ahead.reserve(static_cast<std::size_t>(steps) * most_mtp_layers);
   result.aux_losses.reserve(static_cast<std::size_t>(steps) * static_cast<std::size_t>(AuxLoss::count));
   run_threads(one.ranks, {.timeout = std::chrono::seconds(60)},
               [&](Seat& seat) { play_rank(one, seat, steps, result); });

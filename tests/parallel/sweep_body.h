@@ -57,6 +57,7 @@ class Assembled {
 struct SweepResult {
   double initial_loss = 0;             // by evaluation, before the first step
   std::vector<double> loss, norm;      // of each step
+  std::vector<double> loss_ahead;      // of each step, every depth
   std::vector<double> scale;           // of the loss after each step, where it has one
   int skipped = 0;                     // steps, counted by every rank
   Assembled gradients;                 // of the first step

@@ -24,6 +24,9 @@ void expect_losses(const SweepResult& got, const SweepResult& want, const SweepL
     EXPECT_NEAR(got.loss[i], want.loss[i], limits.loss * want.loss[i]) << "step " << i;
     EXPECT_NEAR(got.norm[i], want.norm[i], limits.norm * want.norm[i]) << "step " << i;
   }
+  ASSERT_EQ(got.loss_ahead.size(), want.loss_ahead.size());
+  for (std::size_t i = 0; i < want.loss_ahead.size(); ++i)
+    EXPECT_NEAR(got.loss_ahead[i], want.loss_ahead[i], limits.loss * want.loss_ahead[i]) << "loss ahead " << i;
 }
 
 // What is counted is the same in every layout, to the bit, as long as every row chooses the same.

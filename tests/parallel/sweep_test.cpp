@@ -96,6 +96,75 @@ TEST(Sweep, Mla) {
   }
 }
 
+// Layers that predict further ahead, at two depths, and their share of the table of words and of the head.
+TEST(Sweep, Mtp) {
+  const Overrides tied{"model.untie_embeddings_and_output_weights=false"}, dense{"model.mtp_num_layers=1"};
+  const Overrides packed{"dataset.reset_attention_mask=true", "dataset.reset_position_ids=true"};
+  const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};
+  const Overrides one_again{"model.recompute_granularity=full", "model.recompute_method=block",
+                            "model.recompute_num_layers=1"};
+  const Overrides all_again{"model.recompute_granularity=full", "model.recompute_method=block"};
+  const Overrides gather{"comm_overlap.overlap_param_gather=true"};
+  const Overrides together{"comm_overlap.overlap_moe_expert_parallel_comm=true"};
+  const Overrides by_string{"dist.pipeline_model_parallel_layout=Ettt|tm*2L"};
+  struct Group {
+    std::string config;
+    Overrides model;
+    std::vector<std::pair<int, Overrides>> layouts;
+  };
+  const std::vector<Group> groups{
+      {"sweep_mtp",
+       {},
+       {{2, tp2},
+        {2, tp2 + sp},
+        {4, tp4 + sp + selective},
+        {2, pp2},
+        {2, pp2 + by_string},
+        {2, pp2 + zero_bubble},
+        {2, pp2 + zero_bubble_v + full},
+        {2, pp2 + vp2 + all_again},
+        {4, pp4 + one_again},
+        {2, buckets + overlap},
+        {2, zero1 + buckets + overlap + gather},
+        {4, zero2},
+        {4, zero3 + full},
+        {4, pp2 + zero2 + overlap},
+        {4, pp2 + zero3},
+        {8, tp2 + sp + pp2 + zero1 + buckets},
+        {8, tp2 + pp2 + zero3 + overlap},
+        {4, tp2 + sp + pp2 + zero_bubble_v + offload},
+        {2, ep2},
+        {4, tp2 + sp + ep4 + etp1},
+        {4, pp2 + ep2 + zero_bubble + all_to_all},
+        {8, tp2 + pp2 + ep2 + zero3 + all_to_all},
+        {2, ep2 + together},
+        {4, pp2 + ep2 + all_to_all + zero1 + together},
+        {2, cp2 + heads_travel},
+        {4, cp2 + heads_travel + tp2 + sp + full}}},
+      {"sweep_mtp",
+       tied,
+       {{2, tp2 + sp}, {2, pp2}, {2, pp2 + zero_bubble_v}, {4, pp2 + vp2 + zero1}, {4, zero3}, {8, tp2 + pp2 + zero3}}},
+      {"sweep_mtp", packed + dropout, {{2, tp2 + sp}, {4, tp2 + pp2}}},
+      {"sweep_llama",
+       dense,
+       {{2, tp2}, {4, pp4}, {4, tp2 + sp + zero2}, {2, cp2}, {4, cp2 + pp2 + zero_bubble + zero1}}},
+      {"sweep_llama", dense + packed, {{2, cp2}, {4, cp2 + tp2 + sp}}}};
+  SweepLimits limits;
+  if (can_count_allocations()) {
+    limits.start_counting = start_counting_allocations;
+    limits.stop_counting = stop_counting_allocations;
+  }
+  for (const auto& [config, model, layouts] : groups) {
+    SweepResult alone;
+    play_threads({.config = config, .overrides = model}, sweep_steps, alone);
+    EXPECT_FALSE(alone.loss_ahead.empty());
+    for (const auto& [ranks, layout] : layouts) {
+      expect_like_one_rank({config, ranks, model + layout}, alone, limits);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST(Sweep, Experts) {
   SweepLimits limits;
   if (can_count_allocations()) {

@@ -230,7 +230,8 @@ double BlockHarness::loss_of_forward() {
   if (setup_.has_y) {
     const auto weight = read(flights_[0].dy);
     for (std::size_t i = 0; i < weight.size(); ++i) loss += static_cast<double>(y(0)[i]) * weight[i];
-  } else {
+  }
+  if (!setup_.has_y || setup_.has_loss) {
     for (const float token_loss : token_loss(0)) loss += static_cast<double>(token_loss) * 0.125;
   }
   return loss;
@@ -254,6 +255,7 @@ std::vector<float> BlockHarness::everything() const {
   std::vector<float> all;
   for (const auto& flight : flights_) {
     append(all, setup_.has_y ? flight.y_values : read(flight.mb.token_loss));
+    if (setup_.has_loss) append(all, read(flight.mb.token_loss));
     if (setup_.has_x) append(all, read(flight.dx));
   }
   for (const Param* param : params_.by_name())

@@ -26,6 +26,7 @@ struct BlockSetup {
   MakeBlock make;
   std::int64_t batch = 2, seq = 9, hidden = 24;
   bool has_x = true, has_y = true;    // an embedding has no x, a head no y
+  bool has_loss = false;              // of tokens, beside a y
   std::vector<std::int32_t> offsets;  // documents, instead of equal sequences
   std::int64_t vocab = 29;            // of tokens and targets
   DType compute = DType::f32;

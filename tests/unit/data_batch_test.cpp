@@ -216,6 +216,54 @@ TEST(BatchLoader, SaysWhereDocumentsBegin) {
   EXPECT_THROW(rounded.fill(0, 0, small.spans()), Error);
 }
 
+// Rows ahead: each row's token and target of a row further on, up to the end of the sequence or the document.
+TEST(BatchLoader, LooksAhead) {
+  const FixedDataset data({5, 9, 6, 7, 1, 4, 3});  // 9 is eod, 1 is padding
+  BatchOptions options{.seq_length = 6, .micro_batch_size = 2, .global_batch_size = 2, .eod = 9, .pad = 1, .depths = 2};
+  const auto ahead = [](BatchLoader& loader, Batch& batch, Ids& tokens, Ids& targets) {
+    Ids offsets(13);
+    BatchSpans spans = batch.spans();
+    spans.offsets = offsets;
+    spans.ahead_tokens = tokens;
+    spans.ahead_targets = targets;
+    return loader.fill(0, 0, spans);
+  };
+  const auto twice = [](const Ids& one, const Ids& two) {  // both sequences at each depth
+    Ids all;
+    for (const Ids& ids : {one, one, two, two}) all.insert(all.end(), ids.begin(), ids.end());
+    return all;
+  };
+  Batch batch(12);
+  Ids tokens(24), targets(24);
+  BatchLoader plain(data, options);
+  const BatchCounts counts = ahead(plain, batch, tokens, targets);
+  EXPECT_EQ(Ids(batch.targets.begin(), batch.targets.begin() + 6), (Ids{9, 6, 7, -1, 4, 3}));
+  EXPECT_EQ(tokens, twice({9, 6, 7, 1, 4, 0}, {6, 7, 1, 4, 0, 0}));
+  EXPECT_EQ(targets, twice({6, 7, -1, 4, 3, -1}, {7, -1, 4, 3, -1, -1}));
+  EXPECT_EQ(counts.targets, 10);
+  EXPECT_EQ(counts.ahead[0], 8);
+  EXPECT_EQ(counts.ahead[1], 6);
+  EXPECT_EQ(plain.count(0, 2).ahead, counts.ahead);
+
+  options.reset_attention_mask = true;  // documents 5 9 and 6 7 1 4
+  BatchLoader packed(data, options);
+  const BatchCounts in_documents = ahead(packed, batch, tokens, targets);
+  EXPECT_EQ(tokens, twice({9, 0, 7, 1, 4, 0}, {0, 0, 1, 4, 0, 0}));
+  EXPECT_EQ(targets, twice({6, -1, -1, 4, 3, -1}, {-1, -1, 4, 3, -1, -1}));
+  EXPECT_EQ(in_documents.ahead[0], 6);
+  EXPECT_EQ(in_documents.ahead[1], 4);
+  EXPECT_EQ(packed.count(0, 2).ahead, in_documents.ahead);
+  EXPECT_EQ(packed.count(0, 2).targets, in_documents.targets);
+
+  const CountingDataset whole;  // counted without a look at it
+  BatchLoader counting(whole, {.seq_length = 2, .micro_batch_size = 1, .global_batch_size = 5, .depths = 3});
+  EXPECT_EQ(counting.count(0, 5).ahead[0], 5);
+  EXPECT_EQ(counting.count(0, 5).ahead[1], 0);
+  EXPECT_EQ(counting.count(0, 5).ahead[2], 0);
+  Batch small(2);
+  EXPECT_THROW(counting.fill(0, 0, small.spans()), Error);
+}
+
 TEST(BatchLoader, FillingAllocatesNothing) {
   const MockDataset data(512, 1);
   BatchLoader loader(

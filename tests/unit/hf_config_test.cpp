@@ -368,13 +368,16 @@ TEST(HfConfig, RefusesADeepseekThatCannotBe) {
   EXPECT_TRUE(contains(with(deepseek_v2(), "mlp_bias", true), "mlp_bias is true"));
 }
 
-// The layers that predict further ahead are neither read nor written.
-TEST(HfConfig, ADeepseekIsWrittenWithoutFurtherPredictions) {
+// How many layers predict further ahead is what files hold, not what config.json says.
+TEST(HfConfig, ADeepseekIsWrittenWithAsManyFurtherPredictionsAsItHas) {
   const std::string source = deepseek_v3().dump();
   const ModelShape shape = shape_of(parse(deepseek_v3()));
   for (const std::string_view from : {std::string_view(source), std::string_view()}) {
     const Json out = Json::parse(format_hf_config(shape, {.source = from, .dtype = ""}));
     EXPECT_EQ(out["num_nextn_predict_layers"], 0);
+    ModelShape further = shape;
+    further.mtp_layers = 2;
+    EXPECT_EQ(Json::parse(format_hf_config(further, {.source = from, .dtype = ""}))["num_nextn_predict_layers"], 2);
     EXPECT_EQ(out["n_shared_experts"], 2);
     EXPECT_EQ(out["first_k_dense_replace"], 1);
     EXPECT_TRUE(out["rope_scaling"]["factor"].is_number_float());

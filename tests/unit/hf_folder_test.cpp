@@ -300,6 +300,50 @@ TEST_F(FusedFolder, LayersBehindTheLastOfADeepseekAreLeftOut) {
   EXPECT_TRUE(folder.tensors().contains(inside));
 }
 
+// With all that belongs to it such a layer is taken; its copies of the tables must be copies.
+TEST_F(FusedFolder, LayersThatPredictFurtherAheadAreTaken) {
+  nlohmann::json config{{"model_type", "deepseek_v3"},
+                        {"hidden_size", hidden},
+                        {"intermediate_size", ffn},
+                        {"num_hidden_layers", 1},
+                        {"num_attention_heads", 2},
+                        {"num_key_value_heads", 2},
+                        {"vocab_size", 5},
+                        {"n_routed_experts", 16},
+                        {"first_k_dense_replace", 0},
+                        {"num_nextn_predict_layers", 0}};
+  folder_.write("config.json", config.dump());
+  const std::string behind = "model.layers.1.", own_head = "lm_head.weight";
+  tensors_.clear();
+  tensors_[table] = fill(shape(5, hidden));
+  tensors_[own_head] = fill(shape(5, hidden));
+  tensors_[behind + "enorm.weight"] = fill(shape(hidden));
+  tensors_[behind + "eh_proj.weight"] = fill(shape(hidden, 2 * hidden));
+  tensors_[behind + "embed_tokens.weight"] = tensors_[table];
+  tensors_[behind + "shared_head.head.weight"] = tensors_[own_head];
+  tensors_["model.layers.3.enorm.weight"] = fill(shape(hidden));  // not the next one: nobody's
+  write_all();
+  const HfFolder folder(folder_.path());
+  EXPECT_EQ(folder.model().mtp_num_layers, 1);
+  EXPECT_EQ(folder.tensors().size(), 4u);
+  EXPECT_EQ(read(folder, behind + "eh_proj.weight"), tensors_[behind + "eh_proj.weight"].values);
+  EXPECT_FALSE(folder.tensors().contains(behind + "embed_tokens.weight"));
+
+  // Asked for by a model or not, of another model's layers nothing is left out.
+  const ModelShape model = shape_of(folder.model());
+  EXPECT_TRUE(contains(refusal(), "it lacks"));
+  EXPECT_FALSE(contains(refusal(), "not of this model"));
+  ModelShape without = model;
+  without.mtp_layers = 0;
+  const std::string message = message_of<UserError>([&] { check_tensors(folder, without); });
+  EXPECT_FALSE(contains(message, "not of this model")) << message;
+  EXPECT_FALSE(contains(message, "hnorm")) << message;
+
+  tensors_[behind + "shared_head.head.weight"] = tensors_[table];
+  write_all();
+  EXPECT_TRUE(contains(refusal(), "model.layers.1.shared_head.head.weight and lm_head.weight differ"));
+}
+
 TEST_F(FusedFolder, WhatIsMisshapenOrThereTwiceIsRefused) {
   const auto message = [&] {
     write_model("qwen3_moe");

@@ -75,6 +75,23 @@ TEST(JsonlSink, WritesTheContractsFieldsInOrder) {
   EXPECT_TRUE(all.ends_with("{\"step\":2,\"eval_loss\":4.0,\"tokens\":4096}\n")) << all;
 }
 
+TEST(JsonlSink, TellsOfLayersThatPredictFurtherAhead) {
+  const TempFolder folder;
+  const std::vector<double> losses{2.5, 3.5};
+  StepMetrics metrics = sample_step(1);
+  JsonlSink sink(folder / "m.jsonl", AppendFile::Start::empty);
+  metrics.mtp_losses = std::span(losses).first(1);
+  sink.step(metrics);
+  EXPECT_TRUE(slurp(folder / "m.jsonl")
+                  .ends_with(R"("skipped":false,"mtp_loss":2.5})"
+                             "\n"));
+  metrics.mtp_losses = losses;
+  sink.step(metrics);
+  EXPECT_TRUE(slurp(folder / "m.jsonl")
+                  .ends_with(R"("skipped":false,"mtp_loss":3.0,"mtp_losses":[2.5,3.5]})"
+                             "\n"));
+}
+
 TEST(JsonlSink, TellsOfExperts) {
   const TempFolder folder;
   const std::vector<double> worst{1.5, 2}, unused{0, 0.25};

@@ -183,6 +183,13 @@ TEST(StageLayout, MistakesNameTheRule) {
   EXPECT_TRUE(contains(
       mistake({.placement = {2}, .num_layers = 4, .mtp_num_layers = 1, .pipeline_model_parallel_layout = "Ett|ttL"}),
       "places 0 extra prediction heads"));
+  EXPECT_TRUE(contains(
+      mistake({.placement = {3}, .num_layers = 4, .mtp_num_layers = 2, .pipeline_model_parallel_layout = "Ett|ttmm|L"}),
+      "put m and L into one stage, as in ...|m*2L"));
+  EXPECT_EQ(place_layers(
+                {.placement = {2}, .num_layers = 4, .mtp_num_layers = 2, .pipeline_model_parallel_layout = "Ettt|tmmL"})
+                .stages[1],
+            (StageBlocks{.first_layer = 3, .layers = 1, .mtp_layers = 2, .loss = true}));
   EXPECT_TRUE(contains(mistake({.placement = {0}, .num_layers = 4}), "each must be at least 1"));
   EXPECT_TRUE(contains(mistake({.placement = {2}}), "model.num_layers is 0"));
   EXPECT_TRUE(contains(mistake({.placement = {2, 3, PlacementKind::v}, .num_layers = 6}), "in a V has 2"));
