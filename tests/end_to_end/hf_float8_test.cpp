@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 // What DeepSeek leaves in bf16.
 bool stays(const std::string& name) {
-  for (const char* part : {"norm", "embed", "lm_head", "mlp.gate."})
+  for (const char* part : {"norm", "embed", "lm_head", "shared_head.head", "mlp.gate."})
     if (name.find(part) != std::string::npos) return true;
   return false;
 }
@@ -23,9 +23,11 @@ bool stays(const std::string& name) {
 // Blocks of 5x3: no rank's part begins or ends with one.
 class HfFloat8 : public testing::Test {
  protected:
-  HfFloat8() {
-    const fs::path golden = fs::path(TERA_GOLDEN_HF) / "latents_bias";
-    const SafetensorsFile file(golden / "model.safetensors");
+  HfFloat8() { write_folders(fs::path(TERA_GOLDEN_HF) / "latents_bias"); }
+
+  // "fp8" has the tensors of the source, with values that FP8 can say; "plain" the same values in F32.
+  void write_folders(const fs::path& source) {
+    const SafetensorsFile file(source / "model.safetensors");
     std::vector<RawTensor> scaled, plain;
     std::uint32_t seed = 0;
     for (const SafetensorsEntry& entry : file.entries()) {
@@ -44,7 +46,7 @@ class HfFloat8 : public testing::Test {
           {entry.name + "_scale_inv", "F32", {(rows + 4) / 5, (columns + 2) / 3}, bytes_of(matrix.scales)});
       plain.push_back({entry.name, "F32", entry.shape, bytes_of(matrix.values)});
     }
-    Json config = Json::parse(slurp(golden / "config.json"));
+    Json config = Json::parse(slurp(source / "config.json"));
     folder_.write("plain/config.json", config.dump());
     write_raw_safetensors(folder_ / "plain/model.safetensors", plain);
     config["quantization_config"] = {{"quant_method", "fp8"}, {"fmt", "e4m3"}, {"weight_block_size", {5, 3}}};
@@ -97,6 +99,19 @@ TEST_F(HfFloat8, ImportAndExportGivePlainWeights) {
   expect_plain("out");
   done("export --model " + path("fp8") + " --output " + path("straight") + " --dtype fp32");
   expect_plain("straight");
+}
+
+// As DeepSeek-V3 is published: FP8, and a layer behind the last that predicts further ahead.
+TEST_F(HfFloat8, LayersAheadComeAlong) {
+  done("train " TERA_TEST_CONFIGS
+       "/sweep_mtp.yaml model.mtp_num_layers=1 train.train_iters=1 train.eval_iters=0 run.dir=" +
+       path("run") + " checkpoint.save=" + path("trained"));
+  done("export --model " + path("trained") + " --output " + path("source"));
+  write_folders(folder_ / "source");
+  done("import --model " + path("fp8") + " --output " + path("ck"));
+  done("export --model " + path("ck") + " --output " + path("out"));
+  expect_plain("out");
+  EXPECT_EQ(logits("fp8", ""), logits("plain", ""));
 }
 
 // A learning rate so small that nothing moves: what comes out is what went in, through whatever layout held it.
