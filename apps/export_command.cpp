@@ -97,6 +97,7 @@ void run_export(const ExportOptions& options) {
   if (setup.model.mtp_layers > 0 && !keeps_layers_ahead(setup.model.arch))
     fmt::print("the layers of model.mtp_num_layers={} are left out: a folder of a {} has no place for them\n",
                setup.model.mtp_layers, name_of(setup.model.arch));
+  if (model.hf() != nullptr) model.hf()->check_copies();
   const HfExportResult result = model.hf() != nullptr ? export_hf(*model.hf(), setup.model, options.output, wanted)
                                                       : export_checkpoint(model, setup, options.output, wanted);
   fmt::print("{}: {} tensors, {}, in {} file{}\n", options.output, result.tensors,

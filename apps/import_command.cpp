@@ -9,7 +9,9 @@
 
 #include "apps/commands.h"
 #include "tera/base/error.h"
+#include "tera/base/file.h"
 #include "tera/checkpoint/hf_import.h"
+#include "tera/config/checkpoint_path.h"
 #include "tera/config/describe.h"
 #include "tera/train/open_model.h"
 
@@ -21,10 +23,15 @@ struct ImportOptions {
 };
 
 void run_import(const ImportOptions& options) {
+  const bool is_folder = std::filesystem::is_directory(options.model);
+  require_user(!is_folder || holds_checkpoints(options.model) ||
+                   path_exists(std::filesystem::path(options.model) / "config.json"),
+               "--model {}: no Hugging Face folder: there is no config.json", options.model);
   const OpenModel model(options.model);
   require_user(model.hf() != nullptr, "--model {}: a checkpoint already; a Hugging Face folder is wanted",
                options.model);
   const Setup setup = model.setup({.device = DeviceChoice::cpu, .threads = 1, .overrides = {}}, {});
+  model.hf()->check_copies();
   const std::filesystem::path folder = import_hf(*model.hf(), setup.model, resolved_yaml(setup), options.output);
   const auto is_double = [](const auto& tensor) { return tensor.second.dtype == DType::f64; };
   if (const auto doubles = std::ranges::count_if(model.hf()->tensors(), is_double); doubles > 0)

@@ -219,11 +219,15 @@ void HfFolder::settle_layers_ahead() {
 void HfFolder::drop_copy(const std::string& copy, const std::string& own) {
   const auto found = stored_.find(copy), table = stored_.find(own);
   if (found == stored_.end()) return;
-  if (table != stored_.end() &&
-      !equal(floats_in(*found->second.file, found->second.name), floats_in(*table->second.file, table->second.name)))
-    fail_user("{}: {} and {} differ, and here layers that predict further ahead share the model's tables",
-              folder_.string(), copy, own);
-  stored_.erase(copy);
+  if (table != stored_.end()) copies_.push_back({found->second, table->second});
+  stored_.erase(found);
+}
+
+void HfFolder::check_copies() const {
+  for (const auto& [copy, table] : copies_)
+    if (!equal(floats_in(*copy.file, copy.name), floats_in(*table.file, table.name)))
+      fail_user("{}: {} and {} differ, and here layers that predict further ahead share the model's tables",
+                folder_.string(), copy.name, table.name);
 }
 
 // All experts of a layer in one tensor, and what the layer's router is called then. False: it is no such tensor.

@@ -33,12 +33,18 @@ class HfFolder final : public SafetensorsSource {
   const ModelConfig& model() const { return model_; }              // with every size filled in, as far as files go
   const std::string& config_text() const { return config_text_; }  // config.json, as it is
   std::size_t file_count() const { return files_.size(); }
+  // Layers that predict further ahead come with copies of the model's tables, which nobody reads. For who takes these
+  // layers: UserError if a copy differs. Reads both whole.
+  void check_copies() const;
   std::string where() const override { return folder_.string(); }
 
  private:
   struct Stored {
     const SafetensorsFile* file = nullptr;
     std::string name;  // in the file
+  };
+  struct Copy {
+    Stored copy, table;
   };
   void find_files();
   void read_index(const std::filesystem::path& index);
@@ -59,6 +65,7 @@ class HfFolder final : public SafetensorsSource {
   std::map<std::string, std::string> index_;  // tensor to file name; empty: there is one file
   std::vector<const SafetensorsFile*> files_;
   std::map<std::string, Stored> stored_;  // by our names
+  std::vector<Copy> copies_;
 };
 
 }  // namespace tera

@@ -176,7 +176,7 @@ class Loader {
     const auto ahead = std::ranges::count_if(checkpoint_.manifest().tensors,
                                              [](const auto&tensor) { return is_mark(tensor.first); }),
                ahead_wanted = std::ranges::count_if(state_.weights(), is_mark, &ModelTensor::name);
-    if (ahead != ahead_wanted)
+    if (ahead != ahead_wanted && take_ == Checkpoint::Take::everything)  // else they are no reason
       return fmt::format(
           "the checkpoint was made with model.mtp_num_layers={}, and the config has {}; checkpoint.finetune=true takes "
           "the weights alone, with or without these layers",

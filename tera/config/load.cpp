@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "tera/config/checkpoint_path.h"
 #include "tera/config/hf_config.h"
 #include "tera/config/hf_tokenizer.h"
+#include "tera/config/moe_layers.h"
 #include "tera/config/problems.h"
 #include "tera/config/value.h"
 #include "tera/config/yaml.h"
@@ -290,6 +292,24 @@ void use_tokenizer_of(const ModelSource& source, LoadedConfig& loaded, Problems&
     loaded.origins[fmt::format("tokenizer.{}", key)] = source.name;
 }
 
+// Whether a key that is written otherwise means the same: no number of key heads is that of heads, and which layers
+// have experts can be said in several ways.
+bool means_the_same(std::string_view key, const ModelConfig& a, const ModelConfig& b) {
+  const auto groups = [](const ModelConfig& model) {
+    return model.num_query_groups == 0 ? model.num_attention_heads : model.num_query_groups;
+  };
+  if (key == "num_query_groups") return groups(a) == groups(b);
+  constexpr std::array layer_keys{"moe.layer_freq", "moe.first_k_dense", "moe.decoder_sparse_step",
+                                  "moe.mlp_only_layers"};
+  if (std::ranges::find(layer_keys, key) == layer_keys.end()) return false;
+  const auto is_sound = [](const ModelConfig& model) {  // other mistakes are told by themselves
+    return model.num_layers > 0 && model.moe.first_k_dense >= 0 && model.moe.layer_freq > 0 &&
+           model.moe.decoder_sparse_step > 0;
+  };
+  return is_sound(a) && is_sound(b) && a.num_layers == b.num_layers &&
+         moe_layers(a.moe, a.num_layers) == moe_layers(b.moe, b.num_layers);
+}
+
 void check_against(const ModelSource& source, const LoadedConfig& loaded, Problems& problems) {
   std::map<std::string, std::string> wanted;
   RunConfig decided;
@@ -300,6 +320,7 @@ void check_against(const ModelSource& source, const LoadedConfig& loaded, Proble
   for_each_model_value(loaded.config, [&](const std::string& key, const Field& field, const void* value) {
     const std::string written = write_value(field, value);
     if (!hf_decides(key) || written == wanted[key]) return;
+    if (means_the_same(key, loaded.config.model, source.model)) return;
     const auto origin = loaded.origins.find("model." + key);
     problems.add("model.{}={} ({}): the model in {} has {}; leave the key out", key, written,
                  origin == loaded.origins.end() ? "default" : origin->second, source.name, wanted[key]);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tera/base/error.h"
@@ -81,6 +82,13 @@ nlohmann::json profile_json(const Profile& profile) {
           {"table", profile.table()}};
 }
 
+// Before anything is measured.
+void check_folder_of(std::string_view option, const std::filesystem::path& file) {
+  const std::filesystem::path folder = std::filesystem::absolute(file).parent_path();
+  require_user(std::filesystem::is_directory(folder), "{} {}: there is no folder {}", option, file.string(),
+               folder.string());
+}
+
 // What is measured: the steps that the options ask for, on data that costs nothing.
 Setup bench_setup(Setup setup, const BenchOptions& options) {
   if (options.steps > 0) setup.batch.train_iters = options.steps;
@@ -88,6 +96,7 @@ Setup bench_setup(Setup setup, const BenchOptions& options) {
   require_user(options.warmup >= 0 && options.warmup < setup.batch.train_iters,
                "--warmup {} leaves none of {} steps to be timed", options.warmup, setup.batch.train_iters);
   require_user(options.trace.empty() || options.profile, "--trace writes what --profile finds: give both");
+  if (!options.trace.empty()) check_folder_of("--trace", options.trace);
   setup.config.dataset.kind = DatasetKind::mock;
   setup.config.dataset.dataloader_type = DataloaderType::single;
   setup.config.train.eval_iters = 0;

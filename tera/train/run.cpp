@@ -82,6 +82,7 @@ std::string describe_layout(const Setup& setup) {
   if (parallel.mesh.cp > 1) text += fmt::format(" x cp {} ({})", parallel.mesh.cp, name_of(parallel.cp_comm));
   text += fmt::format(" x pp {} x dp {}", parallel.mesh.pp, parallel.dp);
   if (parallel.sequence_parallel) text += ", sequence parallel";
+  if (parallel.mesh.ep > 1) text += fmt::format(", experts over {}", parallel.mesh.ep);
   if (parallel.mesh.pp > 1) text += fmt::format(", {}", name_of(parallel.schedule));
   if (parallel.chunks > 1) text += fmt::format(" with {} chunks a rank", parallel.chunks);
   if (parallel.mesh.pp > 1)
@@ -203,6 +204,9 @@ class RunOfRank {
     for (const std::string& warning : setup_.warnings) log_.warn("{}", warning);
     for (const std::string& warning : data_warnings_) log_.warn("{}", warning);
     if (several) log_.info("{}", describe_layout(setup_));
+    if (setup_.parallel.overlap_expert_comm && batch.num_microbatches < 2)
+      log_.warn(
+          "comm_overlap.overlap_moe_expert_parallel_comm: a step has one microbatch, and nothing to play beside it");
     const auto largest = std::max_element(planned_bytes_.begin(), planned_bytes_.end());
     log_.info("batch: {}{} x {} tokens in {} microbatch{}; memory: {} as planned{}",
               batch.rampup.start > 0 ? fmt::format("growing from {} to ", batch.rampup.start) : "", batch.global_batch,
@@ -234,6 +238,7 @@ class RunOfRank {
     stored.mtp_layers = std::min(stored.mtp_layers, folder.model().mtp_num_layers);
     tell_of_layers_ahead(folder.model().mtp_num_layers);
     check_tensors(folder, stored);
+    if (first_ && stored.mtp_layers > 0) folder.check_copies();
     load_weights(folder, trainer_->step().params(), *backend_.ops);
   }
 

@@ -80,6 +80,11 @@ TEST(BenchStep, RefusesATraceOfNothing) {
   const std::string message = message_of<UserError>(
       [] { bench_step(load_setup("tiny", {}), {.steps = 2, .warmup = 1, .trace = "trace.json"}); });
   EXPECT_TRUE(contains(message, "--profile")) << message;
+  const std::string nowhere = message_of<UserError>([] {
+    bench_step(load_setup("tiny", {}),
+               {.steps = 2, .warmup = 1, .profile = true, .trace = "/no/such/folder/trace.json"});
+  });
+  EXPECT_TRUE(contains(nowhere, "there is no folder /no/such/folder")) << nowhere;
 }
 
 // What ran beside a rank's queue, against the parts of it in which the queue worked.

@@ -650,6 +650,24 @@ TEST(HfConfig, ModelHfDecidesTheExpertsAndNotHowTheyAreTrained) {
                        "model.moe.router_topk=2 (command line): the model in"));
 }
 
+TEST(HfConfig, TheSameInOtherWordsIsNoMistake) {
+  const TempFolder folder;
+  const auto load = [&](Json config, const std::string& key) {
+    folder.write("hf/config.json", config.dump());
+    const auto file = folder.write("run.yaml", "train: {seq_length: 16}\n").string();
+    return load_config(file, std::vector{"model.hf=" + (folder / "hf").string(), key}).config.model;
+  };
+  Json moe = qwen3_moe(), dense = llama();
+  moe["mlp_only_layers"] = {0};
+  EXPECT_NO_THROW(load(moe, "model.moe.first_k_dense=1"));
+  const std::string wrong = message_of<UserError>([&] { load(moe, "model.moe.first_k_dense=2"); });
+  EXPECT_TRUE(contains(wrong, "model.moe.first_k_dense=2 (command line): the model in")) << wrong;
+  dense["num_key_value_heads"] = dense["num_attention_heads"];
+  EXPECT_NO_THROW(load(dense, "model.num_query_groups=0"));
+  dense["num_key_value_heads"] = 1;
+  EXPECT_TRUE(contains(message_of<UserError>([&] { load(dense, "model.num_query_groups=0"); }), "has 1; leave"));
+}
+
 // What a load says is wrong.
 std::string mistake(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
   return message_of<UserError>([&] { load_config(file.string(), overrides); });

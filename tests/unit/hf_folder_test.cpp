@@ -326,6 +326,7 @@ TEST_F(FusedFolder, LayersThatPredictFurtherAheadAreTaken) {
   const HfFolder folder(folder_.path());
   EXPECT_EQ(folder.model().mtp_num_layers, 1);
   EXPECT_EQ(folder.tensors().size(), 4u);
+  EXPECT_NO_THROW(folder.check_copies());
   EXPECT_EQ(read(folder, behind + "eh_proj.weight"), tensors_[behind + "eh_proj.weight"].values);
   EXPECT_FALSE(folder.tensors().contains(behind + "embed_tokens.weight"));
 
@@ -341,7 +342,9 @@ TEST_F(FusedFolder, LayersThatPredictFurtherAheadAreTaken) {
 
   tensors_[behind + "shared_head.head.weight"] = tensors_[table];
   write_all();
-  EXPECT_TRUE(contains(refusal(), "model.layers.1.shared_head.head.weight and lm_head.weight differ"));
+  const HfFolder another(folder_.path());  // opens: whoever leaves these layers out does not mind
+  EXPECT_TRUE(contains(message_of<UserError>([&] { another.check_copies(); }),
+                       "model.layers.1.shared_head.head.weight and lm_head.weight differ"));
 }
 
 TEST_F(FusedFolder, WhatIsMisshapenOrThereTwiceIsRefused) {
