@@ -1,0 +1,234 @@
+#include "tera/data/document_deal.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "tera/base/error.h"
+
+namespace tera {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+double pairs_of(std::int64_t rows) { return static_cast<double>(rows) * static_cast<double>(rows + 1) / 2; }
+
+}  // namespace
+
+DocumentDeal::DocumentDeal(DealOptions options) : options_(std::move(options)) {
+  require(options_.rows > 0 && options_.ranks > 0 && options_.replicas > 0 && !options_.counts.empty() &&
+              options_.counts.front() > 0 && std::ranges::is_sorted(options_.counts),
+          "documents over {} replicas of {} ranks with {} rows, in {} numbers of microbatches", options_.replicas,
+          options_.ranks, options_.rows, options_.counts.size());
+  for (int degree = 1; degree <= options_.ranks; ++degree)
+    if (options_.ranks % degree == 0) all_degrees_.push_back(degree);
+  const std::int64_t slots = options_.counts.back() * options_.replicas, blocks = slots * options_.ranks;
+  for (auto* of_documents : {&listed_, &by_length_, &block_of_}) of_documents->reserve(options_.documents);
+  degrees_.reserve(at(slots));
+  slots_.reserve(at(slots));
+  begins_.reserve(at(blocks + 1));
+  moved_to_.reserve(at(blocks));
+  blocks_.reserve(at(blocks));
+  pairs_.reserve(at(blocks));
+  rank_costs_.reserve(at(std::int64_t{options_.replicas} * options_.ranks));
+  room_.reserve(2 * std::bit_ceil(at(blocks)));
+}
+
+void DocumentDeal::deal(std::span<const DealtDocument> documents, std::int64_t microbatches) {
+  const std::int64_t capacity = options_.rows * options_.ranks;  // of a microbatch of a replica
+  std::int64_t rows = 0;
+  for (const DealtDocument& document : documents) {
+    require(document.rows > 0 && document.rows <= capacity && document.sequence >= 0 &&
+                document.sequence < microbatches * options_.replicas,
+            "a document of {} rows in sequence {}, where {} rows are dealt at a time", document.rows, document.sequence,
+            capacity);
+    rows += document.rows;
+  }
+  require(documents.size() <= 0x7fffffff && std::ranges::binary_search(options_.counts, microbatches),
+          "{} documents in {} microbatches", documents.size(), microbatches);
+  keep_as_they_are(documents, microbatches);
+  fixed_cost_ = cost_ = measure(documents, microbatches);
+  as_they_are_ = true;
+  microbatches_ = microbatches;
+
+  by_length_.resize(documents.size());
+  std::iota(by_length_.begin(), by_length_.end(), 0);
+  std::ranges::sort(by_length_, [&](std::int32_t a, std::int32_t b) {
+    return std::tuple(-documents[at(a)].rows, a) < std::tuple(-documents[at(b)].rows, b);
+  });
+  for (const std::int64_t count : options_.counts) {
+    if (count * options_.replicas * capacity < rows || !place(documents, count * options_.replicas)) continue;
+    arrange(documents, count * options_.replicas);
+    cost_ = measure(documents, count);
+    as_they_are_ = !(cost_ < fixed_cost_);
+    microbatches_ = count;
+    break;
+  }
+  if (as_they_are_) {
+    microbatches_ = microbatches;
+    keep_as_they_are(documents, microbatches);
+    cost_ = fixed_cost_;
+  }
+  list_documents(documents.size(), microbatches_);
+  const auto room = static_cast<double>(microbatches_ * options_.replicas * capacity);
+  padding_ = 1 - static_cast<double>(rows) / room;
+}
+
+std::span<const std::int32_t> DocumentDeal::documents(std::int64_t microbatch, int replica, int rank) const {
+  const std::int64_t block =
+      (microbatch * options_.replicas + replica) * options_.ranks + rank / degree(microbatch, replica);
+  const std::int32_t begin = begins_[at(block)], end = begins_[at(block + 1)];
+  return std::span(listed_).subspan(at(begin), at(end - begin));
+}
+
+void DocumentDeal::keep_as_they_are(std::span<const DealtDocument> documents, std::int64_t microbatches) {
+  degrees_.assign(at(microbatches * options_.replicas), options_.ranks);
+  block_of_.resize(documents.size());
+  for (std::size_t i = 0; i < documents.size(); ++i)
+    block_of_[i] = static_cast<std::int32_t>(documents[i].sequence * options_.ranks);
+}
+
+// The first block that has room for so many rows, or -1.
+std::int64_t DocumentDeal::first_with_room(std::int64_t rows) const {
+  if (room_[1] < rows) return -1;
+  std::int64_t node = 1;
+  while (node < leaves_) node = room_[at(2 * node)] >= rows ? 2 * node : 2 * node + 1;
+  return node - leaves_;
+}
+
+void DocumentDeal::set_room(std::int64_t block, std::int64_t rows) {
+  std::int64_t node = leaves_ + block;
+  room_[at(node)] = rows;
+  for (node /= 2; node > 0; node /= 2) room_[at(node)] = std::max(room_[at(2 * node)], room_[at(2 * node + 1)]);
+}
+
+// Every document into a block of some slot; false: there is no room.
+bool DocumentDeal::place(std::span<const DealtDocument> documents, std::int64_t slots) {
+  const std::int64_t ranks = options_.ranks;
+  leaves_ = static_cast<std::int64_t>(std::bit_ceil(at(slots * ranks)));
+  room_.assign(at(2 * leaves_), 0);
+  degrees_.clear();
+  const auto open = [&](int degree) {
+    const std::int64_t slot = std::ssize(degrees_);
+    degrees_.push_back(degree);
+    for (std::int64_t block = 0; block < ranks / degree; ++block)
+      set_room(slot * ranks + block, degree * options_.rows);
+  };
+  for (const std::int32_t i : by_length_) {
+    const std::int64_t rows = documents[at(i)].rows;
+    if (room_[1] < rows) {
+      if (std::ssize(degrees_) == slots) return false;
+      open(*std::ranges::find_if(all_degrees_, [&](int degree) { return degree * options_.rows >= rows; }));
+    }
+    const std::int64_t block = first_with_room(rows);
+    block_of_[at(i)] = static_cast<std::int32_t>(block);
+    set_room(block, room_[at(leaves_ + block)] - rows);
+  }
+  while (std::ssize(degrees_) < slots) open(1);
+  return true;
+}
+
+double DocumentDeal::slot_cost(double pairs_of_rank, int degree) const {
+  const DealCosts& costs = options_.costs;
+  const auto rows = static_cast<double>(options_.rows);
+  return rows * costs.row + pairs_of_rank * costs.pair + (degree - 1) * rows * costs.sent;
+}
+
+// Blocks of one degree are alike, and so are slots: those with most to do come together.
+void DocumentDeal::arrange(std::span<const DealtDocument> documents, std::int64_t slots) {
+  const std::int64_t ranks = options_.ranks, replicas = options_.replicas;
+  pairs_.assign(at(slots * ranks), 0);
+  for (std::size_t i = 0; i < documents.size(); ++i) pairs_[at(block_of_[i])] += pairs_of(documents[i].rows);
+  blocks_.clear();
+  for (std::int64_t slot = 0; slot < slots; ++slot)
+    for (std::int64_t block = slot * ranks; block < slot * ranks + ranks / degrees_[at(slot)]; ++block)
+      blocks_.push_back({static_cast<std::int32_t>(block), degrees_[at(slot)], pairs_[at(block)]});
+  std::ranges::sort(blocks_, [](const Block& a, const Block& b) {
+    return std::tuple(-a.degree, -a.pairs, a.id) < std::tuple(-b.degree, -b.pairs, b.id);
+  });
+  slots_.clear();
+  for (std::int64_t first = 0; first < std::ssize(blocks_);) {
+    Slot slot{.first = static_cast<std::int32_t>(first), .degree = blocks_[at(first)].degree};
+    first += ranks / slot.degree;
+    join_blocks(slot);
+    slots_.push_back(slot);
+  }
+  std::ranges::sort(
+      slots_, [](const Slot& a, const Slot& b) { return std::tuple(-a.cost, a.first) < std::tuple(-b.cost, b.first); });
+  moved_to_.assign(at(slots * ranks), 0);
+  for (std::int64_t i = 0; i < slots; ++i) {
+    const Slot& slot = slots_[at(i)];
+    const std::int64_t microbatch = i / replicas, place = i % replicas, blocks = ranks / slot.degree;
+    const bool back = microbatch % 2 == 1;  // who had most before has least now
+    const std::int64_t to = microbatch * replicas + (back ? replicas - 1 - place : place);
+    degrees_[at(to)] = slot.degree * slot.joined;
+    for (std::int64_t j = 0; j < blocks; ++j) {
+      // The one with most beside the one with least, so that what is joined is even.
+      const std::int64_t number = (j % 2 == 0 ? j / 2 : blocks - 1 - j / 2), joined = j / slot.joined;
+      const std::int64_t last = blocks / slot.joined - 1;
+      moved_to_[at(blocks_[at(slot.first + number)].id)] =
+          static_cast<std::int32_t>(to * ranks + (back ? last - joined : joined));
+    }
+  }
+  for (std::int32_t& block : block_of_) block = moved_to_[at(block)];
+}
+
+// As many neighbours as make the slot end first.
+void DocumentDeal::join_blocks(Slot& slot) const {
+  const int blocks = options_.ranks / slot.degree;
+  slot.cost = -1;
+  for (int joined = 1; joined <= blocks; ++joined) {
+    if (blocks % joined != 0) continue;
+    double most = 0, sum = 0;
+    for (int j = 0; j < blocks; ++j) {
+      sum = (j % joined == 0 ? 0 : sum) + blocks_[at(slot.first + (j % 2 == 0 ? j / 2 : blocks - 1 - j / 2))].pairs;
+      most = std::max(most, sum);
+    }
+    const int degree = slot.degree * joined;
+    const double cost = slot_cost(most / degree, degree);
+    if (slot.cost >= 0 && cost >= slot.cost) continue;
+    slot.cost = cost;
+    slot.joined = joined;
+  }
+}
+
+// Of what is dealt now.
+double DocumentDeal::measure(std::span<const DealtDocument> documents, std::int64_t microbatches) {
+  const std::int64_t ranks = options_.ranks, replicas = options_.replicas;
+  pairs_.assign(at(microbatches * replicas * ranks), 0);
+  for (std::size_t i = 0; i < documents.size(); ++i) pairs_[at(block_of_[i])] += pairs_of(documents[i].rows);
+  rank_costs_.assign(at(replicas * ranks), 0);
+  double together = 0;
+  for (std::int64_t microbatch = 0; microbatch < microbatches; ++microbatch) {
+    double most = 0;
+    for (std::int64_t replica = 0; replica < replicas; ++replica)
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        const std::int64_t slot = microbatch * replicas + replica;
+        const int degree = degrees_[at(slot)];
+        const double cost = slot_cost(pairs_[at(slot * ranks + rank / degree)] / degree, degree);
+        rank_costs_[at(replica * ranks + rank)] += cost;
+        most = std::max(most, cost);
+      }
+    together += most;
+  }
+  return options_.meets ? together : *std::ranges::max_element(rank_costs_);
+}
+
+void DocumentDeal::list_documents(std::size_t documents, std::int64_t microbatches) {
+  const std::int64_t blocks = microbatches * options_.replicas * options_.ranks;
+  begins_.assign(at(blocks + 1), 0);
+  for (std::size_t i = 0; i < documents; ++i) ++begins_[at(block_of_[i] + 1)];
+  std::partial_sum(begins_.begin(), begins_.end(), begins_.begin());
+  listed_.resize(documents);
+  for (std::size_t i = documents; i-- > 0;) {  // from the back, moving ends to begins
+    const auto block = at(block_of_[i]);
+    listed_[at(--begins_[block + 1])] = static_cast<std::int32_t>(i);
+  }
+  // begins_[b + 1] is now the begin of b: shift.
+  for (std::int64_t block = 0; block < blocks; ++block) begins_[at(block)] = begins_[at(block + 1)];
+  begins_[at(blocks)] = static_cast<std::int32_t>(documents);
+}
+
+}  // namespace tera
