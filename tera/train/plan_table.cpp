@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "tera/base/gpu_limits.h"
+#include "tera/base/joined.h"
 
 namespace tera {
 namespace {
@@ -111,6 +112,16 @@ std::string layout_line(const ParallelShape& parallel, bool has_experts) {
     text += fmt::format("; experts: etp {} x ep {} x edp {}", plan.sizes().etp, mesh.ep, plan.edp());
   }
   return text + "\n";
+}
+
+// What a step may choose; the plan is of what takes most.
+std::string dynamic_line(const Setup& setup) {
+  if (!setup.parallel.dynamic_cp) return "";
+  return fmt::format(
+      "dynamic context parallelism: documents are dealt anew, {} microbatches a step at most, each over {} ranks; "
+      "memory "
+      "and traffic are those of the worst choice\n",
+      setup.batch.most_dealt, joined(setup.parallel.context_degrees(), " or "));
 }
 
 constexpr const char* stage_form = "{:>6} {:>13} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}";
@@ -286,6 +297,7 @@ std::string plan_table(const Setup& setup, const WorldPlan& plan, std::optional<
   const StageRehearsal& largest = plan.stages[plan.largest_stage()];
   std::string text = head_line(setup, plan);
   if (parallel.mesh.world > 1) text += layout_line(parallel, plan.experts.has_value());
+  text += dynamic_line(setup);
   text += "\n";
   if (parallel.mesh.pp > 1) {
     text += layer_lines(plan.layout) + "\n" + stage_lines(plan, device_bytes) + "\n";
@@ -297,7 +309,7 @@ std::string plan_table(const Setup& setup, const WorldPlan& plan, std::optional<
   if (plan.experts) text += expert_lines(setup, plan);
   if (parallel.mesh.pp > 1)
     text += fmt::format("bubble: with {} microbatches ranks wait {:.1f} % of the time if all chunks take as long\n",
-                        setup.batch.num_microbatches, 100 * plan.bubble);
+                        setup.batch.largest_step(), 100 * plan.bubble);
   if (parallel.mesh.world > 1) text += "\n" + traffic_lines(plan);
   return text;
 }

@@ -36,6 +36,30 @@ const char* const llama3_405b =
     "dist.account_for_embedding_in_pipeline_split=true dist.account_for_loss_in_pipeline_split=true "
     "optimizer.use_distributed_optimizer=true train.seq_length=8192 train.global_batch_size=2048 --world 1024";
 
+// The plan of what a step may choose is that of every sequence over all ranks, with more microbatches and room for what
+// other degrees need.
+TEST(PlanProgram, DynamicContext) {
+  const std::string run =
+      "dist.device=cuda mixed_precision.precision=bf16 train.seq_length=32768 train.global_batch_size=16 --world 16 "
+      "dist.context_parallel_size=8 dataset.reset_attention_mask=true ";
+  for (const char* how : {"p2p", "all_gather", "a2a"}) {
+    const std::string fixed = run + "dist.cp_comm_type=" + how, dealt = fixed + " dist.dynamic_context_parallel=true";
+    const nlohmann::json before = plan_json("models/llama3.1-8b", fixed), then = plan_json("models/llama3.1-8b", dealt);
+    EXPECT_EQ(then.at("layout").at("context_degrees"), (std::vector<int>{1, 2, 4, 8}));
+    EXPECT_EQ(then.at("microbatches"), 8);
+    EXPECT_EQ(then.at("most_microbatches"), 10);
+    const auto stage = [](const nlohmann::json& plan) { return plan.at("stages")[0]; };
+    EXPECT_EQ(item_bytes(stage(then), "weights"), item_bytes(stage(before), "weights"));
+    EXPECT_GE(then.at("total_bytes"), before.at("total_bytes"));
+    const std::string cp = "cp";
+    EXPECT_EQ(stage(then).at("groups").at(cp).at("calls").get<int>() * 8,
+              stage(before).at("groups").at(cp).at("calls").get<int>() * 10);
+    const Outcome table = plan("models/llama3.1-8b", dealt);
+    EXPECT_TRUE(contains(table.output, "10 microbatches a step at most, each over 1 or 2 or 4 or 8 ranks"))
+        << table.output;
+  }
+}
+
 TEST(PlanProgram, Llama405bOn1024RanksByFormula) {
   const nlohmann::json json = plan_json("models/llama3-405b", llama3_405b);
   const std::int64_t tp = 8, dp = 8, hidden = 16384, kv = 8 * 128, ffn = 53248, vocab = 129024, batches = 256;
