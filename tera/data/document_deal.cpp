@@ -15,6 +15,9 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 double pairs_of(std::int64_t rows) { return static_cast<double>(rows) * static_cast<double>(rows + 1) / 2; }
 
+// Of blocks from most to least, so that neighbours are even: the first beside the last, the second beside ...
+std::int64_t place_in_slot(std::int64_t j, std::int64_t blocks) { return j % 2 == 0 ? j / 2 : blocks - 1 - j / 2; }
+
 }  // namespace
 
 DocumentDeal::DocumentDeal(DealOptions options) : options_(std::move(options)) {
@@ -33,6 +36,9 @@ DocumentDeal::DocumentDeal(DealOptions options) : options_(std::move(options)) {
   blocks_.reserve(at(blocks));
   pairs_.reserve(at(blocks));
   rank_costs_.reserve(at(std::int64_t{options_.replicas} * options_.ranks));
+  taken_.reserve(at(options_.replicas));
+  parts_.reserve(at(options_.ranks));
+  places_.reserve(at(options_.ranks));
   room_.reserve(2 * std::bit_ceil(at(blocks)));
 }
 
@@ -158,21 +164,54 @@ void DocumentDeal::arrange(std::span<const DealtDocument> documents, std::int64_
   std::ranges::sort(
       slots_, [](const Slot& a, const Slot& b) { return std::tuple(-a.cost, a.first) < std::tuple(-b.cost, b.first); });
   moved_to_.assign(at(slots * ranks), 0);
-  for (std::int64_t i = 0; i < slots; ++i) {
-    const Slot& slot = slots_[at(i)];
-    const std::int64_t microbatch = i / replicas, place = i % replicas, blocks = ranks / slot.degree;
-    const bool back = microbatch % 2 == 1;  // who had most before has least now
-    const std::int64_t to = microbatch * replicas + (back ? replicas - 1 - place : place);
-    degrees_[at(to)] = slot.degree * slot.joined;
-    for (std::int64_t j = 0; j < blocks; ++j) {
-      // The one with most beside the one with least, so that what is joined is even.
-      const std::int64_t number = (j % 2 == 0 ? j / 2 : blocks - 1 - j / 2), joined = j / slot.joined;
-      const std::int64_t last = blocks / slot.joined - 1;
-      moved_to_[at(blocks_[at(slot.first + number)].id)] =
-          static_cast<std::int32_t>(to * ranks + (back ? last - joined : joined));
-    }
-  }
+  rank_costs_.assign(at(replicas * ranks), 0);
+  taken_.assign(at(replicas), 0);
+  for (const Slot& slot : slots_) hand_out(slot, slots / replicas);
   for (std::int32_t& block : block_of_) block = moved_to_[at(block)];
+}
+
+// The slot, one of those with most to do of what is left, to the replica that has least so far; and there its blocks
+// likewise. All replicas begin with what takes longest; where they meet in every microbatch, each has one before any
+// has the next.
+void DocumentDeal::hand_out(const Slot& slot, std::int64_t microbatches) {
+  const std::int64_t ranks = options_.ranks;
+  const auto so_far = [&](std::int64_t first, std::int64_t number) {
+    const auto begin = rank_costs_.begin() + first;
+    return *std::max_element(begin, begin + number);
+  };
+  const std::int64_t most = options_.meets ? *std::ranges::min_element(taken_) + 1 : microbatches;
+  std::int64_t replica = -1;
+  for (std::int64_t i = 0; i < options_.replicas; ++i)
+    if (taken_[at(i)] < most && (replica < 0 || so_far(i * ranks, ranks) < so_far(replica * ranks, ranks))) replica = i;
+  const std::int64_t to = taken_[at(replica)]++ * options_.replicas + replica;
+  const std::int64_t blocks = ranks / slot.degree, joined = slot.joined, degree = slot.degree * joined,
+                     parts = blocks / joined;
+  degrees_[at(to)] = static_cast<int>(degree);
+  // Parts of joined blocks, the one with most first, to the ranks with least so far.
+  parts_.clear();
+  for (std::int64_t part = 0; part < parts; ++part) {
+    double pairs = 0;
+    for (std::int64_t j = part * joined; j < (part + 1) * joined; ++j)
+      pairs += blocks_[at(slot.first + place_in_slot(j, blocks))].pairs;
+    parts_.push_back({static_cast<std::int32_t>(part), static_cast<std::int32_t>(degree), pairs});
+  }
+  std::ranges::sort(
+      parts_, [](const Block& a, const Block& b) { return std::tuple(-a.pairs, a.id) < std::tuple(-b.pairs, b.id); });
+  places_.resize(at(parts));
+  std::iota(places_.begin(), places_.end(), 0);
+  std::ranges::sort(places_, [&](std::int32_t a, std::int32_t b) {
+    return std::tuple(so_far(replica * ranks + a * degree, degree), a) <
+           std::tuple(so_far(replica * ranks + b * degree, degree), b);
+  });
+  for (std::int64_t i = 0; i < parts; ++i) {
+    const std::int64_t part = parts_[at(i)].id, place = places_[at(i)];
+    for (std::int64_t j = part * joined; j < (part + 1) * joined; ++j)
+      moved_to_[at(blocks_[at(slot.first + place_in_slot(j, blocks))].id)] =
+          static_cast<std::int32_t>(to * ranks + place);
+    const double cost = slot_cost(parts_[at(i)].pairs / static_cast<double>(degree), static_cast<int>(degree));
+    for (std::int64_t rank = place * degree; rank < (place + 1) * degree; ++rank)
+      rank_costs_[at(replica * ranks + rank)] += cost;
+  }
 }
 
 // As many neighbours as make the slot end first.
@@ -183,7 +222,7 @@ void DocumentDeal::join_blocks(Slot& slot) const {
     if (blocks % joined != 0) continue;
     double most = 0, sum = 0;
     for (int j = 0; j < blocks; ++j) {
-      sum = (j % joined == 0 ? 0 : sum) + blocks_[at(slot.first + (j % 2 == 0 ? j / 2 : blocks - 1 - j / 2))].pairs;
+      sum = (j % joined == 0 ? 0 : sum) + blocks_[at(slot.first + place_in_slot(j, blocks))].pairs;
       most = std::max(most, sum);
     }
     const int degree = slot.degree * joined;

@@ -75,6 +75,7 @@ class DocumentDeal {
   bool place(std::span<const DealtDocument> documents, std::int64_t slots);
   void arrange(std::span<const DealtDocument> documents, std::int64_t slots);
   void join_blocks(Slot& slot) const;
+  void hand_out(const Slot& slot, std::int64_t microbatches);
   void keep_as_they_are(std::span<const DealtDocument> documents, std::int64_t microbatches);
   double measure(std::span<const DealtDocument> documents, std::int64_t microbatches);
   void list_documents(std::size_t documents, std::int64_t microbatches);
@@ -95,7 +96,9 @@ class DocumentDeal {
   std::vector<std::int32_t> moved_to_;   // of each block while documents are placed, where it lies in the end
   std::vector<std::int64_t> room_;       // a tree: of each node the most room of a block below it
   std::int64_t leaves_ = 1;
-  std::vector<Block> blocks_;
+  std::vector<Block> blocks_, parts_;  // of all slots while documents are placed; and of one, joined
+  std::vector<std::int32_t> places_;   // among the ranks of a slot
+  std::vector<std::int64_t> taken_;    // microbatches of each replica
   std::vector<Slot> slots_;
   std::vector<double> pairs_, rank_costs_;
 };

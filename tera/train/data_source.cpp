@@ -77,9 +77,11 @@ BatchOptions batch_options(const Setup& setup, const Tokenizer* tokenizer) {
 namespace {
 
 // In FLOPs of a layer in forward, and an even share of the head; in backward all are twice as many. What is sent counts
-// as on a GPU: in the time of a byte to a neighbour it computes some thousand FLOPs.
-DealCosts deal_costs(const ModelShape& model) {
-  constexpr double flops_per_byte = 1000, bytes = 2;
+// as what is computed meanwhile: in the time of a byte to a neighbour a GPU computes some thousand FLOPs, a core some.
+DealCosts deal_costs(const Setup& setup) {
+  const ModelShape& model = setup.model;
+  const bool gpu = setup.config.dist.device == DeviceChoice::cuda;
+  const double flops_per_byte = gpu ? 1000 : 10, bytes = gpu ? 2 : 4;
   const auto layers = static_cast<double>(std::max<std::int64_t>(model.all_layers(), 1)),
              keys = static_cast<double>((model.mla ? model.heads : model.kv_heads) * model.head_dim);
   const double without_attention = model_flops_per_token(model, 0);
@@ -101,7 +103,7 @@ Dealer::Options deal_options(const Setup& setup, int replica, int rank) {
                    .ranks = parallel.mesh.cp,
                    .replicas = parallel.dp,
                    .counts = std::move(counts),
-                   .costs = deal_costs(setup.model),
+                   .costs = deal_costs(setup),
                    .meets = parallel.mesh.ep > 1,
                    .documents =
                        static_cast<std::size_t>(std::min(batch.global_batch * batch.seq_length, documents_at_first))},

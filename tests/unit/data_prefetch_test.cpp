@@ -128,13 +128,14 @@ Dealt read_dealt(std::int64_t consumed, std::int64_t number, int workers, int re
       std::make_unique<TrainJobs>(TrainJobs::Options{.consumed = consumed, .steps = number, .batch = batch}),
       {.batch = options, .workers = workers, .ready = ready, .deal = deal});
   Dealt all;
-  prefetch.next();  // takes whatever memory there is to take, once
-  for (std::int64_t i = 1; i < 4 * number; ++i) {
-    const Prefetch::Loaded& batch = prefetch.next();
-    if (i % 4 == 0) all.microbatches.push_back(batch.deal->microbatches());
-    EXPECT_EQ(batch.rows.tokens.empty(), i % 4 >= batch.deal->microbatches());
-    if (!batch.rows.tokens.empty()) EXPECT_EQ(batch.rows.tokens.size(), 4u * batch.deal->degree(i % 4, 0));
-    all.read.push_back(copy(batch));
+  for (std::int64_t i = 0; i < 4 * number; ++i) {
+    const Prefetch::Loaded& loaded = prefetch.next();
+    if (i % 4 == 0) all.microbatches.push_back(loaded.deal->microbatches());
+    EXPECT_EQ(loaded.rows.tokens.empty(), i % 4 >= loaded.deal->microbatches());
+    if (!loaded.rows.tokens.empty()) {
+      EXPECT_EQ(loaded.rows.tokens.size(), 4u * loaded.deal->degree(i % 4, 0));
+    }
+    all.read.push_back(copy(loaded));
   }
   return all;
 }
@@ -147,6 +148,16 @@ TEST(Prefetch, DealtDocumentsAreTheSameWhoeverReads) {
     for (const int ready : {1, 3, 8}) EXPECT_EQ(read_dealt(0, 20, workers, ready), in_line) << workers << " " << ready;
   const Dealt rest = read_dealt(60, 10, 2, 3);
   EXPECT_EQ(rest.read, std::vector(in_line.read.begin() + 40, in_line.read.end())) << "a run that goes on";
+  // Ranks that share documents read the same; others have documents of their own.
+  const Dealt other = read_dealt(0, 20, 2, 3, /*rank=*/1);
+  ASSERT_EQ(other.read.size(), in_line.read.size());
+  for (std::size_t i = 0; i < other.read.size(); ++i) {
+    EXPECT_EQ(other.read[i].tokens.size(), in_line.read[i].tokens.size());
+    const bool shared = other.read[i].tokens.size() != 4;  // or none of either
+    if (other.read[i].own + in_line.read[i].own > 0) {
+      EXPECT_EQ(other.read[i] == in_line.read[i], shared) << i;
+    }
+  }
 }
 
 // What was made ready is there even when nothing more can be read.
