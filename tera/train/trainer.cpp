@@ -48,6 +48,7 @@ DealTold DealTold::of(const DocumentDeal& deal) {
   DealTold told{.padding = deal.padding()};
   const DealOptions& options = deal.options();
   for (int degree = 1; degree <= options.ranks; ++degree) {
+    if (options.ranks % degree != 0) continue;
     std::int32_t number = 0;
     for (std::int64_t microbatch = 0; microbatch < deal.microbatches(); ++microbatch)
       for (int replica = 0; replica < options.replicas; ++replica)

@@ -195,6 +195,13 @@ TEST_F(ParallelRuns, DocumentsDealtOut) {
   expect_trained("sweep_llama", layout + " train.train_iters=10 checkpoint.save=" + save + " checkpoint.load=" + save);
   EXPECT_EQ(column(run_folder_, "loss"), whole);
   EXPECT_EQ(column(run_folder_, "padding"), degrees);
+  // Steps that grow.
+  const std::string growing = packed + "train.train_iters=0 train.train_samples=64 train.rampup_batch_size=[4,4,24] ";
+  fs::remove_all(run_folder_);
+  expect_trained("sweep_llama", growing);
+  const auto grown = numbers("loss");
+  expect_trained("sweep_llama", growing + "--ranks 4" + cp2 + pp2 + dealt);
+  expect_near(numbers("loss"), grown, "growing");
   const Outcome refused = train("sweep_llama", "--ranks 2" + cp2 + dealt);
   EXPECT_EQ(refused.status, 2);
   EXPECT_EQ(count(refused.output, "needs dataset.reset_attention_mask=true or dataset.kind=sft"), 1u) << refused.output;
