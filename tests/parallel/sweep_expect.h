@@ -13,6 +13,8 @@ struct SweepLimits {
   double loss = 1e-6, norm = 1e-5;     // relative
   DType gradients = DType::f32;        // rounded to this on the way
   double slack = 1;                    // of gradients, over the rule
+  int steps = sweep_steps;             // to be played
+  std::int64_t terms = 0;              // tokens that a gradient is a sum over; 0: those of the config's own batch
   void (*start_counting)() = nullptr;  // of allocations, none of which is allowed after binding
   std::int64_t (*stop_counting)() = nullptr;
 };
