@@ -1,6 +1,7 @@
 #include "tera/train/shared_memory.h"
 
 #include "tera/base/error.h"
+#include "tera/train/need_less.h"
 #include "tera/train/world_plan.h"
 
 namespace tera {
@@ -44,7 +45,8 @@ void check_shared_memory(const Setup& setup, std::span<const int> ranks, const D
   const std::size_t available = device.host_available();
   if (device.is_host() && needs.own + needs.on_host() > static_cast<double>(available))
     fail_user("the plans of the {} ranks need {:.2f} GiB together, and this machine has {} left; fewer --ranks, {}",
-              ranks.size(), (needs.own + needs.on_host()) / 0x1p30, format_bytes(available), how_to_need_less(false));
+              ranks.size(), (needs.own + needs.on_host()) / 0x1p30, format_bytes(available),
+              how_to_need_less(setup, rules));
   if (!device.is_host() && needs.on_host() > static_cast<double>(available))
     fail_user(
         "the plans of the {} ranks of this machine need {:.2f} GiB of the host together, {:.2f} for "
