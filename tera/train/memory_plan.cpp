@@ -104,14 +104,15 @@ std::size_t MemoryPlan::host_bytes() const {
   return bytes;
 }
 
-PlannedMemory::PlannedMemory(Device& device, MemoryPlan plan, const std::function<std::string()>& advice)
-    : plan_(std::move(plan)) {
+PlannedMemory::PlannedMemory(Device& device, MemoryPlan plan, const Advice& advice) : plan_(std::move(plan)) {
   const std::size_t total = plan_.total(), available = device.available();
   check_host(device, plan_);
   if (total > available)
     fail_user("the plan needs {}, {} more than the {} that the {} has left{}", format_bytes(total),
               format_bytes(total - available), format_bytes(available), device.is_host() ? "machine" : "GPU",
-              advice ? fmt::format("; {} (tera plan shows for what)", advice()) : "");
+              advice ? fmt::format("; {} (tera plan shows for what)",
+                                   advice(static_cast<double>(total), static_cast<double>(available)))
+                     : "");
   slab_ = device.allocate(total);
   host_slab_ = device.allocate_host(plan_.offloaded_bytes());
   on_host_ = device.is_host();

@@ -49,8 +49,9 @@ class MemoryPlan {
 class PlannedMemory {
  public:
   PlannedMemory() = default;
-  // UserError when it does not fit; advice: what needs less, asked for only then.
-  PlannedMemory(Device& device, MemoryPlan plan, const std::function<std::string()>& advice = {});
+  // UserError when it does not fit; advice: what needs less than so much in so much room, asked for only then.
+  using Advice = std::function<std::string(double needed, double room)>;
+  PlannedMemory(Device& device, MemoryPlan plan, const Advice& advice = {});
 
   const MemoryPlan& plan() const { return plan_; }
   Arena arena(std::string_view name, std::size_t copy = 0) const;

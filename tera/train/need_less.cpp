@@ -16,6 +16,7 @@ namespace tera {
 namespace {
 
 constexpr double least_saved = 0.02;  // of a plan, to be worth naming
+constexpr double most_needed = 16;    // times the room, to be worth looking
 
 struct Way {
   std::string words;
@@ -94,15 +95,14 @@ std::optional<std::size_t> bytes_of(const RunConfig& config, int world, const Wo
 
 }  // namespace
 
-std::string how_to_need_less(const Setup& setup, const WorkspaceRules& rules) {
+std::string how_to_need_less(const Setup& setup, const WorkspaceRules& rules, double needed, double room) {
   const std::string smaller = setup.batch.micro_batch > 1 ? "a smaller train.micro_batch_size or train.seq_length"
                                                           : "a smaller train.seq_length";
   std::vector<std::pair<std::size_t, std::string>> found;
-  const auto now = bytes_of(setup.config, setup.parallel.mesh.world, rules);
-  for (const Way& way : ways_of(setup)) {
+  for (const Way& way : needed <= most_needed * room ? ways_of(setup) : std::vector<Way>()) {
     const auto then = bytes_of(way.config, way.world, rules);
-    if (!now || !then || static_cast<double>(*then) > (1 - least_saved) * static_cast<double>(*now)) continue;
-    found.emplace_back(*then, fmt::format("{} ({})", way.words, format_bytes(*then)));
+    if (!then || static_cast<double>(*then) > (1 - least_saved) * needed) continue;
+    found.emplace_back(*then, fmt::format("{} ({}{})", way.words, format_bytes(*then), way.world > 1 ? " a rank" : ""));
   }
   std::sort(found.begin(), found.end());
   std::string text = smaller;

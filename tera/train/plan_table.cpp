@@ -211,7 +211,7 @@ std::string fit_line(const Setup& setup, const WorldPlan& plan, double device_by
     return fmt::format("fits {}: stage {} is the largest and leaves {}\n", size, largest, format_bytes(device - total));
   return fmt::format("does not fit {}: {} of {} stages do; stage {} is the largest and needs {} more; {}\n", size,
                      count, plan.stages.size(), largest, format_bytes(total - device),
-                     how_to_need_less(setup, *make_workspace_rules(setup)));
+                     how_to_need_less(setup, *make_workspace_rules(setup), static_cast<double>(total), device_bytes));
 }
 
 // The most that a rank of any stage sends to each group.
