@@ -7,6 +7,8 @@
 
 #include "tera/base/gpu_limits.h"
 #include "tera/base/joined.h"
+#include "tera/train/backend.h"
+#include "tera/train/need_less.h"
 
 namespace tera {
 namespace {
@@ -207,7 +209,7 @@ std::string stage_lines(const WorldPlan& plan, std::optional<double> device_byte
 }
 
 // device_bytes: without what is kept free.
-std::string fit_line(const WorldPlan& plan, double device_bytes, std::size_t kept) {
+std::string fit_line(const Setup& setup, const WorldPlan& plan, double device_bytes, std::size_t kept) {
   const auto device = static_cast<std::size_t>(device_bytes);
   const std::string size = kept == 0
                                ? format_bytes(device)
@@ -219,7 +221,8 @@ std::string fit_line(const WorldPlan& plan, double device_bytes, std::size_t kep
   if (static_cast<std::size_t>(count) == plan.stages.size())
     return fmt::format("fits {}: stage {} is the largest and leaves {}\n", size, largest, format_bytes(device - total));
   return fmt::format("does not fit {}: {} of {} stages do; stage {} is the largest and needs {} more; {}\n", size,
-                     count, plan.stages.size(), largest, format_bytes(total - device), how_to_need_less(kept > 0));
+                     count, plan.stages.size(), largest, format_bytes(total - device),
+                     how_to_need_less(setup, *make_workspace_rules(setup), static_cast<double>(total), device_bytes));
 }
 
 // The most that a rank of any stage sends to each group.
@@ -304,7 +307,7 @@ std::string plan_table(const Setup& setup, const WorldPlan& plan, std::optional<
     text += fmt::format("a rank of stage {}:\n", plan.largest_stage());
   }
   text += item_lines(largest.memory) + "\n";
-  if (device_bytes) text += fit_line(plan, *device_bytes, kept);
+  if (device_bytes) text += fit_line(setup, plan, *device_bytes, kept);
   text += flops_line(setup, plan);
   if (plan.experts) text += expert_lines(setup, plan);
   if (parallel.mesh.pp > 1)

@@ -12,6 +12,7 @@
 #include "tera/checkpoint/rank_file.h"
 #include "tera/comm/agree.h"
 #include "tera/nn/dispatch.h"
+#include "tera/train/need_less.h"
 
 namespace tera {
 namespace {
@@ -304,7 +305,9 @@ void TrainingStep::bind(Backend& backend) {
 
 void TrainingStep::bind(Backend& backend, Comm& world) {
   PlanOps rehearsal(*backend.rules);
-  memory_ = PlannedMemory(*backend.device, rehearse(rehearsal));
+  memory_ = PlannedMemory(*backend.device, rehearse(rehearsal), [&](double needed, double room) {
+    return how_to_need_less(setup_, *backend.rules, needed, room);
+  });
   Arena weights = memory_.arena("weights"), constants = memory_.arena("constants");
   Arena masters = memory_.arena("master weights"), grads = memory_.arena("gradients");
   Arena optimizer = memory_.arena("optimizer"), inputs = memory_.arena("inputs");

@@ -9,7 +9,7 @@ namespace {
 
 void expect_close(const Assembled& got, const Assembled& want, const SweepLimits& limits, const SweepCase& one) {
   const tera::Setup setup = sweep_setup({.config = one.config});
-  const std::int64_t terms = setup.batch.global_batch * setup.batch.seq_length;
+  const std::int64_t terms = limits.terms > 0 ? limits.terms : setup.batch.global_batch * setup.batch.seq_length;
   for (const auto& [name, expected] : want.tensors()) {
     double largest = 0;
     for (const float value : expected) largest = std::max(largest, std::abs(static_cast<double>(value)));
@@ -61,7 +61,7 @@ Overrides operator+(Overrides a, const Overrides& b) {
 void expect_like_one_rank(const SweepCase& one, const SweepResult& want, const SweepLimits& limits) {
   SCOPED_TRACE(one.describe());
   SweepResult got{.start_counting = limits.start_counting, .stop_counting = limits.stop_counting};
-  play_threads(one, sweep_steps, got);
+  play_threads(one, limits.steps, got);
   expect_sound(got);
   EXPECT_EQ(got.degrees & limits.degrees, limits.degrees) << "degrees that were used";
   expect_losses(got, want, limits);

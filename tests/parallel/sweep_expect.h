@@ -15,6 +15,8 @@ struct SweepLimits {
   double slack = 1;                    // of gradients, over the rule
   bool same_rows = true;               // else there are some without a target more or less, which choose experts
   std::uint64_t degrees = 0;           // bits of degrees that dealt microbatches must have had, of each
+  int steps = sweep_steps;             // to be played
+  std::int64_t terms = 0;              // tokens that a gradient is a sum over; 0: those of the config's own batch
   void (*start_counting)() = nullptr;  // of allocations, none of which is allowed after binding
   std::int64_t (*stop_counting)() = nullptr;
 };
