@@ -1,8 +1,11 @@
 // Context parallelism of one degree against degrees that each microbatch has of its own, on documents of which one in a
 // hundred fills a sequence and the others are short (log-normal):
 //
-//   context_bench [--config FILE] [--ranks N] [--steps N] [--median ROWS] [--bandwidth GB/S] [--kind p2p]
-//                 [--no-threads] [key=value]
+//   context_bench [--config FILE] [--ranks N] [--steps N] [--median ROWS] [--in-order] [--bandwidth GB/S]
+//                 [--kind p2p] [--no-threads] [key=value]
+//
+// Documents are packed into sequences so that hardly a row is empty, or, with --in-order, as they come: one that does
+// not fit begins the next sequence.
 //
 // First modelled: every rank's step is computed alone, with all ops at their shapes on this machine, and what it would
 // get from others is there at once; a step takes as long as the rank that takes longest, and what it sends in attention
@@ -39,17 +42,18 @@ struct Options {
   int ranks = 8, steps = 3;
   double median = 0;     // of lengths; 0: a 64th of a sequence
   double bandwidth = 0;  // GB/s of a rank; 0: what is sent costs nothing
-  bool threads = true;
+  bool threads = true, in_order = false;
   std::string kind;  // of cp_comm_type; empty: all
   std::vector<std::string> overrides;
 };
 
-// Documents in sequences: each goes, as it comes, into the open sequence that it fills best.
+// Documents in sequences: each goes, as it comes, into the open sequence that it fills best. In order, only the last
+// one is open.
 class Documents final : public Dataset {
  public:
-  Documents(std::int64_t sequences, std::int64_t seq_length, double median, std::int64_t vocab)
+  Documents(std::int64_t sequences, std::int64_t seq_length, double median, std::int64_t vocab, bool in_order)
       : seq_length_(seq_length), vocab_(vocab) {
-    constexpr std::size_t open_sequences = 8;
+    const std::size_t open_sequences = in_order ? 2 : 8;  // the last of which has just been begun
     std::mt19937 random(1234);
     std::lognormal_distribution<double> lengths(std::log(median), 1.0);
     std::vector<std::vector<std::int64_t>> open;
@@ -68,10 +72,10 @@ class Documents final : public Dataset {
       open[best].push_back(rows);
       room[best] -= rows;
       if (room[best] > 0 && open.size() < open_sequences) continue;
-      const auto fullest = std::ranges::min_element(room) - room.begin();
-      sequences_.push_back(open[static_cast<std::size_t>(fullest)]);
-      open.erase(open.begin() + fullest);
-      room.erase(room.begin() + fullest);
+      const auto done = in_order ? 0 : std::ranges::min_element(room) - room.begin();
+      sequences_.push_back(open[static_cast<std::size_t>(done)]);
+      open.erase(open.begin() + done);
+      room.erase(room.begin() + done);
     }
     sequences_.erase(sequences_.begin(), sequences_.end() - 4 * sequences);
     std::ranges::shuffle(sequences_, random);
@@ -341,12 +345,15 @@ Options parse(int argc, char** argv) {
       options.bandwidth = number(next(i));
     else if (name == "--kind")
       options.kind = next(i);
+    else if (name == "--in-order")
+      options.in_order = true;
     else if (name == "--no-threads")
       options.threads = false;
     else if (name.find('=') != std::string::npos)
       options.overrides.push_back(name);
     else
-      fail_user("{}: --config, --ranks, --steps, --median, --bandwidth, --kind, --no-threads or key=value", name);
+      fail_user("{}: --config, --ranks, --steps, --median, --in-order, --bandwidth, --kind, --no-threads or key=value",
+                name);
   }
   require_user(options.ranks > 0 && options.steps > 0, "--ranks and --steps must be above 0");
   return options;
@@ -363,7 +370,8 @@ void bench(const Options& options) {
   const Setup plain = setup_of(options, {});
   const BatchShape& batch = plain.batch;
   const double median = options.median > 0 ? options.median : static_cast<double>(batch.seq_length) / 64;
-  const Documents data(batch.global_batch * options.steps, batch.seq_length, median, plain.model.vocab);
+  const Documents data(batch.global_batch * options.steps, batch.seq_length, median, plain.model.vocab,
+                       options.in_order);
   std::int64_t documents = 0, rows = 0;
   for (std::int64_t i = 0; i < data.samples(); ++i) {
     documents += std::ssize(data.of(i));

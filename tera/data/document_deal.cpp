@@ -54,29 +54,28 @@ void DocumentDeal::deal(std::span<const DealtDocument> documents, std::int64_t m
   }
   require(documents.size() <= 0x7fffffff && std::ranges::binary_search(options_.counts, microbatches),
           "{} documents in {} microbatches", documents.size(), microbatches);
+  microbatches_ = microbatches;
   keep_as_they_are(documents, microbatches);
   fixed_cost_ = cost_ = measure(documents, microbatches);
-  as_they_are_ = true;
-  microbatches_ = microbatches;
-
-  by_length_.resize(documents.size());
-  std::iota(by_length_.begin(), by_length_.end(), 0);
-  std::ranges::sort(by_length_, [&](std::int32_t a, std::int32_t b) {
-    return std::tuple(-documents[at(a)].rows, a) < std::tuple(-documents[at(b)].rows, b);
-  });
-  for (const std::int64_t count : options_.counts) {
-    if (count * options_.replicas * capacity < rows || !place(documents, count * options_.replicas)) continue;
-    arrange(documents, count * options_.replicas);
-    cost_ = measure(documents, count);
-    as_they_are_ = !(cost_ < fixed_cost_);
+  Way best = Way::in_order;
+  const auto compare = [&](Way way, std::int64_t count) {
+    const double cost = measure(documents, count);
+    if (!(cost < cost_)) return;
+    best = way;
+    cost_ = cost;
     microbatches_ = count;
-    break;
+  };
+  if (options_.replicas > 1) {
+    share_out_sequences(documents, microbatches);
+    compare(Way::sequences, microbatches);
   }
-  if (as_they_are_) {
-    microbatches_ = microbatches;
-    keep_as_they_are(documents, microbatches);
-    cost_ = fixed_cost_;
+  if (const std::int64_t count = place_in_fewest(documents, rows); count > 0) {
+    arrange(documents, count * options_.replicas);
+    compare(Way::documents, count);
   }
+  as_they_are_ = best == Way::in_order;
+  if (best == Way::in_order) keep_as_they_are(documents, microbatches);
+  if (best == Way::sequences) share_out_sequences(documents, microbatches);
   list_documents(documents.size(), microbatches_);
   const auto room = static_cast<double>(microbatches_ * options_.replicas * capacity);
   padding_ = 1 - static_cast<double>(rows) / room;
@@ -94,6 +93,38 @@ void DocumentDeal::keep_as_they_are(std::span<const DealtDocument> documents, st
   block_of_.resize(documents.size());
   for (std::size_t i = 0; i < documents.size(); ++i)
     block_of_[i] = static_cast<std::int32_t>(documents[i].sequence * options_.ranks);
+}
+
+// Sequences stay whole, over all ranks, and only who has which changes: there are no gaps, and no sequence with long
+// documents has to wait behind another.
+void DocumentDeal::share_out_sequences(std::span<const DealtDocument> documents, std::int64_t microbatches) {
+  const std::int64_t ranks = options_.ranks, slots = microbatches * options_.replicas;
+  keep_as_they_are(documents, microbatches);
+  count_pairs(documents, slots);
+  blocks_.clear();
+  slots_.clear();
+  for (std::int64_t i = 0; i < slots; ++i) {
+    const double pairs = pairs_[at(i * ranks)];
+    blocks_.push_back({static_cast<std::int32_t>(i * ranks), options_.ranks, pairs});
+    slots_.push_back({.first = static_cast<std::int32_t>(i),
+                      .degree = options_.ranks,
+                      .cost = slot_cost(pairs / static_cast<double>(ranks), options_.ranks)});
+  }
+  hand_out_all();
+}
+
+// Into as few microbatches as hold all documents, which have so many rows: how many these are, or 0 if too many.
+std::int64_t DocumentDeal::place_in_fewest(std::span<const DealtDocument> documents, std::int64_t rows) {
+  by_length_.resize(documents.size());
+  std::iota(by_length_.begin(), by_length_.end(), 0);
+  std::ranges::sort(by_length_, [&](std::int32_t a, std::int32_t b) {
+    return std::tuple(-documents[at(a)].rows, a) < std::tuple(-documents[at(b)].rows, b);
+  });
+  for (const std::int64_t count : options_.counts) {
+    const std::int64_t slots = count * options_.replicas;
+    if (slots * options_.ranks * options_.rows >= rows && place(documents, slots)) return count;
+  }
+  return 0;
 }
 
 // The first block that has room for so many rows, or -1.
@@ -144,9 +175,8 @@ double DocumentDeal::slot_cost(double pairs_of_rank, int degree) const {
 
 // Blocks of one degree are alike, and so are slots: those with most to do come together.
 void DocumentDeal::arrange(std::span<const DealtDocument> documents, std::int64_t slots) {
-  const std::int64_t ranks = options_.ranks, replicas = options_.replicas;
-  pairs_.assign(at(slots * ranks), 0);
-  for (std::size_t i = 0; i < documents.size(); ++i) pairs_[at(block_of_[i])] += pairs_of(documents[i].rows);
+  const std::int64_t ranks = options_.ranks;
+  count_pairs(documents, slots);
   blocks_.clear();
   for (std::int64_t slot = 0; slot < slots; ++slot)
     for (std::int64_t block = slot * ranks; block < slot * ranks + ranks / degrees_[at(slot)]; ++block)
@@ -161,13 +191,25 @@ void DocumentDeal::arrange(std::span<const DealtDocument> documents, std::int64_
     join_blocks(slot);
     slots_.push_back(slot);
   }
+  hand_out_all();
+}
+
+// slots_, those with most to do first.
+void DocumentDeal::hand_out_all() {
+  const std::int64_t replicas = options_.replicas, slots = std::ssize(slots_);
   std::ranges::sort(
       slots_, [](const Slot& a, const Slot& b) { return std::tuple(-a.cost, a.first) < std::tuple(-b.cost, b.first); });
-  moved_to_.assign(at(slots * ranks), 0);
-  rank_costs_.assign(at(replicas * ranks), 0);
+  moved_to_.assign(at(slots * options_.ranks), 0);
+  rank_costs_.assign(at(replicas * options_.ranks), 0);
   taken_.assign(at(replicas), 0);
   for (const Slot& slot : slots_) hand_out(slot, slots / replicas);
   for (std::int32_t& block : block_of_) block = moved_to_[at(block)];
+}
+
+// What each block has to compute in attention.
+void DocumentDeal::count_pairs(std::span<const DealtDocument> documents, std::int64_t slots) {
+  pairs_.assign(at(slots * options_.ranks), 0);
+  for (std::size_t i = 0; i < documents.size(); ++i) pairs_[at(block_of_[i])] += pairs_of(documents[i].rows);
 }
 
 // The slot, one of those with most to do of what is left, to the replica that has least so far; and there its blocks
@@ -236,8 +278,7 @@ void DocumentDeal::join_blocks(Slot& slot) const {
 // Of what is dealt now.
 double DocumentDeal::measure(std::span<const DealtDocument> documents, std::int64_t microbatches) {
   const std::int64_t ranks = options_.ranks, replicas = options_.replicas;
-  pairs_.assign(at(microbatches * replicas * ranks), 0);
-  for (std::size_t i = 0; i < documents.size(); ++i) pairs_[at(block_of_[i])] += pairs_of(documents[i].rows);
+  count_pairs(documents, microbatches * replicas);
   rank_costs_.assign(at(replicas * ranks), 0);
   double together = 0;
   for (std::int64_t microbatch = 0; microbatch < microbatches; ++microbatch) {

@@ -10,7 +10,9 @@
 // Documents go to the first block with room, longest first, in as few microbatches as hold them; one that is longer
 // than T begins a microbatch of the smallest degree that holds it. Blocks of one degree are then dealt anew, so that
 // those of one microbatch have as much to do; and where some still have more than others, blocks are joined, which
-// costs what is sent then. If all that is no better than every sequence over all ranks, in order, it is that.
+// costs what is sent then. Whole documents leave gaps. Where that costs more than it brings, as with sequences that are
+// full to the last row, these stay whole, over all ranks, and are shared out so that no replica has more long documents
+// than others. If that is no better either, sequences stay in order.
 //
 // Pure arithmetic, the same on every rank. Nothing is allocated while documents are no more than there was room for.
 
@@ -72,11 +74,20 @@ class DocumentDeal {
     int degree = 1, joined = 1;
     double cost = 0;
   };
+  enum class Way : std::uint8_t {
+    in_order,
+    sequences,
+    documents
+  };  // as they are; whole, to other replicas; dealt anew
+  void share_out_sequences(std::span<const DealtDocument> documents, std::int64_t microbatches);
+  std::int64_t place_in_fewest(std::span<const DealtDocument> documents, std::int64_t rows);
   bool place(std::span<const DealtDocument> documents, std::int64_t slots);
   void arrange(std::span<const DealtDocument> documents, std::int64_t slots);
   void join_blocks(Slot& slot) const;
   void hand_out(const Slot& slot, std::int64_t microbatches);
   void keep_as_they_are(std::span<const DealtDocument> documents, std::int64_t microbatches);
+  void hand_out_all();
+  void count_pairs(std::span<const DealtDocument> documents, std::int64_t slots);
   double measure(std::span<const DealtDocument> documents, std::int64_t microbatches);
   void list_documents(std::size_t documents, std::int64_t microbatches);
   double slot_cost(double pairs_of_rank, int degree) const;

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -166,6 +166,35 @@ TEST(DocumentDeal, WhatNeedsTooManyMicrobatchesStaysAsItIs) {
   }
 }
 
+// Sequences that are full to the last row leave no room for gaps; still no replica has to have all the long documents.
+TEST(DocumentDeal, FullSequencesAreSharedOutWhole) {
+  Documents documents;
+  std::vector<std::int64_t> lengths;
+  for (int i = 0; i < 4; ++i) lengths.insert(lengths.end(), {64, 22, 21, 21});  // the first replica has the long ones
+  ASSERT_EQ(lay_out(lengths, 64, 2, documents), 4);
+  for (const bool meets : {false, true}) {
+    DealOptions options = options_for(16, 4, 2, 4);
+    options.meets = meets;
+    DocumentDeal deal(options);
+    deal.deal(documents, 4);
+    expect_sound(deal, documents);
+    EXPECT_FALSE(deal.as_they_are());
+    EXPECT_EQ(deal.microbatches(), 4);
+    EXPECT_EQ(deal.padding(), 0);
+    std::array<int, 2> long_ones{};
+    for (std::int64_t i = 0; i < 4; ++i)
+      for (int replica = 0; replica < 2; ++replica) {
+        const auto here = deal.documents(i, replica, 0);
+        ASSERT_EQ(deal.degree(i, replica), 4);
+        for (const std::int32_t document : here)
+          EXPECT_EQ(documents[static_cast<std::size_t>(document)].sequence,
+                    documents[static_cast<std::size_t>(here.front())].sequence);
+        long_ones[static_cast<std::size_t>(replica)] += here.size() == 1 ? 1 : 0;
+      }
+    EXPECT_EQ(long_ones, (std::array{2, 2}));
+  }
+}
+
 TEST(DocumentDeal, FewerMicrobatchesWhereSequencesHaveGaps) {
   Documents documents;
   for (std::int64_t i = 0; i < 16; ++i) documents.push_back({.rows = 8, .sequence = i});  // of 64 rows each
@@ -229,16 +258,12 @@ TEST(DocumentDeal, LongTail) {
   for (const bool meets : {false, true}) {
     options.meets = meets;
     DocumentDeal deal(options);
-    const auto begin = std::chrono::steady_clock::now();
     deal.deal(documents, microbatches);
-    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
     double mean = 0;
     expect_sound(deal, documents, &mean);
     EXPECT_LT(deal.cost(), deal.cost_as_they_are());
     EXPECT_LT(deal.cost(), 1.02 * mean) << "nobody waits long";
     EXPECT_LT(deal.padding(), 0.03);
-    EXPECT_LT(took.count(), 1000);  // some milliseconds, unless somebody instruments them
-    RecordProperty("milliseconds", static_cast<int>(took.count()));
     RecordProperty("percent", static_cast<int>(100 * deal.cost() / deal.cost_as_they_are()));
   }
 }
