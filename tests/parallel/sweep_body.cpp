@@ -72,7 +72,6 @@ class Feeder {
   const TargetsAhead& counted_ahead() const { return counted_ahead_; }
   // Bits of the degrees that microbatches had so far, on any replica; all of one rank are no such.
   std::uint64_t degrees() const { return degrees_; }
-  int fixed_steps() const { return fixed_steps_; }  // that were not dealt anew
 
  private:
   std::array<float, most_mtp_layers> ahead_scales(const TargetsAhead& counted) const {
@@ -88,7 +87,6 @@ class Feeder {
     const DocumentDeal& deal = dealt.deal();
     microbatches_ = deal.microbatches();
     counted_ahead_ = dealt.counts().ahead;
-    fixed_steps_ += deal.as_they_are() ? 1 : 0;
     const auto ahead = ahead_scales(counted_ahead_);
     for (std::int64_t i = 0; i < microbatches_; ++i) {
       for (int replica = 0; replica < setup_.parallel.dp; ++replica) degrees_ |= 1u << deal.degree(i, replica);
@@ -126,7 +124,6 @@ class Feeder {
   BatchLoader loader_;
   std::optional<Dealer> dealer_;
   std::uint64_t degrees_ = 0;
-  int fixed_steps_ = 0;
   HostBatch host_;
   std::int64_t consumed_ = 0, microbatches_ = 0;
   TargetsAhead counted_ahead_{};
@@ -297,7 +294,6 @@ void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result)
   result.weights.add(step, *backend.ops, Assembled::What::weights);
   result.counted.add_counted(step, *backend.ops);
   if (first_rank) result.degrees = feeder.degrees();
-  if (first_rank) result.fixed_steps = feeder.fixed_steps();
   if (first_rank) result.choices.assign(read.expert_counts.begin(), read.expert_counts.end());
   const std::lock_guard lock(mutex);
   result.skipped += skipped;
