@@ -91,6 +91,7 @@ struct Problem {
   int behind = 0;        // rows behind the last group
   Scalar type = Scalar::bf16;
   bool out_f32 = false;
+  bool accumulate = true;  // for weights
 
   bool weights() const { return form == GroupedForm::weights; }
   int groups() const { return static_cast<int>(sizes.size()); }
@@ -113,7 +114,8 @@ struct Problem {
     const char* const forms[] = {"transposed", "plain", "weights"};
     return std::string(forms[static_cast<int>(form)]) + (type == Scalar::bf16 ? ", bf16" : ", f16") +
            (out_f32 ? " to f32" : "") + ", n " + std::to_string(n) + (weights() ? ", m " : ", k ") +
-           std::to_string(other) + ", " + std::to_string(groups()) + " groups, " + std::to_string(rows()) + " rows";
+           std::to_string(other) + (accumulate ? ", " : ", written, ") + std::to_string(groups()) + " groups, " +
+           std::to_string(rows()) + " rows";
   }
 };
 
@@ -146,6 +148,7 @@ Operands whole_numbers(const Problem& problem, unsigned seed) {
 // Sums of doubles in plain loops; entries of no group stay as they were.
 std::vector<double> expected_of(const Problem& problem, const Operands& from) {
   std::vector<double> out(from.out.begin(), from.out.end());
+  if (!problem.accumulate) std::fill(out.begin(), out.end(), 0.0);
   const std::vector<int> offsets = problem.offsets();
   const auto n = static_cast<std::size_t>(problem.n), other = static_cast<std::size_t>(problem.other);
   for (std::size_t g = 0; g < problem.sizes.size(); ++g) {
@@ -193,6 +196,7 @@ class Played {
             .n = problem_.n,
             .k = problem_.weights() ? 0 : problem_.other,
             .m = problem_.weights() ? problem_.other : 0,
+            .accumulate = problem_.accumulate,
             .in_type = problem_.type,
             .out_type = problem_.out_type()};
   }
@@ -251,7 +255,7 @@ void expect_same(const Problem& problem, const Values& got, const std::function<
                        << " to " << most_row << ", columns " << least_column << " to " << most_column << first;
 }
 
-void expect_exact(const Problem& problem, const Operands& from) {
+void expect_exact_once(const Problem& problem, const Operands& from) {
   const Played played(problem, from);
   ASSERT_TRUE(hopper_grouped_gemm_takes(played.args())) << problem.name();
   played.launch();
@@ -266,6 +270,17 @@ void expect_exact(const Problem& problem, const Operands& from) {
         return got[i] == (type == Scalar::f32 ? exact : from_bits(to_bits(exact, type), type));
       },
       expected);
+}
+
+// Weights are also written over NaN.
+void expect_exact(const Problem& problem, const Operands& from) {
+  expect_exact_once(problem, from);
+  if (!problem.weights()) return;
+  Problem written = problem;
+  Operands over = from;
+  written.accumulate = false;
+  std::fill(over.out.begin(), over.out.end(), nan);
+  expect_exact_once(written, over);
 }
 
 bool on_hopper() {

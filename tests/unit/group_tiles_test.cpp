@@ -29,7 +29,7 @@ std::set<Place> all_tiles(const std::vector<int>& sizes, const GroupTileShape& s
     const int size = sizes[static_cast<std::size_t>(group)];
     int rows = 0;
     while (rows * shape.tile_rows < size) ++rows;
-    if (shape.row_tiles > 0) rows = size > 0 ? shape.row_tiles : 0;
+    if (shape.row_tiles > 0) rows = size > 0 || shape.empty_groups ? shape.row_tiles : 0;
     for (int row = 0; row < rows; ++row)
       for (int column = 0; column < shape.column_tiles; ++column) tiles.insert({group, row, column});
   }
@@ -44,9 +44,8 @@ std::vector<GroupTile> walk(const std::vector<int>& offsets, const GroupTileShap
   return tiles;
 }
 
-void expect_each_once(const std::vector<int>& sizes, int tile_rows, int row_tiles, int column_tiles) {
+void expect_each_once(const std::vector<int>& sizes, const GroupTileShape& shape) {
   const std::vector<int> offsets = offsets_of(sizes);
-  const GroupTileShape shape{static_cast<int>(sizes.size()), tile_rows, row_tiles, column_tiles};
   const std::set<Place> expected = all_tiles(sizes, shape);
   for (const int walkers : {1, 2, 7, 66, 1000}) {
     std::set<Place> seen;
@@ -57,6 +56,14 @@ void expect_each_once(const std::vector<int>& sizes, int tile_rows, int row_tile
         EXPECT_EQ(tile.end, offsets[static_cast<std::size_t>(tile.group) + 1]);
       }
     EXPECT_EQ(seen, expected) << walkers << " walkers";
+  }
+}
+
+void expect_each_once(const std::vector<int>& sizes, int tile_rows, int row_tiles, int column_tiles) {
+  GroupTileShape shape{static_cast<int>(sizes.size()), tile_rows, row_tiles, column_tiles};
+  for (const bool empty_groups : {false, true}) {
+    shape.empty_groups = empty_groups;
+    expect_each_once(sizes, shape);
   }
 }
 

@@ -13,13 +13,14 @@
 namespace tera::cuda::kernels {
 
 // Tiles of a group: row_tiles x column_tiles. Groups of rows of the output have as many rows of tiles as their rows
-// fill; where groups are what is summed over, all that are not empty have the same.
+// fill; where groups are what is summed over, all have the same, those without rows only if they are asked for.
 struct GroupTileShape {
   int groups = 0;
   int tile_rows = 1;
   int row_tiles = 0;  // 0: by the rows of the group
   int column_tiles = 0;
   int band = 8;  // rows of tiles that are worked on together
+  bool empty_groups = false;
 };
 
 struct GroupTile {
@@ -60,8 +61,9 @@ class GroupTileWalk {
     begin_ = end_;
     end_ = group_ < shape_.groups ? offsets_[group_ + 1] : begin_;
     const int rows = end_ - begin_;
+    const bool counts = rows > 0 || shape_.empty_groups;
     row_tiles_ =
-        shape_.row_tiles == 0 ? (rows + shape_.tile_rows - 1) / shape_.tile_rows : (rows > 0 ? shape_.row_tiles : 0);
+        shape_.row_tiles == 0 ? (rows + shape_.tile_rows - 1) / shape_.tile_rows : (counts ? shape_.row_tiles : 0);
   }
 
   const int* offsets_;

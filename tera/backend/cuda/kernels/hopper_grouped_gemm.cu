@@ -159,12 +159,14 @@ cudaError_t launch_hopper_grouped_gemm(const HopperGroupedGemm& args, cudaStream
   plan.depth_blocks = static_cast<int>(ceil_div(args.k, grouped::depth));
   plan.pair = pair_of(args, columns);
   plan.out_f32 = args.out_type == Scalar::f32;
+  plan.accumulate = args.accumulate;
   const int tile_rows = grouped::tile_rows(plan.pair);
   plan.tiles = {.groups = static_cast<int>(args.groups),
                 .tile_rows = tile_rows,
                 .row_tiles = args.form == GroupedForm::weights ? static_cast<int>(ceil_div(args.m, tile_rows)) : 0,
                 .column_tiles = static_cast<int>(ceil_div(args.n, grouped::tile_columns(plan.pair, columns))),
-                .band = 1024 / tile_rows};
+                .band = 1024 / tile_rows,
+                .empty_groups = args.form == GroupedForm::weights && !args.accumulate};
   const cudaError_t status = describe_operands(plan, args, columns);
   if (status != cudaSuccess) return status;
   const std::int64_t tiles = most_row_tiles(args, plan.pair) * plan.tiles.column_tiles;

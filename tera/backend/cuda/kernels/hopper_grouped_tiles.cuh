@@ -60,6 +60,7 @@ struct Plan {
   int m, n, depth_blocks;
   Pair pair;
   bool out_f32;
+  bool accumulate;  // weights
 };
 
 // A place in the ring. parity is that of the phase in which the stage is filled.
@@ -119,7 +120,8 @@ class Producer {
         hopper::arrive_expecting(filled, static_cast<std::uint32_t>(here.parts * box_bytes + Memory::right_bytes));
         fetch_left(tile, here, block * depth, stage, filled);
         fetch_right(tile, here.column, block * depth, stage + left_bytes, filled);
-        if constexpr (form == GroupedForm::weights) prefetch_out(tile.group, here, block, blocks);
+        if constexpr (form == GroupedForm::weights)
+          if (plan_.accumulate) prefetch_out(tile.group, here, block, blocks);
         at_.next();
       }
     }
@@ -218,8 +220,12 @@ class Consumer {
         look_on(tile);
         continue;
       }
-      multiply(tile, sum);
       const int row = here.first + part() * part_rows;
+      if (weights && tile.begin == tile.end) {
+        bring_zeros(std::int64_t{tile.group} * plan_.m + row, plan_.m - row, here.column);
+        continue;
+      }
+      multiply(tile, sum);
       if constexpr (weights)
         bring_out<float>(sum, std::int64_t{tile.group} * plan_.m + row, plan_.m - row, here.column);
       else if (plan_.out_f32)
@@ -314,13 +320,31 @@ class Consumer {
       if (thread < part_rows && thread < rows && first < plan_.n) {
         const auto bytes = static_cast<std::uint32_t>(min(width, plan_.n - first)) * sizeof(Out);
         const std::uint32_t from = hopper::shared_address(pieces + thread * piece_stride<Out>);
-        if constexpr (weights)
-          hopper::add_out(out + first, from, bytes);
+        if (weights && plan_.accumulate)
+          hopper::add_out(reinterpret_cast<float*>(out) + first, from, bytes);
         else
           hopper::copy_out(out + first, from, bytes);
       }
       hopper::commit_copies_out();
     }
+  }
+
+  // The same for a group without rows: zeros, which never were in the registers of sums (that would cost spills).
+  __device__ void bring_zeros(std::int64_t row, int rows, int column) const {
+    constexpr int width = columns < piece_columns<float> ? columns : piece_columns<float>;
+    const int thread = thread_ % warpgroup;
+    unsigned char* const pieces = memory_ + Memory::pieces + part() * pieces_bytes;
+    hopper::wait_for_reads_of_copies_out();
+    sync_part();
+    for (int i = thread; i < pieces_bytes / 16; i += warpgroup) reinterpret_cast<uint4*>(pieces)[i] = uint4{};
+    hopper::publish_to_engines();
+    sync_part();
+    float* const out = static_cast<float*>(plan_.out) + (row + thread) * plan_.n;
+    const int end = min(column + columns, plan_.n);
+    for (int first = column; first < end && thread < part_rows && thread < rows; first += width)
+      hopper::copy_out(out + first, hopper::shared_address(pieces + thread * piece_stride<float>),
+                       static_cast<std::uint32_t>(min(width, end - first)) * sizeof(float));
+    hopper::commit_copies_out();
   }
 
   template <class Out, int width>
