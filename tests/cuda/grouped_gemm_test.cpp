@@ -374,6 +374,31 @@ TEST_F(CudaGroupedGemm, OneHugeGroup) {
   }
 }
 
+// High groups, in tiles of 256 rows whose ends are cut: ends of one part of 64 rows, of two, three and four, with rows
+// of the next group behind them, and groups that are nothing but an end. Then columns of tiles of an odd number.
+TEST_F(CudaGroupedGemm, EndsOfHighGroups) {
+  for (const GroupedForm form : {GroupedForm::transposed, GroupedForm::plain}) {
+    const Problem even{.form = form,
+                       .sizes = {2049, 2112, 2113, 2176, 0, 2177, 2240, 2241, 2303, 2304, 1, 65, 129, 193, 13000},
+                       .n = 512,
+                       .other = 72,
+                       .behind = 77,
+                       .out_f32 = form == GroupedForm::plain};
+    ASSERT_GE(even.rows() / even.groups(), 2048) << "not high";
+    expect_exact(even, whole_numbers(even, 12));
+    const Problem odd{.form = form, .sizes = {2049, 2177}, .n = 17 * 256 - 8, .other = 72, .type = Scalar::f16};
+    expect_exact(odd, whole_numbers(odd, 13));
+  }
+}
+
+TEST_F(CudaGroupedGemm, OneHighGroup) {
+  for (const GroupedForm form : {GroupedForm::transposed, GroupedForm::plain})
+    for (const int end : {0, 1, 64, 65, 128, 129, 192, 193, 255}) {
+      const Problem problem{.form = form, .sizes = {2048 + end}, .n = 512, .other = 136, .behind = 3};
+      expect_exact(problem, whole_numbers(problem, 14));
+    }
+}
+
 TEST_F(CudaGroupedGemm, NoRowsAtAll) {
   for (const GroupedForm form : all_forms) {
     const Problem problem{.form = form, .sizes = {0, 0, 0}, .n = 256, .other = 64, .behind = 200};
@@ -438,6 +463,23 @@ TEST_F(CudaGroupedGemm, RandomNumbersAndTheSameBits) {
       check(cudaGraphExecDestroy(ready), "graph");
       check(cudaGraphDestroy(graph), "graph");
     }
+}
+
+// A sum is made in the same order in every kind of tile: groups that more empty ones make lower on average are worked
+// on in low tiles, without them in high ones and cut ends.
+TEST_F(CudaGroupedGemm, TheSameBitsInTilesOfAllKinds) {
+  for (const GroupedForm form : {GroupedForm::transposed, GroupedForm::plain}) {
+    const Problem high{.form = form, .sizes = {2303, 2177, 2049}, .n = 512, .other = 328, .out_f32 = true};
+    Problem low = high;
+    low.sizes.insert(low.sizes.end(), {0, 0, 0});
+    const Operands of_high = random_numbers(high, 19);
+    Operands of_low = of_high;
+    of_low.b.resize(low.b_count(), nan);
+    const Played in_high(high, of_high), in_low(low, of_low);
+    in_high.launch();
+    in_low.launch();
+    EXPECT_TRUE(in_high.bits() == in_low.bits()) << high.name();
+  }
 }
 
 TEST_F(CudaGroupedGemm, WhatItDoesNotTake) {

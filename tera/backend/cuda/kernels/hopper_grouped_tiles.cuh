@@ -9,6 +9,9 @@
 //                    but a group ends in the middle of a higher tile.
 //   Pair::columns    128 rows, the second block has the columns further right: they share the rows' operand.
 //
+// Each tile may be of either kind: both blocks find it by the same numbers, a stage has as many bytes and arrivals in
+// both, and a stage is free when both blocks have read theirs, whoever fills it next.
+//
 // Results go to shared memory, from where the copy engine brings them out while the next tile's sums are made: stores
 // by all blocks at the same time, when the tensor cores have nothing to do, cost a fifth of the time and more.
 
@@ -19,8 +22,7 @@
 namespace tera::cuda::kernels::grouped {
 
 constexpr int warpgroup = 128, threads = 3 * warpgroup, consumer_warps = 8;
-constexpr int part_rows = 64;  // of out; a block has one or two parts
-constexpr int depth = 64;      // terms of a sum in a stage: 128 bytes
+constexpr int depth = 64;  // terms of a sum in a stage: 128 bytes
 constexpr int box_columns = 64, box_bytes = 64 * depth * 2;
 constexpr int left_bytes = 2 * box_bytes;
 constexpr int most_groups = 512;
@@ -46,19 +48,13 @@ struct Layout {
 };
 
 constexpr int blocks_of_cluster = 2;
-enum class Pair : std::uint8_t { rows, columns };
-TERA_HOST_DEVICE constexpr int tile_rows(Pair pair) { return pair == Pair::rows ? 4 * part_rows : 2 * part_rows; }
-TERA_HOST_DEVICE constexpr int tile_columns(Pair pair, int columns) {
-  return pair == Pair::rows ? columns : 2 * columns;
-}
 
 struct Plan {
   CUtensorMap a, b;
   void* out;
   const std::int32_t* offsets;
-  GroupTileShape tiles;  // a column of them for each cluster
+  GroupTileShape tiles;
   int m, n, depth_blocks;
-  Pair pair;
   bool out_f32;
   bool accumulate;  // weights
 };
@@ -80,18 +76,16 @@ __device__ int depth_blocks_of(const Plan& plan, const GroupTile& tile) {
   return form == GroupedForm::weights ? (tile.end - tile.begin + depth - 1) / depth : plan.depth_blocks;
 }
 
-// What a block has of a tile: rows first .. first + parts * part_rows, counted from those of the group (weights: of M).
-struct BlockTile {
-  int first, parts, column;
-};
+// Rows are counted from those of the group (weights: of M).
 template <GroupedForm form, int columns>
 __device__ BlockTile part_of(const Plan& plan, const GroupTile& tile, int rank) {
-  const bool cut_rows = plan.pair == Pair::rows;
-  const int begin = tile.row * tile_rows(plan.pair);
-  const int rows = (form == GroupedForm::weights ? plan.m : tile.end - tile.begin) - begin;
-  const int parts = rows > tile_rows(plan.pair) / 2 ? 2 : 1;  // where one is enough, the second warpgroup looks on
-  return {begin + (cut_rows ? rank * parts * part_rows : 0), parts,
-          tile.column * tile_columns(plan.pair, columns) + (cut_rows ? 0 : rank * columns)};
+  return block_tile(tile, form == GroupedForm::weights ? plan.m : tile.end - tile.begin, columns, rank);
+}
+
+// A cluster's way through the tiles.
+template <int columns>
+__device__ GroupTileWalk walk_of(const Plan& plan, const unsigned char* memory) {
+  return {reinterpret_cast<const int*>(memory + Layout<columns>::offsets), plan.tiles};
 }
 
 // What the copy engine fetches, in which order.
@@ -103,14 +97,13 @@ class Producer {
   __device__ Producer(const Plan& plan, unsigned char* memory)
       : plan_(plan),
         memory_(hopper::shared_address(memory)),
-        offsets_(reinterpret_cast<const int*>(memory + Memory::offsets)),
+        walk_(walk_of<columns>(plan, memory)),
         rank_(static_cast<int>(hopper::rank_in_cluster())) {}
 
   __device__ void run() {
-    GroupTileWalk walk(offsets_, plan_.tiles);
     GroupTile tile;
     const int clusters = static_cast<int>(gridDim.x) / blocks_of_cluster;
-    for (int number = static_cast<int>(blockIdx.x) / blocks_of_cluster; walk.find(number, tile); number += clusters) {
+    for (int number = static_cast<int>(blockIdx.x) / blocks_of_cluster; walk_.find(number, tile); number += clusters) {
       const BlockTile here = part_of<form, columns>(plan_, tile, rank_);
       const int blocks = depth_blocks_of<form>(plan_, tile);
       for (int block = 0; block < blocks; ++block) {
@@ -136,7 +129,7 @@ class Producer {
       const hopper::BoxPlace at = form == GroupedForm::weights ? hopper::BoxPlace{row, tile.begin + k, 0}
                                                                : hopper::BoxPlace{k, tile.begin + row, 0};
       const std::uint32_t part_to = to + static_cast<std::uint32_t>(part * box_bytes);
-      if (plan_.pair == Pair::rows)
+      if (tile.pair == Pair::rows)
         hopper::copy_box(part_to, plan_.a, at, filled);
       else if (part == rank_)
         hopper::copy_box_to(0b11, part_to, plan_.a, at, filled);
@@ -147,7 +140,7 @@ class Producer {
   __device__ void fetch_right(const GroupTile& tile, int column, int k, std::uint32_t to, std::uint32_t filled) const {
     constexpr int half_columns = columns / 2, half_bytes = Memory::right_bytes / 2;
     for (int half = 0; half < 2; ++half) {
-      if (plan_.pair == Pair::rows && half != rank_) continue;
+      if (tile.pair == Pair::rows && half != rank_) continue;
       fetch_columns(tile, column + half * half_columns, k, to + static_cast<std::uint32_t>(half * half_bytes), filled);
     }
   }
@@ -155,7 +148,7 @@ class Producer {
   __device__ void fetch_columns(const GroupTile& tile, int first, int k, std::uint32_t to, std::uint32_t filled) const {
     const auto fetch = [&](int box, hopper::BoxPlace at) {
       const std::uint32_t box_to = to + static_cast<std::uint32_t>(box * box_bytes);
-      if (plan_.pair == Pair::rows)
+      if (tile.pair == Pair::rows)
         hopper::copy_box_to(0b11, box_to, plan_.b, at, filled);
       else
         hopper::copy_box(box_to, plan_.b, at, filled);
@@ -183,7 +176,7 @@ class Producer {
 
   const Plan& plan_;
   std::uint32_t memory_;
-  const int* offsets_;
+  GroupTileWalk walk_;
   int rank_;
   RingPlace<Memory::stages> at_;
 };
@@ -205,16 +198,15 @@ class Consumer {
   __device__ Consumer(const Plan& plan, unsigned char* memory)
       : plan_(plan),
         memory_(memory),
-        offsets_(reinterpret_cast<const int*>(memory + Memory::offsets)),
+        walk_(walk_of<columns>(plan, memory)),
         thread_(static_cast<int>(threadIdx.x) - warpgroup),
         rank_(static_cast<int>(hopper::rank_in_cluster())) {}
 
   __device__ void run() {
-    GroupTileWalk walk(offsets_, plan_.tiles);
     GroupTile tile;
     float sum[sums] = {};
     const int clusters = static_cast<int>(gridDim.x) / blocks_of_cluster;
-    for (int number = static_cast<int>(blockIdx.x) / blocks_of_cluster; walk.find(number, tile); number += clusters) {
+    for (int number = static_cast<int>(blockIdx.x) / blocks_of_cluster; walk_.find(number, tile); number += clusters) {
       const BlockTile here = part_of<form, columns>(plan_, tile, rank_);
       if (part() >= here.parts) {
         look_on(tile);
@@ -367,7 +359,7 @@ class Consumer {
 
   const Plan& plan_;
   unsigned char* memory_;
-  const int* offsets_;
+  GroupTileWalk walk_;
   int thread_;  // among those of both warpgroups
   int rank_;
   RingPlace<Memory::stages> at_;
@@ -393,11 +385,12 @@ __global__ void __launch_bounds__(threads, 1) multiply_groups(const __grid_const
   }
   __syncthreads();
   hopper::sync_cluster();
+  // Registers: 56 + 2 x 224 are the three times 168 that the block begins with.
   if (thread < warpgroup) {
-    hopper::shrink_registers<40>();
+    hopper::shrink_registers<56>();
     if (thread == 0) Producer<form, columns>(plan, memory).run();
   } else {
-    hopper::grow_registers<232>();
+    hopper::grow_registers<224>();
     Consumer<T, form, columns>(plan, memory).run();
   }
   hopper::sync_cluster();  // the other block may still write to this one's memory
