@@ -10,7 +10,7 @@ FUZZ_TARGETS := hf_config hf_index index jsonl manifest safetensors tokenizer_js
 TEST = ctest --output-on-failure --no-tests=error -j $(JOBS) -L "$(LABELS)" $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap quickstart build test slow debug asan tsan tsan-layouts fuzz lint format tidy bench-cpu install clean
+.PHONY: help bootstrap quickstart build test slow long-context debug asan tsan tsan-layouts fuzz lint format tidy bench-cpu install clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -33,8 +33,13 @@ test: build  ## from a bare machine to a passed test suite
 
 # MPI libraries are not built for this sanitizer.
 tsan: LABELS := cpu
-slow: build  ## checks that take minutes: every layout of the sweep
+slow: build  ## checks that take minutes: every layout of the sweep, long sequences
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -L slow $(CTEST_ARGS)
+
+long-context: bootstrap  ## sequences of 32,768 tokens on four ranks: the training of one, in memory that falls as planned
+	@cmake --preset release
+	@cmake --build $(BUILD) -j $(JOBS) --target long_context_test
+	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -R '^long_context$$' $(CTEST_ARGS)
 
 # Only what runs threads that talk much; `make tsan` builds and runs everything.
 tsan-layouts: bootstrap  ## ranks as threads under ThreadSanitizer: two dozen layouts; preprocessing; checkpoints

@@ -54,7 +54,7 @@ double value_at(const StoredTensor& tensor, std::size_t i) {
 }
 
 // By value where dtypes differ; a few megabytes at a time.
-bool equal(const StoredTensor& one, const StoredTensor& other) {
+bool equal_floats(const StoredTensor& one, const StoredTensor& other) {
   constexpr std::size_t stretch = std::size_t{1} << 20;  // elements
   if (one.shape != other.shape) return false;
   const auto elements = static_cast<std::size_t>(count(one.shape));
@@ -75,7 +75,13 @@ bool equal(const StoredTensor& one, const StoredTensor& other) {
   return true;
 }
 
+// For tables of words that are there twice.
 StoredTensor floats_in(const SafetensorsFile& file, const std::string& name) {
+  require_user(
+      !file.find_float8(name),
+      "{}: '{:.200}' is FP8, and there twice: copies of the table of words are compared, and only plain floats "
+      "can be; save it in bf16, fp16 or fp32, or once",
+      file.path().string(), name);
   const StoredTensor stored = file.get(name);
   require_user(stored.dtype == DType::f64 || is_float(stored.dtype), "{}: '{:.200}' holds {}, not floats",
                file.path().string(), name, name_of(stored.dtype));
@@ -83,6 +89,11 @@ StoredTensor floats_in(const SafetensorsFile& file, const std::string& name) {
 }
 
 }  // namespace
+
+bool HfFolder::equal(const Stored& one, const Stored& other) {
+  const StoredTensor first = floats_in(*one.file, one.name);
+  return equal_floats(first, floats_in(*other.file, other.name));
+}
 
 bool is_hf_folder(const fs::path& folder) {
   return path_exists(folder / "config.json") && !path_exists(folder / "manifest.json") &&
@@ -186,8 +197,7 @@ void HfFolder::settle_head() {
   const auto table = stored_.find(names.embedding + ".weight");
   if (table == stored_.end()) {
     stored_[names.embedding + ".weight"] = head->second;
-  } else if (!equal(floats_in(*head->second.file, head->second.name),
-                    floats_in(*table->second.file, table->second.name))) {
+  } else if (!equal(head->second, table->second)) {
     fail_user(
         "{}: tie_word_embeddings is true (or absent, which means that for its model_type), but {} and {} differ; set "
         "it to false in config.json to use both",
@@ -225,7 +235,7 @@ void HfFolder::drop_copy(const std::string& copy, const std::string& own) {
 
 void HfFolder::check_copies() const {
   for (const auto& [copy, table] : copies_)
-    if (!equal(floats_in(*copy.file, copy.name), floats_in(*table.file, table.name)))
+    if (!equal(copy, table))
       fail_user("{}: {} and {} differ, and here layers that predict further ahead share the model's tables",
                 folder_.string(), copy.name, table.name);
 }

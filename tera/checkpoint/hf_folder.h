@@ -46,6 +46,7 @@ class HfFolder final : public SafetensorsSource {
   struct Copy {
     Stored copy, table;
   };
+  static bool equal(const Stored& one, const Stored& other);  // of floats; UserError of others
   void find_files();
   void read_index(const std::filesystem::path& index);
   void list_stored();

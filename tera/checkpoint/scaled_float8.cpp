@@ -32,6 +32,7 @@ ScaledFloat8::ScaledFloat8(const SafetensorsFile& file, const std::string& name,
                            const std::string& scale_name, const HfQuantization& blocks)
     : where_(file.path().string()),
       name_(name),
+      scale_where_(scale_file.path().string()),
       scale_name_(scale_name),
       codes_(*file.find_float8(name)),
       scales_(scale_file.get(scale_name)),
@@ -47,9 +48,9 @@ ScaledFloat8::ScaledFloat8(const SafetensorsFile& file, const std::string& name,
   wanted[rank - 2] = block_rows_;
   wanted[rank - 1] = block_columns_;
   require_user(scales_.shape == wanted, "{}: '{:.200}' is {}, not {}: '{:.200}' is {}, in blocks of {}x{}",
-               scale_file.path().string(), scale_name, to_string(scales_.shape), to_string(wanted), name,
-               to_string(codes_.shape), blocks.block_rows, blocks.block_columns);
-  require_user(is_float(scales_.dtype), "{}: '{:.200}' holds {}, not floats", scale_file.path().string(), scale_name,
+               scale_where_, scale_name, to_string(scales_.shape), to_string(wanted), name, to_string(codes_.shape),
+               blocks.block_rows, blocks.block_columns);
+  require_user(is_float(scales_.dtype), "{}: '{:.200}' holds {}, not floats", scale_where_, scale_name,
                name_of(scales_.dtype));
 }
 
@@ -59,7 +60,7 @@ float ScaledFloat8::scale_at(std::int64_t row, std::int64_t column) const {
   const auto at = static_cast<std::size_t>(block_row * block_columns_ + column / blocks_.block_columns) * size;
   float scale = 0;
   to_floats(scales_.dtype, scales_.bytes.subspan(at, size), {&scale, 1});
-  require_user(std::isfinite(scale), "{}: '{:.200}' has a scale that is not finite", where_, scale_name_);
+  require_user(std::isfinite(scale), "{}: '{:.200}' has a scale that is not finite", scale_where_, scale_name_);
   return scale;
 }
 

@@ -36,7 +36,7 @@ class ScaledFloat8 {
   float scale_at(std::int64_t row, std::int64_t column) const;  // of the block that has this element
   void read_row(std::int64_t row, const WeightBox& box, std::byte* out) const;
 
-  std::string where_, name_, scale_name_;  // for messages
+  std::string where_, name_, scale_where_, scale_name_;  // for messages
   StoredFloat8 codes_;
   StoredTensor scales_;
   HfQuantization blocks_;

@@ -1,5 +1,7 @@
 #include "tera/comm/groups.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 namespace tera {
@@ -13,7 +15,7 @@ PlannedComm planned(const MeshPlan& plan, Axis axis, int rank) {
 
 }  // namespace
 
-Groups::Groups(const MeshPlan& plan, int rank_, int kv_replicas)
+Groups::Groups(const MeshPlan& plan, int rank_, int kv_replicas, const std::vector<int>& context_degrees)
     : coord(plan.coord(rank_)),
       rank(rank_),
       world(planned(plan, Axis::world, rank_)),
@@ -29,7 +31,10 @@ Groups::Groups(const MeshPlan& plan, int rank_, int kv_replicas)
       embed(planned(plan, Axis::embed, rank_)),
       kv("kv", coord.tp % kv_replicas, kv_replicas),
       plan_(plan),
-      kv_replicas_(kv_replicas) {}
+      kv_replicas_(kv_replicas) {
+  for (const int degree : context_degrees)
+    cp_parts.emplace_back(fmt::format("cp_{}", degree), coord.cp % degree, degree);
+}
 
 void Groups::join(Comm& met) {
   world.join(met);
@@ -39,6 +44,7 @@ void Groups::join(Comm& met) {
   for (std::size_t i = 0; i < axes.size(); ++i)
     groups[i + 1]->join(met.split(plan_.color(axes[i], rank), rank, std::string(name_of(axes[i]))));
   kv.join(tp.split(coord.tp / kv_replicas_, coord.tp, "kv"));
+  for (PlannedComm& part : cp_parts) part.join(cp.split(coord.cp / part.size(), coord.cp, std::string(part.name())));
 }
 
 }  // namespace tera

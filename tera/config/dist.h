@@ -28,6 +28,7 @@ struct DistConfig {
   std::int64_t pipeline_model_parallel_size = 1;
   std::int64_t context_parallel_size = 1;
   CpCommType cp_comm_type = CpCommType::p2p;
+  bool dynamic_context_parallel = false;
   std::int64_t expert_model_parallel_size = 1;
   std::int64_t expert_tensor_parallel_size = 0;
   std::int64_t virtual_pipeline_model_parallel_size = 0;

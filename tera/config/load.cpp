@@ -73,13 +73,23 @@ YamlNode parse_override_value(const std::string& text, const std::string& assign
   return parse_yaml(text, fmt::format("override '{}'", assignment));
 }
 
+// What an override without a section may have meant: "; did you mean train.seq_length=128?".
+std::string meant_override(const std::string& text, std::size_t equals) {
+  if (equals == std::string::npos || equals == 0 || text.substr(0, equals).find('.') != std::string::npos) return {};
+  const std::string nearest = nearest_key(text.substr(0, equals));
+  return nearest.find('.') == std::string::npos
+             ? std::string()
+             : fmt::format("; did you mean {}{:.200}?", nearest, text.substr(equals));
+}
+
 // "model.rope_scaling.factor=8" becomes {model: {rope_scaling: {factor: 8}}}.
 Layer parse_override(const std::string& text) {
   const std::size_t equals = text.find('=');
   const std::string key = text.substr(0, equals);
   const bool well_formed = equals != std::string::npos && key.find('.') != std::string::npos && !key.starts_with('.') &&
                            !key.ends_with('.') && key.find("..") == std::string::npos;
-  require_user(well_formed, "'{}' is not an override; write section.key=value, as in train.train_iters=100", text);
+  require_user(well_formed, "'{}' is not an override; write section.key=value, as in train.train_iters=100{}", text,
+               meant_override(text, equals));
   require_user(std::count(key.begin(), key.end(), '.') < static_cast<std::ptrdiff_t>(max_yaml_depth),
                "override '{}': no key is that deep", text);
   YamlNode node = parse_override_value(text.substr(equals + 1), text);

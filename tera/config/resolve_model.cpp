@@ -13,6 +13,24 @@ namespace {
 
 constexpr std::int64_t byte_tokenizer_vocab = 512;
 
+// Of names that Megatron-LM has for parts of a layer, what they are called here: the end of a message, or nothing.
+std::string_view megatron_recompute_hint(std::string_view name) {
+  if (name == "core_attn") return "; scores of attention are never kept, so there is nothing to name";
+  if (name == "moe_act") return "; it is part of activation";
+  if (name == "mlp" || name == "moe" || name == "shared_experts")
+    return "; activation and layernorm are what can be made again of it alone, recompute_granularity=full makes whole "
+           "layers";
+  return {};
+}
+
+std::string_view megatron_offload_hint(std::string_view name) {
+  if (name == "expert_fc1") return "; mlp_fc1 is that of experts, too";
+  if (name == "moe_act") return "; mlp_act is that of experts, too";
+  if (name == "fused_group_mlp") return "; mlp is that of experts, too";
+  if (name == "layernorm") return "; the inputs of norms are attn_norm and mlp_norm";
+  return {};
+}
+
 // Every number is within its own limits here, or zero where it was not given, which has been reported.
 class ModelResolver {
  public:
@@ -197,7 +215,9 @@ class ModelResolver {
       report_.broken("model.recompute_modules", "needs recompute_granularity=selective");
     for (const std::string& name : model_.recompute_modules) {
       const auto module = parse_enum<RecomputeModule>(name);
-      if (!module) report_.broken("model.recompute_modules", "'{}' is not {}", name, list_names<RecomputeModule>());
+      if (!module)
+        report_.broken("model.recompute_modules", "'{}' is not {}{}", name, list_names<RecomputeModule>(),
+                       megatron_recompute_hint(name));
       if (module == RecomputeModule::layernorm) shape_.recompute.layernorm = true;
       if (module == RecomputeModule::activation) shape_.recompute.activation = true;
       if (module == RecomputeModule::mla_up_proj) shape_.recompute.mla_up_proj = true;
@@ -228,7 +248,8 @@ class ModelResolver {
     for (const std::string& name : model_.offload_modules) {
       const auto module = parse_enum<OffloadModule>(name);
       if (!module)
-        report_.broken("model.offload_modules", "'{}' is not {}", name, list_names<OffloadModule>());
+        report_.broken("model.offload_modules", "'{}' is not {}{}", name, list_names<OffloadModule>(),
+                       megatron_offload_hint(name));
       else if (only_borders && module != OffloadModule::attn_norm)
         report_.broken("model.offload_modules",
                        "with recompute_granularity=full all that a layer keeps is its input, attn_norm; not '{}'",

@@ -16,6 +16,7 @@ using Kind = PipelineScheduleKind;
 
 constexpr std::string_view tp_key = "dist.tensor_model_parallel_size";
 constexpr std::string_view cp_key = "dist.context_parallel_size";
+constexpr std::string_view dynamic_key = "dist.dynamic_context_parallel";
 constexpr std::string_view chunks_key = "dist.virtual_pipeline_model_parallel_size";
 constexpr std::string_view schedule_key = "dist.pipeline_schedule";
 
@@ -183,7 +184,42 @@ void check_row_split(const ParallelShape& parallel, const ModelShape& model, con
                 nearest_values(batch.seq_length, batch.seq_length + unit * tp, fits));
 }
 
+// What depends on which rows lie in one microbatch.
+std::vector<std::string> what_microbatches_change(const RunConfig& config, const ModelShape& model) {
+  std::vector<std::string> keys;
+  if (config.train.loss_reduction != LossReduction::global) keys.emplace_back("train.loss_reduction=microbatch");
+  if (!model.moe) return keys;
+  if (!model.moe->losses.empty()) keys.emplace_back("model.moe.aux_loss_coeff above 0");
+  if (model.moe->z_loss > 0) keys.emplace_back("model.moe.z_loss_coeff above 0");
+  if (model.moe->router.expert_bias) keys.emplace_back("model.moe.router_enable_expert_bias=true");
+  if (model.moe->router.force_balance) keys.emplace_back("model.moe.router_force_load_balancing=true");
+  if (model.moe->capacity_factor > 0) keys.emplace_back("model.moe.expert_capacity_factor above 0");
+  return keys;
+}
+
 }  // namespace
+
+// A quarter more than sequences would take, as whole documents leave gaps: more would not be worth it.
+void resolve_dynamic_context(const RunConfig& config, Purpose purpose, Setup& setup, Report& report) {
+  constexpr int most_ranks_dealt = 1024;  // of a replica; each degree has groups of its own
+  if (!config.dist.dynamic_context_parallel) return;
+  const int cp = setup.parallel.mesh.cp;
+  setup.parallel.dynamic_cp = cp > 1;
+  if (cp == 1 && purpose == Purpose::train)
+    report.broken(dynamic_key, "needs {} of at least 2, the largest degree, which is 1", cp_key);
+  if (cp > most_ranks_dealt)
+    report.broken(cp_key, "with dynamic_context_parallel=true it must be at most {}", most_ranks_dealt);
+  if (!setup.batch.packs_documents)
+    report.broken(dynamic_key,
+                  "deals out packed documents: needs dataset.reset_attention_mask=true or dataset.kind=sft");
+  if (const auto keys = what_microbatches_change(config, setup.model); !keys.empty())
+    report.broken(dynamic_key, "does not go with {}, which depends on the documents that share a microbatch",
+                  joined(keys, ", "));
+  if (setup.parallel.overlap_expert_comm)
+    report.broken(dynamic_key, "does not go with comm_overlap.overlap_moe_expert_parallel_comm=true");
+  const std::int64_t number = setup.batch.num_microbatches;
+  if (cp > 1) setup.batch.most_dealt = number + (number + 3) / 4;
+}
 
 ParallelShape resolve_parallel(const RunConfig& config, int world, Report& report) {
   ParallelShape shape;

@@ -146,6 +146,7 @@ struct ParallelShape {
   MeshSizes mesh;
   int dp = 1;  // replicas
   CpCommType cp_comm = CpCommType::p2p;
+  bool dynamic_cp = false;         // microbatches have degrees of their own; never with one rank
   bool sequence_parallel = false;  // rows [T/tp,H] outside the split products; never with one rank
   PipelineScheduleKind schedule = PipelineScheduleKind::one_f_one_b;  // never automatic
   int chunks = 1;                                                     // per rank of the pipeline
@@ -158,6 +159,13 @@ struct ParallelShape {
   double timeout_seconds = 600;
   bool operator==(const ParallelShape&) const = default;
 
+  // Of context parallelism, ascending; the last is mesh.cp.
+  std::vector<int> context_degrees() const {
+    std::vector<int> degrees;
+    for (int degree = dynamic_cp ? 1 : mesh.cp; degree <= mesh.cp; ++degree)
+      if (mesh.cp % degree == 0) degrees.push_back(degree);
+    return degrees;
+  }
   int replicas() const { return dp * mesh.cp; }  // ranks whose gradients of the same weights are summed
 };
 
@@ -180,6 +188,9 @@ struct BatchShape {
   std::int64_t micro_batch = 1;
   std::int64_t global_batch = 1;      // the largest
   std::int64_t num_microbatches = 1;  // of one replica in a step of that size
+  // Where the documents of a step are dealt out anew (ParallelShape::dynamic_cp): microbatches of a step at most, else
+  // 0.
+  std::int64_t most_dealt = 0;
   std::int64_t seq_length = 0;
   std::int64_t train_iters = 0;
   RampUp rampup;
@@ -191,7 +202,8 @@ struct BatchShape {
   std::int64_t microbatches_at(std::int64_t consumed) const {
     return global_batch_at(consumed) * num_microbatches / global_batch;
   }
-  std::vector<std::int64_t> smaller_steps() const;  // microbatches of steps that have fewer than num_microbatches
+  std::int64_t largest_step() const { return std::max(most_dealt, num_microbatches); }  // in microbatches
+  std::vector<std::int64_t> smaller_steps() const;  // microbatches of steps that have fewer, ascending
 };
 
 // In sequences; the horizon is filled in.

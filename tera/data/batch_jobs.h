@@ -35,7 +35,9 @@ class TrainJobs final : public BatchJobs {
     if (options_.steps == 0) return {};
     const std::int64_t consumed = options_.consumed, samples = options_.batch.global_batch_at(consumed);
     const BatchJob job{.consumed = consumed, .samples = samples, .microbatch = microbatch_};
-    if (++microbatch_ == options_.batch.microbatches_at(consumed)) {
+    // How many microbatches dealt documents take is known when they are read: those that there might be are listed.
+    const std::int64_t most = options_.batch.most_dealt;
+    if (++microbatch_ == (most > 0 ? most : options_.batch.microbatches_at(consumed))) {
       microbatch_ = 0;
       --options_.steps;
       options_.consumed += samples;

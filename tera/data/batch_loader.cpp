@@ -159,6 +159,109 @@ std::int64_t BatchLoader::hand_out_documents(std::span<std::int32_t> offsets) co
   return documents;
 }
 
+BatchSpans BatchSpans::first(std::size_t rows) const {
+  const std::size_t ahead = tokens.empty() ? 0 : ahead_tokens.size() / tokens.size() * rows;
+  return {tokens.first(rows),
+          targets.first(rows),
+          positions.first(rows),
+          row_ids.first(rows),
+          offsets.empty() ? offsets : offsets.first(rows + 1),
+          ahead_tokens.first(ahead),
+          ahead_targets.first(ahead)};
+}
+
+BatchCounts BatchLoader::measure(std::int64_t consumed, std::int64_t samples, std::vector<DocumentPlace>& documents) {
+  BatchCounts counts;
+  const auto rows = static_cast<std::int32_t>(options_.seq_length);
+  for (std::int64_t i = 0; i < samples; ++i) {
+    read(consumed + i);
+    DocumentPlace here{.place = consumed + i};
+    for (std::int32_t row = 0; row < rows; ++row) {
+      if (begins_document(static_cast<std::size_t>(row))) {
+        if (here.rows > 0) documents.push_back(here);
+        here.begin = row;
+        here.rows = 0;
+      }
+      if (target_at(static_cast<std::size_t>(row)) < 0) continue;
+      here.rows = row + 1 - here.begin;
+      ++counts.targets;
+    }
+    if (here.rows > 0) documents.push_back(here);
+    if (options_.depths == 0) continue;
+    for_each_ahead([&](std::size_t depth, std::size_t /*row*/, std::optional<std::size_t> seen) {
+      counts.ahead[depth - 1] += seen && target_at(*seen) >= 0 ? 1 : 0;
+    });
+  }
+  return counts;
+}
+
+// Of the sample that was read. Positions and row ids are those that its rows have in it.
+void BatchLoader::fill_document(const DocumentPlace& document, std::size_t first_row, const BatchSpans& out,
+                                BatchCounts& counts) const {
+  const std::size_t all = out.tokens.size(), begin = static_cast<std::size_t>(document.begin),
+                    rows = static_cast<std::size_t>(document.rows), depths = static_cast<std::size_t>(options_.depths);
+  const bool resets = options_.reset_position_ids || has_marks();
+  for (std::size_t i = 0; i < rows; ++i) {
+    const std::size_t at = first_row + i;
+    out.tokens[at] = std::max(ids_[begin + i], 0);
+    out.targets[at] = target_at(begin + i);
+    out.positions[at] = static_cast<std::int32_t>(resets ? i : begin + i);
+    out.row_ids[at] = document.place * options_.seq_length + static_cast<std::int64_t>(begin + i);
+    counts.targets += out.targets[at] >= 0 ? 1 : 0;
+    for (std::size_t depth = 1; depth <= depths; ++depth) {
+      const std::size_t ahead = (depth - 1) * all + at;
+      const bool inside = i + depth < rows;
+      out.ahead_tokens[ahead] = inside ? std::max(ids_[begin + i + depth], 0) : 0;
+      out.ahead_targets[ahead] = inside ? target_at(begin + i + depth) : -1;
+      counts.ahead[depth - 1] += out.ahead_targets[ahead] >= 0 ? 1 : 0;
+    }
+  }
+}
+
+// Attention takes its time over these rows, too: the shorter their documents, the less.
+void BatchLoader::fill_rest(std::size_t first_row, const BatchSpans& out) {
+  constexpr std::size_t rows_of_document = 64;
+  const std::size_t all = out.tokens.size();
+  for (std::size_t at = first_row; at < all; ++at) {
+    const std::size_t in_document = (at - first_row) % rows_of_document;
+    if (in_document == 0) starts_.push_back(static_cast<std::int32_t>(at));
+    out.tokens[at] = 0;
+    out.targets[at] = -1;
+    out.positions[at] = static_cast<std::int32_t>(in_document) % static_cast<std::int32_t>(options_.seq_length);
+    out.row_ids[at] = 0;
+    for (std::size_t ahead = at; ahead < out.ahead_tokens.size(); ahead += all) {
+      out.ahead_tokens[ahead] = 0;
+      out.ahead_targets[ahead] = -1;
+    }
+  }
+}
+
+BatchCounts BatchLoader::fill(std::span<const DocumentPlace> documents, std::span<const std::int32_t> which,
+                              const BatchSpans& out) {
+  const std::size_t rows = out.tokens.size(), ahead = static_cast<std::size_t>(options_.depths) * rows;
+  require(options_.reset_attention_mask && out.targets.size() == rows && out.positions.size() == rows &&
+              out.row_ids.size() == rows && out.offsets.size() == rows + 1 && out.ahead_tokens.size() == ahead &&
+              out.ahead_targets.size() == ahead,
+          "{} rows for packed documents", rows);
+  starts_.clear();
+  BatchCounts counts;
+  std::size_t next = 0;
+  std::int64_t last_read = -1;
+  for (const std::int32_t i : which) {
+    const DocumentPlace& document = documents[static_cast<std::size_t>(i)];
+    require(document.rows > 0 && next + static_cast<std::size_t>(document.rows) <= rows,
+            "a document of {} rows behind {} of {}", document.rows, next, rows);
+    if (document.place != last_read) read(document.place);
+    last_read = document.place;
+    starts_.push_back(static_cast<std::int32_t>(next));
+    fill_document(document, next, out, counts);
+    next += static_cast<std::size_t>(document.rows);
+  }
+  fill_rest(next, out);
+  counts.documents = hand_out_documents(out.offsets);
+  return counts;
+}
+
 BatchCounts BatchLoader::count(std::int64_t consumed, std::int64_t samples) {
   BatchCounts counts;
   const bool all_count = !source_.dataset->has_gaps() && options_.pad < 0 && !options_.eod_mask_loss;

@@ -25,6 +25,14 @@ struct BatchSpans {
   // [depths,T], where a model predicts further ahead: depth k = 1, 2 ... has at each row the token and the target of
   // the row k further on; token 0 and a negative target where the sequence, or the document, ends before.
   std::span<std::int32_t> ahead_tokens{}, ahead_targets{};
+
+  BatchSpans first(std::size_t rows) const;  // of all, where only so many are used
+};
+
+// A document, or a part of one, in a sample.
+struct DocumentPlace {
+  std::int64_t place = 0;            // of the sample
+  std::int32_t begin = 0, rows = 0;  // in it
 };
 
 using TargetsAhead = std::array<std::int64_t, most_mtp_layers>;  // that count, by depth
@@ -67,6 +75,12 @@ class BatchLoader {
   BatchCounts fill(std::int64_t consumed, std::int64_t microbatch, const BatchSpans& out);
   // Of that whole global batch of `samples`, over all ranks; documents are left out.
   BatchCounts count(std::int64_t consumed, std::int64_t samples);
+  // The same, and which documents hold these targets: each up to the last of its own, behind which nothing is learned.
+  // They are added to the list.
+  BatchCounts measure(std::int64_t consumed, std::int64_t samples, std::vector<DocumentPlace>& documents);
+  // Some of these documents one after the other; what is left of the rows has no target, in documents of its own.
+  BatchCounts fill(std::span<const DocumentPlace> documents, std::span<const std::int32_t> which,
+                   const BatchSpans& out);
   // Its unmasked targets: what the loss is divided by.
   std::int64_t counted_targets(std::int64_t consumed, std::int64_t samples) { return count(consumed, samples).targets; }
   std::int64_t counted_targets(std::int64_t consumed) { return counted_targets(consumed, options_.global_batch_size); }
@@ -81,6 +95,9 @@ class BatchLoader {
   bool begins_document(std::size_t place) const;
   std::int64_t fill_row(std::int64_t place, const BatchSpans& row);
   void note_documents(std::size_t first_row);
+  void fill_document(const DocumentPlace& document, std::size_t first_row, const BatchSpans& out,
+                     BatchCounts& counts) const;
+  void fill_rest(std::size_t first_row, const BatchSpans& out);
   std::int64_t hand_out_documents(std::span<std::int32_t> offsets) const;
   template <class See>
   void for_each_ahead(const See& see) const;

@@ -69,6 +69,18 @@ std::int64_t IndexedBuilder::documents() const {
   return sum;
 }
 
+std::optional<std::int64_t> IndexedBuilder::longest_below(std::int64_t tokens) const {
+  std::int64_t longest = 0;
+  for (const auto& [prefix, data] : opened_) {
+    const PackedArray<std::int32_t> lengths = data->lengths();
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      longest = std::max<std::int64_t>(longest, lengths[i]);
+      if (longest >= tokens) return std::nullopt;
+    }
+  }
+  return longest;
+}
+
 std::unique_ptr<Dataset> IndexedBuilder::plain(const IndexedSplit& split, const std::string& prefix,
                                                std::optional<std::int64_t> samples) {
   auto data = open(prefix);

@@ -40,6 +40,9 @@ class IndexedBuilder {
   // Of all prefixes opened so far.
   std::int64_t tokens() const;
   std::int64_t documents() const;
+  // The length of the longest sequence of the files (what `tera preprocess` makes of a document); none where one has at
+  // least so many tokens.
+  std::optional<std::int64_t> longest_below(std::int64_t tokens) const;
 
  private:
   std::shared_ptr<const IndexedDataset> open(const std::string& prefix);

@@ -16,12 +16,13 @@ Prefetch::Slot::Slot(std::size_t rows, const BatchOptions& options)
       ahead_tokens(static_cast<std::size_t>(options.depths) * rows),
       ahead_targets(ahead_tokens.size()),
       row_ids(rows) {
-  loaded.rows = {.tokens = tokens,
-                 .targets = targets,
-                 .positions = positions,
-                 .row_ids = row_ids,
-                 .ahead_tokens = ahead_tokens,
-                 .ahead_targets = ahead_targets};
+  room = {.tokens = tokens,
+          .targets = targets,
+          .positions = positions,
+          .row_ids = row_ids,
+          .offsets = offsets,
+          .ahead_tokens = ahead_tokens,
+          .ahead_targets = ahead_targets};
 }
 
 Prefetch::Prefetch(const std::vector<BatchSource>& sources, std::unique_ptr<BatchJobs> jobs, const Options& options)
@@ -33,6 +34,11 @@ Prefetch::Prefetch(const std::vector<BatchSource>& sources, std::unique_ptr<Batc
   loaders_.resize(static_cast<std::size_t>(std::max(options.workers, 1)));
   for (Loaders& own : loaders_)
     for (const BatchSource& source : sources) own.emplace_back(source, options.batch);
+  if (options.deal) {
+    Dealer::Options deal = *options.deal;
+    deal.steps = static_cast<std::size_t>(slots / deal.deal.counts.back() + 3);  // as many as slots can be of
+    dealer_ = std::make_unique<Dealer>(deal);
+  }
   for (int i = 0; i < options.workers; ++i)
     workers_.emplace_back([this, i] { work(loaders_[static_cast<std::size_t>(i)]); });
 }
@@ -48,8 +54,9 @@ Prefetch::~Prefetch() {
 
 void Prefetch::read(const BatchJob& job, Loaders& loaders, Slot& slot) {
   BatchLoader& loader = loaders[job.source];
+  if (dealer_) return read_dealt(job, loader, slot);
   Loaded& loaded = slot.loaded;
-  loaded.rows.offsets = slot.offsets;
+  loaded.rows = slot.room;
   const BatchCounts counts = loader.fill(job.consumed, job.microbatch, loaded.rows);
   loaded.own_targets = counts.targets;
   if (counts.documents > 0)
@@ -58,6 +65,17 @@ void Prefetch::read(const BatchJob& job, Loaders& loaders, Slot& slot) {
   const BatchCounts all = job.microbatch == 0 ? loader.count(job.consumed, job.samples) : BatchCounts{};
   loaded.all_targets = all.targets;
   loaded.all_ahead = all.ahead;
+}
+
+void Prefetch::read_dealt(const BatchJob& job, BatchLoader& loader, Slot& slot) {
+  const Dealer::Step& step = dealer_->step(loader, job.consumed, job.samples);
+  slot.loaded = {
+      .rows = {}, .all_targets = step.counts().targets, .all_ahead = step.counts().ahead, .deal = &step.deal()};
+  if (job.microbatch >= step.deal().microbatches()) return;
+  const Dealer::Filled filled = dealer_->fill(loader, step, job.microbatch, slot.room);
+  slot.loaded.rows = filled.rows;
+  slot.loaded.own_targets = filled.counts.targets;
+  slot.loaded.own_ahead = filled.counts.ahead;
 }
 
 void Prefetch::work(Loaders& loaders) {

@@ -8,11 +8,13 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "tera/data/batch_jobs.h"
 #include "tera/data/batch_loader.h"
+#include "tera/data/dealer.h"
 
 namespace tera {
 
@@ -20,14 +22,16 @@ class Prefetch {
  public:
   struct Options {
     BatchOptions batch;
-    int workers = 0;  // threads; with none, each microbatch is read when it is asked for
-    int ready = 1;    // microbatches kept ready, where there are threads
+    int workers = 0;                        // threads; with none, each microbatch is read when it is asked for
+    int ready = 1;                          // microbatches kept ready, where there are threads
+    std::optional<Dealer::Options> deal{};  // where documents of a step are dealt out anew; how many steps follows
   };
   struct Loaded {
-    BatchSpans rows;
+    BatchSpans rows;                        // none behind the last of a step that is dealt
     std::int64_t own_targets = 0;           // of this microbatch that count
     std::int64_t all_targets = 0;           // of the whole global batch that count; known in its first microbatch
     TargetsAhead own_ahead{}, all_ahead{};  // the same of rows ahead
+    const DocumentDeal* deal = nullptr;     // of the step, where there is one; stays as long as the rows
   };
 
   Prefetch(const std::vector<BatchSource>& sources, std::unique_ptr<BatchJobs> jobs, const Options& options);
@@ -47,13 +51,15 @@ class Prefetch {
     Slot(std::size_t rows, const BatchOptions& options);
     std::vector<std::int32_t> tokens, targets, positions, offsets, ahead_tokens, ahead_targets;
     std::vector<std::int64_t> row_ids;
+    BatchSpans room;
     Loaded loaded;
     std::exception_ptr error;
     bool ready = false;
   };
 
   Slot& slot(std::uint64_t number) { return slots_[number % slots_.size()]; }
-  static void read(const BatchJob& job, Loaders& loaders, Slot& slot);
+  void read(const BatchJob& job, Loaders& loaders, Slot& slot);
+  void read_dealt(const BatchJob& job, BatchLoader& loader, Slot& slot);
   void work(Loaders& loaders);
   Slot& wait_for_next();
   Slot& read_next();
@@ -61,6 +67,7 @@ class Prefetch {
   std::unique_ptr<BatchJobs> jobs_;
   std::vector<Slot> slots_;
   std::vector<Loaders> loaders_;  // of each worker, or of the caller
+  std::unique_ptr<Dealer> dealer_;
 
   std::mutex mutex_;  // guards all below but the threads, and what `ready` of a slot says
   std::condition_variable room_, arrival_;

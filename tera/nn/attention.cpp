@@ -47,22 +47,24 @@ Attention::Heads Attention::turned_heads(const AttentionSaved& saved) const {
 }
 
 // As attention sees them, over all rows.
-Attention::Heads Attention::attending_heads(const AttentionSaved& saved) const {
-  return cp_.head_ranks() == 1 ? turned_heads(saved) : heads_of(saved.all, cp_.head_ranks());
+Attention::Heads Attention::attending_heads(const Run& run, const AttentionSaved& saved) const {
+  const int ranks = cp_.of(run).head_ranks();
+  return ranks == 1 ? turned_heads(saved) : heads_of(saved.all, ranks);
 }
 
 AttentionShape Attention::shape_of(const Run& run) const {
+  const ContextParallel& cp = cp_.of(run);
   AttentionShape shape{.batch = run.mb.batch,
                        .q_offsets = run.mb.offsets,
                        .k_offsets = run.mb.offsets,
                        .mask = spec_.mask,
                        .window = spec_.window,
                        .scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim)),
-                       .first_head = tp_.rank() * spec_.heads + cp_.head_rank() * (spec_.heads / cp_.head_ranks())};
+                       .first_head = tp_.rank() * spec_.heads + cp.head_rank() * (spec_.heads / cp.head_ranks())};
   if (run.mb.training && spec_.attention_dropout > 0) {
     shape.dropout = spec_.attention_dropout;
     shape.key = attention_key_;
-    shape.q_rows = shape.k_rows = cp_.row_ids(run);
+    shape.q_rows = shape.k_rows = cp.row_ids(run);
   }
   return shape;
 }
@@ -73,7 +75,7 @@ void Attention::take_saved(Run& run, AttentionSaved& s, const Tensor& x) const {
   s.stats = norm_.take_stats(run, x, "attention.norm_stats");
   s.normed = spec_.recompute_norm ? run.scratch.take(x.shape, x.dtype, "attention.normed")
                                   : run.stash.take(Life::f_to_w, x.shape, x.dtype, "attention.normed");
-  const std::int64_t ranks = cp_.head_ranks();
+  const std::int64_t ranks = cp_.of(run).head_ranks();
   const auto until_b = [&](bool kept, std::int64_t columns, std::string_view tag) {
     return kept ? run.stash.take(Life::f_to_b, shape(tokens, columns), x.dtype, tag)
                 : run.scratch.take(shape(tokens, columns), x.dtype, tag);
@@ -105,24 +107,26 @@ void Attention::norm_and_turn(Run& run, AttentionSaved& s) const {
 }
 
 void Attention::attend(Run& run, AttentionSaved& s) const {
+  const ContextParallel& cp = cp_.of(run);
   const Heads own = turned_heads(s);
-  cp_.spread_heads(run, std::array{own.q, own.k, own.v}, s.all);
-  const Heads heads = attending_heads(s);
+  cp.spread_heads(run, std::array{own.q, own.k, own.v}, s.all);
+  const Heads heads = attending_heads(run, s);
   attend_over_ranks(
-      run, cp_,
+      run, cp,
       {.q = heads.q, .k = heads.k, .v = heads.v, .out = split_out(s.all_out), .lse = s.lse, .shape = shape_of(run)});
-  cp_.collect_heads(run, s.all_out, std::array{split_out(s.out)});
+  cp.collect_heads(run, s.all_out, std::array{split_out(s.out)});
 }
 
 // Makes s.dqkv, not turned back yet.
 void Attention::attend_back(Run& run, const AttentionSaved& s, const Tensor& dattended) const {
   ScratchScope scope(run.scratch);
-  const bool alone = cp_.head_ranks() == 1;
+  const ContextParallel& cp = cp_.of(run);
+  const bool alone = cp.head_ranks() == 1;
   const Tensor all_dout = alone ? dattended : run.scratch.take(s.all_out.shape, s.out.dtype, "attention.all_dout");
   const Tensor all_dqkv = alone ? s.dqkv : run.scratch.take(s.all.shape, s.out.dtype, "attention.all_dqkv");
-  cp_.spread_heads(run, std::array{split_out(dattended)}, all_dout);
-  const Heads heads = attending_heads(s), grads = heads_of(all_dqkv, cp_.head_ranks());
-  attend_back_over_ranks(run, cp_,
+  cp.spread_heads(run, std::array{split_out(dattended)}, all_dout);
+  const Heads heads = attending_heads(run, s), grads = heads_of(all_dqkv, cp.head_ranks());
+  attend_back_over_ranks(run, cp,
                          {.q = heads.q,
                           .k = heads.k,
                           .v = heads.v,
@@ -134,7 +138,7 @@ void Attention::attend_back(Run& run, const AttentionSaved& s, const Tensor& dat
                           .dv = grads.v,
                           .shape = shape_of(run)});
   const Heads own = heads_of(s.dqkv);
-  cp_.collect_heads(run, all_dqkv, std::array{own.q, own.k, own.v});
+  cp.collect_heads(run, all_dqkv, std::array{own.q, own.k, own.v});
 }
 
 // Generation: this call's keys and values join those of earlier calls, and its queries see them all.

@@ -52,7 +52,7 @@ class Attention final : public BlockOf<AttentionSaved> {
   };
   Heads heads_of(const Tensor& qkv, int ranks = 1) const;
   Heads turned_heads(const AttentionSaved& saved) const;
-  Heads attending_heads(const AttentionSaved& saved) const;
+  Heads attending_heads(const Run& run, const AttentionSaved& saved) const;
   Tensor split_out(const Tensor& out) const { return out.split_last(out.dim(1) / spec_.head_dim, spec_.head_dim); }
   AttentionShape shape_of(const Run& run) const;
   void take_saved(Run& run, AttentionSaved& saved, const Tensor& x) const;

@@ -27,6 +27,9 @@ struct ContextParallel {
   std::vector<std::int64_t> rows_each;  // [cp]: T of every rank
   CpCommType comm = CpCommType::p2p;
 
+  // The ranks that share the rows of this microbatch.
+  const ContextParallel& of(const Run& run) const { return run.mb.cp ? *run.mb.cp : *this; }
+
   int size() const { return group ? group->size() : 1; }
   int rank() const { return group ? group->rank() : 0; }
   // Ranks that share heads in attention, and so have all rows there.

@@ -32,11 +32,11 @@ AttentionShape Mla::shape_of(const Run& run) const {
                        .window = spec_.window,
                        .scale = spec_.scale,
                        .values = spec_.values,
-                       .first_head = tp_.rank() * spec_.heads + cp_.head_rank() * share()};
+                       .first_head = tp_.rank() * spec_.heads + cp_.of(run).head_rank() * share(run)};
   if (run.mb.training && spec_.attention_dropout > 0) {
     shape.dropout = spec_.attention_dropout;
     shape.key = attention_key_;
-    shape.q_rows = shape.k_rows = cp_.row_ids(run);
+    shape.q_rows = shape.k_rows = cp_.of(run).row_ids(run);
   }
   return shape;
 }
@@ -58,13 +58,13 @@ void Mla::take_saved(Run& run, MlaSaved& s, const Tensor& x) const {
   s.kv_latent = take(Life::f_to_w, own, spec_.kv_lora, "mla.kv_latent");
   take_up(run, s, tokens);
   s.out = s.all_out = take(Life::f_to_w, tokens, spec_.heads * spec_.values, "mla.out");
-  const std::int64_t all = tokens * cp_.head_ranks();
-  if (cp_.head_ranks() > 1) s.all_out = take(Life::f_to_b, all, share() * spec_.values, "mla.all_out");
-  s.lse = run.stash.take(Life::f_to_b, shape(share(), all), DType::f32, "mla.lse");
+  const std::int64_t all = tokens * cp_.of(run).head_ranks();
+  if (cp_.of(run).head_ranks() > 1) s.all_out = take(Life::f_to_b, all, share(run) * spec_.values, "mla.all_out");
+  s.lse = run.stash.take(Life::f_to_b, shape(share(run), all), DType::f32, "mla.lse");
 }
 
 void Mla::take_up(Run& run, MlaSaved& s, std::int64_t tokens) const {
-  const std::int64_t ranks = cp_.head_ranks();
+  const std::int64_t ranks = cp_.of(run).head_ranks();
   const auto take = [&](bool kept, const Shape& rows, std::string_view tag) {
     return kept && !spec_.recompute_up ? run.stash.take(Life::f_to_b, rows, s.down.dtype, tag)
                                        : run.scratch.take(rows, s.down.dtype, tag);
@@ -73,8 +73,8 @@ void Mla::take_up(Run& run, MlaSaved& s, std::int64_t tokens) const {
   s.q = s.all_q = take(ranks == 1, shape(tokens, spec_.heads * q), "mla.q");
   s.kv = s.all_kv = take(ranks == 1, shape(tokens, spec_.heads * kv), "mla.kv");
   if (ranks == 1) return;
-  s.all_q = take(true, shape(tokens * ranks, share() * q), "mla.all_q");
-  s.all_kv = take(true, shape(tokens * ranks, share() * kv), "mla.all_kv");
+  s.all_q = take(true, shape(tokens * ranks, share(run) * q), "mla.all_q");
+  s.all_kv = take(true, shape(tokens * ranks, share(run) * kv), "mla.all_kv");
 }
 
 // From what the norm gives to the latents, and the rotary key of all rows, turned.
@@ -83,19 +83,19 @@ void Mla::project_down(Run& run, MlaSaved& s) const {
   if (q_norm_) q_norm_->forward(run, q_part(s.down), s.q_latent, s.q_stats);
   kv_norm_.forward(run, kv_part(s.down), s.kv_latent, s.kv_stats);
   Tensor rotary = rotary_part(s.down);
-  if (tp_.cuts_rows() || cp_.head_ranks() > 1) {
+  if (tp_.cuts_rows() || cp_.of(run).head_ranks() > 1) {
     const Tensor own = run.scratch.take(rotary.shape, rotary.dtype, "mla.rotary");
     run.ops.copy({.src = rotary, .dst = own});
     rotary = own;
   }
-  const bool alone = cp_.head_ranks() == 1;
+  const bool alone = cp_.of(run).head_ranks() == 1;
   s.rotary = tp_.gather(run, rotary, alone ? run.stash.arena(Life::f_to_b) : run.scratch, "mla.rotary");
   rope_.forward(run, s.rotary.split_last(1, spec_.rotary));
   s.all_rotary = s.rotary;
   if (alone) return;
-  const Shape all = shape(s.rotary.dim(0) * cp_.head_ranks(), spec_.rotary);
+  const Shape all = shape(s.rotary.dim(0) * cp_.of(run).head_ranks(), spec_.rotary);
   s.all_rotary = run.stash.take(Life::f_to_b, all, rotary.dtype, "mla.all_rotary");
-  cp_.gather(run, s.rotary, s.all_rotary);
+  cp_.of(run).gather(run, s.rotary, s.all_rotary);
 }
 
 // From the latents to q, turned, and kv, as attention wants them.
@@ -103,15 +103,15 @@ void Mla::project_up(Run& run, MlaSaved& s) const {
   q_.forward(run, q_norm_ ? s.q_latent : s.normed, s.q);
   kv_.forward(run, s.kv_latent, s.kv);
   rope_.forward(run, heads_of(s.q), spec_.own);
-  cp_.spread_heads(run, std::array{heads_of(s.q)}, s.all_q);
-  cp_.spread_heads(run, std::array{heads_of(s.kv)}, s.all_kv);
+  cp_.of(run).spread_heads(run, std::array{heads_of(s.q)}, s.all_q);
+  cp_.of(run).spread_heads(run, std::array{heads_of(s.kv)}, s.all_kv);
 }
 
 Mla::Keys Mla::expand(Run& run, const MlaSaved& s) const {
-  const Shape heads = share_of(s.all_q).shape;
+  const Shape heads = share_of(run, s.all_q).shape;
   const Keys keys{.k = run.scratch.take(heads, s.all_q.dtype, "mla.k"),
                   .v = run.scratch.take(heads, s.all_q.dtype, "mla.v")};
-  run.ops.latent_heads({.kv = share_of(s.all_kv), .rotary = s.all_rotary, .k = keys.k, .v = keys.v});
+  run.ops.latent_heads({.kv = share_of(run, s.all_kv), .rotary = s.all_rotary, .k = keys.k, .v = keys.v});
   return keys;
 }
 
@@ -128,10 +128,10 @@ Mla::Keys Mla::join_cache(Run& run, const Keys& keys) const {
 // Values have fewer channels than queries and keys; attention takes heads of one size. Channels of zeros behind them
 // give zeros, forward and backward.
 Tensor Mla::padded(Run& run, const Tensor& values, std::string_view tag) const {
-  if (!pads()) return share_of(values);
-  const Tensor wide = run.scratch.take(shape(values.dim(0), share(), spec_.head()), values.dtype, tag);
+  if (!pads()) return share_of(run, values);
+  const Tensor wide = run.scratch.take(shape(values.dim(0), share(run), spec_.head()), values.dtype, tag);
   run.ops.fill({.out = wide, .value = 0});
-  run.ops.copy({.src = share_of(values), .dst = wide.slice(2, 0, spec_.values)});
+  run.ops.copy({.src = share_of(run, values), .dst = wide.slice(2, 0, spec_.values)});
   return wide;
 }
 
@@ -139,11 +139,12 @@ void Mla::attend(Run& run, const MlaSaved& s) const {
   ScratchScope scope(run.scratch);
   Keys keys = expand(run, s);
   if (run.mb.cache) keys = join_cache(run, keys);
-  const Tensor narrow = share_of(s.all_out), q = share_of(s.all_q);
+  const Tensor narrow = share_of(run, s.all_out), q = share_of(run, s.all_q);
   const Tensor out = pads() ? run.scratch.take(q.shape, q.dtype, "mla.wide_out") : narrow;
-  attend_over_ranks(run, cp_, {.q = q, .k = keys.k, .v = keys.v, .out = out, .lse = s.lse, .shape = shape_of(run)});
+  attend_over_ranks(run, cp_.of(run),
+                    {.q = q, .k = keys.k, .v = keys.v, .out = out, .lse = s.lse, .shape = shape_of(run)});
   if (pads()) run.ops.copy({.src = out.slice(2, 0, spec_.values), .dst = narrow});
-  cp_.collect_heads(run, s.all_out, std::array{heads_of(s.out)});
+  cp_.of(run).collect_heads(run, s.all_out, std::array{heads_of(s.out)});
 }
 
 void Mla::f(Run& run, MlaSaved& s, const Tensor& x, const Tensor& y) {
@@ -159,14 +160,14 @@ void Mla::f(Run& run, MlaSaved& s, const Tensor& x, const Tensor& y) {
 void Mla::attend_back(Run& run, const MlaSaved& s, const Tensor& dout, const Tensor& dq, const Keys& grads) const {
   ScratchScope scope(run.scratch);
   const Keys keys = expand(run, s);
-  attend_back_over_ranks(run, cp_,
-                         {.q = share_of(s.all_q),
+  attend_back_over_ranks(run, cp_.of(run),
+                         {.q = share_of(run, s.all_q),
                           .k = keys.k,
                           .v = keys.v,
                           .out = padded(run, s.all_out, "mla.wide_out"),
                           .dout = padded(run, dout, "mla.wide_dout"),
                           .lse = s.lse,
-                          .dq = share_of(dq),
+                          .dq = share_of(run, dq),
                           .dk = grads.k,
                           .dv = grads.v,
                           .shape = shape_of(run)});
@@ -174,23 +175,23 @@ void Mla::attend_back(Run& run, const MlaSaved& s, const Tensor& dout, const Ten
 
 // Makes s.dq, s.dkv and the rotary columns of s.ddown, from the gradient of out.
 void Mla::heads_back(Run& run, const MlaSaved& s, const Tensor& dout) const {
-  const bool alone = cp_.head_ranks() == 1;
+  const bool alone = cp_.of(run).head_ranks() == 1;
   const auto all = [&](const Tensor& own, const Tensor& like, std::string_view tag) {
     return alone ? own : run.scratch.take(like.shape, like.dtype, tag);
   };
   const Tensor all_dout = all(dout, s.all_out, "mla.all_dout"), all_dq = all(s.dq, s.all_q, "mla.all_dq");
   const Tensor all_dkv = all(s.dkv, s.all_kv, "mla.all_dkv");
-  cp_.spread_heads(run, std::array{heads_of(dout)}, all_dout);
-  const Shape heads = share_of(s.all_q).shape;
+  cp_.of(run).spread_heads(run, std::array{heads_of(dout)}, all_dout);
+  const Shape heads = share_of(run, s.all_q).shape;
   const Keys grads{.k = run.scratch.take(heads, s.q.dtype, "mla.dk"),
                    .v = run.scratch.take(heads, s.q.dtype, "mla.dv")};
   attend_back(run, s, all_dout, all_dq, grads);
   const Tensor to = rotary_part(s.ddown);
   const bool only_heads = alone && tp_.size() == 1;
   const Tensor drotary = only_heads ? to : run.scratch.take(s.all_rotary.shape, to.dtype, "mla.drotary_of_these_heads");
-  run.ops.latent_heads_back({.dk = grads.k, .dv = grads.v, .dkv = share_of(all_dkv), .drotary = drotary});
-  cp_.collect_heads(run, all_dq, std::array{heads_of(s.dq)});
-  cp_.collect_heads(run, all_dkv, std::array{heads_of(s.dkv)});
+  run.ops.latent_heads_back({.dk = grads.k, .dv = grads.v, .dkv = share_of(run, all_dkv), .drotary = drotary});
+  cp_.of(run).collect_heads(run, all_dq, std::array{heads_of(s.dq)});
+  cp_.of(run).collect_heads(run, all_dkv, std::array{heads_of(s.dkv)});
   rope_.backward(run, heads_of(s.dq), spec_.own);
   rotary_back(run, s, drotary);
 }
@@ -199,12 +200,12 @@ void Mla::heads_back(Run& run, const MlaSaved& s, const Tensor& dout) const {
 void Mla::rotary_back(Run& run, const MlaSaved& s, const Tensor& of_these_heads) const {
   const Tensor to = rotary_part(s.ddown);
   Tensor all = of_these_heads;
-  if (cp_.head_ranks() > 1) {
+  if (cp_.of(run).head_ranks() > 1) {
     all = run.scratch.take(shape(s.q.dim(0), spec_.rotary), to.dtype, "mla.drotary_of_own_rows");
-    cp_.reduce(run, of_these_heads, all);
+    cp_.of(run).reduce(run, of_these_heads, all);
   }
   rope_.backward(run, all.split_last(1, spec_.rotary));
-  if (cp_.head_ranks() == 1 && tp_.size() == 1) return;  // they are these columns
+  if (cp_.of(run).head_ranks() == 1 && tp_.size() == 1) return;  // they are these columns
   const Tensor own = tp_.cuts_rows() ? run.scratch.take(to.shape, to.dtype, "mla.drotary") : all;
   run.ops.wait(tp_.reduce(run, all, own));
   run.ops.copy({.src = own, .dst = to});

@@ -95,8 +95,11 @@ class Mla final : public BlockOf<MlaSaved> {
 
   bool pads() const { return spec_.values < spec_.head(); }
   Tensor heads_of(const Tensor& rows) const { return rows.split_last(spec_.heads, rows.dim(1) / spec_.heads); }
-  std::int64_t share() const { return spec_.heads / cp_.head_ranks(); }  // heads of all rows
-  Tensor share_of(const Tensor& all) const { return all.split_last(share(), all.dim(1) / share()); }
+  // Heads of all rows.
+  std::int64_t share(const Run& run) const { return spec_.heads / cp_.of(run).head_ranks(); }
+  Tensor share_of(const Run& run, const Tensor& all) const {
+    return all.split_last(share(run), all.dim(1) / share(run));
+  }
   // Columns of what down makes.
   Tensor q_part(const Tensor& down) const { return down.slice(1, 0, spec_.q_lora); }
   Tensor kv_part(const Tensor& down) const { return down.slice(1, spec_.q_lora, spec_.q_lora + spec_.kv_lora); }

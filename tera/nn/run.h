@@ -37,6 +37,8 @@ struct AllRows {
   Tensor at_places_offsets;    // i32 [cp (documents+1)]: of each rank's own rows; with packed documents
 };
 
+struct ContextParallel;
+
 // What one microbatch brings along. T rows: `batch` sequences of equal length, one after the other, unless offsets cut
 // them into documents.
 struct MicroBatch {
@@ -45,9 +47,10 @@ struct MicroBatch {
   Tensor offsets;                     // i32 [documents+1], optional; of all rows, where ranks share them
   std::int64_t batch = 1;
   AllRows all{};
-  Tensor token_loss;  // f32 [T], written by the head
-  Tensor loss_scale;  // f32 [1]: what a token's loss counts in the gradient
-  Tensor aux_scale;   // f32 [1]: and what an auxiliary loss of the microbatch does; only some models need it
+  const ContextParallel* cp = nullptr;  // the ranks that share its rows, where not every microbatch has the same
+  Tensor token_loss;                    // f32 [T], written by the head
+  Tensor loss_scale;                    // f32 [1]: what a token's loss counts in the gradient
+  Tensor aux_scale;  // f32 [1]: and what an auxiliary loss of the microbatch does; only some models need it
   // What a training step learns of its routers, none where nobody asks. B adds to both: unlike F it is played once.
   Tensor expert_counts;  // i32 [layers with experts,E]: how many rows chose an expert, over all microbatches
   Tensor aux_losses;     // f32 [AuxLoss::count]: sums over layers and microbatches; of z, over rows too

@@ -8,6 +8,7 @@
 #include "tera/base/error.h"
 #include "tera/data/indexed_builder.h"
 #include "tera/tokenizer/make_tokenizer.h"
+#include "tera/train/training_step.h"
 
 namespace tera {
 namespace {
@@ -71,6 +72,44 @@ BatchOptions batch_options(const Setup& setup, const Tokenizer* tokenizer) {
           .reset_position_ids = dataset.reset_position_ids,
           .reset_attention_mask = setup.batch.packs_documents,
           .depths = setup.model.mtp_layers};
+}
+
+namespace {
+
+// In FLOPs of a layer in forward, and an even share of the head; in backward all are twice as many. What is sent counts
+// as what is computed meanwhile: in the time of a byte to a neighbour a GPU computes some thousand FLOPs, a core some.
+DealCosts deal_costs(const Setup& setup) {
+  const ModelShape& model = setup.model;
+  const bool gpu = setup.config.dist.device == DeviceChoice::cuda;
+  const double flops_per_byte = gpu ? 1000 : 10, bytes = gpu ? 2 : 4;
+  const auto layers = static_cast<double>(std::max<std::int64_t>(model.all_layers(), 1)),
+             keys = static_cast<double>((model.mla ? model.heads : model.kv_heads) * model.head_dim);
+  const double without_attention = model_flops_per_token(model, 0);
+  const double half_a_pair = model_flops_per_token(model, 1) - without_attention;  // of a causal mask
+  return {.row = without_attention / 3 / layers,
+          .pair = 2 * half_a_pair / 3 / layers,
+          .sent = 2 * keys * bytes * flops_per_byte};
+}
+
+}  // namespace
+
+Dealer::Options deal_options(const Setup& setup, int replica, int rank) {
+  constexpr std::int64_t documents_at_first = 1 << 16;
+  const BatchShape& batch = setup.batch;
+  const ParallelShape& parallel = setup.parallel;
+  std::vector<std::int64_t> counts = batch.smaller_steps();
+  counts.push_back(batch.largest_step());
+  return {.deal = {.rows = batch.micro_batch * batch.seq_length / parallel.mesh.cp,
+                   .ranks = parallel.mesh.cp,
+                   .replicas = parallel.dp,
+                   .counts = std::move(counts),
+                   .costs = deal_costs(setup),
+                   .meets = parallel.mesh.ep > 1,
+                   .documents =
+                       static_cast<std::size_t>(std::min(batch.global_batch * batch.seq_length, documents_at_first))},
+          .replica = replica,
+          .rank = rank,
+          .micro_batch_size = batch.micro_batch};
 }
 
 CyclicSampler::Options cyclic_options(const Setup& setup, const Dataset& train) {

@@ -10,6 +10,7 @@
 #include "tera/data/batch_loader.h"
 #include "tera/data/data_split.h"
 #include "tera/data/dataset.h"
+#include "tera/data/dealer.h"
 #include "tera/tokenizer/tokenizer.h"
 #include "tera/train/data_splits.h"
 
@@ -29,6 +30,10 @@ DataSource make_data_source(const Setup& setup);
 
 // How samples become rows, on a run's only replica; a run without tokenizer knows no end of a document.
 BatchOptions batch_options(const Setup& setup, const Tokenizer* tokenizer);
+
+// How the documents of a step are dealt out, with dist.dynamic_context_parallel; for one of the ranks that share
+// sequences in a replica.
+Dealer::Options deal_options(const Setup& setup, int replica, int rank);
 
 // The order of training samples with dataset.dataloader_type=cyclic.
 CyclicSampler::Options cyclic_options(const Setup& setup, const Dataset& train);

@@ -84,7 +84,10 @@ class IndexedSplits final : public SplitMaker {
     require_user(!setup_.indexed.blends[0].prefixes.empty() || setup_.indexed.own_paths,
                  "dataset.data_path is not given; dataset.kind=indexed needs a prefix or a list of them");
     auto dataset = build(split, setup_.indexed.blends[static_cast<std::size_t>(split)]);
-    if (split == DataSplit::train) check_train(dataset.get());
+    if (split == DataSplit::train) {
+      check_train(dataset.get());
+      check_length();
+    }
     return split == DataSplit::valid ? for_evaluation(setup_, std::move(dataset)) : std::move(dataset);
   }
   std::vector<ValidationSet> make_validation_sets() override {
@@ -119,6 +122,20 @@ class IndexedSplits final : public SplitMaker {
                  "the run reads {} samples, and the datasets, which without weights are read once, have {}: give "
                  "weights (dataset.data_path=[weight, prefix, ...]), or a smaller train.train_iters",
                  asked, dataset->samples());
+  }
+
+  // Of the training data, which is all that is open yet.
+  void check_length() {
+    const std::int64_t length = setup_.batch.seq_length;
+    if (builder_.tokens() <= length)  // a sample has one token more
+      return warnings_.push_back(
+          fmt::format("a sample of train.seq_length={} is longer than all the data, {} tokens, which it repeats",
+                      length, builder_.tokens()));
+    if (const auto longest = builder_.longest_below(length))
+      warnings_.push_back(
+          fmt::format("train.seq_length={} is longer than the longest document, {} tokens: nothing in the data reaches "
+                      "that far, and every sample is made of several",
+                      length, *longest));
   }
 
   const Setup& setup_;

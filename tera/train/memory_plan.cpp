@@ -104,13 +104,15 @@ std::size_t MemoryPlan::host_bytes() const {
   return bytes;
 }
 
-PlannedMemory::PlannedMemory(Device& device, MemoryPlan plan) : plan_(std::move(plan)) {
+PlannedMemory::PlannedMemory(Device& device, MemoryPlan plan, const Advice& advice) : plan_(std::move(plan)) {
   const std::size_t total = plan_.total(), available = device.available();
   check_host(device, plan_);
-  require_user(total <= available,
-               "the plan needs {}, {} more than the {} that the {} has left; {} (tera plan shows for what)",
-               format_bytes(total), format_bytes(total - std::min(total, available)), format_bytes(available),
-               device.is_host() ? "machine" : "GPU", how_to_need_less(!device.is_host()));
+  if (total > available)
+    fail_user("the plan needs {}, {} more than the {} that the {} has left{}", format_bytes(total),
+              format_bytes(total - available), format_bytes(available), device.is_host() ? "machine" : "GPU",
+              advice ? fmt::format("; {} (tera plan shows for what)",
+                                   advice(static_cast<double>(total), static_cast<double>(available)))
+                     : "");
   slab_ = device.allocate(total);
   host_slab_ = device.allocate_host(plan_.offloaded_bytes());
   on_host_ = device.is_host();
@@ -130,13 +132,6 @@ StageMemory PlannedMemory::stage(const StageMemory& measured) const {
     return Arena(cut(host_slab_, plan_.host_items(), name, copy), name, on_host_);
   };
   return measured.bind(on_device, on_host);
-}
-
-std::string_view how_to_need_less(bool on_gpu) {
-  return on_gpu
-             ? "a smaller train.micro_batch_size or train.seq_length, or model.recompute_granularity=full or "
-               "model.offload_modules, needs less"
-             : "a smaller train.micro_batch_size or train.seq_length, or model.recompute_granularity=full, needs less";
 }
 
 std::string format_bytes(std::size_t bytes) {

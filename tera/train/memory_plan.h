@@ -2,6 +2,7 @@
 // The bytes of a rank, by what they are for, before anything is allocated; then one allocation, cut up as planned.
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,7 +49,9 @@ class MemoryPlan {
 class PlannedMemory {
  public:
   PlannedMemory() = default;
-  PlannedMemory(Device& device, MemoryPlan plan);  // UserError when it does not fit
+  // UserError when it does not fit; advice: what needs less than so much in so much room, asked for only then.
+  using Advice = std::function<std::string(double needed, double room)>;
+  PlannedMemory(Device& device, MemoryPlan plan, const Advice& advice = {});
 
   const MemoryPlan& plan() const { return plan_; }
   Arena arena(std::string_view name, std::size_t copy = 0) const;
@@ -62,8 +65,5 @@ class PlannedMemory {
 };
 
 std::string format_bytes(std::size_t bytes);  // "1.50 GiB"
-
-// For whoever has a plan that does not fit.
-std::string_view how_to_need_less(bool on_gpu);
 
 }  // namespace tera

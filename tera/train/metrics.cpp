@@ -113,6 +113,7 @@ void JsonlSink::step(const StepMetrics& m) {
   if (m.global_batch_size) line.integer("global_batch_size", *m.global_batch_size);
   if (m.loss_scale) line.number("loss_scale", *m.loss_scale);
   line.boolean("skipped", m.skipped);
+  line.table("cp_degrees", m.cp_degrees, 2).maybe("padding", m.padding);
   line.maybe("mtp_loss", m.mtp_loss());
   if (m.mtp_losses.size() > 1) line.numbers("mtp_losses", m.mtp_losses);
   const ExpertMetrics& experts = m.experts;

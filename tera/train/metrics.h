@@ -33,6 +33,10 @@ struct StepMetrics {
   std::optional<double> mfu;                      // a fraction; none where the device's peak is not known
   std::optional<double> loss_scale;               // fp16 only
   bool skipped = false;
+  // With dist.dynamic_context_parallel: pairs of a degree and how many microbatches, of all replicas, have it; and the
+  // share of rows that hold no document.
+  std::span<const std::int32_t> cp_degrees{};
+  std::optional<double> padding;
   std::span<const double> mtp_losses{};  // of layers that predict further ahead, by depth: means over their targets
   ExpertMetrics experts{};
 

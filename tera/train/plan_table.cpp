@@ -6,6 +6,9 @@
 #include <string_view>
 
 #include "tera/base/gpu_limits.h"
+#include "tera/base/joined.h"
+#include "tera/train/backend.h"
+#include "tera/train/need_less.h"
 
 namespace tera {
 namespace {
@@ -113,6 +116,16 @@ std::string layout_line(const ParallelShape& parallel, bool has_experts) {
   return text + "\n";
 }
 
+// What a step may choose; the plan is of what takes most.
+std::string dynamic_line(const Setup& setup) {
+  if (!setup.parallel.dynamic_cp) return "";
+  return fmt::format(
+      "dynamic context parallelism: documents are dealt anew, {} microbatches a step at most, each over {} ranks; "
+      "memory "
+      "and traffic are those of the worst choice\n",
+      setup.batch.most_dealt, joined(setup.parallel.context_degrees(), " or "));
+}
+
 constexpr const char* stage_form = "{:>6} {:>13} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}";
 
 // The columns of a stage.
@@ -196,7 +209,7 @@ std::string stage_lines(const WorldPlan& plan, std::optional<double> device_byte
 }
 
 // device_bytes: without what is kept free.
-std::string fit_line(const WorldPlan& plan, double device_bytes, std::size_t kept) {
+std::string fit_line(const Setup& setup, const WorldPlan& plan, double device_bytes, std::size_t kept) {
   const auto device = static_cast<std::size_t>(device_bytes);
   const std::string size = kept == 0
                                ? format_bytes(device)
@@ -208,7 +221,8 @@ std::string fit_line(const WorldPlan& plan, double device_bytes, std::size_t kep
   if (static_cast<std::size_t>(count) == plan.stages.size())
     return fmt::format("fits {}: stage {} is the largest and leaves {}\n", size, largest, format_bytes(device - total));
   return fmt::format("does not fit {}: {} of {} stages do; stage {} is the largest and needs {} more; {}\n", size,
-                     count, plan.stages.size(), largest, format_bytes(total - device), how_to_need_less(kept > 0));
+                     count, plan.stages.size(), largest, format_bytes(total - device),
+                     how_to_need_less(setup, *make_workspace_rules(setup), static_cast<double>(total), device_bytes));
 }
 
 // The most that a rank of any stage sends to each group.
@@ -286,18 +300,19 @@ std::string plan_table(const Setup& setup, const WorldPlan& plan, std::optional<
   const StageRehearsal& largest = plan.stages[plan.largest_stage()];
   std::string text = head_line(setup, plan);
   if (parallel.mesh.world > 1) text += layout_line(parallel, plan.experts.has_value());
+  text += dynamic_line(setup);
   text += "\n";
   if (parallel.mesh.pp > 1) {
     text += layer_lines(plan.layout) + "\n" + stage_lines(plan, device_bytes) + "\n";
     text += fmt::format("a rank of stage {}:\n", plan.largest_stage());
   }
   text += item_lines(largest.memory) + "\n";
-  if (device_bytes) text += fit_line(plan, *device_bytes, kept);
+  if (device_bytes) text += fit_line(setup, plan, *device_bytes, kept);
   text += flops_line(setup, plan);
   if (plan.experts) text += expert_lines(setup, plan);
   if (parallel.mesh.pp > 1)
     text += fmt::format("bubble: with {} microbatches ranks wait {:.1f} % of the time if all chunks take as long\n",
-                        setup.batch.num_microbatches, 100 * plan.bubble);
+                        setup.batch.largest_step(), 100 * plan.bubble);
   if (parallel.mesh.world > 1) text += "\n" + traffic_lines(plan);
   return text;
 }

@@ -1,5 +1,7 @@
 #include "tera/train/rank_layout.h"
 
+#include <algorithm>
+
 #include "tera/base/error.h"
 #include "tera/optim/optimizer.h"
 
@@ -41,7 +43,9 @@ StageLayout stage_layout(const Setup& setup) {
                        .pipeline_model_parallel_layout = wishes.layout});
 }
 
-PipelineSchedule training_schedule(const Setup& setup) { return training_schedule(setup, microbatches(setup)); }
+PipelineSchedule training_schedule(const Setup& setup) {
+  return training_schedule(setup, static_cast<int>(setup.batch.largest_step()));
+}
 
 PipelineSchedule training_schedule(const Setup& setup, int batches) {
   const ParallelShape& parallel = setup.parallel;
@@ -69,6 +73,13 @@ int kv_replicas(const Setup& setup) {
                                                                         : 1);
 }
 
+Groups make_groups(const Setup& setup, int rank) {
+  std::vector<int> parts;  // one rank needs no group, and all have that of cp
+  for (const int degree : setup.parallel.context_degrees())
+    if (degree > 1 && degree < setup.parallel.mesh.cp) parts.push_back(degree);
+  return {MeshPlan(setup.parallel.mesh), rank, kv_replicas(setup), parts};
+}
+
 StageSchedules stage_schedules(const Setup& setup, int stage) {
   StageSchedules schedules{
       make_stage_plan(training_schedule(setup), stage), make_stage_plan(evaluation_schedule(setup), stage), {}};
@@ -94,7 +105,7 @@ RankLayout::RankLayout(const Setup& setup, int rank)
     : RankLayout(setup, rank, stage_schedules(setup, MeshPlan(setup.parallel.mesh).coord(rank).pp)) {}
 
 RankLayout::RankLayout(const Setup& setup, int rank, StageSchedules schedules)
-    : groups(MeshPlan(setup.parallel.mesh), rank, kv_replicas(setup)),
+    : groups(make_groups(setup, rank)),
       tp{.group = &groups.tp, .sequence = setup.parallel.sequence_parallel},
       cp(groups.cp, setup.batch.micro_batch * (setup.batch.seq_length / setup.parallel.mesh.cp),
          setup.parallel.cp_comm),
@@ -108,6 +119,13 @@ RankLayout::RankLayout(const Setup& setup, int rank, StageSchedules schedules)
       smaller(std::move(schedules.smaller)),
       replicas{replica_in(groups.dp_cp), replica_in(groups.edp)},
       flat(flat_rules(setup.parallel, groups, replicas)) {
+  for (const int degree : setup.parallel.context_degrees()) {
+    const auto part = std::ranges::find(groups.cp_parts, degree, &PlannedComm::size);
+    if (degree == cp.size())
+      degrees.push_back(cp);
+    else
+      degrees.push_back(degree == 1 ? ContextParallel() : ContextParallel(*part, cp.rows_each.front(), cp.comm));
+  }
   const StageLayout stages = stage_layout(setup);
   const int pp = groups.pp.rank();
   for (int chunk = 0; chunk < stages.placement.chunks; ++chunk) {

@@ -21,13 +21,16 @@ PipelineSchedule training_schedule(const Setup& setup);  // of the largest steps
 PipelineSchedule training_schedule(const Setup& setup, int microbatches);
 PipelineSchedule evaluation_schedule(const Setup& setup);
 
+// The groups of a rank, as the setup asks.
+Groups make_groups(const Setup& setup, int rank);
+
 // Tensor-parallel ranks that hold the same key/value heads.
 int kv_replicas(const Setup& setup);
 
 // What a stage of the pipeline plays.
 struct StageSchedules {
   StagePlan training, evaluation;
-  std::vector<StagePlan> smaller;  // of steps with fewer microbatches, while the batch size grows
+  std::vector<StagePlan> smaller;  // of steps with fewer microbatches
 };
 StageSchedules stage_schedules(const Setup& setup, int stage);
 std::vector<StageSchedules> all_stage_schedules(const Setup& setup);  // in the time of one
@@ -46,6 +49,7 @@ struct RankLayout {
   Groups groups;
   TensorParallel tp;
   ContextParallel cp;
+  std::vector<ContextParallel> degrees;  // of which each microbatch has one, ascending; else cp alone
   ExpertParallel experts;
   std::vector<BlockRange> chunks;
   StagePlan training, evaluation;

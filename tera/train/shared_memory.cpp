@@ -1,6 +1,9 @@
 #include "tera/train/shared_memory.h"
 
+#include <algorithm>
+
 #include "tera/base/error.h"
+#include "tera/train/need_less.h"
 #include "tera/train/world_plan.h"
 
 namespace tera {
@@ -8,6 +11,7 @@ namespace {
 
 struct Needs {  // in bytes, which may be more than can be addressed
   double own = 0, offloaded = 0, saving = 0;
+  double largest = 0;  // own of one rank
   double on_host() const { return offloaded + saving; }
 };
 
@@ -18,6 +22,7 @@ Needs add_up(const Setup& setup, std::span<const int> ranks, const WorkspaceRule
   for (const int rank : ranks) {
     const MemoryPlan& memory = plan.stages[static_cast<std::size_t>(mesh.coord(rank).pp)].memory;
     needs.own += static_cast<double>(memory.total());
+    needs.largest = std::max(needs.largest, static_cast<double>(memory.total()));
     needs.offloaded += static_cast<double>(memory.offloaded_bytes());
     needs.saving += static_cast<double>(memory.saving_bytes());
   }
@@ -44,7 +49,9 @@ void check_shared_memory(const Setup& setup, std::span<const int> ranks, const D
   const std::size_t available = device.host_available();
   if (device.is_host() && needs.own + needs.on_host() > static_cast<double>(available))
     fail_user("the plans of the {} ranks need {:.2f} GiB together, and this machine has {} left; fewer --ranks, {}",
-              ranks.size(), (needs.own + needs.on_host()) / 0x1p30, format_bytes(available), how_to_need_less(false));
+              ranks.size(), (needs.own + needs.on_host()) / 0x1p30, format_bytes(available),
+              how_to_need_less(setup, rules, needs.largest,
+                               static_cast<double>(available) / static_cast<double>(ranks.size())));
   if (!device.is_host() && needs.on_host() > static_cast<double>(available))
     fail_user(
         "the plans of the {} ranks of this machine need {:.2f} GiB of the host together, {:.2f} for "

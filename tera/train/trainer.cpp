@@ -44,6 +44,22 @@ LrSchedule make_schedule(const Setup& setup) {
           .wsd_decay_samples = setup.schedule.wsd_decay_samples};
 }
 
+DealTold DealTold::of(const DocumentDeal& deal) {
+  DealTold told{.padding = deal.padding()};
+  const DealOptions& options = deal.options();
+  for (int degree = 1; degree <= options.ranks; ++degree) {
+    if (options.ranks % degree != 0) continue;
+    std::int32_t number = 0;
+    for (std::int64_t microbatch = 0; microbatch < deal.microbatches(); ++microbatch)
+      for (int replica = 0; replica < options.replicas; ++replica)
+        number += deal.degree(microbatch, replica) == degree ? 1 : 0;
+    if (number == 0 || told.used == told.degrees.size()) continue;
+    told.degrees[told.used++] = degree;
+    told.degrees[told.used++] = number;
+  }
+  return told;
+}
+
 Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log, Comm* world, const Progress& start)
     : setup_(setup),
       data_(std::move(data)),
@@ -78,11 +94,14 @@ void Trainer::open_batches() {
   options.batch.needs_ids = layout.has_loss || std::ranges::any_of(layout.chunks, &BlockRange::embedding);
   if (setup_.config.dataset.dataloader_type == DataloaderType::cyclic)
     sampler_ = std::make_unique<CyclicSampler>(cyclic_options(setup_, *data_.train));
+  Prefetch::Options train_options = options;
+  if (setup_.parallel.dynamic_cp)
+    train_options.deal = deal_options(setup_, layout.groups.dp.rank(), layout.groups.cp.rank());
   train_batches_ = std::make_unique<Prefetch>(
       std::vector{BatchSource{data_.train.get(), sampler_.get()}},
       std::make_unique<TrainJobs>(TrainJobs::Options{
           .consumed = consumed_, .steps = std::max<std::int64_t>(batch.train_iters - done_, 0), .batch = batch}),
-      options);
+      train_options);
   if (data_.valid.empty()) return;
   options.workers = std::min(options.workers, 1);
   options.batch.depths = 0;
@@ -139,12 +158,19 @@ bool Trainer::out_of_time() const {
 // The loss is divided by the counted targets of the whole global batch, so it does not depend on how the batch is cut;
 // loss_reduction=microbatch divides by each microbatch's own, as Megatron-LM does. Losses of rows ahead are divided by
 // their own targets, of which there are fewer, and the mean over depths has a factor.
-void Trainer::load_batch(std::int64_t microbatches) {
+// Returns how many microbatches the step has: where documents are dealt, that is known when they are.
+std::int64_t Trainer::load_batch() {
   const bool global = setup_.config.train.loss_reduction == LossReduction::global;
-  for (std::int64_t i = 0; i < microbatches; ++i) {
+  const std::int64_t listed =
+      setup_.parallel.dynamic_cp ? setup_.batch.most_dealt : setup_.batch.microbatches_at(consumed_);
+  std::int64_t microbatches = listed;
+  for (std::int64_t i = 0; i < listed; ++i) {
     const Prefetch::Loaded& batch = train_batches_->next();
     if (i == 0) counted_ = batch.all_targets;
     if (i == 0) counted_ahead_ = batch.all_ahead;
+    if (batch.deal) microbatches = batch.deal->microbatches();
+    if (batch.deal && i == 0) dealt_ = DealTold::of(*batch.deal);
+    if (i >= microbatches) continue;
     const std::int64_t all = microbatches * setup_.parallel.dp;
     const auto depths = static_cast<std::size_t>(setup_.model.mtp_layers);
     std::array<float, most_mtp_layers> ahead{};
@@ -154,6 +180,7 @@ void Trainer::load_batch(std::int64_t microbatches) {
     step_.load(i, batch.rows, inverse(global ? counted_ : batch.own_targets * all), inverse(all),
                std::span(ahead).first(depths));
   }
+  return microbatches;
 }
 
 // Steps that are skipped do not count in the schedule, and of the one that is not reported yet nobody knows; the device
@@ -168,8 +195,7 @@ LearningRates Trainer::learning_rates() const {
 void Trainer::start_step(const StopRequest& stop) {
   const auto begin = Clock::now();
   if (!pending_) last_report_ = begin;
-  const std::int64_t microbatches = setup_.batch.microbatches_at(consumed_);
-  load_batch(microbatches);
+  const std::int64_t microbatches = load_batch();
   Pending started;
   started.metrics.data_ms = train_batches_->take_waited_ms();
   started.rates = learning_rates();
@@ -178,6 +204,7 @@ void Trainer::start_step(const StopRequest& stop) {
   started.reading = step_.read_back({.stop = stop.asked() || out_of_time(), .written = saver_ && saver_->written()});
   started.counted = counted_;
   started.counted_ahead = counted_ahead_;
+  started.dealt = dealt_;
   started.samples = setup_.batch.global_batch_at(consumed_);
   consumed_ += started.samples;
   started.metrics.step = ++done_;
@@ -200,6 +227,8 @@ void Trainer::report(Pending pending) {
   if (setup_.batch.rampup.start > 0) metrics.global_batch_size = pending.samples;
   metrics.loss = result.loss_sum / static_cast<double>(std::max<std::int64_t>(pending.counted, 1));
   tell_losses_ahead(result, pending.counted_ahead, metrics);
+  metrics.cp_degrees = std::span(pending.dealt.degrees).first(pending.dealt.used);
+  if (setup_.parallel.dynamic_cp) metrics.padding = pending.dealt.padding;
   metrics.grad_norm = result.grad_norm;
   metrics.lr = last_skipped_ ? pending.rates.after_skip : pending.rates.after_update;
   if (step_.scaler()) note_scaling(result, pending.samples, metrics);

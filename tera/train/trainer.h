@@ -30,6 +30,16 @@ struct Progress {
   bool operator==(const Progress&) const = default;
 };
 
+// How the documents of a step were dealt out, for the log.
+struct DealTold {
+  static constexpr std::size_t most_degrees = 32;
+  std::array<std::int32_t, 2 * most_degrees> degrees{};  // a degree, and how many microbatches of all replicas have it
+  std::size_t used = 0;
+  double padding = 0;
+
+  static DealTold of(const DocumentDeal& deal);
+};
+
 class Trainer {
  public:
   // One of the ranks of the world; without a world, the only one. All train; sinks and log are usually rank 0's.
@@ -59,12 +69,13 @@ class Trainer {
     LearningRates rates;
     std::int64_t counted = 0;  // targets
     TargetsAhead counted_ahead{};
+    DealTold dealt;
     std::int64_t samples = 0;
     double enqueue_ms = 0;  // of the host
   };
 
   void open_batches();
-  void load_batch(std::int64_t microbatches);
+  std::int64_t load_batch();
   void start_step(const StopRequest& stop);
   bool out_of_time() const;
   LearningRates learning_rates() const;
@@ -99,6 +110,7 @@ class Trainer {
   std::int64_t done_ = 0;      // steps
   std::int64_t consumed_ = 0;  // samples
   std::int64_t skipped_ = 0;   // samples of steps that were skipped, as far as these are reported
+  DealTold dealt_;             // of the batch at hand
   std::int64_t counted_ = 0;   // targets of the batch at hand that count
   TargetsAhead counted_ahead_{};
   std::array<double, most_mtp_layers> losses_ahead_{};  // of the step that is reported

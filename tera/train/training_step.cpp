@@ -12,6 +12,7 @@
 #include "tera/checkpoint/rank_file.h"
 #include "tera/comm/agree.h"
 #include "tera/nn/dispatch.h"
+#include "tera/train/need_less.h"
 
 namespace tera {
 namespace {
@@ -48,6 +49,11 @@ bool needs_more(const StagePlan& plan, const StagePlan& than) {
 
 constexpr std::int64_t votes_end = 3;  // of the sums that are read back, auxiliary losses follow, then losses ahead
 constexpr auto aux_losses = static_cast<std::int64_t>(AuxLoss::count);
+
+// Of a microbatch.
+std::int64_t rows_of_rank(const Setup& setup) {
+  return setup.batch.micro_batch * setup.batch.seq_length / setup.parallel.mesh.cp;
+}
 
 // A rehearsal has as many documents as there can be; a step has fewer, of several numbers.
 PlannedCalls with_fewer_documents(PlannedCalls calls) {
@@ -88,13 +94,17 @@ TrainingStep::TrainingStep(const Setup& setup, int rank, StageSchedules schedule
              .pp = &layout_.groups.pp,
              .overlap_p2p = setup.parallel.overlap_p2p_comm,
              .w_in_b = setup.parallel.tp_comm_overlap && layout_.tp.size() > 1,
-             .offload = offload_tags(setup.model.offload)},
-      context_({.sequences = setup.batch.micro_batch,
-                .seq_length = setup.batch.seq_length,
-                .ranks = layout_.cp.size(),
-                .rank = layout_.cp.rank(),
-                .packed = setup.batch.packs_documents,
-                .depths = setup.model.mtp_layers}) {
+             .offload = offload_tags(setup.model.offload)} {
+  for (const ContextParallel& ranks : layout_.degrees) {
+    const bool all = ranks.size() == layout_.cp.size();
+    context_.emplace_back(
+        ContextCut::Options{.sequences = all ? setup.batch.micro_batch : 1,
+                            .seq_length = all ? setup.batch.seq_length : ranks.size() * rows_of_rank(setup),
+                            .ranks = ranks.size(),
+                            .rank = ranks.rank(),
+                            .packed = setup.batch.packs_documents,
+                            .depths = setup.model.mtp_layers});
+  }
   const MixedPrecisionConfig& mixed = setup.config.mixed_precision;
   if (mixed.precision == Precision::fp16) optimizer_.scale_with(scaler_.emplace(mixed));
   if (const auto& moe = setup.model.moe)
@@ -124,7 +134,8 @@ void TrainingStep::bind_inputs(Arena& arena) {
   const bool several = layout_.cp.size() > 1, packed = setup_.batch.packs_documents;
   const AllRows in_all = several && !packed ? take_all_rows(arena) : AllRows{};  // the same in every microbatch
   const std::int64_t kinds = (setup_.model.moe ? 2 : 1) + setup_.model.mtp_layers;
-  const Shape microbatches = shape(kinds * setup_.batch.num_microbatches);
+  const std::int64_t largest = setup_.batch.largest_step();
+  const Shape microbatches = shape(kinds * largest);
   loss_weights_ = loss_scales_ = arena.take(microbatches, DType::f32, "loss weights");
   if (scaler_) loss_scales_ = arena.take(microbatches, DType::f32, "scaled loss weights");
   const bool may_overflow = setup_.model.moe && setup_.model.moe->rank_capacity_factor > 0;
@@ -134,10 +145,10 @@ void TrainingStep::bind_inputs(Arena& arena) {
   }
   if (expert_load_) expert_load_->bind(arena);
   inputs_.clear();
-  inputs_.reserve(static_cast<std::size_t>(setup_.batch.num_microbatches));  // batches look into them
+  inputs_.reserve(static_cast<std::size_t>(largest));  // batches look into them
   batch_.clear();
   evaluation_batch_.clear();
-  for (std::int64_t i = 0; i < setup_.batch.num_microbatches; ++i) {
+  for (std::int64_t i = 0; i < largest; ++i) {
     inputs_.push_back({.tokens = arena.take(rows, DType::i32, "tokens"),
                        .targets = arena.take(rows, DType::i32, "targets"),
                        .positions = arena.take(rows, DType::i32, "positions"),
@@ -156,7 +167,7 @@ void TrainingStep::bind_inputs(Arena& arena) {
           arena.take(shape(all), DType::i64, "row ids of all ranks");
     if (packed) taken.offsets = arena.take(shape(all + 1), DType::i32, "document offsets");
     batch_.push_back(microbatch(i, /*training=*/true));
-    evaluation_batch_.push_back(microbatch(i, /*training=*/false));
+    if (i < setup_.batch.num_microbatches) evaluation_batch_.push_back(microbatch(i, /*training=*/false));
   }
   loss_sum_ =
       arena.take(shape(votes_end + (expert_load_ ? aux_losses : 0) + setup_.model.mtp_layers), DType::f64, "loss sum");
@@ -201,13 +212,13 @@ AllRows TrainingStep::take_all_rows(Arena& arena) const {
 
 // What the auxiliary losses of a microbatch count; none where the model has none.
 Tensor TrainingStep::aux_row(const Tensor& weights, std::int64_t index) const {
-  const std::int64_t row = setup_.batch.num_microbatches + index;
+  const std::int64_t row = setup_.batch.largest_step() + index;
   return setup_.model.moe ? weights.rows(row, row + 1) : Tensor{};
 }
 
 // And its losses of a depth, from 0.
 Tensor TrainingStep::ahead_row(const Tensor& weights, std::int64_t depth, std::int64_t index) const {
-  const std::int64_t row = ((setup_.model.moe ? 2 : 1) + depth) * setup_.batch.num_microbatches + index;
+  const std::int64_t row = ((setup_.model.moe ? 2 : 1) + depth) * setup_.batch.largest_step() + index;
   return weights.rows(row, row + 1);
 }
 
@@ -247,11 +258,12 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
   StageMemory measured = StageMemory::measuring(stage_);
   Pipeline pipeline(ops, stage_, measured);
   DataParallel replicas = make_data_parallel(ops);
+  play_degrees(ops, pipeline, replicas);
   for (const StagePlan& fewer : stage_.smaller)
     if (needs_more(fewer, stage_.training)) play(ops, pipeline, replicas, fewer.microbatches);
   const double flops_of_smaller = ops.flops();
   for (PlannedComm* group : layout_.groups.all()) group->forget_traffic();
-  play(ops, pipeline, replicas, setup_.batch.num_microbatches);
+  play(ops, pipeline, replicas, setup_.batch.largest_step());
   planned_flops_ = ops.flops() - flops_of_smaller;
   optimizer_.prepare(ops, LearningRates{}, 1);
   play_update(ops, replicas);
@@ -276,6 +288,17 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
   return plan;
 }
 
+// Steps all of whose microbatches have the same of the smaller degrees; that of the largest is played behind. Memory
+// that a microbatch takes depends on its own degree alone, so any mixture has room where each degree had.
+void TrainingStep::play_degrees(Ops& ops, Pipeline& pipeline, DataParallel& replicas) {
+  const std::int64_t rows = rows_of_rank(setup_);
+  for (std::size_t degree = 0; layout_.degrees.size() > 1 && degree < layout_.degrees.size(); ++degree) {
+    const std::int64_t most_documents = layout_.degrees[degree].size() * rows;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) lend_rows(i, degree, most_documents);
+    if (degree + 1 < layout_.degrees.size()) play(ops, pipeline, replicas, setup_.batch.largest_step());
+  }
+}
+
 void TrainingStep::bind(Backend& backend) {
   alone_ = make_self_comm(*backend.ops);
   bind(backend, *alone_);
@@ -283,7 +306,9 @@ void TrainingStep::bind(Backend& backend) {
 
 void TrainingStep::bind(Backend& backend, Comm& world) {
   PlanOps rehearsal(*backend.rules);
-  memory_ = PlannedMemory(*backend.device, rehearse(rehearsal));
+  memory_ = PlannedMemory(*backend.device, rehearse(rehearsal), [&](double needed, double room) {
+    return how_to_need_less(setup_, *backend.rules, needed, room);
+  });
   Arena weights = memory_.arena("weights"), constants = memory_.arena("constants");
   Arena masters = memory_.arena("master weights"), grads = memory_.arena("gradients");
   Arena optimizer = memory_.arena("optimizer"), inputs = memory_.arena("inputs");
@@ -389,21 +414,50 @@ void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale,
                         std::span<const float> ahead_scales) {
   const auto i = static_cast<std::size_t>(index);
   const Inputs& inputs = inputs_.at(i);
-  const BatchSpans own = context_.own(host);
+  const std::int64_t shared = std::ssize(host.tokens) / rows_of_rank(setup_);
+  const auto found = std::ranges::find(layout_.degrees, shared, &ContextParallel::size);
+  require(found != layout_.degrees.end(), "a microbatch of {} rows, of which each rank has {}", host.tokens.size(),
+          rows_of_rank(setup_));
+  const auto degree = static_cast<std::size_t>(found - layout_.degrees.begin());
+  ContextCut& cut = context_[degree];
+  const BatchSpans own = cut.own(host);
   ops_->from_host(std::as_bytes(own.tokens), inputs.tokens);
   ops_->from_host(std::as_bytes(own.targets), inputs.targets);
   ops_->from_host(std::as_bytes(own.positions), inputs.positions);
   ops_->from_host(std::as_bytes(own.row_ids), inputs.rows);
-  load_all_rows(i, host);
+  require(static_cast<bool>(inputs.offsets) == !host.offsets.empty(), "a microbatch of {} offsets of documents",
+          host.offsets.size());
+  if (inputs.offsets) lend_rows(i, degree, std::ssize(host.offsets) - 1);
+  load_all_rows(i, host, cut);
   ops_->from_host(std::as_bytes(std::span(&scale, 1)), loss_weights_.rows(index, index + 1));
   if (const Tensor aux = aux_row(loss_weights_, index)) ops_->from_host(std::as_bytes(std::span(&aux_scale, 1)), aux);
   if (setup_.model.mtp_layers > 0 && (scale != 0 || !ahead_scales.empty())) load_rows_ahead(index, own, ahead_scales);
-  require(static_cast<bool>(inputs.offsets) == !host.offsets.empty(), "a microbatch of {} offsets of documents",
-          host.offsets.size());
-  if (!inputs.offsets) return;
-  const Tensor offsets = inputs.offsets.rows(0, std::ssize(host.offsets));
-  ops_->from_host(std::as_bytes(host.offsets), offsets);
-  batch_[i].offsets = evaluation_batch_[i].offsets = offsets;
+  if (inputs.offsets) ops_->from_host(std::as_bytes(host.offsets), batch_[i].offsets);
+}
+
+// With packed documents: a microbatch has so many, in rows that the ranks of a degree share, and sees as much of its
+// inputs.
+void TrainingStep::lend_rows(std::size_t index, std::size_t degree, std::int64_t documents) {
+  const Inputs& inputs = inputs_[index];
+  const ContextParallel& cp = layout_.degrees[degree];
+  const std::int64_t shared = cp.size() * rows_of_rank(setup_);
+  const auto first = [](const Tensor& room, std::int64_t rows) { return room ? room.rows(0, rows) : room; };
+  AllRows all;
+  if (cp.size() > 1)
+    all = {.rows = first(inputs.all.rows, shared),
+           .places = first(inputs.all.places, shared),
+           .at_places = first(inputs.all.at_places, shared),
+           .positions = first(inputs.all.positions, shared),
+           .at_places_positions = first(inputs.all.at_places_positions, shared),
+           .at_places_rows = first(inputs.all.at_places_rows, shared),
+           .at_places_offsets = first(inputs.all.at_places_offsets, cp.size() * (documents + 1))};
+  const auto lend = [&](MicroBatch& batch) {
+    batch.offsets = inputs.offsets.rows(0, documents + 1);
+    batch.all = all;
+    batch.cp = &cp;
+  };
+  lend(batch_[index]);
+  if (index < evaluation_batch_.size()) lend(evaluation_batch_[index]);
 }
 
 void TrainingStep::load_rows_ahead(std::int64_t index, const BatchSpans& own, std::span<const float> scales) {
@@ -422,21 +476,18 @@ void TrainingStep::load_rows_ahead(std::int64_t index, const BatchSpans& own, st
 }
 
 // What attention has to know of the rows of other ranks, where there are such.
-void TrainingStep::load_all_rows(std::size_t index, const BatchSpans& host) {
-  const AllRows& all = inputs_[index].all;
+void TrainingStep::load_all_rows(std::size_t index, const BatchSpans& host, const ContextCut& cut) {
+  const AllRows& all = batch_[index].all;
   const auto load = [&](auto from, const Tensor& to) {
     if (to) ops_->from_host(std::as_bytes(from), to);
   };
-  load(context_.places(), all.places);
-  load(context_.at_places(), all.at_places);
-  load(context_.positions(), all.positions);
-  load(context_.at_places_positions(), all.at_places_positions);
+  load(cut.places(), all.places);
+  load(cut.at_places(), all.at_places);
+  load(cut.positions(), all.positions);
+  load(cut.at_places_positions(), all.at_places_positions);
   load(host.row_ids, all.rows);
-  load(context_.at_places_row_ids(), all.at_places_rows);
-  if (!all.at_places_offsets) return;
-  const Tensor offsets = all.at_places_offsets.rows(0, std::ssize(context_.at_places_offsets()));
-  load(context_.at_places_offsets(), offsets);
-  batch_[index].all.at_places_offsets = evaluation_batch_[index].all.at_places_offsets = offsets;
+  load(cut.at_places_row_ids(), all.at_places_rows);
+  load(cut.at_places_offsets(), all.at_places_offsets);
 }
 
 void TrainingStep::play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, std::int64_t microbatches) {
@@ -517,7 +568,7 @@ void TrainingStep::run(std::int64_t microbatches, const LearningRates& rates) {
     play(*ops_, *pipeline_, *replicas_, microbatches);
     play_update(*ops_, *replicas_);
   };
-  const bool whole = microbatches == setup_.batch.num_microbatches;
+  const bool whole = microbatches == setup_.batch.largest_step();
   if (whole && played_whole_ && recorded_ == Recorded::not_yet) record(calls);
   if (whole && recording_) return recording_->play();
   calls();

@@ -46,13 +46,14 @@ class TrainingStep {
   void bind(Backend& backend);  // a world of one
 
   // Copies a microbatch to the device; over context-parallel ranks all give the same, and each takes its own rows.
-  // scale: what a token's loss counts in the gradient; aux_scale: and what the microbatch's auxiliary losses do, where
-  // the model has any; ahead_scales: and what the losses of rows ahead do, by depth. Where nothing is learned of it
-  // (scale 0) it may come without rows ahead.
+  // Where microbatches have degrees of their own (ParallelShape::dynamic_cp), the number of rows says which: as many as
+  // one rank has, or as 2 have, ...; the ranks that share them give the same. scale: what a token's loss counts in the
+  // gradient; aux_scale: and what the microbatch's auxiliary losses do, where the model has any; ahead_scales: and what
+  // the losses of rows ahead do, by depth. Where nothing is learned of it (scale 0) it may come without rows ahead.
   void load(std::int64_t microbatch, const BatchSpans& host, float scale, float aux_scale = 0,
             std::span<const float> ahead_scales = {});
   // Gradients of all loaded microbatches accumulate, and are summed over the ranks; those of an earlier call are gone.
-  // While the batch size grows, only the first of them are played.
+  // While the batch size grows, or where documents are dealt, only the first of them are played.
   void forward_backward();
   void forward_backward(std::int64_t microbatches);
   // Clips, updates.
@@ -130,7 +131,9 @@ class TrainingStep {
   };
   void bind_inputs(Arena& arena);
   AllRows take_all_rows(Arena& arena) const;
-  void load_all_rows(std::size_t index, const BatchSpans& host);
+  void load_all_rows(std::size_t index, const BatchSpans& host, const ContextCut& cut);
+  void lend_rows(std::size_t index, std::size_t degree, std::int64_t documents);
+  void play_degrees(Ops& ops, Pipeline& pipeline, DataParallel& replicas);
   void bind_rows_ahead(Arena& arena, std::int64_t index);
   Tensor aux_row(const Tensor& weights, std::int64_t index) const;
   Tensor ahead_row(const Tensor& weights, std::int64_t depth, std::int64_t index) const;
@@ -168,7 +171,7 @@ class TrainingStep {
   Stage stage_;
 
   std::vector<Inputs> inputs_;
-  ContextCut context_;  // of a microbatch on the host
+  std::vector<ContextCut> context_;  // of a microbatch on the host, for each of layout_.degrees
   std::vector<MicroBatch> batch_, evaluation_batch_;
   // f32 [microbatches]: what a token's loss counts; then, for some models, aux losses, and losses ahead by depth
   Tensor loss_weights_;

@@ -16,7 +16,7 @@ int count_layers(const StageLayout& layout, int stage) {
 }
 
 std::vector<GroupTraffic> group_traffic(const Setup& setup, int rank, const std::vector<Traffic>& traffic) {
-  Groups groups(MeshPlan(setup.parallel.mesh), rank, kv_replicas(setup));
+  Groups groups = make_groups(setup, rank);
   std::vector<GroupTraffic> list;
   for (const PlannedComm* group : groups.all())
     list.push_back({std::string(group->name()), group->size(), traffic.at(list.size())});

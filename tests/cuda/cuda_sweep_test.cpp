@@ -93,6 +93,38 @@ TEST(CudaSweep, Context) {
   }
 }
 
+TEST(CudaSweep, DynamicContext) {
+  const Overrides on_gpu = Overrides{"dist.device=cuda"} + fp32;
+  std::size_t number = 0;
+  for (const DynamicSweep& sweep : dynamic_sweeps()) {
+    SweepCase one = sweep.alone;
+    one.overrides = one.overrides + on_gpu;
+    SweepResult alone;
+    play_threads(one, sweep_steps, alone);
+    for (const auto& [ranks, layout] : sweep.layouts)
+      for (const Overrides& how : {heads_travel, keys_gathered, keys_go_round}) {
+        if (number++ % 4 != 0) continue;
+        SweepCase shared = one;
+        shared.ranks = ranks;
+        shared.overrides = shared.overrides + layout + how + dynamic;
+        expect_like_one_rank(shared, alone, {.same_rows = false, .degrees = sweep.degrees});
+      }
+  }
+}
+
+// Documents long enough for cuDNN, where one rank has them.
+TEST(CudaSweep, DynamicContextBf16) {
+  const SweepLimits limits{.loss = 5e-3, .norm = 5e-2, .gradients = DType::bf16, .slack = 8};
+  const Overrides on_gpu =
+      Overrides{"dist.device=cuda", "train.seq_length=512", "train.micro_batch_size=1", "train.global_batch_size=4"} +
+      bf16 + packed_documents;
+  SweepResult alone;
+  play_threads({.config = "sweep_gpt", .overrides = on_gpu}, sweep_steps, alone);
+  for (const auto& [ranks, layout] : std::vector<std::pair<int, Overrides>>{{4, cp4}, {4, cp2 + tp2 + sp}})
+    for (const Overrides& how : {heads_travel, keys_gathered, keys_go_round})
+      expect_like_one_rank({"sweep_gpt", ranks, layout + how + on_gpu + dynamic}, alone, limits);
+}
+
 TEST(CudaSweep, ContextBf16) {
   const SweepLimits limits{.loss = 5e-3, .norm = 5e-2, .gradients = DType::bf16, .slack = 8};
   // The last two are long enough for cuDNN.

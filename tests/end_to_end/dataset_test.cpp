@@ -131,6 +131,20 @@ TEST_F(DatasetCommand, TrainingSaysWhatItWillMiss) {
       << no_valid.output;
 }
 
+// 30 tokens in documents of up to 9.
+TEST_F(DatasetCommand, TrainingSaysWhenSequencesAreLongerThanTheData) {
+  const auto warned = [&](const std::string& length) {
+    const Outcome outcome = train("train.train_iters=1 train.seq_length=" + length);
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    const std::size_t at = outcome.output.find("warning: ");
+    return at == std::string::npos ? "" : outcome.output.substr(at, outcome.output.find('\n', at) - at);
+  };
+  EXPECT_EQ(warned("9"), "");
+  EXPECT_TRUE(contains(warned("10"), "train.seq_length=10 is longer than the longest document, 9 tokens"));
+  EXPECT_TRUE(contains(warned("29"), "train.seq_length=29 is longer than the longest document, 9 tokens"));
+  EXPECT_TRUE(contains(warned("30"), "a sample of train.seq_length=30 is longer than all the data, 30 tokens"));
+}
+
 // After the last step, whatever the interval, where there is something to evaluate on.
 TEST_F(DatasetCommand, TheEndOfARunIsEvaluated) {
   const auto evaluated = [&](const std::string& interval) {

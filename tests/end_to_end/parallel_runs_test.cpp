@@ -162,6 +162,51 @@ TEST_F(ParallelRuns, SequencesOverRanks) {
   EXPECT_EQ(count(log, "4 ranks: tp 1 x cp 2 (p2p) x pp 1 x dp 2, optim_grads_params"), 1u) << log;
 }
 
+// Each microbatch on as many ranks as its documents need.
+TEST_F(ParallelRuns, DocumentsDealtOut) {
+  const std::string packed =
+      "dataset.reset_attention_mask=true dataset.eod_mask_loss=true train.micro_batch_size=1 train.seq_length=16 "
+      "train.eval_iters=1 train.eval_interval=5 ";
+  const std::string dealt = " dist.dynamic_context_parallel=true", cp4 = " dist.context_parallel_size=4";
+  const std::string save = (folder_ / "saved").string();
+  expect_trained("sweep_llama", packed);
+  const auto losses = numbers("loss"), eval_losses = numbers("eval_loss"), norms = numbers("grad_norm");
+  EXPECT_TRUE(column(run_folder_, "padding").empty());
+  const auto expect_same = [&](const std::string& layout) {
+    expect_near(numbers("loss"), losses, layout);
+    expect_near(numbers("eval_loss"), eval_losses, layout);
+    expect_near(numbers("grad_norm"), norms, layout);
+  };
+  for (const std::string& layout : {"--ranks 4" + cp4, "--ranks 4" + cp2 + " dataset.num_workers=3",
+                                    "--ranks 4" + cp2 + pp2 + " dataset.num_workers=0"}) {
+    expect_trained("sweep_llama", packed + layout + dealt);
+    expect_same(layout);
+    EXPECT_EQ(numbers("padding").size(), losses.size());
+  }
+  const std::string log = slurp(run_folder_ / "log.txt"), metrics = slurp(run_folder_ / "metrics.jsonl");
+  EXPECT_GT(count(metrics, "\"cp_degrees\":[[1,"), 0u) << metrics;
+  // Stopped in between and gone on with, to the last bit.
+  const std::string layout = packed + "--ranks 4" + cp4 + dealt;
+  expect_trained("sweep_llama", layout);
+  const auto whole = column(run_folder_, "loss");
+  const auto degrees = column(run_folder_, "padding");
+  fs::remove_all(run_folder_);
+  expect_trained("sweep_llama", layout + " train.train_iters=4 checkpoint.save=" + save);
+  expect_trained("sweep_llama", layout + " train.train_iters=10 checkpoint.save=" + save + " checkpoint.load=" + save);
+  EXPECT_EQ(column(run_folder_, "loss"), whole);
+  EXPECT_EQ(column(run_folder_, "padding"), degrees);
+  // Steps that grow.
+  const std::string growing = packed + "train.train_iters=0 train.train_samples=64 train.rampup_batch_size=[4,4,24] ";
+  fs::remove_all(run_folder_);
+  expect_trained("sweep_llama", growing);
+  const auto grown = numbers("loss");
+  expect_trained("sweep_llama", growing + "--ranks 4" + cp2 + pp2 + dealt);
+  expect_near(numbers("loss"), grown, "growing");
+  const Outcome refused = train("sweep_llama", "--ranks 2" + cp2 + dealt);
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_EQ(count(refused.output, "needs dataset.reset_attention_mask=true or dataset.kind=sft"), 1u) << refused.output;
+}
+
 // The first steps are those of a run whose batches stay small; later ones do not depend on the layout.
 TEST_F(ParallelRuns, BatchesGrow) {
   const std::string constant =

@@ -82,6 +82,18 @@ TEST(NcclSweep, Context) {
   sweep("sweep_mla", {"mixed_precision.precision=fp32"}, limits, all);
 }
 
+TEST(NcclSweep, DynamicContext) {
+  const SweepLimits limits{.loss = 3e-6, .norm = 3e-5, .slack = 2, .same_rows = false};
+  const std::vector<Overrides> layouts = nccl_seat().size() == 2
+                                             ? std::vector{cp2, cp2 + zero3 + gather}
+                                             : std::vector{cp2 + tp2 + sp, cp4, cp2 + pp2 + zero_bubble};
+  std::vector<Overrides> all;
+  for (const Overrides& layout : layouts)
+    for (const Overrides& how : {heads_travel, keys_gathered, keys_go_round}) all.push_back(layout + how + dynamic);
+  const Overrides dealt{"mixed_precision.precision=fp32", "train.seq_length=16", "train.micro_batch_size=1"};
+  sweep("sweep_gpt", dealt + packed_documents, limits, all);
+}
+
 TEST(NcclSweep, Bf16) {
   const SweepLimits limits{.loss = 5e-3, .norm = 5e-2, .gradients = DType::bf16, .slack = 8};
   sweep("sweep_llama", {"mixed_precision.precision=bf16"}, limits, layouts(nccl_seat().size()));

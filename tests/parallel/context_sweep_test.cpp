@@ -9,6 +9,7 @@
 
 namespace tera::test {
 
+void PrintTo(const DynamicSweep& one, std::ostream* out) { *out << one.alone.describe() << ", dealt"; }
 void PrintTo(const ContextSweep& one, std::ostream* out) { *out << one.alone.describe(); }
 
 namespace {
@@ -63,6 +64,34 @@ TEST(ContextSweep, Bf16) {
   }
 }
 
+// Whole documents, on as many ranks as each needs.
+class DynamicSweepTest : public testing::TestWithParam<DynamicSweep> {};
+
+void sweep(const DynamicSweep& one, const Overrides& how) {
+  sweep({one.alone, one.layouts}, dynamic + how, {.same_rows = false, .degrees = one.degrees});
+}
+
+TEST_P(DynamicSweepTest, HeadsTravel) { sweep(GetParam(), heads_travel); }
+TEST_P(DynamicSweepTest, KeysAreGathered) { sweep(GetParam(), keys_gathered); }
+TEST_P(DynamicSweepTest, KeysGoRound) { sweep(GetParam(), keys_go_round); }
+
+// Degrees are whatever divides the ranks.
+TEST(ContextSweep, DynamicOverSix) {
+  const Overrides cp6{"dist.context_parallel_size=6"}, s24{"train.seq_length=24", "train.micro_batch_size=1"};
+  const ContextSweep one{{.config = "sweep_llama", .overrides = packed_documents + s24}, {{6, cp6}}};
+  const SweepLimits limits{.degrees = 1u << 1 | 1u << 2 | 1u << 3 | 1u << 6};
+  sweep(one, dynamic + keys_go_round, limits);
+  sweep(one, dynamic + keys_gathered, limits);
+}
+
+TEST(ContextSweep, DynamicMtp) {
+  const Overrides two_ahead{"model.mtp_num_layers=2"}, s16{"train.seq_length=16", "train.micro_batch_size=1"};
+  const ContextSweep one{{.config = "sweep_llama", .overrides = packed_documents + s16 + two_ahead},
+                         {{2, cp2}, {4, cp4}, {4, cp2 + pp2}}};
+  sweep(one, dynamic + keys_go_round, {.degrees = 1u << 1 | 1u << 2});
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, DynamicSweepTest, testing::ValuesIn(dynamic_sweeps()));
 INSTANTIATE_TEST_SUITE_P(Models, ContextSweepTest, testing::ValuesIn(context_sweeps()));
 
 }  // namespace

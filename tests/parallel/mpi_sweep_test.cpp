@@ -56,6 +56,10 @@ Overrides with(std::initializer_list<const char*> short_names) {
       {"ep4", {"dist.expert_model_parallel_size=4"}},
       {"etp1", {"dist.expert_tensor_parallel_size=1"}},
       {"cp2", {"dist.context_parallel_size=2"}},
+      {"cp4", {"dist.context_parallel_size=4"}},
+      {"dealt",
+       {"dist.dynamic_context_parallel=true", "train.micro_batch_size=1", "train.seq_length=16",
+        "dataset.reset_attention_mask=true", "dataset.eod_mask_loss=true"}},
       {"heads", {"dist.cp_comm_type=a2a"}},
       {"gathered", {"dist.cp_comm_type=all_gather"}},
       {"ring", {"dist.cp_comm_type=p2p"}},
@@ -115,6 +119,16 @@ TEST(MpiSweep, SequencesOverRanks) {
       {8, {with({"cp2", "ring", "tp2", "pp2", "packed"})}}};
   for (const Overrides& overrides : layouts.at(mpi_seat().size()))
     for (const char* config : {"sweep_gpt", "sweep_mla"}) expect_same_as_threads(config, overrides);
+}
+
+// Groups of every degree are made of that of all.
+TEST(MpiSweep, DocumentsDealtOut) {
+  const std::map<int, std::vector<Overrides>> layouts{
+      {2, {with({"dealt", "cp2", "heads"}), with({"dealt", "cp2", "ring", "z3", "gather"})}},
+      {4,
+       {with({"dealt", "cp4", "ring"}), with({"dealt", "cp4", "gathered", "full"}), with({"dealt", "cp2", "heads"})}},
+      {8, {with({"dealt", "cp4", "ring", "pp2", "zb"}), with({"dealt", "cp2", "gathered", "tp2sp", "z1"})}}};
+  for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_gpt", overrides);
 }
 
 // With what is counted of experts.

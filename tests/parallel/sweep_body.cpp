@@ -51,12 +51,16 @@ class Feeder {
         data_(make_data_source(setup)),
         loader_(*data_.train, options_of_rank(setup, data_, step.layout().groups)),
         host_(static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length),
-              static_cast<std::size_t>(setup.model.mtp_layers)) {}
+              static_cast<std::size_t>(setup.model.mtp_layers)) {
+    const Groups& groups = step.layout().groups;
+    if (setup.parallel.dynamic_cp) dealer_.emplace(deal_options(setup, groups.dp.rank(), groups.cp.rank()));
+  }
 
   // What the next step reads; returns how many targets count.
   std::int64_t load_next(bool overflow) {
     microbatches_ = setup_.batch.microbatches_at(consumed_);
-    const std::int64_t samples = setup_.batch.global_batch_at(consumed_), counted = load(consumed_, samples, overflow);
+    const std::int64_t samples = setup_.batch.global_batch_at(consumed_);
+    const std::int64_t counted = dealer_ ? load_dealt(consumed_, samples) : load(consumed_, samples, overflow);
     consumed_ += samples;
     return counted;
   }
@@ -66,16 +70,40 @@ class Feeder {
   }
   std::int64_t microbatches() const { return microbatches_; }
   const TargetsAhead& counted_ahead() const { return counted_ahead_; }
+  // Bits of the degrees that microbatches had so far, on any replica; all of one rank are no such.
+  std::uint64_t degrees() const { return degrees_; }
+  int fixed_steps() const { return fixed_steps_; }  // that were not dealt anew
 
  private:
+  std::array<float, most_mtp_layers> ahead_scales(const TargetsAhead& counted) const {
+    std::array<float, most_mtp_layers> ahead{};
+    for (std::size_t i = 0; i < static_cast<std::size_t>(setup_.model.mtp_layers); ++i)
+      ahead[i] =
+          static_cast<float>(setup_.model.mtp_loss_factor) / static_cast<float>(setup_.model.mtp_layers * counted[i]);
+    return ahead;
+  }
+
+  std::int64_t load_dealt(std::int64_t consumed, std::int64_t samples) {
+    const Dealer::Step& dealt = dealer_->step(loader_, consumed, samples);
+    const DocumentDeal& deal = dealt.deal();
+    microbatches_ = deal.microbatches();
+    counted_ahead_ = dealt.counts().ahead;
+    fixed_steps_ += deal.as_they_are() ? 1 : 0;
+    const auto ahead = ahead_scales(counted_ahead_);
+    for (std::int64_t i = 0; i < microbatches_; ++i) {
+      for (int replica = 0; replica < setup_.parallel.dp; ++replica) degrees_ |= 1u << deal.degree(i, replica);
+      step_.load(i, dealer_->fill(loader_, dealt, i, host_.spans()).rows,
+                 1.0f / static_cast<float>(dealt.counts().targets), 0,
+                 std::span(ahead).first(static_cast<std::size_t>(setup_.model.mtp_layers)));
+    }
+    return dealt.counts().targets;
+  }
+
   std::int64_t load(std::int64_t consumed, std::int64_t samples, bool overflow = false) {
     BatchCounts counted = loader_.count(consumed, samples);
     if (counted_targets_ > 0) counted.targets = samples * counted_targets_;
     const auto depths = static_cast<std::size_t>(setup_.model.mtp_layers);
-    std::array<float, most_mtp_layers> ahead{};
-    for (std::size_t i = 0; i < depths; ++i)
-      ahead[i] = static_cast<float>(setup_.model.mtp_loss_factor) /
-                 static_cast<float>(setup_.model.mtp_layers * counted.ahead[i]);
+    const auto ahead = ahead_scales(counted.ahead);
     for (std::int64_t i = 0; i < microbatches_; ++i) {
       const BatchCounts counts = loader_.fill(consumed, i, host_.spans());
       if (counted_targets_ > 0) mask_targets();
@@ -96,6 +124,9 @@ class Feeder {
   std::int64_t counted_targets_;
   DataSource data_;
   BatchLoader loader_;
+  std::optional<Dealer> dealer_;
+  std::uint64_t degrees_ = 0;
+  int fixed_steps_ = 0;
   HostBatch host_;
   std::int64_t consumed_ = 0, microbatches_ = 0;
   TargetsAhead counted_ahead_{};
@@ -126,7 +157,8 @@ bool peaks_as_planned(const TrainingStep& step) {
   const auto compare = [&](const MemoryItem& item, std::span<const Arena> arenas) {
     std::size_t largest = 0;
     for (const Arena& arena : arenas) largest = std::max(largest, arena.peak());
-    same = same && largest == item.bytes;
+    // Where a step may choose, the plan is of what takes most.
+    same = same && (step.layout().degrees.size() > 1 ? largest <= item.bytes : largest == item.bytes);
   };
   step.stage_memory().visit(
       [&](std::string_view name, std::span<const Arena> arenas) { compare(step.memory().item(name), arenas); });
@@ -273,6 +305,8 @@ void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result)
   count_up_to_here();
   result.weights.add(step, *backend.ops, Assembled::What::weights);
   result.counted.add_counted(step, *backend.ops);
+  if (first_rank) result.degrees = feeder.degrees();
+  if (first_rank) result.fixed_steps = feeder.fixed_steps();
   if (first_rank) result.choices.assign(read.expert_counts.begin(), read.expert_counts.end());
   const std::lock_guard lock(mutex);
   result.skipped += skipped;

@@ -67,6 +67,8 @@ struct SweepResult {
   Assembled weights, counted;          // after the last
   std::vector<double> aux_losses;      // of each step, all kinds
   std::vector<std::int32_t> choices;   // of experts, in the last step
+  std::uint64_t degrees = 0;           // bits of those that dealt microbatches had
+  int fixed_steps = 0;                 // of these, steps that were left as they are
   bool peaks_as_planned = true;        // on every rank
   std::int64_t allocations = 0;        // after binding, on all ranks
   void (*start_counting)() = nullptr;  // of allocations, where they are counted

@@ -9,7 +9,7 @@ namespace {
 
 void expect_close(const Assembled& got, const Assembled& want, const SweepLimits& limits, const SweepCase& one) {
   const tera::Setup setup = sweep_setup({.config = one.config});
-  const std::int64_t terms = setup.batch.global_batch * setup.batch.seq_length;
+  const std::int64_t terms = limits.terms > 0 ? limits.terms : setup.batch.global_batch * setup.batch.seq_length;
   for (const auto& [name, expected] : want.tensors()) {
     double largest = 0;
     for (const float value : expected) largest = std::max(largest, std::abs(static_cast<double>(value)));
@@ -31,7 +31,7 @@ void expect_losses(const SweepResult& got, const SweepResult& want, const SweepL
 
 // What is counted is the same in every layout, to the bit, as long as every row chooses the same.
 void expect_same_choices(const SweepResult& got, const SweepResult& want, const SweepLimits& limits) {
-  if (limits.gradients != DType::f32) return;
+  if (limits.gradients != DType::f32 || !limits.same_rows) return;
   EXPECT_TRUE(got.counted.tensors() == want.counted.tensors()) << "bias or shares of experts";
   EXPECT_EQ(got.choices, want.choices);
   ASSERT_EQ(got.aux_losses.size(), want.aux_losses.size());
@@ -61,8 +61,9 @@ Overrides operator+(Overrides a, const Overrides& b) {
 void expect_like_one_rank(const SweepCase& one, const SweepResult& want, const SweepLimits& limits) {
   SCOPED_TRACE(one.describe());
   SweepResult got{.start_counting = limits.start_counting, .stop_counting = limits.stop_counting};
-  play_threads(one, sweep_steps, got);
+  play_threads(one, limits.steps, got);
   expect_sound(got);
+  EXPECT_EQ(got.degrees & limits.degrees, limits.degrees) << "degrees that were used";
   expect_losses(got, want, limits);
   expect_same_choices(got, want, limits);
   ASSERT_TRUE(got.gradients.complete());
@@ -163,6 +164,43 @@ std::vector<SweepCase> expert_layouts() {
       all.push_back({.config = "sweep_experts", .ranks = ranks, .overrides = overrides + all_to_all});
   }
   return all;
+}
+
+std::vector<DynamicSweep> dynamic_sweeps() {
+  // Documents of up to a sequence, of which a rank holds a part: all degrees come to use.
+  const Overrides s16{"train.seq_length=16"}, s64{"train.seq_length=64", "train.global_batch_size=8"};
+  const Overrides one{"train.micro_batch_size=1"}, four_groups{"model.num_query_groups=4"};
+  const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};
+  const Overrides window{"model.window_size=5"},
+      no_losses{"model.moe.router_load_balancing_type=none", "model.moe.aux_loss_coeff=0", "model.moe.z_loss_coeff=0",
+                "model.moe.router_enable_expert_bias=false"};
+  const Overrides up{"model.recompute_granularity=selective", "model.recompute_modules=[layernorm,mla_up_proj]"};
+  constexpr std::uint64_t up_to_2 = 1u << 1 | 1u << 2, up_to_4 = up_to_2 | 1u << 4;
+  const Overrides packed = packed_documents + one;
+  return {
+      {{.config = "sweep_llama", .overrides = packed + s16 + four_groups},
+       {{2, cp2},
+        {4, cp2 + zero1 + buckets + overlap},
+        {4, cp2 + zero3 + full},
+        {4, cp2 + pp2},
+        {4, cp2 + pp2 + zero_bubble + zero2},
+        {4, cp2 + pp2 + zero_bubble_v + offload},
+        {4, cp2 + pp2 + vp2 + offload_blocks},
+        {4, cp2 + tp2},
+        {8, cp2 + tp2 + sp + pp2 + zero_bubble + selective}},
+       up_to_2},
+      {{.config = "sweep_llama", .overrides = packed + s16 + four_groups},
+       {{4, cp4}, {8, cp4 + zero3 + overlap}, {8, cp4 + pp2 + vp2}},
+       up_to_4},
+      {{.config = "sweep_gpt", .overrides = packed + s64 + dropout}, {{4, cp4 + full}, {4, cp2 + tp2 + sp}}, up_to_2},
+      {{.config = "sweep_llama", .overrides = packed + s16 + window + four_groups}, {{4, cp4}, {4, cp2}}, up_to_2},
+      {{.config = "sweep_mla", .overrides = packed + s16 + no_losses},
+       {{4, cp4}, {4, cp2 + tp2 + sp + up}, {4, cp2 + ep2 + all_to_all + zero1}},
+       up_to_2},
+      {{.config = "sweep_experts", .overrides = packed + s16 + four_groups + no_losses},
+       {{2, cp2 + ep2}, {4, cp4 + ep4 + all_to_all}, {8, cp2 + pp2 + ep2 + all_to_all + zero_bubble}},
+       up_to_2},
+  };
 }
 
 std::vector<ContextSweep> context_sweeps() {

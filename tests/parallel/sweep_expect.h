@@ -13,6 +13,10 @@ struct SweepLimits {
   double loss = 1e-6, norm = 1e-5;     // relative
   DType gradients = DType::f32;        // rounded to this on the way
   double slack = 1;                    // of gradients, over the rule
+  bool same_rows = true;               // else there are some without a target more or less, which choose experts
+  std::uint64_t degrees = 0;           // bits of degrees that dealt microbatches must have had, of each
+  int steps = sweep_steps;             // to be played
+  std::int64_t terms = 0;              // tokens that a gradient is a sum over; 0: those of the config's own batch
   void (*start_counting)() = nullptr;  // of allocations, none of which is allowed after binding
   std::int64_t (*stop_counting)() = nullptr;
 };
@@ -54,6 +58,7 @@ inline const Overrides together{"comm_overlap.overlap_moe_expert_parallel_comm=t
 inline const Overrides cp2{"dist.context_parallel_size=2"}, cp4{"dist.context_parallel_size=4"};
 inline const Overrides heads_travel{"dist.cp_comm_type=a2a"}, keys_gathered{"dist.cp_comm_type=all_gather"};
 inline const Overrides keys_go_round{"dist.cp_comm_type=p2p"};
+inline const Overrides dynamic{"dist.dynamic_context_parallel=true"};
 inline const Overrides packed_documents{"dataset.reset_attention_mask=true", "dataset.reset_position_ids=true",
                                         "dataset.eod_mask_loss=true"};
 
@@ -69,5 +74,13 @@ struct ContextSweep {
   std::vector<std::pair<int, Overrides>> layouts;
 };
 std::vector<ContextSweep> context_sweeps();
+
+// Of documents that are dealt out anew in every step; with each, bits of the degrees that microbatches then have.
+struct DynamicSweep {
+  SweepCase alone;
+  std::vector<std::pair<int, Overrides>> layouts;
+  std::uint64_t degrees = 0;
+};
+std::vector<DynamicSweep> dynamic_sweeps();
 
 }  // namespace tera::test

@@ -1,11 +1,13 @@
 // A world planned on one machine against the same world by threads: every rank takes the planned bytes and makes the
 // planned calls. And volumes against formulas.
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "tera/comm/world.h"
 #include "tera/config/load.h"
 #include "tera/config/resolve.h"
+#include "tera/train/need_less.h"
 #include "tera/train/shared_memory.h"
 #include "tera/train/training_step.h"
 #include "tera/train/world_plan.h"
@@ -301,6 +303,37 @@ TEST(SharedMemory, PlansOfOneMachineAreAddedUp) {
 
   const tera::Setup plain = load({"plain", "tiny", 4, {pp2}});
   EXPECT_NO_THROW(check_shared_memory(plain, std::vector{0, 1, 2, 3}, Host(true, 0), *rules));
+}
+
+// On the CPU more ranks are no way out, but sharing what they all hold is. What is named was rehearsed.
+TEST(NeedLess, NamesWhatHelpsAndWithHowMuch) {
+  const std::string full = "model.recompute_granularity=full", longer = "train.seq_length=256";
+  const tera::Setup setup = load({"replicas", "sweep_llama", 2, {longer}});
+  const auto total = [](const tera::Setup& of) {
+    const WorldPlan world = plan(of);
+    return world.stages[world.largest_stage()].memory.total();
+  };
+  const std::size_t needed = total(setup);
+  const auto advice = [&](double room) {
+    return how_to_need_less(setup, *make_workspace_rules(setup), static_cast<double>(needed), room);
+  };
+  const std::string some = advice(static_cast<double>(needed) / 2);
+  for (const std::string& way : {full, zero1, zero3}) {
+    const std::size_t then = total(load({"changed", "sweep_llama", 2, {longer, way}}));
+    EXPECT_EQ(contains(some, fmt::format("{} ({} a rank)", way, format_bytes(then))),
+              static_cast<double>(then) <= 0.98 * static_cast<double>(needed))
+        << way << ": " << some;
+  }
+  EXPECT_TRUE(contains(some, full)) << some;
+  EXPECT_FALSE(contains(some, "parallel_size")) << some;
+  EXPECT_EQ(advice(static_cast<double>(needed) / 17),
+            "a smaller train.micro_batch_size or train.seq_length needs less");
+  // As a run tells it.
+  Host small(false, static_cast<double>(needed) - 1);
+  const std::string message = message_of<UserError>(
+      [&] { PlannedMemory(small, plan(setup).stages[0].memory, [&](double, double room) { return advice(room); }); });
+  EXPECT_TRUE(contains(message, "the plan needs " + format_bytes(needed) + ", 1 B more than the ")) << message;
+  EXPECT_TRUE(contains(message, "that the machine has left; a smaller train.")) << message;
 }
 
 TEST(SharedMemory, RanksOfOneMachine) {

@@ -170,6 +170,14 @@ TEST_F(ConfigLoad, RefusesWrongTypes) {
 TEST_F(ConfigLoad, RefusesBadOverrides) {
   for (const char* text : {"", "=", "train.seed", "seed=1", ".seed=1", "train.=1", "train..seed=1"})
     expect_bad_value(text, "is not an override; write section.key=value");
+  expect_bad_value("seq_length=128", "as in train.train_iters=100; did you mean train.seq_length=128?");
+  expect_bad_value("seq_lenght=128", "did you mean train.seq_length=128?");
+  expect_bad_value("factor=8", "did you mean model.rope_scaling.factor=8?");
+  for (const char* text : {"model=3", "xylophone=3", "train..seed=1", "seed", "=seed"}) {
+    const std::string message = refusal("model: {arch: llama}", {text});
+    EXPECT_TRUE(contains(message, "as in train.train_iters=100")) << message;
+    EXPECT_FALSE(contains(message, "did you mean")) << message;
+  }
   expect_bad_value("train.seed=[", "is a bracket left open?");
   expect_bad_value("train.seed=[1]]", "not valid YAML");
   expect_bad_value("train.seed=\xff", "not UTF-8");

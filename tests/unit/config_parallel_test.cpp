@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "tera/base/error.h"
@@ -210,6 +211,60 @@ TEST(ParallelRules, SequencesAreCutEvenly) {
   config.dist.context_parallel_size = 1;
   config.train.seq_length = 36;
   EXPECT_NO_THROW(parallel_of(config, 4));
+}
+
+TEST(ResolveParallel, DegreesOfContext) {
+  RunConfig config = small();
+  config.dist.context_parallel_size = 4;
+  config.train.micro_batch_size = 1;
+  config.train.global_batch_size = 20;
+  config.dataset.reset_attention_mask = true;
+  EXPECT_EQ(parallel_of(config, 4).context_degrees(), (std::vector<int>{4}));
+  EXPECT_EQ(resolve(config, Purpose::train, nullptr, 4).batch.largest_step(), 20);
+  EXPECT_TRUE(resolve(config, Purpose::train, nullptr, 4).batch.smaller_steps().empty());
+  config.dist.dynamic_context_parallel = true;
+  const tera::Setup setup = resolve(config, Purpose::train, nullptr, 4);
+  EXPECT_TRUE(setup.parallel.dynamic_cp);
+  EXPECT_EQ(setup.parallel.context_degrees(), (std::vector<int>{1, 2, 4}));
+  EXPECT_EQ(setup.batch.num_microbatches, 20);
+  EXPECT_EQ(setup.batch.largest_step(), 25);
+  EXPECT_EQ(setup.batch.smaller_steps().size(), 24u);
+  config.train.global_batch_size = 800;  // of many numbers some, and the one that sequences take
+  const BatchShape large = resolve(config, Purpose::train, nullptr, 4).batch;
+  EXPECT_EQ(large.largest_step(), 1000);
+  const auto steps = large.smaller_steps();
+  EXPECT_LE(steps.size(), 65u);
+  EXPECT_TRUE(std::ranges::is_sorted(steps));
+  EXPECT_TRUE(std::ranges::binary_search(steps, 800));
+}
+
+TEST(ParallelRules, DynamicContext) {
+  constexpr std::string_view key = "dist.dynamic_context_parallel=true";
+  RunConfig config = small();
+  config.dist.context_parallel_size = 2;
+  config.dist.dynamic_context_parallel = true;
+  expect_broken(config, 2, key, "needs dataset.reset_attention_mask=true or dataset.kind=sft");
+  config.dataset.reset_attention_mask = true;
+  EXPECT_NO_THROW(parallel_of(config, 2));
+  RunConfig other = config;
+  other.dist.context_parallel_size = 1;
+  expect_broken(other, 2, key, "needs dist.context_parallel_size of at least 2");
+  EXPECT_FALSE(resolve(other, Purpose::inspect, nullptr, 1).parallel.dynamic_cp) << "who only looks needs no degrees";
+  other = config;
+  other.train.loss_reduction = LossReduction::microbatch;
+  expect_broken(other, 2, key, "does not go with train.loss_reduction=microbatch");
+  other = config;
+  other.model.arch = Arch::mixtral;
+  apply_arch_defaults(Arch::mixtral, other.model);
+  other.model.moe.num_experts = 4;
+  other.model.moe.router_topk = 2;
+  other.model.moe.z_loss_coeff = 0.1;
+  other.model.moe.router_enable_expert_bias = false;
+  other.model.moe.router_load_balancing_type = {"none"};
+  other.model.moe.aux_loss_coeff = {0};
+  expect_broken(other, 2, key, "does not go with model.moe.z_loss_coeff above 0");
+  other.model.moe.z_loss_coeff = 0;
+  EXPECT_NO_THROW(parallel_of(other, 2));
 }
 
 TEST(ParallelRules, SizesDivideTheWorld) {

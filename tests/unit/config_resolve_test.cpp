@@ -131,6 +131,27 @@ TEST(Resolve, SelectsRecomputation) {
   EXPECT_EQ(resolve(config).model.recompute, (RecomputeShape{.activation = true}));
 }
 
+TEST(Resolve, NamesOfMegatronAreTranslated) {
+  const auto expect_recompute = [](const char* name, const char* words) {
+    expect_broken("model.recompute_modules", words, [&](RunConfig& c) {
+      c.model.recompute_granularity = RecomputeGranularity::selective;
+      c.model.recompute_modules = {name};
+    });
+  };
+  expect_recompute("core_attn",
+                   "'core_attn' is not layernorm, activation or mla_up_proj; scores of attention are never");
+  expect_recompute("moe_act", "; it is part of activation");
+  for (const char* name : {"mlp", "moe", "shared_experts"})
+    expect_recompute(name, "recompute_granularity=full makes whole layers");
+  const auto expect_offload = [](const char* name, const char* words) {
+    expect_broken("model.offload_modules", words, [&](RunConfig& c) { c.model.offload_modules = {name}; });
+  };
+  expect_offload("expert_fc1", "; mlp_fc1 is that of experts");
+  expect_offload("moe_act", "; mlp_act is that of experts");
+  expect_offload("fused_group_mlp", "; mlp is that of experts");
+  expect_offload("layernorm", "; the inputs of norms are attn_norm and mlp_norm");
+}
+
 TEST(Resolve, SelectsWhatIsOffloaded) {
   RunConfig config = small();
   EXPECT_EQ(resolve(config).model.offload, OffloadShape{});

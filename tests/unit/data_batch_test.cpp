@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "tera/base/error.h"
@@ -13,6 +14,60 @@ namespace tera::test {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
+
+TEST(BatchLoader, DocumentsOneByOne) {
+  // 0 ends documents; -1 is no token.
+  class Three final : public Dataset {
+   public:
+    std::int64_t samples() const override { return 3; }
+    bool has_gaps() const override { return true; }
+    void sample(std::int64_t index, std::span<std::int32_t> tokens) const override {
+      const std::array<Ids, 3> all{
+          {{5, 6, 0, 7, 8, 9, 0, 4, 3}, {0, 1, 2, 3, 4, 5, 6, 7, 0}, {9, 0, 8, 7, -1, -1, -1, -1, -1}}};
+      std::ranges::copy(all[static_cast<std::size_t>(index)], tokens.begin());
+    }
+  };
+  const Three data;
+  const BatchOptions options{.seq_length = 8,
+                             .micro_batch_size = 1,
+                             .global_batch_size = 3,
+                             .eod = 0,
+                             .eod_mask_loss = true,
+                             .reset_position_ids = true,
+                             .reset_attention_mask = true,
+                             .depths = 1};
+  BatchLoader loader(data, options);
+  std::vector<DocumentPlace> documents;
+  const BatchCounts all = loader.measure(0, 3, documents);
+  EXPECT_EQ(all.targets, loader.counted_targets(0, 3));
+  EXPECT_EQ(all.ahead, loader.count(0, 3).ahead);
+  // Each up to its last target; the first of sample 1 is an end alone, and has none.
+  const std::vector<std::array<std::int64_t, 3>> wanted{{0, 0, 2}, {0, 3, 3}, {0, 7, 1},
+                                                        {1, 1, 7}, {2, 0, 1}, {2, 2, 1}};
+  ASSERT_EQ(documents.size(), wanted.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    EXPECT_EQ((std::array<std::int64_t, 3>{documents[i].place, documents[i].begin, documents[i].rows}), wanted[i]) << i;
+
+  Ids tokens(6), targets(6), positions(6), offsets(7), ahead_tokens(6), ahead_targets(6);
+  std::vector<std::int64_t> row_ids(6);
+  const std::array<std::int32_t, 2> which{1, 5};
+  const BatchCounts counts =
+      loader.fill(documents, which, {tokens, targets, positions, row_ids, offsets, ahead_tokens, ahead_targets});
+  EXPECT_EQ(tokens, (Ids{7, 8, 9, 8, 0, 0}));
+  EXPECT_EQ(targets, (Ids{8, 9, 0, 7, -1, -1}));
+  EXPECT_EQ(positions, (Ids{0, 1, 2, 0, 0, 1}));
+  EXPECT_EQ(row_ids, (std::vector<std::int64_t>{3, 4, 5, 18, 0, 0}));
+  EXPECT_EQ(ahead_tokens, (Ids{8, 9, 0, 0, 0, 0}));
+  EXPECT_EQ(ahead_targets, (Ids{9, 0, -1, -1, -1, -1}));
+  EXPECT_EQ(counts.targets, 4);
+  EXPECT_EQ(counts.ahead[0], 2);
+  EXPECT_EQ(counts.documents, 4) << "three, and an empty one";
+  EXPECT_EQ(Ids(offsets.begin(), offsets.begin() + 5), (Ids{0, 3, 4, 6, 6}));
+  const std::array<std::int32_t, 1> long_one{3};
+  EXPECT_THROW(
+      loader.fill(documents, long_one, {tokens, targets, positions, row_ids, offsets, ahead_tokens, ahead_targets}),
+      Error);
+}
 
 TEST(Permutation, IsABijectionForEverySize) {
   for (const std::int64_t n : {1, 2, 3, 4, 5, 7, 16, 17, 63, 64, 65, 1000}) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -80,6 +81,83 @@ TEST(Prefetch, GivesTheSameBatchesWhoeverReads) {
 TEST(Prefetch, ResumesFromTheSamplesConsumed) {
   const auto whole = read_all(0, 10, 2, 3), rest = read_all(24, 6, 2, 3);
   EXPECT_EQ(rest, std::vector(whole.begin() + 12, whole.end()));
+}
+
+// Documents of 1 to 7 rows in sequences of 8, each ended by 0.
+class DocumentsDataset final : public Dataset {
+ public:
+  std::int64_t samples() const override { return 1000; }
+  void sample(std::int64_t index, std::span<std::int32_t> tokens) const override {
+    std::this_thread::sleep_for(std::chrono::microseconds(index % 3 * 100));
+    std::int64_t number = index, left = 1 + index % 7;
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      const bool ends = --left == 0;
+      tokens[t] = ends ? 0 : static_cast<std::int32_t>(10 * index) + static_cast<std::int32_t>(t) + 1;
+      if (ends) left = 1 + ++number % 7;
+    }
+  }
+};
+
+// What the two ranks of one of two replicas read, step by step; of one rank.
+struct Dealt {
+  std::vector<Read> read;
+  std::vector<std::int64_t> microbatches;
+  bool operator==(const Dealt&) const = default;
+};
+
+Dealt read_dealt(std::int64_t consumed, std::int64_t number, int workers, int ready, int rank = 0) {
+  const DocumentsDataset data;
+  BatchShape batch;
+  batch.micro_batch = 1, batch.global_batch = 6, batch.num_microbatches = 3, batch.most_dealt = 4;
+  const BatchOptions options{.seq_length = 8,
+                             .micro_batch_size = 1,
+                             .global_batch_size = 6,
+                             .data_ranks = 2,
+                             .eod = 0,
+                             .eod_mask_loss = true,
+                             .reset_attention_mask = true};
+  const Dealer::Options deal{.deal = {.rows = 4,
+                                      .ranks = 2,
+                                      .replicas = 2,
+                                      .counts = {1, 2, 3, 4},
+                                      .costs = {.row = 100, .pair = 1, .sent = 100},
+                                      .documents = 64},
+                             .rank = rank};
+  Prefetch prefetch(
+      {BatchSource{&data}},
+      std::make_unique<TrainJobs>(TrainJobs::Options{.consumed = consumed, .steps = number, .batch = batch}),
+      {.batch = options, .workers = workers, .ready = ready, .deal = deal});
+  Dealt all;
+  for (std::int64_t i = 0; i < 4 * number; ++i) {
+    const Prefetch::Loaded& loaded = prefetch.next();
+    if (i % 4 == 0) all.microbatches.push_back(loaded.deal->microbatches());
+    EXPECT_EQ(loaded.rows.tokens.empty(), i % 4 >= loaded.deal->microbatches());
+    if (!loaded.rows.tokens.empty()) {
+      EXPECT_EQ(loaded.rows.tokens.size(), 4u * loaded.deal->degree(i % 4, 0));
+    }
+    all.read.push_back(copy(loaded));
+  }
+  return all;
+}
+
+TEST(Prefetch, DealtDocumentsAreTheSameWhoeverReads) {
+  const Dealt in_line = read_dealt(0, 20, 0, 1);
+  EXPECT_GT(std::ranges::count_if(in_line.read, [](const Read& read) { return read.tokens.size() == 8; }), 0);
+  EXPECT_GT(std::ranges::count_if(in_line.read, [](const Read& read) { return read.tokens.size() == 4; }), 0);
+  for (const int workers : {1, 2, 5})
+    for (const int ready : {1, 3, 8}) EXPECT_EQ(read_dealt(0, 20, workers, ready), in_line) << workers << " " << ready;
+  const Dealt rest = read_dealt(60, 10, 2, 3);
+  EXPECT_EQ(rest.read, std::vector(in_line.read.begin() + 40, in_line.read.end())) << "a run that goes on";
+  // Ranks that share documents read the same; others have documents of their own.
+  const Dealt other = read_dealt(0, 20, 2, 3, /*rank=*/1);
+  ASSERT_EQ(other.read.size(), in_line.read.size());
+  for (std::size_t i = 0; i < other.read.size(); ++i) {
+    EXPECT_EQ(other.read[i].tokens.size(), in_line.read[i].tokens.size());
+    const bool shared = other.read[i].tokens.size() != 4;  // or none of either
+    if (other.read[i].own + in_line.read[i].own > 0) {
+      EXPECT_EQ(other.read[i] == in_line.read[i], shared) << i;
+    }
+  }
 }
 
 // What was made ready is there even when nothing more can be read.

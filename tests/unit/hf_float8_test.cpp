@@ -186,6 +186,36 @@ TEST_F(Float8Folder, ScalesThatAreMissingOrWrongAreNamed) {
   EXPECT_TRUE(contains(refusal(), "not of this model: '" + norm + "'")) << refusal();
 }
 
+// Weights and scales may lie in different files: what is wrong is told of the one that has it.
+TEST_F(Float8Folder, TheFileOfTheScaleIsNamed) {
+  std::vector<float> scales = matrix_.scales;
+  scales[4] = std::numeric_limits<float>::infinity();
+  write_raw_safetensors(folder_ / "codes", {{"w", "F8_E4M3", {6, 8}, bytes_of(matrix_.codes)}});
+  write_raw_safetensors(folder_ / "scales", {{"s", "F32", {2, 3}, bytes_of(scales)}});
+  const SafetensorsFile codes_file(folder_ / "codes"), scales_file(folder_ / "scales");
+  const ScaledFloat8 tensor(codes_file, "w", scales_file, "s", {.block_rows = 4, .block_columns = 3});
+  std::vector<float> out(6 * 8);
+  const std::string message = message_of<UserError>([&] {
+    tensor.read({0, 6, 0, 8}, std::as_writable_bytes(std::span(out)));
+  });
+  EXPECT_TRUE(contains(message, (folder_ / "scales").string() + ": 's' has a scale that is not finite")) << message;
+}
+
+// Copies of the table of words are compared, which FP8 cannot be: that is the reason, not the dtype.
+TEST_F(Float8Folder, ATableOfWordsThatIsThereTwiceIsNotComparedInFp8) {
+  const std::string head = "lm_head.weight", table = "model.embed_tokens.weight";
+  const Float8Matrix words = make_float8(5, 8, 4, 3, 7);
+  for (const std::string& name : {head, table}) {
+    tensors_[name] = {name, "F8_E4M3", {5, 8}, bytes_of(words.codes)};
+    tensors_[name + "_scale_inv"] = {name + "_scale_inv", "F32", {2, 3}, bytes_of(words.scales)};
+  }
+  EXPECT_TRUE(contains(refusal(), "'" + head + "' is FP8, and there twice: copies of the table of words are compared"))
+      << refusal();
+  tensors_.erase(head);
+  tensors_.erase(head + "_scale_inv");
+  EXPECT_EQ(read(open(), table), words.values);
+}
+
 TEST_F(Float8Folder, CodesThatAreNoNumbersAreRefused) {
   for (const std::uint8_t code : {std::uint8_t{0x7f}, std::uint8_t{0xff}}) {
     std::vector<std::uint8_t> codes = matrix_.codes;
