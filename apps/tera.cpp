@@ -23,6 +23,7 @@
 #include "tera/base/error.h"
 #include "tera/base/joined.h"
 #include "tera/base/signals.h"
+#include "tera/config/catalog.h"
 
 namespace tera {
 namespace {
@@ -93,6 +94,24 @@ void check_command_name(const CLI::App& app, const std::string& word) {
             nearest.empty() ? "" : fmt::format("did you mean '{}'? The ", nearest), joined(names, ", "));
 }
 
+// The command that was given: `step` of `bench step`.
+const CLI::App& given_command(const CLI::App& app) {
+  const std::vector<CLI::App*> given = app.get_subcommands();
+  return given.empty() ? app : given_command(*given.front());
+}
+
+// Keys of a run's config written as flags, as Megatron-LM has them: "; write dist.context_parallel_size=VALUE".
+std::string meant_key(const CLI::App& app, const CLI::ParseError& error) {
+  const bool takes_keys = given_command(app).get_option_no_throw("overrides") != nullptr;
+  const std::string said = error.what();
+  const std::size_t begin = said.find("--");
+  if (!takes_keys || dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || begin == std::string::npos) return {};
+  std::string name = said.substr(begin + 2, said.find_first_of(" =", begin) - begin - 2);
+  std::ranges::replace(name, '-', '_');
+  const std::string key = nearest_key(name);
+  return key.find('.') == std::string::npos ? std::string() : fmt::format("; write {}=VALUE", key);
+}
+
 // Help goes to standard output and is not a mistake; everything else CLI11 throws is one.
 int finish_parsing(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
@@ -101,7 +120,7 @@ int finish_parsing(const CLI::App& app, const CLI::ParseError& error) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     return done;
   }
-  report(fmt::format("{} (--help shows what is valid)", error.what()));
+  report(fmt::format("{}{} (--help shows what is valid)", error.what(), meant_key(app, error)));
   return users_mistake;
 }
 

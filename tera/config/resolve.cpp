@@ -79,7 +79,7 @@ Setup resolve(const RunConfig& config, Purpose purpose, const Origins* origins, 
   if (train_sane) setup.batch = resolve_batch(config.train, setup.parallel.dp, purpose, report);
   setup.batch.packs_documents = config.dataset.reset_attention_mask || config.dataset.kind == DatasetKind::sft;
   if (train_sane && sane.contains("model")) check_split(setup.parallel, setup.model, setup.batch, report);
-  if (train_sane && sane.contains("dist")) resolve_dynamic_context(config, purpose, setup, report);
+  if (train_sane && sane.contains("dist")) resolve_dynamic_context(config, setup, report);
   if (train_sane && sane.contains("optimizer") && sane.contains("scheduler"))
     setup.schedule = resolve_schedule(config, setup.batch, purpose, report);
   if (sane.contains("mixed_precision")) check_loss_scale(config.mixed_precision, report);

@@ -189,7 +189,8 @@ std::vector<std::string> what_microbatches_change(const RunConfig& config, const
   std::vector<std::string> keys;
   if (config.train.loss_reduction != LossReduction::global) keys.emplace_back("train.loss_reduction=microbatch");
   if (!model.moe) return keys;
-  if (!model.moe->losses.empty()) keys.emplace_back("model.moe.aux_loss_coeff above 0");
+  if (!model.moe->losses.empty())
+    keys.emplace_back("model.moe.aux_loss_coeff above 0 (the model's default may be; set it to 0)");
   if (model.moe->z_loss > 0) keys.emplace_back("model.moe.z_loss_coeff above 0");
   if (model.moe->router.expert_bias) keys.emplace_back("model.moe.router_enable_expert_bias=true");
   if (model.moe->router.force_balance) keys.emplace_back("model.moe.router_force_load_balancing=true");
@@ -200,25 +201,27 @@ std::vector<std::string> what_microbatches_change(const RunConfig& config, const
 }  // namespace
 
 // A quarter more than sequences would take, as whole documents leave gaps: more would not be worth it.
-void resolve_dynamic_context(const RunConfig& config, Purpose purpose, Setup& setup, Report& report) {
+void resolve_dynamic_context(const RunConfig& config, Setup& setup, Report& report) {
   constexpr int most_ranks_dealt = 1024;  // of a replica; each degree has groups of its own
   if (!config.dist.dynamic_context_parallel) return;
   const int cp = setup.parallel.mesh.cp;
   setup.parallel.dynamic_cp = cp > 1;
-  if (cp == 1 && purpose == Purpose::train)
-    report.broken(dynamic_key, "needs {} of at least 2, the largest degree, which is 1", cp_key);
+  if (cp == 1) return;  // there is one degree only: nothing to choose
   if (cp > most_ranks_dealt)
     report.broken(cp_key, "with dynamic_context_parallel=true it must be at most {}", most_ranks_dealt);
   if (!setup.batch.packs_documents)
     report.broken(dynamic_key,
                   "deals out packed documents: needs dataset.reset_attention_mask=true or dataset.kind=sft");
   if (const auto keys = what_microbatches_change(config, setup.model); !keys.empty())
-    report.broken(dynamic_key, "does not go with {}, which depends on the documents that share a microbatch",
+    report.broken(dynamic_key,
+                  "does not go with {}: results would depend on how documents, and padding, are dealt to microbatches",
                   joined(keys, ", "));
   if (setup.parallel.overlap_expert_comm)
-    report.broken(dynamic_key, "does not go with comm_overlap.overlap_moe_expert_parallel_comm=true");
+    report.broken(dynamic_key,
+                  "does not go with comm_overlap.overlap_moe_expert_parallel_comm=true, which pairs microbatches of "
+                  "the same shape");
   const std::int64_t number = setup.batch.num_microbatches;
-  if (cp > 1) setup.batch.most_dealt = number + (number + 3) / 4;
+  setup.batch.most_dealt = number + (number + 3) / 4;
 }
 
 ParallelShape resolve_parallel(const RunConfig& config, int world, Report& report) {

@@ -12,7 +12,7 @@ ParallelShape resolve_parallel(const RunConfig& config, int world, Report& repor
 
 // Whether the documents of a step can be dealt out anew, where that is asked for, and how many microbatches it may
 // take.
-void resolve_dynamic_context(const RunConfig& config, Purpose purpose, Setup& setup, Report& report);
+void resolve_dynamic_context(const RunConfig& config, Setup& setup, Report& report);
 
 // Whether the model and the batch can be split so.
 void check_split(const ParallelShape& parallel, const ModelShape& model, const BatchShape& batch, Report& report);

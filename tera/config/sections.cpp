@@ -33,10 +33,11 @@ std::span<const Field> DistConfig::fields() {
           "cp_comm_type",
           "what these ranks send each other in attention: p2p, keys and values round a ring; all_gather, keys and "
           "values at once; a2a, heads (docs/long-context.md)"),
-      field<&C::dynamic_context_parallel>("dynamic_context_parallel",
-                                          "documents of a step are dealt out anew: each microbatch has its own degree, "
-                                          "up to context_parallel_size, and "
-                                          "short documents are not cut (needs packed documents; docs/long-context.md)"),
+      field<&C::dynamic_context_parallel>(
+          "dynamic_context_parallel",
+          "documents of a step are dealt out anew: each microbatch has its own degree, "
+          "up to context_parallel_size, and "
+          "short documents need not be cut (packed documents only; docs/long-context.md)"),
       field<&C::expert_model_parallel_size>("expert_model_parallel_size", "ranks that share the experts of a layer")
           .within(1, most_ranks),
       field<&C::expert_tensor_parallel_size>("expert_tensor_parallel_size",

@@ -218,14 +218,15 @@ void BatchLoader::fill_document(const DocumentPlace& document, std::size_t first
   }
 }
 
-// Attention takes its time over these rows, too: the shorter their documents, the less.
+// Attention takes its time over these rows, too: the shorter their documents, the less. Their tokens are those before
+// them, so that they choose experts as others do.
 void BatchLoader::fill_rest(std::size_t first_row, const BatchSpans& out) {
   constexpr std::size_t rows_of_document = 64;
   const std::size_t all = out.tokens.size();
   for (std::size_t at = first_row; at < all; ++at) {
     const std::size_t in_document = (at - first_row) % rows_of_document;
     if (in_document == 0) starts_.push_back(static_cast<std::int32_t>(at));
-    out.tokens[at] = 0;
+    out.tokens[at] = first_row > 0 ? out.tokens[at - first_row] : 0;
     out.targets[at] = -1;
     out.positions[at] = static_cast<std::int32_t>(in_document) % static_cast<std::int32_t>(options_.seq_length);
     out.row_ids[at] = 0;

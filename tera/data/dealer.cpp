@@ -17,7 +17,7 @@ const Dealer::Step& Dealer::step(BatchLoader& loader, std::int64_t consumed, std
   const std::lock_guard lock(mutex_);
   for (const Step& step : steps_)
     if (step.consumed_ == consumed) return step;
-  Step& step = steps_[next_++ % steps_.size()];
+  Step& step = steps_[next_ % steps_.size()];
   step.consumed_ = -1;  // whatever throws below, nobody takes it for whole
   step.documents_.clear();
   step.counts_ = loader.measure(consumed, samples, step.documents_);
@@ -27,6 +27,7 @@ const Dealer::Step& Dealer::step(BatchLoader& loader, std::int64_t consumed, std
     step.dealt_.push_back({.rows = document.rows, .sequence = (document.place - consumed) / options_.micro_batch_size});
   step.deal_.deal(step.dealt_, samples / together);
   step.consumed_ = consumed;
+  ++next_;  // only now: whoever fails, and tries again, takes no other step's place
   return step;
 }
 

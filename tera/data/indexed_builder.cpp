@@ -70,9 +70,12 @@ std::int64_t IndexedBuilder::documents() const {
 }
 
 std::optional<std::int64_t> IndexedBuilder::longest_below(std::int64_t tokens) const {
-  std::int64_t longest = 0;
+  constexpr std::int64_t most_looked_at = 1 << 20;  // of mapped files, which nobody else may have to read
+  std::int64_t longest = 0, looked_at = 0;
   for (const auto& [prefix, data] : opened_) {
     const PackedArray<std::int32_t> lengths = data->lengths();
+    looked_at += static_cast<std::int64_t>(lengths.size());
+    if (looked_at > most_looked_at) return std::nullopt;
     for (std::size_t i = 0; i < lengths.size(); ++i) {
       longest = std::max<std::int64_t>(longest, lengths[i]);
       if (longest >= tokens) return std::nullopt;

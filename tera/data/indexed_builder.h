@@ -41,7 +41,7 @@ class IndexedBuilder {
   std::int64_t tokens() const;
   std::int64_t documents() const;
   // The length of the longest sequence of the files (what `tera preprocess` makes of a document); none where one has at
-  // least so many tokens.
+  // least so many tokens, or where there are too many sequences to look at all.
   std::optional<std::int64_t> longest_below(std::int64_t tokens) const;
 
  private:

@@ -36,7 +36,8 @@ Prefetch::Prefetch(const std::vector<BatchSource>& sources, std::unique_ptr<Batc
     for (const BatchSource& source : sources) own.emplace_back(source, options.batch);
   if (options.deal) {
     Dealer::Options deal = *options.deal;
-    deal.steps = static_cast<std::size_t>(slots / deal.deal.counts.back() + 3);  // as many as slots can be of
+    // As many as slots can be of, and as many again: threads do not come in the order of their jobs.
+    deal.steps = static_cast<std::size_t>(2 * (slots / deal.deal.counts.back() + 3));
     dealer_ = std::make_unique<Dealer>(deal);
   }
   for (int i = 0; i < options.workers; ++i)

@@ -104,7 +104,7 @@ Dealer::Options deal_options(const Setup& setup, int replica, int rank) {
                    .replicas = parallel.dp,
                    .counts = std::move(counts),
                    .costs = deal_costs(setup),
-                   .meets = parallel.mesh.ep > 1,
+                   .meets = parallel.mesh.ep > 1 || parallel.sharding >= Sharding::optim_grads,
                    .documents =
                        static_cast<std::size_t>(std::min(batch.global_batch * batch.seq_length, documents_at_first))},
           .replica = replica,

@@ -131,6 +131,7 @@ class IndexedSplits final : public SplitMaker {
       return warnings_.push_back(
           fmt::format("a sample of train.seq_length={} is longer than all the data, {} tokens, which it repeats",
                       length, builder_.tokens()));
+    if (setup_.batch.packs_documents) return;  // who packs means to have several in a sequence
     if (const auto longest = builder_.longest_below(length))
       warnings_.push_back(
           fmt::format("train.seq_length={} is longer than the longest document, {} tokens: nothing in the data reaches "

@@ -93,6 +93,15 @@ std::optional<std::size_t> bytes_of(const RunConfig& config, int world, const Wo
   }
 }
 
+// Whether sequences, and microbatches, could be so short that it fits.
+bool smaller_sizes_would_do(const Setup& setup, const WorkspaceRules& rules, double room) {
+  RunConfig config = setup.config;
+  config.train.micro_batch_size = 1;
+  config.train.seq_length = 2 * setup.parallel.mesh.cp * setup.parallel.mesh.tp;
+  const auto then = bytes_of(config, setup.parallel.mesh.world, rules);
+  return !then || static_cast<double>(*then) <= room;
+}
+
 }  // namespace
 
 std::string how_to_need_less(const Setup& setup, const WorkspaceRules& rules, double needed, double room) {
@@ -105,9 +114,11 @@ std::string how_to_need_less(const Setup& setup, const WorkspaceRules& rules, do
     found.emplace_back(*then, fmt::format("{} ({}{})", way.words, format_bytes(*then), way.world > 1 ? " a rank" : ""));
   }
   std::sort(found.begin(), found.end());
-  std::string text = smaller;
-  for (const auto& [bytes, words] : found) text += fmt::format(", or {}", words);
-  return text + " needs less";
+  std::vector<std::string> named;
+  if (smaller_sizes_would_do(setup, rules, room)) named.push_back(smaller);
+  for (const auto& [bytes, words] : found) named.push_back(words);
+  if (named.empty()) return "no one change would do: it takes more ranks, or a smaller model";
+  return joined(named, ", or ") + " needs less";
 }
 
 }  // namespace tera

@@ -98,11 +98,21 @@ std::string_view describe(Sharding sharding) {
   return "";
 }
 
+}  // namespace
+
+std::string describe_context(const ParallelShape& parallel) {
+  const char* const degrees = parallel.dynamic_cp ? "1 to " : "";
+  return fmt::format("cp {}{} ({}{})", degrees, parallel.mesh.cp, name_of(parallel.cp_comm),
+                     parallel.dynamic_cp ? ", dynamic" : "");
+}
+
+namespace {
+
 std::string layout_line(const ParallelShape& parallel, bool has_experts) {
   const MeshSizes& mesh = parallel.mesh;
   std::string text = fmt::format("{} ranks: tp {}", mesh.world, mesh.tp);
   if (parallel.sequence_parallel) text += " with sequence parallelism";
-  if (mesh.cp > 1) text += fmt::format(" x cp {} ({})", mesh.cp, name_of(parallel.cp_comm));
+  if (mesh.cp > 1) text += fmt::format(" x {}", describe_context(parallel));
   text += fmt::format(" x pp {}", mesh.pp);
   if (mesh.pp > 1) text += fmt::format(" ({}", name_of(parallel.schedule));
   if (parallel.chunks > 1) text += fmt::format(", {} chunks a rank", parallel.chunks);
@@ -121,9 +131,8 @@ std::string dynamic_line(const Setup& setup) {
   if (!setup.parallel.dynamic_cp) return "";
   return fmt::format(
       "dynamic context parallelism: documents are dealt anew, {} microbatches a step at most, each over {} ranks; "
-      "memory "
-      "and traffic are those of the worst choice\n",
-      setup.batch.most_dealt, joined(setup.parallel.context_degrees(), " or "));
+      "memory, traffic and FLOPs are those of the most microbatches, all over {}\n",
+      setup.batch.most_dealt, joined(setup.parallel.context_degrees(), " or "), setup.parallel.mesh.cp);
 }
 
 constexpr const char* stage_form = "{:>6} {:>13} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}";

@@ -12,4 +12,7 @@ std::string plan_table(const Setup& setup, const WorldPlan& plan, std::optional<
 std::size_t bytes_kept_free(const Setup& setup);
 std::string plan_json(const Setup& setup, const WorldPlan& plan, std::optional<double> device_bytes = {});
 
+// "cp 4 (p2p)", of several ranks that share sequences; "cp 1 to 4 (p2p, dynamic)".
+std::string describe_context(const ParallelShape& parallel);
+
 }  // namespace tera

@@ -79,7 +79,7 @@ std::uint64_t config_hash(Setup setup) {
 std::string describe_layout(const Setup& setup) {
   const ParallelShape& parallel = setup.parallel;
   std::string text = fmt::format("{} ranks: tp {}", parallel.mesh.world, parallel.mesh.tp);
-  if (parallel.mesh.cp > 1) text += fmt::format(" x cp {} ({})", parallel.mesh.cp, name_of(parallel.cp_comm));
+  if (parallel.mesh.cp > 1) text += fmt::format(" x {}", describe_context(parallel));
   text += fmt::format(" x pp {} x dp {}", parallel.mesh.pp, parallel.dp);
   if (parallel.sequence_parallel) text += ", sequence parallel";
   if (parallel.mesh.ep > 1) text += fmt::format(", experts over {}", parallel.mesh.ep);
@@ -160,6 +160,7 @@ class RunOfRank {
         world_->rank(),
         gather_numbers(*world_, *backend_.ops, *backend_.device, static_cast<std::int64_t>(memory_place())));
     if (world_->rank() == ranks.front()) check_shared_memory(setup_, ranks, *backend_.device, *backend_.rules);
+    world_->barrier();  // so that it is told once: each would find its own plan too large next
   }
 
   void train(StopRequest& stop) {

@@ -95,16 +95,6 @@ TrainingStep::TrainingStep(const Setup& setup, int rank, StageSchedules schedule
              .overlap_p2p = setup.parallel.overlap_p2p_comm,
              .w_in_b = setup.parallel.tp_comm_overlap && layout_.tp.size() > 1,
              .offload = offload_tags(setup.model.offload)} {
-  for (const ContextParallel& ranks : layout_.degrees) {
-    const bool all = ranks.size() == layout_.cp.size();
-    context_.emplace_back(
-        ContextCut::Options{.sequences = all ? setup.batch.micro_batch : 1,
-                            .seq_length = all ? setup.batch.seq_length : ranks.size() * rows_of_rank(setup),
-                            .ranks = ranks.size(),
-                            .rank = ranks.rank(),
-                            .packed = setup.batch.packs_documents,
-                            .depths = setup.model.mtp_layers});
-  }
   const MixedPrecisionConfig& mixed = setup.config.mixed_precision;
   if (mixed.precision == Precision::fp16) optimizer_.scale_with(scaler_.emplace(mixed));
   if (const auto& moe = setup.model.moe)
@@ -304,11 +294,27 @@ void TrainingStep::bind(Backend& backend) {
   bind(backend, *alone_);
 }
 
+// Host memory of as many rows as a microbatch has: not before the plan is known to fit.
+void TrainingStep::make_context_cuts() {
+  context_.clear();
+  for (const ContextParallel& ranks : layout_.degrees) {
+    const bool all = ranks.size() == layout_.cp.size();
+    context_.emplace_back(
+        ContextCut::Options{.sequences = all ? setup_.batch.micro_batch : 1,
+                            .seq_length = all ? setup_.batch.seq_length : ranks.size() * rows_of_rank(setup_),
+                            .ranks = ranks.size(),
+                            .rank = ranks.rank(),
+                            .packed = setup_.batch.packs_documents,
+                            .depths = setup_.model.mtp_layers});
+  }
+}
+
 void TrainingStep::bind(Backend& backend, Comm& world) {
   PlanOps rehearsal(*backend.rules);
   memory_ = PlannedMemory(*backend.device, rehearse(rehearsal), [&](double needed, double room) {
     return how_to_need_less(setup_, *backend.rules, needed, room);
   });
+  make_context_cuts();
   Arena weights = memory_.arena("weights"), constants = memory_.arena("constants");
   Arena masters = memory_.arena("master weights"), grads = memory_.arena("gradients");
   Arena optimizer = memory_.arena("optimizer"), inputs = memory_.arena("inputs");

@@ -129,6 +129,7 @@ class TrainingStep {
     Tensor ahead_tokens, ahead_targets, ahead_loss;  // [depths,T], where layers predict further ahead
     std::vector<RowsAhead> ahead;                    // of these, by depth
   };
+  void make_context_cuts();
   void bind_inputs(Arena& arena);
   AllRows take_all_rows(Arena& arena) const;
   void load_all_rows(std::size_t index, const BatchSpans& host, const ContextCut& cut);

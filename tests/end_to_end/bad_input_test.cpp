@@ -121,6 +121,20 @@ TEST_F(BadInput, MoreThanTheMachineHas) {
   }
 }
 
+// By the first of the ranks that share the machine, and no other.
+TEST_F(BadInput, MoreThanTheMachineHasForAllRanks) {
+  const Outcome outcome = train("--ranks 4 train.seq_length=1000000000 dist.context_parallel_size=4");
+  expect_mistake(outcome, {"--ranks 4", "the plans of the 4 ranks need "});
+  EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
+}
+
+TEST_F(BadInput, KeysWrittenAsFlags) {
+  expect_mistake(train("--context-parallel-size 2"), {"", "; write dist.context_parallel_size=VALUE"});
+  expect_mistake(train("--seq-length=512"), {"", "; write train.seq_length=VALUE"});
+  expect_mistake(train("--dist.context_parallel_size=2"), {"", "; write dist.context_parallel_size=VALUE"});
+  expect_mistake(run_program("doctor --seq-length 512"), {"", "not expected: 512 --seq-length (--help"});
+}
+
 TEST_F(BadInput, NoGpu) {
   if (cuda::usable()) GTEST_SKIP() << "there is one";
   expect_refused({{"dist.device=cuda", "dist.device=cpu (--device cpu) runs without a GPU"}});

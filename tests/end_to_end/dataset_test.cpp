@@ -142,6 +142,7 @@ TEST_F(DatasetCommand, TrainingSaysWhenSequencesAreLongerThanTheData) {
   EXPECT_EQ(warned("9"), "");
   EXPECT_TRUE(contains(warned("10"), "train.seq_length=10 is longer than the longest document, 9 tokens"));
   EXPECT_TRUE(contains(warned("29"), "train.seq_length=29 is longer than the longest document, 9 tokens"));
+  EXPECT_EQ(warned("29 dataset.reset_attention_mask=true"), "") << "several documents are meant to share a sequence";
   EXPECT_TRUE(contains(warned("30"), "a sample of train.seq_length=30 is longer than all the data, 30 tokens"));
 }
 

@@ -184,6 +184,7 @@ TEST_F(ParallelRuns, DocumentsDealtOut) {
     EXPECT_EQ(numbers("padding").size(), losses.size());
   }
   const std::string log = slurp(run_folder_ / "log.txt"), metrics = slurp(run_folder_ / "metrics.jsonl");
+  EXPECT_EQ(count(log, ", dynamic) x pp "), 1u) << log;
   EXPECT_GT(count(metrics, "\"cp_degrees\":[[1,"), 0u) << metrics;
   // Stopped in between and gone on with, to the last bit.
   const std::string layout = packed + "--ranks 4" + cp4 + dealt;

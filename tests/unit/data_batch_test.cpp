@@ -53,7 +53,7 @@ TEST(BatchLoader, DocumentsOneByOne) {
   const std::array<std::int32_t, 2> which{1, 5};
   const BatchCounts counts =
       loader.fill(documents, which, {tokens, targets, positions, row_ids, offsets, ahead_tokens, ahead_targets});
-  EXPECT_EQ(tokens, (Ids{7, 8, 9, 8, 0, 0}));
+  EXPECT_EQ(tokens, (Ids{7, 8, 9, 8, 7, 8}));
   EXPECT_EQ(targets, (Ids{8, 9, 0, 7, -1, -1}));
   EXPECT_EQ(positions, (Ids{0, 1, 2, 0, 0, 1}));
   EXPECT_EQ(row_ids, (std::vector<std::int64_t>{3, 4, 5, 18, 0, 0}));

@@ -140,6 +140,22 @@ Dealt read_dealt(std::int64_t consumed, std::int64_t number, int workers, int re
   return all;
 }
 
+// Whoever finds the data of a step wrong tries again with each of its microbatches; steps that were dealt stay.
+TEST(Dealer, AStepThatFailsTakesNoOthersPlace) {
+  UnevenDataset data;
+  data.bad = 7;
+  BatchLoader loader(
+      data, {.seq_length = 8, .micro_batch_size = 1, .global_batch_size = 4, .eod = 0, .reset_attention_mask = true});
+  Dealer dealer({.deal = {.rows = 4, .ranks = 2, .counts = {1, 2, 3, 4, 5}}, .steps = 2});
+  const Dealer::Step& first = dealer.step(loader, 0, 4);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THROW(dealer.step(loader, 4, 4), UserError);
+    const int reads = data.reads;
+    EXPECT_EQ(&dealer.step(loader, 0, 4), &first);
+    EXPECT_EQ(data.reads, reads) << "it is still there";
+  }
+}
+
 TEST(Prefetch, DealtDocumentsAreTheSameWhoeverReads) {
   const Dealt in_line = read_dealt(0, 20, 0, 1);
   EXPECT_GT(std::ranges::count_if(in_line.read, [](const Read& read) { return read.tokens.size() == 8; }), 0);
