@@ -9,7 +9,7 @@ ParamSpec VocabularyTable::spec(const TensorParallel& tp) const {
   Part part{.name = name, .global = shape(vocab, hidden)};
   part.begin = first;
   part.end = std::clamp(vocab, first, first + words);
-  return {.name = name, .shape = shape(words, hidden), .parts = {part}, .init = init};
+  return {.name = name, .shape = shape(words, hidden), .parts = {part}, .init = init, .written_first = true};
 }
 
 Embedding::Embedding(ParamStore& params, const EmbeddingSpec& spec, const TensorParallel& tp, Param* shared)
@@ -34,7 +34,8 @@ Embedding::Embedding(ParamStore& params, const EmbeddingSpec& spec, const Tensor
   positions_ = &params.add({.name = name,
                             .shape = shape(spec.max_positions, spec.hidden),
                             .parts = {tp.replicated({.name = name, .global = shape(spec.max_positions, spec.hidden)})},
-                            .init = {.kind = Init::Kind::normal, .std = spec.init_std}});
+                            .init = {.kind = Init::Kind::normal, .std = spec.init_std},
+                            .written_first = true});
 }
 
 // Each rank has the rows of its own words, and the first adds the positions: the sum over ranks is exact.
@@ -66,11 +67,19 @@ void Embedding::w(Run& run, EmbeddingSaved& /*saved*/, const Tensor& dy) {
     drop(run, dy, dtaken);
   }
   const Tensor all = tp_.gather(run, dtaken, run.scratch, "embedding.dy");
-  if (table_->grad)
+  // Rows of few words come, so the others are cleared, unless the head or another microbatch has written them all.
+  const auto clear_if_empty = [&](Param& table) {
+    if (!table.next_adds()) run.ops.fill({.out = table.grad, .value = 0});
+  };
+  if (table_->grad) {
+    clear_if_empty(*table_);
     run.ops.embedding_back(
         {.ids = run.mb.tokens, .dy = all, .dtable = table_->grad, .first = first_word(), .partial = tp_.size() > 1});
-  if (positions_ && positions_->grad)
+  }
+  if (positions_ && positions_->grad) {
+    clear_if_empty(*positions_);
     run.ops.embedding_back({.ids = run.mb.positions, .dy = all, .dtable = positions_->grad});
+  }
 }
 
 }  // namespace tera

@@ -62,7 +62,8 @@ void Head::chunk(Run& run, const Tensor& normed, const Tensor& dnormed, std::int
   losses(run, logits, begin, end);
   if (!run.mb.training) return;
   run.ops.gemm({.a = logits, .b = weight_->value, .out = dnormed.rows(begin, end)});  // logits are their gradient now
-  if (weight_->grad) run.ops.gemm({.a = logits, .b = rows, .out = weight_->grad, .trans_a = true, .accumulate = true});
+  if (!weight_->grad) return;
+  run.ops.gemm({.a = logits, .b = rows, .out = weight_->grad, .trans_a = true, .accumulate = weight_->next_adds()});
 }
 
 // Over ranks each row's maximum, sum and target logit are merged from those of all ranks' words.

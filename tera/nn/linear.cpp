@@ -57,7 +57,8 @@ Linear::Linear(ParamStore& params, const LinearSpec& spec, const TensorParallel&
                          .shape = shape(out_, split_ == Split::in ? spec.in / tp.size() : spec.in),
                          .parts = parts,
                          .init = {.kind = Init::Kind::normal, .std = spec.init_std},
-                         .partial_gradient = partial});
+                         .partial_gradient = partial,
+                         .written_first = true});
   if (spec.bias)
     bias_ = &params.add({.name = spec.name + ".bias",
                          .shape = shape(out_),
@@ -112,7 +113,7 @@ void Linear::backward_weight(Run& run, const Tensor& x, const Tensor& dy) const 
   ScratchScope scope(run.scratch);
   const Tensor all = split_ == Split::out ? tp_.gather(run, x, run.scratch, "linear.x") : x;
   const Tensor all_dy = dy.dim(0) == all.dim(0) ? dy : gradient_of_all_rows(run, dy, run.scratch, "linear.dy");
-  run.ops.gemm({.a = all_dy, .b = all, .out = weight_->grad, .trans_a = true, .accumulate = true});
+  run.ops.gemm({.a = all_dy, .b = all, .out = weight_->grad, .trans_a = true, .accumulate = weight_->next_adds()});
 }
 
 }  // namespace tera

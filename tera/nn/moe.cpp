@@ -21,7 +21,8 @@ Param& add_up(ParamStore& params, const ExpertsSpec& spec, const ExpertParallel&
                      .shape = shape(rows, spec.hidden),
                      .parts = std::move(parts),
                      .init = {.kind = Init::Kind::normal, .std = spec.up_std},
-                     .expert = true});
+                     .expert = true,
+                     .written_first = true});
 }
 
 Param& add_down(ParamStore& params, const ExpertsSpec& spec, const ExpertParallel& parallel) {
@@ -35,7 +36,8 @@ Param& add_down(ParamStore& params, const ExpertsSpec& spec, const ExpertParalle
                      .shape = held,
                      .parts = std::move(parts),
                      .init = {.kind = Init::Kind::normal, .std = spec.down_std},
-                     .expert = true});
+                     .expert = true,
+                     .written_first = true});
 }
 
 }  // namespace
@@ -293,7 +295,8 @@ void Moe::w(Run& run, MoeSaved& s, const Tensor& dy) {
                                      .b = s.act,
                                      .out = groups(down_->grad),
                                      .offsets = offsets,
-                                     .usual_rows = usual});
+                                     .usual_rows = usual,
+                                     .accumulate = down_->next_adds()});
     if (!normed_early) run.scratch.rewind(mark);
   }
   if (up_->grad) {
@@ -302,7 +305,8 @@ void Moe::w(Run& run, MoeSaved& s, const Tensor& dy) {
                                      .b = finish_rows(run, s, normed_rows),
                                      .out = groups(up_->grad),
                                      .offsets = offsets,
-                                     .usual_rows = usual});
+                                     .usual_rows = usual,
+                                     .accumulate = up_->next_adds()});
   }
 }
 

@@ -47,6 +47,23 @@ void draw(Ops& ops, const ParamSpec& spec, std::uint64_t seed, const Tensor& who
   for (const auto& part : spec.parts) draw(ops, spec, part, seed, whole);
 }
 
+// What lies between the parameters that are written first.
+std::vector<Bucket::Range> cleared_ranges(const Bucket& bucket) {
+  std::vector<Bucket::Range> ranges;
+  std::int64_t end = 0;  // of the last of them
+  const auto add_up_to = [&](std::int64_t begin) {
+    if (begin > end) ranges.push_back({end, begin});
+  };
+  for (const Param* param : bucket.params) {
+    if (!param->spec.written_first) continue;
+    const std::int64_t begin = param->offset - bucket.begin;
+    add_up_to(begin);
+    end = begin + count(param->spec.shape);
+  }
+  add_up_to(bucket.elements());
+  return ranges;
+}
+
 bool matches(const std::string& pattern, const ParamSpec& spec) {
   return matches_glob(pattern, spec.name) || std::any_of(spec.parts.begin(), spec.parts.end(), [&](const Part& part) {
            return matches_glob(pattern, part.name);
@@ -191,6 +208,7 @@ void ParamStore::number(Bucket& bucket) {
   const auto take = [](std::int64_t& end, std::int64_t elements) { return std::exchange(end, end + elements); };
   take(ends_.flat, bucket.elements());
   bucket.share_begin = take(ends_.shares, share);
+  bucket.cleared = cleared_ranges(bucket);
   bucket.weight_begin = take(ends_.weights, bucket.keeps_weight ? bucket.elements() : share);
   bucket.grad_begin = take(ends_.grads, bucket.keeps_grad ? bucket.elements() : share);
 }
@@ -271,6 +289,16 @@ void ParamStore::place_grads(Bucket& bucket, const Tensor& whole) {
   bucket.grad = whole;
   for (Param* param : bucket.params)
     param->grad = whole ? flat_range(whole, param->offset - bucket.begin, param->spec.shape) : Tensor{};
+}
+
+void ParamStore::empty_grads(Ops& ops, Bucket& bucket) {
+  for (const auto& [begin, end] : bucket.cleared) ops.fill({.out = bucket.grad.rows(begin, end), .value = 0});
+  for (Param* param : bucket.params) param->grad_empty = param->spec.written_first;
+}
+
+void ParamStore::complete_grads(Ops& ops, Bucket& bucket) {
+  for (Param* param : bucket.params)
+    if (!param->next_adds()) ops.fill({.out = param->grad, .value = 0});
 }
 
 void ParamStore::make_groups() {

@@ -23,6 +23,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tera/nn/part.h"
@@ -48,6 +49,7 @@ struct ParamSpec {
   bool trainable = true;
   bool expert = false;             // of routed experts: its replicas are the ranks of edp, its parts are cut over etp
   bool partial_gradient = false;   // replicas of a part each have only some of the terms of its gradient
+  bool written_first = false;      // who makes its gradients asks Param::next_adds(): nothing is cleared for them
   bool on_another_stage = false;   // a tied table: the other end of the pipeline has it too
   bool counted_elsewhere = false;  // and it is that stage's to count it
 
@@ -68,6 +70,10 @@ struct Param {
   std::int64_t offset = 0;  // in the flat numbering
   int bucket = -1;          // negative: frozen
   std::vector<int> blocks{};
+  bool grad_empty = false;  // what is in grad is none yet, but of an earlier step, or anything: even NaN
+
+  // Whether the gradient that is made next is added to those in grad; else it is written over what is there.
+  bool next_adds() { return !std::exchange(grad_empty, false); }
 };
 
 // A value that is computed once and never trained, e.g. the table of RoPE angles.
@@ -102,6 +108,10 @@ struct Bucket {
   bool keeps_weight = true, keeps_grad = true;    // whole
   std::vector<Param*> params{};
   std::vector<int> blocks{};  // that use them, ascending
+  struct Range {
+    std::int64_t begin, end;
+  };
+  std::vector<Range> cleared{};  // in the bucket: all but parameters that are written first, gaps included
 
   Tensor weight{}, grad{};                        // [elements] all of it; none while it is not kept or fetched
   Tensor own_weight{}, own_master{}, own_grad{};  // [share]; views of the above where that is kept
@@ -164,6 +174,10 @@ class ParamStore {
   // Parameters of the bucket are in this memory from now on; none: nowhere.
   void place_weights(Bucket& bucket, const Tensor& whole);
   void place_grads(Bucket& bucket, const Tensor& whole);
+  // The gradients of a bucket begin anew: what is written first is empty, the rest is cleared.
+  void empty_grads(Ops& ops, Bucket& bucket);
+  // No more will come: what is still empty is cleared.
+  void complete_grads(Ops& ops, Bucket& bucket);
   // Room for whole buckets that are not kept, each large enough for any.
   std::span<const Tensor> weight_rooms() const { return weight_rooms_; }  // compute dtype
   std::span<const Tensor> grad_rooms() const { return grad_rooms_; }      // f32

@@ -27,7 +27,8 @@ Router::Router(ParamStore& params, const RouterSpec& spec, const TensorParallel&
                          .shape = size,
                          .parts = {tp.replicated({.name = name, .global = size})},
                          .init = {.kind = Init::Kind::normal, .std = spec.init_std},
-                         .partial_gradient = tp.cuts_rows()});
+                         .partial_gradient = tp.cuts_rows(),
+                         .written_first = true});
   const auto add_state = [&](const std::string& state, ParamSpec::Counts counts) {
     return &params.add({.name = state,
                         .shape = shape(spec.experts),
@@ -179,7 +180,7 @@ void Router::input_gradient(Run& run, const Tensor& dlogits, const Tensor& added
 
 void Router::backward_weight(Run& run, const Tensor& dlogits, const Tensor& normed) const {
   if (!weight_->grad) return;
-  run.ops.gemm({.a = dlogits, .b = normed, .out = weight_->grad, .trans_a = true, .accumulate = true});
+  run.ops.gemm({.a = dlogits, .b = normed, .out = weight_->grad, .trans_a = true, .accumulate = weight_->next_adds()});
 }
 
 }  // namespace tera

@@ -22,13 +22,15 @@ struct GroupedGemmArgs {
   void check() const;
 };
 
-// out[g] += a_g^T b_g, with the rows of g; an empty group adds nothing.
+// out[g] += a_g^T b_g, with the rows of g; an empty group adds nothing. Or, written over whatever is there, out[g] =
+// a_g^T b_g; that of an empty group is zero.
 struct GroupedWeightGradientArgs {
   Tensor a;                     // [R,M]
   Tensor b;                     // [R,N]
   Tensor out;                   // f32 [G,M,N]
   Tensor offsets;               // i32 [G+1], ascending within 0..R
   std::int64_t usual_rows = 0;  // as above
+  bool accumulate = true;
 
   std::int64_t groups() const { return out.dim(0); }
   std::int64_t m() const { return a.dim(1); }

@@ -50,6 +50,14 @@ bool DataParallel::makes_gradients(int block, Act act) const {
   return training_ && (act != Act::F || options_.grads_in_f[static_cast<std::size_t>(block)]);
 }
 
+void DataParallel::begin_gradients() {
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    Bucket& bucket = params_.buckets()[i];
+    states_[i].share_empty = !bucket.keeps_grad;
+    if (bucket.keeps_grad) params_.empty_grads(*ops_, bucket);
+  }
+}
+
 void DataParallel::before(int block, Act act, int next_block) {
   const auto& buckets = buckets_of_[static_cast<std::size_t>(block)];
   for (int bucket : buckets) fetch(bucket, /*ahead=*/false);
@@ -127,8 +135,8 @@ void DataParallel::open_grads(int index) {
   room = {.bucket = index, .busy = true, .used = ++clock_};
   state.grad_room = chosen;
   const Tensor whole = params_.grad_rooms()[static_cast<std::size_t>(chosen)].rows(0, bucket.elements());
-  ops_->fill({.out = whole, .value = 0});
   params_.place_grads(bucket, whole);
+  params_.empty_grads(*ops_, bucket);
 }
 
 void DataParallel::close_grads(int index) {
@@ -145,8 +153,10 @@ void DataParallel::collect_grads(int room) {
   if (index < 0) return;
   const Bucket& bucket = params_.buckets()[static_cast<std::size_t>(index)];
   ops_->wait(std::exchange(grad_rooms_[static_cast<std::size_t>(room)].grads, {}));
-  const Tensor& sum = params_.grad_rooms()[static_cast<std::size_t>(room)];
-  const std::array sources{bucket.own_grad, sum.rows(bucket.own_begin(), bucket.own_end())};
+  const Tensor sum = params_.grad_rooms()[static_cast<std::size_t>(room)].rows(bucket.own_begin(), bucket.own_end());
+  if (std::exchange(states_[static_cast<std::size_t>(index)].share_empty, false))
+    return ops_->copy({.src = sum, .dst = bucket.own_grad});
+  const std::array sources{bucket.own_grad, sum};
   ops_->combine({.sources = sources, .out = bucket.own_grad});
 }
 
@@ -157,7 +167,8 @@ void DataParallel::sum_replicas(int index) {
 }
 
 Ticket DataParallel::start_reduce(int index) {
-  const Bucket& bucket = params_.buckets()[static_cast<std::size_t>(index)];
+  Bucket& bucket = params_.buckets()[static_cast<std::size_t>(index)];
+  params_.complete_grads(*ops_, bucket);
   sum_replicas(index);
   Comm& replicas = replicas_of(bucket);
   if (bucket.shares.count == 1) return replicas.all_reduce(bucket.grad, Reduce::sum, ops_->record());
@@ -179,6 +190,7 @@ void DataParallel::finish_gradients() {
     const Bucket& bucket = params_.buckets()[i];
     if (bucket.keeps_grad && !options_.overlap_grad_reduce) state.grads = start_reduce(static_cast<int>(i));
     ops_->wait(std::exchange(state.grads, {}));
+    if (std::exchange(state.share_empty, false)) ops_->fill({.out = bucket.own_grad, .value = 0});
     state.blocks_left = static_cast<int>(bucket.blocks.size());
   }
   for (const Bucket& bucket : params_.buckets())
@@ -192,12 +204,6 @@ void DataParallel::hand_out_weights() {
     Bucket& bucket = buckets[i];
     State& state = states_[i];
     if (bucket.shares.count == 1) continue;
-    if (bucket.keeps_grad) {  // the optimizer has cleared this rank's share only
-      const Tensor below = bucket.grad.rows(0, bucket.own_begin()),
-                   above = bucket.grad.rows(bucket.own_end(), bucket.elements());
-      for (const Tensor& others : {below, above})
-        if (count(others.shape) > 0) ops_->fill({.out = others, .value = 0});
-    }
     if (bucket.keeps_weight) {
       state.weights = replicas_of(bucket).all_gather(bucket.own_weight, bucket.weight, ops_->record());
       if (!options_.overlap_param_gather) ops_->wait(std::exchange(state.weights, {}));

@@ -6,8 +6,11 @@
 //              before a block's call             after it                          end of step, after the update
 //   no_shard                                     last W: all_reduce the bucket
 //   optim                                        last W: reduce_scatter            all_gather weights
-//   .. grads   room for gradients, cleared       every B, W: reduce_scatter, add   all_gather weights
+//   .. grads   room for gradients, empty         every B, W: reduce_scatter, add   all_gather weights
 //   .. params  all_gather weights (next too)     release weights; grads likewise
+//
+// Gradients of a step begin empty: the first one of a matrix is written, later ones are added (Param::next_adds). The
+// rest, norms and biases, is cleared before.
 //
 // Each sum over ranks is made in the order of ranks and added in the order of microbatches, so nothing here depends on
 // time: with or without overlap, under every schedule, results are bitwise the same.
@@ -36,6 +39,9 @@ class DataParallel final : public ParamWatch {
 
   void training(bool on) { training_ = on; }  // else no block makes gradients
 
+  // Before the first action: whatever gradients there are belong to an earlier step.
+  void begin_gradients();
+
   void before(int block, Act act, int next_block) override;
   void after(int block, Act act, bool last) override;
 
@@ -55,6 +61,7 @@ class DataParallel final : public ParamWatch {
     int blocks_left = 0;
     Ticket weights, grads;                 // on their way, where they are kept whole
     int weight_room = -1, grad_room = -1;  // negative: none
+    bool share_empty = false;              // no sum has come yet, where a share of gradients is kept
     std::vector<ReplicaSum> sums;
   };
   struct Room {

@@ -155,7 +155,7 @@ void Optimizer::update(Ops& ops, const ParamStore::Group& group) {
               .beta2 = config_.adam_beta2,
               .eps = static_cast<float>(config_.adam_eps),
               .weight_decay = decay,
-              .clear_grad = true});
+              .clear_grad = clears_});
   } else {
     ops.sgd({.weight = group.master,
              .grad = group.grad,
@@ -164,7 +164,7 @@ void Optimizer::update(Ops& ops, const ParamStore::Group& group) {
              .scalars = scalars_,
              .momentum = static_cast<float>(config_.sgd_momentum),
              .weight_decay = decay,
-             .clear_grad = true});
+             .clear_grad = clears_});
   }
 }
 

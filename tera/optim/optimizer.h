@@ -42,6 +42,9 @@ class Optimizer {
   // Gradients come multiplied by a loss scale; steps in which they overflow are skipped and not counted as updates.
   void scale_with(const LossScaler& scaler) { scaler_ = &scaler; }
 
+  // Gradients stay as they are after a step: who makes the next ones does not add to them (DataParallel).
+  void leave_gradients() { clears_ = false; }
+
   // Memory for moments and scalars; once with a measuring arena, once with a real one.
   void bind(Arena& state);
 
@@ -49,7 +52,8 @@ class Optimizer {
   // loss scale keeps that count.
   void prepare(Ops& ops, const LearningRates& rates, std::int64_t update);
   void prepare(Ops& ops, double lr, std::int64_t update) { prepare(ops, LearningRates{lr, lr}, update); }
-  // Clips, updates the weights of this rank's shares and clears their gradients; the same calls every time.
+  // Clips, updates the weights of this rank's shares and clears their gradients, unless they are to be left; the same
+  // calls every time.
   void step(Ops& ops);
 
   const Tensor& grad_norm() const { return norm_; }  // f32 [1], before clipping
@@ -78,6 +82,7 @@ class Optimizer {
   ParamStore& params_;
   NormScope scope_;
   const LossScaler* scaler_ = nullptr;
+  bool clears_ = true;
   std::vector<Piece> pieces_;
   std::int64_t slots_ = 0;
   Tensor m_, v_;    // f32 [elements of this rank's shares]; sgd has only m_, its momentum

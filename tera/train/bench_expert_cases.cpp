@@ -26,16 +26,19 @@ void add_rows(Cases& cases, const ExpertProduct& p, bool forward) {
                    }});
 }
 
-void add_weights(Cases& cases, const ExpertProduct& p) {
-  cases.push_back(
-      {"grouped_weight_gradient " + p.name, to_string(shape(p.N, p.K, p.R)), p.dtype,
-       [p](BenchTensors& tensors) -> BenchCall {
-         const GroupedWeightGradientArgs args{.a = tensors.normal(shape(p.R, p.N), p.dtype),
-                                              .b = tensors.normal(shape(p.R, p.K), p.dtype),
-                                              .out = tensors.filled(shape(p.G, p.N, p.K), DType::f32, 0),
-                                              .offsets = tensors.offsets(p.R, p.G)};
-         return {[args](Ops& ops) { ops.grouped_weight_gradient(args); }, {args.a, args.b, args.out}, {args.out}};
-       }});
+// As in all microbatches of a step but the first, or as in the first.
+void add_weights(Cases& cases, const ExpertProduct& p, bool accumulate) {
+  cases.push_back({"grouped_weight_gradient " + std::string(accumulate ? "" : "written, ") + p.name,
+                   to_string(shape(p.N, p.K, p.R)), p.dtype, [p, accumulate](BenchTensors& tensors) -> BenchCall {
+                     const GroupedWeightGradientArgs args{.a = tensors.normal(shape(p.R, p.N), p.dtype),
+                                                          .b = tensors.normal(shape(p.R, p.K), p.dtype),
+                                                          .out = tensors.filled(shape(p.G, p.N, p.K), DType::f32, 0),
+                                                          .offsets = tensors.offsets(p.R, p.G),
+                                                          .accumulate = accumulate};
+                     std::vector<Tensor> read{args.a, args.b};
+                     if (accumulate) read.push_back(args.out);
+                     return {[args](Ops& ops) { ops.grouped_weight_gradient(args); }, read, {args.out}};
+                   }});
 }
 
 // As many operations with one matrix for all rows: what grouping costs is seen beside it.
@@ -60,7 +63,7 @@ std::vector<BenchCase> bench_expert_cases(const std::vector<ExpertShapes>& model
       add_dense(cases, product);
       add_rows(cases, product, true);
       add_rows(cases, product, false);
-      add_weights(cases, product);
+      for (const bool accumulate : {true, false}) add_weights(cases, product, accumulate);
     }
   return cases;
 }

@@ -104,6 +104,7 @@ TrainingStep::TrainingStep(const Setup& setup, int rank, StageSchedules schedule
         params_);
   for (const auto& chunk : chunks_) stage_.chunks.emplace_back(chunk);
   params_.lay_out(layout_.flat);
+  optimizer_.leave_gradients();
   require_user(!whole_.norm_keys.empty(), "model.freeze: the patterns leave no parameter to train");
   optimizer_.span_ranks(
       {.world = &layout_.groups.world, .counts = layout_.counts_norm, .parts_of_model = whole_.norm_keys});
@@ -498,6 +499,7 @@ void TrainingStep::load_all_rows(std::size_t index, const BatchSpans& host, cons
 void TrainingStep::play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, std::int64_t microbatches) {
   const auto number = static_cast<std::size_t>(microbatches);
   replicas.training(true);
+  replicas.begin_gradients();
   if (scaler_) scaler_->scale(ops, loss_weights_, loss_scales_);
   if (expert_load_) expert_load_->clear(ops);
   pipeline.step(std::span(batch_).first(number), replicas);

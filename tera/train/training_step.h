@@ -52,11 +52,11 @@ class TrainingStep {
   // the losses of rows ahead do, by depth. Where nothing is learned of it (scale 0) it may come without rows ahead.
   void load(std::int64_t microbatch, const BatchSpans& host, float scale, float aux_scale = 0,
             std::span<const float> ahead_scales = {});
-  // Gradients of all loaded microbatches accumulate, and are summed over the ranks. While the batch size grows, or
-  // where documents are dealt, only the first of them are played.
+  // Gradients of all loaded microbatches accumulate, and are summed over the ranks; those of an earlier call are gone.
+  // While the batch size grows, or where documents are dealt, only the first of them are played.
   void forward_backward();
   void forward_backward(std::int64_t microbatches);
-  // Clips, updates, clears the gradients.
+  // Clips, updates.
   void update(const LearningRates& rates);
   void update(double lr) { update({lr, lr}); }
   // Both, of so many microbatches. Where the device can, from the second time on as one recording of all calls (a CUDA

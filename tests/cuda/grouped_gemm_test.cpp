@@ -91,6 +91,7 @@ struct Problem {
   int behind = 0;        // rows behind the last group
   Scalar type = Scalar::bf16;
   bool out_f32 = false;
+  bool accumulate = true;  // for weights
 
   bool weights() const { return form == GroupedForm::weights; }
   int groups() const { return static_cast<int>(sizes.size()); }
@@ -113,7 +114,8 @@ struct Problem {
     const char* const forms[] = {"transposed", "plain", "weights"};
     return std::string(forms[static_cast<int>(form)]) + (type == Scalar::bf16 ? ", bf16" : ", f16") +
            (out_f32 ? " to f32" : "") + ", n " + std::to_string(n) + (weights() ? ", m " : ", k ") +
-           std::to_string(other) + ", " + std::to_string(groups()) + " groups, " + std::to_string(rows()) + " rows";
+           std::to_string(other) + (accumulate ? ", " : ", written, ") + std::to_string(groups()) + " groups, " +
+           std::to_string(rows()) + " rows";
   }
 };
 
@@ -146,6 +148,7 @@ Operands whole_numbers(const Problem& problem, unsigned seed) {
 // Sums of doubles in plain loops; entries of no group stay as they were.
 std::vector<double> expected_of(const Problem& problem, const Operands& from) {
   std::vector<double> out(from.out.begin(), from.out.end());
+  if (!problem.accumulate) std::fill(out.begin(), out.end(), 0.0);
   const std::vector<int> offsets = problem.offsets();
   const auto n = static_cast<std::size_t>(problem.n), other = static_cast<std::size_t>(problem.other);
   for (std::size_t g = 0; g < problem.sizes.size(); ++g) {
@@ -193,6 +196,7 @@ class Played {
             .n = problem_.n,
             .k = problem_.weights() ? 0 : problem_.other,
             .m = problem_.weights() ? problem_.other : 0,
+            .accumulate = problem_.accumulate,
             .in_type = problem_.type,
             .out_type = problem_.out_type()};
   }
@@ -251,7 +255,7 @@ void expect_same(const Problem& problem, const Values& got, const std::function<
                        << " to " << most_row << ", columns " << least_column << " to " << most_column << first;
 }
 
-void expect_exact(const Problem& problem, const Operands& from) {
+void expect_exact_once(const Problem& problem, const Operands& from) {
   const Played played(problem, from);
   ASSERT_TRUE(hopper_grouped_gemm_takes(played.args())) << problem.name();
   played.launch();
@@ -266,6 +270,17 @@ void expect_exact(const Problem& problem, const Operands& from) {
         return got[i] == (type == Scalar::f32 ? exact : from_bits(to_bits(exact, type), type));
       },
       expected);
+}
+
+// Weights are also written over NaN.
+void expect_exact(const Problem& problem, const Operands& from) {
+  expect_exact_once(problem, from);
+  if (!problem.weights()) return;
+  Problem written = problem;
+  Operands over = from;
+  written.accumulate = false;
+  std::fill(over.out.begin(), over.out.end(), nan);
+  expect_exact_once(written, over);
 }
 
 bool on_hopper() {
@@ -359,6 +374,73 @@ TEST_F(CudaGroupedGemm, OneHugeGroup) {
   }
 }
 
+// High groups, in tiles of 256 rows whose ends are cut: ends of one part of 64 rows, of two, three and four, with rows
+// of the next group behind them, and groups that are nothing but an end. Then columns of tiles of an odd number.
+TEST_F(CudaGroupedGemm, EndsOfHighGroups) {
+  for (const GroupedForm form : {GroupedForm::transposed, GroupedForm::plain}) {
+    const Problem even{.form = form,
+                       .sizes = {2049, 2112, 2113, 2176, 0, 2177, 2240, 2241, 2303, 2304, 1, 65, 129, 193, 13000},
+                       .n = 512,
+                       .other = 72,
+                       .behind = 77,
+                       .out_f32 = form == GroupedForm::plain};
+    ASSERT_GE(even.rows() / even.groups(), 2048) << "not high";
+    expect_exact(even, whole_numbers(even, 12));
+    const Problem odd{.form = form, .sizes = {2049, 2177}, .n = 17 * 256 - 8, .other = 72, .type = Scalar::f16};
+    expect_exact(odd, whole_numbers(odd, 13));
+  }
+}
+
+TEST_F(CudaGroupedGemm, OneHighGroup) {
+  for (const GroupedForm form : {GroupedForm::transposed, GroupedForm::plain})
+    for (const int end : {0, 1, 64, 65, 128, 129, 192, 193, 255}) {
+      const Problem problem{.form = form, .sizes = {2048 + end}, .n = 512, .other = 136, .behind = 3};
+      expect_exact(problem, whole_numbers(problem, 14));
+    }
+}
+
+// Clusters of two blocks that are on the way at the same time: the walkers of group_tiles.cuh.
+int clusters() {
+  int processors = 0;
+  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0), "processors");
+  return processors / 2;
+}
+
+// The last round has few tiles, which are halved: high ones and low ones, whole and with few rows. Or just too many.
+TEST_F(CudaGroupedGemm, ShortLastRounds) {
+  struct Round {
+    int more, missing;  // tiles in the last round, rows that the last tile lacks
+  };
+  const int all = clusters();
+  for (const GroupedForm form : {GroupedForm::transposed, GroupedForm::plain})
+    for (const Round last : {Round{1, 0}, Round{1, 130}, Round{all / 2, 10}, Round{all / 2 + 1, 250}}) {
+      const int tiles = all + last.more;
+      const Problem high{.form = form, .sizes = {tiles * 256 - last.missing}, .n = 256, .other = 72, .behind = 9};
+      expect_exact(high, whole_numbers(high, 15));
+      Problem low{.form = form, .sizes = {}, .n = 512, .other = 72, .behind = 9};
+      low.sizes.assign(static_cast<std::size_t>(tiles), 128);
+      low.sizes.back() -= last.missing / 2;
+      expect_exact(low, whole_numbers(low, 16));
+    }
+}
+
+TEST_F(CudaGroupedGemm, ShortLastRoundsOfEnds) {
+  for (const GroupedForm form : {GroupedForm::transposed, GroupedForm::plain})
+    for (const int end : {1, 100, 150, 192}) {
+      const Problem problem{.form = form, .sizes = {clusters() / 2 * 256 + end}, .n = 512, .other = 136};
+      expect_exact(problem, whole_numbers(problem, 17));
+    }
+}
+
+// One more than a round, and three more where groups without rows are written.
+TEST_F(CudaGroupedGemm, ShortLastRoundsOfWeights) {
+  for (const int missing : {0, 8, 136, 248}) {
+    const int m = (clusters() + 1) * 256 - missing;
+    const Problem problem{.form = GroupedForm::weights, .sizes = {0, 70, 0}, .n = 256, .other = m, .behind = 9};
+    expect_exact(problem, whole_numbers(problem, 18));
+  }
+}
+
 TEST_F(CudaGroupedGemm, NoRowsAtAll) {
   for (const GroupedForm form : all_forms) {
     const Problem problem{.form = form, .sizes = {0, 0, 0}, .n = 256, .other = 64, .behind = 200};
@@ -423,6 +505,23 @@ TEST_F(CudaGroupedGemm, RandomNumbersAndTheSameBits) {
       check(cudaGraphExecDestroy(ready), "graph");
       check(cudaGraphDestroy(graph), "graph");
     }
+}
+
+// A sum is made in the same order in every kind of tile: groups that more empty ones make lower on average are worked
+// on in low tiles, without them in high ones and cut ends.
+TEST_F(CudaGroupedGemm, TheSameBitsInTilesOfAllKinds) {
+  for (const GroupedForm form : {GroupedForm::transposed, GroupedForm::plain}) {
+    const Problem high{.form = form, .sizes = {2303, 2177, 2049}, .n = 512, .other = 328, .out_f32 = true};
+    Problem low = high;
+    low.sizes.insert(low.sizes.end(), {0, 0, 0});
+    const Operands of_high = random_numbers(high, 19);
+    Operands of_low = of_high;
+    of_low.b.resize(low.b_count(), nan);
+    const Played in_high(high, of_high), in_low(low, of_low);
+    in_high.launch();
+    in_low.launch();
+    EXPECT_TRUE(in_high.bits() == in_low.bits()) << high.name();
+  }
 }
 
 TEST_F(CudaGroupedGemm, WhatItDoesNotTake) {

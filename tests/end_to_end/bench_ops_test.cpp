@@ -91,7 +91,7 @@ TEST(BenchOps, CountsWorkByTheDefinition) {
   EXPECT_EQ(find(times, "adam, clearing").bytes, 8.0 * 1000 * 4);  // no copy of fp32 weights
   EXPECT_EQ(find(times, "gemm gate and up").flops, 2.0 * 32 * 80 * 24);
   for (const char* op : {"gemm as grouped up, tiny", "grouped_gemm up, tiny", "grouped_gemm dx of up, tiny",
-                         "grouped_weight_gradient up, tiny"})
+                         "grouped_weight_gradient up, tiny", "grouped_weight_gradient written, up, tiny"})
     EXPECT_EQ(find(times, op).flops, 2.0 * 20 * 32 * 24) << op;
   EXPECT_EQ(find(times, "gemm qkv + bias").flops, find(times, "gemm qkv").flops);
   EXPECT_EQ(find(times, "gemm dw of down").flops, 2.0 * 32 * 40 * 24);

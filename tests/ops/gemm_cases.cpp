@@ -108,7 +108,8 @@ struct Operands {
         residual(c.m, c.n, c.extra_dtype, c.padding) {
     a.fill(1);
     b.fill(2);
-    out.fill(3);
+    // Else what is there is NaN, and nobody may look at it.
+    if (c.extra == Extra::residual_is_out || c.extra == Extra::accumulate) out.fill(3);
     bias.fill(4);
     residual.fill(5);
   }

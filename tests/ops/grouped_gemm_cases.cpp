@@ -84,20 +84,24 @@ void play_product(const GroupedCase& c) {
   op.play();
 }
 
-void play_gradient(const GroupedCase& c) {
-  OpCase op(c.name("grouped_weight_gradient"));
+// What was there before is added to, or NaN and written over.
+void play_gradient(const GroupedCase& c, bool accumulate) {
+  OpCase op(c.name("grouped_weight_gradient") + (accumulate ? "" : ", written"));
   const Shape out_shape = shape(c.groups(), c.width, c.n);
   const Handle a = op.input("a", shape(c.rows(), c.width), c.in, c.row_values(c.width, 1));
   const Handle b = op.input("b", shape(c.rows(), c.n), c.in, c.row_values(c.n, 2));
   const Handle offsets = op.input("offsets", shape(c.groups() + 1), DType::i32, c.offsets());
   const std::int64_t most = *std::max_element(c.sizes.begin(), c.sizes.end());
-  const Handle out = op.output("out", out_shape, DType::f32, {.terms = most + 1}, normal_values(out_shape, 3));
+  const Values before =
+      accumulate ? normal_values(out_shape, 3) : Values(static_cast<std::size_t>(count(out_shape)), std::nan(""));
+  const Handle out = op.output("out", out_shape, DType::f32, {.terms = most + 1}, before);
   op.call([=](Ops& ops, const Bound& at) {
-    ops.grouped_weight_gradient({.a = at[a], .b = at[b], .out = at[out], .offsets = at[offsets]});
+    ops.grouped_weight_gradient(
+        {.a = at[a], .b = at[b], .out = at[out], .offsets = at[offsets], .accumulate = accumulate});
   });
   op.reference([=](Reference& r) {
     const auto m = static_cast<std::size_t>(c.width), n = static_cast<std::size_t>(c.n);
-    Values sum = r[out], magnitude(sum.size());
+    Values sum = accumulate ? r[out] : Values(r[out].size()), magnitude(sum.size());
     for (std::size_t i = 0; i < sum.size(); ++i) magnitude[i] = std::abs(sum[i]);
     for_rows(c, [&](std::size_t g, std::size_t row) {
       for (std::size_t i = 0; i < m; ++i)
@@ -110,6 +114,10 @@ void play_gradient(const GroupedCase& c) {
     for (std::size_t i = 0; i < sum.size(); ++i) r.expect(out, i, sum[i], magnitude[i]);
   });
   op.play();
+}
+
+void play_gradient(const GroupedCase& c) {
+  for (const bool accumulate : {true, false}) play_gradient(c, accumulate);
 }
 
 constexpr std::pair<DType, DType> types[] = {{DType::f32, DType::f32},

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "tera/base/rng.h"
 #include "tera/checkpoint/checkpoint_writer.h"
@@ -60,7 +61,13 @@ ParamSpec of_experts(const std::string& name, std::vector<Part> parts, Init init
   Shape shape = parts.back().held();
   shape[0] += parts.back().local_row;
   const bool decay = shape.rank == 2;
-  return {.name = name, .shape = shape, .parts = std::move(parts), .init = init, .decay = decay, .expert = true};
+  return {.name = name,
+          .shape = shape,
+          .parts = std::move(parts),
+          .init = init,
+          .decay = decay,
+          .expert = true,
+          .written_first = decay};
 }
 
 void add_experts(ParamStore& params, const ExpertParallel& experts, const std::string& layer) {
@@ -168,7 +175,7 @@ void ExpertRank::bind() {
 }
 
 // An item is with one replica of a parameter, and where replicas of a part have only some terms, with one of these.
-void ExpertRank::add_gradients(const Param& param, int number, int microbatch) {
+void ExpertRank::add_gradients(Param& param, int number, int microbatch) {
   if (!param.spec.trainable) return;
   const Replica& replica = layout_.replicas.of(param.spec.expert);
   auto* grad = static_cast<float*>(param.grad.data);
@@ -178,6 +185,7 @@ void ExpertRank::add_gradients(const Param& param, int number, int microbatch) {
       const bool here = item % replica.count == replica.index;
       const bool its_turn = !param.spec.partial_gradient || item / replica.count % part.replicas == part.replica;
       if (!here || !its_turn) continue;
+      if (!param.next_adds()) std::fill_n(grad, count(param.spec.shape), 0.0f);
       for (std::int64_t row = 0; row < part.held()[0]; ++row)
         for (std::int64_t column = 0; column < width; ++column)
           grad[(part.local_row + row) * width + column] +=
@@ -215,8 +223,20 @@ void ExpertRank::see_own(ExpertResult& result, bool gradients) {
   }
 }
 
+// Of an earlier step, or worse.
+void ExpertRank::spoil_gradients() {
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const Bucket& bucket : params_.buckets())
+    ops_.fill({.out = bucket.grad ? bucket.grad : bucket.own_grad, .value = nan});
+  for (const Tensor& room : params_.grad_rooms()) ops_.fill({.out = room, .value = nan});
+}
+
 void ExpertRank::play(int number, ExpertResult* seen) {
   replicas_->training(seen == nullptr);
+  if (!seen) {
+    spoil_gradients();
+    replicas_->begin_gradients();
+  }
   for (int microbatch = 0; microbatch < (seen ? 1 : microbatches); ++microbatch) {
     for (int block = 0; block < blocks_; ++block) {
       replicas_->before(block, Act::F, block + 1 < blocks_ ? block + 1 : -1);
@@ -225,7 +245,7 @@ void ExpertRank::play(int number, ExpertResult* seen) {
     }
     for (int block = blocks_ - 1; !seen && block >= 0; --block) {
       replicas_->before(block, Act::BW, block - 1);
-      for (const Param* param : params_.by_name())
+      for (Param* param : params_.by_name())
         if (param->blocks.front() == block) add_gradients(*param, number, microbatch);
       replicas_->after(block, Act::BW, microbatch + 1 == microbatches);
     }

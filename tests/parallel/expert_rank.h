@@ -78,7 +78,8 @@ class ExpertRank {
  private:
   void bind();
   void play(int number, ExpertResult* seen);
-  void add_gradients(const Param& param, int number, int microbatch);
+  void add_gradients(Param& param, int number, int microbatch);
+  void spoil_gradients();
   ModelState state() const;
   void see_values(int block, ExpertResult& result);
   void see_own(ExpertResult& result, bool gradients);

@@ -142,6 +142,13 @@ void break_a_gradient(TrainingStep& step, Ops& ops) {
   fail("no matrix is in the middle of what this rank keeps");
 }
 
+void spoil_gradients(TrainingStep& step, Ops& ops, float value) {
+  const ParamStore& params = step.params();
+  for (const Bucket& bucket : params.buckets())
+    ops.fill({.out = bucket.grad ? bucket.grad : bucket.own_grad, .value = value});
+  for (const Tensor& room : params.grad_rooms()) ops.fill({.out = room, .value = value});
+}
+
 bool peaks_as_planned(const TrainingStep& step) {
   bool same = true;
   const auto compare = [&](const MemoryItem& item, std::span<const Arena> arenas) {
@@ -164,6 +171,7 @@ std::string SweepCase::describe() const {
   if (overflow.step >= 0)
     text += fmt::format(", overflow of {} on rank {} in step {}", overflow.in_loss ? "the loss" : "a gradient",
                         overflow.rank, overflow.step);
+  if (!std::isnan(old_gradients)) text += fmt::format(", old gradients {}", old_gradients);
   if (counted_targets > 0) text += fmt::format(", {} targets of a sequence", counted_targets);
   return text;
 }
@@ -271,6 +279,7 @@ void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result)
   for (int i = 0; i < steps; ++i) {
     const bool overflow = i == one.overflow.step && seat.rank() == one.overflow.rank;
     const std::int64_t targets = feeder.load_next(overflow && one.overflow.in_loss);
+    spoil_gradients(step, *backend.ops, one.old_gradients);
     step.forward_backward(feeder.microbatches());
     if (overflow && !one.overflow.in_loss) break_a_gradient(step, *backend.ops);
     if (i == 0) {

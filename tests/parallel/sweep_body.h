@@ -3,6 +3,7 @@
 // together from its pieces, weights at the end, memory and allocations. The body of a rank is the same for threads and
 // for processes.
 
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -27,6 +28,8 @@ struct SweepCase {
   };
   Overflow overflow{};
   std::int64_t counted_targets = 0;  // of each sequence only the first so many; 0: all
+  // What is in the memory of all gradients when a step begins: none of it may get into its own.
+  float old_gradients = std::numeric_limits<float>::quiet_NaN();
   std::string describe() const;
 };
 

@@ -437,6 +437,36 @@ TEST(Sweep, OffloadOfExpertsChangesNoBit) {
   }
 }
 
+// Nor what an earlier step left in the memory of gradients, which nobody clears as a whole.
+TEST(Sweep, OldGradientsChangeNoBit) {
+  const Overrides tied{"model.untie_embeddings_and_output_weights=false"}, frozen{"model.freeze=['*.mlp.*','*embed*']"};
+  const Overrides one_at_a_time{"train.micro_batch_size=1"}, only_one{"train.micro_batch_size=8"};
+  const Overrides few_rows{"model.moe.num_experts=64", "train.micro_batch_size=1", "train.global_batch_size=2"};
+  const std::vector<SweepCase> cases{{"sweep_llama", 1, {}},
+                                     {"sweep_llama", 2, only_one},
+                                     {"sweep_llama", 2, tied + tp2},
+                                     {"sweep_gpt", 4, tied + pp2 + zero1 + buckets + overlap},
+                                     {"sweep_llama", 2, tied + pp2 + zero_bubble_v},
+                                     {"sweep_llama", 4, zero1 + buckets + overlap},
+                                     {"sweep_gpt", 4, zero2 + overlap},
+                                     {"sweep_llama", 4, tp2 + sp + zero3},
+                                     {"sweep_llama", 4, tied + pp2 + zero3 + zero_bubble},
+                                     {"sweep_gpt", 4, pp2 + vp2 + zero2 + one_at_a_time},
+                                     {"sweep_llama", 4, frozen + zero3 + full},
+                                     {"sweep_llama", 4, packed_documents + pp2 + zero2},
+                                     {"sweep_experts", 1, few_rows},
+                                     {"sweep_experts", 2, few_rows + ep2 + all_to_all},
+                                     {"sweep_experts", 2, few_rows + zero3},
+                                     {"sweep_experts", 4, pp2 + ep2 + zero_bubble + together},
+                                     {"sweep_mtp", 4, tied + pp2 + zero2},
+                                     {"sweep_mla", 4, tp2 + sp + pp2 + zero1}};
+  for (SweepCase one : cases) {
+    const SweepCase spoiled = one;
+    one.old_gradients = 0;
+    expect_same_bits(one, spoiled);
+  }
+}
+
 // What a model or a run can have besides, where cutting it could go wrong: each against one rank of the same.
 TEST(Sweep, UnusualModelsAndLayouts) {
   const Overrides one_group{"model.num_query_groups=1"}, qkv_bias{"model.add_qkv_bias=true"};

@@ -217,6 +217,38 @@ TEST(Params, GapsBetweenParametersStayZero) {
   EXPECT_NE(flat[128], 0);
 }
 
+// Whatever is in the memory of gradients when they begin: some are written, the rest is cleared, and nothing else
+// stays.
+TEST(Params, GradientsBeginEmpty) {
+  ParamStore store(DType::f32);
+  const auto add_written = [&](const std::string& name) -> Param& {
+    ParamSpec spec = matrix(name, 10, 10);
+    spec.written_first = true;
+    return store.add(spec);
+  };
+  Param &made = add_written("made"), &added = store.add(matrix("added", 3, 3)), &never = add_written("never");
+  Param& small = store.add(bias("b", 3));
+  Bound bound(store);
+  store.initialize(bound.ops(), 5);
+  EXPECT_TRUE(made.next_adds()) << "who clears gradients by itself need not know";
+
+  Bucket& bucket = store.buckets()[0];
+  const auto* flat = bucket.grad.as<float>();
+  bound.ops().fill({.out = bucket.grad, .value = std::nanf("")});
+  store.empty_grads(bound.ops(), bucket);
+  for (std::int64_t i = 0; i < bucket.elements(); ++i) {
+    const auto is_in = [&](const Param& param) { return i >= param.offset && i < param.offset + 100; };
+    EXPECT_EQ(std::isnan(flat[i]), is_in(made) || is_in(never)) << i;
+  }
+  EXPECT_TRUE(added.next_adds() && small.next_adds());
+  EXPECT_FALSE(made.next_adds());
+  EXPECT_TRUE(made.next_adds()) << "the first was written";
+  bound.ops().fill({.out = made.grad, .value = 2});
+  store.complete_grads(bound.ops(), bucket);
+  for (std::int64_t i = 0; i < bucket.elements(); ++i) EXPECT_EQ(flat[i], i < 100 ? 2 : 0) << i;
+  EXPECT_TRUE(never.next_adds());
+}
+
 // Long enough to be drawn by several threads: borders between them leave no seam.
 TEST(Params, LargeDrawsHaveNoSeams) {
   ParamStore store(DType::f32);

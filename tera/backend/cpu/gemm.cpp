@@ -221,7 +221,7 @@ GemmArgs group_product(const GroupedWeightGradientArgs& args, Index g, Index beg
           .b = args.b.rows(begin, end),
           .out = matrix_of(args.out, g),
           .trans_a = true,
-          .accumulate = true};
+          .accumulate = args.accumulate};
 }
 
 // product(its arguments) for every group that is not empty.
@@ -256,6 +256,9 @@ void CpuOps::do_grouped_gemm(const GroupedGemmArgs& args) {
 
 void CpuOps::do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) {
   for_each_group(args, "grouped_weight_gradient", [this](const GemmArgs& product) { do_gemm(product); });
+  const auto* offsets = args.offsets.as<std::int32_t>();
+  for (Index g = 0; !args.accumulate && g < args.groups(); ++g)
+    if (offsets[g] == offsets[g + 1]) do_fill({.out = matrix_of(args.out, g), .value = 0});
 }
 
 }  // namespace tera::cpu

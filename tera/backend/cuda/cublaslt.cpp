@@ -27,6 +27,12 @@ int alignment_of(const Tensor& tensor) {
   return static_cast<int>(std::gcd(std::gcd(address, row), std::uintptr_t{16}));
 }
 
+// The first of a step is written, later ones are added. One kernel makes both, so that a sum over microbatches has the
+// same bits however it is begun.
+bool is_weight_gradient(const GemmArgs& args) {
+  return args.trans_a && args.out.dtype == DType::f32 && !args.bias && !args.residual;
+}
+
 }  // namespace
 
 GemmProblem::GemmProblem(const GemmArgs& args)
@@ -39,7 +45,7 @@ GemmProblem::GemmProblem(const GemmArgs& args)
       residual_stride(args.residual ? row_stride(args.residual) : 0),
       trans_a(args.trans_a),
       trans_b(args.trans_b),
-      accumulate(args.accumulate),
+      accumulate(args.accumulate || is_weight_gradient(args)),
       bias(args.bias),
       in(args.a.dtype),
       out(args.out.dtype),

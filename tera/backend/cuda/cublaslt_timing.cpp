@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "tera/backend/cuda/cublaslt.h"
@@ -63,9 +65,11 @@ void CublasLt::prepare(std::span<const GemmArgs> products, std::span<std::byte> 
   if (choices.from_elsewhere())
     remarks_ += fmt::format("{} was made with another GPU, library or options: kernels are chosen anew\n",
                             options_.choices.string());
+  std::set<std::string> seen;  // a weight gradient comes twice, written and added
   for (const GemmArgs& planned : products) {
     // Planned addresses are those of an arena that begins at zero: aligned as the real ones will be.
     const std::string name = GemmProblem(planned).name();
+    if (!seen.insert(name).second) continue;
     if (!suits_cublaslt(planned)) {
       remarks_ += fmt::format("cuBLASLt does not take {}: a slow kernel of our own does\n", name);
       continue;

@@ -46,6 +46,7 @@ void CudaOps::do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) 
                                         .groups = args.groups(),
                                         .n = args.n(),
                                         .m = args.m(),
+                                        .accumulate = args.accumulate,
                                         .in_type = scalar_of(args.a.dtype),
                                         .out_type = kernels::Scalar::f32};
   if (!options_.plain_products && kernels::hopper_grouped_gemm_takes(fast))
@@ -57,6 +58,7 @@ void CudaOps::do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) 
                                                   .m = args.m(),
                                                   .n = args.n(),
                                                   .groups = args.groups(),
+                                                  .accumulate = args.accumulate,
                                                   .in_type = scalar_of(args.a.dtype)};
   check(kernels::launch_plain_grouped_weight_gradient(plain, stream_), "grouped_weight_gradient");
 }

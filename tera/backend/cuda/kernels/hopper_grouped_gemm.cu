@@ -8,7 +8,6 @@
 namespace tera::cuda::kernels {
 namespace {
 
-using grouped::Pair;
 using grouped::Plan;
 
 using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
@@ -73,20 +72,27 @@ cudaError_t describe_operands(Plan& plan, const HopperGroupedGemm& args, int col
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Wide tiles, unless narrow ones leave a fifth less beside the edge.
-int tile_columns(std::int64_t n) { return ceil_div(n, 128) * 128 * 5 < ceil_div(n, 256) * 256 * 4 ? 128 : 256; }
+// Of a block: wide tiles, unless narrow ones leave a fifth less beside the edge.
+int block_columns(std::int64_t n) { return ceil_div(n, 128) * 128 * 5 < ceil_div(n, 256) * 256 * 4 ? 128 : 256; }
 
-// Rows are cut where groups are high, so that few tiles end early, or all are equally high; and where a few columns of
-// tiles are an odd number, so that half a cluster would be left without any.
-Pair pair_of(const HopperGroupedGemm& args, int columns) {
-  const std::int64_t column_tiles = ceil_div(args.n, columns);
-  const bool odd = column_tiles % 2 != 0 && column_tiles < 16;
-  return args.form == GroupedForm::weights || args.rows / args.groups >= 2048 || odd ? Pair::rows : Pair::columns;
+// A few columns of blocks, of an odd number: with Pair::columns half a cluster would often be left without any.
+bool few_and_odd(std::int64_t columns) { return columns % 2 != 0 && columns < 16; }
+
+// How tiles cover the output. Rows are cut where groups are high, so that few tiles end early, or all are equally high.
+GroupTileShape tile_shape(const HopperGroupedGemm& args, int columns) {
+  const bool weights = args.form == GroupedForm::weights, odd = few_and_odd(ceil_div(args.n, columns));
+  const Pair pair = weights || args.rows / args.groups >= 2048 || odd ? Pair::rows : Pair::columns;
+  return {.groups = static_cast<int>(args.groups),
+          .pair = pair,
+          .row_tiles = weights ? static_cast<int>(ceil_div(args.m, tile_rows(pair))) : 0,
+          .column_tiles = static_cast<int>(ceil_div(args.n, tile_columns(pair, columns))),
+          .cut_ends = pair == Pair::rows && !weights && !odd,
+          .empty_groups = weights && !args.accumulate};
 }
 
 // At most, whatever the offsets are.
 std::int64_t most_row_tiles(const HopperGroupedGemm& args, Pair pair) {
-  const std::int64_t rows = grouped::tile_rows(pair);
+  const std::int64_t rows = tile_rows(pair);
   return args.form == GroupedForm::weights ? args.groups * ceil_div(args.m, rows)
                                            : args.rows / rows + std::min(args.groups, args.rows);
 }
@@ -150,24 +156,19 @@ bool hopper_grouped_gemm_takes(const HopperGroupedGemm& args) {
 
 cudaError_t launch_hopper_grouped_gemm(const HopperGroupedGemm& args, cudaStream_t stream) {
   if (!suits(args) || encode_function() == nullptr) return cudaErrorInvalidValue;
-  const int columns = tile_columns(args.n);
+  const int columns = block_columns(args.n);
   Plan plan{};
   plan.out = args.out;
   plan.offsets = args.offsets;
   plan.m = static_cast<int>(args.m);
   plan.n = static_cast<int>(args.n);
   plan.depth_blocks = static_cast<int>(ceil_div(args.k, grouped::depth));
-  plan.pair = pair_of(args, columns);
+  plan.tiles = tile_shape(args, columns);
   plan.out_f32 = args.out_type == Scalar::f32;
-  const int tile_rows = grouped::tile_rows(plan.pair);
-  plan.tiles = {.groups = static_cast<int>(args.groups),
-                .tile_rows = tile_rows,
-                .row_tiles = args.form == GroupedForm::weights ? static_cast<int>(ceil_div(args.m, tile_rows)) : 0,
-                .column_tiles = static_cast<int>(ceil_div(args.n, grouped::tile_columns(plan.pair, columns))),
-                .band = 1024 / tile_rows};
+  plan.accumulate = args.accumulate;
   const cudaError_t status = describe_operands(plan, args, columns);
   if (status != cudaSuccess) return status;
-  const std::int64_t tiles = most_row_tiles(args, plan.pair) * plan.tiles.column_tiles;
+  const std::int64_t tiles = most_row_tiles(args, plan.tiles.pair) * plan.tiles.column_tiles;
   const auto launch = [&]<class T>(T) {
     return columns == 256 ? launch_form<T, 256>(args.form, plan, tiles, stream)
                           : launch_form<T, 128>(args.form, plan, tiles, stream);

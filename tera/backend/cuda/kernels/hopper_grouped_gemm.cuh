@@ -6,7 +6,7 @@ namespace tera::cuda::kernels {
 enum class GroupedForm : std::uint8_t {
   transposed,  // out[r] = a[r] b[g]^T for the rows r of group g: a [R,K], b [G,N,K], out [R,N]
   plain,       // out[r] = a[r] b[g]: a [R,K], b [G,K,N], out [R,N]
-  weights,     // out[g] += a_g^T b_g, summed over the rows of group g: a [R,M], b [R,N], out f32 [G,M,N]
+  weights,     // out[g] (+)= a_g^T b_g, summed over the rows of group g: a [R,M], b [R,N], out f32 [G,M,N]
 };
 
 // Products of groups of rows with a matrix for each group, by Hopper's copy engine and warpgroups. All tensors are
@@ -20,6 +20,7 @@ struct HopperGroupedGemm {
   std::int64_t rows = 0, groups = 0;      // R, G
   std::int64_t n = 0, k = 0;              // k: not for weights
   std::int64_t m = 0;                     // for weights
+  bool accumulate = true;                 // for weights: else out is not read, and zero where a group is empty
   Scalar in_type = Scalar::bf16, out_type = Scalar::bf16;  // out: as in, or f32
 };
 

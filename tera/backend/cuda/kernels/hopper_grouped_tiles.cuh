@@ -9,6 +9,9 @@
 //                    but a group ends in the middle of a higher tile.
 //   Pair::columns    128 rows, the second block has the columns further right: they share the rows' operand.
 //
+// Each tile may be of either kind: both blocks find it by the same numbers, a stage has as many bytes and arrivals in
+// both, and a stage is free when both blocks have read theirs, whoever fills it next.
+//
 // Results go to shared memory, from where the copy engine brings them out while the next tile's sums are made: stores
 // by all blocks at the same time, when the tensor cores have nothing to do, cost a fifth of the time and more.
 
@@ -19,8 +22,7 @@
 namespace tera::cuda::kernels::grouped {
 
 constexpr int warpgroup = 128, threads = 3 * warpgroup, consumer_warps = 8;
-constexpr int part_rows = 64;  // of out; a block has one or two parts
-constexpr int depth = 64;      // terms of a sum in a stage: 128 bytes
+constexpr int depth = 64;  // terms of a sum in a stage: 128 bytes
 constexpr int box_columns = 64, box_bytes = 64 * depth * 2;
 constexpr int left_bytes = 2 * box_bytes;
 constexpr int most_groups = 512;
@@ -42,24 +44,20 @@ struct Layout {
   static constexpr int pieces = stages * stage_bytes;
   static constexpr int filled = pieces + 2 * pieces_bytes, emptied = filled + stages * 8;
   static constexpr int offsets = emptied + stages * 8;
-  static constexpr int bytes = offsets + (most_groups + 1) * 4;
+  static constexpr int tiles = offsets + (most_groups + 1) * 4;  // how many there are
+  static constexpr int bytes = tiles + 4;
 };
 
 constexpr int blocks_of_cluster = 2;
-enum class Pair : std::uint8_t { rows, columns };
-TERA_HOST_DEVICE constexpr int tile_rows(Pair pair) { return pair == Pair::rows ? 4 * part_rows : 2 * part_rows; }
-TERA_HOST_DEVICE constexpr int tile_columns(Pair pair, int columns) {
-  return pair == Pair::rows ? columns : 2 * columns;
-}
 
 struct Plan {
   CUtensorMap a, b;
   void* out;
   const std::int32_t* offsets;
-  GroupTileShape tiles;  // a column of them for each cluster
+  GroupTileShape tiles;
   int m, n, depth_blocks;
-  Pair pair;
   bool out_f32;
+  bool accumulate;  // weights
 };
 
 // A place in the ring. parity is that of the phase in which the stage is filled.
@@ -79,18 +77,18 @@ __device__ int depth_blocks_of(const Plan& plan, const GroupTile& tile) {
   return form == GroupedForm::weights ? (tile.end - tile.begin + depth - 1) / depth : plan.depth_blocks;
 }
 
-// What a block has of a tile: rows first .. first + parts * part_rows, counted from those of the group (weights: of M).
-struct BlockTile {
-  int first, parts, column;
-};
+// Rows are counted from those of the group (weights: of M).
 template <GroupedForm form, int columns>
 __device__ BlockTile part_of(const Plan& plan, const GroupTile& tile, int rank) {
-  const bool cut_rows = plan.pair == Pair::rows;
-  const int begin = tile.row * tile_rows(plan.pair);
-  const int rows = (form == GroupedForm::weights ? plan.m : tile.end - tile.begin) - begin;
-  const int parts = rows > tile_rows(plan.pair) / 2 ? 2 : 1;  // where one is enough, the second warpgroup looks on
-  return {begin + (cut_rows ? rank * parts * part_rows : 0), parts,
-          tile.column * tile_columns(plan.pair, columns) + (cut_rows ? 0 : rank * columns)};
+  return block_tile(tile, form == GroupedForm::weights ? plan.m : tile.end - tile.begin, columns, rank);
+}
+
+// A cluster's way through the tiles.
+template <int columns>
+__device__ GroupTileWalk walk_of(const Plan& plan, const unsigned char* memory) {
+  using Memory = Layout<columns>;
+  return {reinterpret_cast<const int*>(memory + Memory::offsets), plan.tiles,
+          *reinterpret_cast<const int*>(memory + Memory::tiles), static_cast<int>(gridDim.x) / blocks_of_cluster};
 }
 
 // What the copy engine fetches, in which order.
@@ -102,14 +100,13 @@ class Producer {
   __device__ Producer(const Plan& plan, unsigned char* memory)
       : plan_(plan),
         memory_(hopper::shared_address(memory)),
-        offsets_(reinterpret_cast<const int*>(memory + Memory::offsets)),
+        walk_(walk_of<columns>(plan, memory)),
         rank_(static_cast<int>(hopper::rank_in_cluster())) {}
 
   __device__ void run() {
-    GroupTileWalk walk(offsets_, plan_.tiles);
     GroupTile tile;
     const int clusters = static_cast<int>(gridDim.x) / blocks_of_cluster;
-    for (int number = static_cast<int>(blockIdx.x) / blocks_of_cluster; walk.find(number, tile); number += clusters) {
+    for (int number = static_cast<int>(blockIdx.x) / blocks_of_cluster; walk_.find(number, tile); number += clusters) {
       const BlockTile here = part_of<form, columns>(plan_, tile, rank_);
       const int blocks = depth_blocks_of<form>(plan_, tile);
       for (int block = 0; block < blocks; ++block) {
@@ -119,7 +116,8 @@ class Producer {
         hopper::arrive_expecting(filled, static_cast<std::uint32_t>(here.parts * box_bytes + Memory::right_bytes));
         fetch_left(tile, here, block * depth, stage, filled);
         fetch_right(tile, here.column, block * depth, stage + left_bytes, filled);
-        if constexpr (form == GroupedForm::weights) prefetch_out(tile.group, here, block, blocks);
+        if constexpr (form == GroupedForm::weights)
+          if (plan_.accumulate) prefetch_out(tile.group, here, block, blocks);
         at_.next();
       }
     }
@@ -134,7 +132,7 @@ class Producer {
       const hopper::BoxPlace at = form == GroupedForm::weights ? hopper::BoxPlace{row, tile.begin + k, 0}
                                                                : hopper::BoxPlace{k, tile.begin + row, 0};
       const std::uint32_t part_to = to + static_cast<std::uint32_t>(part * box_bytes);
-      if (plan_.pair == Pair::rows)
+      if (tile.pair == Pair::rows)
         hopper::copy_box(part_to, plan_.a, at, filled);
       else if (part == rank_)
         hopper::copy_box_to(0b11, part_to, plan_.a, at, filled);
@@ -145,7 +143,7 @@ class Producer {
   __device__ void fetch_right(const GroupTile& tile, int column, int k, std::uint32_t to, std::uint32_t filled) const {
     constexpr int half_columns = columns / 2, half_bytes = Memory::right_bytes / 2;
     for (int half = 0; half < 2; ++half) {
-      if (plan_.pair == Pair::rows && half != rank_) continue;
+      if (tile.pair == Pair::rows && half != rank_) continue;
       fetch_columns(tile, column + half * half_columns, k, to + static_cast<std::uint32_t>(half * half_bytes), filled);
     }
   }
@@ -153,7 +151,7 @@ class Producer {
   __device__ void fetch_columns(const GroupTile& tile, int first, int k, std::uint32_t to, std::uint32_t filled) const {
     const auto fetch = [&](int box, hopper::BoxPlace at) {
       const std::uint32_t box_to = to + static_cast<std::uint32_t>(box * box_bytes);
-      if (plan_.pair == Pair::rows)
+      if (tile.pair == Pair::rows)
         hopper::copy_box_to(0b11, box_to, plan_.b, at, filled);
       else
         hopper::copy_box(box_to, plan_.b, at, filled);
@@ -181,7 +179,7 @@ class Producer {
 
   const Plan& plan_;
   std::uint32_t memory_;
-  const int* offsets_;
+  GroupTileWalk walk_;
   int rank_;
   RingPlace<Memory::stages> at_;
 };
@@ -203,23 +201,26 @@ class Consumer {
   __device__ Consumer(const Plan& plan, unsigned char* memory)
       : plan_(plan),
         memory_(memory),
-        offsets_(reinterpret_cast<const int*>(memory + Memory::offsets)),
+        walk_(walk_of<columns>(plan, memory)),
         thread_(static_cast<int>(threadIdx.x) - warpgroup),
         rank_(static_cast<int>(hopper::rank_in_cluster())) {}
 
   __device__ void run() {
-    GroupTileWalk walk(offsets_, plan_.tiles);
     GroupTile tile;
     float sum[sums] = {};
     const int clusters = static_cast<int>(gridDim.x) / blocks_of_cluster;
-    for (int number = static_cast<int>(blockIdx.x) / blocks_of_cluster; walk.find(number, tile); number += clusters) {
+    for (int number = static_cast<int>(blockIdx.x) / blocks_of_cluster; walk_.find(number, tile); number += clusters) {
       const BlockTile here = part_of<form, columns>(plan_, tile, rank_);
       if (part() >= here.parts) {
         look_on(tile);
         continue;
       }
-      multiply(tile, sum);
       const int row = here.first + part() * part_rows;
+      if (weights && tile.begin == tile.end) {
+        bring_zeros(std::int64_t{tile.group} * plan_.m + row, plan_.m - row, here.column);
+        continue;
+      }
+      multiply(tile, sum);
       if constexpr (weights)
         bring_out<float>(sum, std::int64_t{tile.group} * plan_.m + row, plan_.m - row, here.column);
       else if (plan_.out_f32)
@@ -314,13 +315,31 @@ class Consumer {
       if (thread < part_rows && thread < rows && first < plan_.n) {
         const auto bytes = static_cast<std::uint32_t>(min(width, plan_.n - first)) * sizeof(Out);
         const std::uint32_t from = hopper::shared_address(pieces + thread * piece_stride<Out>);
-        if constexpr (weights)
-          hopper::add_out(out + first, from, bytes);
+        if (weights && plan_.accumulate)
+          hopper::add_out(reinterpret_cast<float*>(out) + first, from, bytes);
         else
           hopper::copy_out(out + first, from, bytes);
       }
       hopper::commit_copies_out();
     }
+  }
+
+  // The same for a group without rows: zeros, which never were in the registers of sums (that would cost spills).
+  __device__ void bring_zeros(std::int64_t row, int rows, int column) const {
+    constexpr int width = columns < piece_columns<float> ? columns : piece_columns<float>;
+    const int thread = thread_ % warpgroup;
+    unsigned char* const pieces = memory_ + Memory::pieces + part() * pieces_bytes;
+    hopper::wait_for_reads_of_copies_out();
+    sync_part();
+    for (int i = thread; i < pieces_bytes / 16; i += warpgroup) reinterpret_cast<uint4*>(pieces)[i] = uint4{};
+    hopper::publish_to_engines();
+    sync_part();
+    float* const out = static_cast<float*>(plan_.out) + (row + thread) * plan_.n;
+    const int end = min(column + columns, plan_.n);
+    for (int first = column; first < end && thread < part_rows && thread < rows; first += width)
+      hopper::copy_out(out + first, hopper::shared_address(pieces + thread * piece_stride<float>),
+                       static_cast<std::uint32_t>(min(width, end - first)) * sizeof(float));
+    hopper::commit_copies_out();
   }
 
   template <class Out, int width>
@@ -343,7 +362,7 @@ class Consumer {
 
   const Plan& plan_;
   unsigned char* memory_;
-  const int* offsets_;
+  GroupTileWalk walk_;
   int thread_;  // among those of both warpgroups
   int rank_;
   RingPlace<Memory::stages> at_;
@@ -356,9 +375,10 @@ __global__ void __launch_bounds__(threads, 1) multiply_groups(const __grid_const
   const std::uint32_t begin = hopper::shared_address(unaligned);
   unsigned char* const memory = unaligned + (-begin & (stage_alignment - 1));
   const int thread = static_cast<int>(threadIdx.x);
-  for (int i = thread; i <= plan.tiles.groups; i += threads)
-    reinterpret_cast<int*>(memory + Memory::offsets)[i] = plan.offsets[i];
+  int* const offsets = reinterpret_cast<int*>(memory + Memory::offsets);
+  for (int i = thread; i <= plan.tiles.groups; i += threads) offsets[i] = plan.offsets[i];
   if (thread == 0) {
+    *reinterpret_cast<int*>(memory + Memory::tiles) = 0;
     const std::uint32_t address = hopper::shared_address(memory);
     for (int stage = 0; stage < Memory::stages; ++stage) {
       hopper::init_barrier(address + static_cast<std::uint32_t>(Memory::filled + stage * 8), 1);
@@ -368,12 +388,17 @@ __global__ void __launch_bounds__(threads, 1) multiply_groups(const __grid_const
     hopper::publish_barriers();
   }
   __syncthreads();
+  for (int i = thread; i < plan.tiles.groups; i += threads)
+    atomicAdd(reinterpret_cast<int*>(memory + Memory::tiles),
+              count_tiles(plan.tiles, group_tile_rows(plan.tiles, offsets[i + 1] - offsets[i])));
+  __syncthreads();
   hopper::sync_cluster();
+  // Registers: 56 + 2 x 224 are the three times 168 that the block begins with.
   if (thread < warpgroup) {
-    hopper::shrink_registers<40>();
+    hopper::shrink_registers<56>();
     if (thread == 0) Producer<form, columns>(plan, memory).run();
   } else {
-    hopper::grow_registers<232>();
+    hopper::grow_registers<224>();
     Consumer<T, form, columns>(plan, memory).run();
   }
   hopper::sync_cluster();  // the other block may still write to this one's memory

@@ -121,14 +121,16 @@ __global__ void __launch_bounds__(threads) grouped_weight_gradient(PlainGroupedW
   const std::int64_t g = blockIdx.x / matrix_tiles, in_matrix = blockIdx.x % matrix_tiles;
   const std::int64_t row = in_matrix / column_tiles * tile, column = in_matrix % column_tiles * tile;
   const std::int64_t begin = args.offsets[g], rows = args.offsets[g + 1] - begin;
-  if (rows <= 0) return;
+  if (rows <= 0 && args.accumulate) return;
   const Operand<In> a{static_cast<const In*>(args.a) + begin * args.m, 1, args.m, args.m, rows};
   const Operand<In> b{static_cast<const In*>(args.b) + begin * args.n, 1, args.n, args.n, rows};
   float sums[each][each] = {};
   multiply(a, b, row, column, sums);
   float* out = args.out + g * args.m * args.n;
-  for_sums(sums, row, args.m, column, args.n,
-           [&](std::int64_t r, std::int64_t c, float sum) { out[r * args.n + c] += sum; });
+  for_sums(sums, row, args.m, column, args.n, [&](std::int64_t r, std::int64_t c, float sum) {
+    float& to = out[r * args.n + c];
+    to = args.accumulate ? to + sum : sum;
+  });
 }
 
 bool fits_grid(std::int64_t blocks) { return blocks <= std::numeric_limits<int>::max(); }

@@ -16,12 +16,13 @@ struct PlainGroupedGemm {
   Scalar in_type, out_type;  // out_type is in_type or f32
 };
 
-// out[g] += a_g^T b_g.
+// out[g] += a_g^T b_g, or, without reading it, out[g] = a_g^T b_g: zero where a group is empty.
 struct PlainGroupedWeightGradient {
   const void *a, *b;  // [rows,m], [rows,n]
   float* out;         // [groups,m,n]
   const std::int32_t* offsets;
   std::int64_t m, n, groups;
+  bool accumulate;
   Scalar in_type;
 };
 
