@@ -399,48 +399,6 @@ TEST_F(CudaGroupedGemm, OneHighGroup) {
     }
 }
 
-// Clusters of two blocks that are on the way at the same time: the walkers of group_tiles.cuh.
-int clusters() {
-  int processors = 0;
-  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0), "processors");
-  return processors / 2;
-}
-
-// The last round has few tiles, which are halved: high ones and low ones, whole and with few rows. Or just too many.
-TEST_F(CudaGroupedGemm, ShortLastRounds) {
-  struct Round {
-    int more, missing;  // tiles in the last round, rows that the last tile lacks
-  };
-  const int all = clusters();
-  for (const GroupedForm form : {GroupedForm::transposed, GroupedForm::plain})
-    for (const Round last : {Round{1, 0}, Round{1, 130}, Round{all / 2, 10}, Round{all / 2 + 1, 250}}) {
-      const int tiles = all + last.more;
-      const Problem high{.form = form, .sizes = {tiles * 256 - last.missing}, .n = 256, .other = 72, .behind = 9};
-      expect_exact(high, whole_numbers(high, 15));
-      Problem low{.form = form, .sizes = {}, .n = 512, .other = 72, .behind = 9};
-      low.sizes.assign(static_cast<std::size_t>(tiles), 128);
-      low.sizes.back() -= last.missing / 2;
-      expect_exact(low, whole_numbers(low, 16));
-    }
-}
-
-TEST_F(CudaGroupedGemm, ShortLastRoundsOfEnds) {
-  for (const GroupedForm form : {GroupedForm::transposed, GroupedForm::plain})
-    for (const int end : {1, 100, 150, 192}) {
-      const Problem problem{.form = form, .sizes = {clusters() / 2 * 256 + end}, .n = 512, .other = 136};
-      expect_exact(problem, whole_numbers(problem, 17));
-    }
-}
-
-// One more than a round, and three more where groups without rows are written.
-TEST_F(CudaGroupedGemm, ShortLastRoundsOfWeights) {
-  for (const int missing : {0, 8, 136, 248}) {
-    const int m = (clusters() + 1) * 256 - missing;
-    const Problem problem{.form = GroupedForm::weights, .sizes = {0, 70, 0}, .n = 256, .other = m, .behind = 9};
-    expect_exact(problem, whole_numbers(problem, 18));
-  }
-}
-
 TEST_F(CudaGroupedGemm, NoRowsAtAll) {
   for (const GroupedForm form : all_forms) {
     const Problem problem{.form = form, .sizes = {0, 0, 0}, .n = 256, .other = 64, .behind = 200};

@@ -21,16 +21,9 @@ std::vector<int> offsets_of(const std::vector<int>& sizes, int first = 0) {
   return offsets;
 }
 
-int tiles_of(const std::vector<int>& offsets, const GroupTileShape& shape) {
-  int tiles = 0;
-  for (std::size_t group = 0; group + 1 < offsets.size(); ++group)
-    tiles += count_tiles(shape, group_tile_rows(shape, offsets[group + 1] - offsets[group]));
-  return tiles;
-}
-
 std::vector<GroupTile> walk(const std::vector<int>& offsets, const GroupTileShape& shape, int first, int step) {
   std::vector<GroupTile> tiles;
-  GroupTileWalk walker(offsets.data(), shape, tiles_of(offsets, shape), step);
+  GroupTileWalk walker(offsets.data(), shape);
   GroupTile tile;
   for (int number = first; walker.find(number, tile); number += step) tiles.push_back(tile);
   return tiles;
@@ -95,7 +88,7 @@ void expect_each_once(const Output& output) {
       for (const GroupTile& tile : walk(offsets, output.shape(), walker, walkers)) {
         EXPECT_EQ(tile.begin, offsets[static_cast<std::size_t>(tile.group)]);
         EXPECT_EQ(tile.end, offsets[static_cast<std::size_t>(tile.group) + 1]);
-        EXPECT_TRUE(tile.halved || tile.row < output.rows_of(tile.group)) << "a tile without rows";
+        EXPECT_TRUE(tile.row < output.rows_of(tile.group)) << "a tile without rows";
         counts.add(tile);
       }
     EXPECT_TRUE(counts.each_once()) << walkers << " walkers, pair " << static_cast<int>(output.pair) << ", n "
@@ -203,29 +196,6 @@ TEST(GroupTiles, NoBandIsThin) {
     }
     EXPECT_EQ(*std::max_element(times.begin(), times.end()), 4) << size;
   }
-}
-
-// Tiles and halves that the walkers with most and least have, as halves.
-std::pair<int, int> halves_of_walkers(const std::vector<int>& sizes, const GroupTileShape& shape, int walkers) {
-  std::vector<int> halves;
-  for (int walker = 0; walker < walkers; ++walker) {
-    halves.push_back(0);
-    for (const GroupTile& tile : walk(offsets_of(sizes), shape, walker, walkers)) halves.back() += tile.halved ? 1 : 2;
-  }
-  return {*std::min_element(halves.begin(), halves.end()), *std::max_element(halves.begin(), halves.end())};
-}
-
-TEST(GroupTiles, AShortLastRoundIsHalved) {
-  const auto of_tiles = [](int tiles) {
-    return halves_of_walkers({256 * tiles}, {.groups = 1, .column_tiles = 1}, 66);
-  };
-  using Halves = std::pair<int, int>;
-  EXPECT_EQ(of_tiles(5), Halves(0, 2)) << "no round before";
-  EXPECT_EQ(of_tiles(66), Halves(2, 2));
-  EXPECT_EQ(of_tiles(67), Halves(2, 3));
-  EXPECT_EQ(of_tiles(99), Halves(3, 3));
-  EXPECT_EQ(of_tiles(100), Halves(2, 4)) << "halves would need a round more";
-  EXPECT_EQ(of_tiles(2048), Halves(62, 63)) << "8 groups of 16 x 16 tiles";
 }
 
 }  // namespace

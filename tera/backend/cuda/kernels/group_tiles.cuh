@@ -58,7 +58,6 @@ struct GroupTile {
   int row = 0;                        // the tile's first, counted from the group's
   int column = 0;                     // counted in tiles of its pair
   Pair pair = Pair::rows;
-  bool halved = false;  // half as high as others of its pair
 };
 
 // What a block has of a tile: rows first .. first + parts * part_rows, and columns from this one on.
@@ -69,7 +68,7 @@ struct BlockTile {
 TERA_HOST_DEVICE inline BlockTile block_tile(const GroupTile& tile, int rows, int columns, int rank) {
   const bool cut_rows = tile.pair == Pair::rows;
   // Where one part is enough, the second warpgroup looks on.
-  const int parts = !tile.halved && rows - tile.row > tile_rows(tile.pair) / 2 ? 2 : 1;
+  const int parts = rows - tile.row > tile_rows(tile.pair) / 2 ? 2 : 1;
   return {tile.row + (cut_rows ? rank * parts * part_rows : 0), parts,
           tile.column * tile_columns(tile.pair, columns) + (cut_rows ? 0 : rank * columns)};
 }
@@ -77,25 +76,16 @@ TERA_HOST_DEVICE inline BlockTile block_tile(const GroupTile& tile, int rows, in
 // Finds tiles by number, for numbers that never fall. Neighbouring numbers lie in bands of 1024 rows, the last band of
 // a group in up to twice as many, down a column of the band first: what runs at the same time then shares rows of one
 // operand and columns of the other. Ends that are cut come after the two columns of the last band that are theirs.
-//
-// Walkers have the numbers w, w + walkers, w + 2 walkers and so on. Where the last round has work for at most half of
-// them, its tiles are halved, so that it is over sooner.
 class GroupTileWalk {
  public:
-  // offsets: of groups + 1 numbers; tiles: count_tiles() of all groups.
-  TERA_HOST_DEVICE GroupTileWalk(const int* offsets, const GroupTileShape& shape, int tiles, int walkers)
-      : offsets_(offsets), shape_(shape) {
-    const int last_round = tiles % walkers;
-    halved_from_ = tiles > walkers && 2 * last_round <= walkers ? tiles - last_round : tiles;
+  // offsets: of groups + 1 numbers.
+  TERA_HOST_DEVICE GroupTileWalk(const int* offsets, const GroupTileShape& shape) : offsets_(offsets), shape_(shape) {
     end_ = offsets[0];
     if (shape.groups > 0) measure();
   }
 
   // The tile of this number; false when there are not so many.
   TERA_HOST_DEVICE bool find(int number, GroupTile& tile) {
-    tile.halved = number >= halved_from_;
-    const bool lower = tile.halved && (number - halved_from_) % 2 != 0;
-    if (tile.halved) number = halved_from_ + (number - halved_from_) / 2;
     while (number - first_ >= tiles_) {
       first_ += tiles_;
       if (++group_ >= shape_.groups) return false;
@@ -105,7 +95,6 @@ class GroupTileWalk {
     tile.begin = begin_;
     tile.end = end_;
     place(number - first_, tile);
-    if (lower) tile.row += tile_rows(tile.pair) / 2;
     return true;
   }
 
@@ -142,7 +131,6 @@ class GroupTileWalk {
 
   const int* offsets_;
   const GroupTileShape& shape_;  // where it is: a kernel's argument needs no registers
-  int halved_from_ = 0;          // number from which on tiles are halves
   int group_ = 0, begin_ = 0, end_ = 0, tiles_ = 0;
   int first_ = 0;  // number of the group's first tile
 };

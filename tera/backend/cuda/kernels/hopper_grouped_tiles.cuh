@@ -44,8 +44,7 @@ struct Layout {
   static constexpr int pieces = stages * stage_bytes;
   static constexpr int filled = pieces + 2 * pieces_bytes, emptied = filled + stages * 8;
   static constexpr int offsets = emptied + stages * 8;
-  static constexpr int tiles = offsets + (most_groups + 1) * 4;  // how many there are
-  static constexpr int bytes = tiles + 4;
+  static constexpr int bytes = offsets + (most_groups + 1) * 4;
 };
 
 constexpr int blocks_of_cluster = 2;
@@ -86,9 +85,7 @@ __device__ BlockTile part_of(const Plan& plan, const GroupTile& tile, int rank) 
 // A cluster's way through the tiles.
 template <int columns>
 __device__ GroupTileWalk walk_of(const Plan& plan, const unsigned char* memory) {
-  using Memory = Layout<columns>;
-  return {reinterpret_cast<const int*>(memory + Memory::offsets), plan.tiles,
-          *reinterpret_cast<const int*>(memory + Memory::tiles), static_cast<int>(gridDim.x) / blocks_of_cluster};
+  return {reinterpret_cast<const int*>(memory + Layout<columns>::offsets), plan.tiles};
 }
 
 // What the copy engine fetches, in which order.
@@ -375,10 +372,9 @@ __global__ void __launch_bounds__(threads, 1) multiply_groups(const __grid_const
   const std::uint32_t begin = hopper::shared_address(unaligned);
   unsigned char* const memory = unaligned + (-begin & (stage_alignment - 1));
   const int thread = static_cast<int>(threadIdx.x);
-  int* const offsets = reinterpret_cast<int*>(memory + Memory::offsets);
-  for (int i = thread; i <= plan.tiles.groups; i += threads) offsets[i] = plan.offsets[i];
+  for (int i = thread; i <= plan.tiles.groups; i += threads)
+    reinterpret_cast<int*>(memory + Memory::offsets)[i] = plan.offsets[i];
   if (thread == 0) {
-    *reinterpret_cast<int*>(memory + Memory::tiles) = 0;
     const std::uint32_t address = hopper::shared_address(memory);
     for (int stage = 0; stage < Memory::stages; ++stage) {
       hopper::init_barrier(address + static_cast<std::uint32_t>(Memory::filled + stage * 8), 1);
@@ -387,10 +383,6 @@ __global__ void __launch_bounds__(threads, 1) multiply_groups(const __grid_const
     }
     hopper::publish_barriers();
   }
-  __syncthreads();
-  for (int i = thread; i < plan.tiles.groups; i += threads)
-    atomicAdd(reinterpret_cast<int*>(memory + Memory::tiles),
-              count_tiles(plan.tiles, group_tile_rows(plan.tiles, offsets[i + 1] - offsets[i])));
   __syncthreads();
   hopper::sync_cluster();
   // Registers: 56 + 2 x 224 are the three times 168 that the block begins with.
