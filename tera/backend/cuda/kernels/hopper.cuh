@@ -98,17 +98,18 @@ __device__ inline void copy_box_to(std::uint16_t blocks, std::uint32_t to, const
       : "memory");
 }
 
-// From shared memory, by the copy engine; `bytes` is a multiple of 16. A thread commits its copies, and waits for them.
-__device__ inline void copy_out(void* to, std::uint32_t from, std::uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
-               "r"(from), "r"(bytes)
+// A box out of shared memory, where it lies as copy_box() lays one down; what lies outside of the tensor is left out. A
+// thread commits its copies, and waits for them.
+__device__ inline void copy_box_out(const CUtensorMap& map, BoxPlace at, std::uint32_t from) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
+               "r"(at.x), "r"(at.y), "r"(at.z), "r"(from)
                : "memory");
 }
 // The same, added to what is there: one rounding for each element, whatever the order.
-__device__ inline void add_out(float* to, std::uint32_t from, std::uint32_t bytes) {
+__device__ inline void add_box_out(const CUtensorMap& map, BoxPlace at, std::uint32_t from) {
   asm volatile(
-      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
-      "r"(from), "r"(bytes)
+      "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
+      "r"(at.x), "r"(at.y), "r"(at.z), "r"(from)
       : "memory");
 }
 __device__ inline void commit_copies_out() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -124,6 +125,14 @@ __device__ inline void prefetch_bytes(const void* from, std::uint32_t bytes) {
 
 // What this thread wrote to shared memory is seen by products and copies that come after the next barrier.
 __device__ inline void publish_to_engines() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Four matrices of 8 x 8 elements of 16 bits to shared memory, by a warp. Thread t has columns 2 (t % 4) and the next
+// of row t / 4 of each; row t % 8 of matrix t / 8 goes to the address that it names.
+__device__ inline void store_matrices(std::uint32_t to, const std::uint32_t (&two)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(two[0]), "r"(two[1]),
+               "r"(two[2]), "r"(two[3])
+               : "memory");
+}
 
 // --- roles -----------------------------------------------------------------------------------------------------------
 

@@ -39,28 +39,29 @@ Encode encode_function() {
   return function;
 }
 
-// A dense tensor [z, y, x] of 16-bit floats, fetched in boxes of 64 along x (128 bytes) and box_y along y.
+// A dense tensor [z, y, x], moved in boxes of 128 bytes along x and box_y along y.
 struct TensorShape {
   std::int64_t x = 0, y = 0, z = 1;
   int box_y = 64;
 };
 
 cudaError_t describe(CUtensorMap& map, const void* data, Scalar type, const TensorShape& shape) {
+  const cuuint64_t bytes = type == Scalar::f32 ? 4 : 2;
+  const CUtensorMapDataType types = type == Scalar::f32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                    : type == Scalar::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                           : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(shape.x), static_cast<cuuint64_t>(shape.y),
                                static_cast<cuuint64_t>(shape.z)};
-  const cuuint64_t strides[2] = {sizes[0] * 2, sizes[0] * sizes[1] * 2};  // bytes
-  const cuuint32_t box[3] = {grouped::box_columns, static_cast<cuuint32_t>(shape.box_y), 1}, steps[3] = {1, 1, 1};
-  const CUresult status = encode_function()(
-      &map, type == Scalar::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
-      const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const cuuint64_t strides[2] = {sizes[0] * bytes, sizes[0] * sizes[1] * bytes};
+  const cuuint32_t box[3] = {static_cast<cuuint32_t>(128 / bytes), static_cast<cuuint32_t>(shape.box_y), 1};
+  const cuuint32_t steps[3] = {1, 1, 1};
+  const CUresult status = encode_function()(&map, types, 3, const_cast<void*>(data), sizes, strides, box, steps,
+                                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return status == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-cudaError_t describe_operands(Plan& plan, const HopperGroupedGemm& args, int columns) {
-  const bool weights = args.form == GroupedForm::weights;
-  const cudaError_t status = describe(plan.a, args.a, args.in_type, {.x = weights ? args.m : args.k, .y = args.rows});
-  if (status != cudaSuccess) return status;
+cudaError_t describe_right(Plan& plan, const HopperGroupedGemm& args, int columns) {
   switch (args.form) {
     case GroupedForm::transposed:
       return describe(plan.b, args.b, args.in_type, {.x = args.k, .y = args.n, .z = args.groups, .box_y = columns / 2});
@@ -68,6 +69,15 @@ cudaError_t describe_operands(Plan& plan, const HopperGroupedGemm& args, int col
       return describe(plan.b, args.b, args.in_type, {.x = args.n, .y = args.k, .z = args.groups});
     default: return describe(plan.b, args.b, args.in_type, {.x = args.n, .y = args.rows});
   }
+}
+
+cudaError_t describe_tensors(Plan& plan, const HopperGroupedGemm& args, int columns) {
+  const bool weights = args.form == GroupedForm::weights;
+  cudaError_t status = describe(plan.a, args.a, args.in_type, {.x = weights ? args.m : args.k, .y = args.rows});
+  if (status == cudaSuccess) status = describe_right(plan, args, columns);
+  if (status != cudaSuccess) return status;
+  return describe(plan.out_boxes, args.out, args.out_type,
+                  {.x = args.n, .y = weights ? args.m : args.rows, .z = weights ? args.groups : 1});
 }
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -166,7 +176,7 @@ cudaError_t launch_hopper_grouped_gemm(const HopperGroupedGemm& args, cudaStream
   plan.tiles = tile_shape(args, columns);
   plan.out_f32 = args.out_type == Scalar::f32;
   plan.accumulate = args.accumulate;
-  const cudaError_t status = describe_operands(plan, args, columns);
+  const cudaError_t status = describe_tensors(plan, args, columns);
   if (status != cudaSuccess) return status;
   const std::int64_t tiles = most_row_tiles(args, plan.tiles.pair) * plan.tiles.column_tiles;
   const auto launch = [&]<class T>(T) {

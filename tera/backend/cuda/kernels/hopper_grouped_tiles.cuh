@@ -13,7 +13,8 @@
 // both, and a stage is free when both blocks have read theirs, whoever fills it next.
 //
 // Results go to shared memory, from where the copy engine brings them out while the next tile's sums are made: stores
-// by all blocks at the same time, when the tensor cores have nothing to do, cost a fifth of the time and more.
+// by all blocks at the same time, when the tensor cores have nothing to do, cost a fifth of the time and more. It takes
+// whole boxes, which one thread names: 64 rows named one by one are 2 microseconds in which nothing is multiplied.
 
 #include "tera/backend/cuda/kernels/group_tiles.cuh"
 #include "tera/backend/cuda/kernels/hopper.cuh"
@@ -28,13 +29,18 @@ constexpr int left_bytes = 2 * box_bytes;
 constexpr int most_groups = 512;
 constexpr std::size_t stage_alignment = 1024;
 
-// Results of a warpgroup on their way out: pieces of 512 bytes of its 64 rows. The gap keeps banks apart.
-constexpr int piece_bytes = 512;
+// Results of a warpgroup on their way out: 512 bytes of each of its 64 rows, as boxes of 128 bytes that lie side by
+// side.
+constexpr int boxes_of_piece = 4, pieces_bytes = boxes_of_piece * box_bytes;
 template <class Out>
-constexpr int piece_columns = piece_bytes / static_cast<int>(sizeof(Out));
+constexpr int out_box_columns = 128 / static_cast<int>(sizeof(Out));
 template <class Out>
-constexpr int piece_stride = piece_bytes + (sizeof(Out) == 4 ? 32 : 16);
-constexpr int pieces_bytes = part_rows * piece_stride<float>;
+constexpr int piece_columns = 4 * out_box_columns<Out>;
+
+// Where 16 bytes of a row of a piece lie. The copy engine's order within eight rows keeps banks apart.
+__device__ inline int place_in_piece(int row, int chunk) {
+  return chunk / 8 * box_bytes + row * 128 + ((chunk ^ row) & 7) * 16;
+}
 
 // Of shared memory, by the width of a tile.
 template <int columns>
@@ -50,7 +56,7 @@ struct Layout {
 constexpr int blocks_of_cluster = 2;
 
 struct Plan {
-  CUtensorMap a, b;
+  CUtensorMap a, b, out_boxes;
   void* out;
   const std::int32_t* offsets;
   GroupTileShape tiles;
@@ -214,16 +220,16 @@ class Consumer {
       }
       const int row = here.first + part() * part_rows;
       if (weights && tile.begin == tile.end) {
-        bring_zeros(std::int64_t{tile.group} * plan_.m + row, plan_.m - row, here.column);
+        bring_zeros({here.column, row, tile.group});
         continue;
       }
       multiply(tile, sum);
       if constexpr (weights)
-        bring_out<float>(sum, std::int64_t{tile.group} * plan_.m + row, plan_.m - row, here.column);
+        bring_out<float>(sum, {here.column, row, tile.group}, part_rows);
       else if (plan_.out_f32)
-        bring_out<float>(sum, tile.begin + row, tile.end - tile.begin - row, here.column);
+        bring_out<float>(sum, {here.column, tile.begin + row, 0}, tile.end - tile.begin - row);
       else
-        bring_out<T>(sum, tile.begin + row, tile.end - tile.begin - row, here.column);
+        bring_out<T>(sum, {here.column, tile.begin + row, 0}, tile.end - tile.begin - row);
     }
     hopper::wait_for_copies_out();
   }
@@ -293,67 +299,118 @@ class Consumer {
                       static_cast<std::uint32_t>(rank));
   }
 
-  // Sums of 64 rows to out [..,N] from this row and column on, as far as there are rows and columns. Piece by piece:
-  // when the one before has been read, all threads write, and the first 64 send a row each.
+  // Sums of 64 rows to this place of out and on. Piece by piece: when the one before has been read, all threads write,
+  // and one has the copy engine bring it out. That leaves out what is outside of out, but not what is another group's.
   template <class Out>
-  __device__ void bring_out(const float (&sum)[sums], std::int64_t row, int rows, int column) const {
+  __device__ void bring_out(const float (&sum)[sums], hopper::BoxPlace to, int rows_of_group) const {
     constexpr int width = columns < piece_columns<Out> ? columns : piece_columns<Out>;
-    const int thread = thread_ % warpgroup;
-    unsigned char* const pieces = memory_ + Memory::pieces + part() * pieces_bytes;
-    Out* const out = static_cast<Out*>(plan_.out) + (row + thread) * plan_.n;
 #pragma unroll
     for (int piece = 0; piece < columns / width; ++piece) {
-      const int first = column + piece * width;
       hopper::wait_for_reads_of_copies_out();
       sync_part();
-      write_piece<Out, width>(sum + piece * (width / 2), pieces);
+      write_piece<Out, width>(sum + piece * (width / 2));
       hopper::publish_to_engines();
       sync_part();
-      if (thread < part_rows && thread < rows && first < plan_.n) {
-        const auto bytes = static_cast<std::uint32_t>(min(width, plan_.n - first)) * sizeof(Out);
-        const std::uint32_t from = hopper::shared_address(pieces + thread * piece_stride<Out>);
-        if (weights && plan_.accumulate)
-          hopper::add_out(reinterpret_cast<float*>(out) + first, from, bytes);
-        else
-          hopper::copy_out(out + first, from, bytes);
-      }
-      hopper::commit_copies_out();
+      if (rows_of_group >= part_rows)
+        send_boxes<Out, width>(to);
+      else
+        copy_rows<Out, width>(to, rows_of_group);
+      to.x += width;
     }
   }
 
-  // The same for a group without rows: zeros, which never were in the registers of sums (that would cost spills).
-  __device__ void bring_zeros(std::int64_t row, int rows, int column) const {
-    constexpr int width = columns < piece_columns<float> ? columns : piece_columns<float>;
-    const int thread = thread_ % warpgroup;
-    unsigned char* const pieces = memory_ + Memory::pieces + part() * pieces_bytes;
-    hopper::wait_for_reads_of_copies_out();
-    sync_part();
-    for (int i = thread; i < pieces_bytes / 16; i += warpgroup) reinterpret_cast<uint4*>(pieces)[i] = uint4{};
-    hopper::publish_to_engines();
-    sync_part();
-    float* const out = static_cast<float*>(plan_.out) + (row + thread) * plan_.n;
-    const int end = min(column + columns, plan_.n);
-    for (int first = column; first < end && thread < part_rows && thread < rows; first += width)
-      hopper::copy_out(out + first, hopper::shared_address(pieces + thread * piece_stride<float>),
-                       static_cast<std::uint32_t>(min(width, end - first)) * sizeof(float));
+  template <class Out, int width>
+  __device__ void send_boxes(hopper::BoxPlace to) const {
+    if (thread_ % warpgroup != 0) return;
+    std::uint32_t from = hopper::shared_address(piece());
+#pragma unroll
+    for (int box = 0; box < width / out_box_columns<Out>; ++box) {
+      if (weights && plan_.accumulate)
+        hopper::add_box_out(plan_.out_boxes, to, from);
+      else
+        hopper::copy_box_out(plan_.out_boxes, to, from);
+      to.x += out_box_columns<Out>;
+      from += box_bytes;
+    }
     hopper::commit_copies_out();
   }
 
   template <class Out, int width>
-  __device__ void write_piece(const float* sum, unsigned char* pieces) const {
+  __device__ void copy_rows(hopper::BoxPlace to, int rows) const {
+    constexpr int chunk_columns = 16 / static_cast<int>(sizeof(Out)), chunks = width / chunk_columns;
+#pragma unroll 1  // registers are full of sums
+    for (int i = thread_ % warpgroup; i < rows * chunks; i += warpgroup) {
+      const int row = i / chunks, chunk = i % chunks, column = to.x + chunk * chunk_columns;
+      if (column >= plan_.n) continue;
+      Out* const out = static_cast<Out*>(plan_.out) + std::int64_t{to.y + row} * plan_.n + column;
+      *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(piece() + place_in_piece(row, chunk));
+    }
+  }
+
+  // The same for a group without rows: zeros, which never were in the registers of sums (that would cost spills).
+  __device__ void bring_zeros(hopper::BoxPlace to) const {
+    const int thread = thread_ % warpgroup;
+    hopper::wait_for_reads_of_copies_out();
+    sync_part();
+    for (int i = thread; i < box_bytes / 16; i += warpgroup) reinterpret_cast<uint4*>(piece())[i] = uint4{};
+    hopper::publish_to_engines();
+    sync_part();
+    if (thread != 0) return;
+    for (const int end = min(to.x + columns, plan_.n); to.x < end; to.x += out_box_columns<float>)
+      hopper::copy_box_out(plan_.out_boxes, to, hopper::shared_address(piece()));
+    hopper::commit_copies_out();
+  }
+
+  // A thread has two columns of every eight, in rows r and r + 8. Places are made anew for each piece (the asm hides
+  // that they never change): kept from tile to tile they would take registers, of which there are none left.
+  template <class Out, int width>
+  __device__ void write_piece(const float* sum) const {
+    if constexpr (sizeof(Out) == 4)
+      write_floats<width>(sum);
+    else
+      write_halves<Out, width>(sum);
+  }
+
+  // Eight columns are 32 bytes, which in rows r and r + 1 would lie in the same banks: where it pays, odd rows write
+  // another eight at the same time.
+  template <int width>
+  __device__ void write_floats(const float* sum) const {
+    constexpr int turned_by = weights ? 2 : 0;
     const int lane = thread_ % 32, row = thread_ % warpgroup / 32 * 16 + lane / 4;
+    const bool turned = turned_by != 0 && row % 2 != 0;
+    int start = place_in_piece(row, 0) ^ (turned ? turned_by * 32 : 0) ^ lane % 4 * 8;
+    asm volatile("" : "+r"(start));
 #pragma unroll
     for (int eight = 0; eight < width / 8; ++eight)
 #pragma unroll
       for (int lower = 0; lower < 2; ++lower) {
-        const float* pair = sum + eight * 4 + lower * 2;
-        const Pack<Out, 2> two{from_float<Out>(pair[0]), from_float<Out>(pair[1])};
-        const int at =
-            (row + lower * 8) * piece_stride<Out> + (eight * 8 + lane % 4 * 2) * static_cast<int>(sizeof(Out));
-        *reinterpret_cast<Pack<Out, 2>*>(pieces + at) = two;
+        const float* const straight = sum + eight * 4 + lower * 2;
+        const float* const other = sum + (eight ^ turned_by) * 4 + lower * 2;
+        *reinterpret_cast<float2*>(piece() + eight / 4 * box_bytes + lower * 8 * 128 + (start ^ eight % 4 * 32)) = {
+            turned ? other[0] : straight[0], turned ? other[1] : straight[1]};
       }
   }
 
+  // Twice eight columns of 16 rows at once.
+  template <class Out, int width>
+  __device__ void write_halves(const float* sum) const {
+    const int lane = thread_ % 32, row = thread_ % warpgroup / 32 * 16 + lane % 16;
+    std::uint32_t start = hopper::shared_address(piece()) + static_cast<std::uint32_t>(place_in_piece(row, lane / 16));
+    asm volatile("" : "+r"(start));
+#pragma unroll
+    for (int eight = 0; eight < width / 8; eight += 2) {
+      std::uint32_t two[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* const pair = sum + eight * 4 + i * 2;
+        const Pack<Out, 2> packed{from_float<Out>(pair[0]), from_float<Out>(pair[1])};
+        two[i] = *reinterpret_cast<const std::uint32_t*>(&packed);
+      }
+      hopper::store_matrices((start ^ eight % 8 * 16u) + static_cast<std::uint32_t>(eight / 8 * box_bytes), two);
+    }
+  }
+
+  __device__ unsigned char* piece() const { return memory_ + Memory::pieces + part() * pieces_bytes; }
   __device__ int part() const { return thread_ / warpgroup; }
   __device__ void sync_part() const { hopper::sync_some<warpgroup>(2 + part()); }
 
