@@ -79,7 +79,7 @@ def main():
     params = c.layers * layer_params + 2 * c.vocab * c.hidden
     source = torch.empty(memory_bound_bytes(c) // 2, device="cuda", dtype=torch.uint8)
     target = torch.empty_like(source)
-    optimizer_bytes = params * (4 * 4 + 3 * 4 + 2 + 4 + 4)  # AdamW, bf16 copy, cleared gradient; the norm's pass
+    optimizer_bytes = params * (4 * 4 + 3 * 4 + 2 + 4)  # AdamW, bf16 copy; the norm's pass
     logit_bytes = 2 * 2 * chunk * c.vocab
 
     def copy(count):  # `count` bytes read and written in all

@@ -51,6 +51,7 @@ bool DataParallel::makes_gradients(int block, Act act) const {
 }
 
 void DataParallel::begin_gradients() {
+  begun_ = true;
   for (std::size_t i = 0; i < states_.size(); ++i) {
     Bucket& bucket = params_.buckets()[i];
     states_[i].share_empty = !bucket.keeps_grad;
@@ -59,6 +60,7 @@ void DataParallel::begin_gradients() {
 }
 
 void DataParallel::before(int block, Act act, int next_block) {
+  require(begun_ || !makes_gradients(block, act), "a block makes gradients before a step's gradients have begun");
   const auto& buckets = buckets_of_[static_cast<std::size_t>(block)];
   for (int bucket : buckets) fetch(bucket, /*ahead=*/false);
   if (next_block >= 0 && !weight_rooms_.empty())
@@ -177,6 +179,7 @@ Ticket DataParallel::start_reduce(int index) {
 }
 
 void DataParallel::finish_gradients() {
+  begun_ = false;
   for (std::size_t i = 0; i < grad_rooms_.size(); ++i) {  // the oldest first
     int oldest = -1;
     for (std::size_t j = 0; j < grad_rooms_.size(); ++j)

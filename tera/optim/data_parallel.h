@@ -87,6 +87,7 @@ class DataParallel final : public ParamWatch {
   Options options_;
   Ops* ops_;
   bool training_ = true;
+  bool begun_ = false;  // gradients belong to this step
   std::vector<State> states_;
   std::vector<std::vector<int>> buckets_of_;  // per block
   std::vector<Room> weight_rooms_, grad_rooms_;

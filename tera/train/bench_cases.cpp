@@ -309,10 +309,10 @@ void add_sums(Cases& cases, const Sizes& s) {
   });
 }
 
-// With betas near 1, so that many steps on a cleared gradient leave values of an ordinary size.
+// With betas near 1, so that many steps leave values of an ordinary size.
 void add_optimizers(Cases& cases, const Sizes& s) {
   const Shape all = shape(s.parameters);
-  add(cases, s, "adam, clearing", all, [s, all](BenchTensors& tensors) -> BenchCall {
+  add(cases, s, "adam", all, [s, all](BenchTensors& tensors) -> BenchCall {
     const AdamArgs args{.weight = tensors.normal(all, DType::f32),
                         .grad = tensors.normal(all, DType::f32),
                         .m = tensors.normal(all, DType::f32),
@@ -320,22 +320,19 @@ void add_optimizers(Cases& cases, const Sizes& s) {
                         .copy = s.dtype == DType::f32 ? Tensor{} : tensors.filled(all, s.dtype, 0),
                         .scalars = tensors.filled(shape(static_cast<int>(StepScalar::count)), DType::f32, 1e-3),
                         .beta1 = 0.9999,
-                        .beta2 = 0.9999,
-                        .clear_grad = true};
-    BenchCall call{[args](Ops& ops) { ops.adam(args); },
-                   {args.weight, args.grad, args.m, args.v},
-                   {args.weight, args.grad, args.m, args.v}};
+                        .beta2 = 0.9999};
+    BenchCall call{
+        [args](Ops& ops) { ops.adam(args); }, {args.weight, args.grad, args.m, args.v}, {args.weight, args.m, args.v}};
     if (args.copy) call.written.push_back(args.copy);
     return call;
   });
-  add(cases, s, "sgd, clearing", all, [s, all](BenchTensors& tensors) -> BenchCall {
+  add(cases, s, "sgd", all, [s, all](BenchTensors& tensors) -> BenchCall {
     const SgdArgs args{.weight = tensors.normal(all, DType::f32),
                        .grad = tensors.normal(all, DType::f32),
                        .momentum_buffer = {},
                        .copy = s.dtype == DType::f32 ? Tensor{} : tensors.filled(all, s.dtype, 0),
-                       .scalars = tensors.filled(shape(static_cast<int>(StepScalar::count)), DType::f32, 1e-3),
-                       .clear_grad = true};
-    BenchCall call{[args](Ops& ops) { ops.sgd(args); }, {args.weight, args.grad}, {args.weight, args.grad}};
+                       .scalars = tensors.filled(shape(static_cast<int>(StepScalar::count)), DType::f32, 1e-3)};
+    BenchCall call{[args](Ops& ops) { ops.sgd(args); }, {args.weight, args.grad}, {args.weight}};
     if (args.copy) call.written.push_back(args.copy);
     return call;
   });

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string_view>
 
 #include "tera/base/rng.h"
 #include "tera/checkpoint/checkpoint_writer.h"
@@ -14,7 +15,8 @@ namespace tera::test {
 namespace {
 
 constexpr std::int64_t hidden = 20, ffn = 24, mixed = 32, all_experts = 4;
-constexpr int items = 8;  // of a microbatch, over all ranks
+constexpr int items = 8;                              // of a microbatch, over all ranks
+constexpr std::string_view unused = "unused.weight";  // trained, and never in any product
 
 tera::Setup setup_of(const ExpertCase& one) {
   const LoadedConfig loaded = load_config(TERA_TEST_CONFIGS "/sweep_llama.yaml", {});
@@ -87,6 +89,9 @@ void add_experts(ParamStore& params, const ExpertParallel& experts, const std::s
   add("bias", {}, [&](const std::string& expert) -> Parts {
     return {experts.replicated({.name = expert + "bias", .global = shape(hidden)})};
   }).spec.partial_gradient = true;
+  add("unused", normal, [&](const std::string& expert) -> Parts {
+    return {experts.replicated({.name = fmt::format("{}{}", expert, unused), .global = shape(3, hidden)})};
+  });
   add("frozen", normal, [&](const std::string& expert) -> Parts {
     return {experts.replicated({.name = expert + "frozen.weight", .global = shape(3, hidden)})};
   }).spec.trainable = false;
@@ -104,6 +109,7 @@ OptimizerConfig expert_optimizer() { return {.lr = expert_rate, .weight_decay = 
 
 std::vector<float> whole_gradient(const Part& part, int step) {
   std::vector<float> sum(static_cast<std::size_t>(count(part.global)));
+  if (part.name.ends_with(unused)) return sum;
   for (std::size_t i = 0; i < sum.size(); ++i)
     for (int microbatch = 0; microbatch < ExpertRank::microbatches; ++microbatch)
       for (int item = 0; item < items; ++item)
@@ -176,7 +182,7 @@ void ExpertRank::bind() {
 
 // An item is with one replica of a parameter, and where replicas of a part have only some terms, with one of these.
 void ExpertRank::add_gradients(Param& param, int number, int microbatch) {
-  if (!param.spec.trainable) return;
+  if (!param.spec.trainable || param.spec.parts.front().name.ends_with(unused)) return;
   const Replica& replica = layout_.replicas.of(param.spec.expert);
   auto* grad = static_cast<float*>(param.grad.data);
   const std::int64_t width = width_of(param);

@@ -26,7 +26,7 @@ struct GemmProblem {
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t a_stride = 0, b_stride = 0, out_stride = 0, residual_stride = 0;  // of rows; residual 0: none
   bool trans_a = false, trans_b = false;
-  bool accumulate = false;  // or it is a weight gradient, of which calls accumulate and others write
+  bool accumulate = false;  // or it is a weight gradient, which some calls add and others write
   bool bias = false;
   DType in = DType::f32, out = DType::f32;
   int alignment = 16;  // bytes that every address and row is a multiple of, at most 16

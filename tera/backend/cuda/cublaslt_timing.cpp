@@ -68,7 +68,8 @@ void CublasLt::prepare(std::span<const GemmArgs> products, std::span<std::byte> 
   std::set<std::string> seen;  // a weight gradient comes twice, written and added
   for (const GemmArgs& planned : products) {
     // Planned addresses are those of an arena that begins at zero: aligned as the real ones will be.
-    const std::string name = GemmProblem(planned).name();
+    const GemmProblem problem(planned);
+    const std::string name = problem.name();
     if (!seen.insert(name).second) continue;
     if (!suits_cublaslt(planned)) {
       remarks_ += fmt::format("cuBLASLt does not take {}: a slow kernel of our own does\n", name);
@@ -90,7 +91,9 @@ void CublasLt::prepare(std::span<const GemmArgs> products, std::span<std::byte> 
       remarks_ += fmt::format("no room to time the kernels for {}: cuBLASLt's own choice is taken\n", name);
       continue;
     }
-    plan.chosen = time_candidates(plan, trial.args, workspace, stream);
+    GemmArgs timed = trial.args;
+    timed.accumulate |= problem.accumulate;  // as most calls do: only the first microbatch writes a weight gradient
+    plan.chosen = time_candidates(plan, timed, workspace, stream);
     choices.set(name, plan.chosen);
   }
   if (options_.time_products) choices.save();

@@ -35,7 +35,7 @@ constexpr int boxes_of_piece = 4, pieces_bytes = boxes_of_piece * box_bytes;
 template <class Out>
 constexpr int out_box_columns = 128 / static_cast<int>(sizeof(Out));
 template <class Out>
-constexpr int piece_columns = 4 * out_box_columns<Out>;
+constexpr int piece_columns = boxes_of_piece * 128 / static_cast<int>(sizeof(Out));
 
 // Where 16 bytes of a row of a piece lie. The copy engine's order within eight rows keeps banks apart.
 __device__ inline int place_in_piece(int row, int chunk) {
