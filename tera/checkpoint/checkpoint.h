@@ -32,6 +32,20 @@ class DamagedCheckpoint : public UserError {
   using UserError::UserError;
 };
 
+// The tensors of a checkpoint are not those of the model. The message says what tensors alone can tell; whoever knows
+// how both were configured says more.
+class OtherModel : public UserError {
+ public:
+  struct Told {
+    std::string where, tensors, guess;  // the manifest; which tensors; what that may come from
+  };
+  explicit OtherModel(Told told);
+  std::string with(const std::string& difference) const;  // in place of the guess, and first
+
+ private:
+  Told told_;
+};
+
 // Every `ranks`-th file, beginning with `rank`: together, ranks verify each file once.
 struct VerifyShare {
   int rank = 0, ranks = 1;

@@ -79,10 +79,13 @@ class Loader {
       if (!is_optimizers(name) && !is_left_out(name)) extra.push_back(name);
       if (is_optimizers(name) && take_ == Checkpoint::Take::everything) extra_state.push_back(name);
     }
-    if (!missing.empty()) fail_user("{} has no tensor {}; {}", where_, some_of(missing), say_difference());
+    if (!missing.empty())
+      throw OtherModel({where_, fmt::format("it has no tensor {}", some_of(missing)), say_difference()});
     if (!extra.empty())
-      fail_user("{}: {} {} of this model; {}", where_, some_of(extra),
-                extra.size() == 1 ? "is not a tensor" : "are not tensors", say_difference());
+      throw OtherModel({where_,
+                        fmt::format("{} {} of this model", some_of(extra),
+                                    extra.size() == 1 ? "is not a tensor" : "are not tensors"),
+                        say_difference()});
     check_shapes();
     if (missing_state.empty() && extra_state.empty()) return;
     fail_user(
@@ -186,11 +189,11 @@ class Loader {
   }
 
   // Rows of the tables of words, if they are what differs.
-  std::string say_vocabulary(const std::string& name, const Shape& stored, const Shape& needed) const {
+  std::string say_shape(const std::string& name, const Shape& stored, const Shape& needed) const {
     const bool is_table =
         name.ends_with("embed_tokens.weight") || name.ends_with("wte.weight") || name.ends_with("lm_head.weight");
-    if (!is_table || stored.rank != 2 || needed.rank != 2 || stored[1] != needed[1]) return {};
-    return fmt::format("; the vocabulary is {} in the checkpoint, and {} by the config or its tokenizer", stored[0],
+    if (!is_table || stored.rank != 2 || needed.rank != 2 || stored[1] != needed[1]) return say_difference();
+    return fmt::format("the vocabulary is {} in the checkpoint, and {} by the config or its tokenizer", stored[0],
                        needed[0]);
   }
 
@@ -202,8 +205,10 @@ class Loader {
       const bool turned = checkpoint_.manifest().version == 1 && model(tensor).transposed;
       const Shape needed = turned ? shape(tensor.shape[1], tensor.shape[0]) : tensor.shape;
       if (stored.shape != needed)
-        fail_user("{}: '{}' is {}, the model needs {}{}", where_, sources_[i], to_string(stored.shape),
-                  to_string(needed), say_vocabulary(sources_[i], stored.shape, needed));
+        throw OtherModel(
+            {where_,
+             fmt::format("'{}' is {}, the model needs {}", sources_[i], to_string(stored.shape), to_string(needed)),
+             say_shape(sources_[i], stored.shape, needed)});
       require_user(is_float(stored.dtype), "{}: '{}' holds {}, not floats", where_, sources_[i], name_of(stored.dtype));
     }
   }
@@ -229,6 +234,13 @@ class Loader {
 };
 
 }  // namespace
+
+OtherModel::OtherModel(Told told)
+    : UserError(fmt::format("{}: {}; {}", told.where, told.tensors, told.guess)), told_(std::move(told)) {}
+
+std::string OtherModel::with(const std::string& difference) const {
+  return fmt::format("{}: {}; {}", told_.where, difference, told_.tensors);
+}
 
 void Checkpoint::load(const ModelState& state, Take take, Ops& ops, const std::optional<VerifyShare>& verified) const {
   require_user(take == Take::weights || manifest_.version != 1,

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "tera/base/error.h"
 #include "tera/config/catalog.h"
+#include "tera/config/hf_config.h"
 #include "tera/config/load.h"
 #include "tera/config/value.h"
 
@@ -26,10 +29,44 @@ constexpr std::array<std::string_view, 14> free_to_change{
     "dataset.num_",      "dataset.data_cache",  "dataset.full_validation",
     "model.offload_",    "train.seed"};  // the last: refused elsewhere
 
-bool matters(std::string_view key) {
-  const auto begins_key = [&](std::string_view begin) { return key.starts_with(begin); };
-  return std::ranges::any_of(compared, begins_key) && std::ranges::none_of(free_to_change, begins_key);
+// Beginnings of keys that decide which tensors a model has, or their shapes; but for the vocabulary, which may be a
+// tokenizer's, so that tensors tell more of it.
+constexpr std::array<std::string_view, 25> deciding_shapes{"model.num_",
+                                                           "model.hidden_size",
+                                                           "model.ffn_",
+                                                           "model.kv_",
+                                                           "model.max_position_",
+                                                           "model.position_",
+                                                           "model.activation",
+                                                           "model.normalization",
+                                                           "model.add_",
+                                                           "model.qk_layernorm",
+                                                           "model.multi_latent_attention",
+                                                           "model.untie_",
+                                                           "model.mla.q_lora_rank",
+                                                           "model.mla.kv_lora_rank",
+                                                           "model.mla.qk_",
+                                                           "model.mla.v_head_dim",
+                                                           "model.moe.num_experts",
+                                                           "model.moe.ffn_",
+                                                           "model.moe.layer_freq",
+                                                           "model.moe.first_k_dense",
+                                                           "model.moe.router_enable_expert_bias",
+                                                           "model.moe.decoder_sparse_step",
+                                                           "model.moe.mlp_only_layers",
+                                                           "model.moe.shared_expert_intermediate_size",
+                                                           "model.moe.shared_expert_gate"};
+
+// Of these, 0 means what follows from other keys.
+constexpr std::array<std::string_view, 5> left_open_by_0{"model.ffn_hidden_size", "model.num_query_groups",
+                                                         "model.kv_channels", "model.max_position_embeddings",
+                                                         "model.moe.ffn_hidden_size"};
+
+bool begins_with_any(std::string_view key, std::span<const std::string_view> beginnings) {
+  return std::ranges::any_of(beginnings, [&](std::string_view begin) { return key.starts_with(begin); });
 }
+
+bool matters(std::string_view key) { return begins_with_any(key, compared) && !begins_with_any(key, free_to_change); }
 
 std::map<std::string, std::string> values_that_matter(const RunConfig& config) {
   std::map<std::string, std::string> values;
@@ -37,6 +74,38 @@ std::map<std::string, std::string> values_that_matter(const RunConfig& config) {
     if (matters(key)) values[key] = write_value(field, value);
   });
   return values;
+}
+
+struct Change {
+  std::string key, stored, wanted;
+};
+
+// What explains other shapes goes first. A size that one side leaves to be derived may be the same in the end.
+enum class Weight : std::uint8_t { shapes, perhaps_shapes, none };
+Weight weigh(const Change& change) {
+  const bool open = std::ranges::find(left_open_by_0, change.key) != left_open_by_0.end() &&
+                    (change.stored == "0" || change.wanted == "0");
+  if (!begins_with_any(change.key, deciding_shapes)) return Weight::none;
+  return open ? Weight::perhaps_shapes : Weight::shapes;
+}
+
+// Of keys that say what is computed. Where one is sure to be a reason, those that only may be are left out.
+std::vector<Change> model_changes(const RunConfig& stored, const RunConfig& wanted) {
+  std::vector<Change> changes;
+  for_each_value(wanted, [&](const std::string& key, const Field& field, const void* value) {
+    if (!key.starts_with("model.") || !matters(key) || key == "model.arch") return;
+    if (hf_decides(key.substr(key.find('.') + 1)) || key == "model.mtp_num_layers")
+      changes.push_back({key, {}, write_value(field, value)});
+  });
+  for_each_value(stored, [&](const std::string& key, const Field& field, const void* value) {
+    const auto change = std::ranges::find(changes, key, &Change::key);
+    if (change != changes.end()) change->stored = write_value(field, value);
+  });
+  std::erase_if(changes, [](const Change& change) { return change.stored == change.wanted; });
+  std::ranges::stable_sort(changes, {}, weigh);
+  if (!changes.empty() && weigh(changes.front()) == Weight::shapes)
+    std::erase_if(changes, [](const Change& change) { return weigh(change) == Weight::perhaps_shapes; });
+  return changes;
 }
 
 }  // namespace
@@ -53,6 +122,28 @@ std::string changes_since(const std::string& stored_yaml, const RunConfig& confi
     if (before[key] != value)
       changes += fmt::format("{}{} {:.200} -> {:.200}", changes.empty() ? "" : ", ", key, before[key], value);
   return changes;
+}
+
+std::string model_difference(const std::string& stored_yaml, const RunConfig& config) {
+  constexpr std::size_t shown = 5;
+  RunConfig stored;
+  try {
+    stored = load_config_text(stored_yaml, "manifest.json").config;
+  } catch (const UserError&) {
+    return {};
+  }
+  const bool other_arch = stored.model.arch && config.model.arch && stored.model.arch != config.model.arch;
+  const std::vector<Change> changes = model_changes(stored, config);
+  if (!other_arch && (changes.empty() || weigh(changes.front()) == Weight::none)) return {};
+  std::string text = "it is of another model than the config describes";
+  if (other_arch)
+    text = fmt::format("it is of a {}, and the config describes a {}", name_of(*stored.model.arch),
+                       name_of(*config.model.arch));
+  for (std::size_t i = 0; i < std::min(shown, changes.size()); ++i)
+    text += fmt::format("{}{} is {:.100} there and {:.100} in the config", i == 0 ? ": " : ", ", changes[i].key,
+                        changes[i].stored, changes[i].wanted);
+  if (changes.size() > shown) text += fmt::format(", and {} more keys differ", changes.size() - shown);
+  return text;
 }
 
 }  // namespace tera

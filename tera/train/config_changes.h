@@ -11,4 +11,10 @@ namespace tera {
 // differ from those of a stored config; not those that only say where, how fast or how long. Empty: none.
 std::string changes_since(const std::string& stored_yaml, const RunConfig& config);
 
+// Why the tensors of a checkpoint do not suit: "it is of a deepseek_v3, and the config describes a mixtral", then keys
+// of the model with both values, a few in all, those that decide shapes first. Empty where no key explains it: the
+// vocabulary may be a tokenizer's; and where the models differ in how far ahead they predict alone, which has a remedy
+// of its own.
+std::string model_difference(const std::string& stored_yaml, const RunConfig& config);
+
 }  // namespace tera

@@ -18,6 +18,7 @@
 #include "tera/models/family.h"
 #include "tera/pipeline/check.h"
 #include "tera/tokenizer/make_tokenizer.h"
+#include "tera/train/config_changes.h"
 #include "tera/train/console.h"
 #include "tera/train/loss_plot.h"
 #include "tera/train/plan_table.h"
@@ -271,6 +272,9 @@ class RunOfRank {
       trainer_->step().load_checkpoint(*start_.checkpoint, start_.take, verified);
     } catch (const DamagedCheckpoint& error) {
       fail_user("{}{}", error.what(), hint_for(start_, /*damaged=*/true));
+    } catch (const OtherModel& error) {
+      const std::string difference = model_difference(start_.checkpoint->config_yaml(), setup_.config);
+      fail_user("{}{}", difference.empty() ? error.what() : error.with(difference), hint_for(start_));
     } catch (const UserError& error) {
       fail_user("{}{}", error.what(), hint_for(start_));
     }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "tests/end_to_end/checkpoint_runs.h"
+#include "tests/support/expect_error.h"
 
 namespace tera::test {
 namespace {
@@ -265,9 +266,12 @@ TEST_F(CheckpointResume, WhatDoesNotSuitIsRefused) {
     expect_refused(train("tiny", "b", load + arguments), words);
   };
   refused("model.num_layers=3",
-          "has no tensor 'model.layers.2.input_layernorm.weight', 'model.layers.2.mlp.down_proj.weight', "
-          "'model.layers.2.mlp.gate_proj.weight' and 6 more; the checkpoint has 2 layers, and the config 3");
+          "manifest.json: it is of another model than the config describes: model.num_layers is 2 there and 3 in the "
+          "config; it has no tensor 'model.layers.2.input_layernorm.weight', 'model.layers.2.mlp.down_proj.weight', "
+          "'model.layers.2.mlp.gate_proj.weight' and 6 more");
   refused("model.num_layers=1", "are not tensors of this model");
+  refused("model.hidden_size=64 model.rotary_base=500",
+          "describes: model.hidden_size is 32 there and 64 in the config, model.rotary_base is ");
   refused("model.hidden_size=64", "is [61,32], the model needs [61,64]");
   refused("train.seed=7", "train.seed=7, but " + path("saved") + "/step_00000004 was trained with train.seed=1234");
   refused("optimizer.optimizer=sgd optimizer.sgd_momentum=0.9", "lacks 'optimizer.momentum_buffer.lm_head.weight'");
@@ -279,6 +283,33 @@ TEST_F(CheckpointResume, WhatDoesNotSuitIsRefused) {
   expect_refused(train("tiny", "b", "checkpoint.load=/no/such"), "/no/such: there is no such folder");
   expect_refused(train("tiny", "b", fmt::format("--ranks 2{} {}", tp2, load) + "model.num_layers=1"),
                  "are not tensors of this model");
+}
+
+// The config that the checkpoint keeps tells more than its tensors.
+TEST_F(CheckpointResume, AnotherModelIsToldByItsKeys) {
+  const std::string seed = " train.seed=7 ", ahead = " model.mtp_num_layers=1 ";
+  expect_trained("sweep_mla", "a", save(4) + seed + ahead);
+  const std::string load = seed + "train.train_iters=8 checkpoint.load=" + path("saved") + " ";
+  const auto refused = [&](const std::string& model, const std::string& keys, const std::string& words) {
+    const Outcome outcome = train(model, "b", load + keys);
+    expect_refused(outcome, words);
+    EXPECT_FALSE(contains(outcome.output, "finetune")) << "which would not help: " << outcome.output;
+  };
+  refused("tiny_mixtral", "", "manifest.json: it is of a deepseek_v3, and the config describes a mixtral: model.");
+  refused("tiny_mixtral", "checkpoint.finetune=false", "; it has no tensor 'model.layers.0.");
+  const std::string other = "manifest.json: it is of another model than the config describes: ";
+  refused("sweep_mla", ahead + "model.moe.num_experts=12",
+          other + "model.moe.num_experts is 8 there and 12 in the config; ");
+  refused("sweep_mla", ahead + "model.moe.router_enable_expert_bias=false",
+          other + "model.moe.router_enable_expert_bias is true there and false in the config; ");
+  refused("sweep_mla", ahead + "model.moe.shared_expert_intermediate_size=0",
+          other + "model.moe.shared_expert_intermediate_size is 16 there and 0 in the config; ");
+  refused("sweep_mla", "model.rotary_base=500 model.moe.num_experts=12",
+          other +
+              "model.moe.num_experts is 8 there and 12 in the config, model.rotary_base is 10000 there and 500 in the "
+              "config, model.mtp_num_layers is 1 there and 0 in the config; ");
+  expect_refused(train("sweep_mla", "b", load),
+                 "made with model.mtp_num_layers=1, and the config has 0; checkpoint.finetune=true takes the weights");
 }
 
 TEST_F(CheckpointResume, DamageIsNoticed) {
