@@ -94,9 +94,13 @@ void run_export(const ExportOptions& options) {
   const OpenModel model(options.model);
   const Setup setup = model.setup({.device = DeviceChoice::cpu, .threads = 1, .overrides = {}}, {});
   wanted.carried = model.carried();
+  wanted.written = &setup.config.model;
   if (setup.model.mtp_layers > 0 && !keeps_layers_ahead(setup.model.arch))
     fmt::print("the layers of model.mtp_num_layers={} are left out: a folder of a {} has no place for them\n",
                setup.model.mtp_layers, name_of(setup.model.arch));
+  if (adds_expert_bias(setup.model))
+    fmt::print("model.moe.router_enable_expert_bias=false: a folder of a {} has biases of experts; they are zeros\n",
+               name_of(setup.model.arch));
   if (model.hf() != nullptr) model.hf()->check_copies();
   const HfExportResult result = model.hf() != nullptr ? export_hf(*model.hf(), setup.model, options.output, wanted)
                                                       : export_checkpoint(model, setup, options.output, wanted);

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <system_error>
 
 #include "tera/base/error.h"
@@ -60,15 +61,26 @@ std::uint64_t bytes_in_file(const ModelTensor& tensor, DType dtype) {
   return static_cast<std::uint64_t>(count(tensor.shape)) * size_of(dtype) + tensor.name.size() + line;
 }
 
-ModelShape as_exported(ModelShape model) {
+ModelShape without_what_is_left_out(ModelShape model) {
   if (!keeps_layers_ahead(model.arch)) model.mtp_layers = 0;
   return model;
 }
 
-// Layers that predict further ahead hold the model's own tables once more, under names of theirs.
-class WithCopies final : public WeightSource {
+ModelShape as_exported(const ModelShape& whole) {
+  ModelShape model = without_what_is_left_out(whole);
+  if (adds_expert_bias(model)) model.moe->router.expert_bias = true;
+  return model;
+}
+
+// What a folder has beyond the model's own: layers that predict further ahead hold its tables once more, under names of
+// theirs, and biases of experts are there, as zeros, though it was trained without.
+class AsPublished final : public WeightSource {
  public:
-  WithCopies(const WeightSource& source, const ModelShape& model) : source_(source), entries_(source.tensors()) {
+  // model: as exported.
+  AsPublished(const WeightSource& source, const ModelShape& model) : source_(source), entries_(source.tensors()) {
+    for (const ModelTensor& tensor : weights_of(model))
+      if (tensor.counted && entries_.try_emplace(tensor.name, Entry{DType::f32, tensor.shape}).second)
+        zeros_.insert(tensor.name);
     const FamilyNames names = family_names(model.arch);
     const auto add = [&](const std::string& copy, const std::string& own) {
       entries_[copy + ".weight"] = entries_.at(own + ".weight");
@@ -83,6 +95,10 @@ class WithCopies final : public WeightSource {
 
   const std::map<std::string, Entry>& tensors() const override { return entries_; }
   void read(const std::string& name, const WeightBox& box, std::span<std::byte> out) const override {
+    if (zeros_.contains(name)) {
+      std::ranges::fill(out, std::byte{0});
+      return;
+    }
     const auto own = own_.find(name);
     source_.read(own == own_.end() ? name : own->second, box, out);
   }
@@ -100,6 +116,7 @@ class WithCopies final : public WeightSource {
   const WeightSource& source_;
   std::map<std::string, Entry> entries_;
   std::map<std::string, std::string> own_;  // by the names of their copies
+  std::set<std::string> zeros_;
 };
 
 class Exporter {
@@ -166,7 +183,7 @@ class Exporter {
     write_file_atomically(folder / "model.safetensors.index.json", index.dump(2) + "\n");
   }
 
-  WithCopies source_;
+  AsPublished source_;
   const HfExportOptions& options_;
   std::vector<ModelTensor> tensors_;
   std::vector<Shard> shards_;
@@ -250,13 +267,28 @@ std::map<std::string, std::string> small_files(const HfExportOptions& options) {
 
 bool keeps_layers_ahead(Arch arch) { return arch == Arch::deepseek_v3; }
 
+bool adds_expert_bias(const ModelShape& model) {
+  return model.arch == Arch::deepseek_v3 && model.moe && model.moe->router.score == ScoreFunction::sigmoid &&
+         !model.moe->router.expert_bias;
+}
+
+std::string why_no_hf_form(const ModelShape& model, const ModelConfig& written) {
+  if (!written.hf.empty()) return {};
+  try {
+    format_hf_config(as_exported(model), {.source = {}, .dtype = {}, .written = &written});
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return {};
+}
+
 HfExportResult export_hf(const WeightSource& source, const ModelShape& whole, const fs::path& output,
                          const HfExportOptions& options) {
+  check_tensors(source, without_what_is_left_out(whole));
   const ModelShape model = as_exported(whole);
-  check_tensors(source, model);
   const Exporter exporter(source, model, options);
   const std::string from = options.carried.has("config.json") ? options.carried.read("config.json") : std::string();
-  HfConfigOptions config{.source = from, .dtype = exporter.common_dtype()};
+  HfConfigOptions config{.source = from, .dtype = exporter.common_dtype(), .written = options.written};
   if (options.tokenizer) config.tokens = options.tokenizer->ids;
   std::map<std::string, std::string> files = small_files(options);
   files["config.json"] = format_hf_config(model, config);

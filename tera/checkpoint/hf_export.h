@@ -27,6 +27,7 @@ struct HfExportOptions {
   std::uint64_t max_shard_bytes = 5'000'000'000;  // of a file, unless one tensor alone is larger
   HfFiles carried{};                              // of the folder that the model came from, if it came from one
   std::optional<HfTokenizerFiles> tokenizer{};  // in place of that folder's: of the carried only config.json goes along
+  const ModelConfig* written = nullptr;         // as HfConfigOptions has it
 };
 
 struct HfExportResult {
@@ -36,6 +37,13 @@ struct HfExportResult {
 
 // Layers that predict further ahead are written where the family has a place for them.
 bool keeps_layers_ahead(Arch arch);
+
+// Whether a folder of the family has a bias for each expert where the model has none: zeros, which change no choice.
+bool adds_expert_bias(const ModelShape& model);
+
+// What export_hf() would refuse the model for, whatever its weights; empty: nothing. A model that a folder describes
+// can be what it came as.
+std::string why_no_hf_form(const ModelShape& model, const ModelConfig& written);
 
 // UserError if `output` is there and not empty, or if no config.json can say what the model is.
 HfExportResult export_hf(const WeightSource& source, const ModelShape& model, const std::filesystem::path& output,

@@ -31,9 +31,10 @@ struct HfTokenIds {
 };
 
 struct HfConfigOptions {
-  std::string_view source;             // the config.json that the model came from: its keys are kept; empty: none
-  std::string_view dtype;              // "bfloat16"; empty: several, or not known
-  std::optional<HfTokenIds> tokens{};  // of a tokenizer that is not the source's, whose ids then go
+  std::string_view source;               // the config.json that the model came from: its keys are kept; empty: none
+  std::string_view dtype;                // "bfloat16"; empty: several, or not known
+  std::optional<HfTokenIds> tokens{};    // of a tokenizer that is not the source's, whose ids then go
+  const ModelConfig* written = nullptr;  // what the user wrote, whose keys messages name where several say one thing
 };
 
 // The keys of transformers 4 are there in any case, those of 5 beside them; floats have a point or an exponent, which 5

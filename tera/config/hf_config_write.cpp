@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "tera/base/error.h"
+#include "tera/base/joined.h"
+#include "tera/config/arch_defaults.h"
 #include "tera/config/catalog.h"
 #include "tera/config/hf_config.h"
 #include "tera/config/hf_json.h"
@@ -19,20 +24,20 @@ namespace tera {
 namespace {
 
 struct Published {
-  std::string_view model_type, architecture;
+  std::string_view model_type, architecture, since;  // the last: a version of transformers that has it
 };
 
 Published published_names(Arch arch) {
   switch (arch) {
-    case Arch::deepseek_v2: return {"deepseek_v2", "DeepseekV2ForCausalLM"};
-    case Arch::deepseek_v3: return {"deepseek_v3", "DeepseekV3ForCausalLM"};
-    case Arch::gpt: return {"gpt2", "GPT2LMHeadModel"};
-    case Arch::llama: return {"llama", "LlamaForCausalLM"};
-    case Arch::mistral: return {"mistral", "MistralForCausalLM"};
-    case Arch::mixtral: return {"mixtral", "MixtralForCausalLM"};
-    case Arch::qwen2: return {"qwen2", "Qwen2ForCausalLM"};
-    case Arch::qwen3: return {"qwen3", "Qwen3ForCausalLM"};
-    case Arch::qwen3_moe: return {"qwen3_moe", "Qwen3MoeForCausalLM"};
+    case Arch::deepseek_v2: return {"deepseek_v2", "DeepseekV2ForCausalLM", "4.54.0"};
+    case Arch::deepseek_v3: return {"deepseek_v3", "DeepseekV3ForCausalLM", "4.51.0"};
+    case Arch::gpt: return {"gpt2", "GPT2LMHeadModel", "4.46.0"};
+    case Arch::llama: return {"llama", "LlamaForCausalLM", "4.46.0"};
+    case Arch::mistral: return {"mistral", "MistralForCausalLM", "4.46.0"};
+    case Arch::mixtral: return {"mixtral", "MixtralForCausalLM", "4.46.0"};
+    case Arch::qwen2: return {"qwen2", "Qwen2ForCausalLM", "4.46.0"};
+    case Arch::qwen3: return {"qwen3", "Qwen3ForCausalLM", "4.51.0"};
+    case Arch::qwen3_moe: return {"qwen3_moe", "Qwen3MoeForCausalLM", "4.51.0"};
   }
   fail("architecture {} has no published name", name_of(arch));
 }
@@ -170,6 +175,9 @@ void write_llama_like(const ModelConfig& model, HfJson& config) {
 
 HfJson new_config(const ModelConfig& model) {
   const Published names = published_names(*model.arch);
+  require_user(model.multi_latent_attention == is_deepseek(*model.arch),
+               "model.multi_latent_attention={}: config.json of a {} cannot say that", model.multi_latent_attention,
+               names.model_type);
   HfJson config;
   config["architectures"] = {std::string(names.architecture)};
   config["model_type"] = std::string(names.model_type);
@@ -181,7 +189,7 @@ HfJson new_config(const ModelConfig& model) {
   config["tie_word_embeddings"] = !model.untie_embeddings_and_output_weights;
   config["bos_token_id"] = config["eos_token_id"] = nullptr;
   config["use_cache"] = true;
-  config["transformers_version"] = "4.46.0";
+  config["transformers_version"] = std::string(names.since);
   return config;
 }
 
@@ -242,8 +250,40 @@ void settle_refused(const ModelConfig& model, HfJson& config) {
   if (range != config.end() && range->is_number() && range->get<double>() > 1) config.erase("initializer_range");
 }
 
+// Keys that say one thing together, in more ways than the one that whole_section() has.
+constexpr std::array layer_keys{std::string_view("model.moe.first_k_dense"), std::string_view("model.moe.layer_freq"),
+                                std::string_view("model.moe.decoder_sparse_step"),
+                                std::string_view("model.moe.mlp_only_layers")};
+constexpr std::array bias_keys{std::string_view("model.add_bias_linear"), std::string_view("model.add_qkv_bias"),
+                               std::string_view("model.add_attention_output_bias"),
+                               std::string_view("model.add_mlp_bias")};
+
+// "model.moe.first_k_dense=1": what the user wrote in place of such a key. Empty: the key itself.
+std::string written_instead(const std::string& key, const std::string& value, const ModelConfig& written) {
+  std::span<const std::string_view> together;
+  if (std::ranges::find(layer_keys, key) != layer_keys.end())
+    together = std::span(layer_keys).subspan(is_deepseek(*written.arch) ? 1 : 0);  // whose files have the first
+  if (std::ranges::find(bias_keys, key) != bias_keys.end()) together = bias_keys;
+  RunConfig user, usual;
+  user.model = written;
+  apply_arch_defaults(*written.arch, usual.model);
+  std::map<std::string, std::string> defaults;
+  for_each_value(usual, [&](const std::string& name, const Field& field, const void* at) {
+    defaults[name] = write_value(field, at);
+  });
+  std::vector<std::string> said;
+  bool as_it_is = together.empty();
+  for_each_value(user, [&](const std::string& name, const Field& field, const void* at) {
+    const std::string text = write_value(field, at);
+    as_it_is = as_it_is || (name == key && text == value);
+    if (std::ranges::find(together, name) != together.end() && text != defaults[name])
+      said.push_back(fmt::format("{}={}", name, text));
+  });
+  return as_it_is ? std::string() : joined(said, ", ");
+}
+
 // What was written must say what the model is.
-void check_says(const std::string& text, const ModelConfig& wanted) {
+void check_says(const std::string& text, const ModelConfig& wanted, const ModelConfig* written_by_user) {
   RunConfig said, meant;
   said.model = parse_hf_config(text, "config.json");
   meant.model = wanted;
@@ -257,8 +297,10 @@ void check_says(const std::string& text, const ModelConfig& wanted) {
     const std::string written = write_value(field, value), read = *next++;
     const std::string_view name = std::string_view(key).substr(key.find('.') + 1);
     if (!key.starts_with("model.") || !hf_decides(name) || written == read) return;
-    fail_user("{}={}: config.json of a {} cannot say that, it would mean {}", key, written,
-              published_names(*wanted.arch).model_type, read);
+    const std::string_view type = published_names(*wanted.arch).model_type;
+    const std::string instead = written_by_user ? written_instead(key, written, *written_by_user) : std::string();
+    if (!instead.empty()) fail_user("{}: config.json of a {} cannot say that", instead, type);
+    fail_user("{}={}: config.json of a {} cannot say that, it would mean {}", key, written, type, read);
   });
 }
 
@@ -277,7 +319,7 @@ std::string format_hf_config(const ModelShape& shape, const HfConfigOptions& opt
   settle_refused(model, config);
   point_floats(config);
   std::string text = config.dump(2) + "\n";
-  check_says(text, model);
+  check_says(text, model, options.written);
   return text;
 }
 

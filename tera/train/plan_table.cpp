@@ -7,6 +7,7 @@
 
 #include "tera/base/gpu_limits.h"
 #include "tera/base/joined.h"
+#include "tera/checkpoint/hf_export.h"
 #include "tera/train/backend.h"
 #include "tera/train/need_less.h"
 
@@ -124,6 +125,11 @@ std::string layout_line(const ParallelShape& parallel, bool has_experts) {
     text += fmt::format("; experts: etp {} x ep {} x edp {}", plan.sizes().etp, mesh.ep, plan.edp());
   }
   return text + "\n";
+}
+
+std::string hf_line(const Setup& setup) {
+  const std::string why = why_no_hf_form(setup.model, setup.config.model);
+  return why.empty() ? "" : fmt::format("this model has no Hugging Face form: {}\n", why);
 }
 
 // What a step may choose; the plan is of what takes most.
@@ -310,6 +316,7 @@ std::string plan_table(const Setup& setup, const WorldPlan& plan, std::optional<
   std::string text = head_line(setup, plan);
   if (parallel.mesh.world > 1) text += layout_line(parallel, plan.experts.has_value());
   text += dynamic_line(setup);
+  text += hf_line(setup);
   text += "\n";
   if (parallel.mesh.pp > 1) {
     text += layer_lines(plan.layout) + "\n" + stage_lines(plan, device_bytes) + "\n";

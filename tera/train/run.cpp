@@ -12,6 +12,7 @@
 #include "tera/base/machine.h"
 #include "tera/base/signals.h"
 #include "tera/base/utf8.h"
+#include "tera/checkpoint/hf_export.h"
 #include "tera/checkpoint/hf_folder.h"
 #include "tera/comm/agree.h"
 #include "tera/config/describe.h"
@@ -225,6 +226,8 @@ class RunOfRank {
     for (const std::string& remark : start_.remarks) log_.info("{}", remark);
     for (const std::string& warning : start_.warnings) log_.warn("{}", warning);
     for (const std::string& warning : weight_warnings_) log_.warn("{}", warning);
+    if (const std::string why = why_no_hf_form(setup_.model, setup_.config.model); !why.empty())
+      log_.info("this model has no Hugging Face form: {}", why);
     if (saves_nothing_though_asked(setup_.config.checkpoint))
       log_.warn("nothing will be saved: other keys of checkpoint are given, but no checkpoint.save");
     if (const std::string remarks = backend_.ops->remarks(); !remarks.empty()) log_.info("{}", remarks);

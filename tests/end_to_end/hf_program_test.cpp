@@ -154,6 +154,76 @@ dist: {device: cpu, threads: 1}
   EXPECT_EQ(logits_of(path("ck")), logits_of(path("hf")));
 }
 
+// A folder of a DeepSeek-V3 has a bias for each expert in any case; zeros choose as none do.
+TEST_F(HfProgram, ADeepSeekWithoutBiasesOfExpertsHasZerosInItsFolder) {
+  const std::string config = std::string(TERA_TEST_CONFIGS) + "/sweep_mtp.yaml",
+                    name = "mlp.gate.e_score_correction_bias";
+  expect_done("train " + config + " model.moe.router_enable_expert_bias=false model.mtp_num_layers=1 " +
+              "train.train_iters=3 train.eval_iters=0 optimizer.lr=1e-2 run.dir=" + path("run") +
+              " checkpoint.save=" + path("ck"));
+  const Outcome exported = run_program("export --dtype bf16 --model " + path("ck") + " --output " + path("half"));
+  EXPECT_EQ(exported.status, 0) << exported.output;
+  EXPECT_NE(exported.output.find("router_enable_expert_bias=false: a folder of a deepseek_v3 has biases of experts; "
+                                 "they are zeros\n"),
+            std::string::npos)
+      << exported.output;
+  expect_done("export --model " + path("ck") + " --output " + path("hf"));
+  for (const char* folder : {"hf", "half"}) {
+    const SafetensorsFile file(folder_ / folder / "model.safetensors");
+    for (const char* layer : {"1", "2", "3", "4"}) {  // the first is dense, the last predicts further ahead
+      const std::string bias = std::string("model.layers.") + layer + "." + name;
+      EXPECT_EQ(file.get(bias).dtype, DType::f32);
+      EXPECT_EQ(file.read_floats(bias), std::vector<float>(8)) << bias;
+    }
+  }
+  expect_done("import --model " + path("hf") + " --output " + path("again"));
+  const auto logits_of = [&](const std::string& model) {
+    const fs::path file = folder_ / "out.safetensors";
+    expect_done("logits --model " + model + " --tokens 1,2,3,4,5,6,7,8 --device cpu --threads 1 --output " +
+                file.string());
+    return SafetensorsFile(file).read_floats("logits");
+  };
+  const std::vector<float> before = logits_of(path("ck"));
+  EXPECT_GT(*std::ranges::max_element(before), *std::ranges::min_element(before));
+  EXPECT_EQ(logits_of(path("hf")), before);
+  EXPECT_EQ(logits_of(path("again")), before);
+  expect_done("export --model " + path("again") + " --output " + path("hf2"));
+  expect_equal_weights(folder_ / "hf", folder_ / "hf2");
+}
+
+// What an export would refuse is told before weeks of training.
+TEST_F(HfProgram, AModelWithoutAFolderIsToldAtTheStart) {
+  const std::string configs = std::string(TERA_TEST_CONFIGS) + "/", words = "this model has no Hugging Face form";
+  const auto told = [&](const std::string& command) {
+    const Outcome outcome = run_program(command);
+    EXPECT_EQ(outcome.status, 0) << command << "\n" << outcome.output;
+    const std::size_t at = outcome.output.find(words);
+    return at == std::string::npos ? std::string() : outcome.output.substr(at, outcome.output.find('\n', at) - at);
+  };
+  for (const char* model : {"tiny", "tiny_gpt", "tiny_qwen3_moe", "tiny_mixtral", "sweep_mtp", "tiny_deepseek_v2"})
+    EXPECT_EQ(told("plan " + configs + model + ".yaml"), "") << model;
+  EXPECT_EQ(told("plan " + configs + "sweep_mtp.yaml model.moe.router_enable_expert_bias=false"), "") << "zeros";
+  const std::string cases[][3] = {
+      {"tiny_qwen3_moe", "model.moe.shared_expert_intermediate_size=32",
+       ": config.json of a qwen3_moe cannot say that, it would mean 0"},
+      {"tiny_qwen3_moe", "model.moe.router_score_function=sigmoid",
+       ": config.json of a qwen3_moe cannot say that, it would mean softmax"},
+      {"tiny_qwen3_moe", "model.moe.router_topk_scaling_factor=2",
+       ": config.json of a qwen3_moe cannot say that, it would mean 1"},
+      {"tiny_mixtral", "model.moe.first_k_dense=1", ": config.json of a mixtral cannot say that"}};
+  for (const auto& [model, key, why] : cases)
+    EXPECT_EQ(told("plan " + configs + model + ".yaml " + key), words + ": " + key + why);
+  EXPECT_EQ(told("plan " + configs + "tiny_mla.yaml"),
+            words + ": model.multi_latent_attention=true: config.json of a llama cannot say that");
+  const auto& [model, key, why] = cases[3];
+  const std::string run = configs + model + ".yaml train.train_iters=3 train.eval_iters=0 run.dir=" + path("run") + " ";
+  EXPECT_EQ(told("train " + run + "checkpoint.save=" + path("ck") + " " + key), words + ": " + key + why);
+  EXPECT_EQ(told("train " + run), "");
+  const Outcome refused = run_program("export --model " + path("ck") + " --output " + path("hf"));
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_NE(refused.output.find(key + why), std::string::npos) << refused.output;
+}
+
 // A learning rate so small that nothing moves: what comes out is what went in, through whatever layout held it.
 TEST_F(HfProgram, TrainingStartsFromAFolderInAnyLayoutAndGivesItBack) {
   const std::string config = folder_

@@ -600,9 +600,48 @@ TEST(HfConfig, RefusesToWriteWhatNoConfigCanSay) {
                                  m.mla.reset();
                                  m.rope.scaling = {};
                                }),
-                       "model."));
+                       "model.multi_latent_attention=false: config.json of a deepseek_v3"));
   // With a head_dim it could be computed, but LlamaConfig does not let it pass.
   EXPECT_TRUE(contains(refused(llama(), [](ModelShape& m) { m.hidden = 60; }), "transformers refuses such a llama"));
+}
+
+// Which layers have experts, and which projections biases, can be written in several ways; told is the user's.
+TEST(HfConfig, WhatCannotBeSaidIsNamedAsItWasWritten) {
+  const auto refused = [](const Json& config, const std::function<void(ModelConfig&)>& change) {
+    ModelConfig written = parse(config);
+    written.moe.decoder_sparse_step = 1;
+    written.moe.mlp_only_layers.clear();
+    change(written);
+    const ModelShape shape = shape_of(written);
+    return message_of<UserError>([&] { format_hf_config(shape, {.source = "", .dtype = "", .written = &written}); });
+  };
+  EXPECT_EQ(refused(mixtral(), [](ModelConfig& m) { m.moe.first_k_dense = 1; }),
+            "model.moe.first_k_dense=1: config.json of a mixtral cannot say that");
+  EXPECT_EQ(refused(mixtral(),
+                    [](ModelConfig& m) {
+                      m.moe.mlp_only_layers = {1, 2};
+                    }),
+            "model.moe.mlp_only_layers=[1, 2]: config.json of a mixtral cannot say that, it would mean []");
+  EXPECT_EQ(refused(deepseek_v3(),
+                    [](ModelConfig& m) {
+                      m.moe.first_k_dense = 1;
+                      m.moe.layer_freq = 2;
+                    }),
+            "model.moe.layer_freq=2: config.json of a deepseek_v3 cannot say that");
+  EXPECT_EQ(refused(of_type("mistral"), [](ModelConfig& m) { m.add_bias_linear = true; }),
+            "model.add_bias_linear=true: config.json of a mistral cannot say that");
+}
+
+// Older ones do not know the model.
+TEST(HfConfig, TheVersionOfTransformersHasTheModel) {
+  const auto version = [](const Json& config) {
+    return Json::parse(format_hf_config(shape_of(parse(config)), {.source = "", .dtype = ""}))["transformers_version"];
+  };
+  EXPECT_EQ(version(llama()), "4.46.0");
+  EXPECT_EQ(version(of_type("qwen3")), "4.51.0");
+  EXPECT_EQ(version(qwen3_moe()), "4.51.0");
+  EXPECT_EQ(version(deepseek_v3()), "4.51.0");
+  EXPECT_EQ(version(deepseek_v2()), "4.54.0");
 }
 
 // LlamaConfig wants it within [0,1]; it says nothing about a model that is trained.
