@@ -47,17 +47,24 @@ Outcome run_rank(Seat& seat, FunctionRef<void(Seat&)> body) {
 void throw_faults(const std::vector<Outcome>& outcomes, const ThreadHub::Failure& first) {
   Outcome fault = outcomes[static_cast<std::size_t>(first.rank)];
   if (!fault.failed) fault.message = first.reason;  // it called abort and went on
-  std::string text = fmt::format("rank {}: {}", first.rank, fault.message);
+  std::string text = told_by(first.rank, fault.message);
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
     const Outcome& other = outcomes[rank];
     if (other.failed && !other.follows && other.message != fault.message)
-      text += fmt::format("\nrank {}: {}", rank, other.message);
+      text += "\n" + told_by(static_cast<int>(rank), other.message);
   }
   if (fault.user) throw UserError(text);
   throw Error(text);
 }
 
 }  // namespace
+
+std::string told_by(int rank, const std::string& message) {
+  constexpr std::string_view word = "rank ";
+  const std::size_t end = message.starts_with(word) ? message.find_first_not_of("0123456789", word.size()) : 0;
+  const bool names_rank = end > word.size() && end < message.size() && message[end] == ':';
+  return names_rank ? message : fmt::format("rank {}: {}", rank, message);
+}
 
 void run_threads(int ranks, const ThreadCommOptions& options, FunctionRef<void(Seat&)> body) {
   ThreadHub hub(ranks, options);

@@ -26,6 +26,9 @@ struct RankOutcome {
 };
 RankOutcome run_process_rank(Seat& seat, FunctionRef<void(Seat&)> body);
 
+// "rank 3: ..."; a message that begins with a rank is about that one, whoever tells it, and stays as it is.
+std::string told_by(int rank, const std::string& message);
+
 // For what a rank does once it has joined: a fault is told to all ranks where it leaves `work`, before anything that
 // was made outside of it is destroyed. That may take long or wait for the others: memory of a GPU is given back when
 // calls under way have ended, and these wait for ranks that have not heard yet.

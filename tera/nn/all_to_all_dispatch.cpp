@@ -47,7 +47,7 @@ class AllToAllDispatch final : public Dispatch {
       plan_even_load(d);
     } else {
       run.ops.finish(d.counts_read);
-      check_room(run.mb.expert_offsets, room);
+      check_room(run.mb.expert_offsets, room, even_share(tokens));
       count_rows(d, run.mb.expert_offsets);
     }
     d.usual_rows = padded ? room : std::min(room, static_cast<std::int64_t>(even_share(tokens)));
@@ -184,7 +184,7 @@ class AllToAllDispatch final : public Dispatch {
   }
 
   // All ranks that share these experts look at all of them, so that they tell the same.
-  void check_room(std::span<const std::int32_t> offsets, std::int64_t room) const {
+  void check_room(std::span<const std::int32_t> offsets, std::int64_t room, double even) const {
     std::int64_t fullest = 0, most = 0;
     for (std::int64_t to = 0; to < ep().size(); ++to) {
       std::int64_t rows = 0;
@@ -196,7 +196,12 @@ class AllToAllDispatch final : public Dispatch {
       }
     }
     if (most > room)
-      fail_no_room_for_rows(spec_.rank_capacity, parallel_.first_rank + fullest * etp_size(), most - room);
+      fail_no_room({.rank_capacity = spec_.rank_capacity,
+                    .rank = parallel_.first_rank + fullest * etp_size(),
+                    .block = spec_.name,
+                    .came = most,
+                    .room = room,
+                    .even = even});
   }
 
   void count_rows(Dispatched& d, std::span<const std::int32_t> offsets) const {

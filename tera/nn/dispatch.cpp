@@ -41,12 +41,13 @@ std::int64_t expert_room(double rank_capacity, double even, std::int64_t worst_c
   return std::min((static_cast<std::int64_t>(wanted) + unit - 1) / unit * unit, worst_case);
 }
 
-void fail_no_room_for_rows(double rank_capacity, std::int64_t rank, std::int64_t rows) {
+void fail_no_room(const RowsWithoutRoom& rows) {
+  const double enough = std::ceil(100 * static_cast<double>(rows.came) / rows.even) / 100;
   fail_user(
-      "model.moe.expert_rank_capacity_factor={}: on rank {} a layer's experts have no room for {} of their rows; give "
-      "a "
-      "larger factor, or 0 for room for all that can come",
-      rank_capacity, rank, rows);
+      "rank {}: model.moe.expert_rank_capacity_factor={}: the experts of {} have room for {} rows, and {} came; {} "
+      "would "
+      "have held them, and 0 plans for the worst case",
+      rows.rank, rows.rank_capacity, rows.block.empty() ? "a layer" : rows.block, rows.room, rows.came, enough);
 }
 
 std::int64_t padded_rows(double capacity, std::int64_t choices, std::int64_t experts, std::int64_t tokens) {

@@ -10,6 +10,8 @@
 // but sums travels. R is planned for all that can come, or for a multiple of an even share.
 
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "tera/config/moe.h"
@@ -19,6 +21,7 @@
 namespace tera {
 
 struct DispatchSpec {
+  std::string name;  // of the block, for messages
   std::int64_t experts = 0, topk = 1;
   double rank_capacity = 0;  // room for rows, times an even share; 0: for as many as can come
   // Above 0, every expert has exactly so many rows, times an even share: those that are too many are dropped, the
@@ -104,8 +107,15 @@ std::unique_ptr<Dispatch> make_all_to_all_dispatch(const DispatchSpec& spec, con
 
 // Rows that a rank has room for, of which `even` come when all experts are chosen as often.
 std::int64_t expert_room(double rank_capacity, double even, std::int64_t worst_case);
-// The end of a run in which rows of a layer found no room on a rank of the world.
-[[noreturn]] void fail_no_room_for_rows(double rank_capacity, std::int64_t rank, std::int64_t rows);
+// The end of a run in which rows of a layer found no room. The message begins with the rank (told_by in comm/world.h).
+struct RowsWithoutRoom {
+  double rank_capacity = 0;
+  std::int64_t rank = 0;        // of the world
+  std::string_view block = {};  // empty: not known
+  std::int64_t came = 0, room = 0;
+  double even = 0;  // rows that come when all experts are chosen as often
+};
+[[noreturn]] void fail_no_room(const RowsWithoutRoom& rows);
 // Rows that each expert has where those that are too many are dropped; no token comes to one twice.
 std::int64_t padded_rows(double capacity, std::int64_t choices, std::int64_t experts, std::int64_t tokens);
 

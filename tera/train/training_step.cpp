@@ -13,6 +13,7 @@
 #include "tera/comm/agree.h"
 #include "tera/nn/dispatch.h"
 #include "tera/train/need_less.h"
+#include "tera/train/world_plan.h"
 
 namespace tera {
 namespace {
@@ -375,8 +376,13 @@ std::span<std::int32_t> TrainingStep::overflow_slot(std::size_t slot) const {
 void TrainingStep::check_expert_rows(std::size_t slot) const {
   const std::span<const std::int32_t> overflows = overflow_slot(slot);
   const auto most = std::max_element(overflows.begin(), overflows.end());
-  if (most != overflows.end() && *most > 0)
-    fail_no_room_for_rows(setup_.model.moe->rank_capacity_factor, most - overflows.begin(), *most);
+  if (most == overflows.end() || *most == 0) return;
+  const ExpertRoom planned = expert_room_of(setup_);
+  fail_no_room({.rank_capacity = setup_.model.moe->rank_capacity_factor,
+                .rank = most - overflows.begin(),
+                .came = planned.room + *most,
+                .room = planned.room,
+                .even = static_cast<double>(std::max<std::int64_t>(planned.even, 1))});
 }
 
 // What a step reads back is looked at when the next one is enqueued, with all the points that one records, and those of

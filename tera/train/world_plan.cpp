@@ -23,6 +23,8 @@ std::vector<GroupTraffic> group_traffic(const Setup& setup, int rank, const std:
   return list;
 }
 
+}  // namespace
+
 ExpertRoom expert_room_of(const Setup& setup) {
   const MoeShape& moe = *setup.model.moe;
   const MeshSizes mesh = MeshPlan(setup.parallel.mesh).sizes();
@@ -35,11 +37,10 @@ ExpertRoom expert_room_of(const Setup& setup) {
   const std::int64_t each = tokens / senders;  // with alltoall every rank drops of its own
   load.room = moe.capacity_factor > 0
                   ? load.experts * senders * padded_rows(moe.capacity_factor, each * moe.router.topk, moe.experts, each)
-                  : expert_room(moe.rank_capacity_factor, static_cast<double>(load.even), load.worst_case);
+                  : expert_room(moe.rank_capacity_factor, static_cast<double>(tokens * moe.router.topk) / mesh.ep,
+                                load.worst_case);
   return load;
 }
-
-}  // namespace
 
 std::size_t WorldPlan::largest_stage() const {
   const auto smaller = [](const auto& a, const auto& b) { return a.memory.total() < b.memory.total(); };

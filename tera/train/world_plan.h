@@ -33,6 +33,7 @@ struct ExpertRoom {
   std::int64_t room = 0;                  // planned
   std::int64_t even = 0, worst_case = 0;  // that come when all experts are chosen as often, and at most
 };
+ExpertRoom expert_room_of(const Setup& setup);  // of a model that has experts
 
 struct WorldPlan {
   std::int64_t parameters = 0;  // of the whole model

@@ -1,7 +1,5 @@
 #include "tera/backend/mpi/make_mpi.h"
 
-#include <fmt/core.h>
-
 #include "tera/backend/mpi/engine.h"
 #include "tera/backend/mpi/mpi_comm.h"
 
@@ -39,7 +37,7 @@ int run_process(const MpiOptions& options, Ops& combiner, FunctionRef<void(Seat&
   MpiSeat seat(engine);
   RankOutcome outcome = run_process_rank(seat, body);
   const std::string fault = engine.leave(outcome.fault, outcome.status != 0);
-  if (!fault.empty()) tell(fmt::format("rank {}: {}", engine.rank(), fault));
+  if (!fault.empty()) tell(told_by(engine.rank(), fault));
   if (outcome.status == 0 && engine.failed()) outcome.status = 1;
   engine.end(outcome.status);
   return outcome.status;

@@ -11,6 +11,7 @@
 
 #include "tera/backend/nccl/control.h"
 #include "tera/base/error.h"
+#include "tera/comm/world.h"
 
 namespace tera::nccl {
 namespace {
@@ -180,7 +181,7 @@ std::string Control::why_it_is_ended() {
 }
 
 void Control::tell(const std::string& lines) const {
-  for (const std::string& line : lines_of(lines)) tell_(fmt::format("rank {}: {}", rank(), line));
+  for (const std::string& line : lines_of(lines)) tell_(told_by(rank(), line));
 }
 
 }  // namespace tera::nccl

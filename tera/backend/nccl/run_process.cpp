@@ -1,7 +1,5 @@
 #include "tera/backend/nccl/run_process.h"
 
-#include <fmt/core.h>
-
 namespace tera::nccl {
 namespace {
 
@@ -26,8 +24,7 @@ int run_process(const ProcessOptions& options, FunctionRef<void(Seat&)> body, Fu
   Control control(std::move(links), {.rank = options.rank, .size = options.size, .timeout = options.timeout}, tell);
   ProcessSeat seat(control, join);
   RankOutcome outcome = run_process_rank(seat, body);
-  for (const std::string& line : control.leave(outcome.fault, outcome.status != 0))
-    tell(fmt::format("rank {}: {}", options.rank, line));
+  for (const std::string& line : control.leave(outcome.fault, outcome.status != 0)) tell(told_by(options.rank, line));
   if (outcome.status == 0 && control.failed()) outcome.status = 1;
   return outcome.status;
 }
