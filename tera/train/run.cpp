@@ -15,6 +15,7 @@
 #include "tera/checkpoint/hf_folder.h"
 #include "tera/comm/agree.h"
 #include "tera/config/describe.h"
+#include "tera/data/dataset_hash.h"
 #include "tera/models/family.h"
 #include "tera/pipeline/check.h"
 #include "tera/tokenizer/make_tokenizer.h"
@@ -146,6 +147,9 @@ class RunOfRank {
       check_memory_with_neighbours();
     }
     DataSource data = make_data_source(setup_);
+    if (world_->size() > 1)
+      agree(*world_, *backend_.ops, *backend_.device, "the training data",
+            hash_some_samples(*data.train, setup_.batch.seq_length + 1));
     data_summary_ = data.summary;
     data_warnings_ = data.warnings;
     trainer_ = std::make_unique<Trainer>(setup_, backend_, std::move(data), log_, world_.get(), start_.progress);
