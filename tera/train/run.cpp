@@ -83,7 +83,8 @@ std::string describe_layout(const Setup& setup) {
   if (parallel.mesh.cp > 1) text += fmt::format(" x {}", describe_context(parallel));
   text += fmt::format(" x pp {} x dp {}", parallel.mesh.pp, parallel.dp);
   if (parallel.sequence_parallel) text += ", sequence parallel";
-  if (parallel.mesh.ep > 1) text += fmt::format(", experts over {}", parallel.mesh.ep);
+  if (setup.model.moe) text += fmt::format(", experts {}", describe_experts(parallel.mesh));
+  if (parallel.mesh.ep > 1) text += fmt::format(" ({})", name_of(setup.model.moe->dispatcher));
   if (parallel.mesh.pp > 1) text += fmt::format(", {}", name_of(parallel.schedule));
   if (parallel.chunks > 1) text += fmt::format(" with {} chunks a rank", parallel.chunks);
   if (parallel.mesh.pp > 1)
