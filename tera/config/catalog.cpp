@@ -27,8 +27,9 @@ std::string_view last_part(std::string_view key) { return key.substr(key.rfind('
 // Other programs' names may also stand in a section of ours.
 const ForeignName* find_foreign(std::string_view key) {
   const std::string_view name = last_part(key);
-  const ForeignName* found = find_foreign_name(name);
-  return found == nullptr && key.starts_with("model.moe.") ? find_foreign_name(fmt::format("moe_{}", name)) : found;
+  if (key.starts_with("model.moe."))
+    if (const ForeignName* found = find_foreign_name(fmt::format("moe_{}", name))) return found;
+  return find_foreign_name(name);
 }
 
 }  // namespace

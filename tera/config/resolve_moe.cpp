@@ -110,7 +110,7 @@ class MoeResolver {
     if (groups == 0 && chosen == 0) return;
     if (groups == 0 || chosen == 0)
       return report_.missing(groups == 0 ? "model.moe.router_num_groups" : "model.moe.router_group_topk",
-                             "router_num_groups and router_group_topk go together; both 0: no groups");
+                             "router_num_groups and router_group_topk go together; for no groups, set both to 0");
     if (moe_.num_experts % groups != 0)
       return report_.broken("model.moe.router_num_groups", "must divide num_experts, which is {}; nearest: {}",
                             moe_.num_experts, nearest_divisors(moe_.num_experts, groups));

@@ -132,7 +132,8 @@ TEST_F(BadInput, KeysWrittenAsFlags) {
   expect_mistake(train("--context-parallel-size 2"), {"", "; write dist.context_parallel_size=VALUE"});
   expect_mistake(train("--seq-length=512"), {"", "; write train.seq_length=VALUE"});
   expect_mistake(train("--sequence-parallel"), {"", "; write dist.sequence_parallel=true "});
-  expect_mistake(train("--moe-layer-freq 2"), {"", "; write model.moe.layer_freq=VALUE "});
+  expect_mistake(train("--moe-layer-freq 2"),
+                 {"", "; write model.moe.layer_freq=VALUE; a pattern of layers is said by"});
   expect_mistake(
       train("--num-layers-per-virtual-pipeline-stage 2"),
       {"", "; write dist.virtual_pipeline_model_parallel_size=VALUE; it counts the virtual stages of a rank"});

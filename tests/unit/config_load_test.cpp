@@ -216,6 +216,14 @@ TEST_F(ConfigLoad, KnowsWhatOtherProgramsCallAKey) {
       {"moe_router_topk", "model.moe.router_topk"},
       {"moe_ffn_hidden_size", "model.moe.ffn_hidden_size"},
       {"moe_shared_expert_overlap", "model.moe.shared_expert_overlap"},
+      {"model.num_hidden_layers", "model.num_layers"},
+      {"model.intermediate_size", "model.ffn_hidden_size"},
+      {"model.num_key_value_heads", "model.num_query_groups"},
+      {"model.head_dim", "model.kv_channels"},
+      {"model.rms_norm_eps", "model.layernorm_epsilon"},
+      {"model.rope_theta", "model.rotary_base"},
+      {"model.sliding_window", "model.window_size"},
+      {"model.tie_word_embeddings", "model.untie_embeddings_and_output_weights"},
       {"model.num_local_experts", "model.moe.num_experts"},
       {"model.n_routed_experts", "model.moe.num_experts"},
       {"model.moe.n_routed_experts", "model.moe.num_experts"},
@@ -259,6 +267,10 @@ TEST_F(ConfigLoad, KnowsWhatOtherProgramsCallAKey) {
     expect_bad_value(fmt::format("model.moe.layer_freq={}", pattern),
                      "is not a whole number; a pattern of layers is said by model.moe.first_k_dense and "
                      "model.moe.mlp_only_layers");
+  expect_bad_value("model.moe_layer_freq=([0]*1+[1]*3)",
+                   "did you mean model.moe.layer_freq? a pattern of layers is said by model.moe.first_k_dense and");
+  expect_bad_value("model.moe_token_dispatcher_type=flex",
+                   "did you mean model.moe.token_dispatcher_type? it is allgather or alltoall");
   expect_bad_value("model.moe.token_dispatcher_type=flex", "'flex' is not allgather or alltoall");
 }
 

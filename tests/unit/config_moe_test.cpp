@@ -460,7 +460,7 @@ TEST_F(SmallDeepSeek, ACoefficientThatNobodyGaveFollowsTheLosses) {
 TEST_F(SmallDeepSeek, AZeroThatWasGivenIsNotCalledMissing) {
   EXPECT_EQ(refusal({"model.moe.router_group_topk=0"}),
             "model.moe.router_group_topk=0 (command line): must not be 0; router_num_groups and router_group_topk go "
-            "together; both 0: no groups");
+            "together; for no groups, set both to 0");
   EXPECT_TRUE(contains(refusal({"model.moe.router_num_groups=0"}), "router_num_groups=0 (command line): must not be"));
   EXPECT_EQ(losses({"model.moe.router_num_groups=0", "model.moe.router_group_topk=0"}), losses({}));
   EXPECT_EQ(refusal({"model.moe.num_experts=0"}),
