@@ -100,7 +100,8 @@ const CLI::App& given_command(const CLI::App& app) {
   return given.empty() ? app : given_command(*given.front());
 }
 
-// Keys of a run's config written as flags, as Megatron-LM has them: "; write dist.context_parallel_size=VALUE".
+// Keys of a run's config written as flags, as Megatron-LM has them: "; write dist.context_parallel_size=VALUE", or why
+// there is no such key.
 std::string meant_key(const CLI::App& app, const CLI::ParseError& error) {
   const bool takes_keys = given_command(app).get_option_no_throw("overrides") != nullptr;
   const std::string said = error.what();
@@ -109,7 +110,12 @@ std::string meant_key(const CLI::App& app, const CLI::ParseError& error) {
   std::string name = said.substr(begin + 2, said.find_first_of(" =", begin) - begin - 2);
   std::ranges::replace(name, '-', '_');
   const std::string key = nearest_key(name);
-  return key.find('.') == std::string::npos ? std::string() : fmt::format("; write {}=VALUE", key);
+  const std::string_view note = note_on_key(name);
+  std::string meant = note.empty() ? std::string() : fmt::format("; {}", note);
+  if (key.find('.') == std::string::npos) return meant;
+  const Field* field = find_field(key);
+  const bool yes_or_no = field != nullptr && field->kind == FieldKind::boolean;
+  return fmt::format("; write {}={}{}", key, yes_or_no ? "true" : "VALUE", meant);
 }
 
 // Help goes to standard output and is not a mistake; everything else CLI11 throws is one.
