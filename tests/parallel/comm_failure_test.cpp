@@ -265,5 +265,13 @@ TEST(CommFailure, MemoryStaysWhileOthersReadIt) {
   }
 }
 
+// What all say about one of them names that one, and nobody else.
+TEST(CommFailure, AMessageThatNamesItsRankIsToldAsItIs) {
+  EXPECT_EQ(told_by(3, "no room"), "rank 3: no room");
+  EXPECT_EQ(told_by(3, "rank 12: no room"), "rank 12: no room");
+  for (const char* other : {"", "rank ", "rank 2", "rank 2 is gone: it was killed", "rank : none", "ranks 2: none"})
+    EXPECT_EQ(told_by(3, other), std::string("rank 3: ") + other);
+}
+
 }  // namespace
 }  // namespace tera::test
