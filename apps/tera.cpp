@@ -116,12 +116,18 @@ std::string meant_ranks(const CLI::App& command, std::string_view flag) {
   return {};
 }
 
-// Keys of a run's config written as flags, as Megatron-LM has them: "; write dist.context_parallel_size=VALUE".
+// Keys of a run's config written as flags, as Megatron-LM has them: "; write dist.context_parallel_size=VALUE", or why
+// there is no such key.
 std::string meant_key(const CLI::App& command, std::string flag) {
   if (flag.empty() || command.get_option_no_throw("overrides") == nullptr) return {};
   std::ranges::replace(flag, '-', '_');
   const std::string key = nearest_key(flag);
-  return key.find('.') == std::string::npos ? std::string() : fmt::format("; write {}=VALUE", key);
+  const std::string_view note = note_on_key(flag);
+  std::string meant = note.empty() ? std::string() : fmt::format("; {}", note);
+  if (key.find('.') == std::string::npos) return meant;
+  const Field* field = find_field(key);
+  const bool yes_or_no = field != nullptr && field->kind == FieldKind::boolean;
+  return fmt::format("; write {}={}{}", key, yes_or_no ? "true" : "VALUE", meant);
 }
 
 std::string what_was_meant(const CLI::App& command, const std::string& flag) {

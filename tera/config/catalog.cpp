@@ -1,8 +1,11 @@
 #include "tera/config/catalog.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "tera/base/edit_distance.h"
+#include "tera/config/foreign_names.h"
 
 namespace tera {
 namespace {
@@ -20,6 +23,14 @@ void visit_fields(std::span<const Field> fields, const void* section, const std:
 }
 
 std::string_view last_part(std::string_view key) { return key.substr(key.rfind('.') + 1); }
+
+// Other programs' names may also stand in a section of ours.
+const ForeignName* find_foreign(std::string_view key) {
+  const std::string_view name = last_part(key);
+  if (key.starts_with("model.moe."))
+    if (const ForeignName* found = find_foreign_name(fmt::format("moe_{}", name))) return found;
+  return find_foreign_name(name);
+}
 
 }  // namespace
 
@@ -49,10 +60,21 @@ std::vector<std::string> all_keys() {
   return keys;
 }
 
+std::vector<std::string> keys_named(std::string_view name) {
+  std::vector<std::string> keys = all_keys();
+  std::erase_if(keys, [&](const std::string& key) { return last_part(key) != name; });
+  return keys;
+}
+
 std::string nearest_key(std::string_view key) {
   constexpr std::size_t longest = 200;  // keys are short; the distance costs the product of the lengths
+  constexpr std::string_view experts = "model.moe.", prefix = "moe_";  // Megatron-LM has no sections
   if (key.size() > longest) return {};
   const std::string_view name = last_part(key);
+  if (const ForeignName* foreign = find_foreign(key)) return std::string(foreign->key);
+  if (name.starts_with(prefix))
+    if (std::string meant = fmt::format("{}{}", experts, name.substr(prefix.size())); find_field(meant) != nullptr)
+      return meant;
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
   for (const std::string& known : all_keys()) {
@@ -64,6 +86,18 @@ std::string nearest_key(std::string_view key) {
     }
   }
   return best;
+}
+
+std::string_view note_on_key(std::string_view key) {
+  const ForeignName* foreign = find_foreign(key);
+  return foreign == nullptr ? std::string_view() : foreign->note;
+}
+
+std::string advice_on_key(std::string_view key) {
+  const std::string nearest = nearest_key(key);
+  const std::string_view note = note_on_key(key);
+  if (nearest.empty()) return std::string(note);
+  return fmt::format("did you mean {}?{}{}", nearest, note.empty() ? "" : " ", note);
 }
 
 }  // namespace tera

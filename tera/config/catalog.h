@@ -21,8 +21,18 @@ const Field* find_field(std::string_view key);
 // Every full key, and every section's.
 std::vector<std::string> all_keys();
 
-// The known key that `key` was most likely meant to be: a slip of the pen, or the right name in the wrong section.
-// Empty when nothing is near.
+// The keys with this last part.
+std::vector<std::string> keys_named(std::string_view name);
+
+// The known key that `key` was most likely meant to be: a slip of the pen, the right name in the wrong section, or
+// another program's name for it. Empty when nothing is near.
 std::string nearest_key(std::string_view key);
+
+// What to say of a key that is none: "did you mean model.moe.num_experts?", or why there is no such key. Empty when
+// nothing is near.
+std::string advice_on_key(std::string_view key);
+
+// What is different here from what another program calls so; mostly empty.
+std::string_view note_on_key(std::string_view key);
 
 }  // namespace tera

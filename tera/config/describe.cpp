@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tera/base/error.h"
+#include "tera/base/joined.h"
 #include "tera/config/arch_defaults.h"
 #include "tera/config/catalog.h"
 #include "tera/config/value.h"
@@ -179,8 +180,11 @@ std::string annotated_yaml(const Setup& setup, const Origins& origins) {
 std::string explain_key(std::string_view key, const LoadedConfig* loaded) {
   const Field* field = find_field(key);
   if (field == nullptr) {
-    const std::string nearest = nearest_key(key);
-    fail_user("there is no key {}{}", key, nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
+    const std::vector<std::string> named = keys_named(key);
+    if (named.size() == 1) return explain_key(named.front(), loaded);
+    const std::string advice =
+        named.empty() ? advice_on_key(key) : fmt::format("did you mean {}?", joined(named, " or "));
+    fail_user("there is no key {}{}{}", key, advice.empty() ? "" : "; ", advice);
   }
   if (field->kind == FieldKind::section) return explain_section(key, *field);
   const std::string name(key), by_arch = arch_defaults_of(name);

@@ -12,6 +12,7 @@
 #include "tera/config/arch_defaults.h"
 #include "tera/config/catalog.h"
 #include "tera/config/checkpoint_path.h"
+#include "tera/config/foreign_names.h"
 #include "tera/config/hf_config.h"
 #include "tera/config/hf_tokenizer.h"
 #include "tera/config/moe_layers.h"
@@ -26,6 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t max_extends_depth = 8;
 constexpr std::size_t max_files = 64;  // two files that extend a third twice each, and so on, would multiply
+constexpr std::string_view arch_origin = "default of model.arch=";
 
 // One source of values: a file, or an override as a tree of one branch.
 struct Layer {
@@ -77,9 +79,9 @@ YamlNode parse_override_value(const std::string& text, const std::string& assign
 std::string meant_override(const std::string& text, std::size_t equals) {
   if (equals == std::string::npos || equals == 0 || text.substr(0, equals).find('.') != std::string::npos) return {};
   const std::string nearest = nearest_key(text.substr(0, equals));
-  return nearest.find('.') == std::string::npos
-             ? std::string()
-             : fmt::format("; did you mean {}{:.200}?", nearest, text.substr(equals));
+  const std::string_view note = note_on_key(text.substr(0, equals));
+  if (nearest.find('.') == std::string::npos) return note.empty() ? std::string() : fmt::format("; {}", note);
+  return fmt::format("; did you mean {}{:.200}?{}{}", nearest, text.substr(equals), note.empty() ? "" : " ", note);
 }
 
 // "model.rope_scaling.factor=8" becomes {model: {rope_scaling: {factor: 8}}}.
@@ -142,20 +144,17 @@ class Reader {
     if (wrong.empty()) {
       loaded_.origins[key] = layer.origin(node);
     } else {
-      problems_.add("{}: {}: {}", layer.place(node), key, wrong);
+      problems_.add("{}: {}: {}{}", layer.place(node), key, wrong, note_on_value(key));
     }
   }
 
   void report_unknown(const Layer& layer, const YamlNode& node, const std::string& prefix, const std::string& name,
                       std::span<const Field> fields) {
     const std::string key = prefix + name;
-    const std::string nearest = nearest_key(key);
-    std::string advice;
+    std::string advice = advice_on_key(key);
     if (find_field(key) != nullptr) {
       advice = "dots belong to the command line; in a file, write the section and under it the key";
-    } else if (!nearest.empty()) {
-      advice = fmt::format("did you mean {}?", nearest);
-    } else {
+    } else if (advice.empty()) {
       advice = fmt::format("{} has", prefix.empty() ? "a config" : prefix.substr(0, prefix.size() - 1));
       for (const Field& field : fields) advice += fmt::format("{} {}", &field == fields.data() ? "" : ",", field.name);
     }
@@ -219,7 +218,7 @@ void start_from_arch(Arch arch, LoadedConfig& loaded) {
   apply_arch_defaults(arch, loaded.config.model);
   for_each_model_value(loaded.config, [&](const std::string& key, const Field& field, const void* value) {
     if (write_value(field, value) != before[key])
-      loaded.origins["model." + key] = fmt::format("default of model.arch={}", name_of(arch));
+      loaded.origins["model." + key] = fmt::format("{}{}", arch_origin, name_of(arch));
   });
 }
 
@@ -347,6 +346,21 @@ void check_folders(const CheckpointConfig& checkpoint, Problems& problems) {
                  checkpoint.save);
 }
 
+// A coefficient that came with the model falls away where the run wants no losses, and is that of each where it wants
+// several.
+void fit_loss_coefficient(LoadedConfig& loaded) {
+  constexpr std::string_view key = "model.moe.aux_loss_coeff";
+  MoeConfig& moe = loaded.config.model.moe;
+  const auto origin = loaded.origins.find(key);
+  const bool given = origin != loaded.origins.end() && !origin->second.starts_with(arch_origin);
+  if (given || moe.aux_loss_coeff.size() != 1 || moe.aux_loss_coeff.front() == 0) return;
+  const auto& types = moe.router_load_balancing_type;
+  if (types.size() > 1) moe.aux_loss_coeff.assign(types.size(), moe.aux_loss_coeff.front());
+  if (types.size() != 1 || types.front() != name_of(LoadBalancing::none)) return;
+  moe.aux_loss_coeff = {0};
+  loaded.origins[std::string(key)] = "router_load_balancing_type=none";
+}
+
 LoadedConfig read_layers(const std::vector<Layer>& layers, const std::optional<ModelSource>& source) {
   LoadedConfig loaded;
   Problems problems;
@@ -357,6 +371,7 @@ LoadedConfig read_layers(const std::vector<Layer>& layers, const std::optional<M
   }
   Reader reader(loaded, problems);
   for (const Layer& layer : layers) reader.read(layer);
+  fit_loss_coefficient(loaded);
   if (source) {
     check_against(*source, loaded, problems);
     use_tokenizer_of(*source, loaded, problems);
@@ -395,6 +410,7 @@ void apply_overrides(LoadedConfig& loaded, std::span<const std::string> override
   Problems problems;
   Reader reader(loaded, problems);
   for (const std::string& assignment : overrides) reader.read(parse_override(assignment));
+  fit_loss_coefficient(loaded);
   problems.throw_if_any();
 }
 

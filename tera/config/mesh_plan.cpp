@@ -2,11 +2,14 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
+#include <numeric>
 #include <utility>
 
 #include "tera/base/error.h"
 #include "tera/base/joined.h"
+#include "tera/config/mesh_rules.h"
 #include "tera/config/nearest.h"
 
 namespace tera {
@@ -21,6 +24,7 @@ constexpr auto etp_key = "expert_tensor_parallel_size";
 struct Factor {
   const char* key;
   int value;
+  int MeshSizes::*member;
 };
 using Factors = std::array<Factor, 3>;
 using ProblemList = std::vector<MeshProblem>;
@@ -34,26 +38,56 @@ void add_problem(ProblemList& problems, const Factor& factor, std::string rule) 
 void check_limits(const MeshSizes& s, ProblemList& problems) {
   const std::string rule = fmt::format("must be in 1..{}", most_ranks);
   if (s.world < 1 || s.world > most_ranks) problems.push_back({"world", s.world, rule});
-  for (const Factor& factor : {Factor{tp_key, s.tp}, {cp_key, s.cp}, {pp_key, s.pp}, {ep_key, s.ep}})
+  for (const Factor& factor : {Factor{tp_key, s.tp, &MeshSizes::tp},
+                               {cp_key, s.cp, &MeshSizes::cp},
+                               {pp_key, s.pp, &MeshSizes::pp},
+                               {ep_key, s.ep, &MeshSizes::ep}})
     if (factor.value < 1 || factor.value > most_ranks) add_problem(problems, factor, rule);
   if (s.etp < 0 || s.etp > most_ranks)
-    add_problem(problems, {etp_key, s.etp}, fmt::format("{}, or 0 for {}", rule, tp_key));
+    add_problem(problems, {etp_key, s.etp, &MeshSizes::etp}, fmt::format("{}, or 0 for {}", rule, tp_key));
 }
 
-// "tensor_model_parallel_size 2 or 4, pipeline_model_parallel_size 1": one of the factors changed, the others kept.
-std::string nearest_factors(const Factors& factors, std::int64_t product, int world) {
+// Ranks that the dense view, and the expert one, cut into stages and shares.
+std::int64_t dense_product(const MeshSizes& s) { return std::int64_t{s.tp} * s.cp * s.pp; }
+bool has_expert_view(const MeshSizes& s) { return s.ep > 1 || s.etp > 0; }  // else the dense rule says it all
+std::int64_t expert_product(const MeshSizes& s) {
+  return has_expert_view(s) ? std::int64_t{resolved_etp(s)} * s.ep * s.pp : 1;
+}
+// With pp inside dp, the stages of one pipeline are tp*cp ranks apart in the dense view and etp*ep in the expert one.
+bool keeps_order(const MeshSizes& s) {
+  return s.order == MeshOrder::tp_cp_ep_dp_pp || s.pp == 1 ||
+         std::int64_t{s.tp} * s.cp == std::int64_t{resolved_etp(s)} * s.ep;
+}
+
+// Ranks that both views can share: a multiple of this. Products of sizes alone may be too large to multiply again.
+std::int64_t common_product(const MeshSizes& s, std::int64_t product) {
+  const std::int64_t dense = dense_product(s), expert = expert_product(s);
+  return std::max(dense, expert) > most_ranks ? product : std::lcm(dense, expert);
+}
+
+// "tensor_model_parallel_size 2 or 4, pipeline_model_parallel_size 1": one of the factors changed, the others kept, by
+// those that `valid` takes.
+template <class Valid>
+std::string nearest_factors(const Factors& factors, const MeshSizes& sizes, std::int64_t experts, const Valid& valid) {
   std::string out;
-  for (const auto& [key, value] : factors) {
-    const std::int64_t others = product / value;
-    const std::string values =
-        nearest_values(value, world, [&](std::int64_t v) { return v * others <= world && world % (v * others) == 0; });
-    if (value > 1 && !values.empty()) out += fmt::format("{} {}, ", key, values);
+  for (const Factor& factor : factors) {
+    if (factor.value == 1) continue;
+    const bool shares_experts = factor.member == &MeshSizes::ep && experts > 0;
+    const std::string values = nearest_values(factor.value, sizes.world, [&](std::int64_t v) {
+      MeshSizes changed = sizes;
+      changed.*factor.member = static_cast<int>(v);
+      return (!shares_experts || experts % v == 0) && valid(changed);
+    });
+    if (!values.empty()) out += fmt::format("{} {}, ", factor.key, values);
   }
   return out;
 }
 
-// The product divides the world. What is 1 has no part in it and is not told.
-void check_product(const Factors& factors, int world, ProblemList& problems) {
+// The product divides the world. What is 1 has no part in it and is not told. Offered is what mends everything; where
+// no single size does, what mends this rule.
+void check_product(const Factors& factors, const MeshSizes& sizes, std::int64_t experts,
+                   std::int64_t (*product_of)(const MeshSizes&), ProblemList& problems) {
+  const int world = sizes.world;
   std::int64_t product = 1;
   std::vector<std::string> others;
   const Factor* first = nullptr;
@@ -63,31 +97,37 @@ void check_product(const Factors& factors, int world, ProblemList& problems) {
     if (factor.value > 1 && first == nullptr) first = &factor;
   }
   if (product <= world && world % product == 0) return;
+  std::string nearest = nearest_factors(factors, sizes, experts, mesh_fits);
+  if (nearest.empty())
+    nearest = nearest_factors(factors, sizes, experts,
+                              [&](const MeshSizes& changed) { return world % product_of(changed) == 0; });
   const std::string what =
       others.empty() ? "must" : fmt::format("times {} is {}, which must", joined(others, " and "), product);
   add_problem(problems, *first,
-              fmt::format("{} divide the number of ranks, which is {}; nearest: {}or {} ranks", what, world,
-                          nearest_factors(factors, product, world), nearest_multiples(product, world)));
+              fmt::format("{} divide the number of ranks, which is {}; nearest: {}or {} ranks", what, world, nearest,
+                          nearest_multiples(common_product(sizes, product), world)));
 }
 
-void check_dense(const MeshSizes& s, ProblemList& problems) {
-  check_product({{{tp_key, s.tp}, {cp_key, s.cp}, {pp_key, s.pp}}}, s.world, problems);
+void check_dense(const MeshSizes& s, std::int64_t experts, ProblemList& problems) {
+  const Factors factors{
+      {{tp_key, s.tp, &MeshSizes::tp}, {cp_key, s.cp, &MeshSizes::cp}, {pp_key, s.pp, &MeshSizes::pp}}};
+  check_product(factors, s, experts, dense_product, problems);
 }
 
-void check_expert(const MeshSizes& s, ProblemList& problems) {
-  if (s.ep == 1 && s.etp == 0) return;  // without experts, the dense rule says it all
-  check_product({{{ep_key, s.ep}, {etp_key, resolved_etp(s)}, {pp_key, s.pp}}}, s.world, problems);
+void check_expert(const MeshSizes& s, std::int64_t experts, ProblemList& problems) {
+  if (!has_expert_view(s)) return;
+  const Factors factors{
+      {{ep_key, s.ep, &MeshSizes::ep}, {etp_key, resolved_etp(s), &MeshSizes::etp}, {pp_key, s.pp, &MeshSizes::pp}}};
+  check_product(factors, s, experts, expert_product, problems);
 }
 
-// With pp inside dp, the stages of one pipeline are tp*cp ranks apart in the dense view and etp*ep in the expert one.
 void check_order(const MeshSizes& s, ProblemList& problems) {
-  if (s.order == MeshOrder::tp_cp_ep_dp_pp || s.pp == 1) return;
+  if (keeps_order(s)) return;
   const int etp = resolved_etp(s);
-  const std::int64_t dense = std::int64_t{s.tp} * s.cp, expert = std::int64_t{etp} * s.ep;
-  if (dense == expert) return;
+  const std::int64_t dense = std::int64_t{s.tp} * s.cp;
   const std::string fitting = dense % etp == 0 ? fmt::format("{}={}", ep_key, dense / etp)
                                                : fmt::format("{}={} with {}=1", ep_key, dense, etp_key);
-  add_problem(problems, {ep_key, s.ep},
+  add_problem(problems, {ep_key, s.ep, &MeshSizes::ep},
               fmt::format("in the order {}, {} times {}={} must be {} times {}, which is {}, so that both views have "
                           "the same pipelines; nearest: {}, or the order {}",
                           name_of(s.order), ep_key, etp_key, etp, tp_key, cp_key, dense, fitting,
@@ -98,15 +138,21 @@ void check_order(const MeshSizes& s, ProblemList& problems) {
 
 std::string MeshProblem::text() const { return fmt::format("{}={}: {}", key, value, rule); }
 
-std::vector<MeshProblem> mesh_problems(const MeshSizes& sizes) {
+bool mesh_fits(const MeshSizes& s) {
+  return s.world % dense_product(s) == 0 && s.world % expert_product(s) == 0 && keeps_order(s);
+}
+
+std::vector<MeshProblem> mesh_problems(const MeshSizes& sizes, std::int64_t experts) {
   ProblemList problems;
   check_limits(sizes, problems);
   if (!problems.empty()) return problems;  // the other rules count on positive numbers
-  check_dense(sizes, problems);
-  check_expert(sizes, problems);
+  check_dense(sizes, experts, problems);
+  check_expert(sizes, experts, problems);
   check_order(sizes, problems);
   return problems;
 }
+
+std::vector<MeshProblem> mesh_problems(const MeshSizes& sizes) { return mesh_problems(sizes, 0); }
 
 MeshPlan::MeshPlan(const MeshSizes& sizes) : sizes_(sizes) {
   std::vector<std::string> lines;

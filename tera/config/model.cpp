@@ -114,7 +114,9 @@ std::span<const Field> ModelConfig::fields() {
                                  "parts of layers whose inputs wait on the host between forward and backward: "
                                  "attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, mlp_fc1, mlp_act, mlp_fc2; "
                                  "attention and mlp are all three inside each"),
-      field<&C::freeze>("freeze", "patterns (* and ?) over parameter names that are not trained"),
+      field<&C::freeze>("freeze",
+                        "patterns (* and ?) over parameter names that are not trained; quoted, as "
+                        "YAML has a use of its own for *: [\"*experts*\"]"),
   };
   return table;
 }

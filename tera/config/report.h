@@ -22,7 +22,7 @@ class Report {
   }
   template <class... Args>
   void missing(std::string_view key, fmt::format_string<Args...> what, Args&&... args) {
-    problems_.add("{} is not given; {}", key, fmt::format(what, std::forward<Args>(args)...));
+    problems_.add("{}; {}", how_missing(key), fmt::format(what, std::forward<Args>(args)...));
   }
 
   // What is wrong with something that is no key.
@@ -37,6 +37,10 @@ class Report {
   void throw_if_any() const { problems_.throw_if_any(); }
 
  private:
+  // "optimizer.lr is not given", or "optimizer.lr=0 (command line): must not be 0" where somebody wrote so.
+  std::string how_missing(std::string_view key) const;
+  std::string value_of(std::string_view key) const;  // as YAML; empty where there is no such key
+
   const RunConfig& config_;
   const Origins* origins_;
   Problems problems_;

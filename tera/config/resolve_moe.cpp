@@ -1,9 +1,13 @@
 #include "tera/config/resolve_moe.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <string>
+#include <vector>
 
+#include "tera/base/joined.h"
+#include "tera/config/mesh_rules.h"
 #include "tera/config/moe_layers.h"
 #include "tera/config/nearest.h"
 #include "tera/config/value.h"
@@ -12,6 +16,17 @@ namespace tera {
 namespace {
 
 constexpr std::string_view families = "deepseek_v2, deepseek_v3, mixtral or qwen3_moe";
+
+std::string no_experts(Arch arch) {
+  return fmt::format("a {} has no experts; model.arch={} have", name_of(arch), families);
+}
+
+// "aux_loss_coeff=[a, b]"
+std::string one_for_each(std::size_t losses) {
+  std::vector<char> letters(std::min<std::size_t>(losses, 26));
+  std::iota(letters.begin(), letters.end(), 'a');
+  return fmt::format("aux_loss_coeff=[{}]", joined(letters, ", "));
+}
 
 // Every number is within its own limits here, and there is at least one expert.
 class MoeResolver {
@@ -95,7 +110,7 @@ class MoeResolver {
     if (groups == 0 && chosen == 0) return;
     if (groups == 0 || chosen == 0)
       return report_.missing(groups == 0 ? "model.moe.router_num_groups" : "model.moe.router_group_topk",
-                             "router_num_groups and router_group_topk go together");
+                             "router_num_groups and router_group_topk go together; for no groups, set both to 0");
     if (moe_.num_experts % groups != 0)
       return report_.broken("model.moe.router_num_groups", "must divide num_experts, which is {}; nearest: {}",
                             moe_.num_experts, nearest_divisors(moe_.num_experts, groups));
@@ -118,8 +133,8 @@ class MoeResolver {
     const auto& types = moe_.router_load_balancing_type;
     const auto& coefficients = moe_.aux_loss_coeff;
     if (types.size() != coefficients.size())
-      report_.broken(coefficients_key, "has {} values for the {} of router_load_balancing_type", coefficients.size(),
-                     types.size());
+      report_.broken(coefficients_key, "has {} values for the {} of router_load_balancing_type; write {}",
+                     coefficients.size(), types.size(), one_for_each(types.size()));
     std::set<std::string> seen;
     for (std::size_t i = 0; i < types.size(); ++i) {
       const auto kind = parse_enum<LoadBalancing>(types[i]);
@@ -131,7 +146,7 @@ class MoeResolver {
       else if (kind == LoadBalancing::none && types.size() > 1)
         report_.broken(types_key, "none stands alone");
       else if (kind == LoadBalancing::none && coefficient != 0)
-        report_.broken(coefficients_key, "needs router_load_balancing_type, which is none");
+        report_.broken(coefficients_key, "needs router_load_balancing_type, which is none; or set it to 0");
       else if (coefficient != 0)
         shape_.losses.push_back({*kind, coefficient});
     }
@@ -139,7 +154,7 @@ class MoeResolver {
 
   void check_bias() {
     if (moe_.router_enable_expert_bias && moe_.router_score_function != ScoreFunction::sigmoid)
-      report_.broken("model.moe.router_enable_expert_bias", "needs router_score_function=sigmoid");
+      report_.broken("model.moe.router_enable_expert_bias", "needs router_score_function=sigmoid; or set it to false");
   }
 
   void check_capacity() {
@@ -164,8 +179,7 @@ class MoeResolver {
 
   void check_model() {
     const ModelConfig& model = config_.model;
-    if (!has_experts(dense_.arch))
-      report_.broken("model.moe.num_experts", "a {} has none; model.arch={} have", name_of(dense_.arch), families);
+    if (!has_experts(dense_.arch)) report_.broken("model.moe.num_experts", "{}", no_experts(dense_.arch));
     if (model.add_bias_linear) report_.broken("model.add_bias_linear", "experts have no biases");
     if (model.add_mlp_bias) report_.broken("model.add_mlp_bias", "experts have no biases");
   }
@@ -180,11 +194,22 @@ class MoeResolver {
 // Keys that a model without experts has no use for.
 void check_without_experts(const RunConfig& config, Report& report) {
   const MoeConfig usual;
-  const bool should_have = config.model.arch && has_experts(*config.model.arch);
-  if (should_have) return report.missing("model.moe.num_experts", "a {} has experts", name_of(*config.model.arch));
+  const std::optional<Arch>& arch = config.model.arch;
+  if (arch && has_experts(*arch)) return report.missing("model.moe.num_experts", "a {} has experts", name_of(*arch));
   for (const Field& field : MoeConfig::fields())
     if (write_value(field, field.address_in(&usual)) != write_value(field, field.address_in(&config.model.moe)))
-      report.broken(fmt::format("model.moe.{}", field.name), "needs model.moe.num_experts, which is 0");
+      report.broken(fmt::format("model.moe.{}", field.name), "{}",
+                    arch ? no_experts(*arch) : "needs model.moe.num_experts, which is 0");
+}
+
+// Ranks that can share so many experts: with the ranks there are, or where none would do, with others.
+std::string nearest_expert_split(const MeshSizes& mesh, std::int64_t experts) {
+  const std::string here = nearest_values(mesh.ep, experts, [&](std::int64_t ep) {
+    MeshSizes changed = mesh;
+    changed.ep = static_cast<int>(ep);
+    return experts % ep == 0 && mesh_fits(changed);
+  });
+  return here.empty() ? nearest_divisors(experts, mesh.ep) : here;
 }
 
 }  // namespace
@@ -199,15 +224,16 @@ void check_expert_split(const ParallelShape& parallel, const ModelShape& model, 
   constexpr std::string_view ep_key = "dist.expert_model_parallel_size", etp_key = "dist.expert_tensor_parallel_size";
   const MeshSizes& mesh = parallel.mesh;
   if (!model.moe) {
-    if (mesh.ep > 1) report.broken(ep_key, "needs model.moe.num_experts");
-    if (mesh.etp > 0) report.broken(etp_key, "needs model.moe.num_experts; or leave it 0");
+    const std::string why = has_experts(model.arch) ? "needs model.moe.num_experts" : no_experts(model.arch);
+    if (mesh.ep > 1) report.broken(ep_key, "{}; or leave it 1", why);
+    if (mesh.etp > 0) report.broken(etp_key, "{}; or leave it 0", why);
     return;
   }
   const MoeShape& moe = *model.moe;
   const std::int64_t etp = mesh.etp == 0 ? mesh.tp : mesh.etp;
   if (moe.experts % mesh.ep != 0)
-    report.broken(ep_key, "must divide model.moe.num_experts, which is {}; nearest: {}", moe.experts,
-                  nearest_divisors(moe.experts, mesh.ep));
+    report.broken(ep_key, "must divide model.moe.num_experts, which is {}; nearest: {}, or model.moe.num_experts {}",
+                  moe.experts, nearest_expert_split(mesh, moe.experts), nearest_multiples(mesh.ep, moe.experts));
   if (moe.ffn > 0 && moe.ffn % etp != 0)
     report.broken(etp_key, "{}must divide the width of an expert, which is {}; nearest: {}",
                   mesh.etp == 0 ? fmt::format("tensor_model_parallel_size, which is {}, ", etp) : "", moe.ffn,
@@ -221,7 +247,8 @@ void check_expert_split(const ParallelShape& parallel, const ModelShape& model, 
 void check_expert_overlap(const ParallelShape& parallel, const ModelShape& model, Report& report) {
   constexpr std::string_view key = "comm_overlap.overlap_moe_expert_parallel_comm";
   if (!parallel.overlap_expert_comm) return;
-  if (!model.moe) return report.broken(key, "needs model.moe.num_experts");
+  if (!model.moe)
+    return report.broken(key, "{}", has_experts(model.arch) ? "needs model.moe.num_experts" : no_experts(model.arch));
   if (parallel.mesh.ep == 1)
     report.broken(key, "needs dist.expert_model_parallel_size of at least 2: with 1, no row travels");
   if (model.recompute.full)

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tera/base/joined.h"
+#include "tera/config/mesh_rules.h"
 #include "tera/config/nearest.h"
 #include "tera/config/resolve_moe.h"
 
@@ -20,7 +21,8 @@ constexpr std::string_view dynamic_key = "dist.dynamic_context_parallel";
 constexpr std::string_view chunks_key = "dist.virtual_pipeline_model_parallel_size";
 constexpr std::string_view schedule_key = "dist.pipeline_schedule";
 
-void resolve_mesh(const DistConfig& dist, int world, Purpose purpose, ParallelShape& shape, Report& report) {
+void resolve_mesh(const RunConfig& config, int world, Purpose purpose, ParallelShape& shape, Report& report) {
+  const DistConfig& dist = config.dist;
   shape.mesh = {.world = world,
                 .tp = static_cast<int>(dist.tensor_model_parallel_size),
                 .cp = static_cast<int>(dist.context_parallel_size),
@@ -29,7 +31,7 @@ void resolve_mesh(const DistConfig& dist, int world, Purpose purpose, ParallelSh
                 .etp = static_cast<int>(dist.expert_tensor_parallel_size),
                 .order = dist.order};
   const char* const more_ranks = purpose == Purpose::plan ? " (--world N)" : " (--ranks N, or mpirun -n N)";
-  const std::vector<MeshProblem> problems = mesh_problems(shape.mesh);
+  const std::vector<MeshProblem> problems = mesh_problems(shape.mesh, config.model.moe.num_experts);
   for (const MeshProblem& problem : problems) {
     if (problem.key == "world")
       report.add("{}", problem.text());
@@ -227,7 +229,7 @@ void resolve_dynamic_context(const RunConfig& config, Setup& setup, Report& repo
 
 ParallelShape resolve_parallel(const RunConfig& config, int world, Purpose purpose, Report& report) {
   ParallelShape shape;
-  resolve_mesh(config.dist, world, purpose, shape, report);
+  resolve_mesh(config, world, purpose, shape, report);
   resolve_pipeline(config.dist, shape, report);
   resolve_replicas(config, shape, report);
   shape.timeout_seconds = config.dist.timeout_seconds;

@@ -19,7 +19,21 @@ namespace {
 // closed.
 constexpr std::string_view end_mark = "# end of text";
 
+[[noreturn]] void fail_anchor_at(const std::string& source, int line) {
+  fail_user(
+      "{}:{}: anchors and aliases (& and *) are not supported; quote a text that begins so, as in [\"*experts*\"], and "
+      "share settings with 'extends'",
+      source, line);
+}
+
 int line_of(const YAML::Mark& mark) { return mark.line + 1; }
+
+// What the parser itself says of "*name": only its words tell.
+bool is_about_anchors(const std::string& words) {
+  return words == YAML::ErrorMsg::UNKNOWN_ANCHOR || words == YAML::ErrorMsg::ALIAS_NOT_FOUND ||
+         words == YAML::ErrorMsg::ANCHOR_NOT_FOUND || words == YAML::ErrorMsg::CHAR_IN_ALIAS ||
+         words == YAML::ErrorMsg::CHAR_IN_ANCHOR;
+}
 
 // Builds the tree from the parser's events. The parser recurses once per level and reports the level first, so throwing
 // from here at max_yaml_depth bounds its stack.
@@ -74,10 +88,7 @@ class TreeBuilder final : public YAML::EventHandler {
     bool has_key = false;
   };
 
-  [[noreturn]] void fail_anchor(const YAML::Mark& mark) const {
-    fail_user("{}:{}: anchors and aliases (& and *) are not supported; share settings with 'extends'", source_,
-              line_of(mark));
-  }
+  [[noreturn]] void fail_anchor(const YAML::Mark& mark) const { fail_anchor_at(source_, line_of(mark)); }
   void refuse_anchor(const YAML::Mark& mark, YAML::anchor_t anchor) const {
     if (anchor != YAML::NullAnchor) fail_anchor(mark);
   }
@@ -173,6 +184,7 @@ YamlNode parse_yaml(std::string_view text, const std::string& source) {
     while (parser.HandleNextDocument(builder)) {
     }
   } catch (const YAML::Exception& error) {
+    if (is_about_anchors(error.msg)) fail_anchor_at(source, line_of(error.mark));
     fail_user("{}:{}: not valid YAML: {}", source, line_of(error.mark), error.msg);
   }
   return builder.take();

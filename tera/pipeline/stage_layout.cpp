@@ -49,17 +49,53 @@ std::string count_ends_hint(const LayoutRequest& r) {
       missing == 1 ? "or" : "and", r.num_layers + missing);
 }
 
+// Where other numbers of layers at the ends leave an even split of the rest, with no rank above the others:
+// " dist.num_layers_in_last_pipeline_stage=5, or".
+std::string end_counts_hint(const LayoutRequest& r) {
+  const int ranks = r.placement.stages, chunks = r.placement.chunks;
+  const int unit = ranks * chunks, each = (r.num_layers + unit - 1) / unit * chunks;  // of a rank, rounded up
+  const int last = r.num_layers - each * (ranks - 1);
+  if (r.num_layers % chunks != 0 || ranks < 2) return {};
+  if (last > 0) return fmt::format(" dist.num_layers_in_last_pipeline_stage={}, or", last);
+  const int ends = (r.num_layers - each * (ranks - 2)) / chunks;
+  if (ends < 2) return {};
+  return fmt::format(" dist.num_layers_in_first_pipeline_stage={} with dist.num_layers_in_last_pipeline_stage={}, or",
+                     ends / 2 * chunks, (ends + 1) / 2 * chunks);
+}
+
+// `count` stages with so many layers each, as a layout has them.
+std::string layout_run(int layers, int count) {
+  const std::string stage = layers == 0 ? "" : layers == 1 ? "t" : fmt::format("t*{}", layers);
+  if (count == 0) return {};
+  if (count == 1) return stage + "|";
+  return layers == 0 ? fmt::format("|*{}", count) : fmt::format("({}|)*{}", stage, count);
+}
+
+// As even as can be. The ends, which also have the embedding and the loss, have no more layers than others.
+std::string example_layout(const LayoutRequest& r) {
+  const int stages = r.placement.virtual_stages(), few = r.num_layers / stages, more = r.num_layers % stages;
+  const int full = std::min(more, stages - 2);  // stages behind the first that have one more
+  std::string text = "E" + layout_run(more > full ? few + 1 : few, 1);
+  text += layout_run(few + 1, full) + layout_run(few, stages - 2 - full);
+  text += layout_run(few, 1);
+  text.pop_back();  // nothing ends the last
+  if (r.mtp_num_layers > 0) text += r.mtp_num_layers == 1 ? "m" : fmt::format("m*{}", r.mtp_num_layers);
+  return text + "L";
+}
+
 std::vector<int> even(const LayoutRequest& r) {
   const int embedding = r.account_for_embedding_in_pipeline_split ? 1 : 0;
   const int loss = r.account_for_loss_in_pipeline_split ? 1 : 0;
   const int total = r.num_layers + embedding + loss, stages = r.placement.virtual_stages();
-  if (total % stages != 0)
+  if (total % stages != 0) {
+    const bool plain = embedding + loss == 0;  // other wishes do not go with counted ends
     fail_user(
         "{} layers{} cannot be split evenly over {} pipeline stages x {} virtual stages = {}; a product that divides "
-        "{} is valid ({}), or dist.pipeline_model_parallel_layout{}",
-        r.num_layers,
-        embedding + loss == 0 ? std::string() : fmt::format(" and {} counted as layers", embedding + loss),
-        r.placement.stages, r.placement.chunks, stages, total, divisors(total), count_ends_hint(r));
+        "{} is valid ({}), or{} dist.pipeline_model_parallel_layout{}{}",
+        r.num_layers, plain ? std::string() : fmt::format(" and {} counted as layers", embedding + loss),
+        r.placement.stages, r.placement.chunks, stages, total, divisors(total), plain ? end_counts_hint(r) : "",
+        plain ? fmt::format(" such as '{}'", example_layout(r)) : "", count_ends_hint(r));
+  }
   std::vector<int> layers(index(stages), total / stages);
   layers.front() -= embedding;
   layers.back() -= loss;

@@ -114,6 +114,11 @@ std::string describe_context(const ParallelShape& parallel) {
                      parallel.dynamic_cp ? ", dynamic" : "");
 }
 
+std::string describe_experts(const MeshSizes& mesh) {
+  const MeshPlan plan(mesh);
+  return fmt::format("etp {} x ep {} x edp {}", plan.sizes().etp, mesh.ep, plan.edp());
+}
+
 namespace {
 
 std::string layout_line(const ParallelShape& parallel, bool has_experts) {
@@ -127,10 +132,7 @@ std::string layout_line(const ParallelShape& parallel, bool has_experts) {
   if (mesh.pp > 1) text += ")";
   text += fmt::format(" x dp {}", parallel.dp);
   if (parallel.replicas() > 1) text += fmt::format(", {}", describe(parallel.sharding));
-  if (has_experts) {
-    const MeshPlan plan(mesh);
-    text += fmt::format("; experts: etp {} x ep {} x edp {}", plan.sizes().etp, mesh.ep, plan.edp());
-  }
+  if (has_experts) text += fmt::format("; experts: {}", describe_experts(mesh));
   return text + "\n";
 }
 

@@ -18,5 +18,7 @@ bool fits(const WorldPlan& plan, double room);
 
 // "cp 4 (p2p)", of several ranks that share sequences; "cp 1 to 4 (p2p, dynamic)".
 std::string describe_context(const ParallelShape& parallel);
+// "etp 1 x ep 4 x edp 2": how the ranks of a stage share experts.
+std::string describe_experts(const MeshSizes& mesh);
 
 }  // namespace tera

@@ -15,6 +15,7 @@
 #include "tera/checkpoint/hf_folder.h"
 #include "tera/comm/agree.h"
 #include "tera/config/describe.h"
+#include "tera/data/dataset_hash.h"
 #include "tera/models/family.h"
 #include "tera/pipeline/check.h"
 #include "tera/tokenizer/make_tokenizer.h"
@@ -82,7 +83,8 @@ std::string describe_layout(const Setup& setup) {
   if (parallel.mesh.cp > 1) text += fmt::format(" x {}", describe_context(parallel));
   text += fmt::format(" x pp {} x dp {}", parallel.mesh.pp, parallel.dp);
   if (parallel.sequence_parallel) text += ", sequence parallel";
-  if (parallel.mesh.ep > 1) text += fmt::format(", experts over {}", parallel.mesh.ep);
+  if (setup.model.moe) text += fmt::format(", experts {}", describe_experts(parallel.mesh));
+  if (parallel.mesh.ep > 1) text += fmt::format(" ({})", name_of(setup.model.moe->dispatcher));
   if (parallel.mesh.pp > 1) text += fmt::format(", {}", name_of(parallel.schedule));
   if (parallel.chunks > 1) text += fmt::format(" with {} chunks a rank", parallel.chunks);
   if (parallel.mesh.pp > 1)
@@ -146,6 +148,9 @@ class RunOfRank {
       check_memory_with_neighbours();
     }
     DataSource data = make_data_source(setup_);
+    if (world_->size() > 1)
+      agree(*world_, *backend_.ops, *backend_.device, "the training data",
+            hash_some_samples(*data.train, setup_.batch.seq_length + 1));
     data_summary_ = data.summary;
     data_warnings_ = data.warnings;
     trainer_ = std::make_unique<Trainer>(setup_, backend_, std::move(data), log_, world_.get(), start_.progress);

@@ -131,6 +131,14 @@ TEST_F(BadInput, MoreThanTheMachineHasForAllRanks) {
 TEST_F(BadInput, KeysWrittenAsFlags) {
   expect_mistake(train("--context-parallel-size 2"), {"", "; write dist.context_parallel_size=VALUE"});
   expect_mistake(train("--seq-length=512"), {"", "; write train.seq_length=VALUE"});
+  expect_mistake(train("--sequence-parallel"), {"", "; write dist.sequence_parallel=true "});
+  expect_mistake(train("--moe-layer-freq 2"),
+                 {"", "; write model.moe.layer_freq=VALUE; a pattern of layers is said by"});
+  expect_mistake(
+      train("--num-layers-per-virtual-pipeline-stage 2"),
+      {"", "; write dist.virtual_pipeline_model_parallel_size=VALUE; it counts the virtual stages of a rank"});
+  expect_mistake(train("--moe-grouped-gemm"), {"", "; products of experts are always grouped; leave it out "});
+  expect_mistake(train("--moe-router-dtype fp32"), {"", "; routers always compute in fp32"});
   expect_mistake(train("--dist.context_parallel_size=2"), {"", "; write dist.context_parallel_size=VALUE"});
   expect_mistake(run_program("doctor --seq-length 512"), {"", "not expected: 512 --seq-length (--help"});
 }
@@ -166,7 +174,8 @@ TEST_F(BadInput, ConfigFiles) {
 }
 
 TEST_F(BadInput, FreezePatterns) {
-  expect_refused({{"\"model.freeze='*.q_prij.*'\"", "model.freeze: '*.q_prij.*' matches no parameter"},
+  expect_refused({{"'model.freeze=[*experts*]'", "quote a text that begins so, as in [\"*experts*\"]"},
+                  {"\"model.freeze='*.q_prij.*'\"", "model.freeze: '*.q_prij.*' matches no parameter"},
                   {"\"model.freeze='*.q_proj.*'\"",
                    "matches model.layers.0.self_attn.q_proj.weight but not model.layers.0.self_attn.k_proj.weight, "
                    "model.layers.0.self_attn.v_proj.weight, and they are one parameter; "

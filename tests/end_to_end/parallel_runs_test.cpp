@@ -74,6 +74,19 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& wa
 }
 
 // What metrics.jsonl tells of experts: loads to the last token, losses but for rounding.
+TEST_F(ParallelRuns, DeepSeekOnFourRanks) {
+  expect_trained("tiny_deepseek_v3", "");
+  const auto losses = numbers("loss"), norms = numbers("grad_norm");
+  ASSERT_EQ(losses.size(), 10u);
+  expect_trained("tiny_deepseek_v3", "--ranks 4 " + tp2 +
+                                         " dist.expert_model_parallel_size=4 dist.expert_tensor_parallel_size=1 "
+                                         "model.moe.token_dispatcher_type=alltoall");
+  expect_near(numbers("loss"), losses, "loss");
+  expect_near(numbers("grad_norm"), norms, "norm");
+  const std::string log = slurp(run_folder_ / "log.txt");
+  EXPECT_EQ(count(log, "4 ranks: tp 2 x pp 1 x dp 2, experts etp 1 x ep 4 x edp 1 (alltoall)"), 1u) << log;
+}
+
 TEST_F(ParallelRuns, ExpertsAreToldOfAlike) {
   const std::string all = "logger.log_expert_load=true train.train_iters=4 ";
   const auto lines = [&] {

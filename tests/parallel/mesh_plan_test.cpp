@@ -9,6 +9,7 @@
 #include <string>
 
 #include "tera/base/error.h"
+#include "tera/config/mesh_rules.h"
 #include "tests/support/expect_error.h"
 
 namespace tera::test {
@@ -196,6 +197,13 @@ TEST(MeshProblems, AreToldTogetherWithTheNearestValues) {
   EXPECT_TRUE(contains(both[0].rule, "nearest: tensor_model_parallel_size 2 or 4")) << both[0].rule;
   EXPECT_EQ(both[1].key, "dist.expert_model_parallel_size");
   EXPECT_TRUE(contains(both[1].rule, "nearest: expert_model_parallel_size 2 or 4, or 6 or 12 ranks")) << both[1].rule;
+  const auto experts = mesh_problems({.world = 24, .tp = 2, .pp = 3, .ep = 8, .etp = 1}, 8);
+  EXPECT_TRUE(experts.empty());
+  const auto shared = mesh_problems({.world = 12, .tp = 2, .pp = 2, .ep = 4, .etp = 1}, 8);
+  ASSERT_EQ(shared.size(), 1u);
+  EXPECT_TRUE(contains(shared[0].rule,
+                       "nearest: expert_model_parallel_size 2, pipeline_model_parallel_size 1 or 3, or 8 or 16 ranks"))
+      << shared[0].rule << "; 3 and 6 do not divide 8 experts";
   const auto order = mesh_problems({.world = 16, .tp = 2, .cp = 2, .pp = 2, .order = MeshOrder::tp_cp_ep_pp_dp});
   ASSERT_EQ(order.size(), 1u);
   EXPECT_TRUE(contains(order[0].rule, "must be tensor_model_parallel_size times context_parallel_size, which is 4"));

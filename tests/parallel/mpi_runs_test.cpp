@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <fstream>
 #include <thread>
 
 #include "tests/end_to_end/program.h"
@@ -139,6 +140,24 @@ TEST_F(MpiRuns, AnotherConfigIsNamed) {
   EXPECT_EQ(count(outcome.output, "the configuration is not the same on all ranks: that of rank 2 differs"), 1u)
       << outcome.output;
   EXPECT_FALSE(fs::exists(folder_ / "a/run"));
+}
+
+TEST_F(MpiRuns, OtherDataIsNamed) {
+  for (const char* rank : {"a", "b"}) {
+    fs::create_directory(folder_ / rank);
+    std::ofstream text(folder_ / rank / "text.txt");
+    for (int line = 0; line < 400; ++line) text << "Line " << line << " of " << rank << ".\n";
+  }
+  const std::string run = fmt::format(
+      "\"{}\" train {} dataset.kind=text dataset.data_path=text.txt dataset.split=1,0,0 run.dir=run "
+      "model.vocab_size=512 "
+      "dist.tensor_model_parallel_size=2",
+      TERA_PROGRAM, config);
+  const Outcome outcome = run_shell(
+      fmt::format("cd {} && {} -n 1 --wdir a {} : -n 1 --wdir b {}", folder_.path().string(), TERA_MPIRUN, run, run));
+  EXPECT_EQ(outcome.status, 2) << outcome.output;
+  EXPECT_EQ(count(outcome.output, "the training data is not the same on all ranks: that of rank 1 differs"), 1u)
+      << outcome.output;
 }
 
 TEST_F(MpiRuns, AStoppedRankIsNamed) {

@@ -150,10 +150,14 @@ Stash BlockHarness::stash_of(Flight& flight, Act act) {
 void BlockHarness::play(const Schedule& schedule) {
   reset();
   play_on(ops_, schedule);
+  for (Bucket& bucket : params_.buckets()) params_.complete_grads(ops_, bucket);
 }
 
 void BlockHarness::reset() {
-  for (const auto& group : params_.groups()) ops_.fill({.out = group.grad, .value = 0});
+  for (Bucket& bucket : params_.buckets()) {
+    spoil(bucket.grad);
+    params_.empty_grads(ops_, bucket);
+  }
   for (const Tensor& sums : {flights_[0].mb.expert_counts, flights_[0].mb.aux_losses})
     if (sums) ops_.fill({.out = sums, .value = 0});
   for (std::size_t i = 0; i < microbatches; ++i) {

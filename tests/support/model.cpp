@@ -1,6 +1,7 @@
 #include "tests/support/model.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "tera/backend/cpu/workspace.h"
@@ -117,8 +118,12 @@ double Model::train(const std::vector<Batch>& batches, ParamWatch& watch) {
   std::int64_t counted = 0;
   for (const auto& batch : batches) counted += count_targets(batch);
   for (std::size_t i = 0; i < batches.size(); ++i) load(i, batches[i], 1.0f / static_cast<float>(counted));
-  for (const auto& group : params_.groups()) ops_->fill({.out = group.grad, .value = 0});
+  for (Bucket& bucket : params_.buckets()) {
+    ops_->fill({.out = bucket.grad, .value = std::numeric_limits<float>::quiet_NaN()});
+    params_.empty_grads(*ops_, bucket);
+  }
   pipeline_->step(batch_, watch);
+  for (Bucket& bucket : params_.buckets()) params_.complete_grads(*ops_, bucket);
   double sum = 0;
   for (const auto& mb : batch_)
     for (const float loss : download<float>(*ops_, mb.token_loss)) sum += loss;

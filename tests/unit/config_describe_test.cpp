@@ -180,6 +180,18 @@ TEST(ConfigExplain, TellsAllAboutAKey) {
                        "did you mean model.num_layers?"));
 }
 
+TEST(ConfigExplain, ANameOfOneSectionNeedsNoSection) {
+  EXPECT_EQ(explain_key("router_topk", nullptr), explain_key("model.moe.router_topk", nullptr));
+  EXPECT_EQ(explain_key("rope_scaling", nullptr), explain_key("model.rope_scaling", nullptr));
+  const auto refused = [](std::string_view key, std::string_view words) {
+    const std::string message = message_of<UserError>([&] { explain_key(key, nullptr); });
+    EXPECT_TRUE(contains(message, words)) << message;
+  };
+  refused("ffn_hidden_size", "did you mean model.ffn_hidden_size or model.moe.ffn_hidden_size?");
+  refused("num_local_experts", "there is no key num_local_experts; did you mean model.moe.num_experts?");
+  refused("moe_grouped_gemm", "there is no key moe_grouped_gemm; products of experts are always grouped");
+}
+
 TEST(ConfigDocs, HelpHoldsEveryKey) {
   const std::string help = config_help();
   for_each_value(RunConfig{}, [&](const std::string& key, const Field& field, const void*) {

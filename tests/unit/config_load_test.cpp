@@ -204,6 +204,85 @@ TEST_F(ConfigLoad, SuggestsTheNearestKey) {
   EXPECT_EQ(nearest_key(std::string(100000, 'x')), "");
 }
 
+TEST_F(ConfigLoad, KnowsWhatOtherProgramsCallAKey) {
+  constexpr std::pair<const char*, const char*> same[]{
+      {"dist.expert_parallel_size", "dist.expert_model_parallel_size"},
+      {"dist.tensor_parallel_size", "dist.tensor_model_parallel_size"},
+      {"dist.pipeline_parallel_size", "dist.pipeline_model_parallel_size"},
+      {"dist.num_layers_per_virtual_pipeline_stage", "dist.virtual_pipeline_model_parallel_size"},
+      {"dist.decoder_first_pipeline_num_layers", "dist.num_layers_in_first_pipeline_stage"},
+      {"dist.decoder_last_pipeline_num_layers", "dist.num_layers_in_last_pipeline_stage"},
+      {"moe_layer_freq", "model.moe.layer_freq"},
+      {"moe_router_topk", "model.moe.router_topk"},
+      {"moe_ffn_hidden_size", "model.moe.ffn_hidden_size"},
+      {"moe_shared_expert_overlap", "model.moe.shared_expert_overlap"},
+      {"model.num_hidden_layers", "model.num_layers"},
+      {"model.intermediate_size", "model.ffn_hidden_size"},
+      {"model.num_key_value_heads", "model.num_query_groups"},
+      {"model.head_dim", "model.kv_channels"},
+      {"model.rms_norm_eps", "model.layernorm_epsilon"},
+      {"model.rope_theta", "model.rotary_base"},
+      {"model.sliding_window", "model.window_size"},
+      {"model.tie_word_embeddings", "model.untie_embeddings_and_output_weights"},
+      {"model.num_local_experts", "model.moe.num_experts"},
+      {"model.n_routed_experts", "model.moe.num_experts"},
+      {"model.moe.n_routed_experts", "model.moe.num_experts"},
+      {"model.num_experts_per_tok", "model.moe.router_topk"},
+      {"model.first_k_dense_replace", "model.moe.first_k_dense"},
+      {"model.n_group", "model.moe.router_num_groups"},
+      {"model.topk_group", "model.moe.router_group_topk"},
+      {"model.moe_intermediate_size", "model.moe.ffn_hidden_size"},
+      {"model.moe.intermediate_size", "model.moe.ffn_hidden_size"},
+      {"model.n_shared_experts", "model.moe.shared_expert_intermediate_size"},
+      {"model.routed_scaling_factor", "model.moe.router_topk_scaling_factor"},
+      {"model.norm_topk_prob", "model.moe.router_pre_softmax"},
+      {"model.router_aux_loss_coef", "model.moe.aux_loss_coeff"},
+      {"model.aux_loss_alpha", "model.moe.aux_loss_coeff"},
+      {"model.scoring_func", "model.moe.router_score_function"},
+      {"model.moe_token_dispatcher_type", "model.moe.token_dispatcher_type"},
+  };
+  for (const auto& [theirs, ours] : same) {
+    EXPECT_EQ(nearest_key(theirs), ours) << theirs;
+    EXPECT_NE(find_field(ours), nullptr) << ours;
+  }
+  constexpr std::pair<const char*, const char*> none[]{
+      {"router_dtype", "routers always compute in fp32"},
+      {"grouped_gemm", "products of experts are always grouped"},
+      {"permute_fusion", "permuting rows is always fused"},
+      {"pad_expert_input_to_capacity", "with model.moe.expert_capacity_factor all sizes are always fixed"},
+      {"input_jitter_eps", "inputs of routers are never jittered"},
+      {"enable_deepep", "model.moe.token_dispatcher_type is allgather or alltoall"},
+  };
+  for (const auto& [name, words] : none)
+    for (const char* section : {"model.moe_", "model.moe.", "moe_"}) {
+      const std::string message = refusal("model: {arch: mixtral}", {fmt::format("{}{}=1", section, name)});
+      EXPECT_TRUE(contains(message, words)) << message;
+      EXPECT_FALSE(contains(message, "did you mean")) << message;
+    }
+  expect_bad_value("model.num_local_experts=8",
+                   "unknown key model.num_local_experts; did you mean model.moe.num_experts?");
+  expect_bad_value("num_local_experts=8", "did you mean model.moe.num_experts=8?");
+  expect_bad_value("model.norm_topk_prob=true", "? norm_topk_prob=true is router_pre_softmax=false");
+  for (const char* pattern : {"([0]*1+[1]*3)", "[0, 1, 1, 1]"})
+    expect_bad_value(fmt::format("model.moe.layer_freq={}", pattern),
+                     "is not a whole number; a pattern of layers is said by model.moe.first_k_dense and "
+                     "model.moe.mlp_only_layers");
+  expect_bad_value("model.moe_layer_freq=([0]*1+[1]*3)",
+                   "did you mean model.moe.layer_freq? a pattern of layers is said by model.moe.first_k_dense and");
+  expect_bad_value("model.moe_token_dispatcher_type=flex",
+                   "did you mean model.moe.token_dispatcher_type? it is allgather or alltoall");
+  expect_bad_value("model.moe.token_dispatcher_type=flex", "'flex' is not allgather or alltoall");
+}
+
+// A star begins an alias in YAML.
+TEST_F(ConfigLoad, PatternsNeedQuotes) {
+  for (const char* value : {"[*experts*]", "*experts*", "*", "[*.experts.*]", "&experts"})
+    expect_bad_value(fmt::format("model.freeze={}", value), "quote a text that begins so, as in [\"*experts*\"]");
+  expect_refused("model: {freeze: [*experts*]}", "run.yaml:1: anchors and aliases (& and *) are not supported; quote");
+  const LoadedConfig loaded = load("model: {arch: mixtral}", {"model.freeze=[\"*experts*\"]"});
+  EXPECT_EQ(loaded.config.model.freeze, std::vector<std::string>{"*experts*"});
+}
+
 TEST_F(ConfigLoad, ReportsEverythingAtOnce) {
   const std::string message =
       refusal("model:\n  arch: llama\n  num_layer: 3\ntrain: {seed: x}\n", {"optimizer.lr=nan", "dist.thread=1"});

@@ -194,7 +194,7 @@ TEST(ResolveMoe, BrokenRulesOfTheRouter) {
                   m.router_score_function = ScoreFunction::sigmoid;
                   m.router_pre_softmax = true;
                 });
-  expect_broken("model.moe.router_enable_expert_bias=true", "needs router_score_function=sigmoid",
+  expect_broken("model.moe.router_enable_expert_bias=true", "needs router_score_function=sigmoid; or set it to false",
                 [](RunConfig&, MoeConfig& m) { m.router_enable_expert_bias = true; });
   const auto groups = [](std::int64_t count, std::int64_t chosen, std::int64_t topk) {
     return [=](RunConfig&, MoeConfig& m) {
@@ -218,13 +218,17 @@ TEST(ResolveMoe, BrokenRulesOfLossesAndRooms) {
       m.aux_loss_coeff = coefficients;
     };
   };
-  expect_broken("model.moe.aux_loss_coeff=[0.1, 0.2]", "has 2 values for the 1", losses({"aux_loss"}, {0.1, 0.2}));
+  expect_broken("model.moe.aux_loss_coeff=[0.1, 0.2]",
+                "has 2 values for the 1 of router_load_balancing_type; write aux_loss_coeff=[a]",
+                losses({"aux_loss"}, {0.1, 0.2}));
   expect_broken("model.moe.aux_loss_coeff=[-0.1]", "must be from 0", losses({"aux_loss"}, {-0.1}));
   expect_broken("model.moe.router_load_balancing_type", "'sinkhorn' is not aux_loss, seq_aux_loss, global_aux_loss",
                 losses({"sinkhorn"}, {0}));
   expect_broken("model.moe.router_load_balancing_type", "twice", losses({"aux_loss", "aux_loss"}, {1, 1}));
   expect_broken("model.moe.router_load_balancing_type", "none stands alone", losses({"aux_loss", "none"}, {1, 0}));
-  expect_broken("model.moe.aux_loss_coeff=[1]", "which is none", losses({"none"}, {1}));
+  expect_broken("model.moe.aux_loss_coeff=[1]", "which is none; or set it to 0", losses({"none"}, {1}));
+  expect_broken("model.moe.aux_loss_coeff=[1]", "write aux_loss_coeff=[a, b, c]",
+                losses({"aux_loss", "seq_aux_loss", "global_aux_loss"}, {1}));
   expect_broken("model.moe.token_drop_policy=position", "needs expert_capacity_factor",
                 [](RunConfig&, MoeConfig& m) { m.token_drop_policy = TokenDropPolicy::position; });
   expect_broken("model.moe.expert_rank_capacity_factor=0.5", "at least 1",
@@ -241,14 +245,15 @@ TEST(ResolveMoe, BrokenRulesOfLossesAndRooms) {
 
 TEST(ResolveMoe, BrokenRulesOfTheModel) {
   expect_broken("model.moe.num_experts=8",
-                "a llama has none; model.arch=deepseek_v2, deepseek_v3, mixtral or qwen3_moe have",
+                "a llama has no experts; model.arch=deepseek_v2, deepseek_v3, mixtral or qwen3_moe have",
                 [](RunConfig& c, MoeConfig&) { c.model.arch = Arch::llama; });
   expect_broken("model.moe.num_experts is not given", "a mixtral has experts",
                 [](RunConfig&, MoeConfig& m) { m = {}; });
-  expect_broken("model.moe.shared_expert_gate=true", "needs model.moe.num_experts", [](RunConfig& c, MoeConfig& m) {
-    c.model.arch = Arch::llama;
-    m = {.shared_expert_gate = true};
-  });
+  expect_broken("model.moe.shared_expert_gate=true",
+                "a llama has no experts; model.arch=", [](RunConfig& c, MoeConfig& m) {
+                  c.model.arch = Arch::llama;
+                  m = {.shared_expert_gate = true};
+                });
   expect_broken("model.add_mlp_bias=true", "experts have no biases",
                 [](RunConfig& c, MoeConfig&) { c.model.add_mlp_bias = true; });
   expect_broken("model.add_bias_linear=true", "experts have no biases",
@@ -290,8 +295,30 @@ TEST(ResolveMoe, ExpertsAreSplitOverRanks) {
   };
   EXPECT_EQ(smallest_world(changed(wide)), 12) << "experts are cut as the rest is";
   expect_broken(
-      "dist.expert_model_parallel_size=3", "must divide model.moe.num_experts, which is 8; nearest: 2 or 4",
+      "dist.expert_model_parallel_size=3",
+      "must divide model.moe.num_experts, which is 8; nearest: 1, or model.moe.num_experts 6 or 9",
       [](RunConfig& c, MoeConfig&) { c.dist.expert_model_parallel_size = 3; }, 3);
+  expect_broken(
+      "dist.expert_model_parallel_size=3", "must divide model.moe.num_experts, which is 8; nearest: 2 or 4,",
+      [](RunConfig& c, MoeConfig&) { c.dist.expert_model_parallel_size = 3; }, 12);
+  expect_broken(
+      "dist.expert_model_parallel_size=2", "which is 7; nearest: 1, or model.moe.num_experts 6 or 8",
+      [](RunConfig& c, MoeConfig& m) {
+        c.dist.expert_model_parallel_size = 2;
+        m.num_experts = 7;
+      },
+      2);
+  expect_broken(
+      "dist.expert_model_parallel_size=2", "ranks, which is 3; nearest: expert_model_parallel_size 1, or 2 or 4 ranks",
+      [](RunConfig& c, MoeConfig&) { c.dist.expert_model_parallel_size = 2; }, 3);
+  expect_broken(
+      "dist.expert_model_parallel_size=64",
+      "ranks, which is 1000; nearest: expert_model_parallel_size 8, or 960 or 1024 ranks",
+      [](RunConfig& c, MoeConfig& m) {
+        c.dist.expert_model_parallel_size = 64;
+        m.num_experts = 256;
+      },
+      1000);
   expect_broken(
       "dist.expert_model_parallel_size=4", "must divide the number of ranks, which is 6",
       [](RunConfig& c, MoeConfig&) { c.dist.expert_model_parallel_size = 4; }, 6);
@@ -338,7 +365,7 @@ TEST(ResolveMoe, ExpertsAreSplitOverRanks) {
   for (const Change& dense : {Change([](RunConfig&c, MoeConfig&) { c.dist.expert_model_parallel_size = 2; }),
                               Change([](RunConfig&c, MoeConfig&) { c.dist.expert_tensor_parallel_size = 2; })})
     expect_broken(
-        "dist.expert_", "needs model.moe.num_experts",
+        "dist.expert_", "a llama has no experts; model.arch=",
         [&](RunConfig& c, MoeConfig& m) {
           c.model.arch = Arch::llama;
           m = {};
@@ -389,6 +416,63 @@ TEST(ResolveMoe, KeysAreReadAndTold) {
   EXPECT_TRUE(contains(wrong("{a: 1}"), "a map is not a number or a list of numbers"));
 }
 
+// Keys of a config file for a small DeepSeek-V3; told with where values came from.
+class SmallDeepSeek : public testing::Test {
+ protected:
+  LoadedConfig load(const std::vector<std::string>& overrides) const {
+    return load_config(folder_
+                           .write("run.yaml",
+                                  "model: {arch: deepseek_v3, num_layers: 4, hidden_size: 64, num_attention_heads: 4}\n"
+                                  "train: {train_iters: 1, seq_length: 8}\noptimizer: {lr: 1e-3}\n")
+                           .string(),
+                       overrides);
+  }
+  std::vector<BalanceLoss> losses(const std::vector<std::string>& overrides) const {
+    return resolve(load(overrides).config).model.moe->losses;
+  }
+  std::string refusal(const std::vector<std::string>& overrides) const {
+    return message_of<UserError>([&] {
+      const LoadedConfig loaded = load(overrides);
+      resolve(loaded.config, Purpose::train, &loaded.origins);
+    });
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(SmallDeepSeek, ACoefficientThatNobodyGaveFollowsTheLosses) {
+  const std::string type = "model.moe.router_load_balancing_type=", coefficient = "model.moe.aux_loss_coeff=";
+  using Losses = std::vector<BalanceLoss>;
+  EXPECT_EQ(losses({}), (Losses{{LoadBalancing::seq_aux_loss, 1e-4}}));
+  EXPECT_TRUE(losses({type + "none"}).empty());
+  EXPECT_EQ(load({type + "none"}).origins.at("model.moe.aux_loss_coeff"), "router_load_balancing_type=none");
+  EXPECT_EQ(losses({type + "[aux_loss, seq_aux_loss]"}),
+            (Losses{{LoadBalancing::aux_loss, 1e-4}, {LoadBalancing::seq_aux_loss, 1e-4}}));
+  EXPECT_TRUE(contains(refusal({type + "none", coefficient + "0.1"}), "which is none; or set it to 0"));
+  EXPECT_TRUE(contains(refusal({type + "[aux_loss, seq_aux_loss]", coefficient + "0.1"}), "aux_loss_coeff=[a, b]"));
+  LoadedConfig loaded = load({});
+  apply_overrides(loaded, std::vector<std::string>{type + "none"});
+  EXPECT_EQ(loaded.config.model.moe.aux_loss_coeff, std::vector<double>{0});
+  const tera::Setup setup = resolve(load({type + "none"}).config);
+  EXPECT_EQ(resolve(load_config_text(resolved_yaml(setup), "text").config), setup);
+}
+
+TEST_F(SmallDeepSeek, AZeroThatWasGivenIsNotCalledMissing) {
+  EXPECT_EQ(refusal({"model.moe.router_group_topk=0"}),
+            "model.moe.router_group_topk=0 (command line): must not be 0; router_num_groups and router_group_topk go "
+            "together; for no groups, set both to 0");
+  EXPECT_TRUE(contains(refusal({"model.moe.router_num_groups=0"}), "router_num_groups=0 (command line): must not be"));
+  EXPECT_EQ(losses({"model.moe.router_num_groups=0", "model.moe.router_group_topk=0"}), losses({}));
+  EXPECT_EQ(refusal({"model.moe.num_experts=0"}),
+            "model.moe.num_experts=0 (command line): must not be 0; a deepseek_v3 has experts");
+  EXPECT_EQ(refusal({"optimizer.lr=0"}),
+            "optimizer.lr=0 (command line): must not be 0; it is the peak learning rate, such as 3e-4");
+  EXPECT_TRUE(contains(refusal({"model.num_layers=0"}), "model.num_layers=0 (command line): must not be 0; expected:"));
+  EXPECT_TRUE(contains(refusal({"model.moe.router_score_function=softmax"}),
+                       "router_enable_expert_bias=true (default of model.arch=deepseek_v3): needs "
+                       "router_score_function=sigmoid; or set it to false"));
+}
+
 // The bias is a tensor of the model's files; the shares of the last step are not, but a checkpoint has them.
 TEST(ResolveMoe, BiasAndSharesOfExpertsAsTensors) {
   ModelShape model = resolve(small()).model;
@@ -433,7 +517,7 @@ TEST(ResolveMoe, OverlapOfExpertCommNamesWhatItNeeds) {
          [](RunConfig& c) { c.model.offload_modules = {"attn_norm"}; });
   expect("optim_grads works",
          [](RunConfig& c) { c.ddp.data_parallel_sharding_strategy = Sharding::optim_grads_params; });
-  expect("needs model.moe.num_experts", [](RunConfig& c) {
+  expect("a llama has no experts", [](RunConfig& c) {
     c.model.arch = Arch::llama;
     c.model.moe = {};
     c.dist.expert_model_parallel_size = 1;

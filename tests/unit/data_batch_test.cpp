@@ -6,6 +6,7 @@
 
 #include "tera/base/error.h"
 #include "tera/data/batch_loader.h"
+#include "tera/data/dataset_hash.h"
 #include "tera/data/permutation.h"
 #include "tests/support/count_news.h"
 #include "tests/support/expect_error.h"
@@ -339,6 +340,38 @@ TEST(BatchLoader, RefusesWhatDoesNotFit) {
   EXPECT_THROW(loader.fill(0, 0, small.spans()), Error);
   EXPECT_THROW(loader.fill(0, 2, right.spans()), Error);
   EXPECT_THROW(loader.fill(-1, 0, right.spans()), Error);
+}
+
+TEST(DatasetHash, TellsDataApart) {
+  class Numbers final : public Dataset {  // ids and marks of every sample, but for those of the one that is changed
+   public:
+    Numbers(std::int64_t samples, std::int32_t id, std::uint8_t mark, std::int64_t changed = 0)
+        : samples_(samples), id_(id), mark_(mark), changed_(changed) {}
+    std::int64_t samples() const override { return samples_; }
+    void sample(std::int64_t index, std::span<std::int32_t> tokens) const override {
+      std::ranges::fill(tokens, static_cast<std::int32_t>(index));
+      if (index == changed_) tokens.back() = id_;
+    }
+    bool has_marks() const override { return true; }
+    void marks(std::int64_t index, std::span<std::uint8_t> marks) const override {
+      std::ranges::fill(marks, counts);
+      if (index == changed_) marks.back() = mark_;
+    }
+
+   private:
+    std::int64_t samples_;
+    std::int32_t id_;
+    std::uint8_t mark_;
+    std::int64_t changed_;
+  };
+  const auto hash = [](const Dataset& data) { return hash_some_samples(data, 9); };
+  EXPECT_EQ(hash(Numbers(100, 7, 1)), hash(Numbers(100, 7, 1)));
+  EXPECT_NE(hash(Numbers(100, 7, 1)), hash(Numbers(101, 7, 1)));
+  EXPECT_NE(hash(Numbers(100, 7, 1)), hash(Numbers(100, 8, 1)));
+  EXPECT_NE(hash(Numbers(100, 7, 1)), hash(Numbers(100, 7, 3)));
+  EXPECT_NE(hash(Numbers(1600, 7, 1, 1500)), hash(Numbers(1600, 8, 1, 1500)));
+  EXPECT_NE(hash(Numbers(3, 7, 1, 2)), hash(Numbers(3, 8, 1, 2)));
+  EXPECT_NE(hash(MockDataset(100, 1)), hash(MockDataset(100, 2)));
 }
 
 }  // namespace

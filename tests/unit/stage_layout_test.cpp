@@ -152,6 +152,47 @@ TEST(LayoutString, MistakesSayWhereAndWhy) {
   }
 }
 
+// Behind `words`, up to the first of `ends`.
+std::string part_of(const std::string& message, std::string_view words, std::string_view ends) {
+  const std::size_t at = message.find(words);
+  if (at == std::string::npos) return {};
+  const std::string rest = message.substr(at + words.size());
+  return rest.substr(0, rest.find_first_of(ends));
+}
+
+// Whatever is proposed where layers cannot be split evenly works, with no stage far above the others.
+TEST(StageLayout, WhatIsProposedWorks) {
+  int layouts = 0, last_alone = 0, both_ends = 0;
+  for (int stages = 2; stages <= 20; ++stages)
+    for (int chunks = 1; chunks <= 3; ++chunks)
+      for (int layers = 1; layers <= 64; ++layers) {
+        if (layers % (stages * chunks) == 0) continue;
+        const LayoutRequest request{.placement = {stages, chunks}, .num_layers = layers, .mtp_num_layers = layers % 3};
+        const std::string message = mistake(request);
+        LayoutRequest written = request;
+        written.pipeline_model_parallel_layout = part_of(message, "_parallel_layout such as '", "'");
+        const StageLayout layout = place_layers(written);
+        expect_whole(layout, layers);
+        for (const StageBlocks& stage : layout.stages)
+          EXPECT_TRUE(stage.layers == layers / (stages * chunks) || stage.layers == layers / (stages * chunks) + 1);
+        ++layouts;
+        LayoutRequest ends = request;
+        const std::string last = part_of(message, "num_layers_in_last_pipeline_stage=", ", ");
+        const std::string first = part_of(message, "num_layers_in_first_pipeline_stage=", ", ");
+        if (last.empty()) continue;
+        ends.num_layers_in_last_pipeline_stage = std::stoi(last);
+        if (!first.empty()) ends.num_layers_in_first_pipeline_stage = std::stoi(first);
+        (first.empty() ? last_alone : both_ends) += 1;
+        expect_whole(place_layers(ends), layers);
+      }
+  EXPECT_TRUE(layouts > 1000 && last_alone > 100 && both_ends > 10) << layouts << " " << last_alone << " " << both_ends;
+  const std::string deepseek = mistake({.placement = {16}, .num_layers = 61, .mtp_num_layers = 1});
+  EXPECT_TRUE(contains(deepseek,
+                       "is valid (1, 61), or dist.num_layers_in_last_pipeline_stage=1, or "
+                       "dist.pipeline_model_parallel_layout such as 'Et*3|(t*4|)*13t*3|t*3mL'"))
+      << deepseek;
+}
+
 TEST(StageLayout, MistakesNameTheRule) {
   EXPECT_TRUE(contains(mistake({.placement = {5}, .num_layers = 24}), "24 layers cannot be split evenly over 5"));
   EXPECT_TRUE(contains(mistake({.placement = {5}, .num_layers = 24}), "(1, 2, 3, 4, 6, 8, 12, 24)"));

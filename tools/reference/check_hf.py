@@ -128,7 +128,7 @@ def check_own(program, name, *overrides):
 
 
 OWN = {"tiny": [], "tiny_gpt": [], "tiny_mistral": [], "tiny_qwen2": [], "tiny_qwen3": [], "tiny_mixtral": [],
-       "tiny_qwen3_moe": [], "tiny_deepseek_v2": []}
+       "tiny_qwen3_moe": [], "tiny_deepseek_v2": [], "tiny_deepseek_v3": []}
 
 
 def write_golden(target, folder, reference, tokens):

@@ -1,0 +1,76 @@
+#include "tera/config/foreign_names.h"
+
+#include <algorithm>
+#include <array>
+
+namespace tera {
+namespace {
+
+constexpr std::array names{
+    // Megatron-LM
+    ForeignName{"tensor_parallel_size", "dist.tensor_model_parallel_size", ""},
+    ForeignName{"pipeline_parallel_size", "dist.pipeline_model_parallel_size", ""},
+    ForeignName{"expert_parallel_size", "dist.expert_model_parallel_size", ""},
+    ForeignName{"num_layers_per_virtual_pipeline_stage", "dist.virtual_pipeline_model_parallel_size",
+                "it counts the virtual stages of a rank, not the layers of one"},
+    ForeignName{"num_virtual_stages_per_pipeline_rank", "dist.virtual_pipeline_model_parallel_size", ""},
+    ForeignName{"decoder_first_pipeline_num_layers", "dist.num_layers_in_first_pipeline_stage", ""},
+    ForeignName{"decoder_last_pipeline_num_layers", "dist.num_layers_in_last_pipeline_stage", ""},
+    ForeignName{"moe_router_dtype", "", "routers always compute in fp32; leave it out"},
+    ForeignName{"moe_grouped_gemm", "", "products of experts are always grouped; leave it out"},
+    ForeignName{"moe_permute_fusion", "", "permuting rows is always fused; leave it out"},
+    ForeignName{"moe_pad_expert_input_to_capacity", "",
+                "with model.moe.expert_capacity_factor all sizes are always fixed; leave it out"},
+    ForeignName{"moe_input_jitter_eps", "", "inputs of routers are never jittered; leave it out"},
+    ForeignName{"moe_layer_freq", "model.moe.layer_freq",
+                "a pattern of layers is said by model.moe.first_k_dense and model.moe.mlp_only_layers"},
+    ForeignName{"moe_token_dispatcher_type", "model.moe.token_dispatcher_type", "it is allgather or alltoall"},
+    ForeignName{"moe_enable_deepep", "", "model.moe.token_dispatcher_type is allgather or alltoall; leave it out"},
+    // Hugging Face
+    ForeignName{"num_hidden_layers", "model.num_layers", ""},
+    ForeignName{"intermediate_size", "model.ffn_hidden_size", ""},
+    ForeignName{"num_key_value_heads", "model.num_query_groups", ""},
+    ForeignName{"head_dim", "model.kv_channels", ""},
+    ForeignName{"rms_norm_eps", "model.layernorm_epsilon", ""},
+    ForeignName{"rope_theta", "model.rotary_base", ""},
+    ForeignName{"sliding_window", "model.window_size", ""},
+    ForeignName{"tie_word_embeddings", "model.untie_embeddings_and_output_weights",
+                "tie_word_embeddings=true is untie_embeddings_and_output_weights=false"},
+    ForeignName{"num_local_experts", "model.moe.num_experts", ""},
+    ForeignName{"n_routed_experts", "model.moe.num_experts", ""},
+    ForeignName{"num_experts_per_tok", "model.moe.router_topk", ""},
+    ForeignName{"first_k_dense_replace", "model.moe.first_k_dense", ""},
+    ForeignName{"n_group", "model.moe.router_num_groups", ""},
+    ForeignName{"topk_group", "model.moe.router_group_topk", ""},
+    ForeignName{"moe_intermediate_size", "model.moe.ffn_hidden_size", ""},
+    ForeignName{"n_shared_experts", "model.moe.shared_expert_intermediate_size",
+                "it is the width of all of them together"},
+    ForeignName{"routed_scaling_factor", "model.moe.router_topk_scaling_factor", ""},
+    ForeignName{"norm_topk_prob", "model.moe.router_pre_softmax",
+                "norm_topk_prob=true is router_pre_softmax=false, and with sigmoid there is no choice"},
+    ForeignName{"router_aux_loss_coef", "model.moe.aux_loss_coeff", ""},
+    ForeignName{"aux_loss_alpha", "model.moe.aux_loss_coeff", ""},
+    ForeignName{"scoring_func", "model.moe.router_score_function", ""},
+};
+
+struct ValueNote {
+  std::string_view key, note;
+};
+constexpr std::array value_notes{
+    ValueNote{"model.moe.layer_freq",
+              "; a pattern of layers is said by model.moe.first_k_dense and model.moe.mlp_only_layers"},
+};
+
+}  // namespace
+
+const ForeignName* find_foreign_name(std::string_view name) {
+  const auto* found = std::ranges::find(names, name, &ForeignName::name);
+  return found == names.end() ? nullptr : found;
+}
+
+std::string_view note_on_value(std::string_view key) {
+  const auto* found = std::ranges::find(value_notes, key, &ValueNote::key);
+  return found == value_notes.end() ? std::string_view() : found->note;
+}
+
+}  // namespace tera
