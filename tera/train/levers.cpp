@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "tera/base/joined.h"
@@ -83,19 +84,29 @@ Lever sequence_parallel(const Setup& setup) {
   return lever;
 }
 
-// Over ranks of any kind but stages; on more of them where these do not divide evenly.
+// The next larger number that divides the experts, then about four times as many each, up to one on a rank.
+std::vector<int> larger_expert_sizes(int experts, int now) {
+  std::vector<int> sizes;
+  for (int ep = now + 1; ep <= experts; ++ep)
+    if (experts % ep == 0 && (sizes.empty() || ep >= 4 * sizes.back() || ep == experts)) sizes.push_back(ep);
+  return sizes;
+}
+
+// Over the ranks that a stage has; where these do not divide so, on more of them.
 Lever spread_experts(const Setup& setup) {
   Lever lever{LeverKind::experts, {}};
   if (!setup.model.moe) return lever;
   const MeshSizes mesh = MeshPlan(setup.parallel.mesh).sizes();
-  for (int ep = mesh.ep + 1; ep <= most_times * mesh.ep; ++ep) {
+  for (const int ep : larger_expert_sizes(static_cast<int>(setup.model.moe->experts), mesh.ep)) {
     const std::int64_t world = std::lcm<std::int64_t>(mesh.world, std::int64_t{mesh.pp} * mesh.etp * ep);
-    if (setup.model.moe->experts % ep != 0 || world > most_times * mesh.world) continue;
+    if (world > most_times * mesh.world) continue;
     Change& change = lever.changes.emplace_back(unchanged(setup));
     change.words = fmt::format("dist.expert_model_parallel_size={}", ep);
     change.config.dist.expert_model_parallel_size = ep;
     change.world = static_cast<int>(world);
   }
+  const auto here = [&](const Change& change) { return change.world == mesh.world; };
+  if (std::ranges::any_of(lever.changes, here)) std::erase_if(lever.changes, std::not_fn(here));
   return lever;
 }
 

@@ -42,7 +42,7 @@ std::int64_t cost_of(const Setup& setup) {
 }
 
 // For rehearsals: seconds, or a few times what it took to find out that it does not fit.
-std::int64_t patience_with(const Setup& setup) { return std::max<std::int64_t>(300'000, 8 * cost_of(setup)); }
+std::int64_t patience_with(const Setup& setup) { return std::max<std::int64_t>(300'000, 12 * cost_of(setup)); }
 
 // None where the rules of the config, or the numbers themselves, forbid it, or where it would take too long.
 std::optional<Found> rehearse(LeverKind kind, const Change& change, const WorkspaceRules& rules,
@@ -50,8 +50,8 @@ std::optional<Found> rehearse(LeverKind kind, const Change& change, const Worksp
   try {
     Found found{kind, change.words, resolve(change.config, Purpose::plan, nullptr, change.world)};
     if (cost_of(found.setup) > patience) return std::nullopt;
-    patience -= cost_of(found.setup);
     const WorldPlan plan = plan_world(found.setup, rules);
+    patience -= cost_of(found.setup);
     found.bytes = plan.stages[plan.largest_stage()].memory.total();
     for (const auto& stage : plan.stages) found.on_host = std::max(found.on_host, stage.memory.offloaded_bytes());
     return found;
@@ -99,7 +99,7 @@ class Search {
     change.config.train.seq_length = 2 * setup_.parallel.mesh.cp * setup_.parallel.mesh.tp;
     patience_ = std::numeric_limits<std::int64_t>::max();
     const auto then = rehearse({}, change, rules_, patience_);
-    return !then || fits(*then);
+    return then && fits(*then);
   }
 
  private:

@@ -407,7 +407,9 @@ TEST(Levers, OnlyWhatIsNotThereYet) {
 TEST(Levers, ExpertsAndRoomForTheirRows) {
   const std::string cuda = "dist.device=cuda", ep2 = "dist.expert_model_parallel_size=2";
   const std::string factor = "model.moe.expert_rank_capacity_factor=";
-  EXPECT_EQ(changes_of(load({"dp2", "sweep_moe", 2, {cuda}}), LeverKind::experts), "2 on 2, 3 on 6, 6 on 6, ");
+  EXPECT_EQ(changes_of(load({"dp2", "sweep_moe", 2, {cuda}}), LeverKind::experts), "2 on 2, ");
+  EXPECT_EQ(changes_of(load({"dp12", "sweep_moe", 12, {cuda, "train.global_batch_size=24"}}), LeverKind::experts),
+            "2 on 12, 6 on 12, ");
   EXPECT_EQ(changes_of(load({"ep2", "sweep_moe", 2, {cuda, ep2}}), LeverKind::experts), "3 on 6, 6 on 6, ");
   EXPECT_EQ(changes_of(load({"dense", "sweep_llama", 2, {cuda}}), LeverKind::experts), "");
   EXPECT_EQ(changes_of(load({"ep1", "sweep_moe", 2, {}}), LeverKind::rows), "") << "what comes is known";
