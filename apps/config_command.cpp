@@ -32,7 +32,7 @@ std::string config_text(const ConfigOptions& options) {
   const LoadedConfig loaded = load_config(options.file, options.overrides, find_stored_run);
   if (!options.explain.empty()) return explain_key(options.explain, &loaded);
   const int world = options.world.value_or(smallest_world(loaded.config));
-  return annotated_yaml(resolve(loaded.config, Purpose::inspect, &loaded.origins, world), loaded.origins);
+  return annotated_yaml(resolve(loaded.config, Purpose::plan, &loaded.origins, world), loaded.origins);
 }
 
 }  // namespace

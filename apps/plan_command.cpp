@@ -9,6 +9,8 @@
 namespace tera {
 namespace {
 
+constexpr int does_not_fit = 1;  // exit status; the plan says the rest
+
 struct PlanOptions : RunOptions {
   std::optional<int> world;
   std::optional<double> memory;  // GiB
@@ -25,7 +27,7 @@ struct PlanOptions : RunOptions {
 Setup load_world(const PlanOptions& options) {
   const LoadedConfig loaded = load_config(options.config, options.overrides, find_stored_run);
   const RunConfig settled = settle(loaded.config);
-  return resolve(settled, Purpose::inspect, &loaded.origins, options.world.value_or(smallest_world(settled)));
+  return resolve(settled, Purpose::plan, &loaded.origins, options.world.value_or(smallest_world(settled)));
 }
 
 void print_plan(const PlanOptions& options) {
@@ -34,6 +36,7 @@ void print_plan(const PlanOptions& options) {
   const WorldPlan plan = plan_world(setup, *make_workspace_rules(setup));
   const std::string text = options.json ? plan_json(setup, plan, device_bytes) : plan_table(setup, plan, device_bytes);
   std::fputs(text.c_str(), stdout);
+  if (device_bytes && !fits(plan, room_on(setup, *device_bytes))) throw ToldError(does_not_fit);
 }
 
 }  // namespace
@@ -44,7 +47,10 @@ void add_plan_command(Command app) {
   options->add_to(command);
   command.add_option("--world", options->world, "ranks of the run; without it, as few as the layout needs")
       .type_name("N");
-  command.add_option("--memory", options->memory, "of each rank's device: say which stages fit").type_name("GIB");
+  command
+      .add_option("--memory", options->memory,
+                  "of each rank's device: say which stages fit, and what would need less; exit status 1 if not all do")
+      .type_name("GIB");
   command.add_flag("--json", options->json, "as JSON");
   command.callback([options] { print_plan(*options); });
 }

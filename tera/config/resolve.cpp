@@ -73,7 +73,7 @@ Setup resolve(const RunConfig& config, Purpose purpose, const Origins* origins, 
   const bool train_sane = sane.contains("train");
   Setup setup;
   setup.config = config;
-  if (sane.contains("dist") && sane.contains("ddp")) setup.parallel = resolve_parallel(config, world, report);
+  if (sane.contains("dist") && sane.contains("ddp")) setup.parallel = resolve_parallel(config, world, purpose, report);
   if (train_sane && sane.contains("model")) setup.model = resolve_model(config, setup.parallel.mesh.tp, report);
   check_gpu(config, setup.model, report);
   if (train_sane) setup.batch = resolve_batch(config.train, setup.parallel.dp, purpose, report);

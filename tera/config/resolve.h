@@ -8,8 +8,9 @@
 
 namespace tera {
 
-// inspect: the length of the run, the learning rate and the data may be left open, as for a plan or a forward pass.
-enum class Purpose : std::uint8_t { train, inspect };
+// inspect, plan: the length of the run, the learning rate and the data may be left open. Nobody starts the ranks of a
+// plan, so it is told otherwise how many there are.
+enum class Purpose : std::uint8_t { train, inspect, plan };
 
 // Reads nothing but the tokenizer's files, and those only where model.vocab_size is left to them. Checks every rule and
 // reports all that are broken in one UserError, a line each; with the origins from load_config() a line also says where

@@ -21,7 +21,7 @@ constexpr std::string_view dynamic_key = "dist.dynamic_context_parallel";
 constexpr std::string_view chunks_key = "dist.virtual_pipeline_model_parallel_size";
 constexpr std::string_view schedule_key = "dist.pipeline_schedule";
 
-void resolve_mesh(const RunConfig& config, int world, ParallelShape& shape, Report& report) {
+void resolve_mesh(const RunConfig& config, int world, Purpose purpose, ParallelShape& shape, Report& report) {
   const DistConfig& dist = config.dist;
   shape.mesh = {.world = world,
                 .tp = static_cast<int>(dist.tensor_model_parallel_size),
@@ -30,12 +30,13 @@ void resolve_mesh(const RunConfig& config, int world, ParallelShape& shape, Repo
                 .ep = static_cast<int>(dist.expert_model_parallel_size),
                 .etp = static_cast<int>(dist.expert_tensor_parallel_size),
                 .order = dist.order};
+  const char* const more_ranks = purpose == Purpose::plan ? " (--world N)" : " (--ranks N, or mpirun -n N)";
   const std::vector<MeshProblem> problems = mesh_problems(shape.mesh, config.model.moe.num_experts);
   for (const MeshProblem& problem : problems) {
     if (problem.key == "world")
       report.add("{}", problem.text());
     else
-      report.broken(problem.key, "{}{}", problem.rule, world == 1 ? " (--ranks N, or mpirun -n N)" : "");
+      report.broken(problem.key, "{}{}", problem.rule, world == 1 ? more_ranks : "");
   }
   if (problems.empty()) shape.dp = MeshPlan(shape.mesh).dp();
   shape.cp_comm = dist.cp_comm_type;
@@ -226,9 +227,9 @@ void resolve_dynamic_context(const RunConfig& config, Setup& setup, Report& repo
   setup.batch.most_dealt = number + (number + 3) / 4;
 }
 
-ParallelShape resolve_parallel(const RunConfig& config, int world, Report& report) {
+ParallelShape resolve_parallel(const RunConfig& config, int world, Purpose purpose, Report& report) {
   ParallelShape shape;
-  resolve_mesh(config, world, shape, report);
+  resolve_mesh(config, world, purpose, shape, report);
   resolve_pipeline(config.dist, shape, report);
   resolve_replicas(config, shape, report);
   shape.timeout_seconds = config.dist.timeout_seconds;

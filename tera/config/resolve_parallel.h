@@ -8,7 +8,7 @@
 namespace tera {
 
 // From dist, ddp, comm_overlap and optimizer.
-ParallelShape resolve_parallel(const RunConfig& config, int world, Report& report);
+ParallelShape resolve_parallel(const RunConfig& config, int world, Purpose purpose, Report& report);
 
 // Whether the documents of a step can be dealt out anew, where that is asked for, and how many microbatches it may
 // take.

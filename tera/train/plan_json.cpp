@@ -56,7 +56,6 @@ json chunks_json(const StageLayout& layout, int stage) {
 
 std::string plan_json(const Setup& setup, const WorldPlan& plan, std::optional<double> device_bytes) {
   json stages = json::array();
-  const auto kept = static_cast<double>(bytes_kept_free(setup));
   for (const StageRehearsal& stage : plan.stages) {
     json one{{"chunks", chunks_json(plan.layout, static_cast<int>(stages.size()))},
              {"layers", stage.layers},
@@ -67,7 +66,7 @@ std::string plan_json(const Setup& setup, const WorldPlan& plan, std::optional<d
              {"host_items", items_json(stage.memory.host_items())},
              {"flops_per_step", stage.flops},
              {"groups", groups_json(stage)}};
-    if (device_bytes) one["fits"] = static_cast<double>(stage.memory.total()) + kept <= *device_bytes;
+    if (device_bytes) one["fits"] = fits(stage, room_on(setup, *device_bytes));
     stages.push_back(std::move(one));
   }
   const std::size_t largest = plan.largest_stage();
@@ -82,6 +81,7 @@ std::string plan_json(const Setup& setup, const WorldPlan& plan, std::optional<d
              {"total_bytes", plan.stages[largest].memory.total()},
              {"items", items_json(plan.stages[largest].memory.items())},
              {"stages", std::move(stages)}};
+  if (device_bytes) whole["fits"] = fits(plan, room_on(setup, *device_bytes));
   if (plan.experts)
     whole["experts"] = {{"per_rank", plan.experts->experts},
                         {"room_rows", plan.experts->room},

@@ -89,6 +89,10 @@ std::string head_line(const Setup& setup, const WorldPlan& plan) {
       setup.config.dist.device == DeviceChoice::cuda ? "a GPU" : "the CPU");
 }
 
+std::size_t bytes_kept_free(const Setup& setup) {
+  return setup.config.dist.device == DeviceChoice::cuda ? gpu_bytes_kept_free : 0;
+}
+
 std::string_view describe(Sharding sharding) {
   switch (sharding) {
     case Sharding::no_shard: return "nothing sharded";
@@ -100,6 +104,10 @@ std::string_view describe(Sharding sharding) {
 }
 
 }  // namespace
+
+bool fits(const StageRehearsal& stage, double room) { return static_cast<double>(stage.memory.total()) <= room; }
+
+bool fits(const WorldPlan& plan, double room) { return fits(plan.stages[plan.largest_stage()], room); }
 
 std::string describe_context(const ParallelShape& parallel) {
   const char* const degrees = parallel.dynamic_cp ? "1 to " : "";
@@ -183,10 +191,6 @@ std::string layer_lines(const StageLayout& layout) {
   return text;
 }
 
-bool fits(const StageRehearsal& stage, double device_bytes) {
-  return static_cast<double>(stage.memory.total()) <= device_bytes;
-}
-
 // All of a stage's line but its number.
 std::string stage_line(const StageRehearsal& stage, std::optional<double> device_bytes) {
   const Columns sum = columns(stage.memory);
@@ -226,7 +230,8 @@ std::string stage_lines(const WorldPlan& plan, std::optional<double> device_byte
 }
 
 // device_bytes: without what is kept free.
-std::string fit_line(const Setup& setup, const WorldPlan& plan, double device_bytes, std::size_t kept) {
+std::string fit_line(const Setup& setup, const WorldPlan& plan, double device_bytes) {
+  const std::size_t kept = bytes_kept_free(setup);
   const auto device = static_cast<std::size_t>(device_bytes);
   const std::string size = kept == 0
                                ? format_bytes(device)
@@ -235,7 +240,7 @@ std::string fit_line(const Setup& setup, const WorldPlan& plan, double device_by
   const std::size_t largest = plan.largest_stage(), total = plan.stages[largest].memory.total();
   const auto count = std::count_if(plan.stages.begin(), plan.stages.end(),
                                    [&](const StageRehearsal& stage) { return fits(stage, device_bytes); });
-  if (static_cast<std::size_t>(count) == plan.stages.size())
+  if (fits(plan, device_bytes))
     return fmt::format("fits {}: stage {} is the largest and leaves {}\n", size, largest, format_bytes(device - total));
   return fmt::format("does not fit {}: {} of {} stages do; stage {} is the largest and needs {} more; {}\n", size,
                      count, plan.stages.size(), largest, format_bytes(total - device),
@@ -306,13 +311,12 @@ std::string item_lines(const MemoryPlan& memory) {
 
 }  // namespace
 
-std::size_t bytes_kept_free(const Setup& setup) {
-  return setup.config.dist.device == DeviceChoice::cuda ? gpu_bytes_kept_free : 0;
+double room_on(const Setup& setup, double device_bytes) {
+  return std::max(device_bytes - static_cast<double>(bytes_kept_free(setup)), 0.0);
 }
 
 std::string plan_table(const Setup& setup, const WorldPlan& plan, std::optional<double> device_bytes) {
-  const std::size_t kept = bytes_kept_free(setup);
-  if (device_bytes) device_bytes = std::max(*device_bytes - static_cast<double>(kept), 0.0);
+  if (device_bytes) device_bytes = room_on(setup, *device_bytes);
   const ParallelShape& parallel = setup.parallel;
   const StageRehearsal& largest = plan.stages[plan.largest_stage()];
   std::string text = head_line(setup, plan);
@@ -325,7 +329,7 @@ std::string plan_table(const Setup& setup, const WorldPlan& plan, std::optional<
     text += fmt::format("a rank of stage {}:\n", plan.largest_stage());
   }
   text += item_lines(largest.memory) + "\n";
-  if (device_bytes) text += fit_line(setup, plan, *device_bytes, kept);
+  if (device_bytes) text += fit_line(setup, plan, *device_bytes);
   text += flops_line(setup, plan);
   if (plan.experts) text += expert_lines(setup, plan);
   if (parallel.mesh.pp > 1)

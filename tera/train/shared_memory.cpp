@@ -48,10 +48,11 @@ void check_shared_memory(const Setup& setup, std::span<const int> ranks, const D
   const Needs needs = add_up(setup, ranks, rules);
   const std::size_t available = device.host_available();
   if (device.is_host() && needs.own + needs.on_host() > static_cast<double>(available))
-    fail_user("the plans of the {} ranks need {:.2f} GiB together, and this machine has {} left; fewer --ranks, {}",
-              ranks.size(), (needs.own + needs.on_host()) / 0x1p30, format_bytes(available),
-              how_to_need_less(setup, rules, needs.largest,
-                               static_cast<double>(available) / static_cast<double>(ranks.size())));
+    fail_user(
+        "the plans of the {} ranks need {:.2f} GiB together, and this machine has {} left; fewer --ranks need less; {}",
+        ranks.size(), (needs.own + needs.on_host()) / 0x1p30, format_bytes(available),
+        how_to_need_less(setup, rules, needs.largest,
+                         static_cast<double>(available) / static_cast<double>(ranks.size())));
   if (!device.is_host() && needs.on_host() > static_cast<double>(available))
     fail_user(
         "the plans of the {} ranks of this machine need {:.2f} GiB of the host together, {:.2f} for "

@@ -16,9 +16,9 @@ Outcome plan(const std::string& config, const std::string& arguments) {
   return run_program(fmt::format("plan \"{}/{}.yaml\" {}", TERA_CONFIGS, config, arguments));
 }
 
-nlohmann::json plan_json(const std::string& config, const std::string& arguments) {
+nlohmann::json plan_json(const std::string& config, const std::string& arguments, int status = 0) {
   const Outcome outcome = plan(config, arguments + " --json");
-  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_EQ(outcome.status, status) << outcome.output;
   return nlohmann::json::parse(outcome.output);
 }
 
@@ -140,7 +140,7 @@ TEST(PlanProgram, OffloadMovesBytesToTheHostByFormula) {
 
 TEST(PlanProgram, SaysWhoIsLargestAndWhatFits) {
   const Outcome outcome = plan("models/llama3-405b", std::string(llama3_405b) + " --memory 120");
-  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.status, 1);
   const std::string& text = outcome.output;
   EXPECT_TRUE(
       contains(text, "1024 ranks: tp 8 with sequence parallelism x pp 16 (interleaved, 8 chunks a rank) x dp 8"))
@@ -148,67 +148,175 @@ TEST(PlanProgram, SaysWhoIsLargestAndWhatFits) {
   EXPECT_TRUE(contains(text, "stage 15  layer 14")) << text;
   EXPECT_TRUE(contains(text, "does not fit 119.00 GiB (120.00 GiB less 1.00 GiB for the driver and its libraries): "))
       << text;
-  EXPECT_TRUE(contains(text, "; a smaller train.seq_length, or ")) << text;
+  EXPECT_TRUE(contains(text, "; it fits with a smaller train.seq_length, or ")) << text;
   EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 100);
   for (const char* words : {"largest", "\n  tp ", "\n  pp ", "\n  dp_cp ", "bubble: ", "  fits\n"})
     EXPECT_TRUE(contains(text, words)) << words << "\n" << text;
+}
 
-  const nlohmann::json none = plan_json("tests/tiny", "dist.pipeline_model_parallel_size=2 --memory 1e-6");
+// In the JSON and by the exit status, so that scripts need not read sentences.
+TEST(PlanProgram, SaysToProgramsWhatFits) {
+  const nlohmann::json none = plan_json("tests/tiny", "dist.pipeline_model_parallel_size=2 --memory 1e-6", 1);
   const nlohmann::json all = plan_json("tests/tiny", "dist.pipeline_model_parallel_size=2 --memory 1");
   for (std::size_t stage = 0; stage < 2; ++stage) {
     EXPECT_EQ(none.at("stages").at(stage).at("fits"), false);
     EXPECT_EQ(all.at("stages").at(stage).at("fits"), true);
   }
-  EXPECT_FALSE(plan_json("tests/tiny", "").at("stages").at(0).contains("fits"));
+  EXPECT_EQ(none.at("fits"), false);
+  EXPECT_EQ(all.at("fits"), true);
+  const nlohmann::json unasked = plan_json("tests/tiny", "");
+  EXPECT_FALSE(unasked.contains("fits"));
+  EXPECT_FALSE(unasked.at("stages").at(0).contains("fits"));
+  EXPECT_EQ(plan("tests/tiny", "--memory 1").status, 0);
+
+  // The last stage has the loss, and needs more than the first.
+  const nlohmann::json& stages = all.at("stages");
+  const std::size_t most = all.at("largest_stage"), total = stages.at(most).at("total_bytes");
+  ASSERT_LT(stages.at(1 - most).at("total_bytes"), total);
+  const std::string less =
+      fmt::format("dist.pipeline_model_parallel_size=2 --memory {:.12f}", (static_cast<double>(total) - 1) / (1 << 30));
+  const nlohmann::json one = plan_json("tests/tiny", less, 1);
+  EXPECT_EQ(one.at("fits"), false);
+  EXPECT_EQ(one.at("stages").at(most).at("fits"), false);
+  EXPECT_EQ(one.at("stages").at(1 - most).at("fits"), true);
+}
+
+// What stands behind "does not fit ...: stage 0 is the largest and needs 3.00 GiB more; ".
+std::string advice_of(const std::string& config, const std::string& arguments) {
+  const Outcome outcome = plan(config, arguments);
+  EXPECT_EQ(outcome.status, 1) << outcome.output;
+  const std::size_t begin = outcome.output.find(" more; ", outcome.output.find("\ndoes not fit"));
+  EXPECT_NE(begin, std::string::npos) << outcome.output;
+  return begin == std::string::npos ? ""
+                                    : outcome.output.substr(begin + 7, outcome.output.find('\n', begin) - begin - 7);
+}
+
+// "it fits with A, or B"; "C needs less, but does not fit alone".
+struct Advice {
+  std::string fitting, too_large;
+
+  explicit Advice(const std::string& text) : fitting(text) {
+    const std::size_t at = std::min({text.find("; dist."), text.find("; model."), text.find("; ddp.")});
+    if (at == std::string::npos) return;
+    fitting = text.substr(0, at);
+    too_large = text.substr(at + 2);
+    EXPECT_TRUE(too_large.ends_with(" needs less, but does not fit alone")) << text;
+  }
+};
+
+std::string total_of(const std::string& config, const std::string& arguments) {
+  return format_bytes(plan_json(config, arguments).at("total_bytes").get<std::size_t>());
 }
 
 // Each change that is named is rehearsed: with it, the plan is what was said.
 TEST(PlanProgram, SaysWhatWouldNeedLess) {
-  const std::string config = "dist.device=cuda mixed_precision.precision=bf16 ";
-  const auto advice = [&](const std::string& arguments) {
-    const std::string text = plan("models/llama3.2-1b", config + arguments + " --memory 20").output;
-    const std::size_t begin = text.find("needs ", text.find("does not fit")), end = text.find(" needs less", begin);
-    EXPECT_NE(end, std::string::npos) << text;
-    return text.substr(begin, end - begin);
+  const std::string model = "models/llama3.2-1b", full = "model.recompute_granularity=full";
+  const std::string rows =
+      "dist.device=cuda mixed_precision.precision=bf16 train.micro_batch_size=4 train.global_batch_size=8 "
+      "train.seq_length=4096 ";
+  const auto named = [&](const std::string& way, const std::string& words, const std::string& more = "") {
+    return fmt::format("{}{} ({}{}", way, words, total_of(model, rows + way + more), more.empty() ? "" : " a rank");
   };
-  const auto total = [&](const std::string& arguments) {
-    return format_bytes(plan_json("models/llama3.2-1b", config + arguments).at("total_bytes").get<std::size_t>());
-  };
-  const std::string rows = "train.micro_batch_size=4 train.global_batch_size=8 train.seq_length=4096 ";
-  const std::string one = advice(rows);
-  for (const char* way :
-       {"model.recompute_granularity=full", "model.offload_modules=[attn_norm,attention,mlp_norm,mlp]"})
-    EXPECT_TRUE(contains(one, fmt::format("{} ({})", way, total(rows + way)))) << way << "\n" << one;
-  const std::string cp2 = "dist.context_parallel_size=2", tp2 = "dist.tensor_model_parallel_size=2";
-  EXPECT_TRUE(contains(one, fmt::format("{} on 2 ranks ({} a rank)", cp2, total(rows + cp2 + " --world 2")))) << one;
-  EXPECT_TRUE(contains(one, fmt::format("{} on 2 ranks ({} a rank)", tp2, total(rows + tp2 + " --world 2")))) << one;
-  EXPECT_FALSE(contains(one, "a smaller")) << "weights and moments alone take more\n" << one;
-  EXPECT_FALSE(contains(one, "ddp.data_parallel_sharding_strategy")) << "there is nobody to share with\n" << one;
+  const std::string offload = "model.offload_modules=[attn_norm,attention,mlp_norm,mlp]";
+  const std::string cp = "dist.context_parallel_size=", tp = "dist.tensor_model_parallel_size=";
+  const Advice some(advice_of(model, rows + "--memory 30"));
+  EXPECT_TRUE(some.fitting.starts_with("it fits with a smaller train.micro_batch_size or train.seq_length, or "));
+  EXPECT_TRUE(contains(some.fitting, named(full, "") + ")")) << some.fitting;
+  EXPECT_TRUE(contains(some.fitting, named(tp + "2", " on 2 ranks", " --world 2"))) << some.fitting;
+  EXPECT_TRUE(contains(some.fitting, named(cp + "4", " on 4 ranks", " --world 4"))) << "2 do not fit\n" << some.fitting;
+  EXPECT_FALSE(contains(some.fitting, tp + "4")) << "2 fit\n" << some.fitting;
+  EXPECT_FALSE(contains(some.fitting, "sharding_strategy")) << "there is nobody to share with\n" << some.fitting;
+  EXPECT_EQ(some.too_large, "");
+  const nlohmann::json moved = plan_json(model, rows + offload).at("stages")[0].at("host_bytes");
+  EXPECT_TRUE(contains(
+      some.fitting, fmt::format("{}, and {} of the host)", named(offload, ""), format_bytes(moved.get<std::size_t>()))))
+      << some.fitting;
 
-  const std::string two = advice(rows + "model.recompute_granularity=full --world 2");
-  for (const std::string way : {"optim", "optim_grads_params"}) {
-    const std::string key = "ddp.data_parallel_sharding_strategy=" + way;
-    EXPECT_TRUE(contains(two, fmt::format("{} ({} a rank)", key,
-                                          total(rows + "model.recompute_granularity=full " + key + " --world 2"))))
-        << two;
-  }
-  EXPECT_TRUE(contains(two, cp2 + " (")) << "by ranks that are replicas\n" << two;
-  EXPECT_FALSE(contains(two, "recompute_granularity")) << two;
+  const Advice less(advice_of(model, rows + "--memory 20"));
+  EXPECT_TRUE(contains(less.fitting, named(tp + "4", " on 4 ranks", " --world 4"))) << less.fitting;
+  EXPECT_FALSE(contains(less.fitting, "a smaller")) << "weights and moments alone take more\n" << less.fitting;
+  EXPECT_TRUE(contains(less.too_large, named(full, ""))) << less.too_large;
+  EXPECT_FALSE(contains(less.fitting, full)) << less.fitting;
 
-  const std::string far = plan("models/llama3.2-1b", config + rows + " --memory 2").output;
-  EXPECT_TRUE(contains(far, "more; no one change would do")) << far;
-  const std::string odd = advice("train.micro_batch_size=1 train.global_batch_size=1 train.seq_length=16386");
+  const Advice here(advice_of(model, rows + "--memory 27.7"));
+  const std::string inputs = "model.offload_modules=[attn_norm]";
+  const std::size_t pair =
+      here.fitting.find(fmt::format("{} and {} ({}, and ", full, inputs, total_of(model, rows + full + " " + inputs)));
+  EXPECT_LT(pair, here.fitting.find(tp + "2 on 2 ranks (")) << "changes that need no other rank\n" << here.fitting;
+}
+
+TEST(PlanProgram, SaysWhatReplicasCanShare) {
+  const std::string model = "models/llama3.2-1b", zero = "ddp.data_parallel_sharding_strategy=optim";
+  const std::string rows =
+      "dist.device=cuda mixed_precision.precision=bf16 train.micro_batch_size=4 train.global_batch_size=8 "
+      "train.seq_length=4096 model.recompute_granularity=full --world 2 ";
+  const Advice two(advice_of(model, rows + "--memory 22"));
+  EXPECT_TRUE(contains(two.fitting, fmt::format("{} ({} a rank)", zero, total_of(model, rows + zero)))) << two.fitting;
+  EXPECT_FALSE(contains(two.fitting, zero + "_grads")) << "the first that fits\n" << two.fitting;
+  EXPECT_TRUE(contains(two.too_large, "dist.context_parallel_size=2 (")) << "by ranks that are replicas";
+  EXPECT_FALSE(contains(two.fitting + two.too_large, "recompute_granularity"));
+
+  const std::string odd = advice_of(model,
+                                    "dist.device=cuda mixed_precision.precision=bf16 train.micro_batch_size=1 "
+                                    "train.global_batch_size=1 train.seq_length=16386 --memory 20");
   EXPECT_FALSE(contains(odd, "context_parallel")) << "16386 tokens cannot be cut into four\n" << odd;
   EXPECT_FALSE(contains(odd, "micro_batch_size")) << odd;
 }
 
+// Models that no one change makes small enough.
+TEST(PlanProgram, SaysWhichTwoChangesFit) {
+  const std::string zero3 = "ddp.data_parallel_sharding_strategy=optim_grads_params";
+  const std::string tp = "dist.tensor_model_parallel_size=", world = "--world 64 dist.device=cuda ";
+  for (const auto& [model, size] : {std::pair("models/mixtral-8x22b", "2"), std::pair("models/qwen3-235b-a22b", "4")}) {
+    const Advice advice(advice_of(model, world + "--memory 80"));
+    EXPECT_TRUE(advice.fitting.starts_with("no one change would do; it fits with ")) << advice.fitting;
+    const std::string then = total_of(model, world + zero3 + " " + tp + size);
+    EXPECT_TRUE(contains(advice.fitting, fmt::format("{} and {}{} ({} a rank)", zero3, tp, size, then)))
+        << advice.fitting;
+    EXPECT_EQ(plan(model, world + "--memory 80 " + zero3 + " " + tp + size).status, 0);
+    EXPECT_TRUE(advice.too_large.starts_with(fmt::format("{} ({} a rank), or ", zero3, total_of(model, world + zero3))))
+        << advice.too_large;
+  }
+
+  const Advice none(advice_of("models/deepseek-v3", world + "--memory 80"));
+  EXPECT_TRUE(none.fitting.starts_with("no one change would do, nor any two that were tried: ")) << none.fitting;
+  const std::string nearest = total_of("models/deepseek-v3", world + zero3 + " " + tp + "8");
+  EXPECT_TRUE(contains(none.fitting, fmt::format("; nearest comes {} and {}8 ({} a rank)", zero3, tp, nearest)))
+      << none.fitting;
+}
+
+// Room for rows of experts, where those of all ranks may come to one; and experts on more ranks.
+TEST(PlanProgram, SaysWhatExpertsCanDo) {
+  const std::string factor = "model.moe.expert_rank_capacity_factor=", model = "models/mixtral-8x22b";
+  const std::string layout =
+      "--world 128 dist.device=cuda dist.tensor_model_parallel_size=4 dist.sequence_parallel=true "
+      "dist.pipeline_model_parallel_size=4 dist.virtual_pipeline_model_parallel_size=14 "
+      "dist.expert_tensor_parallel_size=1 model.moe.token_dispatcher_type=alltoall train.seq_length=4096 "
+      "train.global_batch_size=128 optimizer.use_distributed_optimizer=true ";
+  const std::string ep = "dist.expert_model_parallel_size=";
+  const auto room = [&](const std::string& value) {
+    return fmt::format("{}{} ({} a rank; a step whose load exceeds it ends with an error)", factor, value,
+                       total_of(model, layout + ep + "8 " + factor + value));
+  };
+  const auto advice = [&](const std::string& more) { return Advice(advice_of(model, layout + more)); };
+  EXPECT_TRUE(contains(advice(ep + "8 --memory 80").fitting, room("1.5")));
+  EXPECT_TRUE(contains(advice(ep + "8 --memory 100").fitting, room("2"))) << "enough already";
+  EXPECT_TRUE(contains(advice(ep + "8 --memory 64").too_large, room("1.5")));
+  EXPECT_FALSE(contains(advice(ep + "8 --memory 64 " + factor + "1.5").fitting, factor)) << "there already";
+
+  const std::string fewer = layout + factor + "2 ", more = ep + "4";
+  const Advice spread(advice_of(model, fewer + ep + "2 --memory 110"));
+  EXPECT_TRUE(contains(spread.fitting, fmt::format("{} ({} a rank)", more, total_of(model, fewer + more))))
+      << spread.fitting;
+}
+
 // What a run keeps free of a GPU is kept free by a plan for one.
 TEST(PlanProgram, KeepsTheSameFreeOfAGpu) {
-  const auto fits = [](const char* device) {
-    return plan_json("tests/tiny", fmt::format("dist.device={} --memory 1.0001", device)).at("stages")[0].at("fits");
+  const auto fits = [](const char* device, int status) {
+    return plan_json("tests/tiny", fmt::format("dist.device={} --memory 1.0001", device), status).at("fits");
   };
-  EXPECT_EQ(fits("cpu"), true);
-  EXPECT_EQ(fits("cuda"), false);
+  EXPECT_EQ(fits("cpu", 0), true);
+  EXPECT_EQ(fits("cuda", 1), false);
 }
 
 TEST(PlanProgram, HeadsThatNoGpuTakesAreRefused) {
@@ -254,6 +362,30 @@ TEST(PlanProgram, TakesAsFewRanksAsTheLayoutNeeds) {
   const std::string layout = "dist.tensor_model_parallel_size=2 dist.pipeline_model_parallel_size=2";
   EXPECT_EQ(plan_json("tests/tiny", layout).at("layout").at("world"), 4);
   EXPECT_EQ(plan_json("tests/tiny", layout + " --world 8").at("layout").at("data_parallel"), 2);
+}
+
+// Ranks that are planned for are given by another flag than ranks that are started; each command names its own.
+TEST(PlanProgram, NamesItsOwnFlagForRanks) {
+  const std::string config = fmt::format(" \"{}/tests/tiny_qwen3_moe.yaml\" ", TERA_CONFIGS);
+  const auto refusal = [&](const std::string& command, const std::string& arguments) {
+    const Outcome outcome = run_program(command + config + arguments);
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    return outcome.output;
+  };
+  for (const char* command : {"plan", "config"}) {
+    const std::string one = refusal(command, "dist.expert_model_parallel_size=2 --world 1");
+    EXPECT_TRUE(contains(one, "or 2 ranks (--world N)\n")) << one;
+    const std::string other = refusal(command, "--ranks 4");
+    EXPECT_TRUE(contains(other, fmt::format("{} starts none: write --world N", command))) << other;
+  }
+  for (const char* command : {"train", "bench step"}) {
+    const std::string one = refusal(command, "dist.expert_model_parallel_size=2");
+    EXPECT_TRUE(contains(one, "or 2 ranks (--ranks N, or mpirun -n N)\n")) << one;
+    for (const char* flag : {"--world 4", "--world=4"}) {
+      const std::string other = refusal(command, flag);
+      EXPECT_TRUE(contains(other, "; write --ranks N, or start it with mpirun -n N")) << other;
+    }
+  }
 }
 
 TEST(PlanProgram, WrongLayoutsAreRefusedWithTheRule) {

@@ -7,6 +7,7 @@
 #include "tera/comm/world.h"
 #include "tera/config/load.h"
 #include "tera/config/resolve.h"
+#include "tera/train/levers.h"
 #include "tera/train/need_less.h"
 #include "tera/train/shared_memory.h"
 #include "tera/train/training_step.h"
@@ -305,36 +306,117 @@ TEST(SharedMemory, PlansOfOneMachineAreAddedUp) {
   EXPECT_NO_THROW(check_shared_memory(plain, std::vector{0, 1, 2, 3}, Host(true, 0), *rules));
 }
 
+std::size_t need_of(const tera::Setup& setup) {
+  const WorldPlan world = plan(setup);
+  return world.stages[world.largest_stage()].memory.total();
+}
+
+std::string advice_for(const tera::Setup& setup, std::size_t room) {
+  return how_to_need_less(setup, *make_workspace_rules(setup), static_cast<double>(need_of(setup)),
+                          static_cast<double>(room));
+}
+
 // On the CPU more ranks are no way out, but sharing what they all hold is. What is named was rehearsed.
 TEST(NeedLess, NamesWhatHelpsAndWithHowMuch) {
   const std::string full = "model.recompute_granularity=full", longer = "train.seq_length=256";
   const tera::Setup setup = load({"replicas", "sweep_llama", 2, {longer}});
-  const auto total = [](const tera::Setup& of) {
-    const WorldPlan world = plan(of);
-    return world.stages[world.largest_stage()].memory.total();
-  };
-  const std::size_t needed = total(setup);
-  const auto advice = [&](double room) {
-    return how_to_need_less(setup, *make_workspace_rules(setup), static_cast<double>(needed), room);
-  };
-  const std::string some = advice(static_cast<double>(needed) / 2);
-  for (const std::string& way : {full, zero1, zero3}) {
-    const std::size_t then = total(load({"changed", "sweep_llama", 2, {longer, way}}));
-    EXPECT_EQ(contains(some, fmt::format("{} ({} a rank)", way, format_bytes(then))),
-              static_cast<double>(then) <= 0.98 * static_cast<double>(needed))
-        << way << ": " << some;
-  }
-  EXPECT_TRUE(contains(some, full)) << some;
-  EXPECT_FALSE(contains(some, "parallel_size")) << some;
-  EXPECT_TRUE(contains(some, "a smaller train.micro_batch_size or train.seq_length, or ")) << some;
-  EXPECT_TRUE(advice(static_cast<double>(needed) / 17).starts_with("no one change would do"))
-      << "the smallest would not fit";
+  const std::size_t needed = need_of(setup);
+  const std::size_t recomputed = need_of(load({"full", "sweep_llama", 2, {longer, full}}));
+  ASSERT_LT(recomputed, needed * 9 / 10);
+  const std::string way = fmt::format("{} ({} a rank)", full, format_bytes(recomputed));
+
+  const std::string fits = advice_for(setup, recomputed);
+  EXPECT_TRUE(fits.starts_with("it fits with a smaller train.micro_batch_size or train.seq_length, or ")) << fits;
+  EXPECT_LT(fits.find(way), fits.find("needs less")) << fits;
+  EXPECT_FALSE(contains(fits, "parallel_size")) << fits;
+  const std::string short_of = advice_for(setup, recomputed - 1);
+  EXPECT_TRUE(contains(short_of, way)) << short_of;
+  EXPECT_LT(short_of.rfind("; ", short_of.find(way)), short_of.find(way)) << short_of;
+  EXPECT_TRUE(short_of.ends_with(" needs less, but does not fit alone")) << short_of;
+
   // As a run tells it.
   Host small(false, static_cast<double>(needed) - 1);
-  const std::string message = message_of<UserError>(
-      [&] { PlannedMemory(small, plan(setup).stages[0].memory, [&](double, double room) { return advice(room); }); });
+  const std::string message = message_of<UserError>([&] {
+    PlannedMemory(small, plan(setup).stages[0].memory,
+                  [&](double, double room) { return advice_for(setup, static_cast<std::size_t>(room)); });
+  });
   EXPECT_TRUE(contains(message, "the plan needs " + format_bytes(needed) + ", 1 B more than the ")) << message;
-  EXPECT_TRUE(contains(message, "that the machine has left; a smaller train.")) << message;
+  EXPECT_TRUE(contains(message, "that the machine has left; it fits with a smaller train.")) << message;
+}
+
+// Two changes that do not fit alone do together, to the byte.
+TEST(NeedLess, TriesPairsWhereNoChangeFitsAlone) {
+  const std::string full = "model.recompute_granularity=full", longer = "train.seq_length=64";
+  const auto need = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> overrides{longer};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return need_of(load({"changed", "sweep_llama", 2, overrides}));
+  };
+  const tera::Setup setup = load({"replicas", "sweep_llama", 2, {longer}});
+  std::size_t least = need_of(setup);
+  std::string best;
+  for (const std::string& sharding : {zero1, zero2, zero3})
+    if (const std::size_t bytes = need({full, sharding}); bytes < least) {
+      least = bytes;
+      best = sharding;
+    }
+  ASSERT_LT(least, need({full}));
+  const std::string pair = fmt::format("{} and {} ({} a rank)", full, best, format_bytes(least));
+  const std::string fits = advice_for(setup, least), near = advice_for(setup, least - 1);
+  EXPECT_TRUE(contains(fits, "fits with ")) << fits;
+  EXPECT_TRUE(contains(fits, pair)) << fits;
+  EXPECT_TRUE(!contains(near, pair) || contains(near, "nearest comes " + pair)) << near;
+  const std::string far = advice_for(setup, least / 100);
+  EXPECT_TRUE(far.starts_with("no one change would do, nor any two that were tried: ")) << far;
+  EXPECT_TRUE(contains(far, "; nearest comes " + pair)) << far;
+}
+
+std::string changes_of(const tera::Setup& setup, LeverKind kind) {
+  std::string text;
+  for (const Lever& lever : levers_of(setup))
+    if (lever.kind == kind)
+      for (const Change& change : lever.changes)
+        text += fmt::format("{} on {}, ", change.words.substr(change.words.find('=') + 1), change.world);
+  return text;
+}
+
+TEST(Levers, SizesGrowByReplicasOrOnMoreRanks) {
+  const std::string cuda = "dist.device=cuda", cp8 = "dist.context_parallel_size=8", longer = "train.seq_length=64";
+  EXPECT_EQ(changes_of(load({"one", "sweep_llama", 1, {cuda}}), LeverKind::tensor), "2 on 2, 4 on 4, 8 on 8, ");
+  EXPECT_EQ(changes_of(load({"dp4", "sweep_llama", 4, {cuda}}), LeverKind::pipeline), "2 on 4, 4 on 4, ");
+  EXPECT_EQ(changes_of(load({"dp2", "sweep_llama", 8, {cuda, tp4}}), LeverKind::tensor), "8 on 8, ")
+      << "what a machine has";
+  EXPECT_EQ(changes_of(load({"cp8", "sweep_llama", 8, {cuda, longer, cp8}}), LeverKind::context),
+            "16 on 16, 32 on 32, 64 on 64, ");
+  EXPECT_EQ(changes_of(load({"cpu", "sweep_llama", 4, {}}), LeverKind::tensor), "") << "the same memory";
+}
+
+TEST(Levers, OnlyWhatIsNotThereYet) {
+  EXPECT_EQ(changes_of(load({"one", "sweep_llama", 1, {}}), LeverKind::sharding), "");
+  EXPECT_EQ(changes_of(load({"dp2", "sweep_llama", 2, {}}), LeverKind::sharding),
+            "optim on 2, optim_grads on 2, optim_grads_params on 2, ");
+  EXPECT_EQ(changes_of(load({"zero2", "sweep_llama", 2, {zero2}}), LeverKind::sharding), "optim_grads_params on 2, ");
+  EXPECT_EQ(changes_of(load({"tp1", "sweep_llama", 2, {}}), LeverKind::sequence), "");
+  EXPECT_EQ(changes_of(load({"tp2", "sweep_llama", 2, {tp2}}), LeverKind::sequence), "true on 2, ");
+  EXPECT_EQ(changes_of(load({"sp", "sweep_llama", 2, {tp2, sp}}), LeverKind::sequence), "");
+  EXPECT_EQ(changes_of(load({"full", "sweep_llama", 1, {"model.recompute_granularity=full"}}), LeverKind::recompute),
+            "");
+}
+
+// 6 experts.
+TEST(Levers, ExpertsAndRoomForTheirRows) {
+  const std::string cuda = "dist.device=cuda", ep2 = "dist.expert_model_parallel_size=2";
+  const std::string factor = "model.moe.expert_rank_capacity_factor=";
+  EXPECT_EQ(changes_of(load({"dp2", "sweep_moe", 2, {cuda}}), LeverKind::experts), "2 on 2, ");
+  EXPECT_EQ(changes_of(load({"dp12", "sweep_moe", 12, {cuda, "train.global_batch_size=24"}}), LeverKind::experts),
+            "2 on 12, 6 on 12, ");
+  EXPECT_EQ(changes_of(load({"ep2", "sweep_moe", 2, {cuda, ep2}}), LeverKind::experts), "3 on 6, 6 on 6, ");
+  EXPECT_EQ(changes_of(load({"dense", "sweep_llama", 2, {cuda}}), LeverKind::experts), "");
+  EXPECT_EQ(changes_of(load({"ep1", "sweep_moe", 2, {}}), LeverKind::rows), "") << "what comes is known";
+  EXPECT_EQ(changes_of(load({"ep2", "sweep_moe", 2, {ep2}}), LeverKind::rows), "2 on 2, 1.5 on 2, ");
+  EXPECT_EQ(changes_of(load({"two", "sweep_moe", 2, {ep2, factor + "2"}}), LeverKind::rows), "1.5 on 2, ");
+  EXPECT_EQ(changes_of(load({"drops", "sweep_moe", 2, {ep2, "model.moe.expert_capacity_factor=2"}}), LeverKind::rows),
+            "");
 }
 
 TEST(SharedMemory, RanksOfOneMachine) {

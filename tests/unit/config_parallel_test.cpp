@@ -274,6 +274,9 @@ TEST(ParallelRules, SizesDivideTheWorld) {
                 "times pipeline_model_parallel_size=2 is 4, which must divide the number of ranks, which is 6");
   expect_broken(with_sizes(2, 1), 1, "dist.tensor_model_parallel_size=2", "or 2 ranks (--ranks N, or mpirun -n N)");
   expect_broken(with_sizes(1, 2), 1, "dist.pipeline_model_parallel_size=2", "(--ranks N, or mpirun -n N)");
+  EXPECT_TRUE(contains(message_of<UserError>([] { resolve(with_sizes(2, 1), Purpose::plan, nullptr, 1); }),
+                       "or 2 ranks (--world N)"))
+      << "nobody starts those of a plan";
   expect_broken(small(), 0, "world=0", "must be in 1..1048576");
   expect_broken(with_sizes(0, 1), 1, "dist.tensor_model_parallel_size=0", "from 1 to 1048576");
   expect_broken(with_sizes(1, -1), 1, "dist.pipeline_model_parallel_size=-1", "from 1 to 65536");
