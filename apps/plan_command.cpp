@@ -9,7 +9,7 @@
 namespace tera {
 namespace {
 
-constexpr int does_not_fit = 1;  // exit status; the plan says the rest
+constexpr int does_not_fit = 3;  // exit status, neither a mistake nor a fault; the plan says the rest
 
 struct PlanOptions : RunOptions {
   std::optional<int> world;
@@ -49,7 +49,7 @@ void add_plan_command(Command app) {
       .type_name("N");
   command
       .add_option("--memory", options->memory,
-                  "of each rank's device: say which stages fit, and what would need less; exit status 1 if not all do")
+                  "of each rank's device: say which stages fit, and what would need less; exit status 3 if not all do")
       .type_name("GIB");
   command.add_flag("--json", options->json, "as JSON");
   command.callback([options] { print_plan(*options); });
