@@ -1,10 +1,11 @@
-// Attention: cuDNN where it takes the call, our own kernels where it does not.
+// Attention: cuDNN where it takes the call, our own kernels where it does not; on Hopper also where they are faster.
 
 #include "tera/backend/cuda/kernels/attention.cuh"
 #include "tera/backend/cuda/attention_workspace.h"
 #include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/cudnn_attention.h"
+#include "tera/backend/cuda/kernels/hopper_attention_back.cuh"
 #include "tera/base/gpu_limits.h"
 
 namespace tera::cuda {
@@ -49,6 +50,17 @@ void fill_params(kernels::AttentionParams& params, const Args& args) {
   }
 }
 
+kernels::AttentionBackParams back_params(const AttentionBackArgs& args, bool exact) {
+  kernels::AttentionBackParams params;
+  fill_params(params, args);
+  params.exact = exact;
+  params.dout = rows_of(args.dout);
+  params.dq = rows_of(args.dq);
+  params.dk = rows_of(args.dk);
+  params.dv = rows_of(args.dv);
+  return params;
+}
+
 // Tiles are as large as the shared memory of data-centre GPUs allows.
 void check_launch(cudaError_t status, const char* what) {
   if (status == cudaErrorInvalidValue) {
@@ -70,16 +82,20 @@ void CudaOps::do_attention(const AttentionArgs& args) {
 }
 
 void CudaOps::do_attention_back(const AttentionBackArgs& args) {
+  if (hopper_takes(args)) {
+    void* const space = workspace(hopper_attention_back_bytes(args)).data();
+    return check(kernels::launch_hopper_attention_back(back_params(args, false), space, stream_),
+                 "attention_back on Hopper");
+  }
   if (attention_->takes(args)) return attention_->backward(args, workspace_);
-  kernels::AttentionBackParams params;
-  fill_params(params, args);
-  params.exact = options_.exact_attention;
-  params.dout = rows_of(args.dout);
-  params.dq = rows_of(args.dq);
-  params.dk = rows_of(args.dk);
-  params.dv = rows_of(args.dv);
+  kernels::AttentionBackParams params = back_params(args, options_.exact_attention);
   params.delta = reinterpret_cast<float*>(workspace(own_attention_back_bytes(args)).data());
   check_launch(kernels::launch_attention_back(params, stream_), "attention_back");
+}
+
+bool CudaOps::hopper_takes(const AttentionBackArgs& args) const {
+  return options_.hopper_attention && !options_.exact_attention && suits_hopper(args) &&
+         kernels::hopper_attention_back_takes(back_params(args, false));
 }
 
 void CudaOps::do_merge_attention(const MergeAttentionArgs& args) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tera/backend/cuda/kernels/hopper_attention_workspace.h"
 #include "tera/backend/cuda/workspace.h"
 #include "tera/base/gpu_limits.h"
 
@@ -100,6 +101,23 @@ std::string_view why_not_cudnn(const AttentionBackArgs& args, bool deterministic
   return {};
 }
 
+bool suits_hopper(const AttentionBackArgs& args) {
+  const AttentionShape& shape = args.shape;
+  if (args.q.dtype != DType::bf16 && args.q.dtype != DType::f16) return false;
+  if (args.q.dim(2) != 64 && args.q.dim(2) != 128) return false;
+  if (shape.mask != Mask::causal || shape.window > 0 || shape.dropout > 0 || shape.q_offsets || shape.q_positions)
+    return false;
+  if (args.q.dim(0) != args.k.dim(0) || args.q.dim(0) < shape.batch) return false;
+  for (const Tensor& tensor : {args.q, args.k, args.v, args.out, args.dout, args.dq, args.dk, args.dv})
+    if (!aligned(tensor)) return false;
+  return true;
+}
+
+std::size_t hopper_attention_back_bytes(const AttentionBackArgs& args) {
+  const std::int64_t rows = args.q.dim(0) / args.shape.batch;
+  return part(kernels::hopper_attention_space(args.shape.batch, rows, args.q.dim(1), args.q.dim(2)).bytes);
+}
+
 AttentionSlices attention_back_slices(const AttentionBackArgs& args, bool deterministic) {
   const std::int64_t kv_heads = args.k.dim(1), group = args.q.dim(1) / kv_heads;
   if (!deterministic || args.shape.q_offsets) return {args.shape.batch, kv_heads};
@@ -130,7 +148,8 @@ std::size_t CudaWorkspaceRules::attention(const AttentionArgs& args) const {
 
 std::size_t CudaWorkspaceRules::attention_back(const AttentionBackArgs& args) const {
   const std::size_t library = suits_cudnn(args, deterministic_) ? cudnn_layout(args, deterministic_).total() : 0;
-  return std::max(library, own_attention_back_bytes(args));
+  const std::size_t hopper = suits_hopper(args) ? hopper_attention_back_bytes(args) : 0;
+  return std::max({library, hopper, own_attention_back_bytes(args)});
 }
 
 }  // namespace tera::cuda

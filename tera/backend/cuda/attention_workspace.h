@@ -1,6 +1,6 @@
 #pragma once
 // Who computes a call of attention, cuDNN or our own kernels, and how much workspace that takes. Pure C++: any machine
-// can plan for a GPU.
+// can plan for a GPU. Backward is first offered to our kernels for Hopper, which are faster, then to cuDNN.
 
 #include <string_view>
 
@@ -16,6 +16,10 @@ inline bool suits_cudnn(const AttentionArgs& args) { return why_not_cudnn(args).
 inline bool suits_cudnn(const AttentionBackArgs& args, bool deterministic) {
   return why_not_cudnn(args, deterministic).empty();
 }
+
+// Whether a Hopper computes a call by kernels of its own (kernels/hopper_attention_back.cuh), and what they keep.
+bool suits_hopper(const AttentionBackArgs& args);
+std::size_t hopper_attention_back_bytes(const AttentionBackArgs& args);
 
 // Sequences of equal length, or documents.
 std::int64_t sequence_count(const AttentionShape& shape);

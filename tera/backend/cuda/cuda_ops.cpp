@@ -89,7 +89,9 @@ double CudaOps::milliseconds(Ticket from, Ticket to) {
 
 void CudaOps::prepare(const PlannedCalls& calls, std::span<std::byte> spare) {
   products_->prepare(calls.gemms, workspace_, spare, stream_);
-  attention_->prepare(calls, workspace_.size());
+  PlannedCalls left = calls;
+  std::erase_if(left.attention_backs, [&](const AttentionBackArgs& args) { return hopper_takes(args); });
+  attention_->prepare(left, workspace_.size());
 }
 
 std::string CudaOps::remarks() const { return products_->remarks() + attention_->remarks(); }

@@ -93,6 +93,9 @@ class CudaOps final : public Ops, public EventSource {
   CopyPoints do_to_host_beside(const HostCopyArgs& args) override;
   CopyPoints do_from_host_beside(const HostCopyArgs& args) override;
 
+  // Whether our kernels for Hopper compute it.
+  bool hopper_takes(const AttentionBackArgs& args) const;  // attention.cpp
+
   // The first `bytes` of the workspace; throws when the plan asked for less.
   std::span<std::byte> workspace(std::size_t bytes) const;
 

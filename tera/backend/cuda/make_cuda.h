@@ -15,6 +15,7 @@ struct CudaOptions {
   int device = 0;
   bool deterministic = true;      // no kernel whose result depends on timing
   bool exact_attention = false;   // in fp32 throughout, by kernels of our own: what cuDNN is checked against
+  bool hopper_attention = true;   // backward by kernels for Hopper; else as on other GPUs, which tests compare
   bool plain_products = false;    // matrix products by plain kernels of our own alone: what others are checked with
   bool time_products = true;      // choose kernels of products by timing; else as the library does, alike on all ranks
   bool tf32 = false;              // let fp32 products round their operands to 10 bits of mantissa

@@ -45,6 +45,10 @@ __device__ inline void arrive_expecting(std::uint32_t barrier, std::uint32_t byt
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+__device__ inline void arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 // Arrives at the barrier that lies at this address in the block of this rank. It tells that shared memory was read, by
 // products that have ended; what this thread wrote is not ordered for other blocks, which would cost a fence.
 __device__ inline void arrive_at(std::uint32_t barrier, std::uint32_t rank) {
@@ -117,10 +121,39 @@ __device__ inline void commit_copies_out() { asm volatile("cp.async.bulk.commit_
 __device__ inline void wait_for_reads_of_copies_out() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void wait_for_copies_out() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
+// Bytes in a row, a multiple of 16 from and to multiples of 16.
+__device__ inline void copy_bytes(std::uint32_t to, const void* from, std::uint32_t bytes, std::uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+__device__ inline void copy_bytes_out(void* to, std::uint32_t from, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
+               "r"(from), "r"(bytes)
+               : "memory");
+}
+__device__ inline void add_floats_out(float* to, std::uint32_t from, std::uint32_t bytes) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
+      "r"(from), "r"(bytes)
+      : "memory");
+}
+
 // Brings bytes (a multiple of 16) into the second-level cache.
 __device__ inline void prefetch_bytes(const void* from, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes)
                : "memory");
+}
+
+// Between copies out that have ended, or are to begin, and what this thread tells other blocks, or was told.
+__device__ inline void order_global_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+__device__ inline int load_acquiring(const int* from) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+__device__ inline void store_releasing(int* to, int value) {
+  asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
 // What this thread wrote to shared memory is seen by products and copies that come after the next barrier.
@@ -181,6 +214,9 @@ __device__ inline void hold(float (&sum)[count]) {
 
 // Spelled once for both types: the operands of one instruction are 64 or 128 registers.
 // clang-format off
+#define TERA_NAMES_32 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define TERA_NAMES_64 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
@@ -200,21 +236,38 @@ __device__ inline void hold(float (&sum)[count]) {
                "wgmma.mma_async.sync.aligned." shape ".f32." type "." type " {" names "}, " a ", " b        \
                ", adds, 1, 1, " trans_a ", " trans_b ";\n}"                                                 \
                : __VA_ARGS__ : "l"(left), "l"(right), "r"(add_to), "n"(left_along_m), "n"(right_along_n))
+#define TERA_SUMS_32(i) TERA_SUMS_8(i), TERA_SUMS_8(i + 8), TERA_SUMS_8(i + 16), TERA_SUMS_8(i + 24)
+#define TERA_PRODUCT_64(type) TERA_PRODUCT("m64n64k16", type, TERA_NAMES_32, "%32", "%33", "%34", "%35", "%36", \
+                                           TERA_SUMS_32(0))
+#define TERA_PRODUCT_OF_REGISTERS(shape, type, names, a0, a1, a2, a3, b, add, trans_b, ...)                      \
+  asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " add ", 0;\n"                                            \
+               "wgmma.mma_async.sync.aligned." shape ".f32." type "." type " {" names "}, {" a0 ", " a1 ", " a2 ", " \
+               a3 "}, " b ", adds, 1, 1, " trans_b ";\n}"                                                         \
+               : __VA_ARGS__                                                                                     \
+               : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(add_to), "n"(right_along_n))
+#define TERA_PRODUCT_OF_REGISTERS_64(type) TERA_PRODUCT_OF_REGISTERS("m64n64k16", type, TERA_NAMES_32, "%32", "%33", \
+                                               "%34", "%35", "%36", "%37", "%38", TERA_SUMS_32(0))
+#define TERA_PRODUCT_OF_REGISTERS_128(type) TERA_PRODUCT_OF_REGISTERS("m64n128k16", type, TERA_NAMES_64, "%64", "%65", \
+                                                "%66", "%67", "%68", "%69", "%70", TERA_SUMS_64(0))
 #define TERA_PRODUCT_128(type) TERA_PRODUCT("m64n128k16", type, TERA_NAMES_64, "%64", "%65", "%66", "%67", "%68", \
                                             TERA_SUMS_64(0))
 #define TERA_PRODUCT_256(type) TERA_PRODUCT("m64n256k16", type, TERA_NAMES_128, "%128", "%129", "%130", "%131", \
                                             "%132", TERA_SUMS_64(0), TERA_SUMS_64(64))
 // clang-format on
 
-// sum [64, 128 or 256] (+)= left [64,16] right [16, 128 or 256], started by all four warps of a warpgroup. Thread t has
-// rows r = 16 (t / 32) + t % 32 / 4 and r + 8, and columns c = 8 j + 2 (t % 4) and c + 1 of every eight: sums 4 j and
-// 4 j + 1 are of row r, the next two of row r + 8.
-// left_along_m, right_along_n: 0 where k lies along memory, else 1.
+// sum [64, n] (+)= left [64,16] right [16,n] with n = 64, 128 or 256, started by all four warps of a warpgroup. Thread
+// t has rows r = 16 (t / 32) + t % 32 / 4 and r + 8, and columns c = 8 j + 2 (t % 4) and c + 1 of every eight: sums 4 j
+// and 4 j + 1 are of row r, the next two of row r + 8. left_along_m, right_along_n: 0 where k lies along memory,
+// else 1.
 template <class T, int left_along_m, int right_along_n, int count>
 __device__ inline void start_product(float (&sum)[count], std::uint64_t left, std::uint64_t right, int add_to) {
   constexpr bool bf16 = std::is_same_v<T, __nv_bfloat16>;
-  static_assert(count == 64 || count == 128);
-  if constexpr (count == 64 && bf16)
+  static_assert(count == 32 || count == 64 || count == 128);
+  if constexpr (count == 32 && bf16)
+    TERA_PRODUCT_64("bf16");
+  else if constexpr (count == 32)
+    TERA_PRODUCT_64("f16");
+  else if constexpr (count == 64 && bf16)
     TERA_PRODUCT_128("bf16");
   else if constexpr (count == 64)
     TERA_PRODUCT_128("f16");
@@ -224,11 +277,33 @@ __device__ inline void start_product(float (&sum)[count], std::uint64_t left, st
     TERA_PRODUCT_256("f16");
 }
 
+// The same with n = 64 or 128 and left in registers, two elements in each: thread t has terms 2 (t % 4) and the next of
+// rows r and r + 8, then terms 8 further of both, as it has them of sums.
+template <class T, int right_along_n, int count>
+__device__ inline void start_product(float (&sum)[count], const std::uint32_t* left, std::uint64_t right, int add_to) {
+  constexpr bool bf16 = std::is_same_v<T, __nv_bfloat16>;
+  static_assert(count == 32 || count == 64);
+  if constexpr (count == 32 && bf16)
+    TERA_PRODUCT_OF_REGISTERS_64("bf16");
+  else if constexpr (count == 32)
+    TERA_PRODUCT_OF_REGISTERS_64("f16");
+  else if constexpr (bf16)
+    TERA_PRODUCT_OF_REGISTERS_128("bf16");
+  else
+    TERA_PRODUCT_OF_REGISTERS_128("f16");
+}
+
+#undef TERA_NAMES_32
 #undef TERA_NAMES_64
 #undef TERA_NAMES_128
 #undef TERA_SUMS_8
 #undef TERA_SUMS_64
 #undef TERA_PRODUCT
+#undef TERA_SUMS_32
+#undef TERA_PRODUCT_64
+#undef TERA_PRODUCT_OF_REGISTERS
+#undef TERA_PRODUCT_OF_REGISTERS_64
+#undef TERA_PRODUCT_OF_REGISTERS_128
 #undef TERA_PRODUCT_128
 #undef TERA_PRODUCT_256
 

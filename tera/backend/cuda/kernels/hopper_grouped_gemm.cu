@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "tera/backend/cuda/kernels/hopper_boxes.cuh"
 #include "tera/backend/cuda/kernels/hopper_grouped_tiles.cuh"
 
 namespace tera::cuda::kernels {
@@ -10,74 +11,24 @@ namespace {
 
 using grouped::Plan;
 
-using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                            const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-#if CUDART_VERSION >= 12050
-cudaError_t find_in_driver(const char* name, void** function, cudaDriverEntryPointQueryResult* found) {
-  return cudaGetDriverEntryPointByVersion(name, function, 12000, cudaEnableDefault, found);
-}
-#else
-cudaError_t find_in_driver(const char* name, void** function, cudaDriverEntryPointQueryResult* found) {
-  return cudaGetDriverEntryPoint(name, function, cudaEnableDefault, found);
-}
-#endif
-
-// The driver's function that describes tensors to the copy engine; null: it has none.
-Encode find_encode() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  const cudaError_t status = find_in_driver("cuTensorMapEncodeTiled", &function, &found);
-  if (status == cudaSuccess && found == cudaDriverEntryPointSuccess) return reinterpret_cast<Encode>(function);
-  cudaGetLastError();
-  return nullptr;
-}
-
-Encode encode_function() {
-  static const Encode function = find_encode();  // the same for every GPU of a process
-  return function;
-}
-
-// A dense tensor [z, y, x], moved in boxes of 128 bytes along x and box_y along y.
-struct TensorShape {
-  std::int64_t x = 0, y = 0, z = 1;
-  int box_y = 64;
-};
-
-cudaError_t describe(CUtensorMap& map, const void* data, Scalar type, const TensorShape& shape) {
-  const cuuint64_t bytes = type == Scalar::f32 ? 4 : 2;
-  const CUtensorMapDataType types = type == Scalar::f32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-                                    : type == Scalar::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                           : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(shape.x), static_cast<cuuint64_t>(shape.y),
-                               static_cast<cuuint64_t>(shape.z)};
-  const cuuint64_t strides[2] = {sizes[0] * bytes, sizes[0] * sizes[1] * bytes};
-  const cuuint32_t box[3] = {static_cast<cuuint32_t>(128 / bytes), static_cast<cuuint32_t>(shape.box_y), 1};
-  const cuuint32_t steps[3] = {1, 1, 1};
-  const CUresult status = encode_function()(&map, types, 3, const_cast<void*>(data), sizes, strides, box, steps,
-                                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return status == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
-}
-
 cudaError_t describe_right(Plan& plan, const HopperGroupedGemm& args, int columns) {
   switch (args.form) {
     case GroupedForm::transposed:
-      return describe(plan.b, args.b, args.in_type, {.x = args.k, .y = args.n, .z = args.groups, .box_y = columns / 2});
+      return describe_boxes(plan.b, args.b, args.in_type,
+                            {.x = args.k, .y = args.n, .z = args.groups, .box_y = columns / 2});
     case GroupedForm::plain:
-      return describe(plan.b, args.b, args.in_type, {.x = args.n, .y = args.k, .z = args.groups});
-    default: return describe(plan.b, args.b, args.in_type, {.x = args.n, .y = args.rows});
+      return describe_boxes(plan.b, args.b, args.in_type, {.x = args.n, .y = args.k, .z = args.groups});
+    default: return describe_boxes(plan.b, args.b, args.in_type, {.x = args.n, .y = args.rows});
   }
 }
 
 cudaError_t describe_tensors(Plan& plan, const HopperGroupedGemm& args, int columns) {
   const bool weights = args.form == GroupedForm::weights;
-  cudaError_t status = describe(plan.a, args.a, args.in_type, {.x = weights ? args.m : args.k, .y = args.rows});
+  cudaError_t status = describe_boxes(plan.a, args.a, args.in_type, {.x = weights ? args.m : args.k, .y = args.rows});
   if (status == cudaSuccess) status = describe_right(plan, args, columns);
   if (status != cudaSuccess) return status;
-  return describe(plan.out_boxes, args.out, args.out_type,
-                  {.x = args.n, .y = weights ? args.m : args.rows, .z = weights ? args.groups : 1});
+  return describe_boxes(plan.out_boxes, args.out, args.out_type,
+                        {.x = args.n, .y = weights ? args.m : args.rows, .z = weights ? args.groups : 1});
 }
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -155,17 +106,10 @@ cudaError_t launch_form(GroupedForm form, const Plan& plan, std::int64_t tiles, 
 
 }  // namespace
 
-bool hopper_grouped_gemm_takes(const HopperGroupedGemm& args) {
-  if (!suits(args)) return false;
-  int device = 0, major = 0, minor = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess && major == 9 &&
-         minor == 0 && encode_function() != nullptr;
-}
+bool hopper_grouped_gemm_takes(const HopperGroupedGemm& args) { return suits(args) && has_boxes(); }
 
 cudaError_t launch_hopper_grouped_gemm(const HopperGroupedGemm& args, cudaStream_t stream) {
-  if (!suits(args) || encode_function() == nullptr) return cudaErrorInvalidValue;
+  if (!suits(args)) return cudaErrorInvalidValue;
   const int columns = block_columns(args.n);
   Plan plan{};
   plan.out = args.out;

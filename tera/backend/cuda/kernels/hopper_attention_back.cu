@@ -1,0 +1,203 @@
+#include "tera/backend/cuda/kernels/hopper_attention_back.cuh"
+
+#include <cmath>
+
+#include "tera/backend/cuda/kernels/hopper_attention_back_tiles.cuh"
+#include "tera/backend/cuda/kernels/hopper_boxes.cuh"
+
+namespace tera::cuda::kernels {
+namespace {
+
+using namespace attention_back;
+
+constexpr float log2_e = 1.4426950408889634f;
+
+struct DeltaArgs {
+  AttentionRows out, dout;
+  const float* lse;  // [heads][sequences * rows]
+  float *lse_to, *delta;
+  int* turns;
+  std::int64_t turns_count;
+  int rows, padded, heads, sequences;
+};
+
+// Rows of one head, eight channels for each thread: delta, the product of out and its gradient, and lse for powers of
+// two. Behind the last row no query sees a key. The turns begin at zero.
+constexpr int delta_threads = 256;
+template <class T, int D>
+__global__ void __launch_bounds__(delta_threads) prepare(DeltaArgs args) {
+  constexpr int threads_of_row = D / 8;
+  const int head = static_cast<int>(blockIdx.y), sequence = static_cast<int>(blockIdx.z);
+  const std::int64_t number = (std::int64_t{sequence} * args.heads + head) * gridDim.x + blockIdx.x;
+  const std::int64_t blocks = std::int64_t{gridDim.x} * gridDim.y * gridDim.z;
+  for (std::int64_t i = number * delta_threads + threadIdx.x; i < args.turns_count; i += blocks * delta_threads)
+    args.turns[i] = 0;
+  const int part = static_cast<int>(threadIdx.x) % threads_of_row;
+  const int row =
+      static_cast<int>(blockIdx.x) * (delta_threads / threads_of_row) + static_cast<int>(threadIdx.x) / threads_of_row;
+  float sum = 0, lse = INFINITY;
+  if (row < args.rows) {
+    const std::int64_t at = std::int64_t{sequence} * args.rows + row;
+    const std::int64_t column = head * D + part * 8;
+    const auto out = load<8>(static_cast<const T*>(args.out.data) + at * args.out.stride + column);
+    const auto dout = load<8>(static_cast<const T*>(args.dout.data) + at * args.dout.stride + column);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = fmaf(to_float(out.value[i]), to_float(dout.value[i]), sum);
+    if (part == 0) lse = args.lse[std::int64_t{head} * args.sequences * args.rows + at] * log2_e;
+  }
+#pragma unroll
+  for (int apart = threads_of_row / 2; apart > 0; apart /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, apart);
+  if (part != 0) return;
+  const std::int64_t to = (std::int64_t{sequence} * args.heads + head) * args.padded + row;
+  args.delta[to] = sum;
+  args.lse_to[to] = lse;
+}
+
+struct FinishArgs {
+  const float* sums;
+  AttentionRows dq;
+  int rows, heads, tiles, early;  // tiles, early: as in Plan
+  float scale;
+};
+
+// A tile of dq: the sums of both kinds of key tiles, in the order in which consumers handed them over.
+template <class T, int D>
+__global__ void __launch_bounds__(consumers) finish_dq(FinishArgs args) {
+  constexpr int tile_rows = Tiles<D>::queries_rows, per_keys = Tiles<D>::queries_per_keys;
+  constexpr int row_elements = D + 8;  // so that rows begin in different banks
+  __shared__ alignas(16) T rows[tile_rows * row_elements];
+  const int m = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
+  const int thread = static_cast<int>(threadIdx.x), half = thread / warpgroup;
+  const std::int64_t sequence = blockIdx.z;
+  const int all = args.tiles * per_keys, early = args.early * per_keys;
+  const float* const sums = args.sums + (sequence * args.heads + head) * (all + all - early) * tile_floats;
+  const auto* const of_early = reinterpret_cast<const float4*>(sums + std::int64_t{m} * tile_floats);
+  const auto* const of_late = reinterpret_cast<const float4*>(sums + std::int64_t{all + m - early} * tile_floats);
+  const int row = thread % warpgroup / 32 * 16 + thread % 32 / 4 + (D == 64 ? half * 64 : 0);
+  const int column = thread % 4 * 2 + (D == 64 ? 0 : half * 64);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    float4 sum{};
+    if (early > 0) sum = of_early[j * consumers + thread];
+    if (m >= early) {
+      const float4 more = of_late[j * consumers + thread];
+      sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
+    }
+    T* const to = rows + row * row_elements + column + 8 * j;
+    *reinterpret_cast<std::uint32_t*>(to) = pair_of<T>(sum.x * args.scale, sum.y * args.scale);
+    *reinterpret_cast<std::uint32_t*>(to + 8 * row_elements) = pair_of<T>(sum.z * args.scale, sum.w * args.scale);
+  }
+  __syncthreads();
+  constexpr int packs = D / 8;
+  for (int i = thread; i < tile_rows * packs; i += consumers) {
+    const int at = m * tile_rows + i / packs;
+    if (at >= args.rows) break;
+    T* const to = static_cast<T*>(args.dq.data) + (sequence * args.rows + at) * args.dq.stride + head * D;
+    store(to + i % packs * 8, load<8>(rows + i / packs * row_elements + i % packs * 8));
+  }
+}
+
+cudaError_t describe_rows(CUtensorMap& map, const AttentionBackParams& params, const AttentionRows& rows, int heads,
+                          int box_rows) {
+  const std::int64_t per_sequence = params.q_rows / params.sequences;
+  return describe_boxes(map, rows.data, params.scalar,
+                        {.x = std::int64_t{heads} * params.head_size,
+                         .y = per_sequence,
+                         .z = params.sequences,
+                         .box_y = box_rows,
+                         .stride_y = rows.stride,
+                         .stride_z = rows.stride * per_sequence});
+}
+
+cudaError_t describe_tensors(Plan& plan, const AttentionBackParams& params) {
+  const int queries_rows = tile_floats / params.head_size;
+  const struct {
+    CUtensorMap& map;
+    const AttentionRows& rows;
+    int heads, box_rows;
+  } all[] = {{plan.q, params.q, params.heads, queries_rows},   {plan.dout, params.dout, params.heads, queries_rows},
+             {plan.k, params.k, params.kv_heads, keys_rows},   {plan.v, params.v, params.kv_heads, keys_rows},
+             {plan.dk, params.dk, params.kv_heads, keys_rows}, {plan.dv, params.dv, params.kv_heads, keys_rows}};
+  for (const auto& one : all)
+    if (const cudaError_t status = describe_rows(one.map, params, one.rows, one.heads, one.box_rows);
+        status != cudaSuccess)
+      return status;
+  return cudaSuccess;
+}
+
+bool suits(const AttentionBackParams& params) {
+  if (params.scalar == Scalar::f32 || params.exact || (params.head_size != 64 && params.head_size != 128)) return false;
+  if (!params.causal || params.window > 0 || params.dropout > 0 || params.q_offsets || params.q_positions) return false;
+  if (params.q_rows != params.k_rows || params.q_rows < params.sequences) return false;
+  if (params.heads > 65'535 || params.sequences > 65'535) return false;  // of a grid
+  const auto aligned = [](const AttentionRows& rows) { return aligned16<__half>(rows.data, rows.stride); };
+  return aligned(params.q) && aligned(params.k) && aligned(params.v) && aligned(params.out) && aligned(params.dout) &&
+         aligned(params.dq) && aligned(params.dk) && aligned(params.dv);
+}
+
+template <class T, int D>
+cudaError_t launch(const AttentionBackParams& params, std::byte* memory, cudaStream_t stream) {
+  const std::int64_t rows = params.q_rows / params.sequences;
+  const HopperAttentionSpace space = hopper_attention_space(params.sequences, rows, params.heads, D);
+  auto* const lse = reinterpret_cast<float*>(memory + space.lse);
+  auto* const delta = reinterpret_cast<float*>(memory + space.delta);
+  Plan plan{};
+  plan.tiles = static_cast<int>((rows + keys_rows - 1) / keys_rows);
+  plan.early = plan.tiles / 2;
+  plan.heads = params.heads;
+  plan.kv_heads = params.kv_heads;
+  plan.lse = lse;
+  plan.delta = delta;
+  plan.sums = reinterpret_cast<float*>(memory + space.sums);
+  plan.turns = reinterpret_cast<int*>(memory + space.turns);
+  plan.units_taken = plan.turns + space.turns_count - 1;
+  plan.scale = params.scale;
+  plan.scale_log2 = params.scale * log2_e;
+  cudaError_t status = describe_tensors(plan, params);
+  constexpr int bytes = Tiles<D>::bytes;
+  if (status == cudaSuccess)
+    status = cudaFuncSetAttribute(go_back<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (status != cudaSuccess) return status;
+  const auto heads = static_cast<unsigned>(params.heads), sequences = static_cast<unsigned>(params.sequences);
+  const int padded = plan.tiles * keys_rows;
+  const DeltaArgs deltas{.out = params.out,
+                         .dout = params.dout,
+                         .lse = params.lse,
+                         .lse_to = lse,
+                         .delta = delta,
+                         .turns = plan.turns,
+                         .turns_count = space.turns_count,
+                         .rows = static_cast<int>(rows),
+                         .padded = padded,
+                         .heads = params.heads,
+                         .sequences = params.sequences};
+  const FinishArgs finish{.sums = plan.sums,
+                          .dq = params.dq,
+                          .rows = static_cast<int>(rows),
+                          .heads = params.heads,
+                          .tiles = plan.tiles,
+                          .early = plan.early,
+                          .scale = params.scale};
+  const int units = (plan.tiles - plan.early) * params.kv_heads * params.sequences;
+  const dim3 row_blocks(static_cast<unsigned>(padded / (delta_threads * 8 / D)), heads, sequences);
+  const dim3 tiles(static_cast<unsigned>(padded / Tiles<D>::queries_rows), heads, sequences);
+  prepare<T, D><<<row_blocks, delta_threads, 0, stream>>>(deltas);
+  go_back<T, D><<<static_cast<unsigned>(units), threads, bytes, stream>>>(plan);
+  finish_dq<T, D><<<tiles, consumers, 0, stream>>>(finish);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+bool hopper_attention_back_takes(const AttentionBackParams& params) { return suits(params) && has_boxes(); }
+
+cudaError_t launch_hopper_attention_back(const AttentionBackParams& params, void* workspace, cudaStream_t stream) {
+  if (!suits(params)) return cudaErrorInvalidValue;
+  auto* const memory = static_cast<std::byte*>(workspace);
+  const auto launch_type = [&]<class T>(T) {
+    return params.head_size == 64 ? launch<T, 64>(params, memory, stream) : launch<T, 128>(params, memory, stream);
+  };
+  return params.scalar == Scalar::bf16 ? launch_type(__nv_bfloat16{}) : launch_type(__half{});
+}
+
+}  // namespace tera::cuda::kernels
