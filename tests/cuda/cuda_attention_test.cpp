@@ -45,7 +45,7 @@ std::vector<FastCase> fast_cases() {
       {.batch = 2, .queries = 320, .keys = 128, .N = 4, .G = 2, .D = 64, .mask = Mask::full},
       {.batch = 1, .queries = 256, .keys = 256, .N = 2, .G = 1, .D = 256},
       {.batch = 2, .queries = 512, .keys = 512, .N = 4, .G = 2, .D = 64, .dtype = DType::f16},
-      {.batch = 3, .queries = 1, .keys = 1, .N = 4, .G = 2, .D = 64},
+      {.batch = 3, .queries = 5, .keys = 5, .N = 4, .G = 2, .D = 64},
       {.batch = 2, .queries = 40, .keys = 40, .N = 4, .G = 2, .D = 128},
       {.batch = 3, .queries = 129, .keys = 129, .N = 6, .G = 2, .D = 64},
       {.batch = 2, .queries = 1111, .keys = 1111, .N = 6, .G = 1, .D = 64},
