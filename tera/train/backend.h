@@ -39,8 +39,9 @@ Backend make_backend(const Setup& setup, int rank = 0, int local_rank = 0);
 // The rank that this process is, among those that a launcher started.
 struct ProcessPlace {
   int rank = 0, size = 1;
-  Meeting meeting{};      // without MPI
-  std::string machine{};  // NCCL_HOSTID
+  bool launcher_kills = false;  // with MPI: as in mpi::MpiOptions
+  Meeting meeting{};            // without MPI
+  std::string machine{};        // NCCL_HOSTID
   double timeout_seconds = 600;
 };
 

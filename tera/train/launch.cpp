@@ -57,10 +57,18 @@ Launch read_launch(const Launcher& launcher, LaunchKind kind, Environment enviro
   return launch;
 }
 
+// Of version 4, or 5. Under srun its programs have other variables in common, but not these.
+bool under_mpirun_of_open_mpi(Environment environment) {
+  return environment("OMPI_MCA_orte_hnp_uri") != nullptr || environment("PRTE_LAUNCHED") != nullptr;
+}
+
 std::optional<Launch> under_mpi(Environment environment) {
   for (const Launcher& launcher : launchers)
-    if (environment(launcher.size) != nullptr && environment(launcher.rank) != nullptr)
-      return read_launch(launcher, LaunchKind::mpi, environment);
+    if (environment(launcher.size) != nullptr && environment(launcher.rank) != nullptr) {
+      Launch launch = read_launch(launcher, LaunchKind::mpi, environment);
+      launch.launcher_kills = under_mpirun_of_open_mpi(environment);
+      return launch;
+    }
   return std::nullopt;
 }
 
@@ -162,6 +170,7 @@ void run_ranks(const Launch& launch, double timeout_seconds, FunctionRef<void(Se
       const auto tell = [](std::string_view fault) { fmt::print(stderr, "tera: {}\n", fault); };
       const ProcessPlace place{.rank = launch.rank,
                                .size = launch.world,
+                               .launcher_kills = launch.launcher_kills,
                                .meeting = launch.meeting,
                                .machine = launch.machine,
                                .timeout_seconds = timeout_seconds};

@@ -20,11 +20,12 @@ enum class LaunchKind : std::uint8_t { alone, threads, mpi, tcp };
 struct Launch {
   LaunchKind kind = LaunchKind::alone;
   int world = 1;
-  int rank = 0;           // mpi, tcp: of this process; the others learn it from their Seat
-  int local = 1;          // ranks that share this machine, as far as is known
-  int local_rank = 0;     // mpi, tcp: of this process among these; says which GPU it takes
-  Meeting meeting{};      // tcp
-  std::string machine{};  // NCCL_HOSTID, by which tests let ranks of one machine pass for ranks of several
+  int rank = 0;                 // mpi, tcp: of this process; the others learn it from their Seat
+  int local = 1;                // ranks that share this machine, as far as is known
+  int local_rank = 0;           // mpi, tcp: of this process among these; says which GPU it takes
+  bool launcher_kills = false;  // mpi: ... the other ranks when one has ended with a fault
+  Meeting meeting{};            // tcp
+  std::string machine{};        // NCCL_HOSTID, by which tests let ranks of one machine pass for ranks of several
   bool operator==(const Launch&) const = default;
   bool as_processes() const { return kind == LaunchKind::mpi || kind == LaunchKind::tcp; }
 };

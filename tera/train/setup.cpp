@@ -121,7 +121,8 @@ void run_under_mpi(const ProcessPlace& place, FunctionRef<void(Seat&)> body, Fun
     MpiSeat either(seat, options, tell);
     body(either);
   };
-  if (const int status = mpi::run_process({.timeout = options.timeout}, combiner, with_gpus, tell))
+  if (const int status = mpi::run_process({.timeout = options.timeout, .launcher_kills = place.launcher_kills},
+                                          combiner, with_gpus, tell))
     throw ToldError(status);
 }
 

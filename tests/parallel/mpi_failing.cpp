@@ -9,6 +9,7 @@
 
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/mpi/make_mpi.h"
+#include "tera/train/launch.h"
 
 namespace tera::test {
 namespace {
@@ -134,7 +135,7 @@ int fail_in(std::string_view name) {
     if (way.name != name) continue;
     cpu::CpuOps combiner(1, cpu::best_isa());
     return mpi::run_process(
-        {.timeout = 2s}, combiner,
+        {.timeout = 2s, .launcher_kills = detect_launch({}).launcher_kills}, combiner,
         [&](Seat& seat) {
           Rank rank(seat);
           way.body(rank);

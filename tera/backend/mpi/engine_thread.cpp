@@ -53,7 +53,7 @@ void Engine::run(Ops& combiner) {
     idle_polls = poll() ? 0 : idle_polls + 1;
     if (idle_polls > 0) rest(idle_polls);
   }
-  if (kill_status_ != 0) wire_->kill_job(kill_status_);
+  if (kill_status_ != 0) wire_->kill_job(kill_status_, options_.launcher_kills);
   while (wire_->sends_under_way()) wire_->poll();
   runner_.reset();
   wire_.reset();

@@ -12,6 +12,9 @@ namespace tera::mpi {
 
 struct MpiOptions {
   std::chrono::milliseconds timeout{600'000};  // of every wait
+  // The launcher kills the job as soon as a process of it ends with a status, so that nobody must ask it to by
+  // MPI_Abort: at that, the mpirun of Open MPI 4.1 breaks down or never ends in one of ten jobs.
+  bool launcher_kills = false;
 };
 
 bool built_in();

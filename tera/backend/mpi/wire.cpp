@@ -8,12 +8,6 @@
 namespace tera::mpi {
 namespace {
 
-// Open MPI's mpirun (4 and 5 in this order) kills a job as soon as one of its processes ends with a status. Asked by
-// MPI_Abort to do the same, that of 4.1 breaks down or never ends in one of ten jobs.
-bool launcher_ends_job() {
-  return std::getenv("OMPI_MCA_orte_hnp_uri") != nullptr || std::getenv("PRTE_LAUNCHED") != nullptr;
-}
-
 // Room that a run does not outgrow unless ranks run far ahead of each other; more is made then, and kept.
 constexpr std::size_t usual_messages = 512, usual_requests = 4096;
 constexpr std::size_t most_messages = 65'536;
@@ -53,8 +47,8 @@ Wire::~Wire() {
   MPI_Finalize();
 }
 
-void Wire::kill_job(int status) {
-  if (!launcher_ends_job()) MPI_Abort(MPI_COMM_WORLD, status);
+void Wire::kill_job(int status, bool launcher_kills) {
+  if (!launcher_kills) MPI_Abort(MPI_COMM_WORLD, status);
   std::_Exit(status);
 }
 

@@ -52,7 +52,7 @@ class Wire {
   std::size_t bytes_under_way() const;  // number of pieces
   bool sends_under_way() const;
 
-  [[noreturn]] void kill_job(int status);
+  [[noreturn]] void kill_job(int status, bool launcher_kills);
 
  private:
   enum class What : std::uint8_t { message_in, message_out, bytes_in, bytes_out };
