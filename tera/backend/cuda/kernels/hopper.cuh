@@ -77,6 +77,24 @@ __device__ inline void wait_for_phase(std::uint32_t barrier, std::uint32_t parit
       : "memory");
 }
 
+// A place in a ring of stages that are filled and emptied by turns. parity is that of the phase in which the stage is
+// filled.
+template <int stages>
+struct RingPlace {
+  int stage = 0;
+  std::uint32_t parity = 0;
+  __device__ void next() {
+    if constexpr (stages == 2) {  // without a branch
+      stage ^= 1;
+      if (stage == 0) parity ^= 1;
+    } else {
+      if (++stage < stages) return;
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 // --- copies ----------------------------------------------------------------------------------------------------------
 
 // Elements x, y, z are the box's first; what lies outside of the tensor comes as zeros, and counts as bytes.

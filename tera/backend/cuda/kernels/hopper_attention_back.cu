@@ -135,55 +135,63 @@ bool suits(const AttentionBackParams& params) {
          aligned(params.dq) && aligned(params.dk) && aligned(params.dv);
 }
 
-template <class T, int D>
-cudaError_t launch(const AttentionBackParams& params, std::byte* memory, cudaStream_t stream) {
+Plan plan_of(const AttentionBackParams& params, std::byte* memory) {
   const std::int64_t rows = params.q_rows / params.sequences;
-  const HopperAttentionSpace space = hopper_attention_space(params.sequences, rows, params.heads, D);
-  auto* const lse = reinterpret_cast<float*>(memory + space.lse);
-  auto* const delta = reinterpret_cast<float*>(memory + space.delta);
+  const HopperAttentionSpace space = hopper_attention_space(params.sequences, rows, params.heads, params.head_size);
   Plan plan{};
   plan.tiles = static_cast<int>((rows + keys_rows - 1) / keys_rows);
   plan.early = plan.tiles / 2;
   plan.heads = params.heads;
   plan.kv_heads = params.kv_heads;
-  plan.lse = lse;
-  plan.delta = delta;
+  plan.lse = reinterpret_cast<float*>(memory + space.lse);
+  plan.delta = reinterpret_cast<float*>(memory + space.delta);
   plan.sums = reinterpret_cast<float*>(memory + space.sums);
   plan.turns = reinterpret_cast<int*>(memory + space.turns);
   plan.units_taken = plan.turns + space.turns_count - 1;
   plan.scale = params.scale;
   plan.scale_log2 = params.scale * log2_e;
+  return plan;
+}
+
+DeltaArgs delta_args(const AttentionBackParams& params, const Plan& plan) {
+  return {.out = params.out,
+          .dout = params.dout,
+          .lse = params.lse,
+          .lse_to = plan.lse,
+          .delta = plan.delta,
+          .turns = plan.turns,
+          .turns_count = plan.units_taken - plan.turns + 1,
+          .rows = static_cast<int>(params.q_rows / params.sequences),
+          .padded = plan.tiles * keys_rows,
+          .heads = params.heads,
+          .sequences = params.sequences};
+}
+
+FinishArgs finish_args(const AttentionBackParams& params, const Plan& plan) {
+  return {.sums = plan.sums,
+          .dq = params.dq,
+          .rows = static_cast<int>(params.q_rows / params.sequences),
+          .heads = params.heads,
+          .tiles = plan.tiles,
+          .early = plan.early,
+          .scale = params.scale};
+}
+
+template <class T, int D>
+cudaError_t launch(const AttentionBackParams& params, std::byte* memory, cudaStream_t stream) {
+  Plan plan = plan_of(params, memory);
   cudaError_t status = describe_tensors(plan, params);
   constexpr int bytes = Tiles<D>::bytes;
   if (status == cudaSuccess)
     status = cudaFuncSetAttribute(go_back<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (status != cudaSuccess) return status;
   const auto heads = static_cast<unsigned>(params.heads), sequences = static_cast<unsigned>(params.sequences);
-  const int padded = plan.tiles * keys_rows;
-  const DeltaArgs deltas{.out = params.out,
-                         .dout = params.dout,
-                         .lse = params.lse,
-                         .lse_to = lse,
-                         .delta = delta,
-                         .turns = plan.turns,
-                         .turns_count = space.turns_count,
-                         .rows = static_cast<int>(rows),
-                         .padded = padded,
-                         .heads = params.heads,
-                         .sequences = params.sequences};
-  const FinishArgs finish{.sums = plan.sums,
-                          .dq = params.dq,
-                          .rows = static_cast<int>(rows),
-                          .heads = params.heads,
-                          .tiles = plan.tiles,
-                          .early = plan.early,
-                          .scale = params.scale};
-  const int units = (plan.tiles - plan.early) * params.kv_heads * params.sequences;
+  const int padded = plan.tiles * keys_rows, units = (plan.tiles - plan.early) * params.kv_heads * params.sequences;
   const dim3 row_blocks(static_cast<unsigned>(padded / (delta_threads * 8 / D)), heads, sequences);
   const dim3 tiles(static_cast<unsigned>(padded / Tiles<D>::queries_rows), heads, sequences);
-  prepare<T, D><<<row_blocks, delta_threads, 0, stream>>>(deltas);
+  prepare<T, D><<<row_blocks, delta_threads, 0, stream>>>(delta_args(params, plan));
   go_back<T, D><<<static_cast<unsigned>(units), threads, bytes, stream>>>(plan);
-  finish_dq<T, D><<<tiles, consumers, 0, stream>>>(finish);
+  finish_dq<T, D><<<tiles, consumers, 0, stream>>>(finish_args(params, plan));
   return cudaGetLastError();
 }
 

@@ -58,9 +58,9 @@ struct Tiles {
 
 struct Plan {
   CUtensorMap q, k, v, dout, dk, dv;
-  const float *lse, *delta;  // [sequences][heads][tiles * 128]
-  float* sums;               // of dq: [sequences][heads][tiles of queries, then those of late keys][tile_floats]
-  int* turns;                // [sequences][heads][early, late][tiles of queries]: how many have added
+  float *lse, *delta;  // [sequences][heads][tiles * 128]
+  float* sums;         // of dq: [sequences][heads][tiles of queries, then those of late keys][tile_floats]
+  int* turns;          // [sequences][heads][early, late][tiles of queries]: how many have added
   int* units_taken;
   int tiles, early;  // of keys, of a sequence; of them, those that come second in their unit
   int heads, kv_heads;
@@ -99,16 +99,6 @@ class Unit {
  private:
   const Plan& plan_;
   int number_, sequence_, kv_head_;
-};
-
-// A place in the ring. parity is that of the phase in which the stage is filled.
-struct RingPlace {
-  int stage = 0;
-  std::uint32_t parity = 0;
-  __device__ void next() {
-    stage ^= 1;
-    if (stage == 0) parity ^= 1;
-  }
 };
 
 template <int D>
@@ -166,7 +156,7 @@ class Fetcher {
   const Plan& plan_;
   const Unit<D>& unit_;
   std::uint32_t memory_;
-  RingPlace at_;
+  hopper::RingPlace<Memory::stages> at_;
 };
 
 // Adds tiles of dq to the sums in memory, each when those before it have. Two threads do it in turn: until an addition
@@ -430,8 +420,8 @@ class Consumer {
   const Unit<D>& unit_;
   unsigned char* memory_;
   std::uint32_t shared_;
-  int thread_;    // among those of both warpgroups
-  RingPlace at_;  // the stage also tells which scores and which dq it is the turn of
+  int thread_;                            // among those of both warpgroups
+  hopper::RingPlace<Memory::stages> at_;  // the stage also tells which scores and which dq it is the turn of
 };
 
 template <int D>

@@ -65,18 +65,6 @@ struct Plan {
   bool accumulate;  // weights
 };
 
-// A place in the ring. parity is that of the phase in which the stage is filled.
-template <int stages>
-struct RingPlace {
-  int stage = 0;
-  std::uint32_t parity = 0;
-  __device__ void next() {
-    if (++stage < stages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
-
 template <GroupedForm form>
 __device__ int depth_blocks_of(const Plan& plan, const GroupTile& tile) {
   return form == GroupedForm::weights ? (tile.end - tile.begin + depth - 1) / depth : plan.depth_blocks;
@@ -184,7 +172,7 @@ class Producer {
   std::uint32_t memory_;
   GroupTileWalk walk_;
   int rank_;
-  RingPlace<Memory::stages> at_;
+  hopper::RingPlace<Memory::stages> at_;
 };
 
 // One of the two warpgroups that multiply.
@@ -419,7 +407,7 @@ class Consumer {
   GroupTileWalk walk_;
   int thread_;  // among those of both warpgroups
   int rank_;
-  RingPlace<Memory::stages> at_;
+  hopper::RingPlace<Memory::stages> at_;
 };
 
 template <class T, GroupedForm form, int columns>
