@@ -54,6 +54,11 @@ std::string dataset_prefix(const std::string& path) {
   if (file && path_exists(prefix + ".idx")) return prefix;
   if (const auto found = outputs_of(prefix); !found.empty())
     fail_user("{}.idx: No such file or directory; there is {}", prefix, joined(found, ", "));
+  if (path.ends_with(".jsonl") && path_exists(path))
+    fail_user(
+        "{}: text, not a dataset of tokens; `tera preprocess --input {} --output-prefix P` makes one, "
+        "P_text_document",
+        path, path);
   return prefix;
 }
 

@@ -177,6 +177,11 @@ TEST_F(DatasetCommand, PrefixesAreFound) {
     expect("dataset.data_path=" + (folder_ / "c").string() + end, 2,
            "tera: " + (folder_ / "c.idx").string() + ": No such file or directory; there is " +
                (folder_ / "c_text_document").string() + "\n");
+  const std::string text = (folder_ / "text.jsonl").string();
+  std::ofstream(text) << "{\"text\": \"x\"}\n";
+  expect("dataset.data_path=" + text, 2,
+         "tera: " + text + ": text, not a dataset of tokens; `tera preprocess --input " + text +
+             " --output-prefix P` makes one, P_text_document\n");
 }
 
 TEST_F(DatasetCommand, TellsMistakes) {
