@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
 #include "tera/data/indexed_writer.h"
 #include "tests/end_to_end/program.h"
