@@ -57,16 +57,19 @@ Launch read_launch(const Launcher& launcher, LaunchKind kind, Environment enviro
   return launch;
 }
 
-// Of version 4, or 5. Under srun its programs have other variables in common, but not these.
-bool under_mpirun_of_open_mpi(Environment environment) {
-  return environment("OMPI_MCA_orte_hnp_uri") != nullptr || environment("PRTE_LAUNCHED") != nullptr;
+// Open MPI's mpirun, of version 4 or 5, does unless it was told not to. Under srun its programs have other variables in
+// common, but not these.
+bool kills_jobs(const Launcher& launcher, Environment environment) {
+  const auto is_set = [&](const char* name) { return environment(name) != nullptr; };
+  return &launcher == &launchers[0] && (is_set("OMPI_MCA_orte_hnp_uri") || is_set("PRTE_LAUNCHED")) &&
+         !is_set("OMPI_MCA_orte_abort_on_non_zero_status") && !is_set("PRTE_MCA_state_base_error_non_zero_exit");
 }
 
 std::optional<Launch> under_mpi(Environment environment) {
   for (const Launcher& launcher : launchers)
     if (environment(launcher.size) != nullptr && environment(launcher.rank) != nullptr) {
       Launch launch = read_launch(launcher, LaunchKind::mpi, environment);
-      launch.launcher_kills = under_mpirun_of_open_mpi(environment);
+      launch.launcher_kills = kills_jobs(launcher, environment);
       return launch;
     }
   return std::nullopt;

@@ -5,6 +5,8 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "tera/backend/cuda/attention_workspace.h"
@@ -77,6 +79,7 @@ class Player {
     Result result{.out = read(forward.out), .lse = read(forward.lse)};
     if (!given.out.empty()) write(forward.out, given.out), write(forward.lse, given.lse);
     const AttentionBackArgs backward = backward_args(c, forward);
+    cudaMemsetAsync(workspace_.data(), 0xff, workspace_.size(), stream());  // NaNs, and counts that are wrong
     parts_.ops->attention_back(backward);
     result.dq = read(backward.dq);
     result.dk = read(backward.dk);
@@ -119,10 +122,13 @@ class Player {
             .shape = forward.shape};
   }
 
-  cudaStream_t stream() { return static_cast<cuda::CudaOps&>(*parts_.ops).stream(); }
+  cudaStream_t stream() { return ops().stream(); }
+  bool hopper_takes(const AttentionBackArgs& args) { return ops().hopper_takes(args); }
 
  private:
   static constexpr std::size_t slab_bytes = std::size_t{256} << 20, workspace_bytes = std::size_t{512} << 20;
+
+  cuda::CudaOps& ops() { return static_cast<cuda::CudaOps&>(*parts_.ops); }
 
   Tensor take(const Shape& of, DType dtype) {
     const Tensor tensor = make_tensor(slab_.data() + used_, of, dtype);
@@ -174,6 +180,29 @@ bool is_hopper() {
   return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess && major == 9;
 }
 
+// The norm of the difference over that of what is wanted, of 64 rows of a head: the worst. Early rows and keys have the
+// largest values by far, beside which an error in the others would not show.
+double worst_tile(const Floats& got, const Floats& want, std::int64_t heads, std::int64_t D) {
+  constexpr std::int64_t tile_rows = 64;
+  const auto rows = static_cast<std::int64_t>(want.size()) / (heads * D);
+  double worst = got.size() == want.size() ? 0 : INFINITY;
+  for (std::int64_t first = 0; first < rows; first += tile_rows)
+    for (std::int64_t head = 0; head < heads; ++head) {
+      double difference = 0, whole = 0;
+      for (std::int64_t row = first; row < std::min(first + tile_rows, rows); ++row)
+        for (std::int64_t d = 0; d < D; ++d) {
+          const auto i = static_cast<std::size_t>((row * heads + head) * D + d);
+          const double of_one = double{got[i]} - double{want[i]};
+          difference += of_one * of_one;
+          whole += double{want[i]} * double{want[i]};
+        }
+      const double ratio = std::sqrt(difference / whole);
+      if (!(ratio <= worst)) worst = ratio;  // a NaN, too
+      if (std::isnan(worst)) return worst;
+    }
+  return worst;
+}
+
 void compare(const cuda::CudaOptions& options) {
   Player exact({.exact_attention = true}), fast(options);
   cuda::CudnnAttention library(options, fast.stream());
@@ -181,12 +210,12 @@ void compare(const cuda::CudaOptions& options) {
     SCOPED_TRACE(c.name());
     const Player::Result expected = exact.play(c);
     const Player::Result got = fast.play(c, expected);
-    const double bound = c.dtype == DType::bf16 ? 0.02 : 0.004;  // of the largest value
+    const double bound = c.dtype == DType::bf16 ? 0.02 : 0.004;
     EXPECT_LT(relative_difference(got.out, expected.out), bound);
     EXPECT_LT(relative_difference(got.lse, expected.lse), 1e-5);
-    EXPECT_LT(relative_difference(got.dq, expected.dq), bound);
-    EXPECT_LT(relative_difference(got.dk, expected.dk), bound);
-    EXPECT_LT(relative_difference(got.dv, expected.dv), bound);
+    EXPECT_LT(worst_tile(got.dq, expected.dq, c.N, c.D), bound);
+    EXPECT_LT(worst_tile(got.dk, expected.dk, c.G, c.D), bound);
+    EXPECT_LT(worst_tile(got.dv, expected.dv, c.G, c.D), bound);
     if (options.deterministic) {
       const Player::Result again = fast.play(c, expected);
       EXPECT_TRUE(again.out == got.out && again.lse == got.lse) << "forward does not repeat";
@@ -201,7 +230,9 @@ void compare(const cuda::CudaOptions& options) {
       EXPECT_GT(forward_bytes, 0u) << library.reason();
       EXPECT_TRUE(backward_bytes > 0 || (options.deterministic && !c.offsets.empty())) << library.reason();
     }
-    const bool on_hopper = options.hopper_attention && cuda::suits_hopper(backward) && is_hopper();
+    const bool on_hopper = fast.hopper_takes(backward);
+    EXPECT_EQ(on_hopper,
+              options.hopper_attention != cuda::HopperAttention::never && cuda::fits_hopper(backward) && is_hopper());
     std::puts(fmt::format(
                   "{}: forward {}, backward {}", c.name(), bytes_of(forward_bytes, cuda::cudnn_layout(forward).library),
                   on_hopper ? "Hopper's"
@@ -211,18 +242,19 @@ void compare(const cuda::CudaOptions& options) {
   if (!library.reason().empty()) std::puts(("refused: " + library.reason()).c_str());
 }
 
-TEST(CudaAttention, FastIsNearExact) { compare({}); }
-TEST(CudaAttention, FastIsNearExactWithoutRepeating) { compare({.deterministic = false}); }
-TEST(CudaAttention, FastIsNearExactOnOtherGpus) { compare({.hopper_attention = false}); }
+using cuda::HopperAttention;
+TEST(CudaAttention, FastIsNearExact) { compare({.hopper_attention = HopperAttention::wherever_it_fits}); }
+TEST(CudaAttention, FastIsNearExactOnOtherGpus) { compare({.hopper_attention = HopperAttention::never}); }
 TEST(CudaAttention, FastIsNearExactOnOtherGpusWithoutRepeating) {
-  compare({.deterministic = false, .hopper_attention = false});
+  compare({.deterministic = false, .hopper_attention = HopperAttention::never});
 }
 
-// Many more units of work than a GPU holds at once, which wait for each other's turn: no bit depends on who comes when.
+// More units of work than a GPU holds at once, which wait for each other's turn: no bit depends on who comes when.
 TEST(CudaAttention, LongBackwardRepeatsItself) {
   Player player({});
   for (const std::int64_t D : {64, 128}) {
     const FastCase c{.batch = 2, .queries = 3000, .keys = 3000, .N = 8, .G = 8, .D = D};
+    EXPECT_TRUE(!is_hopper() || player.hopper_takes(player.backward_args(c, player.forward_args(c))));
     const Player::Result first = player.play(c);
     for (int i = 0; i < 3; ++i) {
       const Player::Result again = player.play(c);

@@ -65,8 +65,8 @@ Job run(int ranks, const std::string& way) {
   return job;
 }
 
-// The job is over, soon and entirely, and the console has these words. Another status is that of a way that is not
-// known (77), of a time that ran out (124, 137) or of an mpirun that broke down itself (139).
+// The job is over, soon and entirely, and the console has these words. The status is Open MPI's; another is that of a
+// way that is not known (77), of a time that ran out (124, or 137 late) or of an mpirun that broke down itself (139).
 Job expect_failure(int ranks, const std::string& way, const std::vector<std::string>& words, int status = 1) {
   Job job = run(ranks, way);
   EXPECT_EQ(job.status, status) << way << ":\n" << job.output;

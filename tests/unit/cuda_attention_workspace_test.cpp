@@ -58,40 +58,57 @@ TEST(CudaAttentionWorkspace, PlansReserveWhatTheFormulasSay) {
   EXPECT_EQ(CudaWorkspaceRules().attention_back(exact), std::size_t{32 * 4 * 4096 * 4});  // delta alone
 }
 
-TEST(CudaAttentionWorkspace, HopperTakesTheUsualBackward) {
-  const auto suits = [](AttentionBackArgs args, auto change) {
+TEST(CudaAttentionWorkspace, HopperHasKernelsForTheUsualBackward) {
+  const auto fits = [](AttentionBackArgs args, auto change) {
     change(args);
-    return suits_hopper(args);
+    return fits_hopper(args);
   };
   const auto same = [](AttentionBackArgs&) {};
   const AttentionBackArgs good = packed(2, 256, 4, 2, 64);
-  EXPECT_TRUE(suits(good, same));
-  EXPECT_TRUE(suits(packed(1, 131072, 32, 8, 128, DType::f16), same));
-  EXPECT_TRUE(suits(packed(3, 5, 4, 2, 64), same));
-  EXPECT_FALSE(suits(packed(2, 256, 4, 2, 80), same));
-  EXPECT_FALSE(suits(packed(2, 256, 4, 2, 64, DType::f32), same));
-  EXPECT_FALSE(suits(good, [](AttentionBackArgs& args) { args.shape.mask = Mask::full; }));
-  EXPECT_FALSE(suits(good, [](AttentionBackArgs& args) { args.shape.window = 10; }));
-  EXPECT_FALSE(suits(good, [](AttentionBackArgs& args) { args.shape.dropout = 0.1f; }));
-  EXPECT_FALSE(suits(good, [](AttentionBackArgs& args) { args.k = args.k.rows(0, 256); }));
-  EXPECT_FALSE(suits(good, [](AttentionBackArgs& args) { args.dq.stride[0] += 4; }));
-  EXPECT_FALSE(suits(good, [](AttentionBackArgs& args) {
+  EXPECT_TRUE(fits(good, same));
+  EXPECT_TRUE(fits(packed(1, 131072, 32, 8, 128, DType::f16), same));
+  EXPECT_TRUE(fits(packed(3, 5, 4, 2, 64), same));
+  EXPECT_FALSE(fits(packed(2, 256, 4, 2, 80), same));
+  EXPECT_FALSE(fits(packed(2, 256, 4, 2, 64, DType::f32), same));
+  EXPECT_FALSE(fits(good, [](AttentionBackArgs& args) { args.shape.mask = Mask::full; }));
+  EXPECT_FALSE(fits(good, [](AttentionBackArgs& args) { args.shape.window = 10; }));
+  EXPECT_FALSE(fits(good, [](AttentionBackArgs& args) { args.shape.dropout = 0.1f; }));
+  EXPECT_FALSE(fits(good, [](AttentionBackArgs& args) { args.shape.values = 32; }));
+  EXPECT_FALSE(fits(good, [](AttentionBackArgs& args) { args.k = args.k.rows(0, 256); }));
+  EXPECT_FALSE(fits(good, [](AttentionBackArgs& args) { args.dq.stride[0] += 4; }));
+  EXPECT_FALSE(fits(good, [](AttentionBackArgs& args) {
     args.shape.q_offsets = args.shape.k_offsets = at(1 << 23, shape(3), DType::i32);
   }));
-  EXPECT_FALSE(suits(good, [](AttentionBackArgs& args) {
+  EXPECT_FALSE(fits(good, [](AttentionBackArgs& args) {
     args.shape.q_positions = args.shape.k_positions = at(1 << 23, shape(512), DType::i32);
   }));
 }
 
-// dq in fp32 once, and once more for the later half of the keys; two numbers of each row; a count for each tile.
+TEST(CudaAttentionWorkspace, HopperTakesBackwardsThatKeepItBusy) {
+  EXPECT_TRUE(suits_hopper(packed(4, 4096, 32, 8, 64)));
+  EXPECT_TRUE(suits_hopper(packed(1, 4096, 32, 8, 128)));   // 16 x 8 units
+  EXPECT_FALSE(suits_hopper(packed(1, 4096, 8, 1, 128)));   // 16, of one head of keys
+  EXPECT_FALSE(suits_hopper(packed(1, 8192, 16, 2, 128)));  // 64
+  EXPECT_TRUE(suits_hopper(packed(1, 32768, 8, 1, 64)));    // 128
+  EXPECT_TRUE(suits_hopper(packed(96, 128, 4, 1, 64)));
+  EXPECT_FALSE(suits_hopper(packed(4096, 8, 32, 8, 128)));  // would be filled up to 128 rows
+  EXPECT_FALSE(suits_hopper(packed(4, 4096, 32, 8, 80)));
+}
+
+// dq in fp32 once, and once more for the later half of the keys; two numbers of each row; counts of those who added.
 TEST(CudaAttentionWorkspace, HopperKeepsGradientsInFp32) {
-  const double dq = 4.0 * 4096 * 32 * 64 * 4, rows = 4.0 * 4096 * 32 * 2 * 4;
-  EXPECT_NEAR(static_cast<double>(hopper_attention_back_bytes(packed(4, 4096, 32, 8, 64))), 1.5 * dq + rows, 1 << 16);
-  EXPECT_NEAR(static_cast<double>(hopper_attention_back_bytes(packed(4, 4096, 32, 8, 128))), 3 * dq + rows, 1 << 17);
-  const AttentionBackArgs one_tile = packed(1, 7, 1, 1, 64);  // as many rows as a tile of keys has; it counts twice
-  EXPECT_NEAR(static_cast<double>(hopper_attention_back_bytes(one_tile)), 2 * 128 * 64 * 4 + 128 * 2 * 4, 512);
+  const auto bytes = [](std::int64_t heads, std::int64_t tiles, std::int64_t late, std::int64_t queries_per_keys) {
+    const std::int64_t rows = heads * tiles * 128 * 4, sums = heads * (tiles + late) * queries_per_keys * 8192 * 4;
+    const std::int64_t counts = (heads * 2 * tiles * queries_per_keys + 1) * 4;
+    return static_cast<std::size_t>(2 * rows + sums + (counts + 255) / 256 * 256);
+  };
+  EXPECT_EQ(hopper_attention_back_bytes(packed(4, 4096, 32, 8, 64)), bytes(4 * 32, 32, 16, 1));
+  EXPECT_EQ(hopper_attention_back_bytes(packed(4, 4096, 32, 8, 128)), bytes(4 * 32, 32, 16, 2));
+  EXPECT_EQ(hopper_attention_back_bytes(packed(2, 300, 6, 3, 64)), bytes(2 * 6, 3, 2, 1));
+  EXPECT_EQ(hopper_attention_back_bytes(packed(1, 7, 1, 1, 64)), bytes(1, 1, 1, 1));
   EXPECT_GE(CudaWorkspaceRules().attention_back(packed(1, 131072, 32, 8, 64)),
             hopper_attention_back_bytes(packed(1, 131072, 32, 8, 64)));
+  EXPECT_LT(CudaWorkspaceRules().attention_back(packed(4096, 8, 32, 8, 128)), std::size_t{8} << 20);
 }
 
 TEST(CudaAttentionWorkspace, CudnnIsAskedForWhatItMayTake) {

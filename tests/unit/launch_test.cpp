@@ -60,7 +60,10 @@ TEST(DetectLaunch, ProcessesOfMpi) {
     variables[of_mpirun] = "1";
     EXPECT_EQ(detect(variables),
               (Launch{.kind = LaunchKind::mpi, .world = 8, .rank = 5, .local = 4, .launcher_kills = true}));
+    variables["OMPI_MCA_orte_abort_on_non_zero_status"] = "0";
+    EXPECT_EQ(detect(variables), detect(open_mpi));
   }
+  EXPECT_FALSE(detect({{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}, {"OMPI_MCA_orte_hnp_uri", "left over"}}).launcher_kills);
   EXPECT_EQ(detect({{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}}), (Launch{.kind = LaunchKind::mpi, .world = 2, .rank = 1}));
   const Variables pmix{{"PMIX_RANK", "7"},     {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "9"},
                        {"SLURM_NTASKS", "20"}, {"SLURM_LOCALID", "3"}, {"SLURM_STEP_TASKS_PER_NODE", "4(x2),1"}};

@@ -101,16 +101,27 @@ std::string_view why_not_cudnn(const AttentionBackArgs& args, bool deterministic
   return {};
 }
 
-bool suits_hopper(const AttentionBackArgs& args) {
+bool fits_hopper(const AttentionBackArgs& args) {
   const AttentionShape& shape = args.shape;
   if (args.q.dtype != DType::bf16 && args.q.dtype != DType::f16) return false;
   if (args.q.dim(2) != 64 && args.q.dim(2) != 128) return false;
   if (shape.mask != Mask::causal || shape.window > 0 || shape.dropout > 0 || shape.q_offsets || shape.q_positions)
     return false;
+  if (shape.value_channels(args.q.dim(2)) != args.q.dim(2)) return false;  // cuDNN saves the work behind them
   if (args.q.dim(0) != args.k.dim(0) || args.q.dim(0) < shape.batch) return false;
   for (const Tensor& tensor : {args.q, args.k, args.v, args.out, args.dout, args.dq, args.dk, args.dv})
     if (!aligned(tensor)) return false;
   return true;
+}
+
+// A unit of work keeps a multiprocessor busy: there are enough of them for three quarters of an H200. The number is
+// fixed, so that the choice, and with it the bits, do not depend on the GPU's size. Shorter sequences than a tile would
+// be filled up.
+bool suits_hopper(const AttentionBackArgs& args) {
+  constexpr std::int64_t fewest_units = 96, shortest = kernels::hopper_key_rows;
+  if (!fits_hopper(args)) return false;
+  const std::int64_t rows = args.q.dim(0) / args.shape.batch;
+  return rows >= shortest && kernels::hopper_attention_units(args.shape.batch, rows, args.k.dim(1)) >= fewest_units;
 }
 
 std::size_t hopper_attention_back_bytes(const AttentionBackArgs& args) {

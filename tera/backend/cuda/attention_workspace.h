@@ -17,7 +17,9 @@ inline bool suits_cudnn(const AttentionBackArgs& args, bool deterministic) {
   return why_not_cudnn(args, deterministic).empty();
 }
 
-// Whether a Hopper computes a call by kernels of its own (kernels/hopper_attention_back.cuh), and what they keep.
+// Whether the kernels for Hopper (kernels/hopper_attention_back.cuh) can compute a call; whether it is theirs, being
+// large enough that they are the faster ones; and what they keep.
+bool fits_hopper(const AttentionBackArgs& args);
 bool suits_hopper(const AttentionBackArgs& args);
 std::size_t hopper_attention_back_bytes(const AttentionBackArgs& args);
 

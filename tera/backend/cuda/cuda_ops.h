@@ -49,6 +49,9 @@ class CudaOps final : public Ops, public EventSource {
   void begin_range(const char* name) override;
   void end_range() override;
 
+  // Whether our kernels for Hopper compute it.
+  bool hopper_takes(const AttentionBackArgs& args) const;  // attention.cpp
+
  private:
   void do_gemm(const GemmArgs& args) override;             // gemm.cpp
   void do_column_sum(const ColumnSumArgs& args) override;  // reduce.cpp
@@ -92,9 +95,6 @@ class CudaOps final : public Ops, public EventSource {
   void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) override;
   CopyPoints do_to_host_beside(const HostCopyArgs& args) override;
   CopyPoints do_from_host_beside(const HostCopyArgs& args) override;
-
-  // Whether our kernels for Hopper compute it.
-  bool hopper_takes(const AttentionBackArgs& args) const;  // attention.cpp
 
   // The first `bytes` of the workspace; throws when the plan asked for less.
   std::span<std::byte> workspace(std::size_t bytes) const;

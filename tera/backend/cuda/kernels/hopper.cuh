@@ -37,7 +37,8 @@ __device__ inline void init_barrier(std::uint32_t barrier, std::uint32_t arrival
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes the barriers this thread initialised known to the copy engine and the cluster; sync_cluster() comes next.
+// Makes the barriers this thread initialised known to the copy engine and the cluster; sync_cluster() comes next, or
+// __syncthreads() where a block is alone.
 __device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 // Arrives, and lets the phase wait for so many bytes of copies as well.

@@ -125,14 +125,11 @@ cudaError_t describe_tensors(Plan& plan, const AttentionBackParams& params) {
   return cudaSuccess;
 }
 
-bool suits(const AttentionBackParams& params) {
-  if (params.scalar == Scalar::f32 || params.exact || (params.head_size != 64 && params.head_size != 128)) return false;
-  if (!params.causal || params.window > 0 || params.dropout > 0 || params.q_offsets || params.q_positions) return false;
-  if (params.q_rows != params.k_rows || params.q_rows < params.sequences) return false;
-  if (params.heads > 65'535 || params.sequences > 65'535) return false;  // of a grid
-  const auto aligned = [](const AttentionRows& rows) { return aligned16<__half>(rows.data, rows.stride); };
-  return aligned(params.q) && aligned(params.k) && aligned(params.v) && aligned(params.out) && aligned(params.dout) &&
-         aligned(params.dq) && aligned(params.dk) && aligned(params.dv);
+// Of types and sizes there is code for, and of grids; shapes are fits_hopper()'s.
+bool has_code_for(const AttentionBackParams& params) {
+  constexpr int most_in_grid = 65'535;
+  return params.scalar != Scalar::f32 && (params.head_size == 64 || params.head_size == 128) &&
+         params.heads <= most_in_grid && params.sequences <= most_in_grid;
 }
 
 Plan plan_of(const AttentionBackParams& params, std::byte* memory) {
@@ -186,21 +183,27 @@ cudaError_t launch(const AttentionBackParams& params, std::byte* memory, cudaStr
     status = cudaFuncSetAttribute(go_back<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (status != cudaSuccess) return status;
   const auto heads = static_cast<unsigned>(params.heads), sequences = static_cast<unsigned>(params.sequences);
-  const int padded = plan.tiles * keys_rows, units = (plan.tiles - plan.early) * params.kv_heads * params.sequences;
+  const std::int64_t units =
+      hopper_attention_units(params.sequences, params.q_rows / params.sequences, params.kv_heads);
+  const int padded = plan.tiles * keys_rows;
   const dim3 row_blocks(static_cast<unsigned>(padded / (delta_threads * 8 / D)), heads, sequences);
   const dim3 tiles(static_cast<unsigned>(padded / Tiles<D>::queries_rows), heads, sequences);
   prepare<T, D><<<row_blocks, delta_threads, 0, stream>>>(delta_args(params, plan));
+  status = cudaGetLastError();
+  if (status != cudaSuccess) return status;  // units would find numbers of somebody else's
   go_back<T, D><<<static_cast<unsigned>(units), threads, bytes, stream>>>(plan);
+  status = cudaGetLastError();
+  if (status != cudaSuccess) return status;
   finish_dq<T, D><<<tiles, consumers, 0, stream>>>(finish_args(params, plan));
   return cudaGetLastError();
 }
 
 }  // namespace
 
-bool hopper_attention_back_takes(const AttentionBackParams& params) { return suits(params) && has_boxes(); }
+bool hopper_attention_back_takes(const AttentionBackParams& params) { return has_code_for(params) && has_boxes(); }
 
 cudaError_t launch_hopper_attention_back(const AttentionBackParams& params, void* workspace, cudaStream_t stream) {
-  if (!suits(params)) return cudaErrorInvalidValue;
+  if (!has_code_for(params)) return cudaErrorInvalidValue;
   auto* const memory = static_cast<std::byte*>(workspace);
   const auto launch_type = [&]<class T>(T) {
     return params.head_size == 64 ? launch<T, 64>(params, memory, stream) : launch<T, 128>(params, memory, stream);

@@ -6,8 +6,8 @@
 
 namespace tera::cuda::kernels {
 
-// Whether the GPU in use and the program have this, and the call fits it: 16-bit types, heads of 64 or 128 channels,
-// causal, sequences of equal length, each with as many queries as keys, no window, dropout, positions or offsets.
+// Whether the GPU in use and the program have this, for a call that fits_hopper() says it fits: that is the one list of
+// conditions on shapes.
 bool hopper_attention_back_takes(const AttentionBackParams& params);
 
 // workspace: as hopper_attention_space() says.

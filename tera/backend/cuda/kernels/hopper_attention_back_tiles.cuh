@@ -1,5 +1,5 @@
 #pragma once
-// The device code of hopper_attention_back.cu.
+// The main kernel of hopper_attention_back.cu.
 //
 // Keys of a sequence are cut into tiles of 128 rows, queries into tiles of 128 (heads of 64 channels) or 64 (of 128). A
 // block of threads keeps a tile of keys, with the sums of their gradients dk and dv in registers, and goes through the
@@ -45,7 +45,8 @@ struct Tiles {
   static constexpr int queries_bytes = panels * queries_panel_bytes, keys_bytes = panels * keys_panel_bytes;
   static constexpr int score_panels = queries_rows / 64, scores_bytes = score_panels * keys_panel_bytes;
 
-  static constexpr int stages = 2, stage_bytes = 2 * queries_bytes;  // queries, then dout
+  static constexpr int stages = 2;                       // scores and dq take turns with them
+  static constexpr int stage_bytes = 2 * queries_bytes;  // queries, then dout
   static constexpr int keys = stages * stage_bytes, values = keys + keys_bytes;
   static constexpr int scores = values + keys_bytes;                                   // of two tiles in turn
   static constexpr int dq = scores + 2 * scores_bytes, dq_bytes = tile_floats * 4;     // of two tiles in turn
@@ -166,11 +167,11 @@ class Adder {
   using Memory = Tiles<D>;
 
  public:
-  __device__ Adder(const Plan& plan, const Unit<D>& unit, std::uint32_t memory, int turn)
-      : plan_(plan), unit_(unit), memory_(memory), turn_(turn) {}
+  __device__ Adder(const Plan& plan, const Unit<D>& unit, std::uint32_t memory, int buffer)
+      : plan_(plan), unit_(unit), memory_(memory), buffer_(buffer) {}
 
   __device__ void run() {
-    int number = turn_;
+    int number = buffer_;
     for (int part = 0; part < unit_.parts(); ++part)
       for (int of_group = 0; of_group < plan_.group(); ++of_group)
         for (int step = 0; step < unit_.steps(part); ++step, ++number)
@@ -186,8 +187,8 @@ class Adder {
     int* const turn = plan_.turns + (head * 2 + (late ? 1 : 0)) * all + m;
     const std::int64_t tile = head * (all + plan_.late() * per_keys) + (late ? all + m - plan_.early * per_keys : m);
     float* const to = plan_.sums + tile * tile_floats;
-    const std::uint32_t dq = memory_ + static_cast<std::uint32_t>(Memory::dq + turn_ * Memory::dq_bytes);
-    hopper::wait_for_phase(memory_ + static_cast<std::uint32_t>(Memory::dq_filled + turn_ * 8), parity_);
+    const std::uint32_t dq = memory_ + static_cast<std::uint32_t>(Memory::dq + buffer_ * Memory::dq_bytes);
+    hopper::wait_for_phase(memory_ + static_cast<std::uint32_t>(Memory::dq_filled + buffer_ * 8), parity_);
     parity_ ^= 1;
     if (before == 0) {
       hopper::copy_bytes_out(to, dq, Memory::dq_bytes);
@@ -199,7 +200,7 @@ class Adder {
     }
     hopper::commit_copies_out();
     hopper::wait_for_reads_of_copies_out();
-    hopper::arrive(memory_ + static_cast<std::uint32_t>(Memory::dq_emptied + turn_ * 8));
+    hopper::arrive(memory_ + static_cast<std::uint32_t>(Memory::dq_emptied + buffer_ * 8));
     hopper::wait_for_copies_out();
     hopper::order_global_copies();
     hopper::store_releasing(turn, before + 1);
@@ -208,7 +209,7 @@ class Adder {
   const Plan& plan_;
   const Unit<D>& unit_;
   std::uint32_t memory_, parity_ = 0;
-  int turn_;
+  int buffer_;  // of two
 };
 
 __device__ inline float exp2_of(float x) {
@@ -394,7 +395,11 @@ class Consumer {
     write_gradient(shared_ + Memory::values, dv, 1);
     hopper::publish_to_engines();
     hopper::sync_some<consumers>(1);
-    if (thread_ != 0) return;
+    if (thread_ == 0) send_gradients(n);
+    __syncwarp();  // products are of whole warps
+  }
+
+  __device__ void send_gradients(int n) const {
     hopper::BoxPlace to{unit_.kv_head() * D, n * keys_rows, unit_.sequence()};
     for (int panel = 0; panel < Memory::panels; ++panel, to.x += panel_channels) {
       const auto from = static_cast<std::uint32_t>(panel * keys_panel_bytes);

@@ -8,6 +8,12 @@ namespace tera::cuda::kernels {
 inline constexpr int hopper_key_rows = 128;      // of a tile of keys
 inline constexpr int hopper_tile_floats = 8192;  // of a tile of queries' gradients, whatever the head's size
 
+// Blocks of threads, each with two tiles of keys of one head.
+inline std::int64_t hopper_attention_units(std::int64_t sequences, std::int64_t rows, std::int64_t kv_heads) {
+  const std::int64_t tiles = (rows + hopper_key_rows - 1) / hopper_key_rows;
+  return (tiles - tiles / 2) * kv_heads * sequences;
+}
+
 // Where each part begins, in bytes.
 struct HopperAttentionSpace {
   std::int64_t lse = 0, delta = 0;  // f32 [sequences][heads][tiles * 128]
