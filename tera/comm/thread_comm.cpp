@@ -166,7 +166,7 @@ void ThreadComm::copy_with_post(const Transfer& transfer, Post& post) {
   }
   ops_.wait(post.ready);
   copy(from.view(to.shape), to);
-  group_.copied(post, ops_.record());
+  group_.copied(post, transfer.peer, ops_.record());
 }
 
 // No rank waits here: where the other side has posted already, this one copies; else it posts, and the other will.

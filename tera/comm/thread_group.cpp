@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <thread>
 
 #include "tera/base/cores.h"
 #include "tera/base/joined.h"
@@ -30,8 +31,10 @@ std::string describe(Activity& activity, int rank) {
 
 ThreadHubState::ThreadHubState(int ranks, const ThreadCommOptions& options)
     : options_(options),
-      // The others come within microseconds if each has a core to itself; else spinning keeps them from it.
+      // The others come within microseconds if each has a core to itself. Else spinning keeps them from it, but giving
+      // it to them, and coming back when they have been there, is cheaper than sleeping and being woken.
       spins_(ranks <= usable_cores() ? 2000 : 0),
+      yields_(ranks <= usable_cores() ? 0 : 20),
       activities_(static_cast<std::size_t>(ranks)) {
   std::vector<int> all(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) all[static_cast<std::size_t>(rank)] = rank;
@@ -60,19 +63,19 @@ ThreadGroup::ThreadGroup(ThreadHubState& hub, std::string name, std::vector<int>
 void ThreadGroup::wake() {
   { const std::lock_guard lock(mutex_); }  // whoever has looked and not yet gone to sleep holds it
   changed_.notify_all();
+  for (Slot& s : slots_) s.copied.notify_all();
 }
 
 bool ThreadGroup::all_at(std::uint64_t phase) const {
-  return std::all_of(slots_.begin(), slots_.end(),
-                     [&](const Slot& s) { return s.phase.load(std::memory_order_acquire) >= phase; });
+  return std::all_of(slots_.begin(), slots_.end(), [&](const Slot& s) { return s.phase.load() >= phase; });
 }
 
 // done() is asked with the mutex held or, when it reads atomics only, without.
 template <class Done>
-ThreadGroup::Waited ThreadGroup::wait_until(const Done& done) {
+ThreadGroup::Waited ThreadGroup::wait_until(std::condition_variable& change, const Done& done) {
   const auto deadline = std::chrono::steady_clock::now() + hub_.options().timeout;
   std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, deadline, [&] { return done() || hub_.failed_rank() >= 0; });
+  change.wait_until(lock, deadline, [&] { return done() || hub_.failed_rank() >= 0; });
   if (done()) return Waited::done;
   return hub_.failed_rank() >= 0 ? Waited::aborted : Waited::late;
 }
@@ -81,12 +84,14 @@ void ThreadGroup::meet(int rank, const Arrival& arrival) {
   Slot& mine = slot(rank);
   const std::uint64_t phase = mine.phase.load(std::memory_order_relaxed) + 1;
   mine.arrivals[phase % 2] = arrival;
-  mine.phase.store(phase, std::memory_order_release);
-  wake();
+  // Who comes last wakes the others; of two that come at once, one sees both, since stores and loads have one order.
+  mine.phase.store(phase);
   const auto everybody = [&] { return all_at(phase); };
+  if (everybody()) wake();
   for (int spin = 0; spin < hub_.spins() && !everybody(); ++spin) pause();
+  for (int turn = 0; turn < hub_.yields() && !everybody(); ++turn) std::this_thread::yield();
   if (!everybody()) {
-    if (const Waited waited = wait_until(everybody); waited != Waited::done) {
+    if (const Waited waited = wait_until(changed_, everybody); waited != Waited::done) {
       std::vector<int> absent;
       for (int r = 0; r < size(); ++r)
         if (slot(r).phase.load(std::memory_order_acquire) < phase) absent.push_back(r);
@@ -208,7 +213,7 @@ void ThreadGroup::leave(int rank) noexcept {
   leaving_.fetch_add(1);
   changed_.notify_all();
   const std::uint64_t phase = slot(rank).phase.load();
-  const Waited waited = wait_until([&] {
+  const Waited waited = wait_until(changed_, [&] {
     const auto done_with_me = [&](const Slot& s) {
       return s.read.load() >= phase && std::none_of(s.posts.begin(), s.posts.end(), copied_here);
     };
@@ -220,13 +225,14 @@ void ThreadGroup::leave(int rank) noexcept {
   if (waited == Waited::late) hub_.abort(world_rank(rank), "left while others still used its queue");
 }
 
-void ThreadGroup::copied(Post& post, Ticket done) {
+void ThreadGroup::copied(Post& post, int owner, Ticket done) {
   {
     const std::lock_guard lock(mutex_);
     post.done = done;
     post.state = Post::State::done;
   }
-  changed_.notify_all();
+  slot(owner).copied.notify_all();
+  if (leaving_.load() > 0) changed_.notify_all();
 }
 
 bool ThreadGroup::note_own_copies(int rank, std::uint64_t exchange, Ticket own) {
@@ -245,7 +251,7 @@ void ThreadGroup::finish_exchanges(int rank, std::uint64_t exchange) {
   const auto open = [&](const Post& post) {
     return post.exchange <= exchange && (post.state == Post::State::waiting || post.state == Post::State::copying);
   };
-  const Waited waited = wait_until([&] { return std::none_of(posts.begin(), posts.end(), open); });
+  const Waited waited = wait_until(slot(rank).copied, [&] { return std::none_of(posts.begin(), posts.end(), open); });
   if (waited != Waited::done) {
     std::vector<int> absent;
     {

@@ -72,6 +72,7 @@ class ThreadHubState {
   Activity& activity(int rank) { return activities_[static_cast<std::size_t>(rank)]; }
   const ThreadCommOptions& options() const { return options_; }
   int spins() const { return spins_; }
+  int yields() const { return yields_; }
 
   void abort(int rank, std::string_view reason) noexcept;
   int failed_rank() const { return failed_rank_.load(); }                     // -1: none
@@ -79,8 +80,8 @@ class ThreadHubState {
 
  private:
   ThreadCommOptions options_;
-  int spins_;
-  std::mutex mutex_;  // taken before that of a group
+  int spins_, yields_;  // before a rank that waits goes to sleep
+  std::mutex mutex_;    // taken before that of a group
   std::vector<std::unique_ptr<ThreadGroup>> groups_;
   std::vector<Activity> activities_;  // by rank of the world
   std::atomic<int> failed_rank_{-1};
@@ -104,7 +105,7 @@ class ThreadGroup {
 
   // The oldest post of `peer` that the transfer fits, taken for copying; or null, and the transfer is posted.
   Post* take_or_post(int rank, const Transfer& transfer, Ticket ready, std::uint64_t exchange);
-  void copied(Post& post, Ticket done);
+  void copied(Post& post, int owner, Ticket done);  // owner: the rank that had posted
   // Tells the posts of an exchange which copies its rank made itself; false when there is no such post.
   bool note_own_copies(int rank, std::uint64_t exchange, Ticket own);
   // Waits until nothing of the rank's exchanges up to this one is open, by the host.
@@ -132,6 +133,7 @@ class ThreadGroup {
     std::atomic<int> inside{0};           // calls that it is in, which may read the others' memory
     std::array<Arrival, 2> arrivals;
     std::array<Post, posts_per_rank> posts;
+    std::condition_variable copied;  // one of them, by another rank
   };
   enum class Waited { done, late, aborted };
 
@@ -139,7 +141,7 @@ class ThreadGroup {
   const Slot& slot(int rank) const { return slots_[static_cast<std::size_t>(rank)]; }
   bool all_at(std::uint64_t phase) const;
   template <class Done>
-  Waited wait_until(const Done& done);
+  Waited wait_until(std::condition_variable& change, const Done& done);
   void wait_for_others_to_come_out(int rank);
   Post* waiting_post(int rank, const Transfer& transfer);
   [[noreturn]] void missing(int rank, Waited waited, const std::vector<int>& absent);
@@ -149,8 +151,8 @@ class ThreadGroup {
   std::string name_;
   std::vector<int> members_;
   std::vector<Slot> slots_;
-  std::mutex mutex_;  // posts, and going to sleep
-  std::condition_variable changed_;
+  std::mutex mutex_;                 // posts, and going to sleep
+  std::condition_variable changed_;  // all have met, or one that leaves may be let go
   std::uint64_t orders_ = 0;
   std::atomic<int> leaving_{0};  // ranks that wait in leave()
 };

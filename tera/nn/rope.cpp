@@ -40,6 +40,25 @@ double yarn_frequency(const RopeSpec& spec, double frequency, std::int64_t pair)
   return ramp * frequency / spec.scaling.factor + (1 - ramp) * frequency;
 }
 
+// What decides about the angles: layers that agree in it share a table. Plans build layers, too, thousands of them, so
+// the angles themselves are not computed for it.
+std::vector<double> angles_of(const RopeSpec& spec) {
+  const RopeScaling& scaling = spec.scaling;
+  return {static_cast<double>(spec.rotary_dim),
+          spec.base,
+          static_cast<double>(scaling.type),
+          scaling.factor,
+          scaling.low_freq_factor,
+          scaling.high_freq_factor,
+          static_cast<double>(scaling.original_max_position_embeddings),
+          scaling.beta_fast,
+          scaling.beta_slow,
+          scaling.mscale,
+          scaling.mscale_all_dim,
+          scaling.attention_factor,
+          static_cast<double>(scaling.truncate)};
+}
+
 }  // namespace
 
 std::vector<double> rope_frequencies(const RopeSpec& spec) {
@@ -70,12 +89,10 @@ double rope_magnitude(const RopeSpec& spec) {
 }
 
 Rope::Rope(ParamStore& params, const RopeSpec& spec) : interleaved_(spec.interleaved) {
-  const std::vector<double> frequencies = rope_frequencies(spec);
-  const double magnitude = rope_magnitude(spec);
-  std::vector<double> arguments = frequencies;  // layers with the same angles share a table
-  arguments.push_back(magnitude);
   const auto add = [&](const char* name, double (*wave)(double)) {
-    const auto fill = [frequencies, magnitude, wave](std::span<float> out) {
+    const auto fill = [spec, wave](std::span<float> out) {
+      const std::vector<double> frequencies = rope_frequencies(spec);
+      const double magnitude = rope_magnitude(spec);
       for (std::size_t i = 0; i < out.size(); ++i) {
         const auto position = static_cast<float>(i / frequencies.size());
         // Angles in fp32, as every published model was trained.
@@ -84,7 +101,8 @@ Rope::Rope(ParamStore& params, const RopeSpec& spec) : interleaved_(spec.interle
       }
     };
     const Shape table = shape(spec.max_positions, spec.rotary_dim / 2);
-    return &params.add_constant({.name = name, .shape = table, .arguments = arguments, .fill = fill, .value = {}});
+    return &params.add_constant(
+        {.name = name, .shape = table, .arguments = angles_of(spec), .fill = fill, .value = {}});
   };
   cos_ = add("rope cos", [](double angle) { return std::cos(angle); });
   sin_ = add("rope sin", [](double angle) { return std::sin(angle); });

@@ -1,8 +1,9 @@
 #pragma once
 // Memory for one tensor with guard bytes on both sides and, when rows are strided, between them.
 
+#include <algorithm>
 #include <cstddef>
-#include <cstring>
+#include <span>
 #include <vector>
 
 #include "tera/tensor/tensor.h"
@@ -35,20 +36,35 @@ class Guarded {
     return static_cast<std::byte*>(tensor_.data) + offset * static_cast<std::int64_t>(size_of(tensor_.dtype));
   }
 
+  // Stretches of elements that lie side by side: the rows or, where nothing is between them, all of them in one.
+  std::size_t stretches() const {
+    return count(tensor_.shape) == 0 ? 0 : static_cast<std::size_t>(is_dense() ? 1 : tensor_.shape[0]);
+  }
+  std::span<std::byte> stretch(std::size_t i) const {
+    const std::size_t elements = static_cast<std::size_t>(count(tensor_.shape)) / stretches(),
+                      size = size_of(tensor_.dtype);
+    return {static_cast<std::byte*>(tensor_.data) + i * static_cast<std::size_t>(tensor_.stride[0]) * size,
+            elements * size};
+  }
+
   // True when no byte outside the elements changed.
   bool intact() const {
-    std::vector<std::byte> rest = bytes_;
-    const std::byte* begin = bytes_.data();
-    for (std::int64_t i = 0; i < count(tensor_.shape); ++i)
-      std::memset(rest.data() + (at(i) - begin), static_cast<int>(pattern), size_of(tensor_.dtype));
-    for (std::byte b : rest)
-      if (b != pattern) return false;
-    return true;
+    const auto untouched = [](const std::byte* begin, const std::byte* end) {
+      return std::all_of(begin, end, [](std::byte b) { return b == pattern; });
+    };
+    const std::byte* looked_at = bytes_.data();
+    for (std::size_t i = 0; i < stretches(); ++i) {
+      if (!untouched(looked_at, stretch(i).data())) return false;
+      looked_at = stretch(i).data() + stretch(i).size();
+    }
+    return untouched(looked_at, bytes_.data() + bytes_.size());
   }
 
   const std::vector<std::byte>& bytes() const { return bytes_; }
 
  private:
+  bool is_dense() const { return tensor_.stride[0] * tensor_.shape[0] == count(tensor_.shape); }
+
   static constexpr std::size_t guard = 256, alignment = 64;
   static constexpr std::byte pattern{0x5a};
   std::vector<std::byte> bytes_;

@@ -101,8 +101,10 @@ OpCase::Bytes OpCase::outputs_of(const Memory& memory) const {
       continue;
     }
     EXPECT_TRUE(piece.intact()) << "written outside " << slots_[s].name;
-    for (std::int64_t i = 0; i < count(slots_[s].shape); ++i)
-      outputs[s].insert(outputs[s].end(), piece.at(i), piece.at(i) + size_of(slots_[s].dtype));
+    for (std::size_t i = 0; i < piece.stretches(); ++i) {
+      const auto elements = piece.stretch(i);
+      outputs[s].insert(outputs[s].end(), elements.begin(), elements.end());
+    }
   }
   return outputs;
 }
