@@ -66,6 +66,14 @@ Section machine_section() {
            {"huge pages", huge_page_advice(machine.huge_pages)}}};
 }
 
+std::string cudnn_text(const cuda::CudaLibraries& libraries) {
+  if (!libraries.cudnn.empty()) return libraries.cudnn;
+  constexpr std::string_view instead = "attention by our own, slower kernels";
+  if (!libraries.cudnn_built_in)
+    return fmt::format("left out of this build, whose machine had no headers of it (docs/build.md): {}", instead);
+  return fmt::format("not found: {}", instead);
+}
+
 std::string nccl_text() {
   const nccl::NcclInfo info = nccl::query_nccl();
   if (!info.built_in) return "not built in (its header was not found at build time): one process at most with GPUs";
@@ -77,14 +85,13 @@ Section cuda_section() {
   if (!info.built_in)
     return {"CUDA", {{"status", "not built in (no toolkit was found at build time, or TERA_CUDA=OFF)"}}};
   const cuda::CudaLibraries libraries = cuda::query_libraries();
-  Section section{
-      "CUDA",
-      {{"toolkit", info.toolkit},
-       {"built for", info.architectures + " (CMAKE_CUDA_ARCHITECTURES)"},
-       {"driver", info.driver.empty() ? "none" : "serves CUDA " + info.driver},
-       {"cublaslt", libraries.cublaslt.empty() ? "not found: a GPU cannot be used" : libraries.cublaslt},
-       {"cudnn", libraries.cudnn.empty() ? "not found: attention by our own, slower kernels" : libraries.cudnn},
-       {"nccl", nccl_text()}}};
+  Section section{"CUDA",
+                  {{"toolkit", info.toolkit},
+                   {"built for", info.architectures + " (CMAKE_CUDA_ARCHITECTURES)"},
+                   {"driver", info.driver.empty() ? "none" : "serves CUDA " + info.driver},
+                   {"cublaslt", libraries.cublaslt.empty() ? "not found: a GPU cannot be used" : libraries.cublaslt},
+                   {"cudnn", cudnn_text(libraries)},
+                   {"nccl", nccl_text()}}};
   if (info.gpus.empty()) section.rows.push_back({"gpus", info.problem.empty() ? "none" : "none: " + info.problem});
   for (std::size_t i = 0; i < info.gpus.size(); ++i) {
     const cuda::GpuInfo& gpu = info.gpus[i];

@@ -24,9 +24,18 @@ struct PlanOptions : RunOptions {
   }
 };
 
+// Who plans on a laptop for a cluster means its GPUs.
+void say_if_not_for_gpus(const PlanOptions& options, const DistConfig& written, const DistConfig& settled) {
+  if (written.device != DeviceChoice::automatic || settled.device != DeviceChoice::cpu || options.json) return;
+  if (!options.memory && options.world.value_or(1) == 1) return;
+  std::fputs("warning: planned for a CPU: dist.device=auto finds no GPU here; dist.device=cuda plans for GPUs\n",
+             stderr);
+}
+
 Setup load_world(const PlanOptions& options) {
   const LoadedConfig loaded = load_config(options.config, options.overrides, find_stored_run);
   const RunConfig settled = settle(loaded.config);
+  say_if_not_for_gpus(options, loaded.config.dist, settled.dist);
   return resolve(settled, Purpose::plan, &loaded.origins, options.world.value_or(smallest_world(settled)));
 }
 
@@ -49,7 +58,8 @@ void add_plan_command(Command app) {
       .type_name("N");
   command
       .add_option("--memory", options->memory,
-                  "of each rank's device: say which stages fit, and what would need less; exit status 3 if not all do")
+                  "of each rank's device, 139 for an H200: say which stages fit, and what would need less; exit status "
+                  "3 if not all do")
       .type_name("GIB");
   command.add_flag("--json", options->json, "as JSON");
   command.callback([options] { print_plan(*options); });

@@ -417,5 +417,21 @@ TEST(PlanProgram, WrongLayoutsAreRefusedWithTheRule) {
   }
 }
 
+TEST(PlanProgram, SaysThatAPlanIsNotForGpus) {
+  const std::string words = "warning: planned for a CPU: dist.device=auto finds no GPU here; dist.device=cuda plans";
+  const auto warned = [&](const std::string& arguments) {
+    const Outcome outcome = plan("tests/tiny", arguments);
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    const bool for_cpu = contains(outcome.output, "on the CPU");
+    EXPECT_TRUE(for_cpu || !contains(outcome.output, words)) << outcome.output;
+    return !for_cpu || contains(outcome.output, words);
+  };
+  EXPECT_TRUE(warned("dist.device=auto --memory 1"));
+  EXPECT_TRUE(warned("dist.device=auto --world 2"));
+  EXPECT_FALSE(warned("dist.device=cpu --memory 1"));
+  EXPECT_FALSE(contains(plan("tests/tiny", "dist.device=auto").output, words));
+  EXPECT_FALSE(contains(plan("tests/tiny", "dist.device=auto --memory 1 --json").output, words));
+}
+
 }  // namespace
 }  // namespace tera::test

@@ -38,7 +38,9 @@ GpuInfo query_gpu(int device, bool probe) {
 
 std::string toolkit_version() { return version_text(CUDART_VERSION); }
 
-CudaLibraries query_libraries() { return {.cublaslt = cublaslt_version(), .cudnn = cudnn_version()}; }
+CudaLibraries query_libraries() {
+  return {.cublaslt = cublaslt_version(), .cudnn = cudnn_version(), .cudnn_built_in = TERA_CUDNN_BUILT_IN};
+}
 
 CudaInfo query_cuda(std::optional<int> probe_only) {
   CudaInfo info;

@@ -27,6 +27,7 @@ struct CudaInfo {
 // Versions of the libraries that would be opened when a GPU is used; empty when not found.
 struct CudaLibraries {
   std::string cublaslt, cudnn;
+  bool cudnn_built_in = false;  // its headers were there at build time: else it is not looked for
 };
 
 // Runs a kernel on every GPU, or on one; others are only listed.
