@@ -94,10 +94,10 @@ void CudaOps::do_attention_back(const AttentionBackArgs& args) {
 }
 
 bool CudaOps::hopper_takes(const AttentionBackArgs& args) const {
-  const bool wanted = options_.hopper_attention == HopperAttention::where_faster ? suits_hopper(args)
-                      : options_.hopper_attention == HopperAttention::never      ? false
-                                                                                 : fits_hopper(args);
-  return wanted && !options_.exact_attention && kernels::hopper_attention_back_takes(back_params(args, false));
+  if (options_.exact_attention || options_.hopper_attention == HopperAttention::never) return false;
+  const bool anywhere = options_.hopper_attention == HopperAttention::wherever_it_fits;
+  if (!(anywhere ? fits_hopper(args) : suits_hopper(args))) return false;
+  return kernels::hopper_attention_back_takes(back_params(args, false));
 }
 
 void CudaOps::do_merge_attention(const MergeAttentionArgs& args) {
