@@ -34,7 +34,7 @@ struct RunOptions {
     RunConfig settled = settle(loaded.config);
     share_cores(settled.dist, launch);
     Setup setup = resolve(settled, purpose, &loaded.origins, launch.world);
-    setup.warnings = device_warnings(loaded.config.dist);
+    for (std::string& warning : device_warnings(loaded.config.dist)) setup.warnings.push_back(std::move(warning));
     return setup;
   }
 };

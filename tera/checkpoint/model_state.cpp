@@ -95,7 +95,7 @@ void ModelState::list_kinds(const Optimizer* optimizer) {
     kinds_.push_back({"optimizer.master.", DType::f32, true, {}});
   if (!optimizer) return;
   for (const Optimizer::Moment& moment : optimizer->moments())
-    kinds_.push_back({"optimizer." + moment.name + ".", DType::f32, true, moment.values});
+    kinds_.push_back({"optimizer." + moment.name + ".", moment.dtype, true, moment.values});
 }
 
 std::vector<StatePiece> ModelState::kept() const { return find(nullptr); }

@@ -26,6 +26,10 @@ constexpr std::array names{
                 "a pattern of layers is said by model.moe.first_k_dense and model.moe.mlp_only_layers"},
     ForeignName{"moe_token_dispatcher_type", "model.moe.token_dispatcher_type", "it is allgather or alltoall"},
     ForeignName{"moe_enable_deepep", "", "model.moe.token_dispatcher_type is allgather or alltoall; leave it out"},
+    ForeignName{"use_precision_aware_optimizer", "optimizer.exp_avg_dtype",
+                "it and exp_avg_sq_dtype say what moments are stored as; there is no switch besides"},
+    ForeignName{"main_params_dtype", "", "main weights are always fp32; leave it out"},
+    ForeignName{"main_grads_dtype", "", "main gradients are always fp32; leave it out"},
     // Hugging Face
     ForeignName{"num_hidden_layers", "model.num_layers", ""},
     ForeignName{"intermediate_size", "model.ffn_hidden_size", ""},
@@ -56,9 +60,13 @@ constexpr std::array names{
 struct ValueNote {
   std::string_view key, note;
 };
+constexpr std::string_view on_moments =
+    "; fp16 and fp8 would lose small moments, which have no scale of their own here";
 constexpr std::array value_notes{
     ValueNote{"model.moe.layer_freq",
               "; a pattern of layers is said by model.moe.first_k_dense and model.moe.mlp_only_layers"},
+    ValueNote{"optimizer.exp_avg_dtype", on_moments},
+    ValueNote{"optimizer.exp_avg_sq_dtype", on_moments},
 };
 
 }  // namespace

@@ -11,6 +11,7 @@ namespace tera {
 struct Field;
 
 enum class OptimizerKind : std::uint8_t { adam, sgd };
+enum class MomentType : std::uint8_t { fp32, bf16 };  // what a moment is stored as; it is computed in fp32
 
 struct OptimizerConfig {
   OptimizerKind optimizer = OptimizerKind::adam;
@@ -19,6 +20,7 @@ struct OptimizerConfig {
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_eps = 1e-8;
+  MomentType exp_avg_dtype = MomentType::fp32, exp_avg_sq_dtype = MomentType::fp32;
   double sgd_momentum = 0.9;
   double weight_decay = 0.01;
   double clip_grad = 1;
@@ -32,6 +34,11 @@ template <>
 struct EnumNames<OptimizerKind> {
   static constexpr std::array values{std::pair{OptimizerKind::adam, std::string_view("adam")},
                                      std::pair{OptimizerKind::sgd, std::string_view("sgd")}};
+};
+template <>
+struct EnumNames<MomentType> {
+  static constexpr std::array values{std::pair{MomentType::fp32, std::string_view("fp32")},
+                                     std::pair{MomentType::bf16, std::string_view("bf16")}};
 };
 
 }  // namespace tera

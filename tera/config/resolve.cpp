@@ -65,6 +65,30 @@ void check_loss_scale(const MixedPrecisionConfig& config, Report& report) {
                   report.with_value("mixed_precision.initial_loss_scale"));
 }
 
+// bf16 has 8 significant bits: what takes less than 1/256 of some values away rounds back to where they were.
+constexpr double least_bf16_decay = 0x1p-8;
+
+struct MomentRule {
+  std::string_view key;
+  MomentType type;
+  double decay;
+};
+
+void check_moments(const OptimizerConfig& config, Setup& setup, Report& report) {
+  for (const auto& [key, type, decay] :
+       {MomentRule{"optimizer.exp_avg_dtype", config.exp_avg_dtype, config.adam_beta1},
+        MomentRule{"optimizer.exp_avg_sq_dtype", config.exp_avg_sq_dtype, config.adam_beta2}}) {
+    if (type == MomentType::fp32) continue;
+    if (config.optimizer == OptimizerKind::sgd)
+      report.broken(key, "sgd has no such moment, and its momentum is always fp32; leave it out");
+    else if (1 - decay < least_bf16_decay)
+      setup.warnings.push_back(fmt::format(
+          "{} is bf16, and its decay is {}: a step's decay is lost in rounding, so that the moment hardly ever falls; "
+          "0.996 or less, or fp32",
+          key, decay));
+  }
+}
+
 }  // namespace
 
 Setup resolve(const RunConfig& config, Purpose purpose, const Origins* origins, int world) {
@@ -83,6 +107,7 @@ Setup resolve(const RunConfig& config, Purpose purpose, const Origins* origins, 
   if (train_sane && sane.contains("optimizer") && sane.contains("scheduler"))
     setup.schedule = resolve_schedule(config, setup.batch, purpose, report);
   if (sane.contains("mixed_precision")) check_loss_scale(config.mixed_precision, report);
+  if (sane.contains("optimizer")) check_moments(config.optimizer, setup, report);
   setup.split = resolve_split(config.dataset.split, report);
   setup.indexed = resolve_indexed(config, purpose, report);
   check_data_path(config.dataset, purpose, report);

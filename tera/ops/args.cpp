@@ -446,8 +446,12 @@ void check_update(std::string_view op, const Tensor& weight, const Tensor& copy,
 
 void AdamArgs::check() const {
   check_update("adam", weight, copy, scalars);
-  for (const auto& [name, tensor] : {std::pair{"grad", &grad}, {"m", &m}, {"v", &v}}) {
-    float_like("adam", name, *tensor, weight);
+  float_like("adam", "grad", grad, weight);
+  dense("adam", "grad", grad);
+  for (const auto& [name, tensor] : {std::pair{"m", &m}, {"v", &v}}) {
+    float_dtype("adam", name, *tensor);
+    same_shape("adam", name, *tensor, weight.shape);
+    that(tensor->dtype != DType::f16, "adam", "moments are f32 or bf16");
     dense("adam", name, *tensor);
   }
 }

@@ -67,8 +67,12 @@ struct CountStepArgs {
 //
 // Both optimizers skip the step when grad_factor is not finite: weight, moments and copy stay as they are; clear_grad
 // holds all the same. The decision is made where the factor lies, so no host waits for it.
+//
+// A moment in bf16 is widened when it is read, and its new value rounded (to nearest even) when it is stored; the
+// weight moves by what it was before that rounding.
 struct AdamArgs {
-  Tensor weight, grad, m, v;          // f32 [n]
+  Tensor weight, grad;                // f32 [n]
+  Tensor m, v;                        // f32 or bf16 [n], each for itself
   Tensor copy;                        // optional: the weight rounded to the dtype that compute uses
   Tensor scalars;                     // f32 [StepScalar::count]
   double beta1 = 0.9, beta2 = 0.999;  // double, because 1 - beta is formed from them

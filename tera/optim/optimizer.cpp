@@ -35,6 +35,8 @@ std::vector<Counted> counted_ranges(const Param& param) {
   return ranges;
 }
 
+DType dtype_of(MomentType type) { return type == MomentType::bf16 ? DType::bf16 : DType::f32; }
+
 }  // namespace
 
 std::vector<std::string> norm_keys(const ParamStore& params) {
@@ -53,8 +55,8 @@ void Optimizer::bind(Arena& state) {
   const std::int64_t own = params_.share_elements();
   find_pieces();
   if (config_.optimizer == OptimizerKind::adam) {
-    m_ = state.take(shape(own), DType::f32, "adam first moment");
-    v_ = state.take(shape(own), DType::f32, "adam second moment");
+    m_ = state.take(shape(own), dtype_of(config_.exp_avg_dtype), "adam first moment");
+    v_ = state.take(shape(own), dtype_of(config_.exp_avg_sq_dtype), "adam second moment");
   } else if (config_.sgd_momentum > 0) {
     m_ = state.take(shape(own), DType::f32, "sgd momentum");
   }
@@ -65,8 +67,9 @@ void Optimizer::bind(Arena& state) {
 }
 
 std::vector<Optimizer::Moment> Optimizer::moments() const {
-  if (config_.optimizer == OptimizerKind::adam) return {{"exp_avg", m_}, {"exp_avg_sq", v_}};
-  if (config_.sgd_momentum > 0) return {{"momentum_buffer", m_}};
+  if (config_.optimizer == OptimizerKind::adam)
+    return {{"exp_avg", dtype_of(config_.exp_avg_dtype), m_}, {"exp_avg_sq", dtype_of(config_.exp_avg_sq_dtype), v_}};
+  if (config_.sgd_momentum > 0) return {{"momentum_buffer", DType::f32, m_}};
   return {};
 }
 

@@ -62,7 +62,8 @@ class Optimizer {
   // What it keeps of every trained element; names as in PyTorch.
   struct Moment {
     std::string name;
-    Tensor values;  // f32 [elements of this rank's shares]; none before bind()
+    DType dtype;
+    Tensor values;  // [elements of this rank's shares]; none before bind()
   };
   std::vector<Moment> moments() const;
 
@@ -85,7 +86,7 @@ class Optimizer {
   bool clears_ = true;
   std::vector<Piece> pieces_;
   std::int64_t slots_ = 0;
-  Tensor m_, v_;    // f32 [elements of this rank's shares]; sgd has only m_, its momentum
+  Tensor m_, v_;    // [elements of this rank's shares], of the config's dtypes; sgd has only m_, its momentum in f32
   Tensor scalars_;  // f32 [StepScalar::count]
   Tensor rates_;    // f32 [2], with a loss scale: LearningRates
   Tensor sums_;     // f64 [trained parts of the model]

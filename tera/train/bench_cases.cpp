@@ -310,13 +310,13 @@ void add_sums(Cases& cases, const Sizes& s) {
 }
 
 // With betas near 1, so that many steps leave values of an ordinary size.
-void add_optimizers(Cases& cases, const Sizes& s) {
+void add_adam(Cases& cases, const Sizes& s, const char* name, DType moments) {
   const Shape all = shape(s.parameters);
-  add(cases, s, "adam", all, [s, all](BenchTensors& tensors) -> BenchCall {
+  add(cases, s, name, all, [s, all, moments](BenchTensors& tensors) -> BenchCall {
     const AdamArgs args{.weight = tensors.normal(all, DType::f32),
                         .grad = tensors.normal(all, DType::f32),
-                        .m = tensors.normal(all, DType::f32),
-                        .v = tensors.filled(all, DType::f32, 1),
+                        .m = tensors.normal(all, moments),
+                        .v = tensors.filled(all, moments, 1),
                         .copy = s.dtype == DType::f32 ? Tensor{} : tensors.filled(all, s.dtype, 0),
                         .scalars = tensors.filled(shape(static_cast<int>(StepScalar::count)), DType::f32, 1e-3),
                         .beta1 = 0.9999,
@@ -326,6 +326,12 @@ void add_optimizers(Cases& cases, const Sizes& s) {
     if (args.copy) call.written.push_back(args.copy);
     return call;
   });
+}
+
+void add_optimizers(Cases& cases, const Sizes& s) {
+  const Shape all = shape(s.parameters);
+  add_adam(cases, s, "adam", DType::f32);
+  add_adam(cases, s, "adam, moments in bf16", DType::bf16);
   add(cases, s, "sgd", all, [s, all](BenchTensors& tensors) -> BenchCall {
     const SgdArgs args{.weight = tensors.normal(all, DType::f32),
                        .grad = tensors.normal(all, DType::f32),

@@ -35,9 +35,14 @@ class CudaCheckpoint : public testing::Test {
 TEST_F(CudaCheckpoint, ResumeIsBitwise) {
   for (const auto& [async, precision] :
        {std::pair{"true", "bf16"}, std::pair{"false", "bf16"}, std::pair{"true", "fp16"}}) {
+    const std::string moments = std::string(async) == "true" ? "bf16" : "fp32";
     const Overrides more{std::string("mixed_precision.precision=") + precision,
-                         std::string("checkpoint.async_save=") + async, "checkpoint.save_interval=4",
-                         "mixed_precision.initial_loss_scale=4194304", "mixed_precision.loss_scale_window=6"};
+                         std::string("checkpoint.async_save=") + async,
+                         "checkpoint.save_interval=4",
+                         "optimizer.exp_avg_dtype=" + moments,
+                         "optimizer.exp_avg_sq_dtype=" + moments,
+                         "mixed_precision.initial_loss_scale=4194304",
+                         "mixed_precision.loss_scale_window=6"};
     const std::string id = std::string(async) + precision;
     run(id + "whole", id + "whole-saved", 20, more);
     fs::create_directories(folder_ / (id + "first"));

@@ -40,6 +40,7 @@ TEST(CudaGraph, GivesTheBitsOfSingleCalls) {
   const std::pair<std::string, Overrides> runs[] = {
       {"tiny", {"mixed_precision.precision=fp32"}},
       {"tiny", {"mixed_precision.precision=bf16", "train.micro_batch_size=1", "train.global_batch_size=4"}},
+      {"tiny", {"mixed_precision.precision=bf16", "optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16"}},
       {"tiny", {"mixed_precision.precision=fp16", "mixed_precision.initial_loss_scale=4194304"}},  // some are skipped
       {"tiny_gpt", dropout + Overrides{"mixed_precision.precision=bf16"}},
       {"tiny_qwen3", {"mixed_precision.precision=bf16", "model.recompute_granularity=full"}},

@@ -40,6 +40,9 @@ const Overrides small_llama{"model.hidden_size=128",
                             "dataset.split='100,0,0'",
                             "dataset.data_path=" TERA_TEST_TEXT};
 
+const Overrides bf16_moments{"optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16",
+                             "optimizer.adam_beta2=0.95"};
+
 void expect_close(const RunRecord& gpu, const RunRecord& cpu, double tolerance, const std::string& what) {
   ASSERT_EQ(gpu.loss.size(), cpu.loss.size()) << what;
   double worst = 0;
@@ -245,6 +248,7 @@ TEST(CudaTraining, EveryFamilyFollowsTheCpu) {
                                                     {"tiny_mla", {}},
                                                     {"tiny_mla", {"model.mla.q_lora_rank=0"}},
                                                     {"tiny", {"optimizer.optimizer=sgd", "optimizer.lr=0.1"}},
+                                                    {"tiny", bf16_moments},
                                                     {"tiny", {"model.recompute_granularity=full"}}};
   for (const auto& [config, more] : runs) {
     const RunRecord cpu = train_once(config, more + on_cpu), gpu = train_once(config, more + on_gpu);

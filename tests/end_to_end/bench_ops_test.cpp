@@ -89,6 +89,7 @@ TEST(BenchOps, CountsWorkByTheDefinition) {
   EXPECT_EQ(find(times, "norm").bytes, 2.0 * 32 * 24 * 4);
   EXPECT_EQ(find(times, "rope").bytes, 2.0 * 32 * 6 * 6 * 4);
   EXPECT_EQ(find(times, "adam").bytes, 7.0 * 1000 * 4);  // no copy of fp32 weights
+  EXPECT_EQ(find(times, "adam, moments in bf16").bytes, 3.0 * 1000 * 4 + 4.0 * 1000 * 2);
   EXPECT_EQ(find(times, "gemm gate and up").flops, 2.0 * 32 * 80 * 24);
   for (const char* op : {"gemm as grouped up, tiny", "grouped_gemm up, tiny", "grouped_gemm dx of up, tiny",
                          "grouped_weight_gradient up, tiny", "grouped_weight_gradient written, up, tiny"})

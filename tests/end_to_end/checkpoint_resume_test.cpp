@@ -227,6 +227,47 @@ TEST_F(CheckpointResume, PrecisionMayChange) {
   EXPECT_TRUE(tensors("back") == half);
 }
 
+// What is stored is converted to what the run asks for, in any layout: rounded once, or widened, which loses nothing.
+TEST_F(CheckpointResume, TypesOfMomentsMayChange) {
+  const std::string first = " optimizer.exp_avg_dtype=bf16", second = " optimizer.exp_avg_sq_dtype=bf16";
+  const std::string load = " optimizer.adam_beta2=0.95 checkpoint.load=";
+  const auto rounded = [](std::vector<float> values) {
+    for (float& value : values) value = to_float(to_bf16(value));
+    return values;
+  };
+  const auto expect_types = [&](const std::string& folder, DType of_first, DType of_second) {
+    const Checkpoint checkpoint(folder_ / folder);
+    for (const auto& [name, tensor] : checkpoint.manifest().tensors)
+      EXPECT_EQ(tensor.dtype, name.starts_with("optimizer.exp_avg.")      ? of_first
+                              : name.starts_with("optimizer.exp_avg_sq.") ? of_second
+                                                                          : DType::f32)
+          << folder << " " << name;
+    EXPECT_EQ(run_program("inspect --verify " + path(folder)).status, 0);
+  };
+  expect_trained("tiny", "a", save(5) + "optimizer.adam_beta2=0.95");
+  const Tensors wide = tensors("saved");
+  Tensors narrow = wide;
+  for (auto& [name, values] : narrow)
+    if (name.starts_with("optimizer.exp_avg")) values = rounded(values);
+  ASSERT_FALSE(narrow == wide);
+  expect_types("saved", DType::f32, DType::f32);
+
+  // Nothing is left to train: what was loaded is saved in another folder.
+  expect_trained("tiny", "b", save(5, "narrow") + first + second + load + path("saved"));
+  EXPECT_TRUE(tensors("narrow") == narrow);
+  expect_types("narrow", DType::bf16, DType::bf16);
+  expect_trained("tiny", "c", save(5, "mixed") + "--ranks 2" + tp2 + second + load + path("narrow"));
+  EXPECT_TRUE(tensors("mixed") == narrow);
+  expect_types("mixed", DType::f32, DType::bf16);
+  expect_trained("tiny", "d", save(5, "back") + "--ranks 2" + zero + "optim" + load + path("mixed"));
+  EXPECT_TRUE(tensors("back") == narrow);
+  expect_types("back", DType::f32, DType::f32);
+
+  const Outcome onwards = train("tiny", "e", save(8, "onwards") + first + second + load + path("saved"));
+  EXPECT_EQ(onwards.status, 0) << onwards.output;
+  EXPECT_NE(onwards.output.find("optimizer.exp_avg_dtype"), std::string::npos) << onwards.output;
+}
+
 // Rows behind the vocabulary that are trained too: as many as both have are kept.
 TEST_F(CheckpointResume, VocabularyPaddingMayChange) {
   const std::string padded = " model.pad_vocab_in_softmax=true model.make_vocab_size_divisible_by=";

@@ -32,6 +32,7 @@ std::vector<Case> cases() {
       {"bf16", "tiny", {"mixed_precision.precision=bf16", "dist.threads=2"}},
       {"fp16", "tiny", {"mixed_precision.precision=fp16"}},  // its first steps are skipped
       {"sgd", "tiny", {"optimizer.optimizer=sgd"}},
+      {"bf16_moments", "tiny", {"optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16"}},
       {"full_recompute", "tiny", {"model.recompute_granularity=full"}},
       {"selective_recompute",
        "tiny",

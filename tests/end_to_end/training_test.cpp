@@ -133,6 +133,26 @@ TEST(Training, Bf16FollowsFp32) {
   EXPECT_LT(rounded.loss.back(), rounded.loss[0] - 0.5);
 }
 
+// An update takes what moments are before it rounds them: the first one is that of fp32, and only the second differs.
+TEST(Training, MomentsInBf16FollowFp32) {
+  const Overrides longer{"train.train_iters=60", "optimizer.lr=5e-3", "optimizer.adam_beta2=0.95",
+                         "scheduler.lr_warmup_iters=0"};
+  const Overrides first{"optimizer.exp_avg_dtype=bf16"}, second{"optimizer.exp_avg_sq_dtype=bf16"};
+  const Overrides bf16{"mixed_precision.precision=bf16"};
+  const RunRecord exact = train_once("tiny", longer);
+  std::vector<std::vector<double>> losses{exact.loss};
+  for (const Overrides& moments : {first, second, first + second}) {
+    const RunRecord rounded = train_once("tiny", longer + moments);
+    expect_close(exact, rounded, 0.002, moments[0]);
+    EXPECT_EQ(rounded.loss[1], exact.loss[1]) << moments[0];
+    EXPECT_NE(rounded.loss[2], exact.loss[2]) << moments[0];
+    EXPECT_LT(rounded.loss.back(), rounded.loss[0] - 0.5);
+    EXPECT_EQ(std::count(losses.begin(), losses.end(), rounded.loss), 0) << moments[0];
+    losses.push_back(rounded.loss);
+  }
+  expect_close(train_once("tiny", longer + bf16), train_once("tiny", longer + bf16 + first + second), 0.02, "bf16");
+}
+
 TEST(Training, SgdTrains) {
   const RunRecord run = train_once("tiny", {"optimizer.optimizer=sgd", "optimizer.lr=0.3", "train.train_iters=60"});
   EXPECT_LT(run.loss.back(), run.loss[0] - 0.3);

@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -18,13 +19,14 @@ struct StepCase {
   DType copy = DType::f32;
   bool with_copy = false, clear_grad = false, momentum = false;
   double grad_factor = 0.5;
+  DType m = DType::f32, v = DType::f32;  // of adam
 
   bool skipped() const { return !std::isfinite(grad_factor); }
 };
 
 std::string name_of_case(const char* op, const StepCase& c) {
-  return fmt::format("{} [{}] copy {} {} clear {} momentum {} factor {}", op, c.n, c.with_copy, name_of(c.copy),
-                     c.clear_grad, c.momentum, c.grad_factor);
+  return fmt::format("{} [{}] copy {} {} clear {} momentum {} factor {} m {} v {}", op, c.n, c.with_copy,
+                     name_of(c.copy), c.clear_grad, c.momentum, c.grad_factor, name_of(c.m), name_of(c.v));
 }
 
 std::vector<StepCase> step_cases() {
@@ -42,6 +44,12 @@ std::vector<StepCase> step_cases() {
                        .grad_factor = factor});
   return cases;
 }
+
+struct MomentTypes {
+  DType m, v;
+};
+constexpr MomentTypes rounded_moments[] = {
+    {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}, {DType::f32, DType::bf16}};
 
 // What both optimizers share. Handles of the tensors that a step changes.
 struct StepTensors {
@@ -68,8 +76,8 @@ OpCase adam_case(const StepCase& c) {
   const StepTensors t = add_tensors(op, c);
   Values v_values = normal_values(shape(c.n), 4, 0.1);
   for (double& v : v_values) v *= v;
-  const Handle m = op.output("m", shape(c.n), DType::f32, {.terms = 2}, normal_values(shape(c.n), 3));
-  const Handle v = op.output("v", shape(c.n), DType::f32, {.terms = 2}, v_values);
+  const Handle m = op.output("m", shape(c.n), c.m, {.terms = 2}, normal_values(shape(c.n), 3));
+  const Handle v = op.output("v", shape(c.n), c.v, {.terms = 2}, v_values);
   op.call([=](Ops& ops, const Bound& at) {
     ops.adam({.weight = at[t.weight],
               .grad = at[t.grad],
@@ -95,6 +103,67 @@ OpCase adam_case(const StepCase& c) {
       const double step = new_m / s[1] / denominator, shrink = static_cast<double>(decay) * w;
       const double size = std::abs(w) + s[0] * (std::abs(r[m][i]) + std::abs(g)) / s[1] / denominator;
       expect_weight(r, t, c, i, w - s[0] * (step + shrink), size);
+    }
+  });
+  return op;
+}
+
+Values whole_numbers(std::int64_t n, std::uint64_t seed, double most) {
+  Values values = normal_values(shape(n), seed, most / 2);
+  for (double& value : values) value = std::round(std::clamp(value, -most, most));
+  return values;
+}
+
+// Several steps in which all of a moment is exact in fp32, so that what is stored must be just its rounding, to nearest
+// and of two equally near to the even one. The weight has a tolerance of fp32: it must move by what moments were before
+// they were rounded. ties counts the elements that lay in the middle between two of bf16.
+OpCase exact_moments_case(const MomentTypes& types, std::int64_t n, int steps, std::int64_t& ties) {
+  OpCase op(fmt::format("adam [{}] m {} v {}, {} exact steps", n, name_of(types.m), name_of(types.v), steps));
+  const double beta1 = 0.5, beta2 = 0.75;
+  const float eps = 0.5f;
+  const Shape s = shape(n);
+  Values squares = whole_numbers(n, 4, 200);
+  for (double& value : squares) value *= value;
+  const Handle weight = op.output("weight", s, DType::f32, {.terms = 4 * steps}, normal_values(s, 1));
+  const Handle grad = op.input("grad", s, DType::f32, whole_numbers(n, 2, 500));
+  const Handle m = op.output("m", s, types.m, {.terms = 0}, whole_numbers(n, 3, 250));
+  const Handle v = op.output("v", s, types.v, {.terms = 0}, squares);
+  const Handle scalars = op.input("scalars", shape(4), DType::f32, {lr, correction1, correction2, 0.5});
+  op.call([=](Ops& ops, const Bound& at) {
+    for (int step = 0; step < steps; ++step)
+      ops.adam({.weight = at[weight],
+                .grad = at[grad],
+                .m = at[m],
+                .v = at[v],
+                .copy = {},
+                .scalars = at[scalars],
+                .beta1 = beta1,
+                .beta2 = beta2,
+                .eps = eps});
+  });
+  op.reference([=, &ties](Reference& r) {
+    const auto is_tie = [](double value) {  // nine significant bits, and the last of them is set
+      int exponent = 0;
+      const double digits = std::ldexp(std::frexp(value, &exponent), 9);
+      return digits == std::round(digits) && std::fmod(digits, 2) != 0;
+    };
+    const Values& with = r[scalars];
+    for (std::size_t i = 0; i < r[weight].size(); ++i) {
+      const double g = r[grad][i] * with[3];
+      double now = r[weight][i], new_m = r[m][i], new_v = r[v][i], size = std::abs(now);
+      for (int step = 0; step < steps; ++step) {
+        new_m = beta1 * new_m + (1 - beta1) * g;
+        new_v = beta2 * new_v + (1 - beta2) * g * g;
+        ties += is_tie(new_m) || is_tie(new_v) ? 1 : 0;
+        const double move = with[0] * (new_m / with[1]) / (std::sqrt(new_v / with[2]) + static_cast<double>(eps));
+        now -= move;
+        size += std::abs(move);
+        new_m = OpCase::stored(types.m, new_m);
+        new_v = OpCase::stored(types.v, new_v);
+      }
+      r.expect(weight, i, now, size);
+      r.expect(m, i, new_m, 0);
+      r.expect(v, i, new_v, 0);
     }
   });
   return op;
@@ -205,6 +274,23 @@ TEST(OptimOp, Adam) {
   for (const StepCase& c : step_cases()) adam_case(c).play();
 }
 
+TEST(OptimOp, AdamWithMomentsInBf16) {
+  for (const MomentTypes& types : rounded_moments)
+    for (StepCase c : step_cases()) {
+      c.m = types.m;
+      c.v = types.v;
+      adam_case(c).play();
+    }
+}
+
+TEST(OptimOp, MomentsInBf16AreRoundedToNearestEven) {
+  std::int64_t ties = 0;
+  for (const MomentTypes& types : rounded_moments)
+    for (const std::int64_t n : {1, 133, 3000})
+      for (const int steps : {1, 4}) exact_moments_case(types, n, steps, ties).play();
+  EXPECT_GT(ties, 100);
+}
+
 TEST(OptimOp, Sgd) {
   for (const StepCase& c : step_cases()) sgd_case(c).play();
 }
@@ -289,6 +375,11 @@ TEST(OptimOp, RejectsWrongTensors) {
   const Tensor sums = make_tensor(memory, shape(3), DType::f64), one = make_tensor(memory, shape(1), DType::f32);
   expect_rejected([&](Ops& ops) { ops.adam({.weight = w, .grad = w, .m = w, .v = scalars, .scalars = scalars}); },
                   {"adam: v is f32[4]"});
+  const Tensor half = make_tensor(memory, shape(8), DType::f16), rounded = make_tensor(memory, shape(8), DType::bf16);
+  expect_rejected([&](Ops& ops) { ops.adam({.weight = w, .grad = w, .m = w, .v = half, .scalars = scalars}); },
+                  {"adam", "moments are f32 or bf16"});
+  expect_rejected([&](Ops& ops) { ops.adam({.weight = w, .grad = rounded, .m = w, .v = w, .scalars = scalars}); },
+                  {"adam: grad is bf16[8]"});
   expect_rejected([&](Ops& ops) { ops.adam({.weight = w, .grad = w, .m = w, .v = w, .scalars = w}); },
                   {"adam: scalars is f32[8]"});
   expect_rejected([&](Ops& ops) { ops.adam({.weight = sums, .grad = w, .m = w, .v = w, .scalars = scalars}); },

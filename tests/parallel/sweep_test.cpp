@@ -500,6 +500,8 @@ TEST(Sweep, UnusualModelsAndLayouts) {
   const Overrides one_group{"model.num_query_groups=1"}, qkv_bias{"model.add_qkv_bias=true"};
   const Overrides qk_norm{"model.qk_layernorm=true"};
   const Overrides sgd{"optimizer.optimizer=sgd", "optimizer.sgd_momentum=0.9", "optimizer.lr=0.01"};
+  const Overrides bf16_moments{"optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16",
+                               "optimizer.adam_beta2=0.95"};
   const Overrides frozen{"model.freeze=['*.mlp.*','*embed*']"}, frozen_gpt{"model.freeze=['*.attn.*']"};
   const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};
   const Overrides padded{"model.pad_vocab_in_softmax=true", "model.make_vocab_size_divisible_by=64",
@@ -523,6 +525,9 @@ TEST(Sweep, UnusualModelsAndLayouts) {
       {"sweep_llama", qk_norm, 4, tp2 + sp + pp2},
       {"sweep_llama", sgd, 4, zero1 + buckets},
       {"sweep_llama", sgd, 4, pp2 + zero3},
+      {"sweep_llama", bf16_moments, 4, zero1 + buckets},
+      {"sweep_gpt", bf16_moments, 4, zero2 + overlap},
+      {"sweep_llama", bf16_moments, 8, tp2 + sp + pp2 + zero3},
       {"sweep_llama", frozen, 4, pp2 + zero1},
       {"sweep_llama", frozen, 4, tp2 + sp + zero3},
       {"sweep_gpt", frozen_gpt, 4, pp2 + zero2},

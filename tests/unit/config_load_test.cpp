@@ -212,6 +212,9 @@ TEST_F(ConfigLoad, KnowsWhatOtherProgramsCallAKey) {
       {"dist.num_layers_per_virtual_pipeline_stage", "dist.virtual_pipeline_model_parallel_size"},
       {"dist.decoder_first_pipeline_num_layers", "dist.num_layers_in_first_pipeline_stage"},
       {"dist.decoder_last_pipeline_num_layers", "dist.num_layers_in_last_pipeline_stage"},
+      {"exp_avg_dtype", "optimizer.exp_avg_dtype"},
+      {"exp_avg_sq_dtype", "optimizer.exp_avg_sq_dtype"},
+      {"use_precision_aware_optimizer", "optimizer.exp_avg_dtype"},
       {"moe_layer_freq", "model.moe.layer_freq"},
       {"moe_router_topk", "model.moe.router_topk"},
       {"moe_ffn_hidden_size", "model.moe.ffn_hidden_size"},
@@ -272,6 +275,24 @@ TEST_F(ConfigLoad, KnowsWhatOtherProgramsCallAKey) {
   expect_bad_value("model.moe_token_dispatcher_type=flex",
                    "did you mean model.moe.token_dispatcher_type? it is allgather or alltoall");
   expect_bad_value("model.moe.token_dispatcher_type=flex", "'flex' is not allgather or alltoall");
+}
+
+// Megatron-LM has more of them, and a switch that allows them.
+TEST_F(ConfigLoad, TypesOfMoments) {
+  const OptimizerConfig plain, given = load("model: {arch: llama}", {"optimizer.exp_avg_dtype=bf16"}).config.optimizer;
+  EXPECT_EQ(plain.exp_avg_dtype, MomentType::fp32);
+  EXPECT_EQ(plain.exp_avg_sq_dtype, MomentType::fp32);
+  EXPECT_EQ(given.exp_avg_dtype, MomentType::bf16);
+  EXPECT_EQ(given.exp_avg_sq_dtype, MomentType::fp32);
+  for (const char* key : {"exp_avg_dtype", "exp_avg_sq_dtype"})
+    for (const char* value : {"fp16", "fp8"})
+      expect_bad_value(
+          fmt::format("optimizer.{}={}", key, value),
+          fmt::format("optimizer.{}: '{}' is not fp32 or bf16; fp16 and fp8 would lose small moments", key, value));
+  expect_bad_value("optimizer.use_precision_aware_optimizer=true",
+                   "did you mean optimizer.exp_avg_dtype? it and exp_avg_sq_dtype say what moments are stored as");
+  expect_bad_value("optimizer.main_params_dtype=fp16", "main weights are always fp32; leave it out");
+  expect_bad_value("optimizer.main_grads_dtype=bf16", "main gradients are always fp32; leave it out");
 }
 
 // A star begins an alias in YAML.

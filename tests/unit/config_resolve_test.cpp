@@ -464,6 +464,36 @@ TEST(ResolveRunRules, Schedule) {
   expect_broken("optimizer.lr", "at least 0", [](RunConfig& c) { c.optimizer.lr = -1; });
 }
 
+TEST(ResolveRunRules, MomentsInBf16) {
+  const auto warnings = [](auto change) {
+    RunConfig config = small();
+    change(config.optimizer);
+    return resolve(config).warnings;
+  };
+  EXPECT_TRUE(warnings([](OptimizerConfig&) {}).empty());
+  EXPECT_TRUE(warnings([](OptimizerConfig& o) { o.exp_avg_dtype = MomentType::bf16; }).empty());  // 0.9
+  for (const double beta : {0.95, 0.996})
+    EXPECT_TRUE(warnings([&](OptimizerConfig& o) {
+                  o.exp_avg_sq_dtype = MomentType::bf16;
+                  o.adam_beta2 = beta;
+                }).empty())
+        << beta;
+  for (const double beta : {0.997, 0.999}) {
+    const std::vector<std::string> told = warnings([&](OptimizerConfig& o) {
+      o.exp_avg_sq_dtype = MomentType::bf16;
+      o.adam_beta2 = beta;
+    });
+    ASSERT_EQ(told.size(), 1u);
+    EXPECT_TRUE(contains(told[0], "optimizer.exp_avg_sq_dtype")) << told[0];
+    EXPECT_TRUE(contains(told[0], "0.996 or less, or fp32")) << told[0];
+  }
+  for (const char* key : {"optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16"})
+    expect_broken(key, "sgd has no such moment, and its momentum is always fp32", [&](RunConfig& c) {
+      c.optimizer.optimizer = OptimizerKind::sgd;
+      (contains(key, "_sq_") ? c.optimizer.exp_avg_sq_dtype : c.optimizer.exp_avg_dtype) = MomentType::bf16;
+    });
+}
+
 TEST(ResolveRunRules, DataAndFolders) {
   expect_broken("dataset.data_path", "dataset.kind=mock reads no files",
                 [](RunConfig& c) { c.dataset.data_path = {"a"}; });

@@ -70,8 +70,8 @@ void CpuOps::do_adam(const AdamArgs& args) {
   }
   const AdamStep step{.weight = args.weight.as<float>(),
                       .grad = args.grad.as<float>(),
-                      .m = args.m.as<float>(),
-                      .v = args.v.as<float>(),
+                      .m = args.m.data,
+                      .v = args.v.data,
                       .copy = args.copy.data,
                       .lr = scalar(args.scalars, StepScalar::lr),
                       .correction1 = scalar(args.scalars, StepScalar::correction1),
@@ -84,7 +84,8 @@ void CpuOps::do_adam(const AdamArgs& args) {
                       .eps = args.eps,
                       .weight_decay = args.weight_decay,
                       .clear_grad = args.clear_grad};
-  const auto kernel = kernels(isa_).adam[args.copy ? static_cast<int>(args.copy.dtype) : 0];
+  const auto kernel = kernels(isa_).adam[static_cast<int>(args.m.dtype)][static_cast<int>(args.v.dtype)]
+                                        [args.copy ? static_cast<int>(args.copy.dtype) : 0];
   run_blocks(pool_, element_blocks(count(args.weight.shape)),
              [&](std::int64_t begin, std::int64_t end) { kernel(step, begin, end); });
 }

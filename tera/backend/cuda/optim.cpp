@@ -68,8 +68,10 @@ void CudaOps::do_count_step(const CountStepArgs& args) {
 
 void CudaOps::do_adam(const AdamArgs& args) {
   check(kernels::launch_adam({.update = update_of(args),
-                              .m = args.m.as<float>(),
-                              .v = args.v.as<float>(),
+                              .m = args.m.data,
+                              .v = args.v.data,
+                              .m_dtype = scalar_of(args.m.dtype),
+                              .v_dtype = scalar_of(args.v.dtype),
                               .correction1 = address(args.scalars, StepScalar::correction1),
                               .correction2 = address(args.scalars, StepScalar::correction2),
                               .beta1 = static_cast<float>(args.beta1),

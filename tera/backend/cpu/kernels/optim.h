@@ -6,7 +6,8 @@
 namespace tera::cpu {
 
 struct AdamStep {
-  float *weight, *grad, *m, *v;
+  float *weight, *grad;
+  void *m, *v;
   void* copy;  // may be null
   float lr, correction1, correction2, grad_factor;
   float beta1, beta2, one_minus_beta1, one_minus_beta2, eps, weight_decay;
@@ -20,9 +21,10 @@ struct SgdStep {
   bool clear_grad;
 };
 
-// Indexed by the dtype of the copy: f32 (or none), bf16, f16.
+// Indexed by the dtype of the copy: f32 (or none), bf16, f16; adam also, before it, by those of m and v: f32, bf16.
 struct OptimKernels {
-  void (*adam[3])(const AdamStep& step, std::int64_t begin, std::int64_t end);
+  using Adam = void (*)(const AdamStep& step, std::int64_t begin, std::int64_t end);
+  Adam adam[2][2][3];
   void (*sgd[3])(const SgdStep& step, std::int64_t begin, std::int64_t end);
 };
 

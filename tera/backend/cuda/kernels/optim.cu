@@ -58,27 +58,46 @@ __global__ void count_step(const CountStep args) {
   *args.scale = fmin(*args.scale * 2, args.max_scale);
 }
 
+template <class T, int N>
+__device__ Pack<float, N> widened(const Pack<T, N>& pack) {
+  Pack<float, N> wide;
+#pragma unroll
+  for (int j = 0; j < N; ++j) wide.value[j] = to_float(pack.value[j]);
+  return wide;
+}
+template <class T, int N>
+__device__ Pack<T, N> rounded(const Pack<float, N>& wide) {
+  Pack<T, N> pack;
+#pragma unroll
+  for (int j = 0; j < N; ++j) pack.value[j] = from_float<T>(wide.value[j]);
+  return pack;
+}
+
 // The new weights and what is left of the gradient. Every input has been read before the first decision that waits for
 // a scalar of the step, so that all loads are in flight at once.
 template <class Copy, int N>
 __device__ void put_weights(const Update& args, std::int64_t i, const Pack<float, N>& weight, bool apply) {
   if (apply) {
     store(args.weight + i, weight);
-    if (args.copy) {
-      Pack<Copy, N> copy;
-#pragma unroll
-      for (int j = 0; j < N; ++j) copy.value[j] = from_float<Copy>(weight.value[j]);
-      store(static_cast<Copy*>(args.copy) + i, copy);
-    }
+    if (args.copy) store(static_cast<Copy*>(args.copy) + i, rounded<Copy>(weight));
   }
   if (args.clear_grad) store(args.grad + i, Pack<float, N>{});
 }
 
+// Adam whose moments are stored as these types. Four of them in 16 bits are one access of 8 bytes, and a warp still
+// moves whole stretches of memory with each.
+template <class First, class Second>
+struct StoredAdam : Adam {
+  __device__ First* first() const { return static_cast<First*>(m); }
+  __device__ Second* second() const { return static_cast<Second*>(v); }
+};
+
 // N elements from i on.
-template <class Copy, int N>
-__device__ void step(const Adam& args, std::int64_t i) {
+template <class Copy, int N, class First, class Second>
+__device__ void step(const StoredAdam<First, Second>& args, std::int64_t i) {
   const Pack<float, N> grad = load<N>(args.update.grad + i);
-  Pack<float, N> weight = load<N>(args.update.weight + i), m = load<N>(args.m + i), v = load<N>(args.v + i);
+  Pack<float, N> weight = load<N>(args.update.weight + i), m = widened(load<N>(args.first() + i)),
+                 v = widened(load<N>(args.second() + i));
   const float lr = *args.update.lr, factor = *args.update.grad_factor;
   const float unbias1 = 1.0f / *args.correction1, unbias2 = 1.0f / *args.correction2;
 #pragma unroll
@@ -91,8 +110,8 @@ __device__ void step(const Adam& args, std::int64_t i) {
   }
   const bool apply = isfinite(factor);
   if (apply) {
-    store(args.m + i, m);
-    store(args.v + i, v);
+    store(args.first() + i, rounded<First>(m));
+    store(args.second() + i, rounded<Second>(v));
   }
   put_weights<Copy, N>(args.update, i, weight, apply);
 }
@@ -141,6 +160,12 @@ cudaError_t launch_update(const Args& args, bool aligned, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+// launch(T{}) with the type that moments of this dtype are stored as.
+template <class Launch>
+auto with_moment_type(Scalar scalar, const Launch& launch) {
+  return scalar == Scalar::bf16 ? launch(__nv_bfloat16{}) : launch(float{});
+}
+
 bool all_aligned(const Update& args) {
   return aligned16<float>(args.weight) && aligned16<float>(args.grad) && aligned16<float>(args.copy);
 }
@@ -164,7 +189,12 @@ cudaError_t launch_count_step(const CountStep& args, cudaStream_t stream) {
 }
 
 cudaError_t launch_adam(const Adam& args, cudaStream_t stream) {
-  return launch_update(args, all_aligned(args.update) && aligned16<float>(args.m) && aligned16<float>(args.v), stream);
+  const bool aligned = all_aligned(args.update) && aligned16<float>(args.m) && aligned16<float>(args.v);
+  return with_moment_type(args.m_dtype, [&](auto first) {
+    return with_moment_type(args.v_dtype, [&](auto second) {
+      return launch_update(StoredAdam<decltype(first), decltype(second)>{args}, aligned, stream);
+    });
+  });
 }
 
 cudaError_t launch_sgd(const Sgd& args, cudaStream_t stream) {

@@ -46,7 +46,8 @@ struct Update {
 
 struct Adam {
   Update update;
-  float *m, *v;                            // [n]
+  void *m, *v;  // [n] of their dtypes: f32 or bf16
+  Scalar m_dtype, v_dtype;
   const float *correction1, *correction2;  // on the device
   float beta1, beta2, one_minus_beta1, one_minus_beta2, eps;
 };
