@@ -68,15 +68,25 @@ Linear::Linear(ParamStore& params, const LinearSpec& spec, const TensorParallel&
                          .partial_gradient = partial});
 }
 
+GemmArgs Linear::product(const Tensor& all, const Tensor& y, const Tensor& residual) const {
+  return {.a = all,
+          .b = weight_->value,
+          .out = y,
+          .bias = bias_ ? bias_->value : Tensor{},
+          .residual = residual,
+          .trans_b = true};
+}
+
 void Linear::forward(Run& run, const Tensor& x, const Tensor& y, const Tensor& residual) const {
   if (split_ == Split::in && tp_.size() > 1) return forward_summed(run, x, y, residual);
   const Tensor all = split_ == Split::out ? tp_.gather(run, x, run.scratch, "linear.x") : x;
-  run.ops.gemm({.a = all,
-                .b = weight_->value,
-                .out = y,
-                .bias = bias_ ? bias_->value : Tensor{},
-                .residual = residual,
-                .trans_b = true});
+  run.ops.gemm(product(all, y, residual));
+}
+
+void Linear::forward(Run& run, const Tensor& x, const Tensor& y, const ActivationArgs& activation) const {
+  require(split_ != Split::in || tp_.size() == 1, "an activation of a sum over ranks comes behind the sum");
+  const Tensor all = split_ == Split::out ? tp_.gather(run, x, run.scratch, "linear.x") : x;
+  run.ops.gemm_activation({.product = product(all, y, {}), .activation = activation});
 }
 
 // Bias and residual enter the sum once, with the first rank; the residual of cut rows is added after it.
@@ -104,8 +114,20 @@ Ticket Linear::backward_input(Run& run, const Tensor& dy, const Tensor& dx) cons
   const Tensor partial = summed ? tp_.room_for_partial(run, dx, "linear.dx") : dx;
   run.ops.gemm({.a = dy, .b = weight_->value, .out = partial});
   const Ticket sum = summed ? tp_.reduce(run, partial, dx) : Ticket{};
-  if (bias_ && bias_->grad) run.ops.column_sum({.x = dy, .out = bias_->grad});
+  bias_gradient(run, dy);
   return sum;
+}
+
+void Linear::backward_input(Run& run, const Tensor& dy, const ActivationBackArgs& activation) const {
+  require(split_ != Split::out || tp_.size() == 1,
+          "the way back through an activation begins behind the sum over ranks");
+  run.ops.gemm_activation_back(
+      {.product = {.a = dy, .b = weight_->value, .out = activation.dy}, .activation = activation});
+  bias_gradient(run, dy);
+}
+
+void Linear::bias_gradient(Run& run, const Tensor& dy) const {
+  if (bias_ && bias_->grad) run.ops.column_sum({.x = dy, .out = bias_->grad});
 }
 
 void Linear::backward_weight(Run& run, const Tensor& x, const Tensor& dy) const {

@@ -41,15 +41,22 @@ class Linear {
   std::int64_t out_features() const { return out_; }                                            // of this rank
   void forward(Run& run, const Tensor& x, const Tensor& y, const Tensor& residual = {}) const;  // x [T,in]  y [T,out]
 
+  // The same, and the activation behind it; its x is y, which is no sum over ranks.
+  void forward(Run& run, const Tensor& x, const Tensor& y, const ActivationArgs& activation) const;
+
   // dy as backward_input takes it: of all rows. Gathered rows come from `arena`.
   Tensor gradient_of_all_rows(Run& run, const Tensor& dy, Arena& arena, std::string_view tag) const;
   // And the bias gradient. dx is there after the ticket; meanwhile this rank may do something else.
   Ticket backward_input(Run& run, const Tensor& dy, const Tensor& dx) const;
+  // The same, and back through the activation before it; its dy is room for dx, which is no sum over ranks.
+  void backward_input(Run& run, const Tensor& dy, const ActivationBackArgs& activation) const;
   void backward_weight(Run& run, const Tensor& x, const Tensor& dy) const;  // dy of all rows or of this rank's
 
  private:
   std::vector<Part> parts_of(const LinearSpec& spec, bool bias) const;
+  GemmArgs product(const Tensor& all, const Tensor& y, const Tensor& residual) const;
   void forward_summed(Run& run, const Tensor& x, const Tensor& y, const Tensor& residual) const;
+  void bias_gradient(Run& run, const Tensor& dy) const;
 
   TensorParallel tp_;
   Split split_;

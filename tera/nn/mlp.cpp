@@ -21,8 +21,7 @@ void Mlp::f(Run& run, MlpSaved& s, const Tensor& x, const Tensor& y) {
   s.act = take(spec_.recompute_activation, shape(tokens, up_.out_features() / (is_gated(spec_.activation) ? 2 : 1)),
                "mlp.act");
   norm_.forward(run, x, s.normed, s.stats);
-  up_.forward(run, s.normed, s.up);
-  run.ops.activation({.kind = spec_.activation, .x = s.up, .y = s.act});
+  up_.forward(run, s.normed, s.up, ActivationArgs{.kind = spec_.activation, .x = s.up, .y = s.act});
   forward_with_dropout(run, down_, s.act, y, /*residual=*/x, dropout());
 }
 
@@ -32,8 +31,8 @@ void Mlp::b(Run& run, MlpSaved& s, const Tensor& x, const Tensor& dy, const Tens
   s.ddown = ddown.kept;
   const Tensor dact = run.scratch.take(s.act.shape, x.dtype, "mlp.dact");
   const Tensor dnormed = run.scratch.take(x.shape, x.dtype, "mlp.dnormed");
-  run.ops.wait(down_.backward_input(run, ddown.all, dact));
-  run.ops.activation_back({.kind = spec_.activation, .dy = dact, .x = s.up, .dx = s.dup});
+  down_.backward_input(run, ddown.all,
+                       ActivationBackArgs{.kind = spec_.activation, .dy = dact, .x = s.up, .dx = s.dup});
   const Ticket summed = up_.backward_input(run, s.dup, dnormed);
   if (spec_.recompute_activation) {
     s.act = run.stash.take(Life::b_to_w, s.act.shape, x.dtype, "mlp.act");

@@ -22,7 +22,7 @@ void MtpInput::f(Run& run, MtpInputSaved& s, const Tensor& x, const Tensor& y) {
   }
   embedding_norm_.forward(run, s.embedded, s.joined.slice(1, 0, hidden), s.embedding_stats);
   hidden_norm_.forward(run, x, s.joined.slice(1, hidden, 2 * hidden), s.hidden_stats);
-  project_.forward(run, s.joined, y, {});
+  project_.forward(run, s.joined, y);
 }
 
 void MtpInput::b(Run& run, MtpInputSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {

@@ -22,8 +22,8 @@ void SharedExpert::forward_up(Run& run, SharedExpertSaved& s, const Tensor& x) c
   s.act = run.stash.take(Life::f_to_w, shape(tokens, width), x.dtype, "moe.shared_act");
   if (gate_) weigh(run, s, x);
   ScratchScope scope(run.scratch);
-  up_.forward(run, x, s.up);
-  run.ops.activation({.kind = activation_, .x = s.up, .y = s.act, .weights = s.weights, .sources = s.sources});
+  up_.forward(run, x, s.up,
+              ActivationArgs{.kind = activation_, .x = s.up, .y = s.act, .weights = s.weights, .sources = s.sources});
 }
 
 void SharedExpert::forward_down(Run& run, const SharedExpertSaved& s, const Tensor& residual, const Tensor& out) const {
@@ -59,19 +59,15 @@ void SharedExpert::back_down(Run& run, SharedExpertSaved& s, const Tensor& dout)
   ScratchScope scope(run.scratch);
   const Tensor all_dout = down_.gradient_of_all_rows(run, dout, run.scratch, "moe.shared_dout");
   const Tensor dact = run.scratch.take(s.act.shape, s.up.dtype, "moe.shared_dact");
-  run.ops.wait(down_.backward_input(run, all_dout, dact));
-  back_through_activation(run, s, dact);
-}
-
-// Makes dup, and the gradient of the gate's weights.
-void SharedExpert::back_through_activation(Run& run, const SharedExpertSaved& s, const Tensor& dact) const {
-  run.ops.activation_back({.kind = activation_,
-                           .dy = dact,
-                           .x = s.up,
-                           .dx = s.dup,
-                           .weights = s.weights,
-                           .sources = s.sources,
-                           .dweights = s.all_dweights});
+  // Makes dup, and the gradient of the gate's weights.
+  down_.backward_input(run, all_dout,
+                       ActivationBackArgs{.kind = activation_,
+                                          .dy = dact,
+                                          .x = s.up,
+                                          .dx = s.dup,
+                                          .weights = s.weights,
+                                          .sources = s.sources,
+                                          .dweights = s.all_dweights});
   if (gate_) run.ops.wait(tp_.reduce(run, s.all_dweights, s.own_dweights));  // each rank has its features' terms
 }
 

@@ -49,7 +49,6 @@ class SharedExpert {
 
  private:
   void weigh(Run& run, SharedExpertSaved& saved, const Tensor& x) const;
-  void back_through_activation(Run& run, const SharedExpertSaved& saved, const Tensor& dact) const;
 
   Activation activation_;
   TensorParallel tp_;

@@ -264,6 +264,20 @@ void ActivationBackArgs::check() const {
   dense(op, "dweights", dweights);
 }
 
+void GemmActivationArgs::check() const {
+  product.check();
+  activation.check();
+  that(activation.x.data == product.out.data, "gemm_activation", "the activation is of the product's output");
+  same_shape("gemm_activation", "the activation's x", activation.x, product.out.shape);
+}
+
+void GemmActivationBackArgs::check() const {
+  product.check();
+  activation.check();
+  that(activation.dy.data == product.out.data, "gemm_activation_back", "dy is the product's output");
+  same_shape("gemm_activation_back", "dy", activation.dy, product.out.shape);
+}
+
 void DropoutArgs::check() const {
   constexpr auto op = "dropout";
   float_dtype(op, "x", x);
@@ -498,6 +512,23 @@ void CombineArgs::check() const {
     same_shape(op, "source", source, out.shape);
     dense(op, "source", source);
   }
+}
+
+void Ops::gemm_activation(const GemmActivationArgs& args) {
+  args.check();
+  if (fuses(args)) return do_gemm_activation(args);
+  do_gemm(args.product);
+  do_activation(args.activation);
+}
+void Ops::gemm_activation_back(const GemmActivationBackArgs& args) {
+  args.check();
+  if (fuses(args)) return do_gemm_activation_back(args);
+  do_gemm(args.product);
+  do_activation_back(args.activation);
+}
+void Ops::do_gemm_activation(const GemmActivationArgs& /*args*/) { fail("gemm_activation: this device fuses nothing"); }
+void Ops::do_gemm_activation_back(const GemmActivationBackArgs& /*args*/) {
+  fail("gemm_activation_back: this device fuses nothing");
 }
 
 void Ops::finish(Ticket ticket) {

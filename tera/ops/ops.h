@@ -15,6 +15,7 @@
 #include "tera/ops/embedding.h"
 #include "tera/ops/expert_rows.h"
 #include "tera/ops/gemm.h"
+#include "tera/ops/gemm_activation.h"
 #include "tera/ops/grouped_gemm.h"
 #include "tera/ops/latent_heads.h"
 #include "tera/ops/loss.h"
@@ -35,6 +36,8 @@ class Ops : public Timeline {
  public:
   // clang-format off
   void gemm(const GemmArgs& args)                      { args.check(); do_gemm(args); }
+  void gemm_activation(const GemmActivationArgs& args);
+  void gemm_activation_back(const GemmActivationBackArgs& args);
   void column_sum(const ColumnSumArgs& args)           { args.check(); do_column_sum(args); }
   void norm(const NormArgs& args)                      { args.check(); do_norm(args); }
   void norm_back(const NormBackArgs& args)             { args.check(); do_norm_back(args); }
@@ -72,6 +75,10 @@ class Ops : public Timeline {
   void normal(const NormalArgs& args)                  { args.check(); do_normal(args); }
   void combine(const CombineArgs& args)                { args.check(); do_combine(args); }
   // clang-format on
+
+  // Whether one kernel does both parts of such a call.
+  virtual bool fuses(const GemmActivationArgs& /*args*/) const { return false; }
+  virtual bool fuses(const GemmActivationBackArgs& /*args*/) const { return false; }
 
   // Between host memory and a dense tensor of this device; the host's bytes may be reused at once after from_host, and
   // are there when to_host returns.
@@ -117,6 +124,8 @@ class Ops : public Timeline {
 
  private:
   virtual void do_gemm(const GemmArgs& args) = 0;
+  virtual void do_gemm_activation(const GemmActivationArgs& args);  // only what it fuses
+  virtual void do_gemm_activation_back(const GemmActivationBackArgs& args);
   virtual void do_column_sum(const ColumnSumArgs& args) = 0;
   virtual void do_norm(const NormArgs& args) = 0;
   virtual void do_norm_back(const NormBackArgs& args) = 0;

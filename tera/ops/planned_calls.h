@@ -3,12 +3,15 @@
 
 #include "tera/ops/attention.h"
 #include "tera/ops/gemm.h"
+#include "tera/ops/gemm_activation.h"
 
 namespace tera {
 
 // The calls of a rehearsal for which a backend has choices to make, each shape once; the tensors have no memory.
 struct PlannedCalls {
   std::vector<GemmArgs> gemms;
+  std::vector<GemmActivationArgs> gemm_activations;
+  std::vector<GemmActivationBackArgs> gemm_activation_backs;
   std::vector<AttentionArgs> attentions;
   std::vector<AttentionBackArgs> attention_backs;
 };

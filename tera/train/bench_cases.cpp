@@ -123,6 +123,31 @@ void add_product(Cases& cases, const Sizes& s, const char* name, const ProductFo
   });
 }
 
+// Up and down products of an MLP with the activation between them.
+void add_gated_products(Cases& cases, const Sizes& s) {
+  const std::int64_t T = s.tokens, H = s.hidden, F = s.ffn;
+  add(cases, s, "gemm gate and up, swiglu", shape(T, 2 * F, H), [=](BenchTensors& tensors) -> BenchCall {
+    const Tensor x = tensors.filled(shape(T, 2 * F), s.dtype, 0);
+    const GemmActivationArgs args{.product = {.a = tensors.normal(shape(T, H), s.dtype),
+                                              .b = tensors.normal(shape(2 * F, H), s.dtype),
+                                              .out = x,
+                                              .trans_b = true},
+                                  .activation = {.x = x, .y = tensors.filled(shape(T, F), s.dtype, 0)}};
+    return {[args](Ops& ops) { ops.gemm_activation(args); }, {args.product.a, args.product.b}, {x, args.activation.y}};
+  });
+  add(cases, s, "gemm dx of down, swiglu_back", shape(T, F, H), [=](BenchTensors& tensors) -> BenchCall {
+    const Tensor dact = tensors.filled(shape(T, F), s.dtype, 0);
+    const GemmActivationBackArgs args{
+        .product = {.a = tensors.normal(shape(T, H), s.dtype), .b = tensors.normal(shape(H, F), s.dtype), .out = dact},
+        .activation = {.dy = dact,
+                       .x = tensors.normal(shape(T, 2 * F), s.dtype),
+                       .dx = tensors.filled(shape(T, 2 * F), s.dtype, 0)}};
+    return {[args](Ops& ops) { ops.gemm_activation_back(args); },
+            {args.product.a, args.product.b, args.activation.x},
+            {args.activation.dx}};
+  });
+}
+
 void add_products(Cases& cases, const Sizes& s) {
   const std::int64_t T = s.tokens, H = s.hidden, F = s.ffn, V = s.vocab, QKV = s.qkv_heads() * s.head_size;
   const std::int64_t O = s.heads * s.head_size, L = s.logits_rows;
@@ -135,6 +160,7 @@ void add_products(Cases& cases, const Sizes& s) {
   add_product(cases, s, "gemm dx of down", {.m = T, .n = F, .k = H});
   add_product(cases, s, "gemm dw of gate and up", {.m = 2 * F, .n = H, .k = T, .trans_a = true, .accumulate = true});
   add_product(cases, s, "gemm dw of down", {.m = H, .n = F, .k = T, .trans_a = true, .accumulate = true});
+  add_gated_products(cases, s);
   add_product(cases, s, "gemm logits", {.m = L, .n = V, .k = H, .trans_b = true});
   add_product(cases, s, "gemm dx of logits", {.m = L, .n = H, .k = V});
   add_product(cases, s, "gemm dw of logits", {.m = V, .n = H, .k = L, .trans_a = true, .accumulate = true});

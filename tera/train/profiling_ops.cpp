@@ -71,6 +71,12 @@ CopyPoints ProfilingOps::noted(const CopyPoints& copy, std::vector<CopyPoints>& 
 void ProfilingOps::do_gemm(const GemmArgs& a) {
   timed(WorkKind::gemm, [&] { inner_->gemm(a); });
 }
+void ProfilingOps::do_gemm_activation(const GemmActivationArgs& a) {
+  timed(WorkKind::gemm, [&] { inner_->gemm_activation(a); });
+}
+void ProfilingOps::do_gemm_activation_back(const GemmActivationBackArgs& a) {
+  timed(WorkKind::gemm, [&] { inner_->gemm_activation_back(a); });
+}
 void ProfilingOps::do_attention(const AttentionArgs& a) {
   timed(WorkKind::attention, [&] { inner_->attention(a); });
 }

@@ -27,6 +27,8 @@ class ProfilingOps final : public Ops {
   double milliseconds(Ticket from, Ticket to) override { return inner_->milliseconds(from, to); }
   void reserve_tickets(std::size_t count) override { inner_->reserve_tickets(count); }
   const OpsTraits& traits() const override { return inner_->traits(); }
+  bool fuses(const GemmActivationArgs& args) const override { return inner_->fuses(args); }
+  bool fuses(const GemmActivationBackArgs& args) const override { return inner_->fuses(args); }
   void bind_workspace(std::span<std::byte> workspace) override { inner_->bind_workspace(workspace); }
   void prepare(const PlannedCalls& calls, std::span<std::byte> spare) override { inner_->prepare(calls, spare); }
   std::string remarks() const override { return inner_->remarks(); }
@@ -35,6 +37,8 @@ class ProfilingOps final : public Ops {
 
  private:
   void do_gemm(const GemmArgs& args) override;
+  void do_gemm_activation(const GemmActivationArgs& args) override;
+  void do_gemm_activation_back(const GemmActivationBackArgs& args) override;
   void do_column_sum(const ColumnSumArgs& args) override;
   void do_norm(const NormArgs& args) override;
   void do_norm_back(const NormBackArgs& args) override;

@@ -88,7 +88,7 @@ double CudaOps::milliseconds(Ticket from, Ticket to) {
 }
 
 void CudaOps::prepare(const PlannedCalls& calls, std::span<std::byte> spare) {
-  products_->prepare(calls.gemms, workspace_, spare, stream_);
+  products_->prepare(products_of_their_own(calls), workspace_, spare, stream_);
   PlannedCalls left{.attentions = calls.attentions, .attention_backs = calls.attention_backs};
   std::erase_if(left.attention_backs, [&](const AttentionBackArgs& args) { return hopper_takes(args); });
   attention_->prepare(left, workspace_.size());

@@ -46,6 +46,8 @@ class CudaOps final : public Ops, public EventSource {
   void prepare(const PlannedCalls& calls, std::span<std::byte> spare) override;
   RecordingAttempt record_calls(const std::function<void()>& calls) override;  // graph.cpp
   std::string remarks() const override;
+  bool fuses(const GemmActivationArgs& args) const override;  // gemm_activation.cpp
+  bool fuses(const GemmActivationBackArgs& args) const override;
   void begin_range(const char* name) override;
   void end_range() override;
 
@@ -53,7 +55,9 @@ class CudaOps final : public Ops, public EventSource {
   bool hopper_takes(const AttentionBackArgs& args) const;  // attention.cpp
 
  private:
-  void do_gemm(const GemmArgs& args) override;             // gemm.cpp
+  void do_gemm(const GemmArgs& args) override;                       // gemm.cpp
+  void do_gemm_activation(const GemmActivationArgs& args) override;  // gemm_activation.cpp
+  void do_gemm_activation_back(const GemmActivationBackArgs& args) override;
   void do_column_sum(const ColumnSumArgs& args) override;  // reduce.cpp
   void do_norm(const NormArgs& args) override;             // norm.cpp
   void do_norm_back(const NormBackArgs& args) override;
@@ -95,6 +99,8 @@ class CudaOps final : public Ops, public EventSource {
   void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) override;
   CopyPoints do_to_host_beside(const HostCopyArgs& args) override;
   CopyPoints do_from_host_beside(const HostCopyArgs& args) override;
+
+  std::vector<GemmArgs> products_of_their_own(const PlannedCalls& calls) const;  // gemm_activation.cpp
 
   // The first `bytes` of the workspace; throws when the plan asked for less.
   std::span<std::byte> workspace(std::size_t bytes) const;

@@ -51,6 +51,14 @@ bool alike(const GemmArgs& a, const GemmArgs& b) {
          alike(a.residual, b.residual) && a.trans_a == b.trans_a && a.trans_b == b.trans_b &&
          a.accumulate == b.accumulate;
 }
+bool alike(const GemmActivationArgs& a, const GemmActivationArgs& b) {
+  return alike(a.product, b.product) && a.activation.kind == b.activation.kind &&
+         alike(a.activation.weights, b.activation.weights);
+}
+bool alike(const GemmActivationBackArgs& a, const GemmActivationBackArgs& b) {
+  return alike(a.product, b.product) && a.activation.kind == b.activation.kind &&
+         alike(a.activation.weights, b.activation.weights);
+}
 template <class Args>
 bool alike(const Args& a, const Args& b) {  // of attention and its backward: everything else follows
   return alike(a.q, b.q) && alike(a.k, b.k) && alike(a.out, b.out) && alike(a.shape, b.shape);
@@ -73,6 +81,14 @@ void PlanOps::note(std::size_t workspace, double flops) {
 void PlanOps::do_gemm(const GemmArgs& args) {
   keep(planned_calls_.gemms, args);
   note(rules_.gemm(args), product_flops(args.m(), args.n(), args.k()));
+}
+void PlanOps::do_gemm_activation(const GemmActivationArgs& args) {
+  keep(planned_calls_.gemm_activations, args);
+  note(rules_.gemm(args.product), product_flops(args.product.m(), args.product.n(), args.product.k()));
+}
+void PlanOps::do_gemm_activation_back(const GemmActivationBackArgs& args) {
+  keep(planned_calls_.gemm_activation_backs, args);
+  note(rules_.gemm(args.product), product_flops(args.product.m(), args.product.n(), args.product.k()));
 }
 void PlanOps::do_grouped_gemm(const GroupedGemmArgs& args) {
   note(rules_.grouped_gemm(args), product_flops(usual_rows(args), args.n(), args.k()));

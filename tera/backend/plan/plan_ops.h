@@ -25,6 +25,9 @@ class PlanOps final : public Ops {
   const PlannedCalls& planned_calls() const { return planned_calls_; }
 
   const OpsTraits& traits() const override { return rules_.traits(); }
+  // Kept as one call: who computes it decides.
+  bool fuses(const GemmActivationArgs&) const override { return true; }
+  bool fuses(const GemmActivationBackArgs&) const override { return true; }
   using Ops::finish;
   void finish(std::uint64_t) override {}
   Ticket record() override {
@@ -38,6 +41,8 @@ class PlanOps final : public Ops {
 
  private:
   void do_gemm(const GemmArgs& args) override;
+  void do_gemm_activation(const GemmActivationArgs& args) override;
+  void do_gemm_activation_back(const GemmActivationBackArgs& args) override;
   void do_column_sum(const ColumnSumArgs& args) override;
   void do_norm(const NormArgs& args) override;
   void do_norm_back(const NormBackArgs& args) override;

@@ -136,8 +136,11 @@ __device__ inline void add_box_out(const CUtensorMap& map, BoxPlace at, std::uin
       : "memory");
 }
 __device__ inline void commit_copies_out() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until shared memory was read and may be written again.
-__device__ inline void wait_for_reads_of_copies_out() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Until shared memory was read and may be written again, but for the last so many commits.
+template <int on_the_way = 0>
+__device__ inline void wait_for_reads_of_copies_out() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(on_the_way) : "memory");
+}
 __device__ inline void wait_for_copies_out() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // Bytes in a row, a multiple of 16 from and to multiples of 16.
@@ -177,6 +180,22 @@ __device__ inline void store_releasing(int* to, int value) {
 
 // What this thread wrote to shared memory is seen by products and copies that come after the next barrier.
 __device__ inline void publish_to_engines() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// 16 bytes of shared memory.
+__device__ inline uint4 load_shared(std::uint32_t from) {
+  uint4 words;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "r"(from)
+               : "memory");
+  return words;
+}
+
+__device__ inline void store_shared(std::uint32_t to, uint4 words) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words.x), "r"(words.y), "r"(words.z),
+               "r"(words.w)
+               : "memory");
+}
 
 // Four matrices of 8 x 8 elements of 16 bits to shared memory, by a warp. Thread t has columns 2 (t % 4) and the next
 // of row t / 4 of each; row t % 8 of matrix t / 8 goes to the address that it names.

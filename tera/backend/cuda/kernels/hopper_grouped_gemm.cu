@@ -5,6 +5,7 @@
 
 #include "tera/backend/cuda/kernels/hopper_boxes.cuh"
 #include "tera/backend/cuda/kernels/hopper_grouped_tiles.cuh"
+#include "tera/backend/cuda/kernels/hopper_pairs.cuh"
 
 namespace tera::cuda::kernels {
 namespace {
@@ -73,26 +74,7 @@ bool suits(const HopperGroupedGemm& args) {
 template <class T, GroupedForm form, int columns>
 cudaError_t launch_tiles(const Plan& plan, std::int64_t tiles, cudaStream_t stream) {
   constexpr int bytes = grouped::Layout<columns>::bytes + static_cast<int>(grouped::stage_alignment);
-  const auto kernel = grouped::multiply_groups<T, form, columns>;
-  int device = 0, processors = 0;
-  cudaError_t status = cudaGetDevice(&device);
-  if (status == cudaSuccess) status = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (status == cudaSuccess) status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (status != cudaSuccess) return status;
-  const std::int64_t clusters =
-      std::clamp<std::int64_t>(processors / grouped::blocks_of_cluster, 1, std::max<std::int64_t>(tiles, 1));
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = grouped::blocks_of_cluster;
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * grouped::blocks_of_cluster));
-  config.blockDim = dim3(grouped::threads);
-  config.dynamicSmemBytes = bytes;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, plan);
+  return launch_pairs(grouped::multiply_groups<T, form, columns>, plan, grouped::threads, bytes, tiles, stream);
 }
 
 template <class T, int columns>

@@ -17,17 +17,17 @@
 // whole boxes, which one thread names: 64 rows named one by one took up to 2 microseconds more for a tile.
 
 #include "tera/backend/cuda/kernels/group_tiles.cuh"
-#include "tera/backend/cuda/kernels/hopper.cuh"
 #include "tera/backend/cuda/kernels/hopper_grouped_gemm.cuh"
+#include "tera/backend/cuda/kernels/hopper_products.cuh"
 
 namespace tera::cuda::kernels::grouped {
 
-constexpr int warpgroup = 128, threads = 3 * warpgroup, consumer_warps = 8;
-constexpr int depth = 64;  // terms of a sum in a stage: 128 bytes
-constexpr int box_columns = 64, box_bytes = 64 * depth * 2;
+using hopper::blocks_of_cluster, hopper::box_bytes, hopper::box_columns, hopper::depth, hopper::stage_alignment,
+    hopper::warpgroup;
+
+constexpr int threads = 3 * warpgroup;
 constexpr int left_bytes = 2 * box_bytes;
 constexpr int most_groups = 512;
-constexpr std::size_t stage_alignment = 1024;
 
 // Results of a warpgroup on their way out: 512 bytes of each of its 64 rows, as boxes of 128 bytes that lie side by
 // side.
@@ -36,11 +36,6 @@ template <class Out>
 constexpr int out_box_columns = 128 / static_cast<int>(sizeof(Out));
 template <class Out>
 constexpr int piece_columns = boxes_of_piece * 128 / static_cast<int>(sizeof(Out));
-
-// Where 16 bytes of a row of a piece lie. The copy engine's order within eight rows keeps banks apart.
-__device__ inline int place_in_piece(int row, int chunk) {
-  return chunk / 8 * box_bytes + row * 128 + ((chunk ^ row) & 7) * 16;
-}
 
 // Of shared memory, by the width of a tile.
 template <int columns>
@@ -52,8 +47,6 @@ struct Layout {
   static constexpr int offsets = emptied + stages * 8;
   static constexpr int bytes = offsets + (most_groups + 1) * 4;
 };
-
-constexpr int blocks_of_cluster = 2;
 
 struct Plan {
   CUtensorMap a, b, out_boxes;
@@ -182,11 +175,6 @@ class Consumer {
   static constexpr int sums = columns / 2;  // of a thread: 64 rows by 128 threads
   static constexpr bool weights = form == GroupedForm::weights;
   static constexpr int left_along_m = weights ? 1 : 0, right_along_n = form == GroupedForm::transposed ? 0 : 1;
-  // From one 16 terms to the next, as operands count: in 16 bytes. Along a row, or 16 rows on.
-  static constexpr std::uint64_t left_step = left_along_m ? 16 * 128 / 16 : 2,
-                                 right_step = right_along_n ? 16 * 128 / 16 : 2;
-  static constexpr std::uint32_t left_apart = left_along_m ? box_bytes : 16,
-                                 right_apart = right_along_n ? box_bytes : 16;
 
  public:
   __device__ Consumer(const Plan& plan, unsigned char* memory)
@@ -252,14 +240,8 @@ class Consumer {
     for (int block = 0; block < blocks; ++block) {
       const auto stage = static_cast<std::uint32_t>(at_.stage * Memory::stage_bytes);
       wait_for_stage(tile, block);
-      const std::uint64_t left = hopper::operand(memory + stage + half, left_apart);
-      const std::uint64_t right = hopper::operand(memory + stage + left_bytes, right_apart);
-      hopper::begin_products();
-#pragma unroll
-      for (int step = 0; step < depth / 16; ++step)
-        hopper::start_product<T, left_along_m, right_along_n>(sum, left + step * left_step, right + step * right_step,
-                                                              block + step > 0);
-      hopper::commit_products();
+      hopper::start_products<T, left_along_m, right_along_n>(sum, memory + stage + half, memory + stage + left_bytes,
+                                                             block == 0);
       hopper::wait_for_products<1>();
       if (block > 0) release(before);
       before = at_.stage;
@@ -279,12 +261,8 @@ class Consumer {
     hopper::sync_some<2 * warpgroup>(1);
   }
 
-  // Both blocks of a cluster write to the stage, so each warp tells both.
   __device__ void release(int stage) const {
-    const int rank = thread_ % 32;
-    if (rank >= blocks_of_cluster) return;
-    hopper::arrive_at(hopper::shared_address(memory_) + static_cast<std::uint32_t>(Memory::emptied + stage * 8),
-                      static_cast<std::uint32_t>(rank));
+    hopper::release_stage(hopper::shared_address(memory_) + static_cast<std::uint32_t>(Memory::emptied + stage * 8));
   }
 
   // Sums of 64 rows to this place of out and on. Piece by piece: when the one before has been read, all threads write,
@@ -331,7 +309,7 @@ class Consumer {
       const int row = i / chunks, chunk = i % chunks, column = to.x + chunk * chunk_columns;
       if (column >= plan_.n) continue;
       Out* const out = static_cast<Out*>(plan_.out) + std::int64_t{to.y + row} * plan_.n + column;
-      *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(piece() + place_in_piece(row, chunk));
+      *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(piece() + hopper::place_in_boxes(row, chunk));
     }
   }
 
@@ -349,14 +327,13 @@ class Consumer {
     hopper::commit_copies_out();
   }
 
-  // A thread has two columns of every eight, in rows r and r + 8. Places are made anew for each piece (the asm hides
-  // that they never change): kept from tile to tile they would take registers, of which there are none left.
+  // A thread has two columns of every eight, in rows r and r + 8.
   template <class Out, int width>
   __device__ void write_piece(const float* sum) const {
     if constexpr (sizeof(Out) == 4)
       write_floats<width>(sum);
     else
-      write_halves<Out, width>(sum);
+      hopper::write_boxes<Out, width>(hopper::shared_address(piece()), sum);
   }
 
   // Eight columns are 32 bytes, which in rows r and r + 1 would lie in the same banks: where it pays, odd rows write
@@ -366,7 +343,7 @@ class Consumer {
     constexpr int turned_by = weights ? 2 : 0;
     const int lane = thread_ % 32, row = thread_ % warpgroup / 32 * 16 + lane / 4;
     const bool turned = turned_by != 0 && row % 2 != 0;
-    int start = place_in_piece(row, 0) ^ (turned ? turned_by * 32 : 0) ^ lane % 4 * 8;
+    int start = hopper::place_in_boxes(row, 0) ^ (turned ? turned_by * 32 : 0) ^ lane % 4 * 8;
     asm volatile("" : "+r"(start));
 #pragma unroll
     for (int eight = 0; eight < width / 8; ++eight)
@@ -377,25 +354,6 @@ class Consumer {
         *reinterpret_cast<float2*>(piece() + eight / 4 * box_bytes + lower * 8 * 128 + (start ^ eight % 4 * 32)) = {
             turned ? other[0] : straight[0], turned ? other[1] : straight[1]};
       }
-  }
-
-  // Twice eight columns of 16 rows at once.
-  template <class Out, int width>
-  __device__ void write_halves(const float* sum) const {
-    const int lane = thread_ % 32, row = thread_ % warpgroup / 32 * 16 + lane % 16;
-    std::uint32_t start = hopper::shared_address(piece()) + static_cast<std::uint32_t>(place_in_piece(row, lane / 16));
-    asm volatile("" : "+r"(start));
-#pragma unroll
-    for (int eight = 0; eight < width / 8; eight += 2) {
-      std::uint32_t two[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* const pair = sum + eight * 4 + i * 2;
-        const Pack<Out, 2> packed{from_float<Out>(pair[0]), from_float<Out>(pair[1])};
-        two[i] = *reinterpret_cast<const std::uint32_t*>(&packed);
-      }
-      hopper::store_matrices((start ^ eight % 8 * 16u) + static_cast<std::uint32_t>(eight / 8 * box_bytes), two);
-    }
   }
 
   __device__ unsigned char* piece() const { return memory_ + Memory::pieces + part() * pieces_bytes; }
@@ -424,7 +382,7 @@ __global__ void __launch_bounds__(threads, 1) multiply_groups(const __grid_const
     for (int stage = 0; stage < Memory::stages; ++stage) {
       hopper::init_barrier(address + static_cast<std::uint32_t>(Memory::filled + stage * 8), 1);
       hopper::init_barrier(address + static_cast<std::uint32_t>(Memory::emptied + stage * 8),
-                           static_cast<std::uint32_t>(consumer_warps * blocks_of_cluster));
+                           static_cast<std::uint32_t>(hopper::consumer_warps * blocks_of_cluster));
     }
     hopper::publish_barriers();
   }
