@@ -219,6 +219,7 @@ double worst_tile(const Floats& got, const Floats& want, std::int64_t heads, std
           difference += of_one * of_one;
           whole += double{want[i]} * double{want[i]};
         }
+      if (difference == 0) continue;  // also where there is nothing: keys that no query sees
       const double ratio = std::sqrt(difference / whole);
       if (!(ratio <= worst)) worst = ratio;  // a NaN, too
       if (std::isnan(worst)) return worst;
