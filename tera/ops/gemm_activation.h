@@ -5,7 +5,8 @@
 namespace tera {
 
 // A product and the activation of what it gives: one call after the other, or one kernel where a backend has it
-// (Ops::fuses). Sums are rounded to the dtype of the product's output before the activation, either way.
+// (Ops::fuses). Sums are rounded to the dtype of the product's output before the activation, either way. The activation
+// may not write to the product's operands, which may still be read.
 struct GemmActivationArgs {
   GemmArgs product;
   ActivationArgs activation;  // its x is the product's out

@@ -76,7 +76,7 @@ class Ops : public Timeline {
   void combine(const CombineArgs& args)                { args.check(); do_combine(args); }
   // clang-format on
 
-  // Whether one kernel does both parts of such a call.
+  // Whether such a call is taken whole (by one kernel, where it is computed), not as its two parts.
   virtual bool fuses(const GemmActivationArgs& /*args*/) const { return false; }
   virtual bool fuses(const GemmActivationBackArgs& /*args*/) const { return false; }
 

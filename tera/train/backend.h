@@ -25,6 +25,7 @@ struct Backend {
 struct BackendOptions {
   bool deterministic = true, tf32 = false;
   bool same_kernels = false;             // as on the other ranks: a GPU chooses none by timing
+  bool small_calls_too = false;          // for tests: kernels that a GPU has for large calls take small ones as well
   std::filesystem::path kernel_choices;  // where a GPU's choices by timing are kept; empty: nowhere
   int local_rank = 0;                    // of several processes on this machine: each takes the next GPU
 };

@@ -41,11 +41,14 @@ bool repeat_products(const Setup& setup) {
 }
 
 Backend make_cuda_backend(const BackendOptions& options) {
-  cuda::CudaParts parts = cuda::make_cuda({.device = cuda::device_of(options.local_rank),
-                                           .deterministic = options.deterministic,
-                                           .time_products = !options.same_kernels,
-                                           .tf32 = options.tf32,
-                                           .choices = options.kernel_choices});
+  cuda::CudaParts parts =
+      cuda::make_cuda({.device = cuda::device_of(options.local_rank),
+                       .deterministic = options.deterministic,
+                       .hopper_kernels = options.small_calls_too ? cuda::HopperKernels::wherever_they_fit
+                                                                 : cuda::HopperKernels::where_faster,
+                       .time_products = !options.same_kernels,
+                       .tf32 = options.tf32,
+                       .choices = options.kernel_choices});
   return {.name = std::move(parts.name),
           .peak_flops = parts.peak_flops,
           .device = std::move(parts.device),

@@ -268,7 +268,7 @@ void compare(const cuda::CudaOptions& options) {
     }
     const bool on_hopper = fast.hopper_takes(backward);
     EXPECT_EQ(on_hopper,
-              options.hopper_attention != cuda::HopperAttention::never && cuda::fits_hopper(backward) && is_hopper());
+              options.hopper_kernels != cuda::HopperKernels::never && cuda::fits_hopper(backward) && is_hopper());
     std::puts(fmt::format(
                   "{}: forward {}, backward {}", c.name(), bytes_of(forward_bytes, cuda::cudnn_layout(forward).library),
                   on_hopper ? "Hopper's"
@@ -278,11 +278,11 @@ void compare(const cuda::CudaOptions& options) {
   if (!library.reason().empty()) std::puts(("refused: " + library.reason()).c_str());
 }
 
-using cuda::HopperAttention;
-TEST(CudaAttention, FastIsNearExact) { compare({.hopper_attention = HopperAttention::wherever_it_fits}); }
-TEST(CudaAttention, FastIsNearExactOnOtherGpus) { compare({.hopper_attention = HopperAttention::never}); }
+using cuda::HopperKernels;
+TEST(CudaAttention, FastIsNearExact) { compare({.hopper_kernels = HopperKernels::wherever_they_fit}); }
+TEST(CudaAttention, FastIsNearExactOnOtherGpus) { compare({.hopper_kernels = HopperKernels::never}); }
 TEST(CudaAttention, FastIsNearExactOnOtherGpusWithoutRepeating) {
-  compare({.deterministic = false, .hopper_attention = HopperAttention::never});
+  compare({.deterministic = false, .hopper_kernels = HopperKernels::never});
 }
 
 // More units of work than a GPU holds at once, which wait for each other's turn: no bit depends on who comes when.

@@ -33,9 +33,12 @@ class CudaCheckpoint : public testing::Test {
 
 // fp16 begins with steps that overflow.
 TEST_F(CudaCheckpoint, ResumeIsBitwise) {
-  for (const auto& [async, precision] :
-       {std::pair{"true", "bf16"}, std::pair{"false", "bf16"}, std::pair{"true", "fp16"}}) {
-    const std::string moments = std::string(async) == "true" ? "bf16" : "fp32";
+  struct Case {
+    const char *async, *precision;
+    std::string moments;
+  };
+  for (const auto& [async, precision, moments] :
+       {Case{"true", "bf16", "fp32"}, Case{"false", "bf16", "bf16"}, Case{"true", "fp16", "bf16"}}) {
     const Overrides more{std::string("mixed_precision.precision=") + precision,
                          std::string("checkpoint.async_save=") + async,
                          "checkpoint.save_interval=4",

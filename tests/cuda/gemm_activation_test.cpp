@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <fstream>
+#include <iterator>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/tensor/arena.h"
 #include "tests/support/fill.h"
+#include "tests/support/temp_folder.h"
 
 namespace tera::test {
 namespace {
@@ -21,6 +24,7 @@ namespace {
 struct Sizes {
   std::int64_t rows, width, k;
   DType dtype = DType::bf16;
+  bool in_place = false;  // dx is x
 };
 
 class Player {
@@ -39,19 +43,45 @@ class Player {
   };
 
   Result play(const Sizes& s, bool fused) {
-    const GemmActivationArgs forward = forward_args(s);
-    const GemmActivationBackArgs back = back_args(s, forward);
-    EXPECT_EQ(parts_.ops->fuses(forward), fused);
-    EXPECT_EQ(parts_.ops->fuses(back), fused);
-    for (const Tensor* out : {&forward.product.out, &forward.activation.y, &back.activation.dx})
-      cuda::check(cudaMemsetAsync(out->data, 0xff, out->bytes(), stream()), "poison");
-    parts_.ops->gemm_activation(forward);
-    parts_.ops->gemm_activation_back(back);
-    return {read(forward.activation.x), read(forward.activation.y), read(back.activation.dx)};
+    const Calls calls = calls_of(s);
+    EXPECT_EQ(parts_.ops->fuses(calls.forward), fused);
+    EXPECT_EQ(parts_.ops->fuses(calls.back), fused);
+    poison(calls.forward.activation.x);
+    poison(calls.forward.activation.y);
+    parts_.ops->gemm_activation(calls.forward);
+    Result result{.x = read(calls.forward.activation.x), .act = read(calls.forward.activation.y), .dx = {}};
+    if (!s.in_place) poison(calls.back.activation.dx);
+    parts_.ops->gemm_activation_back(calls.back);
+    result.dx = read(calls.back.activation.dx);
+    return result;
   }
 
+  struct Calls {
+    GemmActivationArgs forward;
+    GemmActivationBackArgs back;
+  };
+  Calls calls_of(const Sizes& s) {
+    used_ = 0;
+    const GemmActivationArgs forward = forward_args(s);
+    return {forward, back_args(s, forward)};
+  }
+  // Without waiting for the GPU.
+  void start(const Calls& calls) {
+    parts_.ops->gemm_activation(calls.forward);
+    parts_.ops->gemm_activation_back(calls.back);
+  }
+  Result read(const Calls& calls) {
+    return {read(calls.forward.activation.x), read(calls.forward.activation.y), read(calls.back.activation.dx)};
+  }
+
+  Ops& ops() { return *parts_.ops; }
+  std::span<std::byte> slab() const { return slab_; }
+
  private:
-  cudaStream_t stream() { return static_cast<cuda::CudaOps&>(*parts_.ops).stream(); }
+  void poison(const Tensor& tensor) {
+    const cudaStream_t stream = static_cast<cuda::CudaOps&>(*parts_.ops).stream();
+    cuda::check(cudaMemsetAsync(tensor.data, 0xff, tensor.bytes(), stream), "poison");
+  }
 
   GemmActivationArgs forward_args(const Sizes& s) {
     used_ = 0;
@@ -64,7 +94,8 @@ class Player {
 
   GemmActivationBackArgs back_args(const Sizes& s, const GemmActivationArgs& forward) {
     const Tensor a = whole_numbers(shape(s.rows, s.k), s.dtype, 3), b = whole_numbers(shape(s.k, s.width), s.dtype, 4);
-    const Tensor room = take(shape(s.rows, s.width), s.dtype), dx = take(forward.activation.x.shape, s.dtype);
+    const Tensor room = take(shape(s.rows, s.width), s.dtype);
+    const Tensor dx = s.in_place ? forward.activation.x : take(forward.activation.x.shape, s.dtype);
     return {.product = {.a = a, .b = b, .out = room},
             .activation = {.kind = Activation::swiglu, .dy = room, .x = forward.activation.x, .dx = dx}};
   }
@@ -116,11 +147,20 @@ std::string first_difference(const Player::Bits& got, const Player::Bits& want, 
   return "none";
 }
 
-TEST(CudaGemmActivation, OneKernelGivesTheBitsOfTwo) {
-  if (!is_hopper()) GTEST_SKIP() << "the GPU is not of Hopper's kind";
-  Player plain({.plain_products = true}), fast({});
-  for (const Sizes& s : {Sizes{128, 128, 64}, Sizes{129, 136, 520}, Sizes{2304, 1032, 192}, Sizes{5000, 2048, 328},
-                         Sizes{4096, 2816, 1024, DType::f16}, Sizes{257, 8, 8}}) {
+constexpr auto everywhere = cuda::HopperKernels::wherever_they_fit;
+
+class CudaGemmActivation : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!is_hopper()) GTEST_SKIP() << "the GPU is not of Hopper's kind";
+  }
+};
+
+TEST_F(CudaGemmActivation, OneKernelGivesTheBitsOfTwo) {
+  Player plain({.plain_products = true}), fast({.hopper_kernels = everywhere});
+  for (const Sizes& s :
+       {Sizes{64, 128, 64}, Sizes{129, 136, 520}, Sizes{2304, 1032, 192}, Sizes{5000, 2048, 328},
+        Sizes{5000, 2048, 328, DType::bf16, true}, Sizes{4096, 2816, 1024, DType::f16}, Sizes{257, 8, 8}}) {
     SCOPED_TRACE(fmt::format("{} rows, {} columns, {} terms, {}", s.rows, s.width, s.k, name_of(s.dtype)));
     const Player::Result want = plain.play(s, false), got = fast.play(s, true);
     EXPECT_EQ(first_difference(got.x, want.x, 2 * s.width), "none");
@@ -130,7 +170,47 @@ TEST(CudaGemmActivation, OneKernelGivesTheBitsOfTwo) {
   }
 }
 
-TEST(CudaGemmActivation, FewRowsAreLeftToTheLibrary) { Player({}).play({127, 128, 64}, false); }
+// Ranks as threads share a GPU: blocks of several calls are there at once. Again and again, since nothing else looks
+// for races here.
+TEST_F(CudaGemmActivation, CallsOnTwoStreamsDoNotMix) {
+  Player players[2] = {Player({.hopper_kernels = everywhere}), Player({.hopper_kernels = everywhere})};
+  Player::Calls calls[2];
+  Player::Result alone[2];
+  for (const int i : {0, 1}) {
+    calls[i] = players[i].calls_of({3000, i == 0 ? 1024 : 1288, i == 0 ? 256 : 72});
+    players[i].start(calls[i]);
+    alone[i] = players[i].read(calls[i]);
+  }
+  for (int round = 0; round < 5; ++round) {
+    for (int times = 0; times < 20; ++times)
+      for (const int i : {0, 1}) players[i].start(calls[i]);
+    for (const int i : {0, 1}) EXPECT_TRUE(players[i].read(calls[i]) == alone[i]) << "player " << i;
+  }
+}
+
+TEST_F(CudaGemmActivation, SmallCallsAreLeftToTheLibrary) {
+  Player usual({});
+  usual.play({2048, 2048, 64}, false);
+  usual.play({4096, 4096, 64}, true);
+}
+
+// What is computed by two kernels has one of cuBLASLt's chosen for its product; what is not, has not.
+TEST_F(CudaGemmActivation, OnlyProductsOfTheirOwnAreTimed) {
+  const TempFolder folder;
+  Player player({.hopper_kernels = everywhere, .choices = folder / "kernels.json"});
+  const Player::Calls fused = player.calls_of({512, 256, 128});
+  Player::Calls not_fused = player.calls_of({512, 256, 64});
+  not_fused.forward.activation.kind = Activation::geglu;
+  not_fused.back.activation.kind = Activation::geglu;
+  player.ops().prepare(
+      {.gemm_activations = {fused.forward, not_fused.forward}, .gemm_activation_backs = {fused.back, not_fused.back}},
+      player.slab());
+  std::ifstream file(folder / "kernels.json");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_NE(text.find("512x512x64"), std::string::npos) << text;
+  EXPECT_NE(text.find("512x256x64"), std::string::npos) << text;
+  EXPECT_EQ(text.find("x128 "), std::string::npos) << text;
+}
 
 }  // namespace
 }  // namespace tera::test

@@ -67,6 +67,34 @@ TEST(PlanOps, KeepsEachShapeOfProductAndAttentionOnce) {
   EXPECT_EQ(plan.planned_calls().attention_backs.size(), 0u);
 }
 
+// A product with its activation is one call of the plan: who computes it says whether the product is one of its own.
+TEST(PlanOps, KeepsProductsWithTheirActivationsApart) {
+  Arena arena = Arena::measuring();
+  const FixedRules rules;
+  PlanOps plan(rules);
+  const auto call = [&](std::int64_t m, Activation kind) {
+    const Tensor x = arena.take(shape(m, 8), DType::f32, "x"), room = arena.take(shape(m, 4), DType::f32, "room");
+    plan.gemm_activation({.product = {.a = arena.take(shape(m, 5), DType::f32, "a"),
+                                      .b = arena.take(shape(8, 5), DType::f32, "b"),
+                                      .out = x,
+                                      .trans_b = true},
+                          .activation = {.kind = kind, .x = x, .y = arena.take(shape(m, 4), DType::f32, "y")}});
+    plan.gemm_activation_back({.product = {.a = arena.take(shape(m, 5), DType::f32, "a"),
+                                           .b = arena.take(shape(5, 4), DType::f32, "b"),
+                                           .out = room},
+                               .activation = {.kind = kind, .dy = room, .x = x, .dx = x}});
+  };
+  call(3, Activation::swiglu);
+  call(3, Activation::swiglu);
+  call(3, Activation::geglu);
+  call(7, Activation::swiglu);
+  EXPECT_TRUE(plan.planned_calls().gemms.empty());
+  EXPECT_EQ(plan.planned_calls().gemm_activations.size(), 3u);
+  EXPECT_EQ(plan.planned_calls().gemm_activation_backs.size(), 3u);
+  EXPECT_EQ(plan.workspace_peak(), 700u);
+  EXPECT_EQ(plan.flops(), 2.0 * (3 + 3 + 3 + 7) * 5 * (8 + 4));
+}
+
 TEST(PlanOps, CountsWhatAttentionSees) {
   constexpr double per_pair = 4 * 4 * 8;  // four flops, heads, channels
   EXPECT_EQ(attention_flops(64, 64, {.batch = 4, .mask = Mask::full}), per_pair * 4 * 16 * 16);

@@ -253,7 +253,9 @@ double Assembled::worst_difference(const std::string& name, const std::vector<fl
 void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result) {
   static std::mutex mutex;
   const tera::Setup setup = sweep_setup(one);
-  Backend backend = make_backend(setup.config.dist, backend_options(setup, 0));
+  BackendOptions options = backend_options(setup, 0);
+  options.small_calls_too = true;
+  Backend backend = make_backend(setup.config.dist, options);
   const auto world = seat.join(*backend.ops);
   TrainingStep step(setup, seat.rank());
   step.bind(backend, *world);

@@ -24,7 +24,9 @@ bool plain_products = false;
 
 struct Gpu {
   // The tables allow for fp32 sums only; the fast attention is compared with the exact one in tests/cuda.
-  cuda::CudaParts parts = cuda::make_cuda({.exact_attention = true, .plain_products = plain_products});
+  cuda::CudaParts parts = cuda::make_cuda({.exact_attention = true,
+                                           .hopper_kernels = cuda::HopperKernels::wherever_they_fit,
+                                           .plain_products = plain_products});
   std::unique_ptr<WorkspaceRules> rules = cuda::make_cuda_workspace_rules();
   std::span<std::byte> slab = parts.device->allocate(slab_bytes);
 };
@@ -171,7 +173,9 @@ void call_on_gpu(std::span<Tensor* const> tensors, FunctionRef<void(Ops&)> call,
   const GuardedWorkspace workspace(image_bytes, plan.workspace_peak());
   ops.from_host(image.bytes(), bytes_at(0, image_bytes));
   // Products do without: choosing among their kernels by time takes long.
-  if (plan.planned_calls().gemms.empty()) ops.prepare(plan.planned_calls(), {});
+  const PlannedCalls& calls = plan.planned_calls();
+  if (calls.gemms.empty() && calls.gemm_activations.empty() && calls.gemm_activation_backs.empty())
+    ops.prepare(calls, {});
   call(ops);
   ops.to_host(bytes_at(0, image_bytes), image.bytes());
   EXPECT_TRUE(workspace.intact()) << "written behind the planned workspace of " << plan.workspace_peak() << " bytes";

@@ -94,8 +94,8 @@ void CudaOps::do_attention_back(const AttentionBackArgs& args) {
 }
 
 bool CudaOps::hopper_takes(const AttentionBackArgs& args) const {
-  if (options_.exact_attention || options_.hopper_attention == HopperAttention::never) return false;
-  const bool anywhere = options_.hopper_attention == HopperAttention::wherever_it_fits;
+  if (options_.exact_attention || options_.hopper_kernels == HopperKernels::never) return false;
+  const bool anywhere = options_.hopper_kernels == HopperKernels::wherever_they_fit;
   if (!(anywhere ? fits_hopper(args) : suits_hopper(args))) return false;
   return kernels::hopper_attention_back_takes(back_params(args, false));
 }

@@ -7,13 +7,10 @@
 namespace tera::cuda {
 namespace {
 
-constexpr std::int64_t least_rows = 128;  // fewer do not fill a tile, and the library has kernels for them
-
 // A plain product of dense operands of one type, and SwiGLU without weights of rows.
 template <class Args>
-bool suits_fusion(const Args& args) {
+bool is_gated_product(const Args& args) {
   const GemmArgs& product = args.product;
-  if (product.m() < least_rows) return false;
   const bool plain = !product.trans_a && !product.bias && !product.residual && !product.accumulate;
   const bool dense = product.a.dense() && product.b.dense() && product.out.dense();
   const bool one_type = product.out.dtype == product.a.dtype && product.a.dtype != DType::f32;
@@ -42,14 +39,27 @@ kernels::HopperGatedGemmBack gated(const GemmActivationBackArgs& args) {
           .type = scalar_of(args.product.a.dtype)};
 }
 
+// Whether there is enough of a product for the tiles of 256 x 256 that two multiprocessors make at a time: of fewer
+// than four rounds by all 132 the last is too often an empty one, and the library has kernels with other tiles. An
+// estimate, and the same for every Hopper, so that bits do not depend on its size.
+bool fills_a_gpu(const GemmArgs& product) {
+  constexpr std::int64_t tile = 256, fewest_tiles = 4 * 64;
+  const auto tiles = [](std::int64_t size) { return (size + tile - 1) / tile; };
+  return tiles(product.m()) * tiles(product.n()) >= fewest_tiles;
+}
+
 }  // namespace
 
+bool CudaOps::may_fuse(const GemmArgs& product) const {
+  if (options_.plain_products || options_.hopper_kernels == HopperKernels::never) return false;
+  return options_.hopper_kernels == HopperKernels::wherever_they_fit || fills_a_gpu(product);
+}
 bool CudaOps::fuses(const GemmActivationArgs& args) const {
-  return !options_.plain_products && args.product.trans_b && suits_fusion(args) &&
+  return may_fuse(args.product) && args.product.trans_b && is_gated_product(args) &&
          kernels::hopper_gated_gemm_takes(gated(args));
 }
 bool CudaOps::fuses(const GemmActivationBackArgs& args) const {
-  return !options_.plain_products && !args.product.trans_b && suits_fusion(args) &&
+  return may_fuse(args.product) && !args.product.trans_b && is_gated_product(args) &&
          kernels::hopper_gated_gemm_takes(gated(args));
 }
 

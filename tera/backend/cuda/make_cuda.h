@@ -12,15 +12,15 @@
 
 namespace tera::cuda {
 
-// Who computes the backward of attention on a Hopper: our kernels for it where they are faster than cuDNN, wherever
-// they can, or never, as on other GPUs. Tests compare these.
-enum class HopperAttention : std::uint8_t { where_faster, wherever_it_fits, never };
+// When our kernels for a Hopper take what libraries have kernels for as well (the backward of attention, products with
+// SwiGLU): where they are faster, wherever they can, or never, as on other GPUs. Tests compare these.
+enum class HopperKernels : std::uint8_t { where_faster, wherever_they_fit, never };
 
 struct CudaOptions {
   int device = 0;
   bool deterministic = true;     // no kernel whose result depends on timing
   bool exact_attention = false;  // in fp32 throughout, by kernels of our own: what cuDNN is checked against
-  HopperAttention hopper_attention = HopperAttention::where_faster;
+  HopperKernels hopper_kernels = HopperKernels::where_faster;
   bool plain_products = false;    // matrix products by plain kernels of our own alone: what others are checked with
   bool time_products = true;      // choose kernels of products by timing; else as the library does, alike on all ranks
   bool tf32 = false;              // let fp32 products round their operands to 10 bits of mantissa

@@ -247,7 +247,7 @@ class Finisher {
     const int rows = column < plan_.width ? plan_.rows - row : 0;  // inside of the matrix
     const T* x = static_cast<const T*>(plan_.x) + std::int64_t{row} * 2 * plan_.width + column;
 #pragma unroll
-    for (int i = 0; i < chunks; ++i, x += 4 * 2 * plan_.width) {
+    for (int i = 0; i < chunks; ++i, x += std::int64_t{4 * 2} * plan_.width) {
       load_if(i * 4 < rows, x, to.gates[i]);
       load_if(i * 4 < rows, x + plan_.width, to.ups[i]);
     }
