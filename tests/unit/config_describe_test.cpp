@@ -189,6 +189,10 @@ TEST(ConfigExplain, ANameOfOneSectionNeedsNoSection) {
   };
   refused("ffn_hidden_size", "did you mean model.ffn_hidden_size or model.moe.ffn_hidden_size?");
   refused("num_local_experts", "there is no key num_local_experts; did you mean model.moe.num_experts?");
+  for (const char* flag : {"use-precision-aware-optimizer", "--use-precision-aware-optimizer"})
+    refused(flag, "there is no key use_precision_aware_optimizer; did you mean optimizer.exp_avg_dtype? it and");
+  refused("main-params-dtype", "there is no key main_params_dtype; main weights are always fp32");
+  EXPECT_EQ(explain_key("--exp-avg-dtype", nullptr), explain_key("optimizer.exp_avg_dtype", nullptr));
   refused("moe_grouped_gemm", "there is no key moe_grouped_gemm; products of experts are always grouped");
 }
 
