@@ -175,6 +175,8 @@ TEST(ConfigExplain, TellsAllAboutAKey) {
                             "from:     default of model.arch=llama"})
     EXPECT_TRUE(contains(text, words)) << text;
   EXPECT_TRUE(contains(explain_key("mixed_precision.precision", nullptr), "fp32, bf16 or fp16"));
+  EXPECT_TRUE(contains(explain_key("mixed_precision.precision", nullptr), "unless optimizer.exp_avg_dtype"));
+  EXPECT_TRUE(contains(explain_key("exp_avg_sq_dtype", nullptr), "adam's second moment is stored as; bf16 halves"));
   EXPECT_TRUE(contains(explain_key("model.rope_scaling", nullptr), "beta_fast"));
   EXPECT_TRUE(contains(message_of<UserError>([] { explain_key("model.numlayers", nullptr); }),
                        "did you mean model.num_layers?"));
