@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/commands.h"
+#include "apps/print_warnings.h"
 #include "tera/base/error.h"
 #include "tera/config/describe.h"
 #include "tera/config/resolve.h"
@@ -32,7 +33,9 @@ std::string config_text(const ConfigOptions& options) {
   const LoadedConfig loaded = load_config(options.file, options.overrides, find_stored_run);
   if (!options.explain.empty()) return explain_key(options.explain, &loaded);
   const int world = options.world.value_or(smallest_world(loaded.config));
-  return annotated_yaml(resolve(loaded.config, Purpose::plan, &loaded.origins, world), loaded.origins);
+  const Setup setup = resolve(loaded.config, Purpose::plan, &loaded.origins, world);
+  print_warnings(setup);
+  return annotated_yaml(setup, loaded.origins);
 }
 
 }  // namespace

@@ -138,6 +138,18 @@ std::vector<fs::path> safetensors_in(const fs::path& folder) {
   return files;
 }
 
+// "bf16, f32": what the two moments of Adam are stored in; empty without them.
+std::string moment_types(const Manifest& manifest) {
+  std::string types;
+  for (const std::string_view moment : {"optimizer.exp_avg.", "optimizer.exp_avg_sq."}) {
+    const auto found =
+        std::ranges::find_if(manifest.tensors, [&](const auto& t) { return t.first.starts_with(moment); });
+    if (found != manifest.tensors.end())
+      types += fmt::format("{}{}", types.empty() ? "" : ", ", name_of(found->second.dtype));
+  }
+  return types;
+}
+
 // What a checkpoint's manifest lists; files are there with their sizes, or it would not have been opened.
 void add_manifest(const Manifest& manifest, Rows& rows) {
   std::int64_t parameters = 0;
@@ -159,6 +171,7 @@ void add_manifest(const Manifest& manifest, Rows& rows) {
   rows["parameters"] = parameters;
   rows["dtype"] = joined(dtypes, ", ");
   rows["optimizer"] = optimizer;
+  if (const std::string moments = moment_types(manifest); !moments.empty()) rows["moments"] = moments;
   rows["bytes"] = bytes;
 }
 

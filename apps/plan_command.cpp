@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "apps/commands.h"
+#include "apps/print_warnings.h"
 #include "apps/run_options.h"
 #include "tera/base/error.h"
 #include "tera/train/plan_table.h"
@@ -36,7 +37,9 @@ Setup load_world(const PlanOptions& options) {
   const LoadedConfig loaded = load_config(options.config, options.overrides, find_stored_run);
   const RunConfig settled = settle(loaded.config);
   say_if_not_for_gpus(options, loaded.config.dist, settled.dist);
-  return resolve(settled, Purpose::plan, &loaded.origins, options.world.value_or(smallest_world(settled)));
+  Setup setup = resolve(settled, Purpose::plan, &loaded.origins, options.world.value_or(smallest_world(settled)));
+  print_warnings(setup);
+  return setup;
 }
 
 void print_plan(const PlanOptions& options) {

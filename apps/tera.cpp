@@ -100,39 +100,49 @@ const CLI::App& given_command(const CLI::App& app) {
   return given.empty() ? app : given_command(*given.front());
 }
 
-// "ranks" of `--ranks 4` where there is no such flag.
-std::string unknown_flag(const CLI::ParseError& error) {
-  const std::string said = error.what();
-  const std::size_t begin = said.find("--");
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || begin == std::string::npos) return {};
-  return said.substr(begin + 2, said.find_first_of(" =", begin) - begin - 2);
-}
-
 // Ranks that are started and ranks that are planned for are given by different flags.
 std::string meant_ranks(const CLI::App& command, std::string_view flag) {
   const auto takes = [&](const char* name) { return command.get_option_no_throw(name) != nullptr; };
-  if (flag == "ranks" && takes("--world")) return fmt::format("; {} starts none: write --world N", command.get_name());
-  if (flag == "world" && takes("--ranks")) return "; write --ranks N, or start it with mpirun -n N";
+  if (flag == "ranks" && takes("--world")) return fmt::format("{} starts none: write --world N", command.get_name());
+  if (flag == "world" && takes("--ranks")) return "write --ranks N, or start it with mpirun -n N";
   return {};
 }
 
-// Keys of a run's config written as flags, as Megatron-LM has them: "; write dist.context_parallel_size=VALUE", or why
+// Keys of a run's config written as flags, as Megatron-LM has them: "write dist.context_parallel_size=VALUE", or why
 // there is no such key.
 std::string meant_key(const CLI::App& command, std::string flag) {
   if (flag.empty() || command.get_option_no_throw("overrides") == nullptr) return {};
   std::ranges::replace(flag, '-', '_');
   const std::string key = nearest_key(flag);
   const std::string_view note = note_on_key(flag);
-  std::string meant = note.empty() ? std::string() : fmt::format("; {}", note);
-  if (key.find('.') == std::string::npos) return meant;
+  if (key.find('.') == std::string::npos) return std::string(note);
   const Field* field = find_field(key);
-  const bool yes_or_no = field != nullptr && field->kind == FieldKind::boolean;
-  return fmt::format("; write {}={}{}", key, yes_or_no ? "true" : "VALUE", meant);
+  std::string_view value = value_for_key(flag);
+  const bool yes = field != nullptr && field->kind == FieldKind::boolean && note.empty();
+  if (value.empty()) value = yes ? "true" : "VALUE";
+  return fmt::format("write {}={}{}{}", key, value, note.empty() ? "" : "; ", note);
 }
 
 std::string what_was_meant(const CLI::App& command, const std::string& flag) {
   const std::string ranks = meant_ranks(command, flag);
   return ranks.empty() ? meant_key(command, flag) : ranks;
+}
+
+// What there is too much of, in the order in which it was typed (CLI11 would turn it round), and what was meant by each
+// flag; of several flags, with the name of each.
+std::string about_extras(const CLI::App& app) {
+  const std::vector<std::string> extras = app.remaining(true);
+  std::string text = fmt::format("The following argument{} not expected: {}", extras.size() > 1 ? "s were" : " was",
+                                 joined(extras, " "));
+  const auto is_flag = [](const std::string& extra) { return extra.starts_with("--"); };
+  const bool several = std::ranges::count_if(extras, is_flag) > 1;
+  for (const std::string& extra : extras) {
+    if (!is_flag(extra)) continue;
+    const std::string flag = extra.substr(0, extra.find('='));  // "--ranks" of `--ranks=4`
+    const std::string meant = what_was_meant(given_command(app), flag.substr(2));
+    if (!meant.empty()) text += several ? fmt::format("; {}: {}", flag, meant) : fmt::format("; {}", meant);
+  }
+  return text;
 }
 
 // Help goes to standard output and is not a mistake; everything else CLI11 throws is one.
@@ -143,8 +153,8 @@ int finish_parsing(const CLI::App& app, const CLI::ParseError& error) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     return done;
   }
-  report(fmt::format("{}{} (--help shows what is valid)", error.what(),
-                     what_was_meant(given_command(app), unknown_flag(error))));
+  const bool extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  report(fmt::format("{} (--help shows what is valid)", extras ? about_extras(app) : error.what()));
   return users_mistake;
 }
 

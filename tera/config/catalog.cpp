@@ -93,6 +93,11 @@ std::string_view note_on_key(std::string_view key) {
   return foreign == nullptr ? std::string_view() : foreign->note;
 }
 
+std::string_view value_for_key(std::string_view key) {
+  const ForeignName* foreign = find_foreign(key);
+  return foreign == nullptr ? std::string_view() : foreign->value;
+}
+
 std::string advice_on_key(std::string_view key) {
   const std::string nearest = nearest_key(key);
   const std::string_view note = note_on_key(key);

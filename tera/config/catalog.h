@@ -35,4 +35,7 @@ std::string advice_on_key(std::string_view key);
 // What is different here from what another program calls so; mostly empty.
 std::string_view note_on_key(std::string_view key);
 
+// The value that another program's switch of this name stands for: "bf16"; mostly empty.
+std::string_view value_for_key(std::string_view key);
+
 }  // namespace tera

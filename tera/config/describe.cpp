@@ -123,6 +123,13 @@ std::string arch_defaults_of(const std::string& key) {
   return out;
 }
 
+// "exp_avg_dtype" of "--exp-avg-dtype".
+std::string without_dashes(std::string_view flag) {
+  std::string key(flag.starts_with("--") ? flag.substr(2) : flag);
+  std::ranges::replace(key, '-', '_');
+  return key;
+}
+
 std::string explain_section(std::string_view key, const Field& section) {
   std::string out = fmt::format("{}\n  {}\n", key, section.help);
   std::size_t width = 0;
@@ -180,6 +187,7 @@ std::string annotated_yaml(const Setup& setup, const Origins& origins) {
 std::string explain_key(std::string_view key, const LoadedConfig* loaded) {
   const Field* field = find_field(key);
   if (field == nullptr) {
+    if (const std::string name = without_dashes(key); name != key) return explain_key(name, loaded);
     const std::vector<std::string> named = keys_named(key);
     if (named.size() == 1) return explain_key(named.front(), loaded);
     const std::string advice =

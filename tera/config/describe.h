@@ -17,7 +17,8 @@ std::string resolved_yaml(const Setup& setup);
 std::string annotated_yaml(const Setup& setup, const Origins& origins);
 
 // One key: help, type, default, and from `loaded`, where not null, value and origin. A section lists its keys. A name
-// that is in one section only needs no section. An unknown key is a UserError that names the nearest.
+// that is in one section only needs no section, and may be written as a flag. An unknown key is a UserError that names
+// the nearest.
 std::string explain_key(std::string_view key, const LoadedConfig* loaded);
 
 // Every key with type, default and help, for --help.

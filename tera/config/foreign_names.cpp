@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 
 namespace tera {
 namespace {
@@ -27,9 +28,17 @@ constexpr std::array names{
     ForeignName{"moe_token_dispatcher_type", "model.moe.token_dispatcher_type", "it is allgather or alltoall"},
     ForeignName{"moe_enable_deepep", "", "model.moe.token_dispatcher_type is allgather or alltoall; leave it out"},
     ForeignName{"use_precision_aware_optimizer", "optimizer.exp_avg_dtype",
-                "it and exp_avg_sq_dtype say what moments are stored as; there is no switch besides"},
+                "it and exp_avg_sq_dtype say what moments are stored as; there is no switch besides", "bf16"},
     ForeignName{"main_params_dtype", "", "main weights are always fp32; leave it out"},
     ForeignName{"main_grads_dtype", "", "main gradients are always fp32; leave it out"},
+    ForeignName{"bf16", "mixed_precision.precision", "", "bf16"},
+    ForeignName{"fp16", "mixed_precision.precision", "", "fp16"},
+    ForeignName{"accumulate_allreduce_grads_in_fp32", "", "gradients are always fp32; leave it out"},
+    ForeignName{"grad_reduce_in_fp32", "", "gradients are always fp32; leave it out"},
+    ForeignName{"grad_reduce_in_bf16", "", "there is no such thing here: gradients are always fp32"},
+    ForeignName{"optimizer_cpu_offload", "",
+                "there is no such thing here; optimizer.exp_avg_dtype, ddp.data_parallel_sharding_strategy and "
+                "model.offload_modules need less memory"},
     // Hugging Face
     ForeignName{"num_hidden_layers", "model.num_layers", ""},
     ForeignName{"intermediate_size", "model.ffn_hidden_size", ""},
@@ -57,17 +66,26 @@ constexpr std::array names{
     ForeignName{"scoring_func", "model.moe.router_score_function", ""},
 };
 
-struct ValueNote {
-  std::string_view key, note;
+// Types of numbers, in lower case and without "torch.".
+struct Spelling {
+  std::string_view theirs, ours;
 };
-constexpr std::string_view on_moments =
-    "; fp16 and fp8 would lose small moments, which have no scale of their own here";
-constexpr std::array value_notes{
-    ValueNote{"model.moe.layer_freq",
-              "; a pattern of layers is said by model.moe.first_k_dense and model.moe.mlp_only_layers"},
-    ValueNote{"optimizer.exp_avg_dtype", on_moments},
-    ValueNote{"optimizer.exp_avg_sq_dtype", on_moments},
+constexpr std::array spellings{
+    Spelling{"bf16", "bf16"},    Spelling{"bfloat16", "bf16"}, Spelling{"fp32", "fp32"}, Spelling{"f32", "fp32"},
+    Spelling{"float32", "fp32"}, Spelling{"float", "fp32"},    Spelling{"fp16", "fp16"}, Spelling{"f16", "fp16"},
+    Spelling{"float16", "fp16"}, Spelling{"half", "fp16"},     Spelling{"fp8", "fp8"},   Spelling{"f8", "fp8"},
 };
+
+// What we call a type; empty where it is none that we know.
+std::string_view our_type(std::string_view theirs) {
+  constexpr std::string_view torch = "torch.", float8 = "float8";  // there are several: float8_e4m3fn
+  std::string name(theirs);
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (name.starts_with(torch)) name.erase(0, torch.size());
+  if (name.starts_with(float8)) return "fp8";
+  const auto* found = std::ranges::find(spellings, name, &Spelling::theirs);
+  return found == spellings.end() ? std::string_view() : found->ours;
+}
 
 }  // namespace
 
@@ -76,9 +94,15 @@ const ForeignName* find_foreign_name(std::string_view name) {
   return found == names.end() ? nullptr : found;
 }
 
-std::string_view note_on_value(std::string_view key) {
-  const auto* found = std::ranges::find(value_notes, key, &ValueNote::key);
-  return found == value_notes.end() ? std::string_view() : found->note;
+std::string note_on_value(std::string_view key, std::string_view value) {
+  if (key == "model.moe.layer_freq")
+    return "; a pattern of layers is said by model.moe.first_k_dense and model.moe.mlp_only_layers";
+  const bool moment = key == "optimizer.exp_avg_dtype" || key == "optimizer.exp_avg_sq_dtype";
+  if (!moment && key != "mixed_precision.precision") return {};
+  const std::string_view type = our_type(value);
+  if (moment && (type == "fp16" || type == "fp8"))
+    return "; fp16 and fp8 would lose small moments, which have no scale of their own here";
+  return type.empty() || type == "fp8" ? std::string() : "; write " + std::string(type);
 }
 
 }  // namespace tera

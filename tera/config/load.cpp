@@ -81,7 +81,12 @@ std::string meant_override(const std::string& text, std::size_t equals) {
   const std::string nearest = nearest_key(text.substr(0, equals));
   const std::string_view note = note_on_key(text.substr(0, equals));
   if (nearest.find('.') == std::string::npos) return note.empty() ? std::string() : fmt::format("; {}", note);
-  return fmt::format("; did you mean {}{:.200}?{}{}", nearest, text.substr(equals), note.empty() ? "" : " ", note);
+  std::string value = text.substr(equals);
+  if (const std::string_view meant = value_for_key(text.substr(0, equals)); !meant.empty())
+    value = value == "=false" ? "" : fmt::format("={}", meant);
+  else if (!note.empty())
+    value.clear();  // it may mean something else there
+  return fmt::format("; did you mean {}{:.200}?{}{}", nearest, value, note.empty() ? "" : " ", note);
 }
 
 // "model.rope_scaling.factor=8" becomes {model: {rope_scaling: {factor: 8}}}.
@@ -144,7 +149,7 @@ class Reader {
     if (wrong.empty()) {
       loaded_.origins[key] = layer.origin(node);
     } else {
-      problems_.add("{}: {}: {}{}", layer.place(node), key, wrong, note_on_value(key));
+      problems_.add("{}: {}: {}{}", layer.place(node), key, wrong, note_on_value(key, node.text));
     }
   }
 

@@ -71,21 +71,23 @@ constexpr double least_bf16_decay = 0x1p-8;
 struct MomentRule {
   std::string_view key;
   MomentType type;
-  double decay;
+  std::string_view decay_key;
+  double decay, usual_decay;
 };
 
 void check_moments(const OptimizerConfig& config, Setup& setup, Report& report) {
-  for (const auto& [key, type, decay] :
-       {MomentRule{"optimizer.exp_avg_dtype", config.exp_avg_dtype, config.adam_beta1},
-        MomentRule{"optimizer.exp_avg_sq_dtype", config.exp_avg_sq_dtype, config.adam_beta2}}) {
+  for (const auto& [key, type, decay_key, decay, usual_decay] :
+       {MomentRule{"optimizer.exp_avg_dtype", config.exp_avg_dtype, "optimizer.adam_beta1", config.adam_beta1, 0.9},
+        MomentRule{"optimizer.exp_avg_sq_dtype", config.exp_avg_sq_dtype, "optimizer.adam_beta2", config.adam_beta2,
+                   0.95}}) {
     if (type == MomentType::fp32) continue;
     if (config.optimizer == OptimizerKind::sgd)
       report.broken(key, "sgd has no such moment, and its momentum is always fp32; leave it out");
     else if (1 - decay < least_bf16_decay)
       setup.warnings.push_back(fmt::format(
-          "{} is bf16, and its decay is {}: a step's decay is lost in rounding, so that the moment hardly ever falls; "
-          "0.996 or less, or fp32",
-          key, decay));
+          "{} is bf16, and {} is {}: a step's decay is lost in rounding, so that the moment hardly ever falls; "
+          "set {}={}, or {}=fp32",
+          key, decay_key, decay, decay_key, usual_decay, key));
   }
 }
 

@@ -119,8 +119,10 @@ std::span<const Field> OptimizerConfig::fields() {
       field<&C::adam_eps>("adam_eps", "added to the root of the second moment").above(0),
       field<&C::exp_avg_dtype>("exp_avg_dtype",
                                "what adam's first moment is stored as; bf16 halves its memory (docs/numerics.md)"),
-      field<&C::exp_avg_sq_dtype>("exp_avg_sq_dtype",
-                                  "the same for the second moment; with bf16, adam_beta2 should be 0.996 or less"),
+      field<&C::exp_avg_sq_dtype>(
+          "exp_avg_sq_dtype",
+          "what adam's second moment is stored as; bf16 halves its memory, and adam_beta2 should then be "
+          "0.996 or less (docs/numerics.md)"),
       field<&C::sgd_momentum>("sgd_momentum", "momentum of sgd").at_least(0).below(1),
       field<&C::weight_decay>("weight_decay", "on matrices; never on biases and other 1-D parameters").at_least(0),
       field<&C::clip_grad>("clip_grad", "largest norm of the gradient; 0: no clipping").at_least(0),
@@ -187,8 +189,9 @@ std::span<const Field> MixedPrecisionConfig::fields() {
   using C = MixedPrecisionConfig;
   static constexpr std::array table{
       field<&C::precision>("precision",
-                           "storage of weights and activations; sums, main weights, gradients and moments are fp32; "
-                           "fp16 has its losses scaled; auto: bf16 on a GPU, fp32 on a CPU"),
+                           "storage of weights and activations; sums, main weights, gradients and moments are fp32 "
+                           "(moments: unless optimizer.exp_avg_dtype or exp_avg_sq_dtype says otherwise); fp16 has its "
+                           "losses scaled; auto: bf16 on a GPU, fp32 on a CPU"),
       field<&C::tf32>("tf32", "let a GPU round the operands of fp32 products to 10 bits of mantissa"),
       field<&C::loss_scale>("loss_scale", "fp16: a constant factor of losses; 0: one that follows the gradients")
           .within(0, most_scale),

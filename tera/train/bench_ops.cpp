@@ -135,7 +135,11 @@ std::string table(const std::string& device, const std::vector<OpTime>& times) {
   for (const OpTime& time : times)
     text += fmt::format("{:<34} {:<22} {:<5} {:>10.4f} {:>14} {:>7.1f} %\n", time.op, time.shape, name_of(time.dtype),
                         time.ms, rate_text(time), 100 * time.of_limit);
-  return text + "\nLimits: the copy for what moves memory, the fastest product for products and attention.\n";
+  return text +
+         "\nLimits: the copy for what moves memory, the fastest product for products and attention; with --only, the\n"
+         "fastest of the rows shown. A row named by two ops (gemm gate and up, swiglu) is both in one call: compare "
+         "it\n"
+         "with the sum of both.\n";
 }
 
 std::string as_json(const std::string& device, const std::vector<OpTime>& times) {

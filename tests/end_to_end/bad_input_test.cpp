@@ -140,7 +140,24 @@ TEST_F(BadInput, KeysWrittenAsFlags) {
   expect_mistake(train("--moe-grouped-gemm"), {"", "; products of experts are always grouped; leave it out "});
   expect_mistake(train("--moe-router-dtype fp32"), {"", "; routers always compute in fp32"});
   expect_mistake(train("--dist.context_parallel_size=2"), {"", "; write dist.context_parallel_size=VALUE"});
-  expect_mistake(run_program("doctor --seq-length 512"), {"", "not expected: 512 --seq-length (--help"});
+  expect_mistake(run_program("doctor --seq-length 512"), {"", "not expected: --seq-length 512 (--help"});
+  expect_mistake(train("--tie-word-embeddings"),
+                 {"", "; write model.untie_embeddings_and_output_weights=VALUE; tie_word_embeddings=true is"});
+  expect_mistake(train("--bf16"), {"", "not expected: --bf16; write mixed_precision.precision=bf16 (--help"});
+  expect_mistake(train("--fp16"), {"", "; write mixed_precision.precision=fp16 (--help"});
+  expect_mistake(train("--accumulate-allreduce-grads-in-fp32"), {"", "; gradients are always fp32; leave it out ("});
+  expect_mistake(train("--grad-reduce-in-bf16"), {"", "; there is no such thing here: gradients are always fp32 ("});
+  expect_mistake(train("--optimizer-cpu-offload"), {"", "; there is no such thing here; optimizer.exp_avg_dtype, "});
+}
+
+TEST_F(BadInput, SeveralFlagsInTheOrderTyped) {
+  expect_mistake(train("--use-precision-aware-optimizer --exp-avg-dtype bf16 --xyzzyxyzzy --exp-avg-sq-dtype=bf16"),
+                 {"",
+                  "not expected: --use-precision-aware-optimizer --exp-avg-dtype --xyzzyxyzzy --exp-avg-sq-dtype=bf16; "
+                  "--use-precision-aware-optimizer: write optimizer.exp_avg_dtype=bf16; it and exp_avg_sq_dtype say "
+                  "what moments are stored as; there is no switch besides; "
+                  "--exp-avg-dtype: write optimizer.exp_avg_dtype=VALUE; "
+                  "--exp-avg-sq-dtype: write optimizer.exp_avg_sq_dtype=VALUE (--help"});
 }
 
 TEST_F(BadInput, NoGpu) {

@@ -108,6 +108,8 @@ TEST(BenchOps, OnlyWhatIsAskedForAndTheLimits) {
   const std::string table = bench_ops(options);
   EXPECT_NE(table.find("[32,6,6]"), std::string::npos) << table;
   EXPECT_NE(table.find("B/s"), std::string::npos) << table;
+  EXPECT_NE(table.find("with --only, the\nfastest of the rows shown."), std::string::npos) << table;
+  EXPECT_NE(table.find("is both in one call: compare it\nwith the sum of both.\n"), std::string::npos) << table;
   options.json = true;
   const auto json = nlohmann::json::parse(bench_ops(options));
   EXPECT_EQ(json.at("ops").size(), 3u);

@@ -249,6 +249,7 @@ TEST_F(HfRuns, InspectSaysWhetherAFolderCanBeUsed) {
   fs::remove(folder_ / "ck/latest");
   EXPECT_TRUE(contains(done("inspect --verify " + path("ck")), "checksums   good"));
   EXPECT_TRUE(contains(done("inspect " + path("ck")), "bf16"));
+  EXPECT_FALSE(contains(done("inspect " + path("ck")), "moments")) << "weights alone";
   EXPECT_TRUE(contains(done("inspect " + path("hf/model.safetensors")), "bf16"));
   refused("inspect --verify " + path("hf/model.safetensors"), "checksums are in checkpoints");
   refused("inspect " + folder_.path().string(), "they are in " + path("ck"));

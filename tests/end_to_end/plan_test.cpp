@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tera/train/memory_plan.h"
 #include "tests/end_to_end/program.h"
@@ -106,7 +108,8 @@ TEST(PlanProgram, CountsTheCopyForAsynchronousSaving) {
 TEST(PlanProgram, MomentsInBf16TakeTwoBytesLessForEachParameter) {
   const std::string first = " optimizer.exp_avg_dtype=bf16", second = " optimizer.exp_avg_sq_dtype=bf16";
   const std::string saving =
-      "mixed_precision.precision=bf16 checkpoint.save=/nowhere checkpoint.async_save=true train.global_batch_size=8 ";
+      "optimizer.adam_beta2=0.95 mixed_precision.precision=bf16 checkpoint.save=/nowhere checkpoint.async_save=true "
+      "train.global_batch_size=8 ";
   const std::string zero = "--world 4 ddp.data_parallel_sharding_strategy=";
   for (const auto& [layout, shares] : {std::pair<std::string, int>{"--world 1", 1},
                                        {zero + "optim", 4},
@@ -134,6 +137,36 @@ TEST(PlanProgram, MomentsInBf16TakeTwoBytesLessForEachParameter) {
     const std::int64_t copied = plain.at("host_bytes").get<std::int64_t>() - both.at("host_bytes").get<std::int64_t>();
     const std::int64_t padding = 2 * (128 - 61) * 32;
     EXPECT_LE(std::abs(copied - 4 * (parameters - padding)), 1024);
+  }
+}
+
+// Names and bytes of a table; those of the workspace, and with it shares and the total, follow from the machine.
+std::vector<std::string> items_and_bytes(std::istream& in) {
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("workspace")) break;
+    if (!lines.empty() || line.starts_with("weights ")) lines.push_back(line.substr(0, 46));
+  }
+  return lines;
+}
+
+TEST(PlanProgram, PrintsTheSampleOfTheDocuments) {
+  std::ifstream page(TERA_CONFIGS "/../docs/memory.md");
+  std::istringstream printed(plan("quickstart", "dist.device=cpu").output);
+  const std::vector<std::string> lines = items_and_bytes(printed);
+  EXPECT_GT(lines.size(), 40u);
+  EXPECT_EQ(items_and_bytes(page), lines);
+}
+
+// On standard error, where it is in nobody's way.
+TEST(PlanProgram, WarnsOfDecaysThatBf16Loses) {
+  const std::string words = "warning: optimizer.exp_avg_sq_dtype is bf16, and optimizer.adam_beta2 is 0.999: ";
+  const std::string file = " " TERA_CONFIGS "/tests/tiny.yaml optimizer.exp_avg_sq_dtype=bf16 ";
+  for (const std::string& command : {"plan" + file, "plan" + file + "--json", "config" + file}) {
+    const Outcome error = run_program(command + " optimizer.adam_beta2=0.999 2>&1 >/dev/null");
+    EXPECT_TRUE(error.output.starts_with(words)) << command << "\n" << error.output;
+    EXPECT_EQ(std::count(error.output.begin(), error.output.end(), '\n'), 1) << error.output;
+    EXPECT_EQ(run_program(command + " optimizer.adam_beta2=0.95 2>&1 >/dev/null").output, "") << command;
   }
 }
 

@@ -269,6 +269,7 @@ TEST(Inspect, DescribesACheckpoint) {
     EXPECT_EQ(found["step"], 3);
     EXPECT_EQ(found["arch"], "llama");
     EXPECT_GT(found["parameters"], 1000);
+    EXPECT_EQ(found["moments"], "f32, f32");
   }
   EXPECT_TRUE(contains(run_program("inspect --verify " + save).output, "good"));
   const std::string file = save + "/step_00000003/rank_00000.safetensors";
@@ -278,6 +279,22 @@ TEST(Inspect, DescribesACheckpoint) {
   EXPECT_EQ(run_program("inspect --verify " + save).status, 2) << "one byte is another";
   std::filesystem::resize_file(file, 100);
   EXPECT_EQ(run_program("inspect " + save).status, 2);
+}
+
+TEST(Inspect, TellsWhatMomentsAreKeptIn) {
+  const TempFolder folder;
+  const auto inspect = [&](const std::string& name, const std::string& arguments) {
+    const std::string save = (folder / name).string();
+    const Outcome trained =
+        run_program("train " TERA_TEST_CONFIGS "/tiny.yaml train.train_iters=3 train.eval_iters=0 run.dir=" + save +
+                    ".run checkpoint.save=" + save + arguments);
+    EXPECT_EQ(trained.status, 0) << trained.output;
+    return run_program("inspect " + save).output;
+  };
+  const std::string second = " optimizer.adam_beta2=0.95 optimizer.exp_avg_sq_dtype=bf16";
+  EXPECT_TRUE(contains(inspect("mixed", second), "\nmoments     f32, bf16\n"));
+  EXPECT_TRUE(contains(inspect("both", second + " optimizer.exp_avg_dtype=bf16"), "\nmoments     bf16, bf16\n"));
+  EXPECT_FALSE(contains(inspect("sgd", " optimizer.optimizer=sgd"), "moments"));
 }
 
 }  // namespace

@@ -39,6 +39,12 @@ TEST(Program, WrongArgumentsAreTheUsersMistake) {
   expect("doctor too many", 2, "too");
 }
 
+TEST(Program, ExplainsWhatIsWrittenAsAFlag) {
+  expect("config --explain --use-precision-aware-optimizer", 2, "did you mean optimizer.exp_avg_dtype?");
+  expect("config --explain main-params-dtype", 2, "main weights are always fp32");
+  expect("config --explain --exp-avg-sq-dtype", 0, "optimizer.exp_avg_sq_dtype\n");
+}
+
 TEST(Program, OutputThatCannotBeWrittenIsNotSuccess) {
   expect("doctor > /dev/full", 2, "cannot write to standard output: No space left on device");
   expect("--help > /dev/full", 2, "cannot write to standard output: No space left on device");

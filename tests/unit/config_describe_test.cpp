@@ -175,6 +175,8 @@ TEST(ConfigExplain, TellsAllAboutAKey) {
                             "from:     default of model.arch=llama"})
     EXPECT_TRUE(contains(text, words)) << text;
   EXPECT_TRUE(contains(explain_key("mixed_precision.precision", nullptr), "fp32, bf16 or fp16"));
+  EXPECT_TRUE(contains(explain_key("mixed_precision.precision", nullptr), "unless optimizer.exp_avg_dtype"));
+  EXPECT_TRUE(contains(explain_key("exp_avg_sq_dtype", nullptr), "adam's second moment is stored as; bf16 halves"));
   EXPECT_TRUE(contains(explain_key("model.rope_scaling", nullptr), "beta_fast"));
   EXPECT_TRUE(contains(message_of<UserError>([] { explain_key("model.numlayers", nullptr); }),
                        "did you mean model.num_layers?"));
@@ -189,6 +191,10 @@ TEST(ConfigExplain, ANameOfOneSectionNeedsNoSection) {
   };
   refused("ffn_hidden_size", "did you mean model.ffn_hidden_size or model.moe.ffn_hidden_size?");
   refused("num_local_experts", "there is no key num_local_experts; did you mean model.moe.num_experts?");
+  for (const char* flag : {"use-precision-aware-optimizer", "--use-precision-aware-optimizer"})
+    refused(flag, "there is no key use_precision_aware_optimizer; did you mean optimizer.exp_avg_dtype? it and");
+  refused("main-params-dtype", "there is no key main_params_dtype; main weights are always fp32");
+  EXPECT_EQ(explain_key("--exp-avg-dtype", nullptr), explain_key("optimizer.exp_avg_dtype", nullptr));
   refused("moe_grouped_gemm", "there is no key moe_grouped_gemm; products of experts are always grouped");
 }
 

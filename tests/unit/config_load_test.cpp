@@ -285,10 +285,26 @@ TEST_F(ConfigLoad, TypesOfMoments) {
   EXPECT_EQ(given.exp_avg_dtype, MomentType::bf16);
   EXPECT_EQ(given.exp_avg_sq_dtype, MomentType::fp32);
   for (const char* key : {"exp_avg_dtype", "exp_avg_sq_dtype"})
-    for (const char* value : {"fp16", "fp8"})
+    for (const char* value : {"fp16", "fp8", "float16", "half", "torch.float16", "FP8", "float8_e4m3fn"})
       expect_bad_value(
           fmt::format("optimizer.{}={}", key, value),
           fmt::format("optimizer.{}: '{}' is not fp32 or bf16; fp16 and fp8 would lose small moments", key, value));
+  constexpr std::pair<const char*, const char*> spellings[]{
+      {"bfloat16", "; write bf16"}, {"BF16", "; write bf16"},    {"torch.bfloat16", "; write bf16"},
+      {"float32", "; write fp32"},  {"FLOAT32", "; write fp32"}, {"torch.float32", "; write fp32"}};
+  for (const auto& [value, words] : spellings)
+    for (const char* key : {"optimizer.exp_avg_sq_dtype", "mixed_precision.precision"}) {
+      expect_bad_value(fmt::format("{}={}", key, value), words);
+      EXPECT_FALSE(contains(refusal("model: {arch: llama}", {fmt::format("{}={}", key, value)}), "would lose"));
+    }
+  const std::string unknown = refusal("model: {arch: llama}", {"optimizer.exp_avg_dtype=int4"});
+  EXPECT_TRUE(unknown.ends_with("'int4' is not fp32 or bf16")) << unknown;
+  expect_bad_value("use_precision_aware_optimizer=true", "did you mean optimizer.exp_avg_dtype=bf16? it and");
+  expect_bad_value("use_precision_aware_optimizer=false", "did you mean optimizer.exp_avg_dtype? it and");
+  expect_bad_value("bf16=true", "did you mean mixed_precision.precision=bf16?");
+  expect_bad_value("fp16=true", "did you mean mixed_precision.precision=fp16?");
+  expect_bad_value("tie_word_embeddings=true", "did you mean model.untie_embeddings_and_output_weights? tie_word");
+  expect_bad_value("ddp.grad_reduce_in_fp32=true", "gradients are always fp32; leave it out");
   expect_bad_value("optimizer.use_precision_aware_optimizer=true",
                    "did you mean optimizer.exp_avg_dtype? it and exp_avg_sq_dtype say what moments are stored as");
   expect_bad_value("optimizer.main_params_dtype=fp16", "main weights are always fp32; leave it out");

@@ -484,9 +484,15 @@ TEST(ResolveRunRules, MomentsInBf16) {
       o.adam_beta2 = beta;
     });
     ASSERT_EQ(told.size(), 1u);
-    EXPECT_TRUE(contains(told[0], "optimizer.exp_avg_sq_dtype")) << told[0];
-    EXPECT_TRUE(contains(told[0], "0.996 or less, or fp32")) << told[0];
+    EXPECT_TRUE(contains(told[0], fmt::format("exp_avg_sq_dtype is bf16, and optimizer.adam_beta2 is {}:", beta)));
+    EXPECT_TRUE(told[0].ends_with("; set optimizer.adam_beta2=0.95, or optimizer.exp_avg_sq_dtype=fp32")) << told[0];
   }
+  const std::vector<std::string> first = warnings([&](OptimizerConfig& o) {
+    o.exp_avg_dtype = MomentType::bf16;
+    o.adam_beta1 = 0.999;
+  });
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_TRUE(first[0].ends_with("; set optimizer.adam_beta1=0.9, or optimizer.exp_avg_dtype=fp32")) << first[0];
   for (const char* key : {"optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16"})
     expect_broken(key, "sgd has no such moment, and its momentum is always fp32", [&](RunConfig& c) {
       c.optimizer.optimizer = OptimizerKind::sgd;

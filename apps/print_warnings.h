@@ -1,0 +1,15 @@
+#pragma once
+#include <fmt/core.h>
+
+#include <cstdio>
+
+#include "tera/config/setup.h"
+
+namespace tera {
+
+// For commands that start no run: what a run would be warned of, on standard error.
+inline void print_warnings(const Setup& setup) {
+  for (const std::string& warning : setup.warnings) fmt::print(stderr, "warning: {}\n", warning);
+}
+
+}  // namespace tera
