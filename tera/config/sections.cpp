@@ -122,7 +122,7 @@ std::span<const Field> OptimizerConfig::fields() {
       field<&C::exp_avg_sq_dtype>(
           "exp_avg_sq_dtype",
           "what adam's second moment is stored as; bf16 halves its memory, and adam_beta2 should then be "
-          "0.996 or less (docs/numerics.md)"),
+          "0.99 or less (docs/numerics.md)"),
       field<&C::sgd_momentum>("sgd_momentum", "momentum of sgd").at_least(0).below(1),
       field<&C::weight_decay>("weight_decay", "on matrices; never on biases and other 1-D parameters").at_least(0),
       field<&C::clip_grad>("clip_grad", "largest norm of the gradient; 0: no clipping").at_least(0),
