@@ -188,7 +188,7 @@ class Finisher {
   static constexpr int columns = backward ? tile_columns : tile_columns / 2;  // of act in a piece
   static constexpr int units_of_box = part_rows / unit_rows, units = columns / box_columns * units_of_box;
 
-  // A unit, and what this thread has of it.
+  // Where a warp is in the order of units.
   struct Unit {
     int number = 0, tile = 0, part = 0;
     Place piece = {};  // its first row and column
