@@ -18,13 +18,14 @@
 namespace tera {
 namespace {
 
-constexpr std::array<std::string_view, 6> compared{"model.",     "train.",   "optimizer.",
-                                                   "scheduler.", "dataset.", "tokenizer."};
+constexpr std::array<std::string_view, 7> compared{"model.",   "train.",     "optimizer.",      "scheduler.",
+                                                   "dataset.", "tokenizer.", "mixed_precision."};
 
-// Where, how fast and how long; and what is seen of a run.
+// Where, how fast and how long; and what is seen of a run. A microbatch is not: losses that are divided by its own
+// targets, and those that balance experts, are other ones with another size of it.
 constexpr std::array<std::string_view, 14> free_to_change{
     "model.hf",          "model.recompute",     "model.make_vocab_size_divisible_by",
-    "train.train_iters", "train.train_samples", "train.micro_batch_size",
+    "train.train_iters", "train.train_samples", "train.cuda_graph_impl",
     "train.eval_",       "train.exit_",         "optimizer.use_distributed_optimizer",
     "dataset.num_",      "dataset.data_cache",  "dataset.full_validation",
     "model.offload_",    "train.seed"};  // the last: refused elsewhere

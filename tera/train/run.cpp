@@ -208,7 +208,8 @@ class RunOfRank {
     log_.info("{} {}: {} layers, hidden {}, {:.2f} M parameters", setup_.config.run.name, name_of(setup_.model.arch),
               setup_.model.num_layers, setup_.model.hidden,
               static_cast<double>(trainer_->step().count_parameters()) / 1e6);
-    log_.info("device: {}{}; data: {}", backend_.name, several ? " on each rank" : "", data_summary_);
+    log_.info("device: {}{}, in {}; data: {}", backend_.name, several ? " on each rank" : "",
+              name_of(setup_.config.mixed_precision.precision), data_summary_);
     for (const std::string& warning : setup_.warnings) log_.warn("{}", warning);
     for (const std::string& warning : data_warnings_) log_.warn("{}", warning);
     if (several) log_.info("{}", describe_layout(setup_));

@@ -169,6 +169,10 @@ TEST_F(CheckpointResume, WhatIsDoneOtherwiseIsSaid) {
   expect_logged("a", "not as when " + path("saved/step_00000004") +
                          " was saved: model.rotary_base 10000 -> 500, optimizer.lr 0.003 -> 0.002, train.seq_length "
                          "16 -> 8");
+  expect_trained("tiny", "a", save(6) + "mixed_precision.precision=bf16 train.seq_length=8 train.micro_batch_size=1");
+  expect_logged("a", "not as when " + path("saved/step_00000005") +
+                         " was saved: mixed_precision.precision fp32 -> bf16, model.rotary_base 500 -> 10000, "
+                         "optimizer.lr 0.002 -> 0.003, train.micro_batch_size 2 -> 1");
 }
 
 // A run that died before it removed old ones, or one with more to keep.
