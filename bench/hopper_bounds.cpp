@@ -1,6 +1,6 @@
 // Where our kernels for a Hopper begin to pay: `hopper_bounds [milliseconds for each]`. Calls from small to large, each
-// by the libraries and by us wherever we can; what is decided by such counts (suits_hopper, fills_a_gpu) shall follow
-// this table. Deterministic, bf16.
+// by the libraries and by us wherever we can; what is decided by such counts (suits_hopper, CudaOps::fuses) shall
+// follow this table. Deterministic, bf16.
 
 #include <fmt/core.h>
 

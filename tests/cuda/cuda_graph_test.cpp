@@ -35,6 +35,19 @@ std::string remark_of(const std::string& config, const Overrides& overrides) {
   return remarks;
 }
 
+void expect_same_bits(const RunRecord& graph, const RunRecord& calls) {
+  EXPECT_EQ(graph.loss, calls.loss);
+  EXPECT_EQ(bits_of(graph.grad_norm), bits_of(calls.grad_norm));
+  EXPECT_EQ(graph.lr, calls.lr);
+  EXPECT_EQ(graph.eval_loss, calls.eval_loss);
+  EXPECT_EQ(graph.loss_scale, calls.loss_scale);
+  EXPECT_EQ(graph.mtp_loss, calls.mtp_loss);
+  EXPECT_EQ(graph.skipped, calls.skipped);
+  EXPECT_TRUE(graph.weights == calls.weights);
+}
+
+constexpr const char* as_a_graph = "steps run as one CUDA graph of ";
+
 TEST(CudaGraph, GivesTheBitsOfSingleCalls) {
   const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};
   const std::pair<std::string, Overrides> runs[] = {
@@ -45,22 +58,23 @@ TEST(CudaGraph, GivesTheBitsOfSingleCalls) {
       {"tiny_gpt", dropout + Overrides{"mixed_precision.precision=bf16"}},
       {"tiny_qwen3", {"mixed_precision.precision=bf16", "model.recompute_granularity=full"}},
       {"tiny_mistral", {"mixed_precision.precision=fp32", "optimizer.optimizer=sgd", "optimizer.lr=0.1"}},
+      {"tiny_qwen3_moe", {"mixed_precision.precision=bf16"}},
+      {"tiny_deepseek_v3", {"mixed_precision.precision=fp16", "mixed_precision.initial_loss_scale=65536"}},
+      {"sweep_mtp", {"mixed_precision.precision=bf16"}},
       {"tiny", {"train.eval_interval=3", "train.eval_iters=1", "mixed_precision.precision=bf16"}}};
   for (const auto& [config, more] : runs) {
+    SCOPED_TRACE(config + " " + more.front());
     const TempFolder folder;
     const BackendOptions choices{.kernel_choices = folder / "kernels.json"};
     const RunRecord graph = train_once(config, more + on_gpu, choices);
     const RunRecord calls = train_once(config, more + on_gpu + by_calls, choices);
-    EXPECT_EQ(graph.loss, calls.loss) << config;
-    EXPECT_EQ(bits_of(graph.grad_norm), bits_of(calls.grad_norm)) << config;
-    EXPECT_EQ(graph.eval_loss, calls.eval_loss) << config;
-    EXPECT_TRUE(graph.weights == calls.weights) << config;
+    expect_same_bits(graph, calls);
+    EXPECT_NE(remark_of(config, more + on_gpu).find(as_a_graph), std::string::npos) << "it ran call by call";
   }
 }
 
 TEST(CudaGraph, SaysOnceHowStepsRun) {
-  EXPECT_NE(remark_of("tiny", on_gpu).find("steps run as one CUDA graph of "), std::string::npos)
-      << remark_of("tiny", on_gpu);
+  EXPECT_NE(remark_of("tiny", on_gpu).find(as_a_graph), std::string::npos) << remark_of("tiny", on_gpu);
   EXPECT_EQ(remark_of("tiny", on_gpu + by_calls), "");
   const std::string offloaded = remark_of("tiny", on_gpu + Overrides{"model.offload_modules=[mlp]"});
   EXPECT_EQ(offloaded, "steps run call by call, not as one CUDA graph: offloaded activations travel beside the queue");
@@ -76,8 +90,7 @@ TEST(CudaGraph, GrowingBatchesGiveTheSameBits) {
   const BackendOptions choices{.kernel_choices = folder / "kernels.json"};
   const RunRecord graph = train_once("tiny", growing, choices), calls = train_once("tiny", growing + by_calls, choices);
   EXPECT_GT(graph.loss.size(), 5U);
-  EXPECT_EQ(graph.loss, calls.loss);
-  EXPECT_TRUE(graph.weights == calls.weights);
+  expect_same_bits(graph, calls);
 }
 
 }  // namespace

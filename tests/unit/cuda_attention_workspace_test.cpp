@@ -89,6 +89,8 @@ TEST(CudaAttentionWorkspace, HopperTakesBackwardsThatKeepItBusy) {
   EXPECT_TRUE(suits_hopper(packed(1, 4096, 32, 8, 128)));   // 16 x 8 units
   EXPECT_FALSE(suits_hopper(packed(1, 4096, 8, 1, 128)));   // 16, of one head of keys
   EXPECT_FALSE(suits_hopper(packed(1, 8192, 16, 2, 128)));  // 64
+  EXPECT_TRUE(suits_hopper(packed(1, 8192, 16, 2, 64)));    // enough of these
+  EXPECT_FALSE(suits_hopper(packed(1, 8192, 8, 1, 64)));    // 32
   EXPECT_TRUE(suits_hopper(packed(1, 32768, 8, 1, 64)));    // 128
   EXPECT_TRUE(suits_hopper(packed(96, 128, 4, 1, 64)));
   EXPECT_FALSE(suits_hopper(packed(4096, 8, 32, 8, 128)));  // would be filled up to 128 rows

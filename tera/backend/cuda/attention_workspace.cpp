@@ -114,12 +114,12 @@ bool fits_hopper(const AttentionBackArgs& args) {
   return true;
 }
 
-// A unit of work keeps a multiprocessor busy: there are enough of them for three quarters of an H200. The number is
-// fixed, so that the choice, and with it the bits, do not depend on the GPU's size. Shorter sequences than a tile would
-// be filled up.
+// A unit of work keeps a multiprocessor busy: of an H200's 132, half at head size 64 and three quarters at 128 are
+// enough to be faster than cuDNN (bench/hopper_bounds). The numbers are fixed, so that the choice, and with it the
+// bits, do not depend on the GPU's size. Shorter sequences than a tile would be filled up.
 bool suits_hopper(const AttentionBackArgs& args) {
-  constexpr std::int64_t fewest_units = 96, shortest = kernels::hopper_key_rows;
   if (!fits_hopper(args)) return false;
+  const std::int64_t fewest_units = args.q.dim(2) == 64 ? 64 : 96, shortest = kernels::hopper_key_rows;
   const std::int64_t rows = args.q.dim(0) / args.shape.batch;
   return rows >= shortest && kernels::hopper_attention_units(args.shape.batch, rows, args.k.dim(1)) >= fewest_units;
 }

@@ -100,7 +100,7 @@ class CudaOps final : public Ops, public EventSource {
   CopyPoints do_to_host_beside(const HostCopyArgs& args) override;
   CopyPoints do_from_host_beside(const HostCopyArgs& args) override;
 
-  bool may_fuse(const GemmArgs& product) const;  // gemm_activation.cpp
+  bool may_fuse(const GemmArgs& product, std::int64_t fewest_tiles) const;  // gemm_activation.cpp
   std::vector<GemmArgs> products_of_their_own(const PlannedCalls& calls) const;
 
   // The first `bytes` of the workspace; throws when the plan asked for less.

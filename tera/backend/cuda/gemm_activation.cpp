@@ -39,27 +39,29 @@ kernels::HopperGatedGemmBack gated(const GemmActivationBackArgs& args) {
           .type = scalar_of(args.product.a.dtype)};
 }
 
-// Whether there is enough of a product for the tiles of 256 x 256 that two multiprocessors make at a time: of fewer
-// than four rounds by all 132 the last is too often an empty one, and the library has kernels with other tiles. An
-// estimate, and the same for every Hopper, so that bits do not depend on its size.
-bool fills_a_gpu(const GemmArgs& product) {
-  constexpr std::int64_t tile = 256, fewest_tiles = 4 * 64;
-  const auto tiles = [](std::int64_t size) { return (size + tile - 1) / tile; };
-  return tiles(product.m()) * tiles(product.n()) >= fewest_tiles;
+// From how many tiles of 256 x 256 on, which two multiprocessors make at a time, one kernel is faster than the
+// library's and the activation behind it: of fewer the last round of all 132 is too often an empty one, and the library
+// has kernels with other tiles. Measured by bench/hopper_bounds on an H200; the same for every Hopper, so that bits do
+// not depend on its size.
+constexpr std::int64_t fewest_tiles_forward = 512, fewest_tiles_back = 256;
+
+std::int64_t count_tiles(const GemmArgs& product) {
+  const auto tiles = [](std::int64_t size) { return (size + 255) / 256; };
+  return tiles(product.m()) * tiles(product.n());
 }
 
 }  // namespace
 
-bool CudaOps::may_fuse(const GemmArgs& product) const {
+bool CudaOps::may_fuse(const GemmArgs& product, std::int64_t fewest_tiles) const {
   if (options_.plain_products || options_.hopper_kernels == HopperKernels::never) return false;
-  return options_.hopper_kernels == HopperKernels::wherever_they_fit || fills_a_gpu(product);
+  return options_.hopper_kernels == HopperKernels::wherever_they_fit || count_tiles(product) >= fewest_tiles;
 }
 bool CudaOps::fuses(const GemmActivationArgs& args) const {
-  return may_fuse(args.product) && args.product.trans_b && is_gated_product(args) &&
+  return may_fuse(args.product, fewest_tiles_forward) && args.product.trans_b && is_gated_product(args) &&
          kernels::hopper_gated_gemm_takes(gated(args));
 }
 bool CudaOps::fuses(const GemmActivationBackArgs& args) const {
-  return may_fuse(args.product) && !args.product.trans_b && is_gated_product(args) &&
+  return may_fuse(args.product, fewest_tiles_back) && !args.product.trans_b && is_gated_product(args) &&
          kernels::hopper_gated_gemm_takes(gated(args));
 }
 
