@@ -4,6 +4,7 @@
 
 #include "tera/backend/cuda/attention_remarks.h"
 #include "tera/backend/cuda/attention_workspace.h"
+#include "tera/backend/cuda/kernels/hopper_attention_workspace.h"
 #include "tera/backend/cuda/workspace.h"
 
 namespace tera::cuda {
@@ -86,18 +87,35 @@ TEST(CudaAttentionWorkspace, HopperHasKernelsForTheUsualBackward) {
 
 TEST(CudaAttentionWorkspace, HopperTakesBackwardsThatKeepItBusy) {
   EXPECT_TRUE(suits_hopper(packed(4, 4096, 32, 8, 64)));
-  EXPECT_TRUE(suits_hopper(packed(1, 4096, 32, 8, 128)));   // 16 x 8 units
-  EXPECT_FALSE(suits_hopper(packed(1, 4096, 8, 1, 128)));   // 16, of one head of keys
-  EXPECT_FALSE(suits_hopper(packed(1, 8192, 16, 2, 128)));  // 64
-  EXPECT_TRUE(suits_hopper(packed(1, 8192, 16, 2, 64)));    // enough of these
-  EXPECT_FALSE(suits_hopper(packed(1, 8192, 8, 1, 64)));    // 32
-  EXPECT_TRUE(suits_hopper(packed(1, 32768, 8, 1, 64)));    // 128
+  EXPECT_TRUE(suits_hopper(packed(1, 4096, 32, 8, 128)));  // 16 x 8 units
+  EXPECT_TRUE(suits_hopper(packed(1, 4096, 8, 1, 128)));   // 16, each for one of 8 query heads
+  EXPECT_TRUE(suits_hopper(packed(1, 4096, 4, 1, 128)));   // 16 x 4
+  EXPECT_FALSE(suits_hopper(packed(1, 4096, 3, 1, 128)));
+  EXPECT_FALSE(suits_hopper(packed(2, 512, 16, 4, 128)));  // of short ones 64 are not enough
+  EXPECT_TRUE(suits_hopper(packed(3, 512, 16, 4, 128)));
+  EXPECT_TRUE(suits_hopper(packed(1, 1024, 4, 1, 64)));  // 16
+  EXPECT_FALSE(suits_hopper(packed(1, 1024, 3, 1, 64)));
   EXPECT_TRUE(suits_hopper(packed(96, 128, 4, 1, 64)));
   EXPECT_FALSE(suits_hopper(packed(4096, 8, 32, 8, 128)));  // would be filled up to 128 rows
   EXPECT_FALSE(suits_hopper(packed(4, 4096, 32, 8, 80)));
 }
 
-// dq in fp32 once, and once more for the later half of the keys; two numbers of each row; counts of those who added.
+// Query heads that share keys are dealt to as few units as there are enough of.
+TEST(CudaAttentionWorkspace, HopperDealsQueryHeadsOfFewKeys) {
+  const auto shares = [](std::int64_t sequences, std::int64_t rows, std::int64_t heads, std::int64_t kv_heads) {
+    return kernels::HopperAttentionSizes{sequences, rows, heads, kv_heads, 128}.shares();
+  };
+  EXPECT_EQ(shares(4, 4096, 32, 8), 1);
+  EXPECT_EQ(shares(1, 4096, 24, 6), 1);   // 96 pairs of tiles
+  EXPECT_EQ(shares(1, 4096, 16, 4), 2);   // 64
+  EXPECT_EQ(shares(4, 1024, 12, 2), 3);   // 32, groups of 6
+  EXPECT_EQ(shares(1, 4096, 8, 1), 8);    // 16: six would be enough, but 8 heads are not dealt to six
+  EXPECT_EQ(shares(1, 1024, 7, 1), 7);    // never enough
+  EXPECT_EQ(shares(1, 1024, 16, 16), 1);  // nothing to deal
+}
+
+// dq in fp32 once, and once more for the later half of the keys; two numbers of each row; counts of those who added; dk
+// and dv in fp32 of each share, where there are several.
 TEST(CudaAttentionWorkspace, HopperKeepsGradientsInFp32) {
   const auto bytes = [](std::int64_t heads, std::int64_t tiles, std::int64_t late, std::int64_t queries_per_keys) {
     const std::int64_t rows = heads * tiles * 128 * 4, sums = heads * (tiles + late) * queries_per_keys * 8192 * 4;
@@ -106,7 +124,8 @@ TEST(CudaAttentionWorkspace, HopperKeepsGradientsInFp32) {
   };
   EXPECT_EQ(hopper_attention_back_bytes(packed(4, 4096, 32, 8, 64)), bytes(4 * 32, 32, 16, 1));
   EXPECT_EQ(hopper_attention_back_bytes(packed(4, 4096, 32, 8, 128)), bytes(4 * 32, 32, 16, 2));
-  EXPECT_EQ(hopper_attention_back_bytes(packed(2, 300, 6, 3, 64)), bytes(2 * 6, 3, 2, 1));
+  EXPECT_EQ(hopper_attention_back_bytes(packed(2, 300, 6, 3, 64)),
+            bytes(2 * 6, 3, 2, 1) + std::size_t{2} * 3 * 2 * 3 * 2 * 128 * 64 * 4);
   EXPECT_EQ(hopper_attention_back_bytes(packed(1, 7, 1, 1, 64)), bytes(1, 1, 1, 1));
   EXPECT_GE(CudaWorkspaceRules().attention_back(packed(1, 131072, 32, 8, 64)),
             hopper_attention_back_bytes(packed(1, 131072, 32, 8, 64)));

@@ -114,19 +114,26 @@ bool fits_hopper(const AttentionBackArgs& args) {
   return true;
 }
 
-// A unit of work keeps a multiprocessor busy: of an H200's 132, half at head size 64 and three quarters at 128 are
-// enough to be faster than cuDNN (bench/hopper_bounds). The numbers are fixed, so that the choice, and with it the
-// bits, do not depend on the GPU's size. Shorter sequences than a tile would be filled up.
+kernels::HopperAttentionSizes hopper_sizes(const AttentionBackArgs& args) {
+  return {.sequences = args.shape.batch,
+          .rows = args.q.dim(0) / args.shape.batch,
+          .heads = args.q.dim(1),
+          .kv_heads = args.k.dim(1),
+          .head_size = args.q.dim(2)};
+}
+
+// From how many units of work on, each of which keeps a multiprocessor busy, it is faster than cuDNN: measured on an
+// H200 (bench/hopper_bounds), and fixed, so that the choice, and with it the bits, do not depend on the GPU's size.
+// Shorter sequences than a tile would be filled up.
 bool suits_hopper(const AttentionBackArgs& args) {
   if (!fits_hopper(args)) return false;
-  const std::int64_t fewest_units = args.q.dim(2) == 64 ? 64 : 96, shortest = kernels::hopper_key_rows;
-  const std::int64_t rows = args.q.dim(0) / args.shape.batch;
-  return rows >= shortest && kernels::hopper_attention_units(args.shape.batch, rows, args.k.dim(1)) >= fewest_units;
+  const kernels::HopperAttentionSizes sizes = hopper_sizes(args);
+  const std::int64_t fewest_units = sizes.head_size == 64 ? 16 : sizes.rows >= 1024 ? 64 : 96;
+  return sizes.rows >= kernels::hopper_key_rows && sizes.units() >= fewest_units;
 }
 
 std::size_t hopper_attention_back_bytes(const AttentionBackArgs& args) {
-  const std::int64_t rows = args.q.dim(0) / args.shape.batch;
-  return part(kernels::hopper_attention_space(args.shape.batch, rows, args.q.dim(1), args.q.dim(2)).bytes);
+  return part(kernels::hopper_attention_space(hopper_sizes(args)).bytes);
 }
 
 AttentionSlices attention_back_slices(const AttentionBackArgs& args, bool deterministic) {

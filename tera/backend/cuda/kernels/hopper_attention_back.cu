@@ -60,12 +60,38 @@ struct FinishArgs {
   float scale;
 };
 
+// Rows of one head in shared memory, as all threads of a block write them before they go to memory side by side.
+template <class T, int D, int tile_rows>
+struct HeadRows {
+  static constexpr int row_elements = D + 8;  // so that rows begin in different banks
+  T at[tile_rows * row_elements];
+
+  // Four sums that a thread has of a product: two columns of a row, and of the row eight behind it.
+  __device__ void put(int row, int column, float4 sum, float scale) {
+    T* const to = at + row * row_elements + column;
+    *reinterpret_cast<std::uint32_t*>(to) = pair_of<T>(sum.x * scale, sum.y * scale);
+    *reinterpret_cast<std::uint32_t*>(to + 8 * row_elements) = pair_of<T>(sum.z * scale, sum.w * scale);
+  }
+
+  // From this row of the sequence on; there are `rows` in it.
+  __device__ void store_rows(AttentionRows to, std::int64_t sequence, int rows, int first, int head) const {
+    constexpr int packs = D / 8;
+    for (int i = static_cast<int>(threadIdx.x); i < tile_rows * packs; i += consumers) {
+      const int row = first + i / packs;
+      if (row >= rows) break;
+      T* const start = static_cast<T*>(to.data) + (sequence * rows + row) * to.stride + head * D;
+      store(start + i % packs * 8, load<8>(at + i / packs * row_elements + i % packs * 8));
+    }
+  }
+};
+
+__device__ inline float4 added(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+
 // A tile of dq: the sums of both kinds of key tiles, in the order in which consumers handed them over.
 template <class T, int D>
 __global__ void __launch_bounds__(consumers) finish_dq(FinishArgs args) {
   constexpr int tile_rows = Tiles<D>::queries_rows, per_keys = Tiles<D>::queries_per_keys;
-  constexpr int row_elements = D + 8;  // so that rows begin in different banks
-  __shared__ alignas(16) T rows[tile_rows * row_elements];
+  __shared__ alignas(16) HeadRows<T, D, tile_rows> rows;
   const int m = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int thread = static_cast<int>(threadIdx.x), half = thread / warpgroup;
   const std::int64_t sequence = blockIdx.z;
@@ -79,22 +105,39 @@ __global__ void __launch_bounds__(consumers) finish_dq(FinishArgs args) {
   for (int j = 0; j < 8; ++j) {
     float4 sum{};
     if (early > 0) sum = of_early[j * consumers + thread];
-    if (m >= early) {
-      const float4 more = of_late[j * consumers + thread];
-      sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
-    }
-    T* const to = rows + row * row_elements + column + 8 * j;
-    *reinterpret_cast<std::uint32_t*>(to) = pair_of<T>(sum.x * args.scale, sum.y * args.scale);
-    *reinterpret_cast<std::uint32_t*>(to + 8 * row_elements) = pair_of<T>(sum.z * args.scale, sum.w * args.scale);
+    if (m >= early) sum = added(sum, of_late[j * consumers + thread]);
+    rows.put(row, column + 8 * j, sum, args.scale);
   }
   __syncthreads();
-  constexpr int packs = D / 8;
-  for (int i = thread; i < tile_rows * packs; i += consumers) {
-    const int at = m * tile_rows + i / packs;
-    if (at >= args.rows) break;
-    T* const to = static_cast<T*>(args.dq.data) + (sequence * args.rows + at) * args.dq.stride + head * D;
-    store(to + i % packs * 8, load<8>(rows + i / packs * row_elements + i % packs * 8));
-  }
+  rows.store_rows(args.dq, sequence, args.rows, m * tile_rows, head);
+}
+
+struct FinishKeysArgs {
+  const float* key_sums;
+  AttentionRows dk, dv;
+  int rows, kv_heads, tiles, shares;
+  float scale;
+};
+
+// A tile of dk or dv: what each share of the query heads left, in their order.
+template <class T, int D>
+__global__ void __launch_bounds__(consumers) finish_keys(FinishKeysArgs args) {
+  __shared__ alignas(16) HeadRows<T, D, keys_rows> rows;
+  constexpr int tile_packs = keys_rows * D / 4, packs = tile_packs / consumers;
+  const int n = static_cast<int>(blockIdx.x) / 2, head = static_cast<int>(blockIdx.y);
+  const bool values = blockIdx.x % 2 == 1;
+  const int thread = static_cast<int>(threadIdx.x);
+  const std::int64_t sequence = blockIdx.z, first = (sequence * args.kv_heads + head) * args.shares * args.tiles + n;
+  const auto* from = reinterpret_cast<const float4*>(args.key_sums) + (2 * first + (values ? 1 : 0)) * tile_packs;
+  float4 sums[packs] = {};
+  for (int share = 0; share < args.shares; ++share, from += std::int64_t{2} * args.tiles * tile_packs)
+#pragma unroll
+    for (int j = 0; j < packs; ++j) sums[j] = added(sums[j], from[j * consumers + thread]);
+#pragma unroll
+  for (int j = 0; j < packs; ++j)
+    rows.put(thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2 + 8 * j, sums[j], values ? 1.0f : args.scale);
+  __syncthreads();
+  rows.store_rows(values ? args.dv : args.dk, sequence, args.rows, n * keys_rows, head);
 }
 
 cudaError_t describe_rows(CUtensorMap& map, const AttentionBackParams& params, const AttentionRows& rows, int heads,
@@ -132,17 +175,28 @@ bool has_code_for(const AttentionBackParams& params) {
          params.heads <= most_in_grid && params.sequences <= most_in_grid;
 }
 
+HopperAttentionSizes sizes_of(const AttentionBackParams& params) {
+  return {.sequences = params.sequences,
+          .rows = params.q_rows / params.sequences,
+          .heads = params.heads,
+          .kv_heads = params.kv_heads,
+          .head_size = params.head_size};
+}
+
 Plan plan_of(const AttentionBackParams& params, std::byte* memory) {
-  const std::int64_t rows = params.q_rows / params.sequences;
-  const HopperAttentionSpace space = hopper_attention_space(params.sequences, rows, params.heads, params.head_size);
+  const HopperAttentionSizes sizes = sizes_of(params);
+  const HopperAttentionSpace space = hopper_attention_space(sizes);
   Plan plan{};
-  plan.tiles = static_cast<int>((rows + keys_rows - 1) / keys_rows);
+  plan.tiles = static_cast<int>(sizes.tiles());
   plan.early = plan.tiles / 2;
   plan.heads = params.heads;
   plan.kv_heads = params.kv_heads;
+  plan.shares = static_cast<int>(sizes.shares());
+  plan.group = plan.heads / (plan.kv_heads * plan.shares);
   plan.lse = reinterpret_cast<float*>(memory + space.lse);
   plan.delta = reinterpret_cast<float*>(memory + space.delta);
   plan.sums = reinterpret_cast<float*>(memory + space.sums);
+  plan.key_sums = reinterpret_cast<float*>(memory + space.key_sums);
   plan.turns = reinterpret_cast<int*>(memory + space.turns);
   plan.units_taken = plan.turns + space.turns_count - 1;
   plan.scale = params.scale;
@@ -174,6 +228,17 @@ FinishArgs finish_args(const AttentionBackParams& params, const Plan& plan) {
           .scale = params.scale};
 }
 
+FinishKeysArgs finish_keys_args(const AttentionBackParams& params, const Plan& plan) {
+  return {.key_sums = plan.key_sums,
+          .dk = params.dk,
+          .dv = params.dv,
+          .rows = static_cast<int>(params.q_rows / params.sequences),
+          .kv_heads = plan.kv_heads,
+          .tiles = plan.tiles,
+          .shares = plan.shares,
+          .scale = plan.scale};
+}
+
 template <class T, int D>
 cudaError_t launch(const AttentionBackParams& params, std::byte* memory, cudaStream_t stream) {
   Plan plan = plan_of(params, memory);
@@ -183,18 +248,20 @@ cudaError_t launch(const AttentionBackParams& params, std::byte* memory, cudaStr
     status = cudaFuncSetAttribute(go_back<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (status != cudaSuccess) return status;
   const auto heads = static_cast<unsigned>(params.heads), sequences = static_cast<unsigned>(params.sequences);
-  const std::int64_t units =
-      hopper_attention_units(params.sequences, params.q_rows / params.sequences, params.kv_heads);
   const int padded = plan.tiles * keys_rows;
   const dim3 row_blocks(static_cast<unsigned>(padded / (delta_threads * 8 / D)), heads, sequences);
   const dim3 tiles(static_cast<unsigned>(padded / Tiles<D>::queries_rows), heads, sequences);
   prepare<T, D><<<row_blocks, delta_threads, 0, stream>>>(delta_args(params, plan));
   status = cudaGetLastError();
   if (status != cudaSuccess) return status;  // units would find numbers of somebody else's
-  go_back<T, D><<<static_cast<unsigned>(units), threads, bytes, stream>>>(plan);
+  go_back<T, D><<<static_cast<unsigned>(sizes_of(params).units()), threads, bytes, stream>>>(plan);
   status = cudaGetLastError();
   if (status != cudaSuccess) return status;
   finish_dq<T, D><<<tiles, consumers, 0, stream>>>(finish_args(params, plan));
+  status = cudaGetLastError();
+  if (status != cudaSuccess || plan.shares == 1) return status;
+  const dim3 key_tiles(2 * static_cast<unsigned>(plan.tiles), static_cast<unsigned>(params.kv_heads), sequences);
+  finish_keys<T, D><<<key_tiles, consumers, 0, stream>>>(finish_keys_args(params, plan));
   return cudaGetLastError();
 }
 

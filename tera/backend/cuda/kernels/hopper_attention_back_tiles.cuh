@@ -22,6 +22,9 @@
 //
 // Each kind has sums of its own, which become dq in the end. Units are taken by number, so that nobody waits for one
 // that has not begun.
+//
+// Where there would be few units, the query heads that share keys are dealt to several of them (plan.shares). Each
+// leaves its sums of dk and dv in memory as fp32, and they are added up in the end.
 
 #include "tera/backend/cuda/kernels/hopper.cuh"
 #include "tera/backend/cuda/kernels/hopper_attention_workspace.h"
@@ -61,13 +64,14 @@ struct Plan {
   CUtensorMap q, k, v, dout, dk, dv;
   float *lse, *delta;  // [sequences][heads][tiles * 128]
   float* sums;         // of dq: [sequences][heads][tiles of queries, then those of late keys][tile_floats]
+  float* key_sums;     // with shares: [sequences][kv_heads][shares][tiles][dk, dv][keys_rows * D]
   int* turns;          // [sequences][heads][early, late][tiles of queries]: how many have added
   int* units_taken;
   int tiles, early;  // of keys, of a sequence; of them, those that come second in their unit
-  int heads, kv_heads;
+  int heads, kv_heads, shares;
+  int group;  // query heads of a unit
   float scale, scale_log2;
   __device__ int late() const { return tiles - early; }
-  __device__ int group() const { return heads / kv_heads; }
 };
 
 // A unit's work: for each of one or two tiles of keys, each query head that shares them, each tile of queries in turn.
@@ -79,11 +83,11 @@ class Unit {
   __device__ Unit(const Plan& plan, int taken)
       : plan_(plan),
         number_(taken % plan.late()),
-        sequence_(taken / plan.late() / plan.kv_heads),
-        kv_head_(taken / plan.late() % plan.kv_heads) {}
+        sequence_(taken / plan.late() / (plan.kv_heads * plan.shares)),
+        share_(taken / plan.late() % (plan.kv_heads * plan.shares)) {}
 
   __device__ int sequence() const { return sequence_; }
-  __device__ int kv_head() const { return kv_head_; }
+  __device__ int kv_head() const { return share_ / plan_.shares; }
   __device__ int parts() const { return number_ < plan_.early ? 2 : 1; }
   __device__ bool late(int part) const { return part == 0; }
   __device__ int keys(int part) const { return late(part) ? plan_.tiles - 1 - number_ : number_; }
@@ -93,13 +97,18 @@ class Unit {
   }
   // Of the head of this number in the group, among those of all sequences.
   __device__ std::int64_t head(int of_group) const {
-    return std::int64_t{sequence_} * plan_.heads + kv_head_ * plan_.group() + of_group;
+    return std::int64_t{sequence_} * plan_.heads + share_ * plan_.group + of_group;
   }
-  __device__ int column(int of_group) const { return (kv_head_ * plan_.group() + of_group) * D; }
+  __device__ int column(int of_group) const { return (share_ * plan_.group + of_group) * D; }
+  // Where its share of the gradients of keys goes.
+  __device__ float* key_sums(int part) const {
+    const std::int64_t set = (std::int64_t{sequence_} * plan_.kv_heads * plan_.shares + share_) * plan_.tiles;
+    return plan_.key_sums + (set + keys(part)) * (2 * keys_rows * D);
+  }
 
  private:
   const Plan& plan_;
-  int number_, sequence_, kv_head_;
+  int number_, sequence_, share_;  // the last among those of all key heads
 };
 
 template <int D>
@@ -113,7 +122,7 @@ class Fetcher {
   __device__ void run() {
     for (int part = 0; part < unit_.parts(); ++part) {
       fetch_keys(part);
-      for (int of_group = 0; of_group < plan_.group(); ++of_group)
+      for (int of_group = 0; of_group < plan_.group; ++of_group)
         for (int step = 0; step < unit_.steps(part); ++step) fetch_queries(of_group, unit_.queries(part, step));
     }
   }
@@ -173,7 +182,7 @@ class Adder {
   __device__ void run() {
     int number = buffer_;
     for (int part = 0; part < unit_.parts(); ++part)
-      for (int of_group = 0; of_group < plan_.group(); ++of_group)
+      for (int of_group = 0; of_group < plan_.group; ++of_group)
         for (int step = 0; step < unit_.steps(part); ++step, ++number)
           if (number % 2 == 0) add(part, unit_.head(of_group), unit_.queries(part, step));
   }
@@ -249,9 +258,12 @@ class Consumer {
       hopper::wait_for_phase(shared_ + Memory::keys_filled, part);
       const int steps = unit_.steps(part), further = unit_.late(part) ? Memory::queries_rows : -Memory::queries_rows;
       const int first = unit_.queries(part, 0) * Memory::queries_rows - unit_.keys(part) * keys_rows;
-      for (int of_group = 0; of_group < plan_.group(); ++of_group)
+      for (int of_group = 0; of_group < plan_.group; ++of_group)
         for (int step = 0, behind = first; step < steps; ++step, behind += further) take_queries(behind, dk, dv);
-      bring_out(unit_.keys(part), dk, dv);
+      if (plan_.shares == 1)
+        bring_out(unit_.keys(part), dk, dv);
+      else
+        leave_sums(unit_.key_sums(part), dk, dv);
     }
   }
 
@@ -396,6 +408,20 @@ class Consumer {
     hopper::publish_to_engines();
     hopper::sync_some<consumers>(1);
     if (thread_ == 0) send_gradients(n);
+    __syncwarp();  // products are of whole warps
+  }
+
+  // As the threads have them; finish_keys() knows where that is.
+  __device__ void leave_sums(float* sums, const Gradient& dk, const Gradient& dv) const {
+    float4* const to = reinterpret_cast<float4*>(sums) + thread_;
+    constexpr int packs = gradient_sums / 4;
+#pragma unroll
+    for (int j = 0; j < packs; ++j) {
+      to[j * consumers] = {dk[4 * j], dk[4 * j + 1], dk[4 * j + 2], dk[4 * j + 3]};
+      to[(packs + j) * consumers] = {dv[4 * j], dv[4 * j + 1], dv[4 * j + 2], dv[4 * j + 3]};
+    }
+    hopper::sync_some<consumers>(1);  // nobody reads keys any more
+    if (thread_ == 0) hopper::arrive(shared_ + Memory::keys_emptied);
     __syncwarp();  // products are of whole warps
   }
 
