@@ -37,6 +37,8 @@ BackendOptions backend_options(const Setup& setup, int local_rank);
 // As the config asks; choices are kept in the run's folder, each rank's in a file of its own.
 Backend make_backend(const Setup& setup, int rank = 0, int local_rank = 0);
 
+bool has_mpi();  // the program is built with it
+
 // The rank that this process is, among those that a launcher started.
 struct ProcessPlace {
   int rank = 0, size = 1;

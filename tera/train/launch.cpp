@@ -107,18 +107,49 @@ Meeting find_meeting(Environment environment, std::string_view starter) {
 }
 
 // Several processes that were started without MPI: each alone would train for itself and overwrite the others' files.
-std::optional<Launch> under_another(Environment environment) {
-  const auto is_set = [&](const char* name) { return environment(name) != nullptr; };
-  const auto several = [&](const char* name) { return number(environment, name, 1).value_or(1) > 1; };
-  const auto with_meeting = [&](const Launcher& launcher, std::string_view starter) {
-    Launch launch = read_launch(launcher, LaunchKind::tcp, environment);
-    launch.meeting = find_meeting(environment, starter);
-    return launch;
-  };
-  if (is_set("RANK") && several("WORLD_SIZE")) return with_meeting(torchrun, "RANK and WORLD_SIZE are set: a launcher");
-  if (is_set("SLURM_STEP_ID") && is_set("SLURM_PROCID") && several("SLURM_STEP_NUM_TASKS"))
-    return with_meeting(srun, "srun without MPI");
+bool several(Environment environment, const Launcher& launcher) {
+  return environment(launcher.rank) != nullptr && number(environment, launcher.size, 1).value_or(1) > 1;
+}
+
+Launch with_meeting(Environment environment, const Launcher& launcher, std::string_view starter) {
+  Launch launch = read_launch(launcher, LaunchKind::tcp, environment);
+  launch.meeting = find_meeting(environment, starter);
+  return launch;
+}
+
+std::optional<Launch> under_torchrun(Environment environment) {
+  if (!several(environment, torchrun)) return std::nullopt;
+  return with_meeting(environment, torchrun, "RANK and WORLD_SIZE are set: a launcher");
+}
+
+std::optional<Launch> under_srun(Environment environment) {
+  if (environment("SLURM_STEP_ID") == nullptr || !several(environment, srun)) return std::nullopt;
+  return with_meeting(environment, srun, "srun without MPI");
+}
+
+// Ranks of MPI where the program has none: they can meet all the same if somebody else numbers them alike. (Under
+// mpirun, Slurm's numbers may be those of the daemons that it started.)
+std::optional<Launch> without_mpi(const Launch& mpi, Environment environment) {
+  if (environment("MASTER_ADDR") == nullptr) return std::nullopt;
+  for (const std::optional<Launch>& other : {under_torchrun(environment), under_srun(environment)})
+    if (other && other->rank == mpi.rank && other->world == mpi.world) return other;
   return std::nullopt;
+}
+
+// Launchers start launchers, and each leaves its variables behind; the one that started this process counts. torchrun
+// leaves its name, and is started by srun or mpirun rather than the other way round; RANK alone may be from a shell or
+// a container in which mpirun was started. A launcher of one has started a shell, or another launcher: that one is
+// asked.
+std::optional<Launch> of_several(Environment environment, bool has_mpi) {
+  if (environment("TORCHELASTIC_RUN_ID") != nullptr)
+    if (std::optional<Launch> launch = under_torchrun(environment)) return launch;
+  const std::optional<Launch> mpi = under_mpi(environment);
+  if (mpi && mpi->world > 1) {
+    const std::optional<Launch> met = has_mpi ? std::nullopt : without_mpi(*mpi, environment);
+    return met ? met : mpi;
+  }
+  if (std::optional<Launch> launch = under_torchrun(environment)) return launch;
+  return mpi ? std::nullopt : under_srun(environment);  // one of mpirun -n 1 inside a step of several daemons is one
 }
 
 class SelfSeat final : public Seat {
@@ -130,12 +161,10 @@ class SelfSeat final : public Seat {
 
 }  // namespace
 
-Launch detect_launch(std::optional<int> ranks, Environment environment) {
+Launch detect_launch(std::optional<int> ranks, Environment environment, bool has_mpi) {
   require_user(!ranks || (*ranks >= 1 && *ranks <= most_threads), "--ranks {}: must be from 1 to {}", ranks.value_or(0),
                most_threads);
-  std::optional<Launch> launch = under_mpi(environment);
-  if (!launch) launch = under_another(environment);
-  if (launch && launch->world > 1) {
+  if (const std::optional<Launch> launch = of_several(environment, has_mpi)) {
     if (ranks)
       fail_user("--ranks {}: this is already one of {} processes, each of which is a rank; leave it out", *ranks,
                 launch->world);
@@ -147,7 +176,8 @@ Launch detect_launch(std::optional<int> ranks, Environment environment) {
 }
 
 Launch detect_launch(std::optional<int> ranks) {
-  return detect_launch(ranks, [](const char* name) -> const char* { return std::getenv(name); });
+  return detect_launch(
+      ranks, [](const char* name) -> const char* { return std::getenv(name); }, has_mpi());
 }
 
 void share_cores(DistConfig& dist, const Launch& launch) {

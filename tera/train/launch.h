@@ -34,8 +34,8 @@ struct Launch {
 using Environment = FunctionRef<const char*(const char* name)>;
 
 // `ranks` is what --ranks says. A UserError for --ranks where a launcher has started ranks, and where these could not
-// find each other.
-Launch detect_launch(std::optional<int> ranks, Environment environment);
+// find each other. `has_mpi`: the program is built with it; without, ranks of MPI meet as others do where they can.
+Launch detect_launch(std::optional<int> ranks, Environment environment, bool has_mpi = true);
 Launch detect_launch(std::optional<int> ranks);  // of this process
 
 // dist.threads=0 is all cores for one rank; ranks on one machine share them.

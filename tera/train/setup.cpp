@@ -116,6 +116,8 @@ Backend make_backend(const Setup& setup, int rank, int local_rank) {
   return make_backend(setup.config.dist, options);
 }
 
+bool has_mpi() { return mpi::built_in(); }
+
 void run_under_mpi(const ProcessPlace& place, FunctionRef<void(Seat&)> body, FunctionRef<void(std::string_view)> tell) {
   require_user(mpi::built_in(), "this build has no MPI; --ranks N starts ranks as threads of one process");
   cpu::CpuOps combiner(1, cpu::best_isa());

@@ -20,11 +20,12 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-Launch detect(const Variables& variables, std::optional<int> ranks = {}) {
-  return detect_launch(ranks, [&](const char* name) -> const char* {
+Launch detect(const Variables& variables, std::optional<int> ranks = {}, bool has_mpi = true) {
+  const auto find = [&](const char* name) -> const char* {
     const auto found = variables.find(name);
     return found == variables.end() ? nullptr : found->second.c_str();
-  });
+  };
+  return detect_launch(ranks, find, has_mpi);
 }
 
 void expect_refused(const Variables& variables, std::optional<int> ranks, std::string_view words) {
@@ -41,6 +42,10 @@ const Variables srun{{"SLURM_STEP_ID", "3"},  {"SLURM_JOB_ID", "77"}, {"SLURM_ST
                      {"SLURM_PROCID", "9"},   {"SLURM_LOCALID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "8(x2)"},
                      {"MASTER_ADDR", "node0"}};
 
+Variables operator+(Variables variables, const Variables& more) {
+  for (const auto& [name, value] : more) variables[name] = value;
+  return variables;
+}
 Variables without(Variables variables, const std::string& name) {
   variables.erase(name);
   return variables;
@@ -69,9 +74,56 @@ TEST(DetectLaunch, ProcessesOfMpi) {
                        {"SLURM_NTASKS", "20"}, {"SLURM_LOCALID", "3"}, {"SLURM_STEP_TASKS_PER_NODE", "4(x2),1"}};
   EXPECT_EQ(detect(pmix), (Launch{.kind = LaunchKind::mpi, .world = 9, .rank = 7, .local = 4, .local_rank = 3}));
   EXPECT_EQ(detect({{"PMIX_RANK", "0"}, {"SLURM_NTASKS", "3"}}), (Launch{.kind = LaunchKind::mpi, .world = 3}));
-  Variables also_torch = torchrun;  // some containers set these everywhere
-  also_torch.insert(open_mpi.begin(), open_mpi.end());
-  EXPECT_EQ(detect(also_torch).world, 8);
+}
+
+// mpirun from a shell, a container or a batch script whose variables say something else.
+TEST(DetectLaunch, MpirunAmongVariablesOfOthers) {
+  EXPECT_EQ(detect(open_mpi + Variables{{"RANK", "3"}, {"WORLD_SIZE", "64"}, {"MASTER_ADDR", "node9"}}),
+            detect(open_mpi));
+  const Variables batch{{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "16"},  {"SLURM_PROCID", "0"},
+                        {"SLURM_LOCALID", "0"}, {"SLURM_NNODES", "2"},   {"SLURM_NTASKS_PER_NODE", "8"},
+                        {"SLURM_NODEID", "0"},  {"MASTER_ADDR", "node0"}};
+  EXPECT_EQ(detect(open_mpi + batch), detect(open_mpi));
+  const Variables daemons{{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "1"}};
+  EXPECT_EQ(detect(open_mpi + batch + daemons), detect(open_mpi));
+  EXPECT_EQ(detect(open_mpi + batch + daemons, {}, /*has_mpi=*/false), detect(open_mpi)) << "not a daemon's place";
+  EXPECT_EQ(detect(Variables{{"PMI_SIZE", "1"}, {"PMI_RANK", "0"}} + batch + daemons), Launch{});
+}
+
+// torchrun on every node, started by a launcher whose variables reach the ranks.
+TEST(DetectLaunch, TorchrunInsideOfAnother) {
+  const Launch expected = detect(torchrun);
+  EXPECT_EQ(expected.kind, LaunchKind::tcp);
+  const Variables step{{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_NTASKS", "2"}};
+  for (const char* nodes : {"1", "2"}) {
+    const Variables pmix = step + Variables{{"PMIX_RANK", "0"}, {"SLURM_STEP_NUM_TASKS", nodes}};
+    const Variables pmi2 = pmix + Variables{{"PMI_RANK", "0"}, {"PMI_SIZE", nodes}};
+    const Variables mpirun{{"OMPI_COMM_WORLD_SIZE", nodes}, {"OMPI_COMM_WORLD_RANK", "0"}};
+    for (const Variables& outer : {pmix, pmi2, mpirun}) {
+      EXPECT_EQ(detect(torchrun + outer), expected) << nodes << " nodes";
+      EXPECT_EQ(detect(torchrun + outer, {}, /*has_mpi=*/false), expected) << nodes << " nodes";
+    }
+  }
+  // Another one that says RANK, inside of a launcher of one.
+  const Variables one{{"PMI_SIZE", "1"}, {"PMI_RANK", "0"}};
+  EXPECT_EQ(detect(without(torchrun, "TORCHELASTIC_RUN_ID") + one).world, 8);
+  // torchrun of one, as a shell: mpirun inside of it is the launcher.
+  EXPECT_EQ(detect(open_mpi + torchrun + Variables{{"WORLD_SIZE", "1"}, {"RANK", "0"}}).kind, LaunchKind::mpi);
+}
+
+// Ranks of MPI where the program has none: they meet over TCP where the environment says at which machine.
+TEST(DetectLaunch, RanksOfMpiWithoutMpi) {
+  const Variables pmix = srun + Variables{{"PMIX_RANK", "9"}};
+  const Variables pmi2 = srun + Variables{{"PMI_RANK", "9"}, {"PMI_SIZE", "16"}};
+  for (const Variables& launcher : {pmix, pmi2}) {
+    EXPECT_EQ(detect(launcher).kind, LaunchKind::mpi);
+    EXPECT_EQ(detect(launcher, {}, /*has_mpi=*/false), detect(srun));
+    EXPECT_EQ(detect(without(launcher, "MASTER_ADDR"), {}, /*has_mpi=*/false).kind, LaunchKind::mpi)
+        << "and is refused";
+  }
+  const Variables by_hand{{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "node0"}};
+  EXPECT_EQ(detect(open_mpi + by_hand, {}, /*has_mpi=*/false), detect(by_hand));
+  EXPECT_EQ(detect(open_mpi, {}, /*has_mpi=*/false).kind, LaunchKind::mpi);
 }
 
 TEST(DetectLaunch, RanksAsThreadsOfAProcessThatIsOne) {
