@@ -112,7 +112,7 @@ class Control {
   void meet(ControlGroup& group, const Call& call, const Brought& brought);
   void post(FrameKind kind, const Packer& payload);
   template <class Done>
-  bool sleep_until(Clock::time_point deadline, const Done& done);
+  bool sleep_for(Clock::duration time, const Done& done);
   static std::vector<std::string> lines_of(const std::string& text);
   void fail_with(std::string_view reason, bool unwinds) noexcept;
   std::string ask(std::uint64_t group, std::uint64_t number, bool gathers, std::span<const int> ranks);

@@ -64,7 +64,7 @@ class Hub {
   std::vector<Member> members_;
   const std::chrono::milliseconds quiet_;
   std::map<GatherKey, Gather> gathers_;
-  Clock::time_point last_beat_{};
+  Clock::time_point last_beat_{}, last_look_{};
   bool failed_ = false;
   Clock::time_point failed_at_{};
   std::atomic<bool> quit_{false};
