@@ -97,10 +97,10 @@ Meeting find_meeting(Environment environment, std::string_view starter) {
     meeting.port = std::min(meeting.port + 1, last_port - torchruns_spare_ports);
     meeting.spare_ports = torchruns_spare_ports;
   }
-  // Jobs without a name of their own differ by their port; those started anew after a fault by their count.
+  // Jobs without a name of their own differ by their port. How often torchrun has started its ranks anew is no part of
+  // it: each machine's counts for itself.
   if (environment("TORCHELASTIC_RUN_ID") != nullptr)
-    meeting.job = fmt::format("{} at {}:{}, start {}", text("TORCHELASTIC_RUN_ID"), meeting.host,
-                              port.value_or(usual_port), text("TORCHELASTIC_RESTART_COUNT"));
+    meeting.job = fmt::format("{} at {}:{}", text("TORCHELASTIC_RUN_ID"), meeting.host, port.value_or(usual_port));
   if (meeting.job.empty() && environment("SLURM_JOB_ID") != nullptr)
     meeting.job = fmt::format("{}.{}", text("SLURM_JOB_ID"), text("SLURM_STEP_ID"));
   return meeting;

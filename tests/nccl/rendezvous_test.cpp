@@ -185,6 +185,38 @@ void say(const Socket& socket, std::string_view bytes) {
   EXPECT_GE(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
 }
 
+// Who comes as rank 1 of two or more, as far as it can be seen; it has not been answered.
+Link come_as_rank_1(const Place& place) {
+  struct {
+    std::uint32_t version = 2;
+    std::int32_t size, rank = 1, zero = 0;
+    std::uint64_t job = hash_text("a job");
+  } const hello{.size = place.size};
+  Link link(connect(place), 1024);
+  link.send(FrameKind::hello, std::as_bytes(std::span(&hello, 1)));
+  link.pump();
+  return link;
+}
+
+// A rank of an earlier try of the same job, which is ended when the next one starts: its seat is free at once.
+TEST(Rendezvous, WhoHasGoneLeavesItsSeat) {
+  Place place(3);
+  Links zero, one;
+  const Place& where = place;
+  std::optional<Listener> listener = std::move(place.listener);
+  auto all = in_background([&] { zero = meet(where.of(0), std::move(listener)); });
+  for (int attempt = 0; attempt < 50; ++attempt) {
+    Link link = come_as_rank_1(where);
+    const auto answer = wait_for_frame(link, Clock::now() + patience);
+    ASSERT_TRUE(answer.has_value()) << attempt;
+    ASSERT_EQ(answer->kind, FrameKind::beat) << "attempt " << attempt << ": it was turned away";
+  }
+  auto last = in_background([&] { one = meet(where.of(1)); });
+  const Links two = meet(where.of(2));
+  EXPECT_EQ(last.get(), "");
+  EXPECT_EQ(all.get(), "");
+}
+
 // Frames that lie about their length, that are none, or that never end; and many who say nothing.
 TEST(Rendezvous, StrangersNeitherCrashNorStallIt) {
   using namespace std::string_view_literals;
@@ -262,14 +294,7 @@ TEST(Rendezvous, StrangersLeaveDescriptorsToRanks) {
   Place place(2);
   std::vector<Socket> strangers;
   for (int i = 0; i < 6; ++i) strangers.push_back(connect(place));
-  Link rank(connect(place), 1024);
-  struct {
-    std::uint32_t version = 2;
-    std::int32_t size = 2, rank = 1, zero = 0;
-    std::uint64_t job = hash_text("a job");
-  } const hello;
-  rank.send(FrameKind::hello, std::as_bytes(std::span(&hello, 1)));
-  rank.pump();
+  const Link rank = come_as_rank_1(place);
   const FilesLeft few(of_rank_zero + 3);
   const Links zero = meet(place.of(0, 4s), std::move(place.listener));
   EXPECT_TRUE(zero.of_hub[1].open());

@@ -136,13 +136,15 @@ TEST(DetectLaunch, RanksAsThreadsOfAProcessThatIsOne) {
 
 TEST(DetectLaunch, ProcessesOfTorchrun) {
   Launch expected{.kind = LaunchKind::tcp, .world = 8, .rank = 1, .local = 4, .local_rank = 1};
-  expected.meeting = {.host = "node0", .port = 4000, .spare_ports = 0, .job = "x at node0:4000, start "};
+  expected.meeting = {.host = "node0", .port = 4000, .spare_ports = 0, .job = "x at node0:4000"};
   expected.machine = "here";
   EXPECT_EQ(detect(torchrun), expected);
   Variables agent = torchrun;  // torchrun itself listens at its port
   agent["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   EXPECT_EQ(detect(agent).meeting,
-            (Meeting{.host = "node0", .port = 4001, .spare_ports = 8, .job = "x at node0:4000, start "}));
+            (Meeting{.host = "node0", .port = 4001, .spare_ports = 8, .job = "x at node0:4000"}));
+  agent["TORCHELASTIC_RESTART_COUNT"] = "3";  // each torchrun counts for itself: one that was replaced begins anew
+  EXPECT_EQ(detect(agent).meeting.job, "x at node0:4000");
   agent["MASTER_PORT"] = "65535";
   EXPECT_LE(detect(agent).meeting.port + detect(agent).meeting.spare_ports, 65535);
   EXPECT_EQ(detect(without(torchrun, "MASTER_PORT")).meeting.port, 29500);

@@ -131,6 +131,7 @@ class Reception {
     if (hello.rank < 1 || hello.rank >= attendance_.size)
       return refuse(guest, fmt::format("there is no rank {} of {} to come", hello.rank, attendance_.size));
     Link& link = links_[static_cast<std::size_t>(hello.rank)];
+    link.pump();  // one that was there before, in an earlier try of the same job, may have gone meanwhile
     if (link.open()) return refuse(guest, fmt::format("rank {} is there already: two were started", hello.rank));
     link = std::move(guest.link);
     guest.link = Link();
