@@ -38,6 +38,8 @@ BackendOptions backend_options(const Setup& setup, int local_rank);
 Backend make_backend(const Setup& setup, int rank = 0, int local_rank = 0);
 
 bool has_mpi();  // the program is built with it
+// UserError where so many processes cannot work together on such Ops: sums on CPUs have a limit, those of NCCL none.
+void check_processes(int processes, const OpsTraits& traits);
 
 // The rank that this process is, among those that a launcher started.
 struct ProcessPlace {

@@ -195,10 +195,6 @@ void run_ranks(const Launch& launch, double timeout_seconds, FunctionRef<void(Se
     }
     case LaunchKind::threads: return run_threads(launch.world, {.timeout = timeout}, body);
     case LaunchKind::mpi:
-      require_user(launch.world <= static_cast<int>(CombineArgs::most_sources),
-                   "{} processes were started; sums over ranks that are processes take at most {}", launch.world,
-                   CombineArgs::most_sources);
-      [[fallthrough]];
     case LaunchKind::tcp: {
       const auto tell = [](std::string_view fault) { fmt::print(stderr, "tera: {}\n", fault); };
       const ProcessPlace place{.rank = launch.rank,

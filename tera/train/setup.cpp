@@ -73,6 +73,7 @@ class MpiSeat final : public Seat {
   int rank() const override { return seat_.rank(); }
   int size() const override { return seat_.size(); }
   std::unique_ptr<Comm> join(Ops& ops) override {
+    check_processes(size(), ops.traits());
     if (!ops.traits().asynchronous || !nccl::built_in()) return seat_.join(ops);
     host_ops_ = std::make_unique<cpu::CpuOps>(1, cpu::best_isa());
     host_ = seat_.join(*host_ops_);
@@ -117,6 +118,13 @@ Backend make_backend(const Setup& setup, int rank, int local_rank) {
 }
 
 bool has_mpi() { return mpi::built_in(); }
+
+void check_processes(int processes, const OpsTraits& traits) {
+  require_user(traits.asynchronous || processes <= static_cast<int>(CombineArgs::most_sources),
+               "{} processes were started; on CPUs (dist.device=cpu) at most {} can work together, on GPUs "
+               "(dist.device=cuda) any number",
+               processes, CombineArgs::most_sources);
+}
 
 void run_under_mpi(const ProcessPlace& place, FunctionRef<void(Seat&)> body, FunctionRef<void(std::string_view)> tell) {
   require_user(mpi::built_in(), "this build has no MPI; --ranks N starts ranks as threads of one process");

@@ -13,6 +13,7 @@
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/base/cores.h"
 #include "tera/base/error.h"
+#include "tera/train/backend.h"
 #include "tests/support/expect_error.h"
 
 namespace tera::test {
@@ -221,6 +222,16 @@ TEST(RunRanks, StartsEveryRankOnce) {
     EXPECT_EQ(calls, world);
     EXPECT_EQ(static_cast<int>(seen.size()), world);
   }
+}
+
+// The CPU adds up what so many ranks have brought; NCCL has no such limit.
+TEST(RunRanks, OnlyOnCpusTheNumberOfProcessesIsLimited) {
+  const OpsTraits cpu = cpu::CpuOps(1, cpu::best_isa()).traits(), gpu{.asynchronous = true};
+  check_processes(256, cpu);
+  const std::string message = message_of<UserError>([&] { check_processes(257, cpu); });
+  EXPECT_TRUE(contains(message, "257 processes were started; on CPUs (dist.device=cpu) at most 256")) << message;
+  check_processes(257, gpu);
+  check_processes(16384, gpu);
 }
 
 TEST(RunRanks, TheTimeoutIsThatOfEveryWait) {
