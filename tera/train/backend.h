@@ -47,6 +47,7 @@ struct ProcessPlace {
   bool launcher_kills = false;  // with MPI: as in mpi::MpiOptions
   Meeting meeting{};            // without MPI
   std::string machine{};        // NCCL_HOSTID
+  std::string no_local_rank{};  // as in Launch
   double timeout_seconds = 600;
 };
 

@@ -45,14 +45,30 @@ std::optional<int> number(Environment environment, const char* name, int least) 
   return value;
 }
 
+// The launcher says which of its machine's ranks this one is; where it does not and Slurm started the ranks, Slurm
+// does.
+void find_place_on_machine(Launch& launch, const Launcher& launcher, Environment environment) {
+  const bool is_task = number(environment, srun.rank, 0) == launch.rank &&
+                       number(environment, srun.size, 1).value_or(launch.world) == launch.world;
+  const auto said = [&](const char* own, const char* slurms, int least) {
+    const std::optional<int> value = number(environment, own, least);
+    return value || !is_task ? value : number(environment, slurms, least);
+  };
+  std::optional<int> local = said(launcher.local, srun.local, 1);
+  if (!local && is_task) local = number(environment, "SLURM_NTASKS_PER_NODE", 1);
+  const std::optional<int> local_rank = said(launcher.local_rank, srun.local_rank, 0);
+  launch.local = std::min(local.value_or(1), launch.world);
+  launch.local_rank = local_rank.value_or(0);
+  if (!local_rank && local != 1) launch.no_local_rank = launcher.local_rank;
+}
+
 // What the launcher says of this process; its size and rank are set.
 Launch read_launch(const Launcher& launcher, LaunchKind kind, Environment environment) {
   const int size = *number(environment, launcher.size, 1), rank = *number(environment, launcher.rank, 0);
   require_user(rank < size, "the environment has {}={} and {}={}: ranks are numbered from 0", launcher.rank, rank,
                launcher.size, size);
-  const int local = number(environment, launcher.local, 1).value_or(1);
-  Launch launch{.kind = kind, .world = size, .rank = rank, .local = std::min(local, size)};
-  launch.local_rank = number(environment, launcher.local_rank, 0).value_or(0);
+  Launch launch{.kind = kind, .world = size, .rank = rank};
+  find_place_on_machine(launch, launcher, environment);
   if (const char* machine = environment("NCCL_HOSTID")) launch.machine = machine;
   return launch;
 }
@@ -202,6 +218,7 @@ void run_ranks(const Launch& launch, double timeout_seconds, FunctionRef<void(Se
                                .launcher_kills = launch.launcher_kills,
                                .meeting = launch.meeting,
                                .machine = launch.machine,
+                               .no_local_rank = launch.no_local_rank,
                                .timeout_seconds = timeout_seconds};
       return launch.kind == LaunchKind::mpi ? run_under_mpi(place, body, tell) : run_without_mpi(place, body, tell);
     }

@@ -23,6 +23,7 @@ struct Launch {
   int rank = 0;                 // mpi, tcp: of this process; the others learn it from their Seat
   int local = 1;                // ranks that share this machine, as far as is known
   int local_rank = 0;           // mpi, tcp: of this process among these; says which GPU it takes
+  std::string no_local_rank{};  // mpi, tcp: the variable that would say it, where several share a machine and none does
   bool launcher_kills = false;  // mpi: ... the other ranks when one has ended with a fault
   Meeting meeting{};            // tcp
   std::string machine{};        // NCCL_HOSTID, by which tests let ranks of one machine pass for ranks of several

@@ -62,7 +62,8 @@ nccl::ProcessOptions process_options(const ProcessPlace& place) {
           .rank = place.rank,
           .size = place.size,
           .timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout),
-          .machine = place.machine};
+          .machine = place.machine,
+          .no_local_rank = place.no_local_rank};
 }
 
 // A rank under MPI: with a GPU it talks by NCCL, and MPI only tells the ranks where they meet.

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <thread>
 
+#include "tera/backend/nccl/gpu_places.h"
 #include "tera/comm/comm.h"
 #include "tests/support/expect_error.h"
 
@@ -215,6 +216,28 @@ TEST(Control, DifferentCallsAreToldOnce) {
   });
   EXPECT_EQ(told.lines[0], "world: the ranks make different calls: rank 0: barrier; rank 1: split; rank 2: barrier\n");
   EXPECT_EQ(told.lines[1] + told.lines[2], "");
+}
+
+TEST(Control, TwoRanksOnOneGpuAreToldOnce) {
+  const auto check = [](std::string no_local_rank, auto place_of) {
+    return run_ranks(4, 30s, [&](Control& control) {
+      ControlGroup world = control.world();
+      check_gpu_places(control, world, place_of(control.rank()), {.name = "H200", .no_local_rank = no_local_rank});
+    });
+  };
+  const auto gpu = [](int number, std::uint64_t machine) {
+    return GpuPlace{.gpu = {static_cast<char>(number)}, .machine = machine};
+  };
+  const Told fine = check("LOCAL_RANK", [&](int rank) { return gpu(rank, 0); });
+  const Told machines = check("LOCAL_RANK", [&](int rank) { return gpu(0, static_cast<std::uint64_t>(rank)); });
+  for (const Told& told : {fine, machines}) EXPECT_EQ(told.errors, std::vector<std::string>(4));
+  const Told two = check("", [&](int rank) { return gpu(rank == 3 ? 1 : rank, 0); });
+  EXPECT_TRUE(contains(two.lines[0], "two ranks on one GPU: ranks 1 and 3 have the same H200; start no more processes"))
+      << two.lines[0];
+  EXPECT_EQ(two.lines[1] + two.lines[2] + two.lines[3], "");
+  const Told unknown = check("LOCAL_RANK", [&](int) { return gpu(0, 0); });
+  EXPECT_TRUE(contains(unknown.lines[0], "ranks 0 and 1 have the same H200, as LOCAL_RANK is not set, which says"))
+      << unknown.lines[0];
 }
 
 // A rank that is done waits for the others, and is not taken for lost.

@@ -34,8 +34,10 @@ void expect_refused(const Variables& variables, std::optional<int> ranks, std::s
   EXPECT_TRUE(contains(message, words)) << message;
 }
 
-const Variables open_mpi{
-    {"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_RANK", "5"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}};
+const Variables open_mpi{{"OMPI_COMM_WORLD_SIZE", "8"},
+                         {"OMPI_COMM_WORLD_RANK", "5"},
+                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                         {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}};
 const Variables torchrun{{"RANK", "1"},           {"WORLD_SIZE", "8"},         {"MASTER_ADDR", "node0"},
                          {"MASTER_PORT", "4000"}, {"LOCAL_RANK", "1"},         {"LOCAL_WORLD_SIZE", "4"},
                          {"NCCL_HOSTID", "here"}, {"TORCHELASTIC_RUN_ID", "x"}};
@@ -60,21 +62,24 @@ TEST(DetectLaunch, AloneOrAsThreads) {
 }
 
 TEST(DetectLaunch, ProcessesOfMpi) {
-  EXPECT_EQ(detect(open_mpi), (Launch{.kind = LaunchKind::mpi, .world = 8, .rank = 5, .local = 4}));
+  EXPECT_EQ(detect(open_mpi), (Launch{.kind = LaunchKind::mpi, .world = 8, .rank = 5, .local = 4, .local_rank = 1}));
   for (const char* of_mpirun : {"OMPI_MCA_orte_hnp_uri", "PRTE_LAUNCHED"}) {
     Variables variables = open_mpi;
     variables[of_mpirun] = "1";
-    EXPECT_EQ(detect(variables),
-              (Launch{.kind = LaunchKind::mpi, .world = 8, .rank = 5, .local = 4, .launcher_kills = true}));
+    Launch expected = detect(open_mpi);
+    expected.launcher_kills = true;
+    EXPECT_EQ(detect(variables), expected);
     variables["OMPI_MCA_orte_abort_on_non_zero_status"] = "0";
     EXPECT_EQ(detect(variables), detect(open_mpi));
   }
   EXPECT_FALSE(detect({{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}, {"OMPI_MCA_orte_hnp_uri", "left over"}}).launcher_kills);
-  EXPECT_EQ(detect({{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}}), (Launch{.kind = LaunchKind::mpi, .world = 2, .rank = 1}));
+  EXPECT_EQ(detect({{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}, {"MPI_LOCALNRANKS", "2"}, {"MPI_LOCALRANKID", "1"}}),
+            (Launch{.kind = LaunchKind::mpi, .world = 2, .rank = 1, .local = 2, .local_rank = 1}));
   const Variables pmix{{"PMIX_RANK", "7"},     {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "9"},
                        {"SLURM_NTASKS", "20"}, {"SLURM_LOCALID", "3"}, {"SLURM_STEP_TASKS_PER_NODE", "4(x2),1"}};
   EXPECT_EQ(detect(pmix), (Launch{.kind = LaunchKind::mpi, .world = 9, .rank = 7, .local = 4, .local_rank = 3}));
-  EXPECT_EQ(detect({{"PMIX_RANK", "0"}, {"SLURM_NTASKS", "3"}}), (Launch{.kind = LaunchKind::mpi, .world = 3}));
+  EXPECT_EQ(detect({{"PMIX_RANK", "2"}, {"SLURM_NTASKS", "3"}, {"SLURM_LOCALID", "2"}}),
+            (Launch{.kind = LaunchKind::mpi, .world = 3, .rank = 2, .local_rank = 2}));
 }
 
 // mpirun from a shell, a container or a batch script whose variables say something else.
@@ -149,13 +154,43 @@ TEST(DetectLaunch, ProcessesOfTorchrun) {
   agent["MASTER_PORT"] = "65535";
   EXPECT_LE(detect(agent).meeting.port + detect(agent).meeting.spare_ports, 65535);
   EXPECT_EQ(detect(without(torchrun, "MASTER_PORT")).meeting.port, 29500);
-  EXPECT_EQ(detect(without(torchrun, "LOCAL_RANK")).local_rank, 0);
 }
 
 TEST(DetectLaunch, ProcessesOfSrun) {
   Launch expected{.kind = LaunchKind::tcp, .world = 16, .rank = 9, .local = 8, .local_rank = 1};
   expected.meeting = {.host = "node0", .port = 29500, .spare_ports = 0, .job = "77.3"};
   EXPECT_EQ(detect(srun), expected);
+}
+
+// Which GPU a rank takes: where its launcher does not say and Slurm started the same ranks, Slurm does.
+TEST(DetectLaunch, TheRankOnAMachine) {
+  const Variables by_hand{{"RANK", "9"}, {"WORLD_SIZE", "16"}, {"MASTER_ADDR", "node0"}};
+  const Variables pmi2{{"PMI_RANK", "9"}, {"PMI_SIZE", "16"}};
+  for (const Variables& launcher : {by_hand, pmi2}) {
+    const Launch launch = detect(srun + launcher);
+    EXPECT_EQ(launch.world, 16);
+    EXPECT_EQ(launch.local, 8);
+    EXPECT_EQ(launch.local_rank, 1);
+    EXPECT_EQ(launch.no_local_rank, "");
+  }
+  const Launch older =
+      detect(without(srun, "SLURM_STEP_TASKS_PER_NODE") + pmi2 + Variables{{"SLURM_NTASKS_PER_NODE", "4"}});
+  EXPECT_EQ(older.local, 4);
+  // Ranks of somebody else inside of a task.
+  for (const Variables& other : {Variables{{"SLURM_PROCID", "1"}}, Variables{{"SLURM_STEP_NUM_TASKS", "32"}}}) {
+    const Launch launch = detect(srun + by_hand + other);
+    EXPECT_EQ(launch.local, 1);
+    EXPECT_EQ(launch.no_local_rank, "LOCAL_RANK");
+  }
+}
+
+TEST(DetectLaunch, ARankOnAMachineThatNobodyKnows) {
+  const Launch launch = detect(without(torchrun, "LOCAL_RANK"));
+  EXPECT_EQ(launch.local_rank, 0);
+  EXPECT_EQ(launch.no_local_rank, "LOCAL_RANK");
+  EXPECT_EQ(detect(without(open_mpi, "OMPI_COMM_WORLD_LOCAL_RANK")).no_local_rank, "OMPI_COMM_WORLD_LOCAL_RANK");
+  EXPECT_EQ(detect(without(torchrun, "LOCAL_RANK") + Variables{{"LOCAL_WORLD_SIZE", "1"}}).no_local_rank, "")
+      << "a rank that has its machine for itself needs none";
 }
 
 TEST(DetectLaunch, ProcessesThatCannotMeet) {

@@ -18,11 +18,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-std::unique_ptr<Comm> join_on_gpu(Control& control, Ops& ops, const std::string& machine) {
+std::unique_ptr<Comm> join_on_gpu(Control& control, Ops& ops, const ProcessOptions& options) {
   require_user(ops.traits().asynchronous,
                "processes that meet over MASTER_ADDR need a GPU each (dist.device=cuda); on the CPU, start them with "
                "mpirun -n N or srun --mpi=pmix, or as threads with --ranks N");
-  return make_nccl_comm(control, ops, machine);
+  return make_nccl_comm(control, ops, options);
 }
 
 // What ranks tell each other over MPI: where they are, and rank 0 where it listens.
@@ -45,8 +45,8 @@ std::vector<T> gather_over(Comm& host, Ops& host_ops, const T& own) {
 class OwningComm final : public Comm {
  public:
   OwningComm(Links links, const ControlOptions& options, FunctionRef<void(std::string_view)> tell, Ops& ops,
-             const std::string& machine)
-      : control_(std::move(links), options, tell), inner_(make_nccl_comm(control_, ops, machine)) {}
+             const ProcessOptions& process)
+      : control_(std::move(links), options, tell), inner_(make_nccl_comm(control_, ops, process)) {}
   ~OwningComm() override {
     const bool failing = std::uncaught_exceptions() > exceptions_;
     if (failing) control_.abort("for a reason that it tells itself");
@@ -96,7 +96,7 @@ bool built_in() { return true; }
 int run_process(const ProcessOptions& options, FunctionRef<void(Seat&)> body,
                 FunctionRef<void(std::string_view)> tell) {
   return run_process(options, body, tell,
-                     [&](Control& control, Ops& ops) { return join_on_gpu(control, ops, options.machine); });
+                     [&](Control& control, Ops& ops) { return join_on_gpu(control, ops, options); });
 }
 
 std::unique_ptr<Comm> join_over(Comm& host, Ops& host_ops, Ops& ops, const ProcessOptions& options,
@@ -119,7 +119,7 @@ std::unique_ptr<Comm> join_over(Comm& host, Ops& host_ops, Ops& ops, const Proce
                      std::move(listener));
   ControlOptions control{.rank = host.rank(), .size = host.size(), .timeout = options.timeout};
   control.lost_is_an_error = true;  // MPI tells faults
-  return std::make_unique<OwningComm>(std::move(links), control, tell, ops, options.machine);
+  return std::make_unique<OwningComm>(std::move(links), control, tell, ops, options);
 }
 
 }  // namespace tera::nccl
