@@ -218,6 +218,61 @@ TEST(Control, DifferentCallsAreToldOnce) {
   EXPECT_EQ(told.lines[1] + told.lines[2], "");
 }
 
+// A rank that ended between the meeting and the hub's first look.
+TEST(Control, AConnectionThatWasClosedFromTheStart) {
+  auto [own, hubs] = connected_pair();
+  Links links{.to_hub = Link(std::move(own), Link::most_gathered), .of_hub = {}};
+  links.of_hub.emplace_back(std::move(hubs), Link::most_payload);
+  links.of_hub.emplace_back();
+  const auto tell = [](std::string_view) {};
+  Control control(std::move(links), {.rank = 0, .size = 2, .timeout = 5s, .grace = 60s}, tell);
+  ControlGroup world = control.world();
+  const std::string message = message_of<CommError>([&] { barrier(control, world); });
+  EXPECT_TRUE(contains(message, "rank 1 is gone: its connection was closed, as when it is killed")) << message;
+  EXPECT_EQ(control.leave({}, true),
+            std::vector<std::string>{"rank 1 is gone: its connection was closed, as when it is killed"});
+}
+
+// What the hub says next that is no beat.
+std::optional<Frame> next_news(Link& link) {
+  for (const auto deadline = Clock::now() + 10s; Clock::now() < deadline;)
+    if (auto frame = wait_for_frame(link, deadline); frame && frame->kind != FrameKind::beat) return frame;
+  return std::nullopt;
+}
+
+// The hub keeps so much for a rank and no more: then it is lost, whoever brought what was too much.
+TEST(Control, ARankThatReadsNothingIsLost) {
+  auto [own_0, hubs_0] = connected_pair();
+  auto [own_1, hubs_1] = connected_pair();
+  std::vector<Link> of_hub;
+  of_hub.emplace_back(std::move(hubs_0), Link::most_payload);
+  of_hub.emplace_back(std::move(hubs_1), Link::most_payload);
+  const Hub hub(std::move(of_hub), 60s);
+  Link zero(std::move(own_0), Link::most_gathered), one(std::move(own_1), Link::most_gathered);
+  const std::vector<std::byte> much(1'000'000);
+  const auto bring = [&](Link& link, std::uint64_t round, int rank, std::span<const std::byte> bytes) {
+    Packer part;
+    part.put(std::uint64_t{1}).put(round).put(std::int32_t{2}).put(std::int32_t{rank});
+    link.send(FrameKind::gather, part.put(Call{}).put(std::uint8_t{1}).put_bytes(bytes).bytes());
+    link.pump();
+  };
+  constexpr std::uint64_t rounds = 80;
+  for (std::uint64_t round = 0; round < rounds; ++round) bring(one, round, 1, {});
+  std::this_thread::sleep_for(200ms);  // the hub has them
+  std::optional<Frame> news;
+  for (std::uint64_t round = 0; round < rounds && (!news || news->kind == FrameKind::gathered); ++round) {
+    bring(zero, round, 0, much);
+    news = next_news(zero);
+  }
+  while (news && news->kind == FrameKind::gathered) news = next_news(zero);
+  ASSERT_TRUE(news.has_value()) << "nobody noticed";
+  EXPECT_EQ(news->kind, FrameKind::failed);
+  Unpacker payload(news->payload);
+  EXPECT_EQ(payload.get<std::int32_t>(), 1);
+  EXPECT_EQ(payload.get<std::uint8_t>(), 1) << "it is lost";
+  EXPECT_TRUE(contains(payload.get_text(), "rank 1 does not read what it is sent"));
+}
+
 TEST(Control, TwoRanksOnOneGpuAreToldOnce) {
   const auto check = [](std::string no_local_rank, auto place_of) {
     return run_ranks(4, 30s, [&](Control& control) {

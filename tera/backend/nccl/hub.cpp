@@ -56,7 +56,6 @@ void Hub::run() {
 void Hub::pump_all() {
   for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
     Member& m = member(rank);
-    if (!m.link.open()) continue;
     m.link.pump();
     try {
       while (const auto frame = m.link.take()) {
@@ -67,8 +66,10 @@ void Hub::pump_all() {
       m.link.close();
       lose(rank, fmt::format("rank {} sent what cannot be understood: {}", rank, error.what()));
     }
-    if (!m.link.open() && !m.has_left)
-      lose(rank, fmt::format("rank {} is gone: its connection was closed, as when it is killed", rank));
+    if (m.link.open() || m.has_left) continue;  // one that was closed before is noticed, too
+    lose(rank, m.link.overflowed()
+                   ? fmt::format("rank {} does not read what it is sent", rank)
+                   : fmt::format("rank {} is gone: its connection was closed, as when it is killed", rank));
   }
 }
 
@@ -213,8 +214,8 @@ void Hub::answer(int asker, const Frame& frame) {
 
 bool Hub::is_over() const {
   const bool nobody = std::none_of(members_.begin(), members_.end(), [](const Member& m) { return m.link.open(); });
-  const bool all_left = std::all_of(members_.begin(), members_.end(),
-                                    [](const Member& m) { return m.has_left || !m.lost.empty() || !m.link.open(); });
+  const bool all_left =
+      std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.has_left || !m.lost.empty(); });
   const bool long_enough = failed_ && Clock::now() > failed_at_ + time_to_leave;
   return nobody || all_left || long_enough || (quit_ && failed_);
 }
