@@ -10,7 +10,9 @@
 #include <thread>
 
 #include "tera/backend/nccl/gpu_places.h"
+#include "tera/backend/nccl/owning_comm.h"
 #include "tera/comm/comm.h"
+#include "tests/parallel/stub_comm.h"
 #include "tests/support/expect_error.h"
 
 namespace tera::test {
@@ -23,14 +25,20 @@ struct Told {
   std::vector<std::string> lines, errors;  // by rank; an error is what the body threw
 };
 
-// Ranks as threads, each with a connection of its own, as if they had met.
-Told run_ranks(int ranks, std::chrono::milliseconds timeout, const std::function<void(Control&)>& body) {
+// Of ranks that have met.
+std::vector<Links> make_links(int ranks) {
   std::vector<Links> links(static_cast<std::size_t>(ranks));
   for (Links& one : links) {
     auto [own, hubs] = connected_pair();
     one.to_hub = Link(std::move(own), Link::most_gathered);
     links.front().of_hub.emplace_back(std::move(hubs), Link::most_payload);
   }
+  return links;
+}
+
+// Ranks as threads, each with a connection of its own, as if they had met.
+Told run_ranks(int ranks, std::chrono::milliseconds timeout, const std::function<void(Control&)>& body) {
+  std::vector<Links> links = make_links(ranks);
   Told told{.lines = std::vector<std::string>(links.size()), .errors = std::vector<std::string>(links.size())};
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
@@ -293,6 +301,45 @@ TEST(Control, TwoRanksOnOneGpuAreToldOnce) {
   const Told unknown = check("LOCAL_RANK", [&](int) { return gpu(0, 0); });
   EXPECT_TRUE(contains(unknown.lines[0], "ranks 0 and 1 have the same H200, as LOCAL_RANK is not set, which says"))
       << unknown.lines[0];
+}
+
+// Under mpirun: each rank's Comm has the control plane of its own. What `use` or the joining throws, by rank.
+using JoinRank = std::function<std::unique_ptr<Comm>(Control&)>;
+std::vector<std::string> run_owning(int ranks, const JoinRank& join, const std::function<void(Comm&)>& use) {
+  std::vector<Links> links = make_links(ranks);
+  std::vector<std::string> errors(links.size());
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      const auto at = static_cast<std::size_t>(rank);
+      try {
+        const auto tell = [](std::string_view) {};
+        const ControlOptions options{
+            .rank = rank, .size = ranks, .timeout = 5s, .grace = 60s, .lost_is_an_error = true};
+        use(*make_owning_comm(std::move(links[at]), options, tell, join));
+      } catch (const std::exception& error) {
+        errors[at] = error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+// The others hear why, and do not take it for killed.
+TEST(OwningComm, ARankThatCannotJoin) {
+  const auto errors = run_owning(
+      3,
+      [](Control& control) -> std::unique_ptr<Comm> {
+        ControlGroup world = control.world();
+        barrier(control, world);
+        if (control.rank() == 1) throw Error("ncclCommInitRank: no memory");
+        barrier(control, world);
+        return std::make_unique<StubComm>(control.rank(), control.size());
+      },
+      [](Comm&) {});
+  EXPECT_EQ(errors[1], "ncclCommInitRank: no memory");
+  for (std::size_t rank : {0, 2})
+    EXPECT_TRUE(contains(errors[rank], "ended because rank 1 failed: ncclCommInitRank: no memory")) << errors[rank];
 }
 
 // A rank that is done waits for the others, and is not taken for lost.
