@@ -12,6 +12,7 @@
 #include "tera/backend/nccl/gpu_places.h"
 #include "tera/backend/nccl/owning_comm.h"
 #include "tera/comm/comm.h"
+#include "tera/comm/timed_calls.h"
 #include "tests/parallel/stub_comm.h"
 #include "tests/support/expect_error.h"
 
@@ -340,6 +341,28 @@ TEST(OwningComm, ARankThatCannotJoin) {
   EXPECT_EQ(errors[1], "ncclCommInitRank: no memory");
   for (std::size_t rank : {0, 2})
     EXPECT_TRUE(contains(errors[rank], "ended because rank 1 failed: ncclCommInitRank: no memory")) << errors[rank];
+}
+
+// A profile asks it for calls as it asks others.
+TEST(OwningComm, NotesCalls) {
+  struct Timed final : StubComm, CallTimer {
+    Timed(Control& control, std::vector<std::vector<TimedCall>*>& asked)
+        : StubComm(control.rank(), control.size()), asked_(asked) {}
+    void note_calls(std::vector<TimedCall>* notes) override { asked_.push_back(notes); }
+    std::vector<std::vector<TimedCall>*>& asked_;
+  };
+  std::vector<std::vector<TimedCall>*> asked;
+  std::vector<TimedCall> notes;
+  const auto errors = run_owning(
+      1, [&](Control& control) { return std::make_unique<Timed>(control, asked); },
+      [&](Comm& world) {
+        auto* const timer = dynamic_cast<CallTimer*>(&world);
+        ASSERT_NE(timer, nullptr);
+        timer->note_calls(&notes);
+        timer->note_calls(nullptr);
+      });
+  EXPECT_EQ(errors[0], "");
+  EXPECT_EQ(asked, (std::vector<std::vector<TimedCall>*>{&notes, nullptr}));
 }
 
 // A rank that is done waits for the others, and is not taken for lost.

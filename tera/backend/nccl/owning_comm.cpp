@@ -2,10 +2,12 @@
 
 #include <exception>
 
+#include "tera/comm/timed_calls.h"
+
 namespace tera::nccl {
 namespace {
 
-class OwningComm final : public Comm {
+class OwningComm final : public Comm, public CallTimer {
  public:
   OwningComm(Links links, const ControlOptions& options, FunctionRef<void(std::string_view)> tell,
              FunctionRef<std::unique_ptr<Comm>(Control&)> join)
@@ -35,6 +37,9 @@ class OwningComm final : public Comm {
     return inner_->split(color, key, std::move(name));
   }
   void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
+  void note_calls(std::vector<TimedCall>* notes) override {
+    if (auto* const timer = dynamic_cast<CallTimer*>(inner_.get())) timer->note_calls(notes);
+  }
 
  private:
   Ticket do_all_reduce(const Tensor& inout, Reduce how, Ticket after) override {
