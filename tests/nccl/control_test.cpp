@@ -215,6 +215,28 @@ TEST(Control, ThoseWhoCameAreNotNamed) {
   EXPECT_EQ(answer, "rank 2 did not come (rank 2 last did all_reduce sum f32 x 7 of world, its call 4)");
 }
 
+// Of an exchange nobody counts who has come, and of a collective all may have, while the GPU waits: then nobody is said
+// not to have come.
+TEST(Control, ThoseWhoMayHaveComeAreNotSaidNotToHave) {
+  std::string exchange, collective;
+  run_ranks(3, 30s, [&](Control& control) {
+    ControlGroup world = control.world(), pp = control.split(world, 0, 0, "pp");
+    control.note_call(pp, {.kind = CallKind::all_reduce, .elements = 7});
+    control.note_call(pp, {.kind = CallKind::exchange, .elements = 10});
+    std::this_thread::sleep_for(700ms);  // until all have said so
+    if (control.rank() == 1) {
+      exchange = control.who_did_not_come(pp, std::vector{0, 2}, Control::any_call);
+      collective = control.who_did_not_come(pp, std::vector{0, 1}, 1);
+    }
+    barrier(control, pp);
+  });
+  EXPECT_EQ(
+      exchange,
+      "it waits for ranks 0, 2 (rank 0 last did exchange of 10 elements of pp, its call 3; rank 2 last did exchange "
+      "of 10 elements of pp, its call 3)");
+  EXPECT_EQ(collective, "it waits for rank 0 (rank 0 last did exchange of 10 elements of pp, its call 3)");
+}
+
 TEST(Control, DifferentCallsAreToldOnce) {
   const Told told = run_ranks(3, 30s, [](Control& control) {
     ControlGroup world = control.world();

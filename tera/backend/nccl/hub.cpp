@@ -180,7 +180,7 @@ void Hub::complete(const GatherKey& key, Gather& gather) {
   gathers_.erase(key);
 }
 
-// Of the ranks that somebody waits for, those that are not where they are waited for; all, where nobody knows.
+// Of the ranks that somebody waits for, those that are not where they are waited for; all, where nobody knows who is.
 void Hub::answer(int asker, const Frame& frame) {
   Unpacker payload(frame.payload);
   const auto group = payload.get<std::uint64_t>(), number = payload.get<std::uint64_t>();
@@ -199,7 +199,8 @@ void Hub::answer(int asker, const Frame& frame) {
                 : calls != member(rank).calls.end() && calls->second >= number;
     if (!there) absent.push_back(rank);
   }
-  if (absent.empty()) absent = all;
+  const bool known = !absent.empty() && (gathers || number != any_call);
+  if (!known) absent = all;
   std::vector<std::string> doing;
   for (int rank : absent) {
     const Member& m = member(rank);
@@ -208,7 +209,7 @@ void Hub::answer(int asker, const Frame& frame) {
                                       : m.doing);
   }
   Packer text;
-  text.put_text(did_not_come(absent, doing));
+  text.put_text(known ? did_not_come(absent, doing) : waits_for(absent, doing));
   send(asker, FrameKind::answer, text);
 }
 
