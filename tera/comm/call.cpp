@@ -5,6 +5,13 @@
 #include "tera/base/joined.h"
 
 namespace tera {
+namespace {
+
+std::string named(std::span<const int> ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", joined(ranks, ", "));
+}
+
+}  // namespace
 
 std::string to_string(const Call& call) {
   const std::string_view kind = name_of(call.kind);
@@ -31,8 +38,11 @@ std::string to_string(const Doing& doing) {
 }
 
 std::string did_not_come(std::span<const int> ranks, std::span<const std::string> doing) {
-  return fmt::format("{} {} did not come ({})", ranks.size() == 1 ? "rank" : "ranks", joined(ranks, ", "),
-                     joined(doing, "; "));
+  return fmt::format("{} did not come ({})", named(ranks), joined(doing, "; "));
+}
+
+std::string waits_for(std::span<const int> ranks, std::span<const std::string> doing) {
+  return fmt::format("it waits for {} ({})", named(ranks), joined(doing, "; "));
 }
 
 }  // namespace tera

@@ -62,5 +62,7 @@ std::string to_string(const Doing& doing);  // "rank 1 is in all_gather f32 x 40
 
 // "ranks 1, 2 did not come (rank 1 ...; rank 2 ...)"
 std::string did_not_come(std::span<const int> ranks, std::span<const std::string> doing);
+// "it waits for ranks 1, 2 (rank 1 ...; rank 2 ...)", which may have come
+std::string waits_for(std::span<const int> ranks, std::span<const std::string> doing);
 
 }  // namespace tera

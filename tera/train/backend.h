@@ -37,12 +37,17 @@ BackendOptions backend_options(const Setup& setup, int local_rank);
 // As the config asks; choices are kept in the run's folder, each rank's in a file of its own.
 Backend make_backend(const Setup& setup, int rank = 0, int local_rank = 0);
 
+bool has_mpi();  // the program is built with it
+// UserError where so many processes cannot work together on such Ops: sums on CPUs have a limit, those of NCCL none.
+void check_processes(int processes, const OpsTraits& traits);
+
 // The rank that this process is, among those that a launcher started.
 struct ProcessPlace {
   int rank = 0, size = 1;
   bool launcher_kills = false;  // with MPI: as in mpi::MpiOptions
   Meeting meeting{};            // without MPI
   std::string machine{};        // NCCL_HOSTID
+  std::string no_local_rank{};  // as in Launch
   double timeout_seconds = 600;
 };
 

@@ -45,14 +45,30 @@ std::optional<int> number(Environment environment, const char* name, int least) 
   return value;
 }
 
+// The launcher says which of its machine's ranks this one is; where it does not and Slurm started the ranks, Slurm
+// does.
+void find_place_on_machine(Launch& launch, const Launcher& launcher, Environment environment) {
+  const bool is_task = number(environment, srun.rank, 0) == launch.rank &&
+                       number(environment, srun.size, 1).value_or(launch.world) == launch.world;
+  const auto said = [&](const char* own, const char* slurms, int least) {
+    const std::optional<int> value = number(environment, own, least);
+    return value || !is_task ? value : number(environment, slurms, least);
+  };
+  std::optional<int> local = said(launcher.local, srun.local, 1);
+  if (!local && is_task) local = number(environment, "SLURM_NTASKS_PER_NODE", 1);
+  const std::optional<int> local_rank = said(launcher.local_rank, srun.local_rank, 0);
+  launch.local = std::min(local.value_or(1), launch.world);
+  launch.local_rank = local_rank.value_or(0);
+  if (!local_rank && local != 1) launch.no_local_rank = launcher.local_rank;
+}
+
 // What the launcher says of this process; its size and rank are set.
 Launch read_launch(const Launcher& launcher, LaunchKind kind, Environment environment) {
   const int size = *number(environment, launcher.size, 1), rank = *number(environment, launcher.rank, 0);
   require_user(rank < size, "the environment has {}={} and {}={}: ranks are numbered from 0", launcher.rank, rank,
                launcher.size, size);
-  const int local = number(environment, launcher.local, 1).value_or(1);
-  Launch launch{.kind = kind, .world = size, .rank = rank, .local = std::min(local, size)};
-  launch.local_rank = number(environment, launcher.local_rank, 0).value_or(0);
+  Launch launch{.kind = kind, .world = size, .rank = rank};
+  find_place_on_machine(launch, launcher, environment);
   if (const char* machine = environment("NCCL_HOSTID")) launch.machine = machine;
   return launch;
 }
@@ -97,28 +113,59 @@ Meeting find_meeting(Environment environment, std::string_view starter) {
     meeting.port = std::min(meeting.port + 1, last_port - torchruns_spare_ports);
     meeting.spare_ports = torchruns_spare_ports;
   }
-  // Jobs without a name of their own differ by their port; those started anew after a fault by their count.
+  // Jobs without a name of their own differ by their port. How often torchrun has started its ranks anew is no part of
+  // it: each machine's counts for itself.
   if (environment("TORCHELASTIC_RUN_ID") != nullptr)
-    meeting.job = fmt::format("{} at {}:{}, start {}", text("TORCHELASTIC_RUN_ID"), meeting.host,
-                              port.value_or(usual_port), text("TORCHELASTIC_RESTART_COUNT"));
+    meeting.job = fmt::format("{} at {}:{}", text("TORCHELASTIC_RUN_ID"), meeting.host, port.value_or(usual_port));
   if (meeting.job.empty() && environment("SLURM_JOB_ID") != nullptr)
     meeting.job = fmt::format("{}.{}", text("SLURM_JOB_ID"), text("SLURM_STEP_ID"));
   return meeting;
 }
 
 // Several processes that were started without MPI: each alone would train for itself and overwrite the others' files.
-std::optional<Launch> under_another(Environment environment) {
-  const auto is_set = [&](const char* name) { return environment(name) != nullptr; };
-  const auto several = [&](const char* name) { return number(environment, name, 1).value_or(1) > 1; };
-  const auto with_meeting = [&](const Launcher& launcher, std::string_view starter) {
-    Launch launch = read_launch(launcher, LaunchKind::tcp, environment);
-    launch.meeting = find_meeting(environment, starter);
-    return launch;
-  };
-  if (is_set("RANK") && several("WORLD_SIZE")) return with_meeting(torchrun, "RANK and WORLD_SIZE are set: a launcher");
-  if (is_set("SLURM_STEP_ID") && is_set("SLURM_PROCID") && several("SLURM_STEP_NUM_TASKS"))
-    return with_meeting(srun, "srun without MPI");
+bool several(Environment environment, const Launcher& launcher) {
+  return environment(launcher.rank) != nullptr && number(environment, launcher.size, 1).value_or(1) > 1;
+}
+
+Launch with_meeting(Environment environment, const Launcher& launcher, std::string_view starter) {
+  Launch launch = read_launch(launcher, LaunchKind::tcp, environment);
+  launch.meeting = find_meeting(environment, starter);
+  return launch;
+}
+
+std::optional<Launch> under_torchrun(Environment environment) {
+  if (!several(environment, torchrun)) return std::nullopt;
+  return with_meeting(environment, torchrun, "RANK and WORLD_SIZE are set: a launcher");
+}
+
+std::optional<Launch> under_srun(Environment environment) {
+  if (environment("SLURM_STEP_ID") == nullptr || !several(environment, srun)) return std::nullopt;
+  return with_meeting(environment, srun, "srun without MPI");
+}
+
+// Ranks of MPI where the program has none: they can meet all the same if somebody else numbers them alike. (Under
+// mpirun, Slurm's numbers may be those of the daemons that it started.)
+std::optional<Launch> without_mpi(const Launch& mpi, Environment environment) {
+  if (environment("MASTER_ADDR") == nullptr) return std::nullopt;
+  for (const std::optional<Launch>& other : {under_torchrun(environment), under_srun(environment)})
+    if (other && other->rank == mpi.rank && other->world == mpi.world) return other;
   return std::nullopt;
+}
+
+// Launchers start launchers, and each leaves its variables behind; the one that started this process counts. torchrun
+// leaves its name, and is started by srun or mpirun rather than the other way round; RANK alone may be from a shell or
+// a container in which mpirun was started. A launcher of one has started a shell, or another launcher: that one is
+// asked.
+std::optional<Launch> of_several(Environment environment, bool has_mpi) {
+  if (environment("TORCHELASTIC_RUN_ID") != nullptr)
+    if (std::optional<Launch> launch = under_torchrun(environment)) return launch;
+  const std::optional<Launch> mpi = under_mpi(environment);
+  if (mpi && mpi->world > 1) {
+    const std::optional<Launch> met = has_mpi ? std::nullopt : without_mpi(*mpi, environment);
+    return met ? met : mpi;
+  }
+  if (std::optional<Launch> launch = under_torchrun(environment)) return launch;
+  return mpi ? std::nullopt : under_srun(environment);  // one of mpirun -n 1 inside a step of several daemons is one
 }
 
 class SelfSeat final : public Seat {
@@ -130,12 +177,10 @@ class SelfSeat final : public Seat {
 
 }  // namespace
 
-Launch detect_launch(std::optional<int> ranks, Environment environment) {
+Launch detect_launch(std::optional<int> ranks, Environment environment, bool has_mpi) {
   require_user(!ranks || (*ranks >= 1 && *ranks <= most_threads), "--ranks {}: must be from 1 to {}", ranks.value_or(0),
                most_threads);
-  std::optional<Launch> launch = under_mpi(environment);
-  if (!launch) launch = under_another(environment);
-  if (launch && launch->world > 1) {
+  if (const std::optional<Launch> launch = of_several(environment, has_mpi)) {
     if (ranks)
       fail_user("--ranks {}: this is already one of {} processes, each of which is a rank; leave it out", *ranks,
                 launch->world);
@@ -147,7 +192,8 @@ Launch detect_launch(std::optional<int> ranks, Environment environment) {
 }
 
 Launch detect_launch(std::optional<int> ranks) {
-  return detect_launch(ranks, [](const char* name) -> const char* { return std::getenv(name); });
+  return detect_launch(
+      ranks, [](const char* name) -> const char* { return std::getenv(name); }, has_mpi());
 }
 
 void share_cores(DistConfig& dist, const Launch& launch) {
@@ -165,10 +211,6 @@ void run_ranks(const Launch& launch, double timeout_seconds, FunctionRef<void(Se
     }
     case LaunchKind::threads: return run_threads(launch.world, {.timeout = timeout}, body);
     case LaunchKind::mpi:
-      require_user(launch.world <= static_cast<int>(CombineArgs::most_sources),
-                   "{} processes were started; sums over ranks that are processes take at most {}", launch.world,
-                   CombineArgs::most_sources);
-      [[fallthrough]];
     case LaunchKind::tcp: {
       const auto tell = [](std::string_view fault) { fmt::print(stderr, "tera: {}\n", fault); };
       const ProcessPlace place{.rank = launch.rank,
@@ -176,6 +218,7 @@ void run_ranks(const Launch& launch, double timeout_seconds, FunctionRef<void(Se
                                .launcher_kills = launch.launcher_kills,
                                .meeting = launch.meeting,
                                .machine = launch.machine,
+                               .no_local_rank = launch.no_local_rank,
                                .timeout_seconds = timeout_seconds};
       return launch.kind == LaunchKind::mpi ? run_under_mpi(place, body, tell) : run_without_mpi(place, body, tell);
     }

@@ -23,6 +23,7 @@ struct Launch {
   int rank = 0;                 // mpi, tcp: of this process; the others learn it from their Seat
   int local = 1;                // ranks that share this machine, as far as is known
   int local_rank = 0;           // mpi, tcp: of this process among these; says which GPU it takes
+  std::string no_local_rank{};  // mpi, tcp: the variable that would say it, where several share a machine and none does
   bool launcher_kills = false;  // mpi: ... the other ranks when one has ended with a fault
   Meeting meeting{};            // tcp
   std::string machine{};        // NCCL_HOSTID, by which tests let ranks of one machine pass for ranks of several
@@ -34,8 +35,8 @@ struct Launch {
 using Environment = FunctionRef<const char*(const char* name)>;
 
 // `ranks` is what --ranks says. A UserError for --ranks where a launcher has started ranks, and where these could not
-// find each other.
-Launch detect_launch(std::optional<int> ranks, Environment environment);
+// find each other. `has_mpi`: the program is built with it; without, ranks of MPI meet as others do where they can.
+Launch detect_launch(std::optional<int> ranks, Environment environment, bool has_mpi = true);
 Launch detect_launch(std::optional<int> ranks);  // of this process
 
 // dist.threads=0 is all cores for one rank; ranks on one machine share them.

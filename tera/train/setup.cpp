@@ -62,7 +62,8 @@ nccl::ProcessOptions process_options(const ProcessPlace& place) {
           .rank = place.rank,
           .size = place.size,
           .timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout),
-          .machine = place.machine};
+          .machine = place.machine,
+          .no_local_rank = place.no_local_rank};
 }
 
 // A rank under MPI: with a GPU it talks by NCCL, and MPI only tells the ranks where they meet.
@@ -73,6 +74,7 @@ class MpiSeat final : public Seat {
   int rank() const override { return seat_.rank(); }
   int size() const override { return seat_.size(); }
   std::unique_ptr<Comm> join(Ops& ops) override {
+    check_processes(size(), ops.traits());
     if (!ops.traits().asynchronous || !nccl::built_in()) return seat_.join(ops);
     host_ops_ = std::make_unique<cpu::CpuOps>(1, cpu::best_isa());
     host_ = seat_.join(*host_ops_);
@@ -114,6 +116,15 @@ Backend make_backend(const Setup& setup, int rank, int local_rank) {
   BackendOptions options = backend_options(setup, local_rank);
   options.kernel_choices = std::filesystem::path(setup.run_dir) / kernel_choices_name(rank);
   return make_backend(setup.config.dist, options);
+}
+
+bool has_mpi() { return mpi::built_in(); }
+
+void check_processes(int processes, const OpsTraits& traits) {
+  require_user(traits.asynchronous || processes <= static_cast<int>(CombineArgs::most_sources),
+               "{} processes were started; on CPUs (dist.device=cpu) at most {} can work together, on GPUs "
+               "(dist.device=cuda) any number",
+               processes, CombineArgs::most_sources);
 }
 
 void run_under_mpi(const ProcessPlace& place, FunctionRef<void(Seat&)> body, FunctionRef<void(std::string_view)> tell) {

@@ -47,6 +47,17 @@ void stuck(Rank& r) {  // the others wait for a rank that nothing can end but it
   r.meet();
 }
 
+// Until somebody else ends it; says when all are there.
+void endless(Rank& r) {
+  r.meet();
+  fmt::print("all are there\n");
+  std::fflush(nullptr);
+  for (;;) {
+    r.meet();
+    std::this_thread::sleep_for(r.rank == 1 ? 100ms : 1ms);  // the others wait in the call
+  }
+}
+
 void long_work(Rank& r) {  // longer than anything is waited for, but nobody waits
   r.meet();
   std::this_thread::sleep_for(4s);
@@ -85,6 +96,7 @@ bool fail_in(const std::string& way, Rank& r) {
   if (way == "hub_killed") signals(r, 0, SIGKILL);
   if (way == "stopped") signals(r, 2, SIGSTOP);
   if (way == "hub_stopped") signals(r, 0, SIGSTOP);
+  if (way == "endless") endless(r);
   if (way == "mistake") throw UserError("train.seed=x: not a number");
   if (way == "slow_to_end") slow_to_end(r);
   if (way == "hub_stopped_usual") hub_stopped_and_stuck(r);

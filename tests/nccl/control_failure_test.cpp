@@ -18,10 +18,23 @@ class ControlFailure : public testing::Test {
  protected:
   // All ranks but those that are stopped have ended, within the time.
   RankProcesses& run(int ranks, const std::string& way, const std::vector<int>& stopped = {}) {
-    processes_ = std::make_unique<RankProcesses>(RankProcesses::Options{
-        .ranks = ranks, .command = {TERA_CONTROL_FAILING, way}, .environment = {}, .folder = folder_.path().string()});
+    start(ranks, way);
     EXPECT_TRUE(processes_->wait(15s, stopped)) << way << ":\n" << processes_->all_output();
     return *processes_;
+  }
+  RankProcesses& start(int ranks, const std::string& way) {
+    processes_ = std::make_unique<RankProcesses>(RankProcesses::Options{
+        .ranks = ranks, .command = {TERA_CONTROL_FAILING, way}, .environment = {}, .folder = folder_.path().string()});
+    return *processes_;
+  }
+  // Of ranks that are "endless".
+  static void wait_until_all_are_there(const RankProcesses& job, int ranks) {
+    for (int i = 0; i < 1000; ++i, std::this_thread::sleep_for(10ms)) {
+      int there = 0;
+      for (int rank = 0; rank < ranks; ++rank) there += job.output(rank).find("all are there") != std::string::npos;
+      if (there == ranks) return;
+    }
+    ADD_FAILURE() << "not all came:\n" << job.all_output();
   }
   static void expect_told(const RankProcesses& processes, const std::string& words) {
     const std::string text = processes.all_output();
@@ -48,6 +61,26 @@ TEST_F(ControlFailure, AStoppedRank) {
   job.send_signal(2, SIGCONT);  // it finds the others gone
   EXPECT_TRUE(job.wait(10s)) << job.all_output();
   EXPECT_EQ(job.status(2), 1);
+}
+
+// As by Ctrl-Z and fg, or scontrol suspend and resume: longer than a rank may be silent, and than anybody waits. Rank 0
+// goes on first. One that stays stopped after that is named.
+TEST_F(ControlFailure, AJobThatIsSuspendedGoesOn) {
+  RankProcesses& job = start(3, "endless");
+  wait_until_all_are_there(job, 3);
+  for (int round = 0; round < 2; ++round) {
+    for (int rank : {0, 1, 2}) job.send_signal(rank, SIGSTOP);
+    std::this_thread::sleep_for(2500ms);
+    for (int rank : {0, 1, 2}) {
+      job.send_signal(rank, SIGCONT);
+      std::this_thread::sleep_for(100ms);
+    }
+    EXPECT_FALSE(job.wait(500ms)) << "they ended:\n" << job.all_output();
+    for (int rank : {0, 1, 2}) ASSERT_EQ(job.status(rank), -1) << job.all_output();
+  }
+  job.send_signal(2, SIGSTOP);
+  EXPECT_TRUE(job.wait(10s, {2})) << job.all_output();
+  expect_told(job, "told by rank 0: rank 2 has not answered for 2 s: it is stopped, or its machine is");
 }
 
 TEST_F(ControlFailure, AKilledRankZero) {

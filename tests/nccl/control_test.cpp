@@ -9,7 +9,11 @@
 #include <numeric>
 #include <thread>
 
+#include "tera/backend/nccl/gpu_places.h"
+#include "tera/backend/nccl/owning_comm.h"
 #include "tera/comm/comm.h"
+#include "tera/comm/timed_calls.h"
+#include "tests/parallel/stub_comm.h"
 #include "tests/support/expect_error.h"
 
 namespace tera::test {
@@ -22,14 +26,20 @@ struct Told {
   std::vector<std::string> lines, errors;  // by rank; an error is what the body threw
 };
 
-// Ranks as threads, each with a connection of its own, as if they had met.
-Told run_ranks(int ranks, std::chrono::milliseconds timeout, const std::function<void(Control&)>& body) {
+// Of ranks that have met.
+std::vector<Links> make_links(int ranks) {
   std::vector<Links> links(static_cast<std::size_t>(ranks));
   for (Links& one : links) {
     auto [own, hubs] = connected_pair();
     one.to_hub = Link(std::move(own), Link::most_gathered);
     links.front().of_hub.emplace_back(std::move(hubs), Link::most_payload);
   }
+  return links;
+}
+
+// Ranks as threads, each with a connection of its own, as if they had met.
+Told run_ranks(int ranks, std::chrono::milliseconds timeout, const std::function<void(Control&)>& body) {
+  std::vector<Links> links = make_links(ranks);
   Told told{.lines = std::vector<std::string>(links.size()), .errors = std::vector<std::string>(links.size())};
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
@@ -205,6 +215,28 @@ TEST(Control, ThoseWhoCameAreNotNamed) {
   EXPECT_EQ(answer, "rank 2 did not come (rank 2 last did all_reduce sum f32 x 7 of world, its call 4)");
 }
 
+// Of an exchange nobody counts who has come, and of a collective all may have, while the GPU waits: then nobody is said
+// not to have come.
+TEST(Control, ThoseWhoMayHaveComeAreNotSaidNotToHave) {
+  std::string exchange, collective;
+  run_ranks(3, 30s, [&](Control& control) {
+    ControlGroup world = control.world(), pp = control.split(world, 0, 0, "pp");
+    control.note_call(pp, {.kind = CallKind::all_reduce, .elements = 7});
+    control.note_call(pp, {.kind = CallKind::exchange, .elements = 10});
+    std::this_thread::sleep_for(700ms);  // until all have said so
+    if (control.rank() == 1) {
+      exchange = control.who_did_not_come(pp, std::vector{0, 2}, Control::any_call);
+      collective = control.who_did_not_come(pp, std::vector{0, 1}, 1);
+    }
+    barrier(control, pp);
+  });
+  EXPECT_EQ(
+      exchange,
+      "it waits for ranks 0, 2 (rank 0 last did exchange of 10 elements of pp, its call 3; rank 2 last did exchange "
+      "of 10 elements of pp, its call 3)");
+  EXPECT_EQ(collective, "it waits for rank 0 (rank 0 last did exchange of 10 elements of pp, its call 3)");
+}
+
 TEST(Control, DifferentCallsAreToldOnce) {
   const Told told = run_ranks(3, 30s, [](Control& control) {
     ControlGroup world = control.world();
@@ -215,6 +247,144 @@ TEST(Control, DifferentCallsAreToldOnce) {
   });
   EXPECT_EQ(told.lines[0], "world: the ranks make different calls: rank 0: barrier; rank 1: split; rank 2: barrier\n");
   EXPECT_EQ(told.lines[1] + told.lines[2], "");
+}
+
+// A rank that ended between the meeting and the hub's first look.
+TEST(Control, AConnectionThatWasClosedFromTheStart) {
+  auto [own, hubs] = connected_pair();
+  Links links{.to_hub = Link(std::move(own), Link::most_gathered), .of_hub = {}};
+  links.of_hub.emplace_back(std::move(hubs), Link::most_payload);
+  links.of_hub.emplace_back();
+  const auto tell = [](std::string_view) {};
+  Control control(std::move(links), {.rank = 0, .size = 2, .timeout = 5s, .grace = 60s}, tell);
+  ControlGroup world = control.world();
+  const std::string message = message_of<CommError>([&] { barrier(control, world); });
+  EXPECT_TRUE(contains(message, "rank 1 is gone: its connection was closed, as when it is killed")) << message;
+  EXPECT_EQ(control.leave({}, true),
+            std::vector<std::string>{"rank 1 is gone: its connection was closed, as when it is killed"});
+}
+
+// What the hub says next that is no beat.
+std::optional<Frame> next_news(Link& link) {
+  for (const auto deadline = Clock::now() + 10s; Clock::now() < deadline;)
+    if (auto frame = wait_for_frame(link, deadline); frame && frame->kind != FrameKind::beat) return frame;
+  return std::nullopt;
+}
+
+// The hub keeps so much for a rank and no more: then it is lost, whoever brought what was too much.
+TEST(Control, ARankThatReadsNothingIsLost) {
+  auto [own_0, hubs_0] = connected_pair();
+  auto [own_1, hubs_1] = connected_pair();
+  std::vector<Link> of_hub;
+  of_hub.emplace_back(std::move(hubs_0), Link::most_payload);
+  of_hub.emplace_back(std::move(hubs_1), Link::most_payload);
+  const Hub hub(std::move(of_hub), 60s);
+  Link zero(std::move(own_0), Link::most_gathered), one(std::move(own_1), Link::most_gathered);
+  const std::vector<std::byte> much(1'000'000);
+  const auto bring = [&](Link& link, std::uint64_t round, int rank, std::span<const std::byte> bytes) {
+    Packer part;
+    part.put(std::uint64_t{1}).put(round).put(std::int32_t{2}).put(std::int32_t{rank});
+    link.send(FrameKind::gather, part.put(Call{}).put(std::uint8_t{1}).put_bytes(bytes).bytes());
+    link.pump();
+  };
+  constexpr std::uint64_t rounds = 80;
+  for (std::uint64_t round = 0; round < rounds; ++round) bring(one, round, 1, {});
+  std::this_thread::sleep_for(200ms);  // the hub has them
+  std::optional<Frame> news;
+  for (std::uint64_t round = 0; round < rounds && (!news || news->kind == FrameKind::gathered); ++round) {
+    bring(zero, round, 0, much);
+    news = next_news(zero);
+  }
+  while (news && news->kind == FrameKind::gathered) news = next_news(zero);
+  ASSERT_TRUE(news.has_value()) << "nobody noticed";
+  EXPECT_EQ(news->kind, FrameKind::failed);
+  Unpacker payload(news->payload);
+  EXPECT_EQ(payload.get<std::int32_t>(), 1);
+  EXPECT_EQ(payload.get<std::uint8_t>(), 1) << "it is lost";
+  EXPECT_TRUE(contains(payload.get_text(), "rank 1 does not read what it is sent"));
+}
+
+TEST(Control, TwoRanksOnOneGpuAreToldOnce) {
+  const auto check = [](std::string no_local_rank, auto place_of) {
+    return run_ranks(4, 30s, [&](Control& control) {
+      ControlGroup world = control.world();
+      check_gpu_places(control, world, place_of(control.rank()), {.name = "H200", .no_local_rank = no_local_rank});
+    });
+  };
+  const auto gpu = [](int number, std::uint64_t machine) {
+    return GpuPlace{.gpu = {static_cast<char>(number)}, .machine = machine};
+  };
+  const Told fine = check("LOCAL_RANK", [&](int rank) { return gpu(rank, 0); });
+  const Told machines = check("LOCAL_RANK", [&](int rank) { return gpu(0, static_cast<std::uint64_t>(rank)); });
+  for (const Told& told : {fine, machines}) EXPECT_EQ(told.errors, std::vector<std::string>(4));
+  const Told two = check("", [&](int rank) { return gpu(rank == 3 ? 1 : rank, 0); });
+  EXPECT_TRUE(contains(two.lines[0], "two ranks on one GPU: ranks 1 and 3 have the same H200; start no more processes"))
+      << two.lines[0];
+  EXPECT_EQ(two.lines[1] + two.lines[2] + two.lines[3], "");
+  const Told unknown = check("LOCAL_RANK", [&](int) { return gpu(0, 0); });
+  EXPECT_TRUE(contains(unknown.lines[0], "ranks 0 and 1 have the same H200, as LOCAL_RANK is not set, which says"))
+      << unknown.lines[0];
+}
+
+// Under mpirun: each rank's Comm has the control plane of its own. What `use` or the joining throws, by rank.
+using JoinRank = std::function<std::unique_ptr<Comm>(Control&)>;
+std::vector<std::string> run_owning(int ranks, const JoinRank& join, const std::function<void(Comm&)>& use) {
+  std::vector<Links> links = make_links(ranks);
+  std::vector<std::string> errors(links.size());
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      const auto at = static_cast<std::size_t>(rank);
+      try {
+        const auto tell = [](std::string_view) {};
+        const ControlOptions options{
+            .rank = rank, .size = ranks, .timeout = 5s, .grace = 60s, .lost_is_an_error = true};
+        use(*make_owning_comm(std::move(links[at]), options, tell, join));
+      } catch (const std::exception& error) {
+        errors[at] = error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+// The others hear why, and do not take it for killed.
+TEST(OwningComm, ARankThatCannotJoin) {
+  const auto errors = run_owning(
+      3,
+      [](Control& control) -> std::unique_ptr<Comm> {
+        ControlGroup world = control.world();
+        barrier(control, world);
+        if (control.rank() == 1) throw Error("ncclCommInitRank: no memory");
+        barrier(control, world);
+        return std::make_unique<StubComm>(control.rank(), control.size());
+      },
+      [](Comm&) {});
+  EXPECT_EQ(errors[1], "ncclCommInitRank: no memory");
+  for (std::size_t rank : {0, 2})
+    EXPECT_TRUE(contains(errors[rank], "ended because rank 1 failed: ncclCommInitRank: no memory")) << errors[rank];
+}
+
+// A profile asks it for calls as it asks others.
+TEST(OwningComm, NotesCalls) {
+  struct Timed final : StubComm, CallTimer {
+    Timed(Control& control, std::vector<std::vector<TimedCall>*>& asked)
+        : StubComm(control.rank(), control.size()), asked_(asked) {}
+    void note_calls(std::vector<TimedCall>* notes) override { asked_.push_back(notes); }
+    std::vector<std::vector<TimedCall>*>& asked_;
+  };
+  std::vector<std::vector<TimedCall>*> asked;
+  std::vector<TimedCall> notes;
+  const auto errors = run_owning(
+      1, [&](Control& control) { return std::make_unique<Timed>(control, asked); },
+      [&](Comm& world) {
+        auto* const timer = dynamic_cast<CallTimer*>(&world);
+        ASSERT_NE(timer, nullptr);
+        timer->note_calls(&notes);
+        timer->note_calls(nullptr);
+      });
+  EXPECT_EQ(errors[0], "");
+  EXPECT_EQ(asked, (std::vector<std::vector<TimedCall>*>{&notes, nullptr}));
 }
 
 // A rank that is done waits for the others, and is not taken for lost.

@@ -92,7 +92,7 @@ TEST_F(NcclComm, SameBitsAgain) {
   EXPECT_EQ(tensors.read(of_first), tensors.read(sum));
 }
 
-// Groups work side by side, each on a stream of its own: calls of one do not wait for those of another.
+// Groups work side by side, each on a stream of its own.
 TEST_F(NcclComm, GroupsSideBySide) {
   const auto all = world.split(0, 0, "all"), turned = world.split(0, -world.rank(), "turned");
   CommTensors tensors({world, ops, device}, std::size_t{64} << 20);
@@ -110,6 +110,23 @@ TEST_F(NcclComm, GroupsSideBySide) {
     EXPECT_EQ(tensors.read(sums[static_cast<std::size_t>(i)].rows(n - 1, n)),
               Values(1, ranks * (ranks - 1) / 2 + ranks * i))
         << i;
+}
+
+// Calls of one group do not wait for those of another: rank 0 comes to the first when the second is done.
+TEST_F(NcclComm, AGroupDoesNotWaitForAnother) {
+  const auto first = world.split(0, 0, "first"), second = world.split(0, -world.rank(), "second");
+  CommTensors tensors({world, ops, device}, std::size_t{64} << 20);
+  const Tensor a = tensors.garbage(shape(1000), DType::f32), b = tensors.garbage(shape(1000), DType::f32);
+  const auto ask_first = [&] { return first->all_reduce(a, Reduce::max, ops.record()); };
+  const auto ask_second = [&] { return second->all_reduce(b, Reduce::max, ops.record()); };
+  ops.finish(ask_first());  // connections are made by the first call
+  ops.finish(ask_second());
+  world.barrier();
+  Ticket late;
+  if (world.rank() > 0) late = ask_first();
+  ops.finish(ask_second());
+  if (world.rank() == 0) late = ask_first();
+  ops.finish(late);
 }
 
 }  // namespace

@@ -54,8 +54,8 @@ class NcclRuns : public testing::Test {
     ASSERT_TRUE(processes->wait(120s)) << "not done after 120 s:\n" << processes->all_output();
     for (int rank = 0; rank < ranks; ++rank) ASSERT_EQ(processes->status(rank), 0) << processes->all_output();
   }
-  void expect_like_alone(const std::string& name) const {
-    for (const char* key : {"loss", "eval_loss", "grad_norm"}) {
+  void expect_like_alone(const std::string& name, const Words& keys = {"loss", "eval_loss", "grad_norm"}) const {
+    for (const std::string& key : keys) {
       const Words alone = column(folder_ / "alone", key), several = column(folder_ / name, key);
       ASSERT_EQ(alone.size(), several.size()) << name;
       ASSERT_FALSE(alone.empty());
@@ -64,12 +64,13 @@ class NcclRuns : public testing::Test {
             << name << ", " << key << " at line " << i;
     }
   }
-  void train_alone() const {
+  void train_on_one(const std::string& name, const Words& more) const {
     std::string line;
-    for (const std::string& word : train("alone", {})) line += word + " ";
+    for (const std::string& word : train(name, more)) line += word + " ";
     const Outcome outcome = run_program(line);
     ASSERT_EQ(outcome.status, 0) << outcome.output;
   }
+  void train_alone() const { train_on_one("alone", {}); }
   // Trains on four ranks until all are at it, and sends one of them a signal.
   std::unique_ptr<RankProcesses> train_and_signal(int rank, int signal, const Words& more = {}) const {
     auto processes = start(4, "endless", tp2 + pp2 + Words{"train.train_iters=1000000", "train.eval_iters=0"} + more);
@@ -95,14 +96,19 @@ TEST_F(NcclRuns, TrainLikeOneRank) {
   expect_like_alone("tp2pp2");
 }
 
-// Checkpoints of ranks that are processes: saved by four, gone on with by two, and by one.
+// Checkpoints of ranks that are processes: saved by four, gone on with by two, and by one, as if there had always been
+// one.
 TEST_F(NcclRuns, GoOnInAnotherLayout) {
-  const std::string saved = "checkpoint.save=" + (folder_ / "saved").string();
-  const Words half{saved, "train.train_iters=5", "scheduler.lr_decay_iters=10", "train.eval_iters=0"};
-  const Words whole{saved, "train.train_iters=10", "scheduler.lr_decay_iters=10", "train.eval_iters=0"};
-  run(4, "parts", tp2 + pp2 + half);
-  run(2, "parts", tp2 + whole);
+  const Words saved{"checkpoint.save=" + (folder_ / "saved").string()};
+  const auto until = [](int step) {
+    return Words{fmt::format("train.train_iters={}", step), "scheduler.lr_decay_iters=10", "train.eval_iters=0"};
+  };
+  run(4, "parts", tp2 + pp2 + saved + until(4));
+  run(2, "parts", tp2 + saved + until(7));
+  train_on_one("parts", saved + until(10));
   EXPECT_EQ(column(folder_ / "parts", "loss").size(), 10u);
+  train_on_one("alone", until(10));
+  expect_like_alone("parts", {"loss", "grad_norm"});
 }
 
 TEST_F(NcclRuns, TheSameBitsAgain) {
@@ -250,13 +256,19 @@ TEST_F(NcclRuns, AStoppedRankUnderMpirunIsNamed) {
   for (const std::string& word : train("mpi", tp2 + Words{"train.train_iters=1000000", "train.eval_iters=0"}))
     words += word + " ";
   const std::string metrics = (folder_ / "mpi/metrics.jsonl").string();
+  const fs::path stopped = folder_ / "stopped";
   const Outcome outcome =
       run_shell(fmt::format("NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 timeout -k 1 100 {} -n 2 sh -c "
                             "'if [ $OMPI_COMM_WORLD_RANK = 1 ]; then me=$$; "
-                            "(until grep -q loss \"{}\" 2>/dev/null; do sleep 0.1; done; kill -STOP $me) & fi; "
+                            "(until grep -q loss \"{}\" 2>/dev/null; do sleep 0.1; done; "
+                            "touch \"{}\"; kill -STOP $me) & fi; "
                             "NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec \"{}\" {}'",
-                            TERA_MPIRUN, metrics, TERA_PROGRAM, words));
+                            TERA_MPIRUN, metrics, stopped.string(), TERA_PROGRAM, words));
+  const auto ended = fs::file_time_type::clock::now();
   EXPECT_NE(outcome.status, 0) << outcome.output;
+  ASSERT_TRUE(fs::exists(stopped)) << outcome.output;
+  EXPECT_LT(ended - fs::last_write_time(stopped), 20s) << "15 s for the ranks, the rest for mpirun:\n"
+                                                       << outcome.output;
   EXPECT_NE(outcome.output.find("rank 1 has not answered for 8 s"), std::string::npos) << outcome.output;
 }
 #endif

@@ -185,6 +185,134 @@ void say(const Socket& socket, std::string_view bytes) {
   EXPECT_GE(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
 }
 
+// Who comes as rank 1 of two or more, as far as it can be seen; it has not been answered.
+Link come_as_rank_1(const Place& place) {
+  struct {
+    std::uint32_t version = 2;
+    std::int32_t size, rank = 1, zero = 0;
+    std::uint64_t job = hash_text("a job");
+  } const hello{.size = place.size};
+  Link link(connect(place), 1024);
+  link.send(FrameKind::hello, std::as_bytes(std::span(&hello, 1)));
+  link.pump();
+  return link;
+}
+
+bool is_noted(Link& link) {
+  const auto answer = wait_for_frame(link, Clock::now() + patience);
+  return answer && answer->kind == FrameKind::beat;
+}
+
+// A rank of an earlier try of the same job, which is ended when the next one starts: its seat is free at once.
+TEST(Rendezvous, WhoHasGoneLeavesItsSeat) {
+  Place place(3);
+  Links zero, one;
+  const Place& where = place;
+  std::optional<Listener> listener = std::move(place.listener);
+  auto all = in_background([&] { zero = meet(where.of(0), std::move(listener)); });
+  for (int attempt = 0; attempt < 50; ++attempt) {
+    Link link = come_as_rank_1(where);
+    ASSERT_TRUE(is_noted(link)) << "attempt " << attempt << ": it was turned away";
+  }
+  auto last = in_background([&] { one = meet(where.of(1)); });
+  const Links two = meet(where.of(2));
+  EXPECT_EQ(last.get(), "");
+  EXPECT_EQ(all.get(), "");
+}
+
+// A rank that is killed while the others come does not hold them up for as long as one that is yet to come.
+TEST(Rendezvous, WhoCameAndHasGoneIsNamedSoon) {
+  Place place(4);
+  Attendance zero = place.of(0);
+  zero.time_to_return = 500ms;
+  const Place& where = place;
+  std::optional<Listener> listener = std::move(place.listener);
+  const auto begin = Clock::now();
+  auto all = in_background([&] { meet(zero, std::move(listener)); });
+  auto other = in_background([&] { meet(where.of(2)); });
+  {
+    Link killed = come_as_rank_1(where);
+    ASSERT_TRUE(is_noted(killed));
+  }
+  const std::string words = "rank 1 of 4 came to 127.0.0.1:" + std::to_string(where.meeting.port) +
+                            ", but its connection was closed, as when it is killed, and it has not returned";
+  const std::string message = all.get(), others = other.get();
+  EXPECT_TRUE(contains(message, words)) << message;
+  EXPECT_TRUE(contains(others, words)) << others;
+  EXPECT_LT(Clock::now() - begin, 5s);
+  EXPECT_GE(Clock::now() - begin, 500ms);
+}
+
+// When it is too late for all, those who came and have gone are not said never to have come.
+TEST(Rendezvous, WhoHasGoneIsNotSaidNotToHaveCome) {
+  Place place(3);
+  const Place& where = place;
+  std::optional<Listener> listener = std::move(place.listener);
+  auto all = in_background([&] { meet(where.of(0, 700ms), std::move(listener)); });
+  {
+    Link killed = come_as_rank_1(where);
+    ASSERT_TRUE(is_noted(killed));
+  }
+  const std::string message = all.get();
+  EXPECT_TRUE(contains(message, "rank 2 of 3 did not come to 127.0.0.1:")) << message;
+  EXPECT_TRUE(contains(message, "(rank 1 came, but its connection was closed, as when it is killed)")) << message;
+}
+
+// Rank 0 as far as others see it: notes the one that comes, and is killed.
+void note_one_and_go(const Listener& listener) {
+  ASSERT_TRUE(wait_for(listener.socket.get(), /*write=*/false, Clock::now() + patience));
+  Link link(accept_one(listener).socket, 1024);
+  ASSERT_TRUE(wait_for_frame(link, Clock::now() + patience).has_value());
+  link.send(FrameKind::beat);
+  link.pump();
+}
+
+// A rank 0 that is not there yet is waited for, one that was there and has gone is not for long.
+TEST(Rendezvous, ARankZeroThatHasGoneIsNamedSoon) {
+  Place place(2);
+  Attendance one = place.of(1);
+  one.time_to_return = 500ms;
+  auto other = in_background([&] { meet(one); });
+  note_one_and_go(*place.listener);
+  place.listener.reset();
+  const auto begin = Clock::now();
+  const std::string message = other.get();
+  EXPECT_TRUE(contains(message, "rank 0 at 127.0.0.1:" + std::to_string(one.meeting.port) +
+                                    " had noted rank 1, but the connection was closed, as when rank 0 is killed, and "
+                                    "it has not returned"))
+      << message;
+  EXPECT_LT(Clock::now() - begin, 5s);
+}
+
+TEST(Rendezvous, ARankZeroThatWaitsForOthers) {
+  Place place(3);
+  const Place& where = place;
+  std::optional<Listener> listener = std::move(place.listener);
+  auto all = in_background([&] { meet(where.of(0, 2s), std::move(listener)); });
+  const std::string message = message_of<UserError>([&] { meet(where.of(1, 500ms)); });
+  EXPECT_TRUE(contains(message, "rank 1 did not reach rank 0 at")) << message;
+  EXPECT_TRUE(contains(message, "(it is there, but not all ranks have come)")) << message;
+  EXPECT_TRUE(contains(all.get(), "rank 2 of 3 did not come"));
+}
+
+TEST(Rendezvous, ARankZeroMayReturnOrComeLate) {
+  Place place(2);
+  Attendance one = place.of(1);
+  one.time_to_return = 3s;
+  auto other = in_background([&] { meet(one); });
+  note_one_and_go(*place.listener);
+  place.listener.reset();
+  std::this_thread::sleep_for(200ms);
+  meet(place.of(0));
+  EXPECT_EQ(other.get(), "");
+
+  one.time_to_return = 50ms;
+  auto again = in_background([&] { meet(one); });
+  std::this_thread::sleep_for(500ms);
+  meet(place.of(0));
+  EXPECT_EQ(again.get(), "");
+}
+
 // Frames that lie about their length, that are none, or that never end; and many who say nothing.
 TEST(Rendezvous, StrangersNeitherCrashNorStallIt) {
   using namespace std::string_view_literals;
@@ -262,14 +390,7 @@ TEST(Rendezvous, StrangersLeaveDescriptorsToRanks) {
   Place place(2);
   std::vector<Socket> strangers;
   for (int i = 0; i < 6; ++i) strangers.push_back(connect(place));
-  Link rank(connect(place), 1024);
-  struct {
-    std::uint32_t version = 2;
-    std::int32_t size = 2, rank = 1, zero = 0;
-    std::uint64_t job = hash_text("a job");
-  } const hello;
-  rank.send(FrameKind::hello, std::as_bytes(std::span(&hello, 1)));
-  rank.pump();
+  const Link rank = come_as_rank_1(place);
   const FilesLeft few(of_rank_zero + 3);
   const Links zero = meet(place.of(0, 4s), std::move(place.listener));
   EXPECT_TRUE(zero.of_hub[1].open());

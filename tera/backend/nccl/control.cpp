@@ -17,6 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto time_to_answer = 1s;
+constexpr auto longest_nap = 500ms;
 constexpr std::size_t most_reason = 4096;
 constexpr std::size_t usual_groups = 64;
 
@@ -73,13 +74,16 @@ void Control::post(FrameKind kind, const Packer& payload) {
   wake_thread();
 }
 
-// done() is asked with mutex_ held.
+// done() is asked with mutex_ held. A nap counts for a second at most: in one that lasted longer the process was
+// stopped, and did not wait.
 template <class Done>
-bool Control::sleep_until(Clock::time_point deadline, const Done& done) {
+bool Control::sleep_for(Clock::duration time, const Done& done) {
   std::unique_lock lock(mutex_);
-  while (!done()) {
-    if (Clock::now() >= deadline) return false;
-    news_.wait_until(lock, std::min(deadline, Clock::now() + 1h));  // a far deadline overflows some clocks
+  for (Clock::duration left = time; !done();) {
+    if (left <= Clock::duration::zero()) return false;
+    const auto begin = Clock::now();
+    news_.wait_for(lock, std::min<Clock::duration>(left, longest_nap));
+    left -= std::min<Clock::duration>(Clock::now() - begin, 2 * longest_nap);
   }
   return true;
 }
@@ -114,8 +118,7 @@ void Control::meet(ControlGroup& group, const Call& call, const Brought& brought
   part.put(static_cast<std::int32_t>(group.rank)).put(call);
   part.put(static_cast<std::uint8_t>(brought.of_first)).put_bytes(brought.own);
   post(FrameKind::gather, part);
-  const bool in_time =
-      sleep_until(Clock::now() + options_.timeout, [&] { return awaited_.done || awaited_.refusal || failed_.load(); });
+  const bool in_time = sleep_for(options_.timeout, [&] { return awaited_.done || awaited_.refusal || failed_.load(); });
   std::optional<std::string> refusal;
   bool done = false;
   {
@@ -175,7 +178,7 @@ std::string Control::ask(std::uint64_t group, std::uint64_t number, bool gathers
     answer_.reset();
   }
   post(FrameKind::ask, question);
-  sleep_until(Clock::now() + time_to_answer, [&] { return answer_.has_value() || failed_.load(); });
+  sleep_for(time_to_answer, [&] { return answer_.has_value() || failed_.load(); });
   const std::lock_guard lock(mutex_);
   return answer_.value_or("rank 0 does not say who did not come");
 }
@@ -209,7 +212,7 @@ void Control::note_return() {
 }
 
 bool Control::wait_for_failure(std::chrono::milliseconds time) {
-  return sleep_until(Clock::now() + time, [&] { return failed_.load(); });
+  return sleep_for(time, [&] { return failed_.load(); });
 }
 
 void Control::throw_failure(std::string_view group, const Call& call) {
@@ -260,7 +263,7 @@ std::vector<std::string> Control::leave(const std::string& fault, bool work_fail
   Packer bye;
   bye.put(static_cast<std::uint8_t>(work_failed));
   post(FrameKind::bye, bye);
-  sleep_until(Clock::time_point::max(), [&] { return ended_; });
+  sleep_for(Clock::duration::max(), [&] { return ended_; });
   const std::lock_guard lock(mutex_);
   return lines_of(to_tell_);
 }

@@ -81,8 +81,8 @@ class Control {
   void abort(std::string_view reason) noexcept;
   [[noreturn]] void give_up(const std::string& message);
   // "rank 3 did not come (...)", of those that a call waits for, whose number among the collectives of the group this
-  // is; any_call: nobody counts it.
-  static constexpr std::uint64_t any_call = ~std::uint64_t{0};
+  // is; "it waits for rank 3 (...)" where all may have come: of any_call, which nobody counts, or inside a library.
+  static constexpr std::uint64_t any_call = Hub::any_call;
   std::string who_did_not_come(const ControlGroup& group, std::span<const int> ranks, std::uint64_t number);
 
   // This rank's work is over, with a fault of its own or without. Returns when all ranks' is, or soon after one has
@@ -112,7 +112,7 @@ class Control {
   void meet(ControlGroup& group, const Call& call, const Brought& brought);
   void post(FrameKind kind, const Packer& payload);
   template <class Done>
-  bool sleep_until(Clock::time_point deadline, const Done& done);
+  bool sleep_for(Clock::duration time, const Done& done);
   static std::vector<std::string> lines_of(const std::string& text);
   void fail_with(std::string_view reason, bool unwinds) noexcept;
   std::string ask(std::uint64_t group, std::uint64_t number, bool gathers, std::span<const int> ranks);

@@ -55,7 +55,10 @@ Link::Bytes Link::make_frame(FrameKind kind, std::span<const std::byte> payload)
 
 void Link::send(Bytes frame) {
   if (!open()) return;
-  if (unsent_ > most_unsent) return close();
+  if (unsent_ > most_unsent) {
+    overflowed_ = true;
+    return close();
+  }
   unsent_ += frame->size();
   out_.push_back(std::move(frame));
 }

@@ -93,6 +93,7 @@ class Link {
   int descriptor() const { return socket_.get(); }
   bool open() const { return static_cast<bool>(socket_); }
   void close() { socket_ = Socket(); }
+  bool overflowed() const { return overflowed_; }  // it was closed as the other end reads nothing
   void allow(std::size_t largest_payload) { largest_ = largest_payload; }
 
   void send(FrameKind kind, std::span<const std::byte> payload = {}) { send(make_frame(kind, payload)); }
@@ -110,6 +111,7 @@ class Link {
   void read_some();
 
   Socket socket_;
+  bool overflowed_ = false;
   std::size_t largest_ = 0;
   std::deque<Bytes> out_;
   std::size_t unsent_ = 0, written_ = 0;  // of all, and of the first

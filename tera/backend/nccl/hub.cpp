@@ -27,6 +27,7 @@ Hub::Hub(std::vector<Link> links, std::chrono::milliseconds quiet) : members_(li
     members_[rank].link = std::move(links[rank]);
     members_[rank].last_heard = Clock::now();
   }
+  last_look_ = Clock::now();
   thread_ = start_undisturbed([this] { run(); });
 }
 
@@ -55,7 +56,6 @@ void Hub::run() {
 void Hub::pump_all() {
   for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
     Member& m = member(rank);
-    if (!m.link.open()) continue;
     m.link.pump();
     try {
       while (const auto frame = m.link.take()) {
@@ -66,8 +66,10 @@ void Hub::pump_all() {
       m.link.close();
       lose(rank, fmt::format("rank {} sent what cannot be understood: {}", rank, error.what()));
     }
-    if (!m.link.open() && !m.has_left)
-      lose(rank, fmt::format("rank {} is gone: its connection was closed, as when it is killed", rank));
+    if (m.link.open() || m.has_left) continue;  // one that was closed before is noticed, too
+    lose(rank, m.link.overflowed()
+                   ? fmt::format("rank {} does not read what it is sent", rank)
+                   : fmt::format("rank {} is gone: its connection was closed, as when it is killed", rank));
   }
 }
 
@@ -80,13 +82,12 @@ void Hub::beat() {
 // A hub that was stopped itself has heard nobody meanwhile: then all get their time anew.
 void Hub::look_for_the_silent() {
   const auto now = Clock::now();
-  const auto quiet_since = [&](const Member& m) { return now - m.last_heard; };
-  const bool hub_slept = std::all_of(members_.begin(), members_.end(),
-                                     [&](const Member& m) { return quiet_since(m) > quiet_ / 2 || !m.link.open(); });
+  const bool hub_slept = now - last_look_ > quiet_ / 2;
+  last_look_ = now;
   for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
     Member& m = member(rank);
     if (hub_slept) m.last_heard = now;
-    if (!m.link.open() || m.has_left || quiet_since(m) <= quiet_) continue;
+    if (!m.link.open() || m.has_left || now - m.last_heard <= quiet_) continue;
     lose(rank,
          fmt::format("rank {} has not answered for {:g} s: it is stopped, or its machine is", rank, seconds(quiet_)));
   }
@@ -179,7 +180,7 @@ void Hub::complete(const GatherKey& key, Gather& gather) {
   gathers_.erase(key);
 }
 
-// Of the ranks that somebody waits for, those that are not where they are waited for; all, where nobody knows.
+// Of the ranks that somebody waits for, those that are not where they are waited for; all, where nobody knows who is.
 void Hub::answer(int asker, const Frame& frame) {
   Unpacker payload(frame.payload);
   const auto group = payload.get<std::uint64_t>(), number = payload.get<std::uint64_t>();
@@ -198,7 +199,8 @@ void Hub::answer(int asker, const Frame& frame) {
                 : calls != member(rank).calls.end() && calls->second >= number;
     if (!there) absent.push_back(rank);
   }
-  if (absent.empty()) absent = all;
+  const bool known = !absent.empty() && (gathers || number != any_call);
+  if (!known) absent = all;
   std::vector<std::string> doing;
   for (int rank : absent) {
     const Member& m = member(rank);
@@ -207,14 +209,14 @@ void Hub::answer(int asker, const Frame& frame) {
                                       : m.doing);
   }
   Packer text;
-  text.put_text(did_not_come(absent, doing));
+  text.put_text(known ? did_not_come(absent, doing) : waits_for(absent, doing));
   send(asker, FrameKind::answer, text);
 }
 
 bool Hub::is_over() const {
   const bool nobody = std::none_of(members_.begin(), members_.end(), [](const Member& m) { return m.link.open(); });
-  const bool all_left = std::all_of(members_.begin(), members_.end(),
-                                    [](const Member& m) { return m.has_left || !m.lost.empty() || !m.link.open(); });
+  const bool all_left =
+      std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.has_left || !m.lost.empty(); });
   const bool long_enough = failed_ && Clock::now() > failed_at_ + time_to_leave;
   return nobody || all_left || long_enough || (quit_ && failed_);
 }

@@ -16,6 +16,8 @@ namespace tera::nccl {
 
 class Hub {
  public:
+  static constexpr std::uint64_t any_call = ~std::uint64_t{0};  // of a group; nobody counts it
+
   // quiet: how long a rank may say nothing before it counts as stopped.
   Hub(std::vector<Link> links, std::chrono::milliseconds quiet);
   ~Hub();  // when all ranks have been told that it is over; waits for that no longer than the ranks' own end takes
@@ -64,7 +66,7 @@ class Hub {
   std::vector<Member> members_;
   const std::chrono::milliseconds quiet_;
   std::map<GatherKey, Gather> gathers_;
-  Clock::time_point last_beat_{};
+  Clock::time_point last_beat_{}, last_look_{};
   bool failed_ = false;
   Clock::time_point failed_at_{};
   std::atomic<bool> quit_{false};

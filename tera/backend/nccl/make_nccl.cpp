@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <optional>
 #include <vector>
 
 #include "tera/backend/nccl/nccl_comm.h"
+#include "tera/backend/nccl/owning_comm.h"
 #include "tera/backend/nccl/run_process.h"
 #include "tera/base/machine.h"
 
@@ -18,11 +18,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-std::unique_ptr<Comm> join_on_gpu(Control& control, Ops& ops, const std::string& machine) {
+std::unique_ptr<Comm> join_on_gpu(Control& control, Ops& ops, const ProcessOptions& options) {
   require_user(ops.traits().asynchronous,
                "processes that meet over MASTER_ADDR need a GPU each (dist.device=cuda); on the CPU, start them with "
                "mpirun -n N or srun --mpi=pmix, or as threads with --ranks N");
-  return make_nccl_comm(control, ops, machine);
+  return make_nccl_comm(control, ops, options);
 }
 
 // What ranks tell each other over MPI: where they are, and rank 0 where it listens.
@@ -41,54 +41,6 @@ std::vector<T> gather_over(Comm& host, Ops& host_ops, const T& own) {
   return all;
 }
 
-// A Comm with the control plane that it needs; faults are told by MPI's side, but for those of a rank that is stuck.
-class OwningComm final : public Comm {
- public:
-  OwningComm(Links links, const ControlOptions& options, FunctionRef<void(std::string_view)> tell, Ops& ops,
-             const std::string& machine)
-      : control_(std::move(links), options, tell), inner_(make_nccl_comm(control_, ops, machine)) {}
-  ~OwningComm() override {
-    const bool failing = std::uncaught_exceptions() > exceptions_;
-    if (failing) control_.abort("for a reason that it tells itself");
-    inner_.reset();
-    control_.leave({}, failing);
-  }
-
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  std::string_view name() const override { return inner_->name(); }
-  void barrier() override { inner_->barrier(); }
-  std::unique_ptr<Comm> split(int color, int key, std::string name) override {
-    return inner_->split(color, key, std::move(name));
-  }
-  void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
-
- private:
-  Ticket do_all_reduce(const Tensor& inout, Reduce how, Ticket after) override {
-    return inner_->all_reduce(inout, how, after);
-  }
-  Ticket do_all_gather(const Tensor& shard, const Tensor& whole, Ticket after) override {
-    return inner_->all_gather(shard, whole, after);
-  }
-  Ticket do_reduce_scatter(const Tensor& whole, const Tensor& shard, Reduce how, Ticket after) override {
-    return inner_->reduce_scatter(whole, shard, how, after);
-  }
-  Ticket do_all_to_all(const Tensor& in, const Tensor& out, std::span<const std::int64_t> in_rows,
-                       std::span<const std::int64_t> out_rows, Ticket after) override {
-    return inner_->all_to_all(in, out, in_rows, out_rows, after);
-  }
-  Ticket do_broadcast(const Tensor& inout, int root, Ticket after) override {
-    return inner_->broadcast(inout, root, after);
-  }
-  Ticket do_exchange(std::span<const Transfer> transfers, Ticket after) override {
-    return inner_->exchange(transfers, after);
-  }
-
-  Control control_;
-  std::unique_ptr<Comm> inner_;
-  const int exceptions_ = std::uncaught_exceptions();
-};
-
 }  // namespace
 
 bool built_in() { return true; }
@@ -96,7 +48,7 @@ bool built_in() { return true; }
 int run_process(const ProcessOptions& options, FunctionRef<void(Seat&)> body,
                 FunctionRef<void(std::string_view)> tell) {
   return run_process(options, body, tell,
-                     [&](Control& control, Ops& ops) { return join_on_gpu(control, ops, options.machine); });
+                     [&](Control& control, Ops& ops) { return join_on_gpu(control, ops, options); });
 }
 
 std::unique_ptr<Comm> join_over(Comm& host, Ops& host_ops, Ops& ops, const ProcessOptions& options,
@@ -119,7 +71,8 @@ std::unique_ptr<Comm> join_over(Comm& host, Ops& host_ops, Ops& ops, const Proce
                      std::move(listener));
   ControlOptions control{.rank = host.rank(), .size = host.size(), .timeout = options.timeout};
   control.lost_is_an_error = true;  // MPI tells faults
-  return std::make_unique<OwningComm>(std::move(links), control, tell, ops, options.machine);
+  return make_owning_comm(std::move(links), control, tell,
+                          [&](Control& met) { return make_nccl_comm(met, ops, options); });
 }
 
 }  // namespace tera::nccl

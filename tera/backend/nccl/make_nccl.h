@@ -18,6 +18,7 @@ struct ProcessOptions {
   int rank = 0, size = 1;
   std::chrono::milliseconds timeout{600'000};  // of every wait, and until all have met
   std::string machine{};                       // NCCL_HOSTID: ranks that differ in it may share a GPU
+  std::string no_local_rank{};  // the variable that would have said which GPU this rank takes, where it is not set
 };
 
 bool built_in();

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tera/backend/cuda/cuda_error.h"
+#include "tera/backend/nccl/gpu_places.h"
 #include "tera/backend/nccl/nccl_world.h"
 #include "tera/base/hash.h"
 
@@ -276,37 +277,22 @@ std::unique_ptr<Comm> NcclComm::split(int color, int key, std::string name) {
   return std::make_unique<NcclComm>(world_, std::move(part), std::move(channel), ops_);
 }
 
-// Two ranks on one GPU wait for each other forever, or NCCL refuses them with words that help nobody.
-void check_gpus(Control& control, ControlGroup& world, int device, const std::string& machine) {
-  struct Place {
-    char gpu[16] = {};
-    std::uint64_t machine = 0;
-  };
+void check_gpus(Control& control, ControlGroup& world, int device, const ProcessOptions& options) {
   cudaDeviceProp properties{};
   cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  Place own;
+  GpuPlace own{.machine = hash_text(options.machine)};
   static_assert(sizeof(own.gpu) == sizeof(properties.uuid));
-  std::memcpy(own.gpu, &properties.uuid, sizeof(own.gpu));
-  own.machine = hash_text(machine);
-  std::vector<Place> all(world.members.size());
-  control.gather(world, {.kind = CallKind::split}, std::as_bytes(std::span(&own, 1)),
-                 std::as_writable_bytes(std::span(all)));
-  for (std::size_t a = 0; a < all.size(); ++a)
-    for (std::size_t b = 0; b < a; ++b)
-      if (std::memcmp(&all[a], &all[b], sizeof(Place)) == 0)
-        fail_user(
-            "two ranks on one GPU: ranks {} and {} have the same {}; start no more processes on a machine than it has "
-            "GPUs, or ranks that share one as threads (--ranks N)",
-            b, a, std::string_view(properties.name));
+  std::memcpy(own.gpu.data(), &properties.uuid, sizeof(own.gpu));
+  check_gpu_places(control, world, own, {.name = properties.name, .no_local_rank = options.no_local_rank});
 }
 
 }  // namespace
 
-std::unique_ptr<Comm> make_nccl_comm(Control& control, Ops& ops, const std::string& machine) {
+std::unique_ptr<Comm> make_nccl_comm(Control& control, Ops& ops, const ProcessOptions& options) {
   auto* const queue = dynamic_cast<cuda::CudaOps*>(&ops);
   require(queue != nullptr, "NCCL moves tensors of a GPU only");
   ControlGroup group = control.world();
-  check_gpus(control, group, queue->device(), machine);
+  check_gpus(control, group, queue->device(), options);
   auto world = std::make_shared<NcclWorld>(control, *queue);
   std::shared_ptr<Channel> channel = group.size() > 1 ? world->open_world(group) : nullptr;
   return std::make_unique<NcclComm>(std::move(world), std::move(group), std::move(channel), *queue);

@@ -13,6 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto between_looks = 20ms;
+constexpr auto longest_pause = 1s;  // between looks; in a longer one nobody waited, or the process was stopped
 constexpr auto time_for_news = 3s;  // NCCL notices a broken connection, the hub knows whose it was
 
 }  // namespace
@@ -111,6 +112,8 @@ void NcclWorld::check() {
 }
 
 void NcclWorld::look_closer() {
+  if (const auto missed = Clock::now() - next_look_; missed > longest_pause)
+    for (Watched& watched : watched_) watched.since += missed;
   const Launched* waited_for = nullptr;
   for (const auto& weak : channels_) {
     const auto channel = weak.lock();

@@ -39,7 +39,10 @@ std::string place(const Meeting& meeting, int port) {
 class Reception {
  public:
   Reception(const Attendance& attendance, Listener listener)
-      : attendance_(attendance), listener_(std::move(listener)), links_(static_cast<std::size_t>(attendance.size)) {}
+      : attendance_(attendance),
+        listener_(std::move(listener)),
+        links_(static_cast<std::size_t>(attendance.size)),
+        last_there_(links_.size()) {}
 
   // When they cannot all come, those who have are told why.
   std::vector<Link> receive_all() {
@@ -75,14 +78,24 @@ class Reception {
       let_in();
       listen_to_guests();
       if (Clock::now() >= deadline) fail_without_all();
+      for (const int rank : gone())
+        if (Clock::now() - last_there(rank) > attendance_.time_to_return) fail_without(rank);
     }
   }
 
   bool here(int rank) const { return links_[static_cast<std::size_t>(rank)].open(); }
+  Clock::time_point& last_there(int rank) { return last_there_[static_cast<std::size_t>(rank)]; }
+  std::vector<int> gone() {
+    std::vector<int> ranks;
+    for (int rank = 1; rank < attendance_.size; ++rank)
+      if (!here(rank) && last_there(rank) != Clock::time_point{}) ranks.push_back(rank);
+    return ranks;
+  }
   bool all_are_here() {
     bool all = true;
     for (int rank = 1; rank < attendance_.size; ++rank) {
       links_[static_cast<std::size_t>(rank)].pump();  // notices when it has gone again
+      if (here(rank)) last_there(rank) = Clock::now();
       all = all && here(rank);
     }
     return all;
@@ -131,9 +144,11 @@ class Reception {
     if (hello.rank < 1 || hello.rank >= attendance_.size)
       return refuse(guest, fmt::format("there is no rank {} of {} to come", hello.rank, attendance_.size));
     Link& link = links_[static_cast<std::size_t>(hello.rank)];
+    link.pump();  // one that was there before, in an earlier try of the same job, may have gone meanwhile
     if (link.open()) return refuse(guest, fmt::format("rank {} is there already: two were started", hello.rank));
     link = std::move(guest.link);
     guest.link = Link();
+    last_there(hello.rank) = Clock::now();
     link.allow(Link::most_payload);
     link.send(FrameKind::beat);  // so it knows that it is in the right place
   }
@@ -146,10 +161,20 @@ class Reception {
     guest.link.close();
   }
 
+  [[noreturn]] void fail_without(int rank) {
+    fail_user("rank {} of {} came to {}, but its connection was closed, as when it is killed, and it has not returned",
+              rank, attendance_.size, place(attendance_.meeting, listener_.port));
+  }
+
   [[noreturn]] void fail_without_all() {
+    const std::vector<int> lost = gone();
     std::vector<int> missing;
     for (int rank = 1; rank < attendance_.size; ++rank)
-      if (!here(rank)) missing.push_back(rank);
+      if (!here(rank) && last_there(rank) == Clock::time_point{}) missing.push_back(rank);
+    if (missing.empty()) fail_without(lost.front());
+    if (!lost.empty())
+      remark_ += fmt::format("{}rank {} came, but its connection was closed, as when it is killed",
+                             remark_.empty() ? "" : "; ", lost.front());
     constexpr std::size_t shown = 8;
     const auto end = std::next(missing.begin(), static_cast<std::ptrdiff_t>(std::min(missing.size(), shown)));
     fail_user("{} {}{} of {} did not come to {} within {:g} s{}", missing.size() == 1 ? "rank" : "ranks",
@@ -162,14 +187,20 @@ class Reception {
   const Attendance& attendance_;
   Listener listener_;
   std::vector<Link> links_;
+  std::vector<Clock::time_point> last_there_;  // by rank; zero: it has not come
   std::vector<Guest> guests_;
   std::string remark_;  // why somebody may be missing
 };
 
+struct Asked {
+  std::string why;                 // the last attempt failed
+  Clock::time_point last_noted{};  // by a rank 0 that has gone; zero: there was none
+};
+
 // Who asks at a port where rank 0 listens is told so at once, and later that all have come.
-std::optional<Link> ask_at(const Attendance& attendance, int port, Clock::time_point deadline, std::string& why) {
+std::optional<Link> ask_at(const Attendance& attendance, int port, Clock::time_point deadline, Asked& asked) {
   const Meeting& meeting = attendance.meeting;
-  Socket socket = connect_once(meeting.host, port, deadline, why);
+  Socket socket = connect_once(meeting.host, port, deadline, asked.why);
   if (!socket) return std::nullopt;
   Link link(std::move(socket), most_hello);
   const Hello hello{
@@ -177,31 +208,44 @@ std::optional<Link> ask_at(const Attendance& attendance, int port, Clock::time_p
   link.send(FrameKind::hello, std::as_bytes(std::span(&hello, 1)));
   std::optional<Frame> frame = wait_for_frame(link, std::min(deadline, Clock::now() + time_to_say_hello));
   const bool noted = frame && frame->kind == FrameKind::beat;
-  if (noted) frame = wait_for_frame(link, deadline);
+  if (noted) {
+    frame = wait_for_frame(link, deadline);
+    if (!link.open()) asked.last_noted = Clock::now();
+  }
   if (frame && frame->kind == FrameKind::welcome) {
     link.allow(Link::most_gathered);
     return link;
   }
-  why = link.open() ? "nobody answered" : "the connection was closed";
+  asked.why = !link.open() ? "the connection was closed"
+              : noted      ? "it is there, but not all ranks have come"
+                           : "nobody answered";
   if (frame && frame->kind == FrameKind::refused) {
-    why = Unpacker(frame->payload).get_text();
+    asked.why = Unpacker(frame->payload).get_text();
     if (noted || meeting.spare_ports == 0)
-      fail_user("rank {} was turned away by rank 0 at {}: {}", attendance.rank, place(meeting, port), why);
+      fail_user("rank {} was turned away by rank 0 at {}: {}", attendance.rank, place(meeting, port), asked.why);
   }
   return std::nullopt;
 }
 
-// Tries the ports in turn, again and again: rank 0 may be started later, and others may listen at some of them.
+// Tries the ports in turn, again and again: rank 0 may be started later, and others may listen at some of them. One
+// that was there and has gone has less time to return.
 Link reach_rank_0(const Attendance& attendance) {
   const Meeting& meeting = attendance.meeting;
   const auto deadline = Clock::now() + attendance.timeout;
-  std::string why;
+  Asked asked;
   for (int turn = 0;; ++turn) {
     const int port = meeting.port + turn % (meeting.spare_ports + 1);
-    if (std::optional<Link> link = ask_at(attendance, port, deadline, why)) return std::move(*link);
-    if (Clock::now() >= deadline)
+    if (std::optional<Link> link = ask_at(attendance, port, deadline, asked)) return std::move(*link);
+    const auto now = Clock::now();
+    const bool was_there = asked.last_noted != Clock::time_point{};
+    if (was_there && (now - asked.last_noted > attendance.time_to_return || now >= deadline))
+      fail_user(
+          "rank 0 at {} had noted rank {}, but the connection was closed, as when rank 0 is killed, and it has not "
+          "returned ({})",
+          place(meeting, meeting.port), attendance.rank, asked.why);
+    if (now >= deadline)
       fail_user("rank {} did not reach rank 0 at {} within {:g} s ({}); MASTER_ADDR and MASTER_PORT say where it is",
-                attendance.rank, place(meeting, meeting.port), seconds(attendance.timeout), why);
+                attendance.rank, place(meeting, meeting.port), seconds(attendance.timeout), asked.why);
     std::this_thread::sleep_for(between_attempts);
   }
 }
