@@ -94,23 +94,27 @@ void check_progress(const StartPoint& start, const BatchShape& batch) {
                (start.checkpoint->folder() / CheckpointNames::manifest).string(), start.progress.consumed);
 }
 
+// How to take nothing but the weights: of a folder that must be named, and into another one than it is in.
+std::string how_to_finetune(const StartPoint& start) {
+  return fmt::format("take the weights alone: checkpoint.load={} and checkpoint.finetune=true{}",
+                     start.checkpoint->folder().string(),
+                     start.is_in_save ? ", with another folder as checkpoint.save" : "");
+}
+
 // Position in the data and dropout are functions of the seed.
 void check_seed(const StartPoint& start, std::int64_t seed) {
   const std::int64_t stored = start.checkpoint->source().seed;
   require_user(stored == seed,
-               "train.seed={}, but {} was trained with train.seed={}, and samples would come in another order; use "
-               "that, or take the weights alone with checkpoint.finetune=true{}",
-               seed, start.checkpoint->folder().string(), stored, hint_for(start));
+               "train.seed={}, but {} was trained with train.seed={}, and samples would come in another order; go "
+               "on with that one, or {}",
+               seed, start.checkpoint->folder().string(), stored, how_to_finetune(start));
 }
 
 // Ids would mean something else from here on, and the next checkpoint would carry the wrong tokenizer.
 void check_tokenizer(const StartPoint& start, const RunConfig& config) {
   const std::string other = other_tokenizer(*start.checkpoint, config);
-  require_user(
-      other.empty(),
-      "{}, which the model was trained with; go on with that one, or take the weights alone: checkpoint.load={} "
-      "and checkpoint.finetune=true{}",
-      other, start.checkpoint->folder().string(), start.is_in_save ? ", with another folder as checkpoint.save" : "");
+  require_user(other.empty(), "{}, which the model was trained with; go on with that one, or {}", other,
+               how_to_finetune(start));
 }
 
 // Weights that nobody trained yet, as an import makes them: there is nothing to go on with.

@@ -321,13 +321,28 @@ TEST_F(CheckpointResume, WhatDoesNotSuitIsRefused) {
   refused("train.seed=7", "train.seed=7, but " + path("saved") + "/step_00000004 was trained with train.seed=1234");
   refused("optimizer.optimizer=sgd optimizer.sgd_momentum=0.9", "lacks 'optimizer.momentum_buffer.lm_head.weight'");
   refused("optimizer.optimizer=sgd optimizer.sgd_momentum=0", "has the state 'optimizer.exp_avg.lm_head.weight'");
-  refused("\"model.freeze=['*.mlp.*']\"",
-          "with other weights frozen; checkpoint.finetune=true takes the weights alone");
+  refused("\"model.freeze=['*.mlp.*']\"", "with other weights frozen; checkpoint.load=" + path("saved/step_00000004") +
+                                              " and checkpoint.finetune=true");
   expect_refused(train("tiny", "b", save(8) + "model.hidden_size=64"),
                  "because it is in checkpoint.save: another folder there starts anew");
   expect_refused(train("tiny", "b", "checkpoint.load=/no/such"), "/no/such: there is no such folder");
   expect_refused(train("tiny", "b", fmt::format("--ranks 2{} {}", tp2, load) + "model.num_layers=1"),
                  "are not tensors of this model");
+}
+
+// Whoever follows the words of a refusal is not refused again.
+TEST_F(CheckpointResume, WhatARefusalAdvisesIsPossible) {
+  expect_trained("tiny", "a", save(4));
+  const std::string step = path("saved/step_00000004"),
+                    finetune = "checkpoint.load=" + step + " and checkpoint.finetune=true";
+  const std::string other_seed = "train.seed=7 ", other_optimizer = "optimizer.optimizer=sgd ";
+  expect_refused(train("tiny", "b", save(8) + other_seed), "go on with that one, or take the weights alone: " +
+                                                               finetune + ", with another folder as checkpoint.save");
+  expect_refused(train("tiny", "b", save(8) + other_optimizer), finetune + ", with a checkpoint.save of its own");
+  for (const std::string& other : {other_seed, other_optimizer})
+    expect_trained("tiny", "c",
+                   save(3, "tuned" + std::to_string(other.size())) + other + "checkpoint.load=" + step +
+                       " checkpoint.finetune=true");
 }
 
 // The config that the checkpoint keeps tells more than its tensors.
@@ -354,7 +369,8 @@ TEST_F(CheckpointResume, AnotherModelIsToldByItsKeys) {
               "model.moe.num_experts is 8 there and 12 in the config, model.rotary_base is 10000 there and 500 in the "
               "config, model.mtp_num_layers is 1 there and 0 in the config; ");
   expect_refused(train("sweep_mla", "b", load),
-                 "made with model.mtp_num_layers=1, and the config has 0; checkpoint.finetune=true takes the weights");
+                 "made with model.mtp_num_layers=1, and the config has 0; checkpoint.load=" +
+                     path("saved/step_00000004") + " and checkpoint.finetune=true");
 }
 
 TEST_F(CheckpointResume, DamageIsNoticed) {
