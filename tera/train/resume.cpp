@@ -83,15 +83,17 @@ void go_on(StartPoint& start, const NewestCheckpoint& newest) {
                                          joined(newest.passed_over, ", "), newest.folder->string()));
 }
 
-// Tokens of the whole run are counted in 64 bits.
+// Tokens of the whole run are counted in 64 bits, and no step is without a sample.
 void check_progress(const StartPoint& start, const BatchShape& batch) {
-  std::int64_t all = 0;
-  const bool fits = !__builtin_mul_overflow(batch.train_iters, batch.global_batch, &all) &&
-                    !__builtin_add_overflow(all, start.progress.consumed, &all) &&
-                    !__builtin_mul_overflow(all, batch.seq_length, &all);
-  require_user(fits,
+  const std::string where = (start.checkpoint->folder() / CheckpointNames::manifest).string();
+  const Progress& progress = start.progress;
+  const double samples = static_cast<double>(progress.consumed) +
+                         static_cast<double>(batch.train_iters) * static_cast<double>(batch.global_batch);
+  require_user(samples * static_cast<double>(batch.seq_length) <= 0x1p61,
                "{}: 'consumed_samples' is {}, and with what is left to train there are more tokens than can be counted",
-               (start.checkpoint->folder() / CheckpointNames::manifest).string(), start.progress.consumed);
+               where, progress.consumed);
+  require_user(progress.steps <= progress.consumed, "{}: 'consumed_samples' is {}, fewer than the {} steps", where,
+               progress.consumed, progress.steps);
 }
 
 // How to take nothing but the weights: of a folder that must be named, and into another one than it is in.

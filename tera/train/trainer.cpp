@@ -19,6 +19,11 @@ double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
+// Which of the two says how long the run is.
+std::string_view length_key(const TrainConfig& train) {
+  return train.train_samples > 0 ? "train.train_samples" : "train.train_iters";
+}
+
 // A microbatch with no target left to count must not divide by zero.
 float inverse(std::int64_t count) { return 1.0f / static_cast<float>(std::max<std::int64_t>(count, 1)); }
 
@@ -120,8 +125,8 @@ void Trainer::run(StopRequest& stop) {
   begin_ = Clock::now();
   stop.collect();
   if (done_ >= setup_.batch.train_iters)
-    log_.info("nothing is left to train: step {} of {} was reached before; a larger train.train_iters goes on", done_,
-              setup_.batch.train_iters);
+    log_.info("nothing is left to train: step {} of {} was reached before; a larger {} goes on", done_,
+              setup_.batch.train_iters, length_key(setup_.config.train));
   while (done_ < setup_.batch.train_iters && !stopping_) {
     start_step(stop);
     const bool evaluates = evaluation_is_due();

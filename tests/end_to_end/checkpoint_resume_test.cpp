@@ -207,6 +207,29 @@ TEST_F(CheckpointResume, BatchesThatGrowGoOnGrowing) {
   EXPECT_TRUE(tensors("parts-saved") == tensors("whole-saved"));
 }
 
+// How many steps are left follows from the samples that are left, whatever size the steps before had.
+TEST_F(CheckpointResume, AnotherBatchTrainsOnAsManySamplesAsAsked) {
+  const auto run = [&](const std::string& name, int samples, int batch) {
+    expect_trained("tiny", name,
+                   fmt::format("train.eval_iters=0 train.train_iters=0 train.train_samples={} "
+                               "train.global_batch_size={} checkpoint.save={}",
+                               samples, batch, path(name + "-saved")));
+    return Checkpoint(folder_ / (name + "-saved")).source();
+  };
+  for (const auto& [batch, steps, consumed] : {std::array{2, 15, 40}, std::array{8, 7, 36}, std::array{4, 10, 40}}) {
+    const std::string name = fmt::format("batch{}", batch);
+    EXPECT_EQ(run(name, 20, 4).step, 5);
+    const CheckpointSource end = run(name, 40, batch);
+    EXPECT_EQ(end.step, steps) << batch;
+    EXPECT_EQ(end.consumed_samples, consumed) << batch;
+    EXPECT_EQ(column(folder_ / name, "loss").size(), static_cast<std::size_t>(steps));
+    run(name, 40, batch);
+    expect_logged(name, fmt::format("nothing is left to train: step {0} of {0} was reached before; a larger "
+                                    "train.train_samples goes on",
+                                    steps));
+  }
+}
+
 TEST_F(CheckpointResume, FinetuneTakesTheWeightsAlone) {
   expect_trained("tiny", "a", save(5));
   expect_trained("tiny", "b",
