@@ -12,7 +12,6 @@
 #include "tera/base/utf8.h"
 #include "tera/checkpoint/checkpoint_search.h"
 #include "tera/train/backend.h"
-#include "tera/train/config_changes.h"
 #include "tera/train/same_tokenizer.h"
 
 namespace tera {
@@ -168,8 +167,6 @@ StartPoint find_start(const Setup& setup) {
   const CheckpointSource& source = start.checkpoint->source();
   start.progress = {.steps = source.step, .consumed = source.consumed_samples, .skipped = source.skipped_samples};
   check_progress(start, setup.batch);
-  if (const std::string changes = changes_since(start.checkpoint->config_yaml(), setup.config); !changes.empty())
-    start.warnings.push_back(fmt::format("not as when {} was saved: {}", start.checkpoint->folder().string(), changes));
   return start;
 }
 

@@ -336,7 +336,7 @@ Task check_before_ranks_start(const Setup& setup, const Launch& launch) {
     folder = std::make_shared<CheckpointFolder>(save);
   StartPoint start = find_start(setup);
   Setup continued = continue_run(setup, start);
-  std::string config = resolved_yaml(continued);
+  std::string config = config_to_store(continued);
   return {std::move(config), std::move(folder), std::move(start), std::move(continued)};
 }
 

@@ -175,6 +175,54 @@ TEST_F(CheckpointResume, WhatIsDoneOtherwiseIsSaid) {
                          "optimizer.lr 0.002 -> 0.003, train.micro_batch_size 2 -> 1");
 }
 
+// The same words on other ranks train the same: what micro_batch_size x replicas was when the run began.
+TEST_F(CheckpointResume, ABatchThatIsLeftOpenStays) {
+  const std::string open = "train.global_batch_size=0 train.micro_batch_size=";
+  expect_trained("tiny", "whole", save(12, "whole-saved") + open + "4");
+  expect_trained("tiny", "a", save(6) + open + "4");
+  expect_trained("tiny", "a", save(9) + open + "1 --ranks 2");
+  expect_logged("a", "train.global_batch_size is not given: it stays 4, as when " + path("saved/step_00000006") +
+                         " was saved; micro_batch_size x replicas would be 2");
+  expect_logged("a", "was saved: train.micro_batch_size 4 -> 1");
+  expect_trained("tiny", "a", save(12) + open + "1");
+  expect_logged("a", "micro_batch_size x replicas would be 1");
+  EXPECT_EQ(column(folder_ / "a", "lr"), column(folder_ / "whole", "lr"));
+  EXPECT_EQ(column(folder_ / "a", "tokens"), column(folder_ / "whole", "tokens"));
+  const std::vector<double> parts = numbers("a", "loss"), whole = numbers("whole", "loss");
+  for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts.at(i), whole[i], 1e-5) << i;
+
+  expect_trained("tiny", "a", save(13) + open + "4 --ranks 2");
+  expect_logged("a", "train.global_batch_size is not given, and cannot stay 4, as when " + path("saved/step_00000012") +
+                         " was saved: it is 8 now (train.global_batch_size=4: must be a multiple of");
+  expect_logged("a",
+                "was saved: scheduler.lr_decay_samples 120 -> 240, scheduler.lr_warmup_samples 12 -> 24, "
+                "train.global_batch_size 4 -> 8, train.micro_batch_size 1 -> 4");
+}
+
+// One that an earlier program saved has no more of an open batch than its layout.
+TEST_F(CheckpointResume, ABatchThatWasLeftOpenIsThatOfTheRanksThatSaved) {
+  const std::string open = "train.global_batch_size=0 ";
+  expect_trained("tiny", "a", save(3) + open + "--ranks 4" + tp2);
+  edit_manifest("saved/step_00000003", "global_batch_size: 4", "global_batch_size: 0");
+  expect_trained("tiny", "a", save(4) + open);
+  expect_logged("a", "train.global_batch_size is not given: it stays 4");
+  EXPECT_EQ(log("a").find("not as when"), std::string::npos) << log("a");
+}
+
+// What is compared is what follows: other words for the same are no change, and the same words may be one.
+TEST_F(CheckpointResume, LengthsAreComparedInSamples) {
+  expect_trained("tiny", "a", save(3));
+  expect_trained("tiny", "a",
+                 save(4) +
+                     "scheduler.lr_decay_iters=0 scheduler.lr_decay_samples=120 scheduler.lr_warmup_iters=0 "
+                     "scheduler.lr_warmup_samples=12");
+  EXPECT_EQ(log("a").find("not as when"), std::string::npos) << log("a");
+  expect_trained("tiny", "a", save(5) + "train.global_batch_size=2");
+  expect_logged("a",
+                "was saved: scheduler.lr_decay_samples 120 -> 60, scheduler.lr_warmup_samples 12 -> 6, "
+                "train.global_batch_size 4 -> 2");
+}
+
 // A run that died before it removed old ones, or one with more to keep.
 TEST_F(CheckpointResume, OldOnesAreRemovedAtTheStartToo) {
   expect_trained("tiny", "a", save(4) + "checkpoint.save_interval=1");
