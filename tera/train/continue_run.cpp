@@ -81,6 +81,32 @@ std::string changes_of(const Checkpoint& checkpoint, const std::optional<Setup>&
   }
 }
 
+// Where warm-up or decay are as long as they were not, the rate jumps; most of all where a run that was at its end is
+// made longer, and its decay with it.
+void tell_learning_rate(const Setup& stored, const Setup& setup, StartPoint& start) {
+  if (stored.schedule == setup.schedule || stored.schedule.decay_samples <= 0) return;
+  const LrSchedule now = make_schedule(setup);
+  LrSchedule before = now;
+  before.warmup_samples = stored.schedule.warmup_samples;
+  before.decay_samples = stored.schedule.decay_samples;
+  before.wsd_decay_samples = stored.schedule.wsd_decay_samples;
+  const std::int64_t counted = start.progress.consumed - start.progress.skipped;
+  const double rate = learning_rate(now, counted), rate_before = learning_rate(before, counted);
+  const bool longer_decay =
+      decays_over_the_run(setup.config.scheduler) && stored.schedule.decay_samples != setup.schedule.decay_samples;
+  if (rate == rate_before && !longer_decay) return;
+  std::string text = fmt::format("the learning rate goes on at {:.3g}", rate);
+  if (rate != rate_before)
+    text += fmt::format(", and not at {:.3g}, as the lengths of before would have it", rate_before);
+  if (longer_decay)
+    text += fmt::format(
+        "; it falls over the whole run, {} samples, and fell over {}: {} keeps that (scheduler.lr_decay_iters=0 means "
+        "the length of the run)",
+        setup.schedule.decay_samples, stored.schedule.decay_samples,
+        key_for_decay(setup, stored.schedule.decay_samples));
+  start.warnings.push_back(text);
+}
+
 }  // namespace
 
 Setup continue_run(const Setup& setup, StartPoint& start) {
@@ -92,6 +118,7 @@ Setup continue_run(const Setup& setup, StartPoint& start) {
   if (!continued) continued = resolve_again(setup, setup.config, behind);
   if (const std::string changes = changes_of(*start.checkpoint, stored, *continued); !changes.empty())
     start.warnings.push_back(fmt::format("not as when {} was saved: {}", start.checkpoint->folder().string(), changes));
+  if (stored) tell_learning_rate(*stored, *continued, start);
   return *continued;
 }
 

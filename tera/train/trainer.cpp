@@ -49,6 +49,18 @@ LrSchedule make_schedule(const Setup& setup) {
           .wsd_decay_samples = setup.schedule.wsd_decay_samples};
 }
 
+bool decays_over_the_run(const SchedulerConfig& scheduler) {
+  return scheduler.lr_decay_style != LrDecayStyle::constant && scheduler.lr_decay_iters == 0 &&
+         scheduler.lr_decay_samples == 0;
+}
+
+std::string key_for_decay(const Setup& setup, std::int64_t samples) {
+  const std::int64_t batch = setup.batch.global_batch;
+  const bool in_steps = setup.config.train.train_samples == 0 && samples % batch == 0;
+  return in_steps ? fmt::format("scheduler.lr_decay_iters={}", samples / batch)
+                  : fmt::format("scheduler.lr_decay_samples={}", samples);
+}
+
 DealTold DealTold::of(const DocumentDeal& deal) {
   DealTold told{.padding = deal.padding()};
   const DealOptions& options = deal.options();
@@ -124,9 +136,7 @@ void Trainer::open_batches() {
 void Trainer::run(StopRequest& stop) {
   begin_ = Clock::now();
   stop.collect();
-  if (done_ >= setup_.batch.train_iters)
-    log_.info("nothing is left to train: step {} of {} was reached before; a larger {} goes on", done_,
-              setup_.batch.train_iters, length_key(setup_.config.train));
+  if (done_ >= setup_.batch.train_iters) tell_nothing_left();
   while (done_ < setup_.batch.train_iters && !stopping_) {
     start_step(stop);
     const bool evaluates = evaluation_is_due();
@@ -147,6 +157,17 @@ void Trainer::run(StopRequest& stop) {
   if (!saver_) return;
   if (saver_->last_step() != done_) save();
   saver_->finish();
+}
+
+void Trainer::tell_nothing_left() {
+  std::string decay;
+  if (decays_over_the_run(setup_.config.scheduler))
+    decay = fmt::format(
+        ", and the learning rate then falls over the longer run, so that it is higher than it was: {} with it keeps "
+        "it as it was",
+        key_for_decay(setup_, setup_.schedule.decay_samples));
+  log_.info("nothing is left to train: step {} of {} was reached before; a larger {} goes on{}", done_,
+            setup_.batch.train_iters, length_key(setup_.config.train), decay);
 }
 
 // What is saved has been looked at: a loss that is not finite ends the run before.

@@ -92,6 +92,7 @@ class Trainer {
   void evaluate(const StopRequest& stop);
   LossSum evaluate(const ValidationSet& set, const StopRequest& stop);
   void save();
+  void tell_nothing_left();
   bool evaluation_is_due() const;
   void check_finite(const StepMetrics& metrics) const;
 
@@ -133,6 +134,11 @@ class Trainer {
 
 // The learning rate as the config has it, counted in samples.
 LrSchedule make_schedule(const Setup& setup);
+
+// Whether the learning rate falls for as long as the run is, since no key says for how long.
+bool decays_over_the_run(const SchedulerConfig& scheduler);
+// The key and the value that let it fall over so many samples: "scheduler.lr_decay_iters=20".
+std::string key_for_decay(const Setup& setup, std::int64_t samples);
 
 // `tera train`: everything a run does and writes under its folder, on all ranks of the launch.
 void train(const Setup& setup, const Launch& launch = {});

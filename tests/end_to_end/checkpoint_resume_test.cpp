@@ -223,6 +223,34 @@ TEST_F(CheckpointResume, LengthsAreComparedInSamples) {
                 "train.global_batch_size 4 -> 2");
 }
 
+// Without a length of its own the decay is as long as the run, and a longer run begins anew with a high rate.
+TEST_F(CheckpointResume, ALongerRunSaysWhatItsLearningRateDoes) {
+  const std::string open = "scheduler.lr_decay_iters=0 ";
+  const std::string advice = "scheduler.lr_decay_iters=20 ", samples = "train.train_iters=0 train.train_samples=";
+  expect_trained("tiny", "a", save(20) + open);
+  expect_trained("tiny", "a", save(20) + open);
+  expect_logged("a", "a larger train.train_iters goes on, and the learning rate then falls over the longer run");
+  expect_logged("a", advice + "with it keeps it as it was");
+  EXPECT_EQ(log("a").find("goes on at"), std::string::npos) << log("a");
+  const std::string last = column(folder_ / "a", "lr").back();
+
+  fs::copy(folder_ / "saved", folder_ / "kept", fs::copy_options::recursive);
+  expect_trained("tiny", "a", save(40) + open);
+  const double next = numbers("a", "lr").at(20);
+  EXPECT_GT(next, 20 * std::stod(last));
+  expect_logged("a", fmt::format("the learning rate goes on at {:.3g}, and not at 0, as the lengths of before would "
+                                 "have it; it falls over the whole run, 160 samples, and fell over 80: {}keeps that",
+                                 next, advice));
+  expect_trained("tiny", "b", save(40, "kept") + advice);
+  EXPECT_EQ(log("b").find("warning"), std::string::npos) << log("b");
+  EXPECT_EQ(numbers("b", "lr").at(0), 0);
+
+  expect_trained("tiny", "c", save(0, "counted") + open + samples + "24");
+  expect_trained("tiny", "c", save(0, "counted") + open + samples + "48");
+  expect_logged("c",
+                "falls over the whole run, 48 samples, and fell over 24: scheduler.lr_decay_samples=24 keeps that");
+}
+
 // A run that died before it removed old ones, or one with more to keep.
 TEST_F(CheckpointResume, OldOnesAreRemovedAtTheStartToo) {
   expect_trained("tiny", "a", save(4) + "checkpoint.save_interval=1");
