@@ -13,6 +13,7 @@
 #include "tera/checkpoint/checkpoint_search.h"
 #include "tera/train/backend.h"
 #include "tera/train/same_tokenizer.h"
+#include "tera/train/stored_run.h"
 
 namespace tera {
 namespace {
@@ -82,17 +83,32 @@ void go_on(StartPoint& start, const NewestCheckpoint& newest) {
                                          joined(newest.passed_over, ", "), newest.folder->string()));
 }
 
-// Tokens of the whole run are counted in 64 bits, and no step is without a sample.
+// An earlier program did not count them: then all samples were as long as the stored config says.
+std::int64_t tokens_behind(const Checkpoint& checkpoint) {
+  const CheckpointSource& source = checkpoint.source();
+  if (source.consumed_tokens) return *source.consumed_tokens;
+  const std::int64_t length = written_config(checkpoint).config.train.seq_length;
+  std::int64_t tokens = 0;
+  require_user(length > 0 && !__builtin_mul_overflow(source.consumed_samples, length, &tokens),
+               "{}: 'consumed_samples' is {}, of train.seq_length={} in its config: their tokens cannot be counted",
+               (checkpoint.folder() / CheckpointNames::manifest).string(), source.consumed_samples, length);
+  return tokens;
+}
+
+// Tokens of the whole run are counted in 64 bits, and so are its steps.
 void check_progress(const StartPoint& start, const BatchShape& batch) {
   const std::string where = (start.checkpoint->folder() / CheckpointNames::manifest).string();
   const Progress& progress = start.progress;
-  const double samples = static_cast<double>(progress.consumed) +
-                         static_cast<double>(batch.train_iters) * static_cast<double>(batch.global_batch);
-  require_user(samples * static_cast<double>(batch.seq_length) <= 0x1p61,
+  const double to_come = static_cast<double>(batch.train_iters) * static_cast<double>(batch.global_batch);
+  const double length = static_cast<double>(batch.seq_length);
+  require_user((static_cast<double>(progress.consumed) + to_come) * length <= 0x1p61,
                "{}: 'consumed_samples' is {}, and with what is left to train there are more tokens than can be counted",
                where, progress.consumed);
-  require_user(progress.steps <= progress.consumed, "{}: 'consumed_samples' is {}, fewer than the {} steps", where,
-               progress.consumed, progress.steps);
+  require_user(static_cast<double>(progress.tokens) + to_come * length <= 0x1p61,
+               "{}: 'consumed_tokens' is {}, and with what is left to train there are more than can be counted", where,
+               progress.tokens);
+  require_user(static_cast<double>(progress.steps) <= 0x1p61, "{}: 'step' is {}, and more steps cannot be counted",
+               where, progress.steps);
 }
 
 // How to take nothing but the weights: of a folder that must be named, and into another one than it is in.
@@ -165,7 +181,10 @@ StartPoint find_start(const Setup& setup) {
   check_seed(start, setup.config.train.seed);
   check_tokenizer(start, setup.config);
   const CheckpointSource& source = start.checkpoint->source();
-  start.progress = {.steps = source.step, .consumed = source.consumed_samples, .skipped = source.skipped_samples};
+  start.progress = {.steps = source.step,
+                    .consumed = source.consumed_samples,
+                    .skipped = source.skipped_samples,
+                    .tokens = tokens_behind(*start.checkpoint)};
   check_progress(start, setup.batch);
   return start;
 }

@@ -85,6 +85,7 @@ Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log
       schedule_(make_schedule(setup)),
       done_(start.steps),
       consumed_(start.consumed),
+      tokens_(start.tokens),
       skipped_(start.skipped) {
   schedule_.check();
   if (setup.model.moe) experts_.emplace(setup);
@@ -173,7 +174,7 @@ void Trainer::tell_nothing_left() {
 // What is saved has been looked at: a loss that is not finite ends the run before.
 void Trainer::save() {
   report_pending();
-  saver_->save({done_, consumed_, skipped_}, step_);
+  saver_->save({.steps = done_, .consumed = consumed_, .skipped = skipped_, .tokens = tokens_}, step_);
 }
 
 bool Trainer::out_of_time() const {
@@ -233,8 +234,9 @@ void Trainer::start_step(const StopRequest& stop) {
   started.dealt = dealt_;
   started.samples = setup_.batch.global_batch_at(consumed_);
   consumed_ += started.samples;
+  tokens_ += started.samples * setup_.batch.seq_length;
   started.metrics.step = ++done_;
-  started.metrics.tokens = consumed_ * setup_.batch.seq_length;
+  started.metrics.tokens = tokens_;
   started.enqueue_ms = milliseconds_since(begin);
   report_pending();
   pending_ = started;
@@ -339,8 +341,7 @@ void Trainer::evaluate(const StopRequest& stop) {
     all.loss += sum.loss;
     all.targets += sum.targets;
   }
-  const EvalMetrics metrics{
-      .step = done_, .eval_loss = all.mean(), .tokens = consumed_ * setup_.batch.seq_length, .sets = set_losses_};
+  const EvalMetrics metrics{.step = done_, .eval_loss = all.mean(), .tokens = tokens_, .sets = set_losses_};
   for (auto& sink : sinks_) sink->eval(metrics);
 }
 

@@ -27,6 +27,7 @@ struct Progress {
   std::int64_t steps = 0;
   std::int64_t consumed = 0;  // samples
   std::int64_t skipped = 0;   // of these, of steps that were skipped
+  std::int64_t tokens = 0;    // of all samples, which need not have been of one length
   bool operator==(const Progress&) const = default;
 };
 
@@ -110,6 +111,7 @@ class Trainer {
   CheckpointSaver* saver_ = nullptr;
   std::int64_t done_ = 0;      // steps
   std::int64_t consumed_ = 0;  // samples
+  std::int64_t tokens_ = 0;    // of all samples
   std::int64_t skipped_ = 0;   // samples of steps that were skipped, as far as these are reported
   DealTold dealt_;             // of the batch at hand
   std::int64_t counted_ = 0;   // targets of the batch at hand that count

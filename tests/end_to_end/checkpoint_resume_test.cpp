@@ -306,6 +306,23 @@ TEST_F(CheckpointResume, AnotherBatchTrainsOnAsManySamplesAsAsked) {
   }
 }
 
+// Samples of 16 tokens and of 8, four in a step.
+TEST_F(CheckpointResume, TokensAreCountedWhateverTheLengthOfTheirSamples) {
+  const std::string shorter = "train.seq_length=8 ";
+  expect_trained("tiny", "a", save(2));
+  expect_trained("tiny", "a", save(4) + shorter);
+  expect_trained("tiny", "a", save(5));
+  EXPECT_EQ(numbers("a", "tokens"), (std::vector<double>{64, 128, 160, 192, 256}));
+  EXPECT_EQ(Checkpoint(folder_ / "saved").source().consumed_tokens, 256);
+
+  expect_trained("tiny", "b", save(2, "old") + shorter);
+  edit_manifest("old/step_00000002", "\"consumed_tokens\":64,", "");  // as an earlier program wrote it
+  expect_trained("tiny", "b", save(3, "old"));
+  EXPECT_EQ(numbers("b", "tokens"), (std::vector<double>{32, 64, 128}));
+  edit_manifest("old/step_00000003", "\"consumed_tokens\":128,", "\"consumed_tokens\":9223372036854775807,");
+  expect_refused(train("tiny", "b", save(4, "old")), "manifest.json: 'consumed_tokens' is 9223372036854775807");
+}
+
 TEST_F(CheckpointResume, FinetuneTakesTheWeightsAlone) {
   expect_trained("tiny", "a", save(5));
   expect_trained("tiny", "b",
@@ -524,6 +541,8 @@ TEST_F(CheckpointResume, ManifestAndFilesMustAgree) {
   EXPECT_EQ(run_program("inspect --verify " + path("copy")).status, 2);
   edit_manifest("copy", other, one);
   const std::string samples = fmt::format("\"consumed_samples\":{},", checkpoint.source().consumed_samples);
+  const std::string tokens = fmt::format("\"consumed_tokens\":{},", checkpoint.source().consumed_tokens.value());
+  edit_manifest("copy", tokens, "\"consumed_tokens\":9223372036854775807,");
   edit_manifest("copy", samples, "\"consumed_samples\":9223372036854775807,");
   expect_refused(train("tiny", "b", "train.train_iters=4 checkpoint.load=" + path("copy")),
                  "manifest.json: 'consumed_samples' is 9223372036854775807");
