@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "tera/base/error.h"
 #include "tera/checkpoint/rank_file.h"
 #include "tera/config/describe.h"
@@ -18,13 +20,16 @@ constexpr std::string_view batch_key = "train.global_batch_size";
 int ranks_that_saved(const Checkpoint& checkpoint) {
   int ranks = 0;
   while (checkpoint.has_file(RankFile::name(ranks))) ++ranks;
-  return ranks;
+  return std::max(ranks, 1);
 }
 
 // As the run was that saved the checkpoint; none: this program cannot say what followed from its config.
 std::optional<Setup> stored_setup(const Checkpoint& checkpoint, const Behind& behind) {
   try {
-    return resolve(stored_config(checkpoint).config, Purpose::inspect, nullptr, ranks_that_saved(checkpoint), behind);
+    Setup stored =
+        resolve(stored_config(checkpoint).config, Purpose::inspect, nullptr, ranks_that_saved(checkpoint), behind);
+    stored.config.tokenizer = written_config(checkpoint).config.tokenizer;  // as it was given, not where it is kept
+    return stored;
   } catch (const UserError&) {
     return std::nullopt;
   }
@@ -92,13 +97,13 @@ void tell_learning_rate(const Setup& stored, const Setup& setup, StartPoint& sta
   before.wsd_decay_samples = stored.schedule.wsd_decay_samples;
   const std::int64_t counted = start.progress.consumed - start.progress.skipped;
   const double rate = learning_rate(now, counted), rate_before = learning_rate(before, counted);
-  const bool longer_decay =
+  const bool other_decay =
       decays_over_the_run(setup.config.scheduler) && stored.schedule.decay_samples != setup.schedule.decay_samples;
-  if (rate == rate_before && !longer_decay) return;
+  if (rate == rate_before && !other_decay) return;
   std::string text = fmt::format("the learning rate goes on at {:.3g}", rate);
   if (rate != rate_before)
     text += fmt::format(", and not at {:.3g}, as the lengths of before would have it", rate_before);
-  if (longer_decay)
+  if (other_decay)
     text += fmt::format(
         "; it falls over the whole run, {} samples, and fell over {}: {} keeps that (scheduler.lr_decay_iters=0 means "
         "the length of the run)",
