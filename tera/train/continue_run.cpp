@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "tera/base/error.h"
 #include "tera/checkpoint/rank_file.h"
@@ -41,6 +42,13 @@ Setup resolve_again(const Setup& setup, const RunConfig& config, const Behind& b
   return continued;
 }
 
+// The size of a microbatch with which these replicas can share the batch. Empty: that is not what keeps them from it.
+std::string micro_batch_for(std::int64_t batch, const Setup& setup) {
+  const std::int64_t micro = setup.batch.micro_batch, replicas = setup.parallel.dp;
+  if (batch % replicas != 0 || batch % (micro * replicas) == 0) return {};
+  return fmt::format("; train.micro_batch_size={} lets it stay", std::gcd(batch / replicas, micro));
+}
+
 // With the batch of the checkpoint, where the config leaves it open. None: it does not, or the layout allows another
 // one only.
 std::optional<Setup> with_stored_batch(const Setup& setup, const Setup& stored, const Behind& behind,
@@ -57,8 +65,9 @@ std::optional<Setup> with_stored_batch(const Setup& setup, const Setup& stored, 
                     batch_key, kept, folder, derived));
     return continued;
   } catch (const UserError& error) {
-    start.warnings.push_back(fmt::format("{} is not given, and cannot stay {}, as when {} was saved: it is {} now ({})",
-                                         batch_key, kept, folder, derived, error.what()));
+    start.warnings.push_back(
+        fmt::format("{} is not given, and cannot stay {}, as when {} was saved: it is {} now ({}){}", batch_key, kept,
+                    folder, derived, error.what(), micro_batch_for(kept, setup)));
     return std::nullopt;
   }
 }

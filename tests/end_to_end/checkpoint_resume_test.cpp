@@ -194,6 +194,7 @@ TEST_F(CheckpointResume, ABatchThatIsLeftOpenStays) {
   expect_trained("tiny", "a", save(13) + open + "4 --ranks 2");
   expect_logged("a", "train.global_batch_size is not given, and cannot stay 4, as when " + path("saved/step_00000012") +
                          " was saved: it is 8 now (train.global_batch_size=4: must be a multiple of");
+  expect_logged("a", "; train.micro_batch_size=2 lets it stay");
   expect_logged("a",
                 "was saved: scheduler.lr_decay_samples 120 -> 240, scheduler.lr_warmup_samples 12 -> 24, "
                 "train.global_batch_size 4 -> 8, train.micro_batch_size 1 -> 4");
