@@ -43,6 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
     const Manifest again = parse_manifest(format_manifest(manifest), "manifest.json");
     fuzz::must(again.tensors == manifest.tensors && again.files == manifest.files);
     fuzz::must(again.source.step == manifest.source.step && again.source.config_yaml == manifest.source.config_yaml);
+    fuzz::must(again.source.consumed_tokens == manifest.source.consumed_tokens);
   } catch (const UserError&) {
   }
   try {

@@ -52,6 +52,13 @@ bool is_mark(std::string_view name) { return name == mark_of(name); }
 
 bool is_optimizers(std::string_view name) { return name.starts_with(optimizer_prefix); }
 
+// A folder must be named for it, and a run that begins anew saves in one of its own.
+std::string how_to_take_weights(const Checkpoint& checkpoint) {
+  return fmt::format(
+      "checkpoint.load={} and checkpoint.finetune=true, with a checkpoint.save of its own, take the weights alone",
+      checkpoint.folder().string());
+}
+
 class Loader {
  public:
   Loader(const Checkpoint& checkpoint, const ModelState& state, Checkpoint::Take take)
@@ -90,9 +97,9 @@ class Loader {
     if (missing_state.empty() && extra_state.empty()) return;
     fail_user(
         "{} {} {}: it was made with another optimizer, with another choice about global_aux_loss, or with other "
-        "weights frozen; checkpoint.finetune=true takes the weights alone and starts anew",
+        "weights frozen; {} and start anew",
         where_, missing_state.empty() ? "has the state" : "lacks",
-        some_of(missing_state.empty() ? extra_state : missing_state));
+        some_of(missing_state.empty() ? extra_state : missing_state), how_to_take_weights(checkpoint_));
   }
 
   // As the files pass by; what lies in too many places here is then read place by place.
@@ -181,9 +188,9 @@ class Loader {
                ahead_wanted = std::ranges::count_if(state_.weights(), is_mark, &ModelTensor::name);
     if (ahead != ahead_wanted && take_ == Checkpoint::Take::everything)  // else they are no reason
       return fmt::format(
-          "the checkpoint was made with model.mtp_num_layers={}, and the config has {}; checkpoint.finetune=true takes "
-          "the weights alone, with or without these layers",
-          ahead, ahead_wanted);
+          "the checkpoint was made with model.mtp_num_layers={}, and the config has {}; {}, with or without these "
+          "layers",
+          ahead, ahead_wanted, how_to_take_weights(checkpoint_));
     if (stored == wanted) return "it is of another model than the config describes";
     return fmt::format("the checkpoint has {} layer{}, and the config {}", stored, stored == 1 ? "" : "s", wanted);
   }
@@ -244,8 +251,8 @@ std::string OtherModel::with(const std::string& difference) const {
 
 void Checkpoint::load(const ModelState& state, Take take, Ops& ops, const std::optional<VerifyShare>& verified) const {
   require_user(take == Take::weights || manifest_.version != 1,
-               "{} has weights alone (a checkpoint of format version 1); checkpoint.finetune=true starts from them",
-               (folder_ / CheckpointNames::manifest).string());
+               "{} has weights alone (a checkpoint of format version 1), and a run cannot go on from it; {}",
+               (folder_ / CheckpointNames::manifest).string(), how_to_take_weights(*this));
   Loader loader(*this, state, take);
   loader.check();
   loader.load(ops, verified);

@@ -102,6 +102,14 @@ bool read_counts(const Json& object, std::initializer_list<std::pair<const char*
   });
 }
 
+// An earlier program did not count them. No sample is without a token.
+void read_tokens(const Json& manifest, CheckpointSource& source, const std::string& where) {
+  if (!manifest.contains("consumed_tokens")) return;
+  std::int64_t& tokens = source.consumed_tokens.emplace();
+  require_user(read_counts(manifest, {{"consumed_tokens", &tokens}}) && tokens >= source.consumed_samples,
+               "{}: 'consumed_tokens' is no count of at least 'consumed_samples'", where);
+}
+
 // What an earlier program did not write is none.
 void read_loss_scale(const Json& manifest, CheckpointSource& source, const std::string& where) {
   if (manifest.contains("skipped_samples"))
@@ -131,6 +139,7 @@ CheckpointSource read_source(const Json& manifest, int version, const std::strin
   const Json& started_from = find(manifest, "started_from");
   require_user(version == 1 || started_from.is_string(), "{}: 'started_from' is missing", where);
   if (started_from.is_string()) source.started_from = started_from.get<std::string>();
+  if (version > 1) read_tokens(manifest, source, where);
   if (version > 1) read_loss_scale(manifest, source, where);
   return source;
 }
@@ -253,6 +262,7 @@ std::string format_manifest(const Manifest& manifest) {
             {"files", std::move(files)}};
   if (const auto& kept = source.loss_scale)
     json["loss_scale"] = {{"scale", kept->scale}, {"good_steps", kept->good_steps}, {"hysteresis", kept->hysteresis}};
+  if (source.consumed_tokens) json["consumed_tokens"] = *source.consumed_tokens;
   try {
     return seal_manifest(json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::strict));
   } catch (const Json::exception&) {

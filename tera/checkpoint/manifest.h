@@ -23,6 +23,7 @@ struct CheckpointSource {
   std::int64_t step = 0;
   std::string config_yaml;  // as `tera train` would take it
   std::int64_t consumed_samples = 0;
+  std::optional<std::int64_t> consumed_tokens = {};  // none: of an earlier program
   std::int64_t skipped_samples = 0;  // of these, of steps that were skipped: the learning rate does not count them
   std::int64_t updates = 0;          // of the optimizer
   std::int64_t seed = 0;             // all randomness is a function of it and of a counter

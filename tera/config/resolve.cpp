@@ -94,7 +94,7 @@ void check_moments(const OptimizerConfig& config, Setup& setup, Report& report) 
 
 }  // namespace
 
-Setup resolve(const RunConfig& config, Purpose purpose, const Origins* origins, int world) {
+Setup resolve(const RunConfig& config, Purpose purpose, const Origins* origins, int world, const Behind& behind) {
   Report report(config, origins);
   const std::set<std::string> sane = check_values(config, report);
   const bool train_sane = sane.contains("train");
@@ -103,7 +103,7 @@ Setup resolve(const RunConfig& config, Purpose purpose, const Origins* origins, 
   if (sane.contains("dist") && sane.contains("ddp")) setup.parallel = resolve_parallel(config, world, purpose, report);
   if (train_sane && sane.contains("model")) setup.model = resolve_model(config, setup.parallel.mesh.tp, report);
   check_gpu(config, setup.model, report);
-  if (train_sane) setup.batch = resolve_batch(config.train, setup.parallel.dp, purpose, report);
+  if (train_sane) setup.batch = resolve_batch(config.train, setup.parallel.dp, purpose, behind, report);
   setup.batch.packs_documents = config.dataset.reset_attention_mask || config.dataset.kind == DatasetKind::sft;
   if (train_sane && sane.contains("model")) check_split(setup.parallel, setup.model, setup.batch, report);
   if (train_sane && sane.contains("dist")) resolve_dynamic_context(config, setup, report);

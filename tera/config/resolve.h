@@ -15,8 +15,9 @@ enum class Purpose : std::uint8_t { train, inspect, plan };
 // Reads nothing but the tokenizer's files, and those only where model.vocab_size is left to them. Checks every rule and
 // reports all that are broken in one UserError, a line each; with the origins from load_config() a line also says where
 // the value was set. `world` is the number of ranks; what is not taken by tensor and pipeline parallelism are replicas.
+// `behind`: of a run that goes on.
 Setup resolve(const RunConfig& config, Purpose purpose = Purpose::train, const Origins* origins = nullptr,
-              int world = 1);
+              int world = 1, const Behind& behind = {});
 
 // The fewest ranks that the layout fits on: one replica.
 int smallest_world(const RunConfig& config);

@@ -70,12 +70,12 @@ std::int64_t equal_steps(const BatchShape& batch, std::int64_t consumed, std::in
   return least;
 }
 
-// Whole steps only.
+// Up to so many samples, with those behind; whole steps only.
 std::int64_t count_steps(const BatchShape& batch, std::int64_t samples) {
-  std::int64_t steps = 0, consumed = 0;
+  std::int64_t steps = batch.behind.steps, consumed = batch.behind.samples;
   for (;;) {
     const std::int64_t size = batch.global_batch_at(consumed), fit = (samples - consumed) / size;
-    if (fit == 0) return steps;
+    if (fit <= 0) return steps;
     const std::int64_t equal = equal_steps(batch, consumed, fit);
     steps += equal;
     consumed += equal * size;
@@ -111,8 +111,9 @@ std::string_view horizon_name(const Length& decay) {
 // 0 where they are too many to count, which is told elsewhere.
 std::int64_t samples_of_run(const TrainConfig& train, const BatchShape& batch) {
   if (train.train_samples > 0) return train.train_samples;
-  const bool countable = static_cast<double>(batch.train_iters) * static_cast<double>(batch.global_batch) <= 0x1p62;
-  return countable ? batch.train_iters * batch.global_batch : 0;
+  const double most = static_cast<double>(batch.behind.samples) +
+                      static_cast<double>(batch.train_iters) * static_cast<double>(batch.global_batch);
+  return most <= 0x1p62 ? batch.samples_at_end() : 0;
 }
 
 void check_rates(const RunConfig& config, Purpose purpose, Report& report) {
@@ -128,13 +129,14 @@ void check_rates(const RunConfig& config, Purpose purpose, Report& report) {
 
 }  // namespace
 
-BatchShape resolve_batch(const TrainConfig& train, int dp, Purpose purpose, Report& report) {
+BatchShape resolve_batch(const TrainConfig& train, int dp, Purpose purpose, const Behind& behind, Report& report) {
   const std::int64_t together = train.micro_batch_size * dp;  // sequences of all replicas at a time
   BatchShape batch{.micro_batch = train.micro_batch_size,
                    .global_batch = train.global_batch_size == 0 ? together : train.global_batch_size,
                    .num_microbatches = 1,
                    .seq_length = train.seq_length,
                    .train_iters = train.train_iters,
+                   .behind = behind,
                    .rampup = {}};
   if (train.train_iters > 0 && train.train_samples > 0)
     report.broken("train.train_samples", "give either this or train_iters, which is {}", train.train_iters);

@@ -7,7 +7,7 @@
 
 namespace tera {
 
-BatchShape resolve_batch(const TrainConfig& train, int dp, Purpose purpose, Report& report);
+BatchShape resolve_batch(const TrainConfig& train, int dp, Purpose purpose, const Behind& behind, Report& report);
 
 ScheduleShape resolve_schedule(const RunConfig& config, const BatchShape& batch, Purpose purpose, Report& report);
 

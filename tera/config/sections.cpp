@@ -79,7 +79,9 @@ std::span<const Field> TrainConfig::fields() {
       field<&C::train_samples>("train_samples", "sequences to train on, instead of train_iters").at_least(0),
       field<&C::micro_batch_size>("micro_batch_size", "sequences in one forward pass of a replica")
           .within(1, max_index),
-      field<&C::global_batch_size>("global_batch_size", "sequences per optimizer step; 0: micro_batch_size x replicas")
+      field<&C::global_batch_size>(
+          "global_batch_size",
+          "sequences per optimizer step; 0: micro_batch_size x replicas, or what it was where a run goes on")
           .within(0, max_index),
       field<&C::rampup_batch_size>("rampup_batch_size",
                                    "[first, increment, samples]: the global batch grows from first to "

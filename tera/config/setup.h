@@ -184,6 +184,12 @@ struct RampUp {
   bool operator==(const RampUp&) const = default;
 };
 
+// What a run that goes on has behind it, in steps of whatever size they were.
+struct Behind {
+  std::int64_t steps = 0, samples = 0;
+  bool operator==(const Behind&) const = default;
+};
+
 struct BatchShape {
   std::int64_t micro_batch = 1;
   std::int64_t global_batch = 1;      // the largest
@@ -192,7 +198,8 @@ struct BatchShape {
   // 0.
   std::int64_t most_dealt = 0;
   std::int64_t seq_length = 0;
-  std::int64_t train_iters = 0;
+  std::int64_t train_iters = 0;  // in all, with those behind
+  Behind behind;
   RampUp rampup;
   bool packs_documents = false;  // attention stays inside documents
   bool operator==(const BatchShape&) const = default;
@@ -201,6 +208,10 @@ struct BatchShape {
   std::int64_t global_batch_at(std::int64_t consumed) const;
   std::int64_t microbatches_at(std::int64_t consumed) const {
     return global_batch_at(consumed) * num_microbatches / global_batch;
+  }
+  // When the run is over, where all steps to come have the whole size.
+  std::int64_t samples_at_end() const {
+    return behind.samples + std::max<std::int64_t>(train_iters - behind.steps, 0) * global_batch;
   }
   std::int64_t largest_step() const { return std::max(most_dealt, num_microbatches); }  // in microbatches
   std::vector<std::int64_t> smaller_steps() const;  // microbatches of steps that have fewer, ascending

@@ -111,13 +111,8 @@ std::vector<Change> model_changes(const RunConfig& stored, const RunConfig& want
 
 }  // namespace
 
-std::string changes_since(const std::string& stored_yaml, const RunConfig& config) {
-  std::map<std::string, std::string> before;
-  try {
-    before = values_that_matter(load_config_text(stored_yaml, "manifest.json").config);
-  } catch (const UserError&) {
-    return "its config, which this program cannot read";
-  }
+std::string changes_since(const RunConfig& stored, const RunConfig& config) {
+  std::map<std::string, std::string> before = values_that_matter(stored);
   std::string changes;
   for (const auto& [key, value] : values_that_matter(config))
     if (before[key] != value)

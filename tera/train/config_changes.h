@@ -9,7 +9,7 @@ namespace tera {
 
 // "optimizer.lr 0.001 -> 0.01, dataset.split ...": values of the model, the data, the batches and the optimizer that
 // differ from those of a stored config; not those that only say where, how fast or how long. Empty: none.
-std::string changes_since(const std::string& stored_yaml, const RunConfig& config);
+std::string changes_since(const RunConfig& stored, const RunConfig& config);
 
 // Why the tensors of a checkpoint do not suit: "it is of a deepseek_v3, and the config describes a mixtral", then keys
 // of the model with both values, a few in all, those that decide shapes first. Empty where no key explains it: the

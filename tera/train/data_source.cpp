@@ -39,7 +39,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const Setup& setup) {
 std::optional<std::int64_t> samples_asked(const Setup& setup, DataSplit split) {
   const TrainConfig& train = setup.config.train;
   const std::int64_t batch = setup.batch.global_batch, iters = setup.batch.train_iters;
-  if (split == DataSplit::train) return train.train_samples > 0 ? train.train_samples : iters * batch;
+  if (split == DataSplit::train) return train.train_samples > 0 ? train.train_samples : setup.batch.samples_at_end();
   if (split == DataSplit::valid && setup.config.dataset.full_validation) return {};
   const std::int64_t times =
       split == DataSplit::valid ? (train.eval_interval > 0 ? iters / train.eval_interval : 0) + 1 : 1;

@@ -62,11 +62,18 @@ void check_host(const Device& device, const MemoryPlan& plan) {
                "the plan needs {} of the host for model.offload_modules, {} more than the {} that it has left; fewer "
                "modules, or a smaller train.micro_batch_size or train.seq_length, need less (tera plan shows for what)",
                format_bytes(offloaded), format_bytes(offloaded - std::min(offloaded, left)), format_bytes(left));
-  if (!device.is_host() && offloaded == 0) return;
-  require_user(plan.saving_bytes() <= left - offloaded,
-               "the plan needs {}, and checkpoint.async_save another {} for a copy of what it writes; the machine has "
-               "{} left: checkpoint.async_save=false needs no copy",
-               format_bytes(total + offloaded), format_bytes(plan.saving_bytes()), format_bytes(available));
+  const std::size_t copied = plan.saving_bytes();
+  if (copied <= left - offloaded) return;
+  const std::string_view remedy = "checkpoint.async_save=false needs no copy";
+  if (device.is_host())
+    fail_user(
+        "the plan needs {}, and checkpoint.async_save another {} for a copy of what it writes; the machine has {} "
+        "left: {}",
+        format_bytes(total + offloaded), format_bytes(copied), format_bytes(available), remedy);
+  fail_user("checkpoint.async_save needs {} of the host for a copy of what it writes{}, and the host has {} left: {}",
+            format_bytes(copied),
+            offloaded > 0 ? fmt::format(", beside {} for model.offload_modules", format_bytes(offloaded)) : "",
+            format_bytes(available), remedy);
 }
 
 }  // namespace

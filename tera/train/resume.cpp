@@ -12,8 +12,8 @@
 #include "tera/base/utf8.h"
 #include "tera/checkpoint/checkpoint_search.h"
 #include "tera/train/backend.h"
-#include "tera/train/config_changes.h"
 #include "tera/train/same_tokenizer.h"
+#include "tera/train/stored_run.h"
 
 namespace tera {
 namespace {
@@ -83,34 +83,55 @@ void go_on(StartPoint& start, const NewestCheckpoint& newest) {
                                          joined(newest.passed_over, ", "), newest.folder->string()));
 }
 
-// Tokens of the whole run are counted in 64 bits.
+// An earlier program did not count them: then all samples were as long as the stored config says.
+std::int64_t tokens_behind(const Checkpoint& checkpoint) {
+  const CheckpointSource& source = checkpoint.source();
+  if (source.consumed_tokens) return *source.consumed_tokens;
+  const std::int64_t length = written_config(checkpoint).config.train.seq_length;
+  std::int64_t tokens = 0;
+  require_user(length > 0 && !__builtin_mul_overflow(source.consumed_samples, length, &tokens),
+               "{}: 'consumed_samples' is {}, of train.seq_length={} in its config: their tokens cannot be counted",
+               (checkpoint.folder() / CheckpointNames::manifest).string(), source.consumed_samples, length);
+  return tokens;
+}
+
+// Tokens of the whole run are counted in 64 bits, and so are its steps.
 void check_progress(const StartPoint& start, const BatchShape& batch) {
-  std::int64_t all = 0;
-  const bool fits = !__builtin_mul_overflow(batch.train_iters, batch.global_batch, &all) &&
-                    !__builtin_add_overflow(all, start.progress.consumed, &all) &&
-                    !__builtin_mul_overflow(all, batch.seq_length, &all);
-  require_user(fits,
+  const std::string where = (start.checkpoint->folder() / CheckpointNames::manifest).string();
+  const Progress& progress = start.progress;
+  const double to_come = static_cast<double>(batch.train_iters) * static_cast<double>(batch.global_batch);
+  const double length = static_cast<double>(batch.seq_length);
+  require_user((static_cast<double>(progress.consumed) + to_come) * length <= 0x1p61,
                "{}: 'consumed_samples' is {}, and with what is left to train there are more tokens than can be counted",
-               (start.checkpoint->folder() / CheckpointNames::manifest).string(), start.progress.consumed);
+               where, progress.consumed);
+  require_user(static_cast<double>(progress.tokens) + to_come * length <= 0x1p61,
+               "{}: 'consumed_tokens' is {}, and with what is left to train there are more than can be counted", where,
+               progress.tokens);
+  require_user(static_cast<double>(progress.steps) <= 0x1p61, "{}: 'step' is {}, and more steps cannot be counted",
+               where, progress.steps);
+}
+
+// How to take nothing but the weights: of a folder that must be named, and into another one than it is in.
+std::string how_to_finetune(const StartPoint& start) {
+  return fmt::format("take the weights alone: checkpoint.load={} and checkpoint.finetune=true{}",
+                     start.checkpoint->folder().string(),
+                     start.is_in_save ? ", with another folder as checkpoint.save" : "");
 }
 
 // Position in the data and dropout are functions of the seed.
 void check_seed(const StartPoint& start, std::int64_t seed) {
   const std::int64_t stored = start.checkpoint->source().seed;
   require_user(stored == seed,
-               "train.seed={}, but {} was trained with train.seed={}, and samples would come in another order; use "
-               "that, or take the weights alone with checkpoint.finetune=true{}",
-               seed, start.checkpoint->folder().string(), stored, hint_for(start));
+               "train.seed={}, but {} was trained with train.seed={}, and samples would come in another order; go "
+               "on with that one, or {}",
+               seed, start.checkpoint->folder().string(), stored, how_to_finetune(start));
 }
 
 // Ids would mean something else from here on, and the next checkpoint would carry the wrong tokenizer.
 void check_tokenizer(const StartPoint& start, const RunConfig& config) {
   const std::string other = other_tokenizer(*start.checkpoint, config);
-  require_user(
-      other.empty(),
-      "{}, which the model was trained with; go on with that one, or take the weights alone: checkpoint.load={} "
-      "and checkpoint.finetune=true{}",
-      other, start.checkpoint->folder().string(), start.is_in_save ? ", with another folder as checkpoint.save" : "");
+  require_user(other.empty(), "{}, which the model was trained with; go on with that one, or {}", other,
+               how_to_finetune(start));
 }
 
 // Weights that nobody trained yet, as an import makes them: there is nothing to go on with.
@@ -160,10 +181,11 @@ StartPoint find_start(const Setup& setup) {
   check_seed(start, setup.config.train.seed);
   check_tokenizer(start, setup.config);
   const CheckpointSource& source = start.checkpoint->source();
-  start.progress = {.steps = source.step, .consumed = source.consumed_samples, .skipped = source.skipped_samples};
+  start.progress = {.steps = source.step,
+                    .consumed = source.consumed_samples,
+                    .skipped = source.skipped_samples,
+                    .tokens = tokens_behind(*start.checkpoint)};
   check_progress(start, setup.batch);
-  if (const std::string changes = changes_since(start.checkpoint->config_yaml(), setup.config); !changes.empty())
-    start.warnings.push_back(fmt::format("not as when {} was saved: {}", start.checkpoint->folder().string(), changes));
   return start;
 }
 

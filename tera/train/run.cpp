@@ -22,6 +22,7 @@
 #include "tera/tokenizer/make_tokenizer.h"
 #include "tera/train/config_changes.h"
 #include "tera/train/console.h"
+#include "tera/train/continue_run.h"
 #include "tera/train/loss_plot.h"
 #include "tera/train/plan_table.h"
 #include "tera/train/resume.h"
@@ -116,19 +117,20 @@ struct Task {
   std::string config;                        // as it will be stored
   std::shared_ptr<CheckpointFolder> folder;  // checkpoint.save, in the process of the first rank, where it was there
   StartPoint start;
+  Setup setup;  // as it follows from the start
 };
 
 // One rank of a run. All ranks make the same calls; what a run shows and writes is the first one's.
 class RunOfRank {
  public:
-  RunOfRank(const Setup& setup, const Launch& launch, const Task& task, Seat& seat)
-      : setup_(setup),
+  RunOfRank(const Launch& launch, const Task& task, Seat& seat)
+      : setup_(task.setup),
         start_(task.start),
         config_(task.config),
         folder_(seat.rank() == 0 ? task.folder : nullptr),
         first_(seat.rank() == 0),
         log_({.console = first_ ? STDOUT_FILENO : -1, .terminal = can_redraw(launch)}),
-        backend_(make_restored_backend(setup, start_, seat.rank(), launch.local_rank)),
+        backend_(make_restored_backend(setup_, start_, seat.rank(), launch.local_rank)),
         world_(seat.join(*backend_.ops)) {
     require_user(
         world_->size() == launch.world,
@@ -323,8 +325,8 @@ class RunOfRank {
 };
 
 Task check_before_ranks_start(const Setup& setup, const Launch& launch) {
-  std::string config = resolved_yaml(setup);
-  require_user(valid_utf8_prefix(config) == config.size(), "the config is not UTF-8 text, and could not be stored");
+  const std::string written = resolved_yaml(setup);
+  require_user(valid_utf8_prefix(written) == written.size(), "the config is not UTF-8 text, and could not be stored");
   stage_layout(setup);  // refuses layers that cannot be placed
   if (launch.rank == 0) check_writable("run.dir", setup.run_dir);
   const std::string& save = setup.config.checkpoint.save;
@@ -332,7 +334,10 @@ Task check_before_ranks_start(const Setup& setup, const Launch& launch) {
   std::shared_ptr<CheckpointFolder> folder;  // from here on nobody else changes what is in it
   if (launch.rank == 0 && !save.empty() && fs::is_directory(save, ignored))
     folder = std::make_shared<CheckpointFolder>(save);
-  return {std::move(config), std::move(folder), find_start(setup)};
+  StartPoint start = find_start(setup);
+  Setup continued = continue_run(setup, start);
+  std::string config = config_to_store(continued);
+  return {std::move(config), std::move(folder), std::move(start), std::move(continued)};
 }
 
 }  // namespace
@@ -340,8 +345,7 @@ Task check_before_ranks_start(const Setup& setup, const Launch& launch) {
 void train(const Setup& setup, const Launch& launch) {
   StopRequest stop;  // before any thread is started; until the first step Ctrl-C ends the program as usual
   const Task task = prepare_ranks(launch, [&] { return check_before_ranks_start(setup, launch); });
-  run_ranks(launch, setup.parallel.timeout_seconds,
-            [&](Seat& seat) { RunOfRank(setup, launch, task, seat).run(stop); });
+  run_ranks(launch, setup.parallel.timeout_seconds, [&](Seat& seat) { RunOfRank(launch, task, seat).run(stop); });
 }
 
 }  // namespace tera

@@ -92,6 +92,7 @@ void CheckpointSaver::save(const Progress& progress, const TrainingStep& step) {
   writer_.save({.step = progress.steps,
                 .config_yaml = config_,
                 .consumed_samples = progress.consumed,
+                .consumed_tokens = progress.tokens,
                 .skipped_samples = progress.skipped,
                 .updates = step.updates(),
                 .seed = seed_,

@@ -19,6 +19,11 @@ double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
+// Which of the two says how long the run is.
+std::string_view length_key(const TrainConfig& train) {
+  return train.train_samples > 0 ? "train.train_samples" : "train.train_iters";
+}
+
 // A microbatch with no target left to count must not divide by zero.
 float inverse(std::int64_t count) { return 1.0f / static_cast<float>(std::max<std::int64_t>(count, 1)); }
 
@@ -42,6 +47,18 @@ LrSchedule make_schedule(const Setup& setup) {
           .warmup_samples = setup.schedule.warmup_samples,
           .decay_samples = setup.schedule.decay_samples,
           .wsd_decay_samples = setup.schedule.wsd_decay_samples};
+}
+
+bool decays_over_the_run(const SchedulerConfig& scheduler) {
+  return scheduler.lr_decay_style != LrDecayStyle::constant && scheduler.lr_decay_iters == 0 &&
+         scheduler.lr_decay_samples == 0;
+}
+
+std::string key_for_decay(const Setup& setup, std::int64_t samples) {
+  const std::int64_t batch = setup.batch.global_batch;
+  const bool in_steps = setup.config.train.train_samples == 0 && samples % batch == 0;
+  return in_steps ? fmt::format("scheduler.lr_decay_iters={}", samples / batch)
+                  : fmt::format("scheduler.lr_decay_samples={}", samples);
 }
 
 DealTold DealTold::of(const DocumentDeal& deal) {
@@ -68,6 +85,7 @@ Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log
       schedule_(make_schedule(setup)),
       done_(start.steps),
       consumed_(start.consumed),
+      tokens_(start.tokens),
       skipped_(start.skipped) {
   schedule_.check();
   if (setup.model.moe) experts_.emplace(setup);
@@ -119,9 +137,7 @@ void Trainer::open_batches() {
 void Trainer::run(StopRequest& stop) {
   begin_ = Clock::now();
   stop.collect();
-  if (done_ >= setup_.batch.train_iters)
-    log_.info("nothing is left to train: step {} of {} was reached before; a larger train.train_iters goes on", done_,
-              setup_.batch.train_iters);
+  if (done_ >= setup_.batch.train_iters) tell_nothing_left();
   while (done_ < setup_.batch.train_iters && !stopping_) {
     start_step(stop);
     const bool evaluates = evaluation_is_due();
@@ -144,10 +160,21 @@ void Trainer::run(StopRequest& stop) {
   saver_->finish();
 }
 
+void Trainer::tell_nothing_left() {
+  std::string decay;
+  if (decays_over_the_run(setup_.config.scheduler))
+    decay = fmt::format(
+        ", and the learning rate then falls over the longer run, so that it is higher than it was: {} with it keeps "
+        "it as it was",
+        key_for_decay(setup_, setup_.schedule.decay_samples));
+  log_.info("nothing is left to train: step {} of {} was reached before; a larger {} goes on{}", done_,
+            setup_.batch.train_iters, length_key(setup_.config.train), decay);
+}
+
 // What is saved has been looked at: a loss that is not finite ends the run before.
 void Trainer::save() {
   report_pending();
-  saver_->save({done_, consumed_, skipped_}, step_);
+  saver_->save({.steps = done_, .consumed = consumed_, .skipped = skipped_, .tokens = tokens_}, step_);
 }
 
 bool Trainer::out_of_time() const {
@@ -207,8 +234,9 @@ void Trainer::start_step(const StopRequest& stop) {
   started.dealt = dealt_;
   started.samples = setup_.batch.global_batch_at(consumed_);
   consumed_ += started.samples;
+  tokens_ += started.samples * setup_.batch.seq_length;
   started.metrics.step = ++done_;
-  started.metrics.tokens = consumed_ * setup_.batch.seq_length;
+  started.metrics.tokens = tokens_;
   started.enqueue_ms = milliseconds_since(begin);
   report_pending();
   pending_ = started;
@@ -313,8 +341,7 @@ void Trainer::evaluate(const StopRequest& stop) {
     all.loss += sum.loss;
     all.targets += sum.targets;
   }
-  const EvalMetrics metrics{
-      .step = done_, .eval_loss = all.mean(), .tokens = consumed_ * setup_.batch.seq_length, .sets = set_losses_};
+  const EvalMetrics metrics{.step = done_, .eval_loss = all.mean(), .tokens = tokens_, .sets = set_losses_};
   for (auto& sink : sinks_) sink->eval(metrics);
 }
 

@@ -27,6 +27,7 @@ struct Progress {
   std::int64_t steps = 0;
   std::int64_t consumed = 0;  // samples
   std::int64_t skipped = 0;   // of these, of steps that were skipped
+  std::int64_t tokens = 0;    // of all samples, which need not have been of one length
   bool operator==(const Progress&) const = default;
 };
 
@@ -92,6 +93,7 @@ class Trainer {
   void evaluate(const StopRequest& stop);
   LossSum evaluate(const ValidationSet& set, const StopRequest& stop);
   void save();
+  void tell_nothing_left();
   bool evaluation_is_due() const;
   void check_finite(const StepMetrics& metrics) const;
 
@@ -109,6 +111,7 @@ class Trainer {
   CheckpointSaver* saver_ = nullptr;
   std::int64_t done_ = 0;      // steps
   std::int64_t consumed_ = 0;  // samples
+  std::int64_t tokens_ = 0;    // of all samples
   std::int64_t skipped_ = 0;   // samples of steps that were skipped, as far as these are reported
   DealTold dealt_;             // of the batch at hand
   std::int64_t counted_ = 0;   // targets of the batch at hand that count
@@ -133,6 +136,11 @@ class Trainer {
 
 // The learning rate as the config has it, counted in samples.
 LrSchedule make_schedule(const Setup& setup);
+
+// Whether the learning rate falls for as long as the run is, since no key says for how long.
+bool decays_over_the_run(const SchedulerConfig& scheduler);
+// The key and the value that let it fall over so many samples: "scheduler.lr_decay_iters=20".
+std::string key_for_decay(const Setup& setup, std::int64_t samples);
 
 // `tera train`: everything a run does and writes under its folder, on all ranks of the launch.
 void train(const Setup& setup, const Launch& launch = {});

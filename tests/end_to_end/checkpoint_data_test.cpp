@@ -70,6 +70,19 @@ TEST_F(CheckpointData, IndexedAndBlended) {
   expect_reads_on(indexed(fmt::format("[3,{},1,{}]", path("one"), path("two"))), dp2);
 }
 
+// What is asked for reaches to the end of the run: 16 samples are behind, and not steps of the size that they have now.
+TEST_F(CheckpointData, SmallerBatchesDoNotReadFromTheBeginning) {
+  const std::string once = indexed(fmt::format("[{},{}]", path("one"), path("two"))) + "train.eval_iters=0 ";
+  expect_trained("tiny", "a",
+                 once + "train.train_iters=4 train.global_batch_size=8 checkpoint.save_interval=2 checkpoint.save=" +
+                     path("saved"));
+  const std::string on = once + "train.global_batch_size=2 checkpoint.load=" + path("saved/step_00000002");
+  expect_refused(train("tiny", "b", on + " train.train_iters=16"),
+                 "the run reads 44 samples, and the datasets, which without weights are read once, have 34");
+  expect_trained("tiny", "c", on + " train.train_iters=11");
+  EXPECT_EQ(column(folder_ / "c", "tokens").back(), std::to_string(34 * 16));
+}
+
 TEST_F(CheckpointData, CyclicSampler) {
   const std::string cyclic = indexed(path("one")) + "dataset.dataloader_type=cyclic dataset.data_sharding=";
   expect_reads_on(cyclic + "true");

@@ -175,6 +175,83 @@ TEST_F(CheckpointResume, WhatIsDoneOtherwiseIsSaid) {
                          "optimizer.lr 0.002 -> 0.003, train.micro_batch_size 2 -> 1");
 }
 
+// The same words on other ranks train the same: what micro_batch_size x replicas was when the run began.
+TEST_F(CheckpointResume, ABatchThatIsLeftOpenStays) {
+  const std::string open = "train.global_batch_size=0 train.micro_batch_size=";
+  expect_trained("tiny", "whole", save(12, "whole-saved") + open + "4");
+  expect_trained("tiny", "a", save(6) + open + "4");
+  expect_trained("tiny", "a", save(9) + open + "1 --ranks 2");
+  expect_logged("a", "train.global_batch_size is not given: it stays 4, as when " + path("saved/step_00000006") +
+                         " was saved; micro_batch_size x replicas would be 2");
+  expect_logged("a", "was saved: train.micro_batch_size 4 -> 1");
+  expect_trained("tiny", "a", save(12) + open + "1");
+  expect_logged("a", "micro_batch_size x replicas would be 1");
+  EXPECT_EQ(column(folder_ / "a", "lr"), column(folder_ / "whole", "lr"));
+  EXPECT_EQ(column(folder_ / "a", "tokens"), column(folder_ / "whole", "tokens"));
+  const std::vector<double> parts = numbers("a", "loss"), whole = numbers("whole", "loss");
+  for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts.at(i), whole[i], 1e-5) << i;
+
+  expect_trained("tiny", "a", save(13) + open + "4 --ranks 2");
+  expect_logged("a", "train.global_batch_size is not given, and cannot stay 4, as when " + path("saved/step_00000012") +
+                         " was saved: it is 8 now (train.global_batch_size=4: must be a multiple of");
+  expect_logged("a", "; train.micro_batch_size=2 lets it stay");
+  expect_logged("a",
+                "was saved: scheduler.lr_decay_samples 120 -> 240, scheduler.lr_warmup_samples 12 -> 24, "
+                "train.global_batch_size 4 -> 8, train.micro_batch_size 1 -> 4");
+}
+
+// One that an earlier program saved has no more of an open batch than its layout.
+TEST_F(CheckpointResume, ABatchThatWasLeftOpenIsThatOfTheRanksThatSaved) {
+  const std::string open = "train.global_batch_size=0 ";
+  expect_trained("tiny", "a", save(3) + open + "--ranks 4" + tp2);
+  edit_manifest("saved/step_00000003", "global_batch_size: 4", "global_batch_size: 0");
+  expect_trained("tiny", "a", save(4) + open);
+  expect_logged("a", "train.global_batch_size is not given: it stays 4");
+  EXPECT_EQ(log("a").find("not as when"), std::string::npos) << log("a");
+}
+
+// What is compared is what follows: other words for the same are no change, and the same words may be one.
+TEST_F(CheckpointResume, LengthsAreComparedInSamples) {
+  expect_trained("tiny", "a", save(3));
+  expect_trained("tiny", "a",
+                 save(4) +
+                     "scheduler.lr_decay_iters=0 scheduler.lr_decay_samples=120 scheduler.lr_warmup_iters=0 "
+                     "scheduler.lr_warmup_samples=12");
+  EXPECT_EQ(log("a").find("not as when"), std::string::npos) << log("a");
+  expect_trained("tiny", "a", save(5) + "train.global_batch_size=2");
+  expect_logged("a",
+                "was saved: scheduler.lr_decay_samples 120 -> 60, scheduler.lr_warmup_samples 12 -> 6, "
+                "train.global_batch_size 4 -> 2");
+}
+
+// Without a length of its own the decay is as long as the run, and a longer run begins anew with a high rate.
+TEST_F(CheckpointResume, ALongerRunSaysWhatItsLearningRateDoes) {
+  const std::string open = "scheduler.lr_decay_iters=0 ";
+  const std::string advice = "scheduler.lr_decay_iters=20 ", samples = "train.train_iters=0 train.train_samples=";
+  expect_trained("tiny", "a", save(20) + open);
+  expect_trained("tiny", "a", save(20) + open);
+  expect_logged("a", "a larger train.train_iters goes on, and the learning rate then falls over the longer run");
+  expect_logged("a", advice + "with it keeps it as it was");
+  EXPECT_EQ(log("a").find("goes on at"), std::string::npos) << log("a");
+  const std::string last = column(folder_ / "a", "lr").back();
+
+  fs::copy(folder_ / "saved", folder_ / "kept", fs::copy_options::recursive);
+  expect_trained("tiny", "a", save(40) + open);
+  const double next = numbers("a", "lr").at(20);
+  EXPECT_GT(next, 20 * std::stod(last));
+  expect_logged("a", fmt::format("the learning rate goes on at {:.3g}, and not at 0, as the lengths of before would "
+                                 "have it; it falls over the whole run, 160 samples, and fell over 80: {}keeps that",
+                                 next, advice));
+  expect_trained("tiny", "b", save(40, "kept") + advice);
+  EXPECT_EQ(log("b").find("warning"), std::string::npos) << log("b");
+  EXPECT_EQ(numbers("b", "lr").at(0), 0);
+
+  expect_trained("tiny", "c", save(0, "counted") + open + samples + "24");
+  expect_trained("tiny", "c", save(0, "counted") + open + samples + "48");
+  expect_logged("c",
+                "falls over the whole run, 48 samples, and fell over 24: scheduler.lr_decay_samples=24 keeps that");
+}
+
 // A run that died before it removed old ones, or one with more to keep.
 TEST_F(CheckpointResume, OldOnesAreRemovedAtTheStartToo) {
   expect_trained("tiny", "a", save(4) + "checkpoint.save_interval=1");
@@ -205,6 +282,46 @@ TEST_F(CheckpointResume, BatchesThatGrowGoOnGrowing) {
     EXPECT_EQ(column(folder_ / "parts", key), column(folder_ / "whole", key)) << key;
   EXPECT_GT(column(folder_ / "whole", "loss").size(), 12u);
   EXPECT_TRUE(tensors("parts-saved") == tensors("whole-saved"));
+}
+
+// How many steps are left follows from the samples that are left, whatever size the steps before had.
+TEST_F(CheckpointResume, AnotherBatchTrainsOnAsManySamplesAsAsked) {
+  const auto run = [&](const std::string& name, int samples, int batch) {
+    expect_trained("tiny", name,
+                   fmt::format("train.eval_iters=0 train.train_iters=0 train.train_samples={} "
+                               "train.global_batch_size={} checkpoint.save={}",
+                               samples, batch, path(name + "-saved")));
+    return Checkpoint(folder_ / (name + "-saved")).source();
+  };
+  for (const auto& [batch, steps, consumed] : {std::array{2, 15, 40}, std::array{8, 7, 36}, std::array{4, 10, 40}}) {
+    const std::string name = fmt::format("batch{}", batch);
+    EXPECT_EQ(run(name, 20, 4).step, 5);
+    const CheckpointSource end = run(name, 40, batch);
+    EXPECT_EQ(end.step, steps) << batch;
+    EXPECT_EQ(end.consumed_samples, consumed) << batch;
+    EXPECT_EQ(column(folder_ / name, "loss").size(), static_cast<std::size_t>(steps));
+    run(name, 40, batch);
+    expect_logged(name, fmt::format("nothing is left to train: step {0} of {0} was reached before; a larger "
+                                    "train.train_samples goes on",
+                                    steps));
+  }
+}
+
+// Samples of 16 tokens and of 8, four in a step.
+TEST_F(CheckpointResume, TokensAreCountedWhateverTheLengthOfTheirSamples) {
+  const std::string shorter = "train.seq_length=8 ";
+  expect_trained("tiny", "a", save(2));
+  expect_trained("tiny", "a", save(4) + shorter);
+  expect_trained("tiny", "a", save(5));
+  EXPECT_EQ(numbers("a", "tokens"), (std::vector<double>{64, 128, 160, 192, 256}));
+  EXPECT_EQ(Checkpoint(folder_ / "saved").source().consumed_tokens, 256);
+
+  expect_trained("tiny", "b", save(2, "old") + shorter);
+  edit_manifest("old/step_00000002", "\"consumed_tokens\":64,", "");  // as an earlier program wrote it
+  expect_trained("tiny", "b", save(3, "old"));
+  EXPECT_EQ(numbers("b", "tokens"), (std::vector<double>{32, 64, 128}));
+  edit_manifest("old/step_00000003", "\"consumed_tokens\":128,", "\"consumed_tokens\":9223372036854775807,");
+  expect_refused(train("tiny", "b", save(4, "old")), "manifest.json: 'consumed_tokens' is 9223372036854775807");
 }
 
 TEST_F(CheckpointResume, FinetuneTakesTheWeightsAlone) {
@@ -321,13 +438,28 @@ TEST_F(CheckpointResume, WhatDoesNotSuitIsRefused) {
   refused("train.seed=7", "train.seed=7, but " + path("saved") + "/step_00000004 was trained with train.seed=1234");
   refused("optimizer.optimizer=sgd optimizer.sgd_momentum=0.9", "lacks 'optimizer.momentum_buffer.lm_head.weight'");
   refused("optimizer.optimizer=sgd optimizer.sgd_momentum=0", "has the state 'optimizer.exp_avg.lm_head.weight'");
-  refused("\"model.freeze=['*.mlp.*']\"",
-          "with other weights frozen; checkpoint.finetune=true takes the weights alone");
+  refused("\"model.freeze=['*.mlp.*']\"", "with other weights frozen; checkpoint.load=" + path("saved/step_00000004") +
+                                              " and checkpoint.finetune=true");
   expect_refused(train("tiny", "b", save(8) + "model.hidden_size=64"),
                  "because it is in checkpoint.save: another folder there starts anew");
   expect_refused(train("tiny", "b", "checkpoint.load=/no/such"), "/no/such: there is no such folder");
   expect_refused(train("tiny", "b", fmt::format("--ranks 2{} {}", tp2, load) + "model.num_layers=1"),
                  "are not tensors of this model");
+}
+
+// Whoever follows the words of a refusal is not refused again.
+TEST_F(CheckpointResume, WhatARefusalAdvisesIsPossible) {
+  expect_trained("tiny", "a", save(4));
+  const std::string step = path("saved/step_00000004"),
+                    finetune = "checkpoint.load=" + step + " and checkpoint.finetune=true";
+  const std::string other_seed = "train.seed=7 ", other_optimizer = "optimizer.optimizer=sgd ";
+  expect_refused(train("tiny", "b", save(8) + other_seed), "go on with that one, or take the weights alone: " +
+                                                               finetune + ", with another folder as checkpoint.save");
+  expect_refused(train("tiny", "b", save(8) + other_optimizer), finetune + ", with a checkpoint.save of its own");
+  for (const std::string& other : {other_seed, other_optimizer})
+    expect_trained("tiny", "c",
+                   save(3, "tuned" + std::to_string(other.size())) + other + "checkpoint.load=" + step +
+                       " checkpoint.finetune=true");
 }
 
 // The config that the checkpoint keeps tells more than its tensors.
@@ -354,7 +486,8 @@ TEST_F(CheckpointResume, AnotherModelIsToldByItsKeys) {
               "model.moe.num_experts is 8 there and 12 in the config, model.rotary_base is 10000 there and 500 in the "
               "config, model.mtp_num_layers is 1 there and 0 in the config; ");
   expect_refused(train("sweep_mla", "b", load),
-                 "made with model.mtp_num_layers=1, and the config has 0; checkpoint.finetune=true takes the weights");
+                 "made with model.mtp_num_layers=1, and the config has 0; checkpoint.load=" +
+                     path("saved/step_00000004") + " and checkpoint.finetune=true");
 }
 
 TEST_F(CheckpointResume, DamageIsNoticed) {
@@ -409,6 +542,8 @@ TEST_F(CheckpointResume, ManifestAndFilesMustAgree) {
   EXPECT_EQ(run_program("inspect --verify " + path("copy")).status, 2);
   edit_manifest("copy", other, one);
   const std::string samples = fmt::format("\"consumed_samples\":{},", checkpoint.source().consumed_samples);
+  const std::string tokens = fmt::format("\"consumed_tokens\":{},", checkpoint.source().consumed_tokens.value());
+  edit_manifest("copy", tokens, "\"consumed_tokens\":9223372036854775807,");
   edit_manifest("copy", samples, "\"consumed_samples\":9223372036854775807,");
   expect_refused(train("tiny", "b", "train.train_iters=4 checkpoint.load=" + path("copy")),
                  "manifest.json: 'consumed_samples' is 9223372036854775807");

@@ -259,6 +259,15 @@ TEST_F(Fp16Program, ChangesOfPrecision) {
   EXPECT_EQ(column(folder_ / "a", "loss_scale").size(), 3u);
 }
 
+// The scale of a checkpoint is not kept below the smallest that the config allows now.
+TEST_F(Fp16Program, AHigherFloorLiftsTheScaleThatWasKept) {
+  const std::string half = "mixed_precision.precision=fp16 mixed_precision.initial_loss_scale=",
+                    save = " train.eval_iters=0 checkpoint.save=" + path("saved") + " train.train_iters=";
+  expect_trained("tiny", "a", half + "512" + save + "3");
+  expect_trained("tiny", "a", half + "4096 mixed_precision.min_loss_scale=2048" + save + "5");
+  EXPECT_EQ(numbers("a", "loss_scale"), (std::vector<double>{512, 512, 512, 2048, 2048}));
+}
+
 TEST_F(Fp16Program, WeightsGoOutAndIn) {
   expect_trained(
       "tiny", "a",

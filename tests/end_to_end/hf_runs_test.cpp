@@ -218,6 +218,9 @@ TEST_F(HfRuns, ARunDoesNotGoOnWithAnotherTokenizer) {
              tokenizer("other")));
   EXPECT_TRUE(contains(done(train(text + save + longer + tokenizer("same/renamed.json"))), "going on after step 2"));
   EXPECT_TRUE(contains(done(train(text + save + " train.train_iters=6" + tokenizer("own"))), "going on after step 4"));
+  EXPECT_FALSE(
+      contains(done(train(text + save + " train.train_iters=7" + tokenizer("own"))), "tokenizer.tokenizer_model "))
+      << "it is not said to be another one";
 }
 
 TEST_F(HfRuns, AnImportedModelIsTrainedWithoutDescribingItAgain) {

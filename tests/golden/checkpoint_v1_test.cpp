@@ -41,8 +41,9 @@ TEST(CheckpointVersion1, IsRead) {
     }
   EXPECT_EQ(turned, 4u);
   EXPECT_GT(compared, 2500u);
-  EXPECT_TRUE(contains(message_of<UserError>([&] { step.load_checkpoint(checkpoint, Checkpoint::Take::everything); }),
-                       "has weights alone (a checkpoint of format version 1); checkpoint.finetune=true"));
+  EXPECT_TRUE(contains(
+      message_of<UserError>([&] { step.load_checkpoint(checkpoint, Checkpoint::Take::everything); }),
+      "has weights alone (a checkpoint of format version 1), and a run cannot go on from it; checkpoint.load="));
 }
 
 }  // namespace

@@ -367,6 +367,34 @@ TEST(ResolveRampUp, SizesAreMegatrons) {
   EXPECT_EQ(resolve(growing({4, 4, 40}, 16, 11)).batch.train_iters, 2);
 }
 
+// The rest of a run is cut into steps as the whole was, from wherever it goes on.
+TEST(ResolveRampUp, WhatIsLeftFollowsFromWhatIsBehind) {
+  const BatchShape whole = resolve(growing({4, 4, 40}, 16, 120)).batch;
+  Behind behind;
+  for (std::int64_t step = 0; step <= whole.train_iters; ++step) {
+    const tera::Setup rest = resolve(growing({4, 4, 40}, 16, 120), Purpose::train, nullptr, 1, behind);
+    EXPECT_EQ(rest.batch.train_iters, whole.train_iters) << step;
+    behind = {behind.steps + 1, behind.samples + whole.global_batch_at(behind.samples)};
+  }
+  EXPECT_EQ(resolve(growing({4, 4, 40}, 16, 120), Purpose::train, nullptr, 1, {3, 200}).batch.train_iters, 3);
+}
+
+TEST(ResolveBehind, StepsToComeHaveTheSizeOfNow) {
+  RunConfig config = small();
+  config.train.train_iters = 20;
+  config.train.micro_batch_size = 2;
+  const auto after = [&](const Behind& behind) { return resolve(config, Purpose::train, nullptr, 1, behind); };
+  EXPECT_EQ(after({}).batch.samples_at_end(), 40);
+  EXPECT_EQ(after({12, 24}).batch.samples_at_end(), 40);
+  EXPECT_EQ(after({10, 80}).batch.samples_at_end(), 100);
+  EXPECT_EQ(after({10, 80}).schedule.decay_samples, 100);
+  EXPECT_EQ(after({30, 90}).batch.samples_at_end(), 90);
+  config.train.train_iters = 0;
+  config.train.train_samples = 100;
+  EXPECT_EQ(after({10, 80}).batch.train_iters, 20);
+  EXPECT_EQ(after({10, 80}).schedule.decay_samples, 100);
+}
+
 TEST(ResolveRampUp, TheScheduleCountsSamples) {
   RunConfig config = growing({4, 4, 40}, 16, 120);
   config.scheduler.lr_warmup_samples = 10;

@@ -37,6 +37,22 @@ TEST(Manifest, IsReadAsItWasWritten) {
   EXPECT_TRUE(read.tensors == manifest.tensors && read.files == manifest.files);
 }
 
+// A program that did not count tokens wrote none.
+TEST(Manifest, TokensAreACountOrNone) {
+  Manifest manifest = small_manifest();
+  EXPECT_FALSE(parse_manifest(format_manifest(manifest), "m").source.consumed_tokens);
+  manifest.source.consumed_tokens = 960;
+  const std::string good = format_manifest(manifest), stored = "\"consumed_tokens\":960";
+  EXPECT_EQ(parse_manifest(good, "m").source.consumed_tokens, 960);
+  for (const char* other : {"95", "-960", "960.5", "\"960\"", "null", "9223372036854775808"}) {
+    std::string text = good;
+    text.replace(text.find(stored), stored.size(), fmt::format("\"consumed_tokens\":{}", other));
+    EXPECT_EQ(message_of<UserError>([&] { parse_manifest(seal_manifest(text), "m"); }),
+              "m: 'consumed_tokens' is no count of at least 'consumed_samples'")
+        << other;
+  }
+}
+
 TEST(Manifest, KeepsTheLossScale) {
   Manifest manifest = small_manifest();
   EXPECT_FALSE(parse_manifest(format_manifest(manifest), "m").source.loss_scale);

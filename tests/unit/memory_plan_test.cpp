@@ -70,6 +70,19 @@ TEST(MemoryPlan, HostMemoryIsPlannedAndRefusedWhenThereIsTooLittle) {
   EXPECT_TRUE(too_little.device.empty()) << "nothing is allocated before all is checked";
 }
 
+// On a GPU without anything else on the host: the copy is made once training is set up, which is too late to be told.
+TEST(MemoryPlan, TheCopyForSavingMustFitTheHostByItself) {
+  MemoryPlan plan;
+  plan.add_bytes("weights", 256);
+  plan.add_saving_bytes(2000);
+  SmallHost enough(2000), less(1999);
+  EXPECT_NO_THROW(PlannedMemory(enough, plan));
+  EXPECT_EQ(message_of<UserError>([&] { PlannedMemory(less, plan); }),
+            "checkpoint.async_save needs 1.95 KiB of the host for a copy of what it writes, and the host has 1.95 KiB "
+            "left: checkpoint.async_save=false needs no copy");
+  EXPECT_TRUE(less.device.empty()) << "nothing is allocated before all is checked";
+}
+
 TEST(MemoryPlan, NeverWrapsAround) {
   const auto refused = [](const MemoryPlan& plan) {
     return contains(message_of<UserError>([&] { plan.total(); }), "more memory than can be addressed");

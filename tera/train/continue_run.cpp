@@ -1,0 +1,145 @@
+#include "tera/train/continue_run.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "tera/base/error.h"
+#include "tera/checkpoint/rank_file.h"
+#include "tera/config/describe.h"
+#include "tera/config/resolve.h"
+#include "tera/train/config_changes.h"
+#include "tera/train/stored_run.h"
+
+namespace tera {
+namespace {
+
+constexpr std::string_view batch_key = "train.global_batch_size";
+
+// Each rank wrote a file.
+int ranks_that_saved(const Checkpoint& checkpoint) {
+  int ranks = 0;
+  while (checkpoint.has_file(RankFile::name(ranks))) ++ranks;
+  return std::max(ranks, 1);
+}
+
+// As the run was that saved the checkpoint; none: this program cannot say what followed from its config.
+std::optional<Setup> stored_setup(const Checkpoint& checkpoint, const Behind& behind) {
+  try {
+    Setup stored =
+        resolve(stored_config(checkpoint).config, Purpose::inspect, nullptr, ranks_that_saved(checkpoint), behind);
+    stored.config.tokenizer = written_config(checkpoint).config.tokenizer;  // as it was given, not where it is kept
+    return stored;
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+Setup resolve_again(const Setup& setup, const RunConfig& config, const Behind& behind) {
+  Setup continued = resolve(config, Purpose::train, nullptr, setup.parallel.mesh.world, behind);
+  continued.warnings = setup.warnings;  // some are not of resolve()
+  return continued;
+}
+
+// The size of a microbatch with which these replicas can share the batch. Empty: that is not what keeps them from it.
+std::string micro_batch_for(std::int64_t batch, const Setup& setup) {
+  const std::int64_t micro = setup.batch.micro_batch, replicas = setup.parallel.dp;
+  if (batch % replicas != 0 || batch % (micro * replicas) == 0) return {};
+  return fmt::format("; train.micro_batch_size={} lets it stay", std::gcd(batch / replicas, micro));
+}
+
+// With the batch of the checkpoint, where the config leaves it open. None: it does not, or the layout allows another
+// one only.
+std::optional<Setup> with_stored_batch(const Setup& setup, const Setup& stored, const Behind& behind,
+                                       StartPoint& start) {
+  const std::int64_t kept = stored.batch.global_batch, derived = setup.batch.global_batch;
+  if (setup.config.train.global_batch_size != 0 || kept == derived) return std::nullopt;
+  const std::string folder = start.checkpoint->folder().string();
+  RunConfig config = setup.config;
+  config.train.global_batch_size = kept;
+  try {
+    Setup continued = resolve_again(setup, config, behind);
+    start.remarks.push_back(
+        fmt::format("{} is not given: it stays {}, as when {} was saved; micro_batch_size x replicas would be {}",
+                    batch_key, kept, folder, derived));
+    return continued;
+  } catch (const UserError& error) {
+    start.warnings.push_back(
+        fmt::format("{} is not given, and cannot stay {}, as when {} was saved: it is {} now ({}){}", batch_key, kept,
+                    folder, derived, error.what(), micro_batch_for(kept, setup)));
+    return std::nullopt;
+  }
+}
+
+// What is trained, whichever keys say so: a length of the learning rate in samples, whatever it was given in, and none
+// where the rate does not depend on it.
+RunConfig with_what_follows(const Setup& setup) {
+  RunConfig config = setup.config;
+  config.train.global_batch_size = setup.batch.global_batch;
+  SchedulerConfig& scheduler = config.scheduler;
+  const LrDecayStyle style = scheduler.lr_decay_style;
+  scheduler.lr_warmup_iters = scheduler.lr_decay_iters = scheduler.lr_wsd_decay_iters = 0;
+  scheduler.lr_warmup_samples = setup.schedule.warmup_samples;
+  scheduler.lr_decay_samples = style == LrDecayStyle::constant ? 0 : setup.schedule.decay_samples;
+  scheduler.lr_wsd_decay_samples = style == LrDecayStyle::wsd ? setup.schedule.wsd_decay_samples : 0;
+  return config;
+}
+
+std::string changes_of(const Checkpoint& checkpoint, const std::optional<Setup>& stored, const Setup& setup) {
+  if (stored) return changes_since(with_what_follows(*stored), with_what_follows(setup));
+  try {
+    return changes_since(written_config(checkpoint).config, setup.config);
+  } catch (const UserError&) {
+    return "its config, which this program cannot read";
+  }
+}
+
+// Where warm-up or decay are as long as they were not, the rate jumps; most of all where a run that was at its end is
+// made longer, and its decay with it.
+void tell_learning_rate(const Setup& stored, const Setup& setup, StartPoint& start) {
+  if (stored.schedule == setup.schedule || stored.schedule.decay_samples <= 0) return;
+  const LrSchedule now = make_schedule(setup);
+  LrSchedule before = now;
+  before.warmup_samples = stored.schedule.warmup_samples;
+  before.decay_samples = stored.schedule.decay_samples;
+  before.wsd_decay_samples = stored.schedule.wsd_decay_samples;
+  const std::int64_t counted = start.progress.consumed - start.progress.skipped;
+  const double rate = learning_rate(now, counted), rate_before = learning_rate(before, counted);
+  const bool other_decay =
+      decays_over_the_run(setup.config.scheduler) && stored.schedule.decay_samples != setup.schedule.decay_samples;
+  if (rate == rate_before && !other_decay) return;
+  std::string text = fmt::format("the learning rate goes on at {:.3g}", rate);
+  if (rate != rate_before)
+    text += fmt::format(", and not at {:.3g}, as the lengths of before would have it", rate_before);
+  if (other_decay)
+    text += fmt::format(
+        "; it falls over the whole run, {} samples, and fell over {}: {} keeps that (scheduler.lr_decay_iters=0 means "
+        "the length of the run)",
+        setup.schedule.decay_samples, stored.schedule.decay_samples,
+        key_for_decay(setup, stored.schedule.decay_samples));
+  start.warnings.push_back(text);
+}
+
+}  // namespace
+
+Setup continue_run(const Setup& setup, StartPoint& start) {
+  if (!start.resumed()) return setup;
+  const Behind behind{.steps = start.progress.steps, .samples = start.progress.consumed};
+  const std::optional<Setup> stored = stored_setup(*start.checkpoint, behind);
+  std::optional<Setup> continued;
+  if (stored) continued = with_stored_batch(setup, *stored, behind, start);
+  if (!continued) continued = resolve_again(setup, setup.config, behind);
+  if (const std::string changes = changes_of(*start.checkpoint, stored, *continued); !changes.empty())
+    start.warnings.push_back(fmt::format("not as when {} was saved: {}", start.checkpoint->folder().string(), changes));
+  if (stored) tell_learning_rate(*stored, *continued, start);
+  return *continued;
+}
+
+std::string config_to_store(const Setup& setup) {
+  Setup stored = setup;
+  stored.config.train.global_batch_size = setup.batch.global_batch;
+  return resolved_yaml(stored);
+}
+
+}  // namespace tera
