@@ -128,7 +128,9 @@ void check_processes(int processes, const OpsTraits& traits) {
 }
 
 void run_under_mpi(const ProcessPlace& place, FunctionRef<void(Seat&)> body, FunctionRef<void(std::string_view)> tell) {
-  require_user(mpi::built_in(), "this build has no MPI; --ranks N starts ranks as threads of one process");
+  require_user(mpi::built_in(),
+               "this build has no MPI; processes with a GPU each meet without it under torchrun, or under srun where "
+               "MASTER_ADDR is set to the first rank's machine; --ranks N starts ranks as threads of one process");
   cpu::CpuOps combiner(1, cpu::best_isa());
   const nccl::ProcessOptions options = process_options(place);
   const auto with_gpus = [&](Seat& seat) {
