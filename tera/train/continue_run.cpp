@@ -95,30 +95,53 @@ std::string changes_of(const Checkpoint& checkpoint, const std::optional<Setup>&
   }
 }
 
+// Keys that give the lengths of before. In steps of another size these would be others, so then they are in samples.
+std::string keys_of_before(const Setup& stored, const Setup& setup) {
+  const ScheduleShape &before = stored.schedule, &now = setup.schedule;
+  if (stored.batch.global_batch == setup.batch.global_batch) return key_for_decay(setup, before.decay_samples);
+  std::string keys = fmt::format("scheduler.lr_decay_iters=0 scheduler.lr_decay_samples={}", before.decay_samples);
+  if (before.warmup_samples != now.warmup_samples)
+    keys += fmt::format(" scheduler.lr_warmup_iters=0 scheduler.lr_warmup_samples={}", before.warmup_samples);
+  return keys;
+}
+
 // Where warm-up or decay are as long as they were not, the rate jumps; most of all where a run that was at its end is
 // made longer, and its decay with it.
 void tell_learning_rate(const Setup& stored, const Setup& setup, StartPoint& start) {
   if (stored.schedule == setup.schedule || stored.schedule.decay_samples <= 0) return;
   const LrSchedule now = make_schedule(setup);
-  LrSchedule before = now;
-  before.warmup_samples = stored.schedule.warmup_samples;
-  before.decay_samples = stored.schedule.decay_samples;
-  before.wsd_decay_samples = stored.schedule.wsd_decay_samples;
+  const LrSchedule before = make_schedule(stored);
   const std::int64_t counted = start.progress.consumed - start.progress.skipped;
   const double rate = learning_rate(now, counted), rate_before = learning_rate(before, counted);
   const bool other_decay =
       decays_over_the_run(setup.config.scheduler) && stored.schedule.decay_samples != setup.schedule.decay_samples;
+  const bool other_batch = stored.batch.global_batch != setup.batch.global_batch;
   if (rate == rate_before && !other_decay) return;
   std::string text = fmt::format("the learning rate goes on at {:.3g}", rate);
   if (rate != rate_before)
-    text += fmt::format(", and not at {:.3g}, as the lengths of before would have it", rate_before);
+    text += fmt::format(", and not at {:.3g}, as the schedule of before would have it", rate_before);
   if (other_decay)
     text += fmt::format(
         "; it falls over the whole run, {} samples, and fell over {}: {} keeps that (scheduler.lr_decay_iters=0 means "
         "the length of the run)",
-        setup.schedule.decay_samples, stored.schedule.decay_samples,
-        key_for_decay(setup, stored.schedule.decay_samples));
+        setup.schedule.decay_samples, stored.schedule.decay_samples, keys_of_before(stored, setup));
+  else if (other_batch)
+    text +=
+        fmt::format("; steps have another size, and so have lengths that are given in them: {} keeps those of before",
+                    keys_of_before(stored, setup));
   start.warnings.push_back(text);
+}
+
+// Behind the decay the rate is optimizer.min_lr, which is 0 unless it is given.
+void tell_of_no_learning(const Setup& setup, StartPoint& start) {
+  const std::int64_t counted = start.progress.consumed - start.progress.skipped;
+  const bool over = setup.config.scheduler.lr_decay_style != LrDecayStyle::constant &&
+                    counted >= setup.schedule.decay_samples && counted >= setup.schedule.warmup_samples;
+  if (!over || setup.config.optimizer.min_lr > 0 || start.progress.steps >= setup.batch.train_iters) return;
+  start.warnings.push_back(fmt::format(
+      "the learning rate has fallen to optimizer.min_lr=0, and nothing is learned any more: a higher one, or a decay "
+      "over more than {} samples (scheduler.lr_decay_iters, lr_decay_samples), goes on",
+      setup.schedule.decay_samples));
 }
 
 }  // namespace
@@ -133,6 +156,7 @@ Setup continue_run(const Setup& setup, StartPoint& start) {
   if (const std::string changes = changes_of(*start.checkpoint, stored, *continued); !changes.empty())
     start.warnings.push_back(fmt::format("not as when {} was saved: {}", start.checkpoint->folder().string(), changes));
   if (stored) tell_learning_rate(*stored, *continued, start);
+  tell_of_no_learning(*continued, start);
   return *continued;
 }
 

@@ -103,7 +103,7 @@ Meeting find_meeting(Environment environment, std::string_view starter) {
       !meeting.host.empty(),
       "{} started several processes, but MASTER_ADDR does not say where they meet; set it to the first rank's "
       "machine (and MASTER_PORT to a free port there), start the ranks with mpirun -n N or srun --mpi=pmix, or "
-      "as threads with --ranks N",
+      "one process alone, whose ranks are threads: --ranks N",
       starter);
   const std::optional<int> port = number(environment, "MASTER_PORT", 1);
   require_user(!port || *port <= last_port, "the environment has MASTER_PORT={}; ports end at {}", port.value_or(0),

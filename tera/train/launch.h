@@ -59,8 +59,16 @@ auto prepare_ranks(const Launch& launch, const Prepare& prepare) -> decltype(pre
     if (!launch.as_processes()) throw;
     constexpr double until_all_know = 60;
     const std::exception_ptr mistake = std::current_exception();
-    run_ranks(launch, until_all_know, [&](Seat&) { std::rethrow_exception(mistake); });
-    throw;
+    bool met = false;
+    try {
+      run_ranks(launch, until_all_know, [&](Seat&) {
+        met = true;
+        std::rethrow_exception(mistake);
+      });
+    } catch (...) {
+      if (met) throw;
+    }
+    throw;  // also where the others did not come: the mistake is what there is to mend
   }
 }
 

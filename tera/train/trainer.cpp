@@ -162,11 +162,11 @@ void Trainer::run(StopRequest& stop) {
 
 void Trainer::tell_nothing_left() {
   std::string decay;
-  if (decays_over_the_run(setup_.config.scheduler))
+  if (decays_over_the_run(setup_.config.scheduler) && done_ == setup_.batch.train_iters)
     decay = fmt::format(
-        ", and the learning rate then falls over the longer run, so that it is higher than it was: {} with it keeps "
-        "it as it was",
-        key_for_decay(setup_, setup_.schedule.decay_samples));
+        ", and the learning rate then falls over the longer run, so that it is higher than it was: {} with it leaves "
+        "it at optimizer.min_lr={:g}",
+        key_for_decay(setup_, setup_.schedule.decay_samples), setup_.config.optimizer.min_lr);
   log_.info("nothing is left to train: step {} of {} was reached before; a larger {} goes on{}", done_,
             setup_.batch.train_iters, length_key(setup_.config.train), decay);
 }

@@ -222,6 +222,9 @@ TEST_F(CheckpointResume, LengthsAreComparedInSamples) {
   expect_logged("a",
                 "was saved: scheduler.lr_decay_samples 120 -> 60, scheduler.lr_warmup_samples 12 -> 6, "
                 "train.global_batch_size 4 -> 2");
+  expect_logged("a",
+                "scheduler.lr_decay_iters=0 scheduler.lr_decay_samples=120 scheduler.lr_warmup_iters=0 "
+                "scheduler.lr_warmup_samples=12 keeps those of before");
 }
 
 // Without a length of its own the decay is as long as the run, and a longer run begins anew with a high rate.
@@ -231,7 +234,7 @@ TEST_F(CheckpointResume, ALongerRunSaysWhatItsLearningRateDoes) {
   expect_trained("tiny", "a", save(20) + open);
   expect_trained("tiny", "a", save(20) + open);
   expect_logged("a", "a larger train.train_iters goes on, and the learning rate then falls over the longer run");
-  expect_logged("a", advice + "with it keeps it as it was");
+  expect_logged("a", advice + "with it leaves it at optimizer.min_lr=0");
   EXPECT_EQ(log("a").find("goes on at"), std::string::npos) << log("a");
   const std::string last = column(folder_ / "a", "lr").back();
 
@@ -239,11 +242,12 @@ TEST_F(CheckpointResume, ALongerRunSaysWhatItsLearningRateDoes) {
   expect_trained("tiny", "a", save(40) + open);
   const double next = numbers("a", "lr").at(20);
   EXPECT_GT(next, 20 * std::stod(last));
-  expect_logged("a", fmt::format("the learning rate goes on at {:.3g}, and not at 0, as the lengths of before would "
+  expect_logged("a", fmt::format("the learning rate goes on at {:.3g}, and not at 0, as the schedule of before would "
                                  "have it; it falls over the whole run, 160 samples, and fell over 80: {}keeps that",
                                  next, advice));
   expect_trained("tiny", "b", save(40, "kept") + advice);
-  EXPECT_EQ(log("b").find("warning"), std::string::npos) << log("b");
+  expect_logged("b", "the learning rate has fallen to optimizer.min_lr=0, and nothing is learned any more");
+  EXPECT_EQ(log("b").find("goes on at"), std::string::npos) << log("b");
   EXPECT_EQ(numbers("b", "lr").at(0), 0);
 
   expect_trained("tiny", "c", save(0, "counted") + open + samples + "24");

@@ -237,7 +237,7 @@ TEST(Rendezvous, WhoCameAndHasGoneIsNamedSoon) {
   const std::string words = "rank 1 of 4 came to 127.0.0.1:" + std::to_string(where.meeting.port) +
                             ", but its connection was closed, as when it is killed, and it has not returned";
   const std::string message = all.get(), others = other.get();
-  EXPECT_TRUE(contains(message, words)) << message;
+  EXPECT_TRUE(contains(message, words + "; rank 3 did not come")) << message;
   EXPECT_TRUE(contains(others, words)) << others;
   EXPECT_LT(Clock::now() - begin, 5s);
   EXPECT_GE(Clock::now() - begin, 500ms);
@@ -282,6 +282,21 @@ TEST(Rendezvous, ARankZeroThatHasGoneIsNamedSoon) {
                                     "it has not returned"))
       << message;
   EXPECT_LT(Clock::now() - begin, 5s);
+}
+
+// One that was killed and is back is not said to be gone, however long it then waits.
+TEST(Rendezvous, ARankZeroThatIsBackWaitsForOthers) {
+  Place place(3);
+  Attendance one = place.of(1, 2500ms);
+  one.time_to_return = 1s;
+  auto other = in_background([&] { meet(one); });
+  note_one_and_go(*place.listener);
+  std::optional<Listener> listener = std::move(place.listener);
+  auto all = in_background([&] { meet(place.of(0, 4s), std::move(listener)); });
+  const std::string message = other.get();
+  EXPECT_TRUE(contains(message, "rank 1 did not reach rank 0 at")) << message;
+  EXPECT_TRUE(contains(message, "(it is there, but not all ranks have come)")) << message;
+  EXPECT_TRUE(contains(all.get(), "rank 2 of 3 did not come"));
 }
 
 TEST(Rendezvous, ARankZeroThatWaitsForOthers) {

@@ -197,7 +197,8 @@ TEST(DetectLaunch, ProcessesThatCannotMeet) {
   const std::string hint = "set it to the first rank's machine";
   expect_refused(without(torchrun, "MASTER_ADDR"), {}, hint);
   expect_refused(without(srun, "MASTER_ADDR"), {}, hint);
-  expect_refused(without(srun, "MASTER_ADDR"), {}, "mpirun -n N or srun --mpi=pmix, or as threads with --ranks N");
+  expect_refused(without(srun, "MASTER_ADDR"), {},
+                 "mpirun -n N or srun --mpi=pmix, or one process alone, whose ranks are threads: --ranks N");
   expect_refused(torchrun, 2, "--ranks 2: this is already one of 8 processes");
   Variables variables = torchrun;
   variables["RANK"] = "8";

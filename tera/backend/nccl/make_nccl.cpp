@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 std::unique_ptr<Comm> join_on_gpu(Control& control, Ops& ops, const ProcessOptions& options) {
   require_user(ops.traits().asynchronous,
                "processes that meet over MASTER_ADDR need a GPU each (dist.device=cuda); on the CPU, start them with "
-               "mpirun -n N or srun --mpi=pmix, or as threads with --ranks N");
+               "mpirun -n N or srun --mpi=pmix, or one process alone, whose ranks are threads: --ranks N");
   return make_nccl_comm(control, ops, options);
 }
 

@@ -161,25 +161,35 @@ class Reception {
     guest.link.close();
   }
 
+  // "rank 3", "ranks 1, 2 and 40 more": those that never came; empty: all did.
+  std::string missing() {
+    std::vector<int> ranks;
+    for (int rank = 1; rank < attendance_.size; ++rank)
+      if (!here(rank) && last_there(rank) == Clock::time_point{}) ranks.push_back(rank);
+    if (ranks.empty()) return {};
+    constexpr std::size_t shown = 8;
+    const auto end = std::next(ranks.begin(), static_cast<std::ptrdiff_t>(std::min(ranks.size(), shown)));
+    return fmt::format("{} {}{}", ranks.size() == 1 ? "rank" : "ranks", joined(std::span(ranks.begin(), end), ", "),
+                       ranks.size() > shown ? fmt::format(" and {} more", ranks.size() - shown) : "");
+  }
+
+  // One that has waited long for others gives up and is gone, too: then it is these that matter.
   [[noreturn]] void fail_without(int rank) {
-    fail_user("rank {} of {} came to {}, but its connection was closed, as when it is killed, and it has not returned",
-              rank, attendance_.size, place(attendance_.meeting, listener_.port));
+    const std::string others = missing();
+    fail_user(
+        "rank {} of {} came to {}, but its connection was closed, as when it is killed, and it has not returned{}",
+        rank, attendance_.size, place(attendance_.meeting, listener_.port),
+        others.empty() ? "" : fmt::format("; {} did not come", others));
   }
 
   [[noreturn]] void fail_without_all() {
     const std::vector<int> lost = gone();
-    std::vector<int> missing;
-    for (int rank = 1; rank < attendance_.size; ++rank)
-      if (!here(rank) && last_there(rank) == Clock::time_point{}) missing.push_back(rank);
-    if (missing.empty()) fail_without(lost.front());
+    const std::string others = missing();
+    if (others.empty()) fail_without(lost.front());
     if (!lost.empty())
       remark_ += fmt::format("{}rank {} came, but its connection was closed, as when it is killed",
                              remark_.empty() ? "" : "; ", lost.front());
-    constexpr std::size_t shown = 8;
-    const auto end = std::next(missing.begin(), static_cast<std::ptrdiff_t>(std::min(missing.size(), shown)));
-    fail_user("{} {}{} of {} did not come to {} within {:g} s{}", missing.size() == 1 ? "rank" : "ranks",
-              joined(std::span(missing.begin(), end), ", "),
-              missing.size() > shown ? fmt::format(" and {} more", missing.size() - shown) : "", attendance_.size,
+    fail_user("{} of {} did not come to {} within {:g} s{}", others, attendance_.size,
               place(attendance_.meeting, listener_.port), seconds(attendance_.timeout),
               remark_.empty() ? "" : fmt::format(" ({})", remark_));
   }
@@ -209,6 +219,7 @@ std::optional<Link> ask_at(const Attendance& attendance, int port, Clock::time_p
   std::optional<Frame> frame = wait_for_frame(link, std::min(deadline, Clock::now() + time_to_say_hello));
   const bool noted = frame && frame->kind == FrameKind::beat;
   if (noted) {
+    asked.last_noted = {};  // it is there again
     frame = wait_for_frame(link, deadline);
     if (!link.open()) asked.last_noted = Clock::now();
   }
