@@ -10,6 +10,7 @@
 #include "tera/tensor/arena.h"
 #include "tests/end_to_end/packed_documents.h"
 #include "tests/end_to_end/training_run.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace tera::test {
@@ -38,7 +39,7 @@ const Overrides small_llama{"model.hidden_size=128",
                             "scheduler.lr_warmup_iters=20",
                             "dataset.kind=text",
                             "dataset.split='100,0,0'",
-                            "dataset.data_path=" TERA_TEST_TEXT};
+                            "dataset.data_path=" + source_path("docs")};
 
 const Overrides bf16_moments{"optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16",
                              "optimizer.adam_beta2=0.95"};

@@ -11,6 +11,7 @@
 #include "tera/backend/cuda/make_cuda.h"
 #include "tera/checkpoint/manifest.h"
 #include "tests/end_to_end/program.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace tera::test {
@@ -28,7 +29,7 @@ class BadInput : public testing::Test {
 
   // `tera train` on the smallest config, four steps.
   Outcome train(const std::string& arguments) const {
-    return run_program(fmt::format("train \"{}/tiny.yaml\" run.dir={} train.train_iters=4 {}", TERA_TEST_CONFIGS,
+    return run_program(fmt::format("train \"{}/tiny.yaml\" run.dir={} train.train_iters=4 {}", source_path("configs/tests"),
                                    run_dir(), arguments));
   }
 
@@ -69,7 +70,7 @@ TEST_F(BadInput, Keys) {
 TEST_F(BadInput, TheFirstExampleWithoutItsData) {
   expect_mistake(
       run_shell("cd " + folder_.path().string() +
-                " && \"" TERA_PROGRAM "\" train \"" TERA_TEST_CONFIGS "/../quickstart.yaml\""),
+                " && \"" + std::string(paths::program) + "\" train \"" + source_path("configs/quickstart.yaml") + "\""),
       {"quickstart.yaml", "runs/quickstart/data/tokenizer.json: there is no such file here; `make quickstart`"});
   EXPECT_EQ(folder_.files(), 0u);
 }
@@ -187,7 +188,7 @@ TEST_F(BadInput, ConfigFiles) {
   expect_file_refused("extends: own.yaml\n", "extends itself");
   expect_file_refused("extends: other.yaml\n", "other.yaml");
   expect_file_refused(std::string("model:\n  arch: \xff\xfe\n"), "own.yaml");
-  expect_file_refused("extends: " TERA_TEST_CONFIGS "/tiny.yaml\nmodel: {arch: null}\n", "model.arch");
+  expect_file_refused("extends: " + source_path("configs/tests/tiny.yaml") + "\nmodel: {arch: null}\n", "model.arch");
 }
 
 TEST_F(BadInput, FreezePatterns) {
@@ -201,7 +202,7 @@ TEST_F(BadInput, FreezePatterns) {
 }
 
 TEST_F(BadInput, NameOfTheConfigFile) {
-  const auto file = folder_.write("caf\xe9.yaml", "extends: " TERA_TEST_CONFIGS "/tiny.yaml\n");
+  const auto file = folder_.write("caf\xe9.yaml", "extends: " + source_path("configs/tests/tiny.yaml") + "\n");
   const Outcome outcome = run_program(fmt::format("train {} run.dir={}", file.string(), run_dir()));
   expect_mistake(outcome, {"caf\\xe9.yaml", "(name of the config file): must be UTF-8 text, but byte 3 is 0xe9"});
   EXPECT_FALSE(fs::exists(run_dir()));

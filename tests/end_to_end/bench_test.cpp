@@ -11,6 +11,7 @@
 #include "tera/train/profile.h"
 #include "tests/end_to_end/training_run.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace tera::test {
@@ -53,7 +54,7 @@ TEST(BenchStep, WithoutAProfileTimesOnlyTheStepsAskedFor) {
 TEST(BenchStep, SeveralRanks) {
   const TempFolder folder;
   const Overrides overrides{"dist.device=cpu", "dist.threads=1", "dist.tensor_model_parallel_size=2"};
-  const LoadedConfig loaded = load_config(TERA_TEST_CONFIGS "/tiny.yaml", overrides);
+  const LoadedConfig loaded = load_config(source_path("configs/tests/tiny.yaml"), overrides);
   const tera::Setup setup = resolve(loaded.config, Purpose::inspect, &loaded.origins, 4);
   const std::string text = bench_step(
       setup, {.steps = 2, .warmup = 1, .json = true, .profile = true, .trace = (folder.path() / "trace.json").string()},

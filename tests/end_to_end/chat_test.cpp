@@ -6,6 +6,7 @@
 #include "tera/data/indexed_writer.h"
 #include "tests/end_to_end/program.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace tera::test {
@@ -17,7 +18,7 @@ class ChatRuns : public testing::Test {
     return run_program(
         fmt::format("train {}/tiny.yaml run.dir={} model.vocab_size=512 train.seq_length=64 "
                     "model.max_position_embeddings=64 optimizer.lr=5e-3 {}",
-                    TERA_TEST_CONFIGS, run_folder_.string(), arguments));
+                    source_path("configs/tests"), run_folder_.string(), arguments));
   }
   std::vector<double> numbers(const std::string& key) const {
     std::vector<double> values;
@@ -89,7 +90,7 @@ TEST_F(ChatRuns, SamplesCanBeLookedAt) {
   const Outcome outcome = run_program(fmt::format(
       "dataset {}/tiny.yaml model.vocab_size=512 train.seq_length=26 {} --split train --samples 0:1 --fields "
       "tokens,loss_mask,position_ids",
-      TERA_TEST_CONFIGS, chat()));
+      source_path("configs/tests"), chat()));
   // Stwice.U0.A00.Sagain.U0.A00. has 28 bytes, and is cut to 26.
   EXPECT_TRUE(contains(outcome.output, R"("loss_mask":[0,0,0,0,0,0,0,0,0,0,1,1,1,0,0,0,0,0,0,0,0,0,0,0,1,0])"))
       << outcome.output;

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "tests/end_to_end/checkpoint_runs.h"
+#include "tests/support/paths.h"
 
 namespace tera::test {
 namespace {
@@ -34,7 +35,7 @@ class CheckpointCrash : public CheckpointRuns {
         "\"{}\" train {} run.dir={} dist.threads=1 {} {} > {} 2>&1 & pid=$!; "
         "for i in $(seq 3000); do [ $(grep -c '{}' {}) -ge {} ] && break; kill -0 $pid 2>/dev/null || break; done; "
         "sleep {}; kill -9 $pid 2>/dev/null; wait $pid; echo status $?",
-        TERA_PROGRAM, config("sweep_llama"), path("run"), schedule, words, path("out"), sign, path("out"),
+        paths::program, config("sweep_llama"), path("run"), schedule, words, path("out"), sign, path("out"),
         std::max(saves, 1), delay));
     EXPECT_EQ(outcome.output.find("status 2"), std::string::npos) << slurp(folder_ / "out");
     EXPECT_EQ(outcome.output.find("status 1\n"), std::string::npos) << slurp(folder_ / "out");

@@ -5,6 +5,7 @@
 
 #include "tests/end_to_end/checkpoint_runs.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/paths.h"
 
 namespace tera::test {
 namespace {
@@ -593,7 +594,7 @@ TEST_F(CheckpointResume, TwoRunsCannotSaveInOneFolder) {
       "train {} run.dir={} checkpoint.save={} train.train_iters=1000000 train.eval_iters=0 > /dev/null & "
       "for i in $(seq 400); do [ -s {}/metrics.jsonl ] && break; sleep 0.05; done; "
       "\"{}\" train {} run.dir={} checkpoint.save={}; echo second $?; kill -TERM $!; wait $!; echo first $?",
-      config("tiny"), run, path("saved"), run, TERA_PROGRAM, config("tiny"), run, path("saved")));
+      config("tiny"), run, path("saved"), run, paths::program, config("tiny"), run, path("saved")));
   EXPECT_NE(outcome.output.find("another run is saving its checkpoints there"), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.output.find("second 2"), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.output.find("first 0"), std::string::npos) << outcome.output;

@@ -11,6 +11,7 @@
 
 #include "tera/checkpoint/checkpoint.h"
 #include "tests/end_to_end/program.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace tera::test {
@@ -52,7 +53,7 @@ class CheckpointRuns : public testing::Test {
   static constexpr auto schedule =
       "optimizer.lr=3e-3 scheduler.lr_decay_style=cosine scheduler.lr_warmup_iters=3 scheduler.lr_decay_iters=30";
 
-  static std::string config(const std::string& name) { return std::string(TERA_TEST_CONFIGS "/") + name + ".yaml"; }
+  static std::string config(const std::string& name) { return source_path("configs/tests/") + name + ".yaml"; }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
   // In the run folder `run` below this test's folder.

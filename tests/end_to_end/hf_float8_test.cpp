@@ -5,6 +5,7 @@
 #include "tera/checkpoint/hf_folder.h"
 #include "tests/end_to_end/program.h"
 #include "tests/support/float8_file.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace tera::test {
@@ -23,7 +24,7 @@ bool stays(const std::string& name) {
 // Blocks of 5x3: no rank's part begins or ends with one.
 class HfFloat8 : public testing::Test {
  protected:
-  HfFloat8() { write_folders(fs::path(TERA_GOLDEN_HF) / "latents_bias"); }
+  HfFloat8() { write_folders(fs::path(source_path("tests/golden/hf")) / "latents_bias"); }
 
   // "fp8" has the tensors of the source, with values that FP8 can say; "plain" the same values in F32.
   void write_folders(const fs::path& source) {
@@ -103,8 +104,7 @@ TEST_F(HfFloat8, ImportAndExportGivePlainWeights) {
 
 // As DeepSeek-V3 is published: FP8, and a layer behind the last that predicts further ahead.
 TEST_F(HfFloat8, LayersAheadComeAlong) {
-  done("train " TERA_TEST_CONFIGS
-       "/sweep_mtp.yaml model.mtp_num_layers=1 train.train_iters=1 train.eval_iters=0 run.dir=" +
+  done("train " + source_path("configs/tests/sweep_mtp.yaml") + " model.mtp_num_layers=1 train.train_iters=1 train.eval_iters=0 run.dir=" +
        path("run") + " checkpoint.save=" + path("trained"));
   done("export --model " + path("trained") + " --output " + path("source"));
   write_folders(folder_ / "source");

@@ -15,6 +15,7 @@
 #include "tests/end_to_end/letters_tokenizer.h"
 #include "tests/end_to_end/program.h"
 #include "tests/support/close.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace tera::test {
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 class HfProgram : public testing::Test {
  protected:
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  static std::string golden(const std::string& name) { return std::string(TERA_GOLDEN_HF) + "/" + name; }
+  static std::string golden(const std::string& name) { return source_path("tests/golden/hf/") + name; }
 
   void expect_done(const std::string& arguments) const {
     const Outcome outcome = run_program(arguments);
@@ -78,7 +79,7 @@ TEST_F(HfProgram, LogitsAreTheSameInEveryLayout) {
 // A DeepSeek-V3 with a layer behind its last: written under the published names, with copies of the tables; read again
 // whatever config.json says of it; and left out by all that does not train it.
 TEST_F(HfProgram, LayersThatPredictFurtherAheadComeAndGo) {
-  const std::string config = std::string(TERA_TEST_CONFIGS) + "/sweep_mtp.yaml", run = " run.dir=" + path("run");
+  const std::string config = source_path("configs/tests/sweep_mtp.yaml"), run = " run.dir=" + path("run");
   const std::string few = " model.mtp_num_layers=1 train.train_iters=2 train.eval_iters=0";
   expect_done("train " + config + few + run + " checkpoint.save=" + path("ck"));
   expect_done("export --model " + path("ck") + " --output " + path("hf"));
@@ -159,7 +160,7 @@ dist: {device: cpu, threads: 1}
 
 // A folder of a DeepSeek-V3 has a bias for each expert in any case; zeros choose as none do.
 TEST_F(HfProgram, ADeepSeekWithoutBiasesOfExpertsHasZerosInItsFolder) {
-  const std::string config = std::string(TERA_TEST_CONFIGS) + "/sweep_mtp.yaml",
+  const std::string config = source_path("configs/tests/sweep_mtp.yaml"),
                     name = "mlp.gate.e_score_correction_bias";
   expect_done("train " + config + " model.moe.router_enable_expert_bias=false model.mtp_num_layers=1 " +
               "train.train_iters=3 train.eval_iters=0 optimizer.lr=1e-2 run.dir=" + path("run") +
@@ -196,7 +197,7 @@ TEST_F(HfProgram, ADeepSeekWithoutBiasesOfExpertsHasZerosInItsFolder) {
 
 // What an export would refuse is told before weeks of training.
 TEST_F(HfProgram, AModelWithoutAFolderIsToldAtTheStart) {
-  const std::string configs = std::string(TERA_TEST_CONFIGS) + "/", words = "this model has no Hugging Face form";
+  const std::string configs = source_path("configs/tests/"), words = "this model has no Hugging Face form";
   const auto told = [&](const std::string& command) {
     const Outcome outcome = run_program(command);
     EXPECT_EQ(outcome.status, 0) << command << "\n" << outcome.output;

@@ -10,6 +10,7 @@
 #include "tests/end_to_end/letters_tokenizer.h"
 #include "tests/end_to_end/program.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace tera::test {
@@ -20,7 +21,7 @@ namespace fs = std::filesystem;
 class HfRuns : public testing::Test {
  protected:
   HfRuns() {
-    fs::copy(std::string(TERA_GOLDEN_HF) + "/gate_up_order", folder_ / "hf");
+    fs::copy(source_path("tests/golden/hf/gate_up_order"), folder_ / "hf");
     folder_.write("hf/tokenizer.json", letters_tokenizer());
     folder_.write("hf/tokenizer_config.json", R"({"eos_token": "</s>", "bos_token": "<s>"})");
     folder_.write("hf/generation_config.json", R"({"eos_token_id": [1, 5], "bos_token_id": 0})");

@@ -13,6 +13,7 @@
 
 #include "tera/checkpoint/checkpoint.h"
 #include "tests/end_to_end/program.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace tera::test {
@@ -25,7 +26,7 @@ const std::string tp2 = " dist.tensor_model_parallel_size=2", pp2 = " dist.pipel
 
 class ParallelRuns : public testing::Test {
  protected:
-  static std::string config(const std::string& name) { return std::string(TERA_TEST_CONFIGS "/") + name + ".yaml"; }
+  static std::string config(const std::string& name) { return source_path("configs/tests/") + name + ".yaml"; }
 
   Outcome train(const std::string& name, const std::string& arguments) const {
     return run_program(

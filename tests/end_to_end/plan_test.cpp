@@ -10,12 +10,13 @@
 
 #include "tera/train/memory_plan.h"
 #include "tests/end_to_end/program.h"
+#include "tests/support/paths.h"
 
 namespace tera::test {
 namespace {
 
 Outcome plan(const std::string& config, const std::string& arguments) {
-  return run_program(fmt::format("plan \"{}/{}.yaml\" {}", TERA_CONFIGS, config, arguments));
+  return run_program(fmt::format("plan \"{}/{}.yaml\" {}", source_path("configs"), config, arguments));
 }
 
 nlohmann::json plan_json(const std::string& config, const std::string& arguments, int status = 0) {
@@ -151,7 +152,7 @@ std::vector<std::string> items_and_bytes(std::istream& in) {
 }
 
 TEST(PlanProgram, PrintsTheSampleOfTheDocuments) {
-  std::ifstream page(TERA_CONFIGS "/../docs/memory.md");
+  std::ifstream page(source_path("docs/memory.md"));
   std::istringstream printed(plan("quickstart", "dist.device=cpu").output);
   const std::vector<std::string> lines = items_and_bytes(printed);
   EXPECT_GT(lines.size(), 40u);
@@ -161,7 +162,7 @@ TEST(PlanProgram, PrintsTheSampleOfTheDocuments) {
 // On standard error, where it is in nobody's way.
 TEST(PlanProgram, WarnsOfDecaysThatBf16Loses) {
   const std::string words = "warning: optimizer.exp_avg_sq_dtype is bf16, and optimizer.adam_beta2 is 0.999: ";
-  const std::string file = " " TERA_CONFIGS "/tests/tiny.yaml optimizer.exp_avg_sq_dtype=bf16 ";
+  const std::string file = " " + source_path("configs/tests/tiny.yaml") + " optimizer.exp_avg_sq_dtype=bf16 ";
   for (const std::string& command : {"plan" + file, "plan" + file + "--json", "config" + file}) {
     const Outcome error = run_program(command + " optimizer.adam_beta2=0.999 2>&1 >/dev/null");
     EXPECT_TRUE(error.output.starts_with(words)) << command << "\n" << error.output;
@@ -402,8 +403,7 @@ TEST(PlanProgram, HeadsThatNoGpuTakesAreRefused) {
 
 // Of 8 experts 2 on a rank; 4 ranks have 2 x 64 tokens each that choose 3 experts.
 TEST(PlanProgram, TellsWhatExpertsNeed) {
-  const std::string config = "plan " TERA_TEST_CONFIGS
-                             "/tiny_qwen3_moe.yaml --world 4 train.micro_batch_size=2 "
+  const std::string config = "plan " + source_path("configs/tests/tiny_qwen3_moe.yaml") + " --world 4 train.micro_batch_size=2 "
                              "train.global_batch_size=8 "
                              "train.seq_length=64 dist.expert_model_parallel_size=4 ";
   const Outcome worst = run_program(config);
@@ -434,7 +434,7 @@ TEST(PlanProgram, TakesAsFewRanksAsTheLayoutNeeds) {
 
 // Ranks that are planned for are given by another flag than ranks that are started; each command names its own.
 TEST(PlanProgram, NamesItsOwnFlagForRanks) {
-  const std::string config = fmt::format(" \"{}/tests/tiny_qwen3_moe.yaml\" ", TERA_CONFIGS);
+  const std::string config = fmt::format(" \"{}/tests/tiny_qwen3_moe.yaml\" ", source_path("configs"));
   const auto refusal = [&](const std::string& command, const std::string& arguments) {
     const Outcome outcome = run_program(command + config + arguments);
     EXPECT_EQ(outcome.status, 2) << outcome.output;

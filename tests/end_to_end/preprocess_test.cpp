@@ -10,12 +10,13 @@
 #include "tera/data/indexed_writer.h"
 #include "tests/end_to_end/program.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace tera::test {
 namespace {
 
-const std::filesystem::path golden = TERA_GOLDEN_DATA "/preprocess";
+const std::filesystem::path golden = source_path("tests/golden/data/preprocess");
 const std::string bytes_options = " --tokenizer-type ByteTokenizer --json-keys text title";
 
 class Preprocess : public testing::Test {
@@ -103,7 +104,7 @@ TEST_F(Preprocess, MistakesAreTold) {
 // More than `ulimit -f` allows (in blocks of 512 or 1024 bytes) is a failed write, not the end by a signal.
 TEST_F(Preprocess, AFileThatMayNotGrowIsTold) {
   const std::string input = folder_.write("in.jsonl", "{\"text\":\"" + std::string(100'000, 'a') + "\"}\n").string();
-  const Outcome outcome = run_shell("ulimit -f 8; \"" TERA_PROGRAM "\" preprocess --input " + input +
+  const Outcome outcome = run_shell("ulimit -f 8; \"" + std::string(paths::program) + "\" preprocess --input " + input +
                                     " --output-prefix " + prefix() + " --tokenizer-type ByteTokenizer");
   EXPECT_EQ(outcome.status, 2) << outcome.output;
   EXPECT_TRUE(contains(outcome.output, "out_text_document.bin: File too large")) << outcome.output;
@@ -116,7 +117,7 @@ TEST_F(Preprocess, InterruptedItLeavesNothing) {
     // Lines, then silence: it waits for more when the signal comes.
     const Outcome outcome =
         run_shell("mkfifo " + prefix() + ".pipe; (cat " + source("bytes.jsonl") + "; sleep 20) > " + prefix() +
-                  ".pipe & writer=$!; \"" TERA_PROGRAM "\" " + command + " < " + prefix() +
+                  ".pipe & writer=$!; \"" + std::string(paths::program) + "\" " + command + " < " + prefix() +
                   ".pipe & program=$!; sleep 0.5; ls " + folder_.path().string() + "; kill -" + signal +
                   " $program; wait $program; echo status $?; kill $writer; rm " + prefix() + ".pipe");
     EXPECT_TRUE(contains(outcome.output, "out_text_document.bin.tmp")) << outcome.output;  // it was at work
@@ -226,7 +227,7 @@ TEST(Inspect, SaysWhatIsWrong) {
 }
 
 TEST(Inspect, DescribesTensors) {
-  const Outcome outcome = run_program("inspect --json " TERA_GOLDEN_DATA "/gpt2.safetensors");
+  const Outcome outcome = run_program("inspect --json " + source_path("tests/golden/data/gpt2.safetensors"));
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   const auto found = nlohmann::json::parse(outcome.output);
   EXPECT_EQ(found["kind"], "tensors");
@@ -236,8 +237,8 @@ TEST(Inspect, DescribesTensors) {
 TEST(Inspect, DescribesHuggingFaceFoldersAndTokenizers) {
   const TempFolder folder;
   folder.write("hf/config.json", R"({"model_type":"gpt2","vocab_size":61,"hidden_size":16,"other":[1]})");
-  std::filesystem::copy(TERA_GOLDEN_DATA "/gpt2.safetensors", folder / "hf/model.safetensors");
-  std::filesystem::copy(TERA_FUZZ_CORPUS "/tokenizer_json/byte_level", folder / "hf/tokenizer.json");
+  std::filesystem::copy(source_path("tests/golden/data/gpt2.safetensors"), folder / "hf/model.safetensors");
+  std::filesystem::copy(source_path("fuzz/corpus/tokenizer_json/byte_level"), folder / "hf/tokenizer.json");
   const auto inspect = [&](const std::string& name, int status = 0) {
     const Outcome outcome = run_program("inspect --json " + (folder / name).string());
     EXPECT_EQ(outcome.status, status) << outcome.output;
@@ -258,7 +259,7 @@ TEST(Inspect, DescribesACheckpoint) {
   const TempFolder folder;
   const std::string save = (folder / "saved").string();
   const Outcome trained =
-      run_program("train " TERA_TEST_CONFIGS "/tiny.yaml train.train_iters=3 train.eval_iters=0 run.dir=" +
+      run_program("train " + source_path("configs/tests/tiny.yaml") + " train.train_iters=3 train.eval_iters=0 run.dir=" +
                   (folder / "run").string() + " checkpoint.save=" + save);
   ASSERT_EQ(trained.status, 0) << trained.output;
   for (const std::string& path : {save, save + "/step_00000003"}) {
@@ -286,7 +287,7 @@ TEST(Inspect, TellsWhatMomentsAreKeptIn) {
   const auto inspect = [&](const std::string& name, const std::string& arguments) {
     const std::string save = (folder / name).string();
     const Outcome trained =
-        run_program("train " TERA_TEST_CONFIGS "/tiny.yaml train.train_iters=3 train.eval_iters=0 run.dir=" + save +
+        run_program("train " + source_path("configs/tests/tiny.yaml") + " train.train_iters=3 train.eval_iters=0 run.dir=" + save +
                     ".run checkpoint.save=" + save + arguments);
     EXPECT_EQ(trained.status, 0) << trained.output;
     return run_program("inspect " + save).output;

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/paths.h"
+
 namespace tera::test {
 
 struct Outcome {
@@ -30,7 +32,7 @@ inline Outcome run_shell(const std::string& command) {
 }
 
 // Runs `tera ARGUMENTS` in a shell, so that tests can redirect as users do.
-inline Outcome run_program(const std::string& arguments) { return run_shell("\"" TERA_PROGRAM "\" " + arguments); }
+inline Outcome run_program(const std::string& arguments) { return run_shell("\"" + std::string(paths::program) + "\" " + arguments); }
 
 // The text behind a key of every line of a run's metrics that has it, digits as they were printed.
 inline std::vector<std::string> column(const std::filesystem::path& run, const std::string& key) {

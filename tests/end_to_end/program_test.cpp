@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tests/end_to_end/program.h"
+#include "tests/support/paths.h"
 
 namespace tera::test {
 namespace {
@@ -16,7 +17,7 @@ void expect(const std::string& arguments, int status, const std::string& words) 
 }
 
 TEST(Program, TellsItsVersion) {
-  expect("--version", 0, "tera " TERA_VERSION);
+  expect("--version", 0, std::string("tera ") + project_version);
   expect("--version", 0, "backends: cpu");
 }
 
@@ -55,7 +56,7 @@ TEST(Program, ReaderThatWentAwayIsNotSuccess) {
   // The pipe's reader ends at once, and the program starts later; unless it takes care, a signal would kill it
   // silently.
   const Outcome outcome =
-      run_program("--version; { sleep 0.2; \"" TERA_PROGRAM "\" doctor; echo \"status $?\" >&2; } | true");
+      run_program("--version; { sleep 0.2; \"" + std::string(paths::program) + "\" doctor; echo \"status $?\" >&2; } | true");
   EXPECT_NE(outcome.output.find("status 2"), std::string::npos) << outcome.output;
 }
 

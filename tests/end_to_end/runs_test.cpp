@@ -13,6 +13,7 @@
 #include "tests/end_to_end/program.h"
 #include "tests/end_to_end/training_run.h"
 #include "tests/support/model.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace tera::test {
@@ -29,7 +30,7 @@ class Runs : public testing::Test {
         run_program(fmt::format("train {} run.dir={} {}", config, (folder_ / name).string(), overrides));
     ASSERT_EQ(outcome.status, 0) << outcome.output;
   }
-  static std::string config(const std::string& name) { return std::string(TERA_TEST_CONFIGS "/") + name + ".yaml"; }
+  static std::string config(const std::string& name) { return source_path("configs/tests/") + name + ".yaml"; }
 
   TempFolder folder_;
 };

@@ -4,12 +4,13 @@
 
 #include "tests/end_to_end/program.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace tera::test {
 namespace {
 
-const std::string golden = TERA_GOLDEN_TOKENIZERS;
+const std::string golden = source_path("tests/golden/tokenizer");
 
 std::string hugging_face(const std::string& path) {
   return " --tokenizer-type HuggingFaceTokenizer --tokenizer-model " + path;
@@ -190,7 +191,7 @@ TEST_F(TokenizerCommand, InterruptedTrainingWritesNothing) {
   const std::string pipe_name = (folder_ / "pipe").string(), output = (folder_ / "t.json").string();
   const Outcome outcome =
       run_shell("mkfifo " + pipe_name + "; (echo some text; sleep 20) > " + pipe_name +
-                " & writer=$!; \"" TERA_PROGRAM "\" tokenizer train --input - --output " + output + " < " + pipe_name +
+                " & writer=$!; \"" + std::string(paths::program) + "\" tokenizer train --input - --output " + output + " < " + pipe_name +
                 " & program=$!; sleep 0.5; kill -INT $program; wait $program; echo status $?; kill $writer");
   EXPECT_TRUE(contains(outcome.output, "tera: interrupted; no tokenizer was written")) << outcome.output;
   EXPECT_TRUE(contains(outcome.output, "status 130")) << outcome.output;

@@ -1,6 +1,7 @@
 #include "tests/end_to_end/training_run.h"
 
 #include "tera/base/signals.h"
+#include "tests/support/paths.h"
 
 namespace tera::test {
 namespace {
@@ -27,7 +28,7 @@ class Recorder final : public MetricsSink {
 Setup load_setup(const std::string& config, const std::vector<std::string>& overrides, Purpose purpose) {
   std::vector<std::string> all{"dist.device=cpu"};  // whatever this machine has; an override may say otherwise
   all.insert(all.end(), overrides.begin(), overrides.end());
-  const LoadedConfig loaded = load_config(TERA_TEST_CONFIGS "/" + config + ".yaml", all);
+  const LoadedConfig loaded = load_config(source_path("configs/tests/") + config + ".yaml", all);
   return resolve(loaded.config, purpose, &loaded.origins);
 }
 

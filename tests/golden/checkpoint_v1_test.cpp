@@ -9,11 +9,12 @@
 #include "tera/train/backend.h"
 #include "tera/train/training_step.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/paths.h"
 
 namespace tera::test {
 namespace {
 
-const std::string root = TERA_GOLDEN_DATA "/checkpoint_v1";
+const std::string root = source_path("tests/golden/data/checkpoint_v1");
 
 TEST(CheckpointVersion1, IsRead) {
   const Checkpoint checkpoint(root);

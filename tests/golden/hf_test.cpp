@@ -11,6 +11,7 @@
 #include "tera/config/resolve.h"
 #include "tera/train/generator.h"
 #include "tests/support/close.h"
+#include "tests/support/paths.h"
 
 namespace tera::test {
 namespace {
@@ -20,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr double limit = 1e-4;  // largest difference over largest value
 constexpr double clear = 1e-2;  // what a mistake makes at least
 
-fs::path golden(const std::string& name) { return fs::path(TERA_GOLDEN_HF) / name; }
+fs::path golden(const std::string& name) { return fs::path(source_path("tests/golden/hf")) / name; }
 
 // Weights in memory, to be spoilt.
 class Spoilt final : public WeightSource {

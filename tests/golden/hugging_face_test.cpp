@@ -11,13 +11,14 @@
 #include "tera/config/resolve.h"
 #include "tests/support/close.h"
 #include "tests/support/model.h"
+#include "tests/support/paths.h"
 
 namespace tera::test {
 namespace {
 
 constexpr double limit = 1e-4;  // largest difference over largest value of a tensor
 
-std::string data_file(const std::string& name) { return std::string(TERA_GOLDEN_DATA) + "/" + name; }
+std::string data_file(const std::string& name) { return source_path("tests/golden/data/") + name; }
 
 std::vector<std::int32_t> read_ints(const SafetensorsFile& file, const std::string& name) {
   const StoredTensor stored = file.get(name);

@@ -10,6 +10,7 @@
 #include "tera/config/load.h"
 #include "tera/config/resolve.h"
 #include "tera/train/trainer.h"
+#include "tests/support/paths.h"
 
 namespace tera::test {
 namespace {
@@ -27,7 +28,7 @@ std::vector<T> read_all(const SafetensorsFile& file, const std::string& name) {
 }
 
 TEST(TrainingRun, FollowsPyTorchFor200Steps) {
-  const std::string base = std::string(TERA_GOLDEN_DATA) + "/train200";
+  const std::string base = source_path("tests/golden/data/train200");
   const tera::Setup setup = resolve(load_config(base + ".yaml").config);
   const SafetensorsFile file(base + ".safetensors");
   const auto tokens = read_all<std::int32_t>(file, "tokens");  // [steps,global batch,S+1]

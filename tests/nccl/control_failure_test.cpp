@@ -6,6 +6,7 @@
 #include <memory>
 #include <thread>
 
+#include "tests/support/paths.h"
 #include "tests/support/start_ranks.h"
 #include "tests/support/temp_folder.h"
 
@@ -24,7 +25,7 @@ class ControlFailure : public testing::Test {
   }
   RankProcesses& start(int ranks, const std::string& way) {
     processes_ = std::make_unique<RankProcesses>(RankProcesses::Options{
-        .ranks = ranks, .command = {TERA_CONTROL_FAILING, way}, .environment = {}, .folder = folder_.path().string()});
+        .ranks = ranks, .command = {paths::control_failing, way}, .environment = {}, .folder = folder_.path().string()});
     return *processes_;
   }
   // Of ranks that are "endless".

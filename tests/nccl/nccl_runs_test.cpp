@@ -12,6 +12,7 @@
 #include "tera/backend/cuda/make_cuda.h"
 #include "tera/backend/nccl/nccl_info.h"
 #include "tests/end_to_end/program.h"
+#include "tests/support/paths.h"
 #include "tests/support/start_ranks.h"
 #include "tests/support/temp_folder.h"
 
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using Words = std::vector<std::string>;
 
-const std::string config = TERA_TEST_CONFIGS "/tiny.yaml";
+const std::string config = source_path("configs/tests/tiny.yaml");
 const Words tp2{"dist.tensor_model_parallel_size=2"}, pp2{"dist.pipeline_model_parallel_size=2"};
 
 Words operator+(Words a, const Words& b) {
@@ -45,7 +46,7 @@ class NcclRuns : public testing::Test {
     const fs::path said = folder_ / (name + ".said");
     fs::create_directories(said);
     return std::make_unique<RankProcesses>(RankProcesses::Options{.ranks = ranks,
-                                                                  .command = Words{TERA_PROGRAM} + train(name, more),
+                                                                  .command = Words{paths::program} + train(name, more),
                                                                   .environment = environment,
                                                                   .folder = said.string()});
   }
@@ -140,7 +141,7 @@ TEST_F(NcclRuns, CallsOverlapWithWork) {
     const fs::path said = folder_ / fmt::format("bench{}", i);
     fs::create_directories(said);
     RankProcesses job({.ranks = 2,
-                       .command = Words{TERA_PROGRAM, "bench", "step", config, "--steps", "2", "--warmup", "1",
+                       .command = Words{paths::program, "bench", "step", config, "--steps", "2", "--warmup", "1",
                                         "--profile", "--json"} +
                                   large + cases[i].layout,
                        .environment = {},
@@ -167,7 +168,7 @@ TEST_F(NcclRuns, AFaultOfOneRankEndsTheJob) {
                            "checkpoint.save=" + (folder_ / "saved").string()};
   RankProcesses job(
       {.ranks = 4,  // a file that is too large is an error, not a signal
-       .command = Words{"/bin/sh", "-c", "trap '' XFSZ; exec \"$0\" \"$@\"", TERA_PROGRAM} + train("endless", more),
+       .command = Words{"/bin/sh", "-c", "trap '' XFSZ; exec \"$0\" \"$@\"", paths::program} + train("endless", more),
        .environment = {},
        .folder = folder_.path().string()});
   wait_for_first_loss(job);
@@ -245,7 +246,7 @@ TEST_F(NcclRuns, UnderMpirun) {
   const Outcome outcome =
       run_shell(fmt::format("NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 timeout -k 1 100 {} -n 2 sh -c "
                             "'NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec \"{}\" {}'",
-                            TERA_MPIRUN, TERA_PROGRAM, words));
+                            paths::mpirun, paths::program, words));
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   expect_like_alone("mpi");
 }
@@ -263,7 +264,7 @@ TEST_F(NcclRuns, AStoppedRankUnderMpirunIsNamed) {
                             "(until grep -q loss \"{}\" 2>/dev/null; do sleep 0.1; done; "
                             "touch \"{}\"; kill -STOP $me) & fi; "
                             "NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec \"{}\" {}'",
-                            TERA_MPIRUN, metrics, stopped.string(), TERA_PROGRAM, words));
+                            paths::mpirun, metrics, stopped.string(), paths::program, words));
   const auto ended = fs::file_time_type::clock::now();
   EXPECT_NE(outcome.status, 0) << outcome.output;
   ASSERT_TRUE(fs::exists(stopped)) << outcome.output;

@@ -10,6 +10,7 @@
 #include "tera/checkpoint/checkpoint_writer.h"
 #include "tera/config/load.h"
 #include "tera/config/resolve.h"
+#include "tests/support/paths.h"
 
 namespace tera::test {
 namespace {
@@ -19,7 +20,7 @@ constexpr int items = 8;                              // of a microbatch, over a
 constexpr std::string_view unused = "unused.weight";  // trained, and never in any product
 
 tera::Setup setup_of(const ExpertCase& one) {
-  const LoadedConfig loaded = load_config(TERA_TEST_CONFIGS "/sweep_llama.yaml", {});
+  const LoadedConfig loaded = load_config(source_path("configs/tests/sweep_llama.yaml"), {});
   tera::Setup setup = resolve(loaded.config, Purpose::train, &loaded.origins, 1);
   setup.parallel.mesh = one.mesh;
   setup.parallel.sharding = one.sharding;

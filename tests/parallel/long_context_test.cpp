@@ -11,6 +11,7 @@
 #include "tera/train/data_source.h"
 #include "tests/end_to_end/program.h"
 #include "tests/parallel/sweep_expect.h"
+#include "tests/support/paths.h"
 
 namespace tera::test {
 namespace {
@@ -80,10 +81,9 @@ struct Bytes {
 };
 Bytes bytes_of(int ranks, std::int64_t tokens) {
   const std::string config = fmt::format(
-      TERA_TEST_CONFIGS
-      "/sweep_llama.yaml train.seq_length={} train.micro_batch_size=1 train.global_batch_size=1 model.num_layers=2 "
+      "{} train.seq_length={} train.micro_batch_size=1 train.global_batch_size=1 model.num_layers=2 "
       "model.num_attention_heads=2 model.num_query_groups=1 model.ffn_hidden_size=512 dist.context_parallel_size={}",
-      tokens, ranks);
+      source_path("configs/tests/sweep_llama.yaml"), tokens, ranks);
   const auto plan = json_of("plan " + config + " --json");
   const auto run = json_of(fmt::format("bench step {} --ranks {} --steps 1 --warmup 0 --json", config, ranks));
   return {.planned = ranks * plan.at("total_bytes").get<double>(), .measured = run.at("peak_rss_bytes").get<double>()};

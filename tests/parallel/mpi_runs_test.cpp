@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tests/end_to_end/program.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace tera::test {
@@ -16,13 +17,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string config = TERA_TEST_CONFIGS "/tiny.yaml";
+const std::string config = source_path("configs/tests/tiny.yaml");
 const std::string tp2_pp2 = "dist.tensor_model_parallel_size=2 dist.pipeline_model_parallel_size=2";
 
 class MpiRuns : public testing::Test {
  protected:
   static Outcome as_processes(int ranks, const std::string& arguments) {
-    return run_shell(fmt::format("{} -n {} \"{}\" {}", TERA_MPIRUN, ranks, TERA_PROGRAM, arguments));
+    return run_shell(fmt::format("{} -n {} \"{}\" {}", paths::mpirun, ranks, paths::program, arguments));
   }
   static std::size_t count(const std::string& text, const std::string& words) {
     std::size_t found = 0;
@@ -46,7 +47,7 @@ class MpiRuns : public testing::Test {
         "dist.timeout_seconds=3 train.train_iters=1000000 train.eval_iters=0' > {}.out 2>&1 & "
         "for i in $(seq 400); do [ -s {}/metrics.jsonl ] && break; sleep 0.05; done; kill -{} $(cat {}.{}); wait $!; "
         "tail -c 5000 {}.out",
-        TERA_MPIRUN, pids, TERA_PROGRAM, config, run, tp2_pp2, pids, run, signal, pids, rank, pids));
+        paths::mpirun, pids, paths::program, config, run, tp2_pp2, pids, run, signal, pids, rank, pids));
   }
   // Whether all four processes are gone, or will be in a moment; what is only waited for has no command line any more.
   bool all_gone() const {
@@ -95,7 +96,7 @@ TEST_F(MpiRuns, ProcessesGoOnAsIfNeverEnded) {
       "{} -n 4 sh -c 'echo $$ > {}.$OMPI_COMM_WORLD_RANK; exec \"{}\" {}' > {}.out 2>&1 & "
       "for i in $(seq 400); do [ $(wc -l < {}) -gt 30 ] && break; sleep 0.01; done; kill -KILL $(cat {}.2); wait $!; "
       "cat {}.out",
-      TERA_MPIRUN, pid, TERA_PROGRAM,
+      paths::mpirun, pid, paths::program,
       train("parts", often + "dist.timeout_seconds=3 train.train_iters=60 checkpoint.save_interval=1"), pid, metrics,
       pid, pid));
   ASSERT_NE(killed.output.find("going on after step 20 from "), std::string::npos) << killed.output;
@@ -135,7 +136,7 @@ TEST_F(MpiRuns, AMistakeThatAllFindIsToldOnce) {
 
 TEST_F(MpiRuns, AnotherConfigIsNamed) {
   const Outcome outcome = run_shell(fmt::format("{} -n 4 sh -c '\"{}\" {} train.seed=$((OMPI_COMM_WORLD_RANK == 2))'",
-                                                TERA_MPIRUN, TERA_PROGRAM, train("a")));
+                                                paths::mpirun, paths::program, train("a")));
   EXPECT_NE(outcome.status, 0) << outcome.output;
   EXPECT_EQ(count(outcome.output, "the configuration is not the same on all ranks: that of rank 2 differs"), 1u)
       << outcome.output;
@@ -152,9 +153,9 @@ TEST_F(MpiRuns, OtherDataIsNamed) {
       "\"{}\" train {} dataset.kind=text dataset.data_path=text.txt dataset.split=1,0,0 run.dir=run "
       "model.vocab_size=512 "
       "dist.tensor_model_parallel_size=2",
-      TERA_PROGRAM, config);
+      paths::program, config);
   const Outcome outcome = run_shell(
-      fmt::format("cd {} && {} -n 1 --wdir a {} : -n 1 --wdir b {}", folder_.path().string(), TERA_MPIRUN, run, run));
+      fmt::format("cd {} && {} -n 1 --wdir a {} : -n 1 --wdir b {}", folder_.path().string(), paths::mpirun, run, run));
   EXPECT_EQ(outcome.status, 2) << outcome.output;
   EXPECT_EQ(count(outcome.output, "the training data is not the same on all ranks: that of rank 1 differs"), 1u)
       << outcome.output;

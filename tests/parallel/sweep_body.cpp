@@ -11,6 +11,7 @@
 #include "tera/config/load.h"
 #include "tera/config/resolve.h"
 #include "tera/train/data_source.h"
+#include "tests/support/paths.h"
 
 namespace tera::test {
 namespace {
@@ -177,7 +178,7 @@ std::string SweepCase::describe() const {
 }
 
 tera::Setup sweep_setup(const SweepCase& one) {
-  const LoadedConfig loaded = load_config(TERA_TEST_CONFIGS "/" + one.config + ".yaml", one.overrides);
+  const LoadedConfig loaded = load_config(source_path("configs/tests/") + one.config + ".yaml", one.overrides);
   return resolve(loaded.config, Purpose::train, &loaded.origins, one.ranks);
 }
 

@@ -14,6 +14,7 @@
 #include "tera/train/world_plan.h"
 #include "tests/support/counting_comm.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/paths.h"
 #include "tests/support/watched_device.h"
 
 namespace tera::test {
@@ -28,7 +29,7 @@ struct Layout {
 void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
 
 tera::Setup load(const Layout& layout) {
-  const LoadedConfig loaded = load_config(TERA_TEST_CONFIGS "/" + layout.config + ".yaml", layout.overrides);
+  const LoadedConfig loaded = load_config(source_path("configs/tests/") + layout.config + ".yaml", layout.overrides);
   return resolve(loaded.config, Purpose::inspect, &loaded.origins, layout.ranks);
 }
 

@@ -11,6 +11,7 @@
 #include "tera/base/error.h"
 #include "tera/tokenizer/byte_level.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/paths.h"
 
 namespace tera {
 namespace {
@@ -214,7 +215,7 @@ TEST(ByteLevel, every_byte_comes_back) {
 class GoldenBpe : public testing::TestWithParam<const char*> {};
 
 TEST_P(GoldenBpe, gives_the_ids_of_the_reference) {
-  std::ifstream stream(std::string(TERA_GOLDEN_BPE) + "/" + GetParam() + ".json");
+  std::ifstream stream(test::source_path("tests/golden/bpe/") + GetParam() + ".json");
   ASSERT_TRUE(stream.good());
   const nlohmann::json file = nlohmann::json::parse(stream);
   BpeData data;

@@ -16,6 +16,7 @@
 #include "tera/config/resolve.h"
 #include "tera/config/value.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace tera::test {
@@ -150,7 +151,7 @@ TEST(ConfigYaml, ResolvedFileGivesTheSameSetup) {
   for (const char* name :
        {"quickstart.yaml", "tests/tiny_gpt.yaml", "tests/tiny_qwen2.yaml", "models/llama3.1-8b.yaml",
         "tests/tiny_qwen3_moe.yaml", "models/mixtral-8x7b.yaml", "tests/tiny_mla.yaml", "models/deepseek-v3.yaml"}) {
-    const LoadedConfig loaded = load_config(std::string(TERA_SOURCE_DIR "/configs/") + name, {});
+    const LoadedConfig loaded = load_config(source_path("configs/") + name, {});
     const tera::Setup setup = resolve(loaded.config, Purpose::inspect);
     const auto plain = folder.write("config.resolved.yaml", resolved_yaml(setup));
     EXPECT_EQ(resolve(load_config(plain.string()).config, Purpose::inspect), setup) << name;
@@ -161,7 +162,7 @@ TEST(ConfigYaml, ResolvedFileGivesTheSameSetup) {
 
 TEST(ConfigYaml, SaysWhatIsDerivedAndFromWhere) {
   const LoadedConfig loaded =
-      load_config(TERA_SOURCE_DIR "/configs/tests/tiny.yaml", std::vector<std::string>{"train.seed=7"});
+      load_config(source_path("configs/tests/tiny.yaml"), std::vector<std::string>{"train.seed=7"});
   const std::string text = annotated_yaml(resolve(loaded.config), loaded.origins);
   for (const char* words : {"seed: 7", "# command line", "tiny.yaml:4", "kv_channels: 0", "# default; becomes 8",
                             "default of model.arch=llama", "# default; becomes runs/tiny"})
@@ -169,7 +170,7 @@ TEST(ConfigYaml, SaysWhatIsDerivedAndFromWhere) {
 }
 
 TEST(ConfigExplain, TellsAllAboutAKey) {
-  const LoadedConfig loaded = load_config(TERA_SOURCE_DIR "/configs/tests/tiny.yaml");
+  const LoadedConfig loaded = load_config(source_path("configs/tests/tiny.yaml"));
   const std::string text = explain_key("model.activation", &loaded);
   for (const char* words : {"gelu, gelu_tanh", "default:  gelu", "gpt: gelu_tanh", "value:    swiglu",
                             "from:     default of model.arch=llama"})
@@ -206,7 +207,7 @@ TEST(ConfigDocs, HelpHoldsEveryKey) {
 }
 
 TEST(ConfigDocs, CommittedPageIsTheGeneratedOne) {
-  std::ifstream file(TERA_SOURCE_DIR "/docs/config.md");
+  std::ifstream file(source_path("docs/config.md"));
   std::stringstream committed;
   committed << file.rdbuf();
   EXPECT_EQ(committed.str(), config_markdown()) << "run: tera config --markdown > docs/config.md";

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tera/config/resolve.h"
+#include "tests/support/paths.h"
 
 namespace tera::test {
 namespace {
@@ -94,7 +95,7 @@ std::int64_t count_parameters(const ModelShape& m) {
 
 TEST(ModelConfigs, HaveThePublishedParameterCounts) {
   std::size_t seen = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(TERA_SOURCE_DIR "/configs/models")) {
+  for (const auto& entry : std::filesystem::directory_iterator(source_path("configs/models"))) {
     const std::string name = entry.path().stem().string();
     ASSERT_TRUE(published().contains(name)) << name << " has no published count in this test";
     const auto [parameters, tolerance] = published().at(name);
@@ -107,14 +108,14 @@ TEST(ModelConfigs, HaveThePublishedParameterCounts) {
 }
 
 TEST(ModelConfigs, SetOnlyTheModel) {
-  for (const auto& entry : std::filesystem::directory_iterator(TERA_SOURCE_DIR "/configs/models"))
+  for (const auto& entry : std::filesystem::directory_iterator(source_path("configs/models")))
     for (const auto& [key, origin] : load_config(entry.path().string()).origins)
       EXPECT_TRUE(key.starts_with("model.") || key == "run.name") << entry.path() << ": " << key;
 }
 
 TEST(RunConfigs, AllResolve) {
-  EXPECT_NO_THROW(resolve(load_config(TERA_SOURCE_DIR "/configs/quickstart.yaml").config));
-  for (const auto& entry : std::filesystem::directory_iterator(TERA_SOURCE_DIR "/configs/tests"))
+  EXPECT_NO_THROW(resolve(load_config(source_path("configs/quickstart.yaml")).config));
+  for (const auto& entry : std::filesystem::directory_iterator(source_path("configs/tests")))
     EXPECT_NO_THROW(resolve(load_config(entry.path().string()).config)) << entry.path();
 }
 

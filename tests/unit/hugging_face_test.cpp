@@ -10,6 +10,7 @@
 
 #include "tera/base/error.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace tera {
@@ -22,7 +23,7 @@ using test::TempFolder;
 using Ids = std::vector<std::int32_t>;
 namespace fs = std::filesystem;
 
-const fs::path golden = TERA_GOLDEN_TOKENIZERS;
+const fs::path golden = source_path("tests/golden/tokenizer");
 
 Ids encode(const Tokenizer& tokenizer, std::string_view text) {
   Ids ids;

@@ -13,6 +13,7 @@
 #include "tera/pipeline/exchange.h"
 #include "tests/support/dependency_graph.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/paths.h"
 
 namespace tera::test {
 namespace {
@@ -245,7 +246,7 @@ TEST(Picture, ByHand) {
 
 // The pictures in docs/pipeline.md are these.
 TEST(Picture, DocsAreUpToDate) {
-  std::ifstream file(TERA_SOURCE_DIR "/docs/pipeline.md");
+  std::ifstream file(source_path("docs/pipeline.md"));
   std::stringstream text;
   text << file.rdbuf();
   for (const auto& schedule : {one_f_one_b(4, 8), interleaved(4, 2, 4, 4), zero_bubble_h1(4, 8), zero_bubble_v(4, 4),

@@ -11,6 +11,7 @@
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
+#include "tests/support/paths.h"
 #include "tests/unit/text_steps.h"
 
 namespace tera::test {
@@ -18,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-const std::filesystem::path data = TERA_GOLDEN_DATA;
+const std::filesystem::path data = source_path("tests/golden/data");
 
 TEST(SentencePiece, EqualsTheReferenceBothWays) {
   for (const json& golden : text_steps()["sentence_piece"]) {

@@ -5,10 +5,12 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "tests/support/paths.h"
+
 namespace tera::test {
 
 inline const nlohmann::json& text_steps() {
-  static const nlohmann::json golden = nlohmann::json::parse(std::ifstream(TERA_GOLDEN_DATA "/text_steps.json"));
+  static const nlohmann::json golden = nlohmann::json::parse(std::ifstream(source_path("tests/golden/data/text_steps.json")));
   return golden;
 }
 

@@ -1,0 +1,125 @@
+# tera_test(name source... LABELS label... [EXCLUDE filter] [SPLIT suite...] [PROPERTIES property value ...])
+#
+# One test program, registered with CTest suite by suite: "unit_tests.DataSampler" runs all cases of DataSampler in one
+# process, so that 1,500 cases do not start 1,500 processes. Suites named in SPLIT are registered case by case, where
+# one process would be the longest of the whole run. EXCLUDE is the negative part of a GoogleTest filter.
+#
+# The suites are known when the program is built: a script (this file, in script mode) asks the program and writes them
+# into a file that CTest includes.
+if(CMAKE_SCRIPT_MODE_FILE)
+  cmake_policy(VERSION 3.25)
+  execute_process(COMMAND ${PROGRAM} --gtest_list_tests OUTPUT_VARIABLE listing RESULT_VARIABLE failed
+                  ERROR_VARIABLE errors TIMEOUT 60)
+  if(failed)
+    message(FATAL_ERROR "${PROGRAM} --gtest_list_tests: ${failed}\n${errors}")
+  endif()
+  string(REPLACE "," ";" SPLIT "${SPLIT}")
+  if(EXCLUDE)
+    set(exclude "-${EXCLUDE}")
+  endif()
+
+  set(text "")
+  function(register test filter)
+    execute_process(COMMAND ${PROGRAM} --gtest_list_tests "--gtest_filter=${filter}${exclude}" OUTPUT_VARIABLE found)
+    if(NOT found MATCHES "\n  ")
+      return()
+    endif()
+    string(APPEND text "add_test([==[${NAME}.${test}]==] [==[${PROGRAM}]==] [==[--gtest_filter=${filter}${exclude}]==] "
+                       "--gtest_brief=1)\n"
+                       "set_tests_properties([==[${NAME}.${test}]==] PROPERTIES ${PROPERTIES})\n")
+    set(text "${text}" PARENT_SCOPE)
+  endfunction()
+
+  string(REGEX REPLACE "[\r\n]+" ";" listing "${listing}")
+  foreach(line IN LISTS listing)
+    string(REGEX REPLACE " *#.*" "" line "${line}")
+    if(line MATCHES "^([^ ]+)\\.$")
+      set(suite ${CMAKE_MATCH_1})
+      if(NOT suite IN_LIST SPLIT)
+        register(${suite} "${suite}.*")
+      endif()
+    elseif(line MATCHES "^  ([^ ]+)$" AND suite IN_LIST SPLIT)
+      register(${suite}.${CMAKE_MATCH_1} "${suite}.${CMAKE_MATCH_1}")
+    endif()
+  endforeach()
+  file(WRITE ${OUTPUT} "${text}")
+  return()
+endif()
+
+set(tera_test_script ${CMAKE_CURRENT_LIST_FILE})
+
+# tera_register_suites(name program-target ...): the registration alone, for a program that exists.
+function(tera_register_suites name program)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "EXCLUDE" "LABELS;SPLIT;PROPERTIES")
+  set(output ${CMAKE_CURRENT_BINARY_DIR}/${name}_suites.cmake)
+  list(JOIN arg_LABELS "\\;" labels)
+  list(JOIN arg_SPLIT "," split)
+  set(properties "LABELS \"${labels}\" TIMEOUT 300")
+  foreach(property IN LISTS arg_PROPERTIES)
+    string(APPEND properties " \"${property}\"")
+  endforeach()
+  add_custom_command(TARGET ${program} POST_BUILD BYPRODUCTS ${output}
+    COMMAND ${CMAKE_COMMAND} -DNAME=${name} -DPROGRAM=$<TARGET_FILE:${program}> -DOUTPUT=${output} -DEXCLUDE=${arg_EXCLUDE}
+            -DSPLIT=${split} "-DPROPERTIES=${properties}" -P ${tera_test_script}
+    VERBATIM)
+  file(WRITE ${output}.include "if(EXISTS \"${output}\")\n  include(\"${output}\")\nelse()\n"
+                               "  add_test(${name}_NOT_BUILT ${name}_NOT_BUILT)\nendif()\n")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${output}.include)
+endfunction()
+
+function(tera_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "EXCLUDE" "LABELS;SPLIT;PROPERTIES")
+  tera_test_program(${name} ${arg_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PRIVATE GTest::gtest_main)
+  tera_register_suites(${name} ${name} EXCLUDE "${arg_EXCLUDE}" LABELS ${arg_LABELS} SPLIT ${arg_SPLIT}
+                       PROPERTIES ${arg_PROPERTIES})
+endfunction()
+
+# tera_test_program(name source...): a program of tests that is registered by other means, or has a main of its own.
+option(TERA_UNITY_TESTS "compile test sources in batches: a cold build is faster, one changed file slower" ON)
+set(tera_test_batch 8)
+function(tera_test_program name)
+  add_executable(${name})
+  target_link_libraries(${name} PRIVATE tera_test_support GTest::gtest)
+  set(batch "")
+  foreach(source IN LISTS ARGN)
+    if(TERA_UNITY_TESTS AND source MATCHES "_(test|cases)\\.cpp$")
+      list(APPEND batch ${source})
+    else()  # a main, or functions that a header declares
+      target_sources(${name} PRIVATE ${source})
+    endif()
+  endforeach()
+  tera_add_batches(${name} ${batch})
+endfunction()
+
+# Most of the seconds that a test source takes go into headers that all of them include, so several are compiled as one.
+# Each stands in a namespace of its own, in which tera and tera::test see those of the library: helpers of two files may
+# have the same name. All headers come first, since they belong outside. A batch names files relative to the repository:
+# its object is then the same in every checkout, and a compiler cache finds it.
+function(tera_add_batches name)
+  set(number 0)
+  while(ARGN)
+    set(includes "")
+    set(bodies "")
+    foreach(count RANGE 1 ${tera_test_batch})
+      if(NOT ARGN)
+        break()
+      endif()
+      list(POP_FRONT ARGN source)
+      cmake_path(ABSOLUTE_PATH source)
+      set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+      file(STRINGS ${source} lines REGEX "^#include ")
+      list(APPEND includes ${lines})
+      cmake_path(GET source STEM stem)
+      cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+      string(APPEND bodies "\nnamespace in_${stem} {\nnamespace tera {\nusing namespace ::tera;\nnamespace test {\n"
+                           "using namespace ::tera::test;\n}\n}\n#include \"${source}\"\n}\n")
+    endforeach()
+    list(REMOVE_DUPLICATES includes)
+    list(JOIN includes "\n" includes)
+    set(file ${CMAKE_CURRENT_BINARY_DIR}/${name}_${number}.cpp)
+    file(CONFIGURE OUTPUT ${file} CONTENT "${includes}\n\nnamespace tera::test {}\n${bodies}" @ONLY)
+    target_sources(${name} PRIVATE ${file})
+    math(EXPR number "${number} + 1")
+  endwhile()
+endfunction()
