@@ -145,7 +145,7 @@ TEST(CudaSweepSlow, AllLayoutsOfGpt) { sweep("sweep_gpt", fp32, {}, 1); }
 // Several microbatches in flight, and W apart from B.
 TEST(CudaSweep, Offload) {
   const std::vector<std::pair<int, Overrides>> layouts{
-      {1, {}}, {2, tp2 + sp}, {2, pp2}, {2, pp2 + vp2}, {4, pp4 + zero_bubble}, {2, pp2 + zero_bubble_v}, {4, zero3}};
+      {1, {}}, {2, tp2 + sp}, {2, pp2}, {2, pp2 + vp2}, {4, pp4 + zero_bubble}, {2, pp2 + zbv}, {4, zero3}};
   const Overrides on_gpu = Overrides{"dist.device=cuda"} + fp32;
   SweepResult alone;
   play_threads({.overrides = on_gpu}, sweep_steps, alone);

@@ -17,7 +17,7 @@ std::vector<Overrides> layouts(int ranks) {
             tp2 + sp + tp_overlap,
             pp2,
             pp2 + zero_bubble,
-            pp2 + zero_bubble_v,
+            pp2 + zbv,
             pp2 + vp2 + full,
             {},
             zero1 + buckets + gather,

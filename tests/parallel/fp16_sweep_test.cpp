@@ -50,7 +50,7 @@ const std::vector<SweepCase> cut{
     {.ranks = 2, .overrides = tp2},
     {.ranks = 4, .overrides = tp4 + sp},
     {.ranks = 2, .overrides = pp2 + zero_bubble},
-    {.ranks = 2, .overrides = pp2 + zero_bubble_v},
+    {.ranks = 2, .overrides = pp2 + zbv},
     {.ranks = 4, .overrides = pp4 + full},
     {.ranks = 2, .overrides = buckets + overlap},
     {.ranks = 2, .overrides = zero1 + buckets},

@@ -62,7 +62,7 @@ class Counts {
     const int rows = output_.rows_of(tile.group);
     for (const int rank : {0, 1}) {
       const BlockTile block = block_tile(tile, rows, block_columns, rank);
-      const int end_row = std::min(block.first + block.parts * part_rows, rows);
+      const int end_row = std::min(block.first + block.parts * kernels::part_rows, rows);
       const int end_column = std::min(block.column + block_columns, output_.n);
       for (int row = block.first; row < end_row; ++row)
         for (int column = block.column; column < end_column; ++column)

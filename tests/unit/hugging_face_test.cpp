@@ -23,7 +23,7 @@ using test::TempFolder;
 using Ids = std::vector<std::int32_t>;
 namespace fs = std::filesystem;
 
-const fs::path golden = source_path("tests/golden/tokenizer");
+const fs::path golden = test::source_path("tests/golden/tokenizer");
 
 Ids encode(const Tokenizer& tokenizer, std::string_view text) {
   Ids ids;
