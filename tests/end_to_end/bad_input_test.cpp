@@ -29,8 +29,8 @@ class BadInput : public testing::Test {
 
   // `tera train` on the smallest config, four steps.
   Outcome train(const std::string& arguments) const {
-    return run_program(fmt::format("train \"{}/tiny.yaml\" run.dir={} train.train_iters=4 {}", source_path("configs/tests"),
-                                   run_dir(), arguments));
+    return run_program(fmt::format("train \"{}/tiny.yaml\" run.dir={} train.train_iters=4 {}",
+                                   source_path("configs/tests"), run_dir(), arguments));
   }
 
   static void expect_mistake(const Outcome& outcome, const Mistake& mistake) {
@@ -69,8 +69,8 @@ TEST_F(BadInput, Keys) {
 // Its data is made on the way.
 TEST_F(BadInput, TheFirstExampleWithoutItsData) {
   expect_mistake(
-      run_shell("cd " + folder_.path().string() +
-                " && \"" + std::string(paths::program) + "\" train \"" + source_path("configs/quickstart.yaml") + "\""),
+      run_shell("cd " + folder_.path().string() + " && \"" + std::string(paths::program) + "\" train \"" +
+                source_path("configs/quickstart.yaml") + "\""),
       {"quickstart.yaml", "runs/quickstart/data/tokenizer.json: there is no such file here; `make quickstart`"});
   EXPECT_EQ(folder_.files(), 0u);
 }

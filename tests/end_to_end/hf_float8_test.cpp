@@ -104,8 +104,9 @@ TEST_F(HfFloat8, ImportAndExportGivePlainWeights) {
 
 // As DeepSeek-V3 is published: FP8, and a layer behind the last that predicts further ahead.
 TEST_F(HfFloat8, LayersAheadComeAlong) {
-  done("train " + source_path("configs/tests/sweep_mtp.yaml") + " model.mtp_num_layers=1 train.train_iters=1 train.eval_iters=0 run.dir=" +
-       path("run") + " checkpoint.save=" + path("trained"));
+  done("train " + source_path("configs/tests/sweep_mtp.yaml") +
+       " model.mtp_num_layers=1 train.train_iters=1 train.eval_iters=0 run.dir=" + path("run") +
+       " checkpoint.save=" + path("trained"));
   done("export --model " + path("trained") + " --output " + path("source"));
   write_folders(folder_ / "source");
   done("import --model " + path("fp8") + " --output " + path("ck"));

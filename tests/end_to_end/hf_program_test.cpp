@@ -160,8 +160,7 @@ dist: {device: cpu, threads: 1}
 
 // A folder of a DeepSeek-V3 has a bias for each expert in any case; zeros choose as none do.
 TEST_F(HfProgram, ADeepSeekWithoutBiasesOfExpertsHasZerosInItsFolder) {
-  const std::string config = source_path("configs/tests/sweep_mtp.yaml"),
-                    name = "mlp.gate.e_score_correction_bias";
+  const std::string config = source_path("configs/tests/sweep_mtp.yaml"), name = "mlp.gate.e_score_correction_bias";
   expect_done("train " + config + " model.moe.router_enable_expert_bias=false model.mtp_num_layers=1 " +
               "train.train_iters=3 train.eval_iters=0 optimizer.lr=1e-2 run.dir=" + path("run") +
               " checkpoint.save=" + path("ck"));

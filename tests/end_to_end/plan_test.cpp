@@ -403,7 +403,8 @@ TEST(PlanProgram, HeadsThatNoGpuTakesAreRefused) {
 
 // Of 8 experts 2 on a rank; 4 ranks have 2 x 64 tokens each that choose 3 experts.
 TEST(PlanProgram, TellsWhatExpertsNeed) {
-  const std::string config = "plan " + source_path("configs/tests/tiny_qwen3_moe.yaml") + " --world 4 train.micro_batch_size=2 "
+  const std::string config = "plan " + source_path("configs/tests/tiny_qwen3_moe.yaml") +
+                             " --world 4 train.micro_batch_size=2 "
                              "train.global_batch_size=8 "
                              "train.seq_length=64 dist.expert_model_parallel_size=4 ";
   const Outcome worst = run_program(config);

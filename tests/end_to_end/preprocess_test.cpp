@@ -258,9 +258,9 @@ TEST(Inspect, DescribesHuggingFaceFoldersAndTokenizers) {
 TEST(Inspect, DescribesACheckpoint) {
   const TempFolder folder;
   const std::string save = (folder / "saved").string();
-  const Outcome trained =
-      run_program("train " + source_path("configs/tests/tiny.yaml") + " train.train_iters=3 train.eval_iters=0 run.dir=" +
-                  (folder / "run").string() + " checkpoint.save=" + save);
+  const Outcome trained = run_program("train " + source_path("configs/tests/tiny.yaml") +
+                                      " train.train_iters=3 train.eval_iters=0 run.dir=" + (folder / "run").string() +
+                                      " checkpoint.save=" + save);
   ASSERT_EQ(trained.status, 0) << trained.output;
   for (const std::string& path : {save, save + "/step_00000003"}) {
     const Outcome outcome = run_program("inspect --json " + path);
@@ -286,9 +286,9 @@ TEST(Inspect, TellsWhatMomentsAreKeptIn) {
   const TempFolder folder;
   const auto inspect = [&](const std::string& name, const std::string& arguments) {
     const std::string save = (folder / name).string();
-    const Outcome trained =
-        run_program("train " + source_path("configs/tests/tiny.yaml") + " train.train_iters=3 train.eval_iters=0 run.dir=" + save +
-                    ".run checkpoint.save=" + save + arguments);
+    const Outcome trained = run_program("train " + source_path("configs/tests/tiny.yaml") +
+                                        " train.train_iters=3 train.eval_iters=0 run.dir=" + save +
+                                        ".run checkpoint.save=" + save + arguments);
     EXPECT_EQ(trained.status, 0) << trained.output;
     return run_program("inspect " + save).output;
   };

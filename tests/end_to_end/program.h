@@ -32,7 +32,9 @@ inline Outcome run_shell(const std::string& command) {
 }
 
 // Runs `tera ARGUMENTS` in a shell, so that tests can redirect as users do.
-inline Outcome run_program(const std::string& arguments) { return run_shell("\"" + std::string(paths::program) + "\" " + arguments); }
+inline Outcome run_program(const std::string& arguments) {
+  return run_shell("\"" + std::string(paths::program) + "\" " + arguments);
+}
 
 // The text behind a key of every line of a run's metrics that has it, digits as they were printed.
 inline std::vector<std::string> column(const std::filesystem::path& run, const std::string& key) {

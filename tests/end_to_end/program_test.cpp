@@ -55,8 +55,8 @@ TEST(Program, OutputThatCannotBeWrittenIsNotSuccess) {
 TEST(Program, ReaderThatWentAwayIsNotSuccess) {
   // The pipe's reader ends at once, and the program starts later; unless it takes care, a signal would kill it
   // silently.
-  const Outcome outcome =
-      run_program("--version; { sleep 0.2; \"" + std::string(paths::program) + "\" doctor; echo \"status $?\" >&2; } | true");
+  const Outcome outcome = run_program("--version; { sleep 0.2; \"" + std::string(paths::program) +
+                                      "\" doctor; echo \"status $?\" >&2; } | true");
   EXPECT_NE(outcome.output.find("status 2"), std::string::npos) << outcome.output;
 }
 

@@ -190,8 +190,8 @@ TEST_F(TokenizerCommand, TrainsWithoutBadLines) {
 TEST_F(TokenizerCommand, InterruptedTrainingWritesNothing) {
   const std::string pipe_name = (folder_ / "pipe").string(), output = (folder_ / "t.json").string();
   const Outcome outcome =
-      run_shell("mkfifo " + pipe_name + "; (echo some text; sleep 20) > " + pipe_name +
-                " & writer=$!; \"" + std::string(paths::program) + "\" tokenizer train --input - --output " + output + " < " + pipe_name +
+      run_shell("mkfifo " + pipe_name + "; (echo some text; sleep 20) > " + pipe_name + " & writer=$!; \"" +
+                std::string(paths::program) + "\" tokenizer train --input - --output " + output + " < " + pipe_name +
                 " & program=$!; sleep 0.5; kill -INT $program; wait $program; echo status $?; kill $writer");
   EXPECT_TRUE(contains(outcome.output, "tera: interrupted; no tokenizer was written")) << outcome.output;
   EXPECT_TRUE(contains(outcome.output, "status 130")) << outcome.output;

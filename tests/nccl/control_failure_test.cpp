@@ -24,8 +24,10 @@ class ControlFailure : public testing::Test {
     return *processes_;
   }
   RankProcesses& start(int ranks, const std::string& way) {
-    processes_ = std::make_unique<RankProcesses>(RankProcesses::Options{
-        .ranks = ranks, .command = {paths::control_failing, way}, .environment = {}, .folder = folder_.path().string()});
+    processes_ = std::make_unique<RankProcesses>(RankProcesses::Options{.ranks = ranks,
+                                                                        .command = {paths::control_failing, way},
+                                                                        .environment = {},
+                                                                        .folder = folder_.path().string()});
     return *processes_;
   }
   // Of ranks that are "endless".

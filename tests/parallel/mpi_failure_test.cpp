@@ -53,8 +53,8 @@ Job run(int ranks, const std::string& way) {
   Job job;
   const std::string mark = fmt::format("mark-{}-{}", getpid(), way);
   const auto begin = std::chrono::steady_clock::now();
-  const std::string command = fmt::format("exec timeout -k 1 40 {} -n {} {} {} {} 2>&1 < /dev/null", paths::mpirun, ranks,
-                                          paths::mpi_failing, way, mark);
+  const std::string command = fmt::format("exec timeout -k 1 40 {} -n {} {} {} {} 2>&1 < /dev/null", paths::mpirun,
+                                          ranks, paths::mpi_failing, way, mark);
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return job;
   std::array<char, 4096> buffer{};

@@ -10,7 +10,8 @@
 namespace tera::test {
 
 inline const nlohmann::json& text_steps() {
-  static const nlohmann::json golden = nlohmann::json::parse(std::ifstream(source_path("tests/golden/data/text_steps.json")));
+  static const nlohmann::json golden =
+      nlohmann::json::parse(std::ifstream(source_path("tests/golden/data/text_steps.json")));
   return golden;
 }
 
