@@ -44,12 +44,10 @@ long-context: bootstrap  ## sequences of 32,768 tokens on four ranks: the traini
 # Only what runs threads that talk much; `make tsan` builds and runs everything.
 tsan-layouts: bootstrap  ## ranks as threads under ThreadSanitizer: two dozen layouts; preprocessing; checkpoints
 	@cmake --preset tsan
-	@cmake --build build/tsan -j $(JOBS) --target comm_test sweep_test data_preprocess_test safetensors_test checkpoint_resume_test
-	@build/tsan/bin/safetensors_test --gtest_brief=1 --gtest_filter='FilePasses.*'
-	@build/tsan/bin/checkpoint_resume_test --gtest_brief=1 --gtest_filter='*IntervalAndKeepLast:CheckpointLayouts.*'
-	@build/tsan/bin/data_preprocess_test --gtest_brief=1
-	@build/tsan/bin/comm_test --gtest_brief=1
-	@build/tsan/bin/sweep_test --gtest_brief=1 --gtest_filter='SweepFew.*'
+	@cmake --build build/tsan -j $(JOBS) --target unit_tests parallel_tests end_to_end_tests
+	@build/tsan/bin/unit_tests --gtest_brief=1 --gtest_filter='FilePasses.*:$(PREPROCESS_SUITES)'
+	@build/tsan/bin/end_to_end_tests --gtest_brief=1 --gtest_filter='*IntervalAndKeepLast:CheckpointLayouts.*'
+	@build/tsan/bin/parallel_tests --gtest_brief=1 --gtest_filter='*ThreadComm*:CommFailure*:Agree*:SweepFew.*'
 
 # Inputs that reach new branches are kept in build/fuzz/kept; what fails is left as crash-NAME.
 fuzz: bootstrap  ## wrong files of every kind, for FUZZ_SECONDS (60) each, under AddressSanitizer

@@ -76,14 +76,13 @@ function(tera_test name)
 endfunction()
 
 # tera_test_program(name source...): a program of tests that is registered by other means, or has a main of its own.
-option(TERA_UNITY_TESTS "compile test sources in batches: a cold build is faster, one changed file slower" ON)
 set(tera_test_batch 8)
 function(tera_test_program name)
   add_executable(${name})
   target_link_libraries(${name} PRIVATE tera_test_support GTest::gtest)
   set(batch "")
   foreach(source IN LISTS ARGN)
-    if(TERA_UNITY_TESTS AND source MATCHES "_(test|cases)\\.cpp$")
+    if(TERA_UNITY AND source MATCHES "_(test|cases)\\.cpp$")
       list(APPEND batch ${source})
     else()  # a main, or functions that a header declares
       target_sources(${name} PRIVATE ${source})

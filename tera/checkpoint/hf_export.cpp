@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t elements_at_a_time = std::int64_t{4} << 20;
+constexpr std::int64_t elements_per_write = std::int64_t{4} << 20;
 
 std::string_view torch_name(DType dtype) {
   switch (dtype) {
@@ -200,7 +200,7 @@ void write_tensor(const WeightSource& source, const ModelTensor& tensor, DType d
   const Shape in_file = file_shape(tensor);
   const WeightBox whole = whole_box(tensor.shape);
   const std::int64_t width = in_file.rank == 2 ? in_file[1] : 1;
-  const std::int64_t step = std::max<std::int64_t>(elements_at_a_time / std::max<std::int64_t>(width, 1), 1);
+  const std::int64_t step = std::max<std::int64_t>(elements_per_write / std::max<std::int64_t>(width, 1), 1);
   std::vector<std::byte> raw, turned, converted;
   for (std::int64_t begin = 0; begin < in_file[0]; begin += step) {
     const std::int64_t end = std::min(begin + step, in_file[0]);

@@ -15,7 +15,7 @@
 namespace tera {
 namespace {
 
-constexpr std::int64_t elements_at_a_time = std::int64_t{2} << 20;
+constexpr std::int64_t elements_per_piece = std::int64_t{2} << 20;
 constexpr std::size_t reads_ahead = 8;
 constexpr std::string_view master_prefix = "optimizer.master.", optimizer_prefix = "optimizer.",
                            padding_suffix = ".vocab_padding";
@@ -148,10 +148,10 @@ class Loader {
   };
   void add_reads(std::vector<Read>& reads, const StatePiece& piece, const std::string& source) const {
     const TensorSlice& all = piece.slice;
-    for (std::int64_t from = all.from; from < all.to; from += elements_at_a_time) {
+    for (std::int64_t from = all.from; from < all.to; from += elements_per_piece) {
       TensorSlice some = all;
       some.from = from;
-      some.to = std::min(from + elements_at_a_time, all.to);
+      some.to = std::min(from + elements_per_piece, all.to);
       const Tensor to = piece.data.rows(some.from - all.from, some.to - all.from);
       reads.push_back({&source, some, to, model(state_.tensors()[piece.tensor]).transposed});
     }

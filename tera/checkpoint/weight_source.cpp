@@ -13,7 +13,7 @@
 namespace tera {
 namespace {
 
-constexpr std::int64_t elements_at_a_time = std::int64_t{4} << 20;
+constexpr std::int64_t elements_per_read = std::int64_t{4} << 20;
 
 template <class T>
 void convert(std::span<const std::byte> stored, std::span<float> out) {
@@ -51,7 +51,7 @@ class PartLoader {
       : params_(params), param_(param), part_(part), ops_(ops), width_(part.global.rank == 2 ? part.held()[1] : 1) {}
 
   void load(const WeightSource& source, DType stored) {
-    const std::int64_t rows = part_.held()[0], step = std::max<std::int64_t>(elements_at_a_time / width_, 1);
+    const std::int64_t rows = part_.held()[0], step = std::max<std::int64_t>(elements_per_read / width_, 1);
     for (std::int64_t begin = 0; begin < rows; begin += step) {
       const std::int64_t end = std::min(begin + step, rows);
       const auto elements = static_cast<std::size_t>((end - begin) * width_);

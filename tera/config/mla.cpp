@@ -1,13 +1,12 @@
 #include "tera/config/mla.h"
 
 #include "tera/config/field.h"
+#include "tera/config/limits.h"
 
 namespace tera {
 namespace {
 
-constexpr double max_width = 1 << 24;
 constexpr double max_head = 1 << 16;
-constexpr double max_index = (1LL << 31) - 1;
 
 }  // namespace
 
@@ -15,9 +14,9 @@ std::span<const Field> MlaConfig::fields() {
   using C = MlaConfig;
   static constexpr std::array table{
       field<&C::q_lora_rank>("q_lora_rank", "width of the latent that queries are made of; 0: none, one projection")
-          .within(0, max_width),
+          .within(0, limits::max_width),
       field<&C::kv_lora_rank>("kv_lora_rank", "width of the latent that keys and values are made of")
-          .within(1, max_width),
+          .within(1, limits::max_width),
       field<&C::qk_head_dim>("qk_head_dim", "channels of a head's queries and keys that know no position")
           .within(1, max_head),
       field<&C::qk_pos_emb_head_dim>("qk_pos_emb_head_dim",
@@ -30,7 +29,7 @@ std::span<const Field> MlaConfig::fields() {
           .at_least(1),
       field<&C::original_max_position_embeddings>("original_max_position_embeddings",
                                                   "YaRN: context before scaling; 0: max_position_embeddings")
-          .within(0, max_index),
+          .within(0, limits::max_index),
       field<&C::beta_fast>("beta_fast", "YaRN: turns over the original context above which a channel stays").above(0),
       field<&C::beta_slow>("beta_slow", "YaRN: turns over the original context below which a channel is divided")
           .above(0),

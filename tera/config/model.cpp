@@ -1,16 +1,9 @@
 #include "tera/config/model.h"
 
 #include "tera/config/field.h"
+#include "tera/config/limits.h"
 
 namespace tera {
-namespace {
-
-// Far above any model, and low enough that products of two sizes fit in 64 bits.
-constexpr double max_layers = 100'000;
-constexpr double max_width = 1 << 24;
-constexpr double max_index = (1LL << 31) - 1;  // token ids and positions are 32-bit
-
-}  // namespace
 
 std::span<const Field> RopeScaling::fields() {
   using C = RopeScaling;
@@ -23,7 +16,7 @@ std::span<const Field> RopeScaling::fields() {
           .above(0),
       field<&C::original_max_position_embeddings>("original_max_position_embeddings",
                                                   "llama3, yarn: context before scaling; 0: max_position_embeddings")
-          .within(0, max_index),
+          .within(0, limits::max_index),
       field<&C::beta_fast>("beta_fast", "yarn: turns over the original context above which a channel stays").above(0),
       field<&C::beta_slow>("beta_slow", "yarn: turns over the original context below which a channel is divided")
           .above(0),
@@ -44,25 +37,25 @@ std::span<const Field> ModelConfig::fields() {
                     "Hugging Face folder to take the model's shape and initial weights from; the other keys of this "
                     "section then may say nothing else about the shape"),
       field<&C::arch>("arch", "model family; sets the defaults of this section").must_be_given(),
-      field<&C::num_layers>("num_layers", "transformer layers").within(1, max_layers).must_be_given(),
-      field<&C::hidden_size>("hidden_size", "width of the residual stream").within(1, max_width).must_be_given(),
+      field<&C::num_layers>("num_layers", "transformer layers").within(1, limits::max_layers).must_be_given(),
+      field<&C::hidden_size>("hidden_size", "width of the residual stream").within(1, limits::max_width).must_be_given(),
       field<&C::ffn_hidden_size>(
           "ffn_hidden_size",
           "width of the feed-forward part; 0: 4 x hidden_size, or 8/3 x hidden_size down to a multiple "
           "of 64 with a gated activation")
-          .within(0, max_width),
-      field<&C::num_attention_heads>("num_attention_heads", "query heads").within(1, max_width).must_be_given(),
+          .within(0, limits::max_width),
+      field<&C::num_attention_heads>("num_attention_heads", "query heads").within(1, limits::max_width).must_be_given(),
       field<&C::num_query_groups>("num_query_groups", "key and value heads; 0: num_attention_heads")
-          .within(0, max_width),
+          .within(0, limits::max_width),
       field<&C::kv_channels>("kv_channels", "size of a head; 0: hidden_size / num_attention_heads")
-          .within(0, max_width),
-      field<&C::vocab_size>("vocab_size", "token ids the model knows; 0: the tokenizer's").within(0, max_index),
+          .within(0, limits::max_width),
+      field<&C::vocab_size>("vocab_size", "token ids the model knows; 0: the tokenizer's").within(0, limits::max_index),
       field<&C::make_vocab_size_divisible_by>(
           "make_vocab_size_divisible_by",
           "embedding rows are padded to a multiple of this times tensor_model_parallel_size")
-          .within(1, max_width),
+          .within(1, limits::max_width),
       field<&C::max_position_embeddings>("max_position_embeddings", "longest sequence; 0: train.seq_length")
-          .within(0, max_index),
+          .within(0, limits::max_index),
       field<&C::normalization>("normalization", "kind of norm"),
       field<&C::layernorm_epsilon>("layernorm_epsilon", "added to the variance or mean square").within(1e-12, 1),
       field<&C::activation>("activation", "feed-forward activation; swiglu and the geglu kinds are gated"),
@@ -77,9 +70,9 @@ std::span<const Field> ModelConfig::fields() {
       field<&C::add_mlp_bias>("add_mlp_bias", "biases on the feed-forward part's linear layers"),
       field<&C::qk_layernorm>("qk_layernorm", "norm over each head of q and k before RoPE"),
       field<&C::window_size>("window_size", "a query sees this many keys, its own included; 0: all before it")
-          .within(0, max_index),
+          .within(0, limits::max_index),
       field<&C::max_window_layers>("max_window_layers", "layers below this number see everything despite window_size")
-          .within(0, max_layers),
+          .within(0, limits::max_layers),
       field<&C::layer_types>("layer_types",
                              "full_attention or sliding_attention for each layer, in place of max_window_layers"),
       field<&C::multi_latent_attention>("multi_latent_attention",
@@ -109,7 +102,7 @@ std::span<const Field> ModelConfig::fields() {
                                   "redoes the first recompute_num_layers layers of each virtual stage, each by itself"),
       field<&C::recompute_num_layers>("recompute_num_layers",
                                       "with full: see recompute_method; 0: every layer by itself")
-          .within(0, max_layers),
+          .within(0, limits::max_layers),
       field<&C::offload_modules>("offload_modules",
                                  "parts of layers whose inputs wait on the host between forward and backward: "
                                  "attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, mlp_fc1, mlp_act, mlp_fc2; "

@@ -1,13 +1,12 @@
 #include "tera/config/moe.h"
 
 #include "tera/config/field.h"
+#include "tera/config/limits.h"
 
 namespace tera {
 namespace {
 
 constexpr double max_experts = 512, max_topk = 32;  // as many as routers take (most_experts in ops/route.h)
-constexpr double max_layers = 100'000;
-constexpr double max_width = 1 << 24;
 
 }  // namespace
 
@@ -17,13 +16,13 @@ std::span<const Field> MoeConfig::fields() {
       field<&C::num_experts>("num_experts", "routed experts of a layer; 0: none, every layer is dense")
           .within(0, max_experts),
       field<&C::ffn_hidden_size>("ffn_hidden_size", "width of an expert; 0: model.ffn_hidden_size")
-          .within(0, max_width),
+          .within(0, limits::max_width),
       field<&C::layer_freq>("layer_freq",
                             "layers 0, N, 2N, ... have experts; a layer has them where this and the next three keys "
                             "all allow it")
-          .within(1, max_layers),
-      field<&C::first_k_dense>("first_k_dense", "the first K layers have no experts").within(0, max_layers),
-      field<&C::decoder_sparse_step>("decoder_sparse_step", "layers N-1, 2N-1, ... have experts").within(1, max_layers),
+          .within(1, limits::max_layers),
+      field<&C::first_k_dense>("first_k_dense", "the first K layers have no experts").within(0, limits::max_layers),
+      field<&C::decoder_sparse_step>("decoder_sparse_step", "layers N-1, 2N-1, ... have experts").within(1, limits::max_layers),
       field<&C::mlp_only_layers>("mlp_only_layers", "layers without experts, counted from 0"),
       field<&C::router_topk>("router_topk", "experts of a token").within(1, max_topk),
       field<&C::router_score_function>("router_score_function", "how logits of the router become scores"),
@@ -70,7 +69,7 @@ std::span<const Field> MoeConfig::fields() {
           .within(0, 1e6),
       field<&C::shared_expert_intermediate_size>("shared_expert_intermediate_size",
                                                  "width of an expert that every token passes; 0: none")
-          .within(0, max_width),
+          .within(0, limits::max_width),
       field<&C::shared_expert_gate>("shared_expert_gate", "a sigmoid gate on what the shared expert adds"),
       field<&C::shared_expert_overlap>("shared_expert_overlap",
                                        "the shared expert computes while tokens are on their way"),

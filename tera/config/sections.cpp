@@ -1,14 +1,13 @@
 // The tables of all sections but the model's.
 
 #include "tera/config/field.h"
+#include "tera/config/limits.h"
 #include "tera/config/run_config.h"
 
 namespace tera {
 namespace {
 
-constexpr double max_index = (1LL << 31) - 1;  // rows of a batch are counted in 32 bits
 constexpr double max_stages = 1 << 16;         // virtual ones
-constexpr double max_layers = 100'000;
 constexpr double least_scale = 1e-6, most_scale = 1e36;  // of losses: far inside of what fp32 has
 
 }  // namespace
@@ -58,9 +57,9 @@ std::span<const Field> DistConfig::fields() {
                                                 "(docs/pipeline.md); empty: even, or as the next keys say"),
       field<&C::num_layers_in_first_pipeline_stage>("num_layers_in_first_pipeline_stage",
                                                     "layers of the first rank, the others sharing the rest; 0: even")
-          .within(0, max_layers),
+          .within(0, limits::max_layers),
       field<&C::num_layers_in_last_pipeline_stage>("num_layers_in_last_pipeline_stage", "the same for the last rank")
-          .within(0, max_layers),
+          .within(0, limits::max_layers),
       field<&C::account_for_embedding_in_pipeline_split>("account_for_embedding_in_pipeline_split",
                                                          "the embedding takes the place of a layer in an even split"),
       field<&C::account_for_loss_in_pipeline_split>("account_for_loss_in_pipeline_split",
@@ -78,16 +77,16 @@ std::span<const Field> TrainConfig::fields() {
       field<&C::train_iters>("train_iters", "optimizer steps; this or train_samples").at_least(0),
       field<&C::train_samples>("train_samples", "sequences to train on, instead of train_iters").at_least(0),
       field<&C::micro_batch_size>("micro_batch_size", "sequences in one forward pass of a replica")
-          .within(1, max_index),
+          .within(1, limits::max_index),
       field<&C::global_batch_size>(
           "global_batch_size",
           "sequences per optimizer step; 0: micro_batch_size x replicas, or what it was where a run goes on")
-          .within(0, max_index),
+          .within(0, limits::max_index),
       field<&C::rampup_batch_size>("rampup_batch_size",
                                    "[first, increment, samples]: the global batch grows from first to "
                                    "global_batch_size, in equal increments over this many samples; needs "
                                    "train_samples"),
-      field<&C::seq_length>("seq_length", "tokens per sequence").within(1, max_index),
+      field<&C::seq_length>("seq_length", "tokens per sequence").within(1, limits::max_index),
       field<&C::seed>("seed", "of initial weights, dropout and the order of samples").at_least(0),
       field<&C::eval_interval>("eval_interval",
                                "steps between evaluations, the last of which is at the end of the run; 0: never")
@@ -290,14 +289,14 @@ std::span<const Field> TokenizerConfig::fields() {
       field<&C::vocab_file>("vocab_file", "GPT2BPETokenizer: vocab.json; BertWordPiece: vocab.txt"),
       field<&C::merge_file>("merge_file", "GPT2BPETokenizer: merges.txt"),
       field<&C::vocab_size>("vocab_size", "TikTokenizer: ids to use, special tokens included; 0: 131072")
-          .within(0, max_index),
+          .within(0, limits::max_index),
       field<&C::tiktoken_pattern>(
           "tiktoken_pattern",
           "TikTokenizer: how text is cut into words: v1, v2, tekken, gpt2, llama3, cl100k, o200k, qwen2 "
           "or a regular expression; empty: v2"),
       field<&C::tiktoken_num_special_tokens>("tiktoken_num_special_tokens",
                                              "TikTokenizer: ids before those of the file's tokens")
-          .within(0, max_index),
+          .within(0, limits::max_index),
       field<&C::special_tokens>("special_tokens", "TikTokenizer: NAME=ID of each special token of a .tiktoken file"),
       field<&C::tokenizer_hf_no_include_special_tokens>(
           "tokenizer_hf_no_include_special_tokens",

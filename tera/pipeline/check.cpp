@@ -6,13 +6,10 @@
 
 #include "tera/base/error.h"
 #include "tera/pipeline/exchange.h"
+#include "tera/pipeline/timeline.h"
 
 namespace tera {
 namespace {
-
-constexpr double unknown = -1;  // a time that has not come yet
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 // Each rank alone: everything there, once, in order.
 class RankOrder {
@@ -94,7 +91,7 @@ class Player {
  public:
   Player(const PipelineSchedule& schedule, const ActionCosts& costs, const std::vector<std::vector<Exchange>>& posts)
       : schedule_(schedule), costs_(costs), placement_(schedule.placement), posts_(posts) {
-    done_.assign(index(2 * placement_.virtual_stages() * schedule.microbatches), unknown);
+    done_.assign(index(2 * placement_.virtual_stages() * schedule.microbatches), unknown_time);
     ranks_.resize(index(placement_.stages));
     for (auto& rank : ranks_) rank.chunks.resize(index(placement_.chunks));
   }
@@ -199,7 +196,7 @@ class Player {
     for (const Action& action : next_actions(which))
       for (const auto& awaited : {input_of(placement_, which, action), pending_send(which, action)}) {
         if (!awaited) continue;
-        if (done(*awaited) == unknown) return arrives;
+        if (done(*awaited) == unknown_time) return arrives;
         start = std::max(start, done(*awaited));
       }
     me.free_at = start;
@@ -237,10 +234,10 @@ class Player {
   std::string reason(int rank) const {
     for (const Action& action : next_actions(rank)) {
       const auto input = input_of(placement_, rank, action), send = pending_send(rank, action);
-      if (input && done(*input) == unknown)
+      if (input && done(*input) == unknown_time)
         return fmt::format("waits for its {} from rank {}", input->gradient ? "gradients" : "input",
                            placement_.rank_of(input->from_stage));
-      if (!send || done(*send) != unknown) continue;
+      if (!send || done(*send) != unknown_time) continue;
       const Action made{send->gradient ? Act::B : Act::F, send->microbatch, placement_.chunk_of(send->from_stage)};
       return fmt::format("waits for rank {} to take {}", placement_.rank_of(send->to_stage()),
                          to_string(made, placement_));

@@ -6,13 +6,10 @@
 #include <array>
 
 #include "tera/base/error.h"
+#include "tera/pipeline/timeline.h"
 
 namespace tera {
 namespace {
-
-constexpr double unknown = -1;  // a time that has not come yet
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 // The last of the actions that are played together, beginning with this one.
 std::size_t last_of(const Schedule& actions, std::size_t first) { return first + (actions[first].with_next ? 1 : 0); }
@@ -23,7 +20,7 @@ class IdealPlayer {
       : schedule_(schedule), costs_(costs), placement_(schedule.placement), free_at_(schedule.ranks.size()) {
     require(costs.F > 0 && costs.B > 0 && costs.W > 0 && costs.transfer >= 0,
             "actions take time: F {} B {} W {} transfer {}", costs.F, costs.B, costs.W, costs.transfer);
-    arrival_.assign(index(2 * placement_.virtual_stages() * schedule.microbatches), unknown);
+    arrival_.assign(index(2 * placement_.virtual_stages() * schedule.microbatches), unknown_time);
     times_.start.resize(schedule.ranks.size());
   }
 
@@ -57,7 +54,7 @@ class IdealPlayer {
     double start = free_at_[index(rank)];
     for (std::size_t i = first; i <= last; ++i)
       if (const auto input = input_of(placement_, rank, actions[i])) {
-        if (arrival(*input) == unknown) return false;
+        if (arrival(*input) == unknown_time) return false;
         start = std::max(start, arrival(*input));
       }
     double end = start;
@@ -89,7 +86,7 @@ class IdealPlayer {
   const Action& waiting_action(int rank) const {
     const Action& next = next_action(rank);
     const auto input = input_of(placement_, rank, next);
-    const bool waits = input && arrival_[id(*input)] == unknown;
+    const bool waits = input && arrival_[id(*input)] == unknown_time;
     return waits || !next.with_next ? next : *(&next + 1);
   }
 

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::array all_kinds{OffloadKind::x, OffloadKind::f_to_b, OffloadKind::f_to_w};
 
-std::size_t index(OffloadKind kind) { return static_cast<std::size_t>(kind); }
+std::size_t slot_of(OffloadKind kind) { return static_cast<std::size_t>(kind); }
 
 // B reads what W needs, too: attention's output.
 bool needs(Act act, OffloadKind kind) { return act != Act::W || kind == OffloadKind::f_to_w; }
@@ -22,7 +22,7 @@ Offload::Offload(Ops& ops, const OffloadTags& tags, OffloadBuffers& buffers) : o
 }
 
 Offload::Buffer& Offload::buffer(OffloadKind kind, const Parcel& parcel) {
-  return buffers_[index(kind)][parcel.turn % offload_buffers];
+  return buffers_[slot_of(kind)][parcel.turn % offload_buffers];
 }
 
 void Offload::begin_call() {
@@ -58,7 +58,7 @@ Tensor Offload::take(OffloadKind kind, Parcel& parcel, const Shape& shape, DType
   if (first) to.data = taken.data;
   if (!host) return taken;
   const Tensor there = host->take(shape, dtype, tag);
-  auto& on_host = parcel.on_host[index(kind)];
+  auto& on_host = parcel.on_host[slot_of(kind)];
   on_host = {first ? static_cast<std::byte*>(there.data) : on_host.data(), to.arena->mark()};
   return taken;
 }
@@ -83,7 +83,7 @@ void Offload::end_f(Parcel* next) {
 }
 
 void Offload::send(OffloadKind kind, Parcel& parcel) {
-  const std::span<std::byte> to = parcel.on_host[index(kind)];
+  const std::span<std::byte> to = parcel.on_host[slot_of(kind)];
   if (to.empty()) return;
   const RangeScope range(ops_, "offload");
   Buffer& from = buffer(kind, parcel);
@@ -94,7 +94,7 @@ void Offload::send(OffloadKind kind, Parcel& parcel) {
 void Offload::begin_b(Parcel& parcel, Act act) {
   begin_call();
   for (const OffloadKind kind : all_kinds) {
-    if (!needs(act, kind) || parcel.on_host[index(kind)].empty()) continue;
+    if (!needs(act, kind) || parcel.on_host[slot_of(kind)].empty()) continue;
     Buffer& to = buffer(kind, parcel);
     if (to.holds != &parcel) bring(kind, parcel);
     ops_.wait(to.brought);
@@ -106,14 +106,14 @@ void Offload::begin_b(Parcel& parcel, Act act) {
 void Offload::bring_ahead(Parcel& parcel, Act act) {
   for (const OffloadKind kind : all_kinds) {
     const Buffer& to = buffer(kind, parcel);
-    if (needs(act, kind) && !parcel.on_host[index(kind)].empty() && to.holds != &parcel && to.call != calls_)
+    if (needs(act, kind) && !parcel.on_host[slot_of(kind)].empty() && to.holds != &parcel && to.call != calls_)
       bring(kind, parcel);
   }
 }
 
 // Earlier calls have used what is in the buffer, and it is on the host. So is the parcel: it left from this buffer.
 void Offload::bring(OffloadKind kind, Parcel& parcel) {
-  const std::span<std::byte> from = parcel.on_host[index(kind)];
+  const std::span<std::byte> from = parcel.on_host[slot_of(kind)];
   const RangeScope range(ops_, "offload");
   Buffer& to = buffer(kind, parcel);
   const Tensor bytes = make_tensor(to.data, shape(static_cast<std::int64_t>(from.size())), DType::u8);
@@ -124,7 +124,7 @@ void Offload::bring(OffloadKind kind, Parcel& parcel) {
 
 void Offload::forget(Parcel& parcel, Act act) {
   for (const OffloadKind kind : all_kinds)
-    if ((act != Act::B || kind != OffloadKind::f_to_w) && needs(act, kind)) parcel.on_host[index(kind)] = {};
+    if ((act != Act::B || kind != OffloadKind::f_to_w) && needs(act, kind)) parcel.on_host[slot_of(kind)] = {};
 }
 
 void Offload::end() {

@@ -7,13 +7,10 @@
 
 #include "tera/base/error.h"
 #include "tera/pipeline/exchange.h"
+#include "tera/pipeline/timeline.h"
 
 namespace tera {
 namespace {
-
-constexpr double never = std::numeric_limits<double>::infinity();
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 class Pairer {
  public:

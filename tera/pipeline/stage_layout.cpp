@@ -5,11 +5,10 @@
 #include <algorithm>
 
 #include "tera/base/error.h"
+#include "tera/pipeline/timeline.h"
 
 namespace tera {
 namespace {
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 bool has_end_counts(const LayoutRequest& r) {
   return r.num_layers_in_first_pipeline_stage || r.num_layers_in_last_pipeline_stage;

@@ -10,13 +10,10 @@
 #include "tera/base/error.h"
 #include "tera/pipeline/exchange.h"
 #include "tera/pipeline/schedules.h"
+#include "tera/pipeline/timeline.h"
 
 namespace tera {
 namespace {
-
-constexpr double never = std::numeric_limits<double>::infinity();
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 struct Policy {
   bool forward_first = false;      // F before B, as far as memory goes
