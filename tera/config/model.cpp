@@ -38,7 +38,9 @@ std::span<const Field> ModelConfig::fields() {
                     "section then may say nothing else about the shape"),
       field<&C::arch>("arch", "model family; sets the defaults of this section").must_be_given(),
       field<&C::num_layers>("num_layers", "transformer layers").within(1, limits::max_layers).must_be_given(),
-      field<&C::hidden_size>("hidden_size", "width of the residual stream").within(1, limits::max_width).must_be_given(),
+      field<&C::hidden_size>("hidden_size", "width of the residual stream")
+          .within(1, limits::max_width)
+          .must_be_given(),
       field<&C::ffn_hidden_size>(
           "ffn_hidden_size",
           "width of the feed-forward part; 0: 4 x hidden_size, or 8/3 x hidden_size down to a multiple "

@@ -22,7 +22,8 @@ std::span<const Field> MoeConfig::fields() {
                             "all allow it")
           .within(1, limits::max_layers),
       field<&C::first_k_dense>("first_k_dense", "the first K layers have no experts").within(0, limits::max_layers),
-      field<&C::decoder_sparse_step>("decoder_sparse_step", "layers N-1, 2N-1, ... have experts").within(1, limits::max_layers),
+      field<&C::decoder_sparse_step>("decoder_sparse_step", "layers N-1, 2N-1, ... have experts")
+          .within(1, limits::max_layers),
       field<&C::mlp_only_layers>("mlp_only_layers", "layers without experts, counted from 0"),
       field<&C::router_topk>("router_topk", "experts of a token").within(1, max_topk),
       field<&C::router_score_function>("router_score_function", "how logits of the router become scores"),

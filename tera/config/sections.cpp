@@ -7,7 +7,7 @@
 namespace tera {
 namespace {
 
-constexpr double max_stages = 1 << 16;         // virtual ones
+constexpr double max_stages = 1 << 16;                   // virtual ones
 constexpr double least_scale = 1e-6, most_scale = 1e36;  // of losses: far inside of what fp32 has
 
 }  // namespace
