@@ -70,6 +70,7 @@ tsan:  ## build with ThreadSanitizer; test
 run-lint:
 	@$(BUILD)/bin/tera_lint .
 	@scripts/check-format
+	@scripts/gpu-runs
 
 lint: bootstrap  ## include order, house rules and formatting
 	@cmake --preset release
