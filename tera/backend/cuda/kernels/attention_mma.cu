@@ -107,12 +107,12 @@ __global__ void __launch_bounds__(mma_threads, 2) attention_mma_kernel(Attention
   clear(sums);
   start_tile<padded>(q_tile, head_of<const T>(p.q, head, D), p.q.stride, first_query, queries, D);
   if (begin < end) start(begin, 0);
-  commit_copies();
+  ptx::cp_async_commit_group();
   int stage = 0;
   for (int first_key = begin; first_key < end; first_key += mma_rows, stage ^= 1) {
     if (first_key + mma_rows < end) start(first_key + mma_rows, stage ^ 1);
-    commit_copies();  // of nothing at the end: the one before it is then the last but one all the same
-    wait_for_copies<1>();
+    ptx::cp_async_commit_group();  // of nothing at the end: the one before it is then the last but one all the same
+    ptx::cp_async_wait_group<1>();
     __syncthreads();
     MmaScores scores;
     multiply_tiles<padded>(q_tile, k_tiles + stage * Tile::size, scores);
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(mma_threads, 2) attention_mma_kernel(Attention
     add_product<padded>(sums, scores, v_tiles + stage * Tile::size);
     __syncthreads();  // before this stage is overwritten
   }
-  wait_for_copies<0>();
+  ptx::cp_async_wait_group<0>();
 
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   float factor[2];

@@ -7,6 +7,7 @@
 // eight columns a thread holds, in row lane / 4, columns lane % 4 * 2 and the next, and the same in row lane / 4 + 8.
 
 #include "tera/backend/cuda/kernels/attention_tile.cuh"
+#include "tera/backend/cuda/kernels/ptx.cuh"
 
 namespace tera::cuda::kernels {
 
@@ -23,38 +24,6 @@ struct MmaTile {
 using MmaScores = float[mma_rows / 8][4];  // 16 rows by 64 columns, of a warp
 template <int padded>
 using MmaSums = float[MmaTile<padded>::runs][4];  // 16 rows by all channels
-
-__device__ inline std::uint32_t shared_address(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-// Four 8 x 8 matrices; lane i gives the address of row i % 8 of matrix i / 8.
-__device__ inline void load_matrices(std::uint32_t (&to)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
-__device__ inline void load_matrices_transposed(std::uint32_t (&to)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
-
-__device__ inline void multiply_add(float (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1,
-                                    __nv_bfloat16) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ inline void multiply_add(float (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1,
-                                    __half) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 __device__ inline std::uint32_t pair_of(float low, float high, __nv_bfloat16) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
@@ -84,13 +53,13 @@ __device__ inline void multiply_tiles(const T* a, const T* b, MmaScores& result)
 #pragma unroll
   for (int d = 0; d < padded; d += 16) {
     std::uint32_t x[4];
-    load_matrices(x, a_row + d);
+    ptx::ldmatrix_x4(x, a_row + d);
 #pragma unroll
     for (int n = 0; n < mma_rows / 16; ++n) {
       std::uint32_t y[4];
-      load_matrices(y, b_row + n * 16 * Tile::stride + d);
-      multiply_add(result[2 * n], x, y[0], y[1], T{});
-      multiply_add(result[2 * n + 1], x, y[2], y[3], T{});
+      ptx::ldmatrix_x4(y, b_row + n * 16 * Tile::stride + d);
+      ptx::mma_m16n8k16(result[2 * n], x, y[0], y[1], T{});
+      ptx::mma_m16n8k16(result[2 * n + 1], x, y[2], y[3], T{});
     }
   }
 }
@@ -110,9 +79,9 @@ __device__ inline void add_product(MmaSums<padded>& sums, const MmaScores& score
 #pragma unroll
     for (int d = 0; d < padded / 16; ++d) {
       std::uint32_t y[4];
-      load_matrices_transposed(y, row + n * 16 * Tile::stride + d * 16);
-      multiply_add(sums[2 * d], x, y[0], y[1], T{});
-      multiply_add(sums[2 * d + 1], x, y[2], y[3], T{});
+      ptx::ldmatrix_x4_trans(y, row + n * 16 * Tile::stride + d * 16);
+      ptx::mma_m16n8k16(sums[2 * d], x, y[0], y[1], T{});
+      ptx::mma_m16n8k16(sums[2 * d + 1], x, y[2], y[3], T{});
     }
   }
 }
@@ -126,16 +95,8 @@ __device__ inline void start_tile(T* tile, const T* data, std::int64_t stride, i
     const int row = i / packs, d = i % packs * 8;
     const bool there = first + row < count && d < D;
     const T* const from = there ? data + std::int64_t{first + row} * stride + d : data;
-    asm volatile(
-        "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(tile + row * MmaTile<padded>::stride + d)),
-        "l"(from), "r"(there ? 16 : 0)
-        : "memory");
+    ptx::cp_async_16_or_zeros(tile + row * MmaTile<padded>::stride + d, from, there);
   }
-}
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int left>
-__device__ inline void wait_for_copies() {  // until at most `left` groups are under way
-  asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
 }
 
 // Rows first + (this warp's 16) below `count` of one head; row lane / 4 times upper, row lane / 4 + 8 times lower.

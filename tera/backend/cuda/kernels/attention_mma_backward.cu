@@ -65,12 +65,12 @@ __global__ void __launch_bounds__(mma_threads, 2) dq_mma_kernel(AttentionBackPar
   start_tile<padded>(tiles.fixed_a, head_of<const T>(p.q, head, D), p.q.stride, first_query, queries, D);
   start_tile<padded>(tiles.fixed_b, head_of<const T>(p.dout, head, D), p.dout.stride, first_query, queries, D);
   if (begin < end) start(begin, 0);
-  commit_copies();
+  ptx::cp_async_commit_group();
   int stage = 0;
   for (int first_key = begin; first_key < end; first_key += mma_rows, stage ^= 1) {
     if (first_key + mma_rows < end) start(first_key + mma_rows, stage ^ 1);
-    commit_copies();
-    wait_for_copies<1>();
+    ptx::cp_async_commit_group();
+    ptx::cp_async_wait_group<1>();
     __syncthreads();
     MmaScores scores, gradients;
     multiply_tiles<padded>(tiles.fixed_a, tiles.moving_a(stage), scores);
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(mma_threads, 2) dq_mma_kernel(AttentionBackPar
     add_product<padded>(dq, scores, tiles.moving_a(stage));
     __syncthreads();  // before this stage is overwritten
   }
-  wait_for_copies<0>();
+  ptx::cp_async_wait_group<0>();
   store_sums<padded>(dq, head_of<T>(p.dq, head, D), p.dq.stride, first_query, queries, D, p.scale, p.scale);
 }
 
@@ -129,12 +129,12 @@ __global__ void __launch_bounds__(mma_threads, 2) dkv_mma_kernel(AttentionBackPa
   start_tile<padded>(tiles.fixed_a, head_of<const T>(p.k, kv_head, D), p.k.stride, first_key, keys, D);
   start_tile<padded>(tiles.fixed_b, head_of<const T>(p.v, kv_head, D), p.v.stride, first_key, keys, D);
   if (steps > 0) start(0, 0);
-  commit_copies();
+  ptx::cp_async_commit_group();
   for (int step = 0; step < steps; ++step) {
     const int stage = step % 2;
     if (step + 1 < steps) start(step + 1, stage ^ 1);
-    commit_copies();
-    wait_for_copies<1>();
+    ptx::cp_async_commit_group();
+    ptx::cp_async_wait_group<1>();
     __syncthreads();
     const int head = kv_head * group + step / tiles_each, first_query = begin + step % tiles_each * mma_rows;
     const bool all = all_seen(tiles.ranges, last_row, first_query);
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(mma_threads, 2) dkv_mma_kernel(AttentionBackPa
     add_product<padded>(dk, gradients, tiles.moving_a(stage));
     __syncthreads();  // before this stage is overwritten
   }
-  wait_for_copies<0>();
+  ptx::cp_async_wait_group<0>();
   store_sums<padded>(dk, head_of<T>(p.dk, kv_head, D), p.dk.stride, first_key, keys, D, p.scale, p.scale);
   store_sums<padded>(dv, head_of<T>(p.dv, kv_head, D), p.dv.stride, first_key, keys, D, 1.0f, 1.0f);
 }

@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(threads) fill_all(T* out, T value, std::int64_
 template <class T>
 cudaError_t launch_fill_of(void* out, std::uint64_t bits, std::int64_t n, cudaStream_t stream) {
   const unsigned grid = blocks_for(n, threads * (16 / sizeof(T)));
-  fill_all<<<grid, threads, 0, stream>>>(static_cast<T*>(out), static_cast<T>(bits), n);
+  fill_all<T><<<grid, threads, 0, stream>>>(static_cast<T*>(out), static_cast<T>(bits), n);
   return cudaGetLastError();
 }
 
@@ -213,7 +213,7 @@ cudaError_t launch_random_fill(void* data, Scalar dtype, std::int64_t n, std::ui
   if (n == 0) return cudaSuccess;
   with_type(dtype, [&](auto zero) {
     using T = decltype(zero);
-    random_fill<<<blocks_for(n, threads), threads, 0, stream>>>(static_cast<T*>(data), n, seed);
+    random_fill<T><<<blocks_for(n, threads), threads, 0, stream>>>(static_cast<T*>(data), n, seed);
   });
   return cudaGetLastError();
 }

@@ -249,8 +249,8 @@ __global__ void __launch_bounds__(sum_threads, 18) add_runs(EmbeddingBackward ar
   const bool there = column < width;  // others help with the keys
   const T* dy = static_cast<const T*>(args.dy) + (there ? column : 0);
   float* out = args.dtable + table_row * width + (there ? column : 0);
-  float sum[N];
-  load_floats(out, sum);
+  float sum[N] = {};
+  if (there) load_floats(out, sum);  // other blocks write what lies behind the columns
   for (std::int64_t next = begin + 32;; next += 32) {
     const int count = __popc(__ballot_sync(all_lanes, id_of(key) == id));
     add_rows<T, N>(sum, dy, width, row_of(key), count);

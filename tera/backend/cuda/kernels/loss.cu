@@ -72,17 +72,13 @@ __device__ void start_copy(const Row<T, N>& row, int group, Pack<T, N>* kept) {
     for (int u = 0; u < 2; ++u) {
       const int i = row.pack(row.first_kept() + group, u);
       if (group >= row.kept || i >= row.full) continue;
-      const auto to =
-          static_cast<std::uint32_t>(__cvta_generic_to_shared(kept + (2 * group + u) * row.step + row.thread));
-      asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(row.at(i)) : "memory");
+      ptx::cp_async_16_prefetch_128(kept + (2 * group + u) * row.step + row.thread, row.at(i));
     }
   }
 }
 // Every row has most_kept_pairs groups of copies, some of them empty: the number to wait for is then a constant.
-__device__ void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ void wait_for_oldest_group() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(most_kept_pairs - 1) : "memory");
-}
+__device__ void end_group() { ptx::cp_async_commit_group(); }
+__device__ void wait_for_oldest_group() { ptx::cp_async_wait_group<most_kept_pairs - 1>(); }
 
 template <class T, int N>
 __device__ void start_row(const Row<T, N>& row, Pack<T, N>* kept, Pair<T, N>& held) {

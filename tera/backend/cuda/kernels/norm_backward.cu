@@ -3,6 +3,7 @@
 // vectors in registers and leaves them in the workspace; add_sums adds those up, always in the same order.
 
 #include "tera/backend/cuda/kernels/norm_rows.cuh"
+#include "tera/backend/cuda/kernels/ptx.cuh"
 
 namespace tera::cuda::kernels {
 namespace {
@@ -17,8 +18,7 @@ struct Team {
 template <class T, int N>
 __device__ void copy_async(Pack<T, N>* to_shared, const T* from) {
   if constexpr (sizeof(Pack<T, N>) == 16) {
-    const auto to = static_cast<unsigned>(__cvta_generic_to_shared(to_shared));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
+    ptx::cp_async_16(to_shared, from);
   } else {
     *to_shared = load<N>(from);
   }
@@ -49,10 +49,10 @@ struct Arrivals {
       copy_async(at(slot, dy, k), from_dy + i * N);
       if (args.residual) copy_async(at(slot, residual, k), from_residual + i * N);
     }
-    asm volatile("cp.async.commit_group;" : : : "memory");
+    ptx::cp_async_commit_group();
   }
   // Until all but the latest ask() have arrived.
-  __device__ void wait() const { asm volatile("cp.async.wait_group 1;" : : : "memory"); }
+  __device__ void wait() const { ptx::cp_async_wait_group<1>(); }
 };
 
 struct Statistics {
@@ -78,7 +78,7 @@ __device__ Sums team_sums(Sums mine, const Team& team, Sums (&shared)[2][most_th
   if constexpr (layer) mine.g = lanes_sum(mine.g, together);
   if (team.lanes <= 32) return mine;
   if (threadIdx.x % 32 == 0) shared[turn][threadIdx.x / 32] = mine;
-  asm volatile("bar.sync %0, %1;" : : "r"(team.team + 1), "r"(team.lanes) : "memory");  // barrier 0: the block's
+  ptx::bar_sync(team.team + 1, team.lanes);  // barrier 0 is the block's
   const int warps = team.lanes / 32, first = team.team * warps;
   Sums all = shared[turn][first];
   for (int warp = 1; warp < warps; ++warp) {

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "tera/backend/cuda/kernels/ptx.cuh"
 #include "tera/backend/cuda/kernels/types.cuh"
 
 namespace tera::cuda::kernels {
@@ -115,17 +116,9 @@ __device__ inline void store_floats(float* to, const float (&in)[N]) {
 inline constexpr float log2_e = 1.44269504f;
 
 // 2^x within 2 ulp; results below the normal range become 0. One instruction.
-__device__ inline float exp2_approx(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
+__device__ inline float exp2_approx(float x) { return ptx::ex2_approx_ftz(x); }
 // 1/x within 1 ulp; 0 where the result would lie below the normal range.
-__device__ inline float reciprocal_approx(float x) {
-  float result;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
+__device__ inline float reciprocal_approx(float x) { return ptx::rcp_approx_ftz(x); }
 
 // What results from an id outside its table hold: reading foreign memory is no option, waiting for the device to
 // complain neither, and a broken row must not look sound.

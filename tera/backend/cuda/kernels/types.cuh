@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "tera/backend/cuda/kernels/ptx.cuh"
+
 namespace tera::cuda::kernels {
 
 enum class Scalar : std::uint8_t { f32, bf16, f16 };
@@ -70,10 +72,7 @@ __device__ inline void store(T* to, const Pack<T, N>& pack) {
   if constexpr (sizeof(pack) == 16) {
     uint4 words;
     memcpy(&words, &pack, sizeof(words));
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
-                 :
-                 : "l"(to), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
-                 : "memory");
+    ptx::st_global_v4(to, words);
   } else {
     *reinterpret_cast<Pack<T, N>*>(to) = pack;
   }
