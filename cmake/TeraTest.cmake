@@ -1,8 +1,12 @@
-# tera_test(name source... LABELS label... [EXCLUDE filter] [SPLIT suite...] [PROPERTIES property value ...])
+# tera_test(name source... LABELS label... [SPLIT suite...] [NOT_SANITIZED suite...] [PROPERTIES property value ...])
 #
 # One test program, registered with CTest suite by suite: "unit_tests.DataSampler" runs all cases of DataSampler in one
 # process, so that 1,500 cases do not start 1,500 processes. Suites named in SPLIT are registered case by case, where
-# one process would be the longest of the whole run. EXCLUDE is the negative part of a GoogleTest filter.
+# one process would be the longest of the whole run.
+#
+# Suites whose names end in Slow have the label slow instead of the given ones, with the time that it takes: they run with
+# `make slow`. In a build with sanitizers, so do those in NOT_SANITIZED (patterns; "." for all), of which such a build
+# learns nothing that others do not tell it: numbers, and faults of processes that are slow to come.
 #
 # The suites are known when the program is built: a script (this file, in script mode) asks the program and writes them
 # into a file that CTest includes.
@@ -14,19 +18,16 @@ if(CMAKE_SCRIPT_MODE_FILE)
     message(FATAL_ERROR "${PROGRAM} --gtest_list_tests: ${failed}\n${errors}")
   endif()
   string(REPLACE "," ";" SPLIT "${SPLIT}")
-  if(EXCLUDE)
-    set(exclude "-${EXCLUDE}")
-  endif()
 
   set(text "")
-  function(register test filter)
-    execute_process(COMMAND ${PROGRAM} --gtest_list_tests "--gtest_filter=${filter}${exclude}" OUTPUT_VARIABLE found)
-    if(NOT found MATCHES "\n  ")
-      return()
+  function(register test filter suite)
+    set(labels "LABELS \"${LABELS}\" TIMEOUT 300")
+    if(suite MATCHES "Slow$" OR (NOT_SANITIZED AND suite MATCHES "${NOT_SANITIZED}"))
+      set(labels "LABELS slow TIMEOUT 3600")
     endif()
-    string(APPEND text "add_test([==[${NAME}.${test}]==] [==[${PROGRAM}]==] [==[--gtest_filter=${filter}${exclude}]==] "
+    string(APPEND text "add_test([==[${NAME}.${test}]==] [==[${PROGRAM}]==] [==[--gtest_filter=${filter}]==] "
                        "--gtest_brief=1)\n"
-                       "set_tests_properties([==[${NAME}.${test}]==] PROPERTIES ${PROPERTIES})\n")
+                       "set_tests_properties([==[${NAME}.${test}]==] PROPERTIES ${labels} ${PROPERTIES})\n")
     set(text "${text}" PARENT_SCOPE)
   endfunction()
 
@@ -36,10 +37,10 @@ if(CMAKE_SCRIPT_MODE_FILE)
     if(line MATCHES "^([^ ]+)\\.$")
       set(suite ${CMAKE_MATCH_1})
       if(NOT suite IN_LIST SPLIT)
-        register(${suite} "${suite}.*")
+        register(${suite} "${suite}.*" ${suite})
       endif()
     elseif(line MATCHES "^  ([^ ]+)$" AND suite IN_LIST SPLIT)
-      register(${suite}.${CMAKE_MATCH_1} "${suite}.${CMAKE_MATCH_1}")
+      register(${suite}.${CMAKE_MATCH_1} "${suite}.${CMAKE_MATCH_1}" ${suite})
     endif()
   endforeach()
   file(WRITE ${OUTPUT} "${text}")
@@ -50,17 +51,21 @@ set(tera_test_script ${CMAKE_CURRENT_LIST_FILE})
 
 # tera_register_suites(name program-target ...): the registration alone, for a program that exists.
 function(tera_register_suites name program)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "EXCLUDE" "LABELS;SPLIT;PROPERTIES")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "LABELS;SPLIT;NOT_SANITIZED;PROPERTIES")
   set(output ${CMAKE_CURRENT_BINARY_DIR}/${name}_suites.cmake)
   list(JOIN arg_LABELS "\\;" labels)
   list(JOIN arg_SPLIT "," split)
-  set(properties "LABELS \"${labels}\" TIMEOUT 300")
+  set(not_sanitized "")
+  if(TERA_SANITIZE)
+    list(JOIN arg_NOT_SANITIZED "|" not_sanitized)
+  endif()
+  set(properties "")
   foreach(property IN LISTS arg_PROPERTIES)
     string(APPEND properties " \"${property}\"")
   endforeach()
   add_custom_command(TARGET ${program} POST_BUILD BYPRODUCTS ${output}
-    COMMAND ${CMAKE_COMMAND} -DNAME=${name} -DPROGRAM=$<TARGET_FILE:${program}> -DOUTPUT=${output} -DEXCLUDE=${arg_EXCLUDE}
-            -DSPLIT=${split} "-DPROPERTIES=${properties}" -P ${tera_test_script}
+    COMMAND ${CMAKE_COMMAND} -DNAME=${name} -DPROGRAM=$<TARGET_FILE:${program}> -DOUTPUT=${output} "-DLABELS=${labels}"
+            "-DNOT_SANITIZED=${not_sanitized}" -DSPLIT=${split} "-DPROPERTIES=${properties}" -P ${tera_test_script}
     VERBATIM)
   file(WRITE ${output}.include "if(EXISTS \"${output}\")\n  include(\"${output}\")\nelse()\n"
                                "  add_test(${name}_NOT_BUILT ${name}_NOT_BUILT)\nendif()\n")
@@ -68,11 +73,11 @@ function(tera_register_suites name program)
 endfunction()
 
 function(tera_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "EXCLUDE" "LABELS;SPLIT;PROPERTIES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LABELS;SPLIT;NOT_SANITIZED;PROPERTIES")
   tera_test_program(${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE GTest::gtest_main)
-  tera_register_suites(${name} ${name} EXCLUDE "${arg_EXCLUDE}" LABELS ${arg_LABELS} SPLIT ${arg_SPLIT}
-                       PROPERTIES ${arg_PROPERTIES})
+  tera_register_suites(${name} ${name} LABELS ${arg_LABELS} SPLIT ${arg_SPLIT}
+                       NOT_SANITIZED ${arg_NOT_SANITIZED} PROPERTIES ${arg_PROPERTIES})
 endfunction()
 
 # tera_test_program(name source...): a program of tests that is registered by other means, or has a main of its own.

@@ -35,8 +35,8 @@ void sweep(const std::string& config, std::size_t first, std::size_t stride) {
   }
 }
 
-TEST(Fp16Sweep, Llama) { sweep("sweep_llama", 2, 7); }
-TEST(Fp16Sweep, Gpt) { sweep("sweep_gpt", 5, 7); }
+TEST(Fp16SweepSlow, Llama) { sweep("sweep_llama", 2, 7); }
+TEST(Fp16SweepSlow, Gpt) { sweep("sweep_gpt", 5, 7); }
 
 int last_rank_with_loss(const SweepCase& one) {
   const tera::Setup setup = sweep_setup(one);

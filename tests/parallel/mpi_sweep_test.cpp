@@ -3,15 +3,14 @@
 #include <gtest/gtest.h>
 
 #include "tests/parallel/mpi_main.h"
-#include "tests/parallel/sweep_body.h"
+#include "tests/parallel/sweep_axes.h"
 
 namespace tera::test {
 namespace {
 
 constexpr int steps = 3;
 
-void expect_same_as_threads(const std::string& config, const Overrides& overrides) {
-  const SweepCase one{.config = config, .ranks = mpi_seat().size(), .overrides = overrides};
+void expect_same_as_threads(const SweepCase& one) {
   SCOPED_TRACE(one.describe());
   SweepResult threads, processes;
   play_threads(one, steps, threads);
@@ -34,6 +33,17 @@ void expect_same_as_threads(const std::string& config, const Overrides& override
   // MPI finds memory of its own for bytes that come before they are asked for, until it has enough; an allocation of
   // ours would come with every one of some hundred calls. Nothing is counted under a sanitizer.
   EXPECT_LE(processes.allocations, 8);
+}
+
+TEST(MpiSweep, EveryValueOfEveryAxis) {
+  const std::vector<Choice> layouts = every_value(mpi_seat().size());
+  EXPECT_GE(layouts.size(), 6u);
+  for (const Choice& layout : layouts) expect_same_as_threads(drawn_layout(layout).shared);
+}
+
+// Longer lists, for make slow.
+void expect_same_as_threads(const std::string& config, const Overrides& overrides) {
+  expect_same_as_threads({.config = config, .ranks = mpi_seat().size(), .overrides = overrides});
 }
 
 Overrides with(std::initializer_list<const char*> short_names) {
@@ -74,7 +84,7 @@ Overrides with(std::initializer_list<const char*> short_names) {
   return all;
 }
 
-TEST(MpiSweep, TheSameBitsAsThreads) {
+TEST(MpiSweepSlow, TheSameBitsAsThreads) {
   const std::map<int, std::vector<Overrides>> layouts{
       {2,
        {with({}), with({"z1", "gather"}), with({"z2", "overlap"}), with({"z3", "gather"}), with({"tp2"}),
@@ -89,7 +99,7 @@ TEST(MpiSweep, TheSameBitsAsThreads) {
     for (const char* config : {"sweep_llama", "sweep_gpt"}) expect_same_as_threads(config, overrides);
 }
 
-TEST(MpiSweep, ExpertsOnOtherRanks) {
+TEST(MpiSweepSlow, ExpertsOnOtherRanks) {
   const std::map<int, std::vector<Overrides>> layouts{
       {2, {with({"ep2"}), with({"ep2", "a2a", "z1", "overlap"}), with({"tp2sp", "ep2", "etp1", "a2a"})}},
       {4,
@@ -100,7 +110,7 @@ TEST(MpiSweep, ExpertsOnOtherRanks) {
 }
 
 // Here rows really are under way while something else is computed.
-TEST(MpiSweep, OverlapOfExperts) {
+TEST(MpiSweepSlow, OverlapOfExperts) {
   const std::map<int, std::vector<Overrides>> layouts{
       {2,
        {with({"ep2", "shared"}), with({"ep2", "a2a", "together"}), with({"ep2", "a2a", "shared", "together", "z1"}),
@@ -112,7 +122,7 @@ TEST(MpiSweep, OverlapOfExperts) {
   for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_experts", overrides);
 }
 
-TEST(MpiSweep, SequencesOverRanks) {
+TEST(MpiSweepSlow, SequencesOverRanks) {
   const std::map<int, std::vector<Overrides>> layouts{
       {2, {with({"cp2", "heads"}), with({"cp2", "gathered", "packed", "z3", "gather"}), with({"cp2", "ring"})}},
       {4, {with({"cp2", "heads", "tp2sp", "full"}), with({"cp2", "ring", "pp2", "zb", "packed"})}},
@@ -122,7 +132,7 @@ TEST(MpiSweep, SequencesOverRanks) {
 }
 
 // Groups of every degree are made of that of all.
-TEST(MpiSweep, DocumentsDealtOut) {
+TEST(MpiSweepSlow, DocumentsDealtOut) {
   const std::map<int, std::vector<Overrides>> layouts{
       {2, {with({"dealt", "cp2", "heads"}), with({"dealt", "cp2", "ring", "z3", "gather"})}},
       {4,
@@ -132,7 +142,7 @@ TEST(MpiSweep, DocumentsDealtOut) {
 }
 
 // With what is counted of experts.
-TEST(MpiSweep, MoeBias) {
+TEST(MpiSweepSlow, MoeBias) {
   const std::map<int, std::vector<Overrides>> layouts{
       {2, {with({"tp2sp"}), with({"z3", "gather"}), with({"pp2", "zb"})}},
       {4, {with({"tp2", "pp2", "full"})}},
@@ -140,7 +150,7 @@ TEST(MpiSweep, MoeBias) {
   for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_moe_bias", overrides);
 }
 
-TEST(MpiSweep, BiasOfExpertsOnOtherRanks) {
+TEST(MpiSweepSlow, BiasOfExpertsOnOtherRanks) {
   const std::map<int, std::vector<Overrides>> layouts{{2, {with({"ep2", "a2a"}), with({"tp2sp", "ep2", "etp1"})}},
                                                       {4, {with({"pp2", "ep2", "a2a", "zb"})}},
                                                       {8, {with({"tp2sp", "ep4", "etp1", "a2a", "z1"})}}};
@@ -148,7 +158,7 @@ TEST(MpiSweep, BiasOfExpertsOnOtherRanks) {
     expect_same_as_threads("sweep_expert_bias", overrides);
 }
 
-TEST(MpiSweep, LatentAttention) {
+TEST(MpiSweepSlow, LatentAttention) {
   const std::map<int, std::vector<Overrides>> layouts{
       {2, {with({"tp2sp", "tp_overlap"}), with({"pp2", "zbv"}), with({"ep2", "a2a", "z1"})}},
       {4, {with({"tp2", "pp2", "full"}), with({"tp2sp", "ep4", "etp1", "z3"})}},
