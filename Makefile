@@ -7,7 +7,7 @@ CPP_FILES = $(shell scripts/list-sources)
 LABELS := cpu|mpi
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS := hf_config hf_index index jsonl manifest safetensors tokenizer_json
-TEST = ctest --output-on-failure --no-tests=error -j $(JOBS) -L "$(LABELS)" $(CTEST_ARGS)
+TEST = ctest --output-on-failure --no-tests=error -j $(shell expr 2 \* $(JOBS)) -L "$(LABELS)" $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help bootstrap quickstart build test slow asan-slow long-context debug asan tsan tsan-layouts fuzz lint format tidy bench-cpu install clean
@@ -33,7 +33,7 @@ test: build  ## from a bare machine to a passed test suite
 
 # MPI libraries are not built for this sanitizer.
 tsan: LABELS := cpu
-SLOW = ctest --output-on-failure --no-tests=error -j $(JOBS) -L '^slow$$' $(CTEST_ARGS)
+SLOW = ctest --output-on-failure --no-tests=error -j $(shell expr 2 \* $(JOBS)) -L '^slow$$' $(CTEST_ARGS)
 slow: build asan-slow  ## what no change waits for: whole lists of layouts, long sequences, all tests under asan
 	@$(SLOW) --test-dir $(BUILD)
 

@@ -1,4 +1,5 @@
-# tera_test(name source... LABELS label... [SPLIT suite...] [NOT_SANITIZED suite...] [PROPERTIES property value ...])
+# tera_test(name source... LABELS label... [SPLIT suite...] [NOT_SANITIZED suite...] [WAITS suite...]
+#           [PROPERTIES property value ...])
 #
 # One test program, registered with CTest suite by suite: "unit_tests.DataSampler" runs all cases of DataSampler in one
 # process, so that 1,500 cases do not start 1,500 processes. Suites named in SPLIT are registered case by case, where
@@ -7,6 +8,9 @@
 # Suites whose names end in Slow have the label slow instead of the given ones, with the time that it takes: they run with
 # `make slow`. In a build with sanitizers, so do those in NOT_SANITIZED (patterns; "." for all), of which such a build
 # learns nothing that others do not tell it: numbers, and faults of processes that are slow to come.
+#
+# PROCESSORS counts halves of a core: `make test` runs `ctest -j` with twice the number of cores. Suites in WAITS, whose
+# threads or processes mostly wait, take one half.
 #
 # The suites are known when the program is built: a script (this file, in script mode) asks the program and writes them
 # into a file that CTest includes.
@@ -25,9 +29,13 @@ if(CMAKE_SCRIPT_MODE_FILE)
     if(suite MATCHES "Slow$" OR (NOT_SANITIZED AND suite MATCHES "${NOT_SANITIZED}"))
       set(labels "LABELS slow TIMEOUT 3600")
     endif()
+    set(halves 2)
+    if(WAITS AND suite MATCHES "${WAITS}")
+      set(halves 1)
+    endif()
     string(APPEND text "add_test([==[${NAME}.${test}]==] [==[${PROGRAM}]==] [==[--gtest_filter=${filter}]==] "
                        "--gtest_brief=1)\n"
-                       "set_tests_properties([==[${NAME}.${test}]==] PROPERTIES ${labels} ${PROPERTIES})\n")
+                       "set_tests_properties([==[${NAME}.${test}]==] PROPERTIES ${labels} PROCESSORS ${halves} ${PROPERTIES})\n")
     set(text "${text}" PARENT_SCOPE)
   endfunction()
 
@@ -51,7 +59,7 @@ set(tera_test_script ${CMAKE_CURRENT_LIST_FILE})
 
 # tera_register_suites(name program-target ...): the registration alone, for a program that exists.
 function(tera_register_suites name program)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "LABELS;SPLIT;NOT_SANITIZED;PROPERTIES")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "LABELS;SPLIT;NOT_SANITIZED;WAITS;PROPERTIES")
   set(output ${CMAKE_CURRENT_BINARY_DIR}/${name}_suites.cmake)
   list(JOIN arg_LABELS "\\;" labels)
   list(JOIN arg_SPLIT "," split)
@@ -59,13 +67,14 @@ function(tera_register_suites name program)
   if(TERA_SANITIZE)
     list(JOIN arg_NOT_SANITIZED "|" not_sanitized)
   endif()
+  list(JOIN arg_WAITS "|" waits)
   set(properties "")
   foreach(property IN LISTS arg_PROPERTIES)
     string(APPEND properties " \"${property}\"")
   endforeach()
   add_custom_command(TARGET ${program} POST_BUILD BYPRODUCTS ${output}
     COMMAND ${CMAKE_COMMAND} -DNAME=${name} -DPROGRAM=$<TARGET_FILE:${program}> -DOUTPUT=${output} "-DLABELS=${labels}"
-            "-DNOT_SANITIZED=${not_sanitized}" -DSPLIT=${split} "-DPROPERTIES=${properties}" -P ${tera_test_script}
+            "-DNOT_SANITIZED=${not_sanitized}" -DSPLIT=${split} "-DWAITS=${waits}" "-DPROPERTIES=${properties}" -P ${tera_test_script}
     VERBATIM)
   file(WRITE ${output}.include "if(EXISTS \"${output}\")\n  include(\"${output}\")\nelse()\n"
                                "  add_test(${name}_NOT_BUILT ${name}_NOT_BUILT)\nendif()\n")
@@ -73,11 +82,11 @@ function(tera_register_suites name program)
 endfunction()
 
 function(tera_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LABELS;SPLIT;NOT_SANITIZED;PROPERTIES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LABELS;SPLIT;NOT_SANITIZED;WAITS;PROPERTIES")
   tera_test_program(${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE GTest::gtest_main)
   tera_register_suites(${name} ${name} LABELS ${arg_LABELS} SPLIT ${arg_SPLIT}
-                       NOT_SANITIZED ${arg_NOT_SANITIZED} PROPERTIES ${arg_PROPERTIES})
+                       NOT_SANITIZED ${arg_NOT_SANITIZED} WAITS ${arg_WAITS} PROPERTIES ${arg_PROPERTIES})
 endfunction()
 
 # tera_test_program(name source...): a program of tests that is registered by other means, or has a main of its own.

@@ -60,7 +60,7 @@ void endless(Rank& r) {
 
 void long_work(Rank& r) {  // longer than anything is waited for, but nobody waits
   r.meet();
-  std::this_thread::sleep_for(4s);
+  std::this_thread::sleep_for(2s);
   r.meet();
 }
 
@@ -68,7 +68,7 @@ void long_work(Rank& r) {  // longer than anything is waited for, but nobody wai
 // at once, and so does the user.
 void slow_to_end(Rank& r) {
   struct Slow {
-    ~Slow() { std::this_thread::sleep_for(6s); }
+    ~Slow() { std::this_thread::sleep_for(3s); }
   };
   struct Telling final : StubComm {
     explicit Telling(Control& c) : StubComm(c.rank(), c.size()), control(c) {}
@@ -99,7 +99,7 @@ bool fail_in(const std::string& way, Rank& r) {
   if (way == "endless") endless(r);
   if (way == "mistake") throw UserError("train.seed=x: not a number");
   if (way == "slow_to_end") slow_to_end(r);
-  if (way == "hub_stopped_usual") hub_stopped_and_stuck(r);
+  if (way == "hub_stopped_stuck" || way == "hub_stopped_usual") hub_stopped_and_stuck(r);
   if (way == "stuck") return stuck(r), true;
   if (way == "long_work") return long_work(r), true;
   return false;
@@ -112,7 +112,9 @@ int run(const std::string& way) {
   const nccl::ProcessOptions options{.meeting = {.host = std::getenv("MASTER_ADDR"), .port = number("MASTER_PORT")},
                                      .rank = number("RANK"),
                                      .size = number("WORLD_SIZE"),
-                                     .timeout = way.ends_with("_usual") ? usual.timeout : 2s,
+                                     .timeout = way.ends_with("_usual") ? usual.timeout
+                                                : way == "endless"      ? 2s  // it has to live through pauses
+                                                                        : 1s,
                                      .machine = {}};
   bool known = true;
   Control* control = nullptr;

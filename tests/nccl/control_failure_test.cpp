@@ -59,7 +59,7 @@ TEST_F(ControlFailure, AKilledRank) {
 
 TEST_F(ControlFailure, AStoppedRank) {
   RankProcesses& job = run(4, "stopped", {2});
-  expect_told(job, "told by rank 0: rank 2 has not answered for 2 s: it is stopped, or its machine is");
+  expect_told(job, "told by rank 0: rank 2 has not answered for 1 s: it is stopped, or its machine is");
   for (int rank : {0, 1, 3}) EXPECT_EQ(job.status(rank), 1) << job.all_output();
   job.send_signal(2, SIGCONT);  // it finds the others gone
   EXPECT_TRUE(job.wait(10s)) << job.all_output();
@@ -98,15 +98,25 @@ TEST_F(ControlFailure, AStoppedRankZero) {
   RankProcesses& job = run(3, "hub_stopped", {0});
   for (int rank : {1, 2}) {
     EXPECT_EQ(job.status(rank), 1);
-    EXPECT_NE(job.output(rank).find("rank 0 has not answered for 2.5 s"), std::string::npos) << job.all_output();
+    EXPECT_NE(job.output(rank).find("rank 0 has not answered for 1.25 s"), std::string::npos) << job.all_output();
   }
   job.send_signal(0, SIGCONT);
   EXPECT_TRUE(job.wait(10s)) << job.all_output();
   EXPECT_EQ(job.status(0), 1);
 }
 
-// With the timeout that runs have when nothing is said of it, and nobody who can throw.
-TEST_F(ControlFailure, AStoppedRankZeroEndsStuckRanksWithin15Seconds) {
+// Nobody can throw.
+TEST_F(ControlFailure, AStoppedRankZeroOfStuckRanks) {
+  const RankProcesses& job = run(3, "hub_stopped_stuck", {0});
+  for (int rank : {1, 2}) {
+    EXPECT_EQ(job.status(rank), 1);
+    EXPECT_NE(job.output(rank).find("rank 0 has not answered for 1.25 s"), std::string::npos) << job.all_output();
+  }
+}
+
+// With the timeout that runs have when nothing is said of it.
+using ControlFailureSlow = ControlFailure;
+TEST_F(ControlFailureSlow, AStoppedRankZeroEndsStuckRanksWithin15Seconds) {
   const RankProcesses& job = run(3, "hub_stopped_usual", {0});
   for (int rank : {1, 2}) {
     EXPECT_EQ(job.status(rank), 1);
@@ -117,7 +127,7 @@ TEST_F(ControlFailure, AStoppedRankZeroEndsStuckRanksWithin15Seconds) {
 TEST_F(ControlFailure, ARankThatIsStuck) {
   const RankProcesses& job = run(3, "stuck");
   const std::string text = job.all_output();
-  EXPECT_NE(text.find("waited 2 s: rank 1 did not come"), std::string::npos) << text;
+  EXPECT_NE(text.find("waited 1 s: rank 1 did not come"), std::string::npos) << text;
   EXPECT_NE(job.output(1).find("told by rank 1: its process is ended, as it does not end by itself (rank 1 last did "
                                "barrier of world, its call 1) since rank "),
             std::string::npos)

@@ -184,20 +184,20 @@ TEST(Control, TheSameFaultIsToldOnceAndOthersAsWell) {
 }
 
 TEST(Control, WhoDoesNotComeIsNamedWithWhatItDoes) {
-  const Told told = run_ranks(3, 800ms, [](Control& control) {
+  const Told told = run_ranks(3, 400ms, [](Control& control) {
     ControlGroup world = control.world();
     ControlGroup tp = control.split(world, 0, 0, "tp");
     Call call{.kind = CallKind::all_gather, .elements = 2};
     control.note_call(tp, call);
     if (control.rank() == 1) {
-      std::this_thread::sleep_for(2s);  // it has called what it has, and does not come to the next
+      std::this_thread::sleep_for(1s);  // it has called what it has, and does not come to the next
       return;
     }
     barrier(control, tp);
   });
   const std::string text = told.lines[0] + told.lines[2];
   EXPECT_TRUE(
-      contains(text, "waited 0.8 s: rank 1 did not come (rank 1 last did all_gather f32 x 2 of tp, its call 2)"))
+      contains(text, "waited 0.4 s: rank 1 did not come (rank 1 last did all_gather f32 x 2 of tp, its call 2)"))
       << text;
 }
 
@@ -389,8 +389,8 @@ TEST(OwningComm, NotesCalls) {
 
 // A rank that is done waits for the others, and is not taken for lost.
 TEST(Control, ARankMayEndBeforeTheOthers) {
-  const Told told = run_ranks(3, 600ms, [](Control& control) {
-    if (control.rank() == 2) std::this_thread::sleep_for(2s);
+  const Told told = run_ranks(3, 300ms, [](Control& control) {
+    if (control.rank() == 2) std::this_thread::sleep_for(1s);
   });
   for (const std::string& line : told.lines) EXPECT_EQ(line, "");
 }

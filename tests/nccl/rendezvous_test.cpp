@@ -104,7 +104,8 @@ TEST(Rendezvous, AnotherPortWhereTheFirstIsTaken) {
   const Listener taken = listen_at("127.0.0.1", 0, 0);
   if (taken.port > 65000) GTEST_SKIP() << "no room behind port " << taken.port;
   const Meeting meeting{.host = "127.0.0.1", .port = taken.port, .spare_ports = 8};
-  auto other = in_background([&] { meet({.meeting = meeting, .rank = 1, .size = 2, .timeout = 30s}); });
+  auto other = in_background(
+      [&] { meet({.meeting = meeting, .rank = 1, .size = 2, .timeout = 30s, .time_to_say_hello = 500ms}); });
   meet({.meeting = meeting, .rank = 0, .size = 2, .timeout = 30s});
   EXPECT_EQ(other.get(), "");
   const std::string message = message_of<UserError>([&] { listen_at("127.0.0.1", taken.port, 0); });
@@ -287,12 +288,12 @@ TEST(Rendezvous, ARankZeroThatHasGoneIsNamedSoon) {
 // One that was killed and is back is not said to be gone, however long it then waits.
 TEST(Rendezvous, ARankZeroThatIsBackWaitsForOthers) {
   Place place(3);
-  Attendance one = place.of(1, 2500ms);
-  one.time_to_return = 1s;
+  Attendance one = place.of(1, 1500ms);
+  one.time_to_return = 500ms;
   auto other = in_background([&] { meet(one); });
   note_one_and_go(*place.listener);
   std::optional<Listener> listener = std::move(place.listener);
-  auto all = in_background([&] { meet(place.of(0, 4s), std::move(listener)); });
+  auto all = in_background([&] { meet(place.of(0, 2s), std::move(listener)); });
   const std::string message = other.get();
   EXPECT_TRUE(contains(message, "rank 1 did not reach rank 0 at")) << message;
   EXPECT_TRUE(contains(message, "(it is there, but not all ranks have come)")) << message;
@@ -303,8 +304,8 @@ TEST(Rendezvous, ARankZeroThatWaitsForOthers) {
   Place place(3);
   const Place& where = place;
   std::optional<Listener> listener = std::move(place.listener);
-  auto all = in_background([&] { meet(where.of(0, 2s), std::move(listener)); });
-  const std::string message = message_of<UserError>([&] { meet(where.of(1, 500ms)); });
+  auto all = in_background([&] { meet(where.of(0, 1s), std::move(listener)); });
+  const std::string message = message_of<UserError>([&] { meet(where.of(1, 300ms)); });
   EXPECT_TRUE(contains(message, "rank 1 did not reach rank 0 at")) << message;
   EXPECT_TRUE(contains(message, "(it is there, but not all ranks have come)")) << message;
   EXPECT_TRUE(contains(all.get(), "rank 2 of 3 did not come"));

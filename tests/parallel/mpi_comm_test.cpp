@@ -200,14 +200,15 @@ TEST_F(MpiComm, RandomCalls) {
 
 // Rank 0 is busy (here: sleeps) as soon as it has called; the others have their sums long before it is done with that.
 TEST_F(MpiComm, CallsGoOnWhileARankIsBusy) {
+  if (world.size() == 1) GTEST_SKIP() << "there are no others";
   std::vector<float> values(1 << 20, 1.0f);
   world.barrier();
   const Ticket done = world.all_reduce(make_tensor(values.data(), shape(values.size()), DType::f32), Reduce::sum);
   const auto begin = std::chrono::steady_clock::now();
-  if (world.rank() == 0) std::this_thread::sleep_for(2s);
+  if (world.rank() == 0) std::this_thread::sleep_for(1s);
   ops.finish(done);
   if (world.rank() != 0) {
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 1500ms);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 800ms);
   }
   EXPECT_EQ(values.back(), static_cast<float>(world.size()));
   world.barrier();

@@ -135,7 +135,7 @@ int fail_in(std::string_view name) {
     if (way.name != name) continue;
     cpu::CpuOps combiner(1, cpu::best_isa());
     return mpi::run_process(
-        {.timeout = 2s, .launcher_kills = detect_launch({}).launcher_kills}, combiner,
+        {.timeout = 1s, .launcher_kills = detect_launch({}).launcher_kills}, combiner,
         [&](Seat& seat) {
           Rank rank(seat);
           way.body(rank);

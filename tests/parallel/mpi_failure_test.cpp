@@ -91,7 +91,7 @@ TEST(MpiFailure, ARankThatThrowsWithBytesUnderWay) {
 
 TEST(MpiFailure, ARankThatIsStopped) {
   const Job job = expect_failure(3, "stops", {"tp: all_reduce max f32 x 10 on rank "});
-  EXPECT_GE(job.told("waited 2 s: rank 1 did not come (rank 1 does not answer: it is stopped, or gone)"), 1)
+  EXPECT_GE(job.told("waited 1 s: rank 1 did not come (rank 1 does not answer: it is stopped, or gone)"), 1)
       << job.output;
 }
 
@@ -99,12 +99,12 @@ TEST(MpiFailure, ARankThatIsKilled) { expect_failure(3, "killed", {"rank 1", "si
 
 TEST(MpiFailure, ARankThatNeverComes) {
   expect_failure(4, "never_comes",
-                 {"waited 2 s: rank 1 did not come (rank 1 last did all_gather f32 x 2 of tp, its "
+                 {"waited 1 s: rank 1 did not come (rank 1 last did all_gather f32 x 2 of tp, its "
                   "call 2)"});
 }
 
 TEST(MpiFailure, ARankThatIsDoneAlready) {
-  expect_failure(3, "leaves_early", {"waited 2 s: rank 1 did not come (rank 1 has called nothing yet, and has ended)"});
+  expect_failure(3, "leaves_early", {"waited 1 s: rank 1 did not come (rank 1 has called nothing yet, and has ended)"});
 }
 
 TEST(MpiFailure, RanksThatWaitElsewhere) {
@@ -132,7 +132,7 @@ TEST(MpiFailure, RowsAndTransfersThatDoNotFit) {
 
 TEST(MpiFailure, ATransferWhoseOtherSideNeverComes) {
   expect_failure(3, "lonely_transfer",
-                 {"told by rank 1: world: exchange of 1048582 elements on rank 1 waited 2 s: "
+                 {"told by rank 1: world: exchange of 1048582 elements on rank 1 waited 1 s: "
                   "ranks 0, 2 did not come (rank 0 has called nothing yet"});
 }
 

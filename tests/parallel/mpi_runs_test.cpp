@@ -44,7 +44,7 @@ class MpiRuns : public testing::Test {
     const std::string pids = (folder_ / "pid").string(), run = (folder_ / "run").string();
     return run_shell(fmt::format(
         "{} -n 4 sh -c 'echo $$ > {}.$OMPI_COMM_WORLD_RANK; exec \"{}\" train {} run.dir={} {} "
-        "dist.timeout_seconds=3 train.train_iters=1000000 train.eval_iters=0' > {}.out 2>&1 & "
+        "dist.timeout_seconds=2 train.train_iters=1000000 train.eval_iters=0' > {}.out 2>&1 & "
         "for i in $(seq 400); do [ -s {}/metrics.jsonl ] && break; sleep 0.05; done; kill -{} $(cat {}.{}); wait $!; "
         "tail -c 5000 {}.out",
         paths::mpirun, pids, paths::program, config, run, tp2_pp2, pids, run, signal, pids, rank, pids));
@@ -97,7 +97,7 @@ TEST_F(MpiRuns, ProcessesGoOnAsIfNeverEnded) {
       "for i in $(seq 400); do [ $(wc -l < {}) -gt 30 ] && break; sleep 0.01; done; kill -KILL $(cat {}.2); wait $!; "
       "cat {}.out",
       paths::mpirun, pid, paths::program,
-      train("parts", often + "dist.timeout_seconds=3 train.train_iters=60 checkpoint.save_interval=1"), pid, metrics,
+      train("parts", often + "dist.timeout_seconds=2 train.train_iters=60 checkpoint.save_interval=1"), pid, metrics,
       pid, pid));
   ASSERT_NE(killed.output.find("going on after step 20 from "), std::string::npos) << killed.output;
   EXPECT_TRUE(all_gone()) << killed.output;

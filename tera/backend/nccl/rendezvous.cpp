@@ -17,7 +17,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t version = 2;        // of everything that frames hold
-constexpr auto time_to_say_hello = 5s;      // for who has connected
 constexpr std::size_t most_strangers = 64;  // that have connected and said nothing, beside the ranks
 constexpr auto between_attempts = 100ms;
 constexpr std::size_t most_hello = 1024;
@@ -107,8 +106,8 @@ class Reception {
       if (!accepted.refusal.empty()) return make_room(accepted.refusal);
       if (!accepted.socket) return;
       if (guests_.size() >= most_strangers + links_.size()) forget_oldest();
-      guests_.push_back(
-          {Link(std::move(accepted.socket), most_hello), std::move(accepted.from), Clock::now() + time_to_say_hello});
+      guests_.push_back({Link(std::move(accepted.socket), most_hello), std::move(accepted.from),
+                         Clock::now() + attendance_.time_to_say_hello});
     }
   }
 
@@ -216,7 +215,7 @@ std::optional<Link> ask_at(const Attendance& attendance, int port, Clock::time_p
   const Hello hello{
       .version = version, .size = attendance.size, .rank = attendance.rank, .job = hash_text(meeting.job)};
   link.send(FrameKind::hello, std::as_bytes(std::span(&hello, 1)));
-  std::optional<Frame> frame = wait_for_frame(link, std::min(deadline, Clock::now() + time_to_say_hello));
+  std::optional<Frame> frame = wait_for_frame(link, std::min(deadline, Clock::now() + attendance.time_to_say_hello));
   const bool noted = frame && frame->kind == FrameKind::beat;
   if (noted) {
     asked.last_noted = {};  // it is there again

@@ -15,7 +15,8 @@ struct Attendance {
   Meeting meeting{};
   int rank = 0, size = 1;
   std::chrono::milliseconds timeout{600'000};
-  std::chrono::milliseconds time_to_return{10'000};  // for who came, or was there as rank 0, and has gone again
+  std::chrono::milliseconds time_to_return{10'000};    // for who came, or was there as rank 0, and has gone again
+  std::chrono::milliseconds time_to_say_hello{5'000};  // for who has connected
 };
 
 // The connections of a rank: everybody's to the hub, and on rank 0 those of the hub to all, itself too.
