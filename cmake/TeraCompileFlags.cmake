@@ -11,7 +11,9 @@ target_compile_options(tera_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${tera_cx
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>")
 
 if(TERA_SANITIZE STREQUAL "address")
-  set(tera_sanitize_flags -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  # Null pointers fault by themselves, without a check before each access that takes a sixth of the compiler's time.
+  set(tera_sanitize_flags -fsanitize=address,undefined -fno-sanitize=null -fno-sanitize-recover=all
+      -fno-omit-frame-pointer)
 elseif(TERA_SANITIZE STREQUAL "thread")
   # g++ 12 loses sight of loop bounds under this sanitizer and warns of overflows that cannot happen.
   set(tera_sanitize_flags -fsanitize=thread -fno-omit-frame-pointer -Wno-array-bounds
