@@ -4,13 +4,13 @@ PREFIX ?= /usr/local
 CTEST_ARGS ?=
 BUILD := build/release
 CPP_FILES = $(shell scripts/list-sources)
-LABELS := cpu|mpi
+LABELS := ^(cpu|mpi|emulated)$$
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS := hf_config hf_index index jsonl manifest safetensors tokenizer_json
 TEST = ctest --output-on-failure --no-tests=error -j $(shell expr 2 \* $(JOBS)) -L "$(LABELS)" $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap quickstart build test slow asan-slow long-context debug asan tsan tsan-layouts fuzz lint format tidy bench-cpu install clean
+.PHONY: help bootstrap quickstart build test slow asan-slow emulated-slow long-context debug asan tsan tsan-layouts fuzz lint format tidy bench-cpu install clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -32,7 +32,7 @@ test: build  ## from a bare machine to a passed test suite
 	@$(TEST) --test-dir $(BUILD)
 
 # MPI libraries are not built for this sanitizer.
-tsan: LABELS := cpu
+tsan: LABELS := ^cpu$$
 SLOW = ctest --output-on-failure --no-tests=error -j $(shell expr 2 \* $(JOBS)) -L '^slow$$' $(CTEST_ARGS)
 slow: build asan-slow  ## what no change waits for: whole lists of layouts, long sequences, all tests under asan
 	@$(SLOW) --test-dir $(BUILD)
@@ -41,6 +41,13 @@ asan-slow: bootstrap  ## the tests that make asan leaves out
 	@cmake --preset asan
 	@cmake --build build/asan -j $(JOBS)
 	@$(SLOW) --test-dir build/asan
+
+# Those of ThreadSanitizer begin with the op tables; `make emulated-slow CTEST_ARGS='-R Planted'` runs only some.
+emulated-slow: build  ## the CUDA backend on the CPU: races, strict order of memory, every planted fault, whole sweeps
+	@cmake --preset tsan
+	@cmake --build build/tsan -j $(JOBS) --target emulated_tests
+	@ctest --test-dir build/tsan --output-on-failure -j $(JOBS) -L '^emulated_slow$$' $(CTEST_ARGS)
+	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(JOBS) -L '^emulated_slow$$' $(CTEST_ARGS)
 
 long-context: bootstrap  ## sequences of 32,768 tokens on four ranks: the training of one, in memory that falls as planned
 	@cmake --preset release

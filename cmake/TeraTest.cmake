@@ -1,9 +1,9 @@
-# tera_test(name source... LABELS label... [SPLIT suite...] [NOT_SANITIZED suite...] [WAITS suite...]
+# tera_test(name source... LABELS label... [EXCLUDE filter] [SPLIT suite...] [NOT_SANITIZED suite...] [WAITS suite...]
 #           [PROPERTIES property value ...])
 #
 # One test program, registered with CTest suite by suite: "unit_tests.DataSampler" runs all cases of DataSampler in one
 # process, so that 1,500 cases do not start 1,500 processes. Suites named in SPLIT are registered case by case, where
-# one process would be the longest of the whole run.
+# one process would be the longest of the whole run. EXCLUDE is the negative part of a GoogleTest filter.
 #
 # Suites whose names end in Slow have the label slow instead of the given ones, with the time that it takes: they run with
 # `make slow`. In a build with sanitizers, so do those in NOT_SANITIZED (patterns; "." for all), of which such a build
@@ -23,8 +23,18 @@ if(CMAKE_SCRIPT_MODE_FILE)
   endif()
   string(REPLACE "," ";" SPLIT "${SPLIT}")
 
+  if(EXCLUDE)
+    set(exclude "-${EXCLUDE}")
+  endif()
+
   set(text "")
   function(register test filter suite)
+    if(EXCLUDE)
+      execute_process(COMMAND ${PROGRAM} --gtest_list_tests "--gtest_filter=${filter}${exclude}" OUTPUT_VARIABLE found)
+      if(NOT found MATCHES "\n  ")
+        return()
+      endif()
+    endif()
     set(labels "LABELS \"${LABELS}\" TIMEOUT 300")
     if(suite MATCHES "Slow$" OR (NOT_SANITIZED AND suite MATCHES "${NOT_SANITIZED}"))
       set(labels "LABELS slow TIMEOUT 3600")
@@ -33,7 +43,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
     if(WAITS AND suite MATCHES "${WAITS}")
       set(halves 1)
     endif()
-    string(APPEND text "add_test([==[${NAME}.${test}]==] [==[${PROGRAM}]==] [==[--gtest_filter=${filter}]==] "
+    string(APPEND text "add_test([==[${NAME}.${test}]==] [==[${PROGRAM}]==] [==[--gtest_filter=${filter}${exclude}]==] "
                        "--gtest_brief=1)\n"
                        "set_tests_properties([==[${NAME}.${test}]==] PROPERTIES ${labels} PROCESSORS ${halves} ${PROPERTIES})\n")
     set(text "${text}" PARENT_SCOPE)
@@ -59,7 +69,7 @@ set(tera_test_script ${CMAKE_CURRENT_LIST_FILE})
 
 # tera_register_suites(name program-target ...): the registration alone, for a program that exists.
 function(tera_register_suites name program)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "LABELS;SPLIT;NOT_SANITIZED;WAITS;PROPERTIES")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "EXCLUDE" "LABELS;SPLIT;NOT_SANITIZED;WAITS;PROPERTIES")
   set(output ${CMAKE_CURRENT_BINARY_DIR}/${name}_suites.cmake)
   list(JOIN arg_LABELS "\\;" labels)
   list(JOIN arg_SPLIT "," split)
@@ -74,7 +84,8 @@ function(tera_register_suites name program)
   endforeach()
   add_custom_command(TARGET ${program} POST_BUILD BYPRODUCTS ${output}
     COMMAND ${CMAKE_COMMAND} -DNAME=${name} -DPROGRAM=$<TARGET_FILE:${program}> -DOUTPUT=${output} "-DLABELS=${labels}"
-            "-DNOT_SANITIZED=${not_sanitized}" -DSPLIT=${split} "-DWAITS=${waits}" "-DPROPERTIES=${properties}" -P ${tera_test_script}
+            "-DEXCLUDE=${arg_EXCLUDE}" "-DNOT_SANITIZED=${not_sanitized}" -DSPLIT=${split} "-DWAITS=${waits}"
+            "-DPROPERTIES=${properties}" -P ${tera_test_script}
     VERBATIM)
   file(WRITE ${output}.include "if(EXISTS \"${output}\")\n  include(\"${output}\")\nelse()\n"
                                "  add_test(${name}_NOT_BUILT ${name}_NOT_BUILT)\nendif()\n")
@@ -82,10 +93,10 @@ function(tera_register_suites name program)
 endfunction()
 
 function(tera_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LABELS;SPLIT;NOT_SANITIZED;WAITS;PROPERTIES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "EXCLUDE" "LABELS;SPLIT;NOT_SANITIZED;WAITS;PROPERTIES")
   tera_test_program(${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE GTest::gtest_main)
-  tera_register_suites(${name} ${name} LABELS ${arg_LABELS} SPLIT ${arg_SPLIT}
+  tera_register_suites(${name} ${name} EXCLUDE "${arg_EXCLUDE}" LABELS ${arg_LABELS} SPLIT ${arg_SPLIT}
                        NOT_SANITIZED ${arg_NOT_SANITIZED} WAITS ${arg_WAITS} PROPERTIES ${arg_PROPERTIES})
 endfunction()
 

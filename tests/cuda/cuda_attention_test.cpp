@@ -69,6 +69,23 @@ std::vector<FastCase> fast_cases() {
   };
 }
 
+// A case of each kind, small enough for a GPU that the CPU stands in for.
+std::vector<FastCase> small_cases() {
+  return {
+      {.batch = 2, .queries = 130, .keys = 130, .N = 4, .G = 2, .D = 64},
+      {.batch = 1, .queries = 100, .keys = 100, .N = 3, .G = 1, .D = 128, .mask = Mask::full, .dtype = DType::f16},
+      {.batch = 1, .queries = 65, .keys = 65, .N = 2, .G = 2, .D = 80},
+      {.batch = 1, .queries = 40, .keys = 40, .N = 2, .G = 1, .D = 256},
+      {.batch = 1, .queries = 150, .keys = 150, .N = 2, .G = 1, .D = 64, .window = 70},
+      {.batch = 1, .queries = 64, .keys = 160, .N = 2, .G = 1, .D = 64},
+      {.batch = 1, .queries = 130, .keys = 70, .N = 2, .G = 1, .D = 64, .mask = Mask::full},
+      {.batch = 1, .queries = 128, .keys = 128, .N = 2, .G = 1, .D = 64, .more_keys = true},
+      {.batch = 1, .queries = 100, .keys = 100, .N = 2, .G = 1, .D = 64, .scale = 1.f},
+      {.N = 2, .G = 1, .D = 64, .offsets = {0, 30, 30, 95, 170}},
+      {.N = 2, .G = 2, .D = 128, .window = 20, .offsets = {0, 1, 80, 130}},
+  };
+}
+
 // One GPU's ops with memory for a case: forward, then backward of what the exact kernels gave.
 class Player {
  public:
@@ -243,10 +260,10 @@ Reference reference_of(Player& exact, const FastCase& c) {
   return {given, exact.play(c, given)};
 }
 
-void compare(const cuda::CudaOptions& options) {
+void compare(const cuda::CudaOptions& options, const std::vector<FastCase>& cases = fast_cases()) {
   Player exact({.exact_attention = true}), fast(options);
   cuda::CudnnAttention library(options, fast.stream());
-  for (const FastCase& c : fast_cases()) {
+  for (const FastCase& c : cases) {
     SCOPED_TRACE(c.name());
     const auto [given, expected] = reference_of(exact, c);
     const Player::Result got = fast.play(c, given);
@@ -285,6 +302,7 @@ void compare(const cuda::CudaOptions& options) {
 using cuda::HopperKernels;
 TEST(CudaAttention, FastIsNearExact) { compare({.hopper_kernels = HopperKernels::wherever_they_fit}); }
 TEST(CudaAttention, FastIsNearExactOnOtherGpus) { compare({.hopper_kernels = HopperKernels::never}); }
+TEST(CudaAttention, FastIsNearExactInSmallCases) { compare({.hopper_kernels = HopperKernels::never}, small_cases()); }
 TEST(CudaAttention, FastIsNearExactOnOtherGpusWithoutRepeating) {
   compare({.deterministic = false, .hopper_kernels = HopperKernels::never});
 }

@@ -236,21 +236,7 @@ TEST(CudaTraining, OffloadChangesNoBit) {
   }
 }
 
-// Every kind of block, with the same dropout masks on both.
-TEST(CudaTraining, EveryFamilyFollowsTheCpu) {
-  const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};
-  const std::pair<std::string, Overrides> runs[] = {{"tiny", {}},
-                                                    {"tiny_gpt", {}},
-                                                    {"tiny_gpt", dropout},
-                                                    {"tiny_mistral", {}},
-                                                    {"tiny_qwen2", {}},
-                                                    {"tiny_qwen3", {}},
-                                                    {"tiny", {"model.mtp_num_layers=2"}},
-                                                    {"tiny_mla", {}},
-                                                    {"tiny_mla", {"model.mla.q_lora_rank=0"}},
-                                                    {"tiny", {"optimizer.optimizer=sgd", "optimizer.lr=0.1"}},
-                                                    {"tiny", bf16_moments},
-                                                    {"tiny", {"model.recompute_granularity=full"}}};
+void expect_to_follow_the_cpu(const std::vector<std::pair<std::string, Overrides>>& runs) {
   for (const auto& [config, more] : runs) {
     const RunRecord cpu = train_once(config, more + on_cpu), gpu = train_once(config, more + on_gpu);
     expect_close(gpu, cpu, 1e-4, config);
@@ -258,6 +244,29 @@ TEST(CudaTraining, EveryFamilyFollowsTheCpu) {
     for (std::size_t i = 0; i < cpu.eval_loss.size(); ++i)
       EXPECT_NEAR(gpu.eval_loss[i], cpu.eval_loss[i], 1e-4 * cpu.eval_loss[i]) << config;
   }
+}
+
+const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};
+
+TEST(CudaTraining, DenseModelsAndExpertsFollowTheCpu) {
+  const Overrides some_steps{"train.train_iters=5"};
+  expect_to_follow_the_cpu({{"tiny", some_steps}, {"tiny_gpt", some_steps + dropout}, {"tiny_mixtral", some_steps}});
+}
+
+// Every kind of block, with the same dropout masks on both.
+TEST(CudaTraining, EveryFamilyFollowsTheCpu) {
+  expect_to_follow_the_cpu({{"tiny", {}},
+                            {"tiny_gpt", {}},
+                            {"tiny_gpt", dropout},
+                            {"tiny_mistral", {}},
+                            {"tiny_qwen2", {}},
+                            {"tiny_qwen3", {}},
+                            {"tiny", {"model.mtp_num_layers=2"}},
+                            {"tiny_mla", {}},
+                            {"tiny_mla", {"model.mla.q_lora_rank=0"}},
+                            {"tiny", {"optimizer.optimizer=sgd", "optimizer.lr=0.1"}},
+                            {"tiny", bf16_moments},
+                            {"tiny", {"model.recompute_granularity=full"}}});
 }
 
 }  // namespace

@@ -1,0 +1,30 @@
+#pragma once
+// What the other parts of the emulation put on streams. A stream is a list of work, done in its order; which stream
+// goes on when several can is the choice of CUDA_ON_CPU_STREAMS (options.h).
+//
+// Work may be done before the call that enqueues it returns, and by any thread of the host that waits: the caller must
+// hold no lock that the work takes.
+
+#include <driver_types.h>
+
+#include <functional>
+
+#include "tools/cuda_on_cpu/block.h"
+
+namespace cuda_on_cpu {
+
+// A kernel; what the launch asks for is checked as the runtime of a GPU does, see cudaGetLastError.
+void enqueue_kernel(cudaStream_t stream, Launch launch);
+
+// Work of the host's, done at once when its turn comes.
+void enqueue_host(cudaStream_t stream, std::function<void()> work);
+
+// Work that may have to wait for another process: `step` is called again and again, and other streams go on between
+// two calls, until it says that it is done. It must not block.
+void enqueue_steps(cudaStream_t stream, std::function<bool()> step);
+
+// From here on a thread of the emulation's own goes on with the streams while the host does other things: another
+// process may wait for what is on them.
+void go_on_by_itself();
+
+}  // namespace cuda_on_cpu
