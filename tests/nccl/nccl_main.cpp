@@ -15,8 +15,12 @@
 namespace tera::test {
 namespace {
 
-int run_tests() {
+int run_tests(std::string_view wanted_ranks) {
   const Launch launch = detect_launch({});
+  if (!wanted_ranks.empty() && fmt::format("--ranks={}", launch.world) != wanted_ranks) {
+    fmt::print(stderr, "{}, but this is one of {}\n", wanted_ranks, launch.world);
+    return 1;
+  }
   int failed = 0;
   const nccl::ProcessOptions options{.meeting = launch.meeting,
                                      .rank = launch.rank,
@@ -42,5 +46,5 @@ int main(int argc, char** argv) {
     std::fputs("skipped: there is no GPU that this program can use, or no NCCL\n", stderr);
     return skipped;
   }
-  return tera::test::run_tests();
+  return tera::test::run_tests(argc > 1 ? argv[1] : "");
 }

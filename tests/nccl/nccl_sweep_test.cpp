@@ -47,13 +47,27 @@ void sweep(const std::string& config, const Overrides& precision, const SweepLim
            const std::vector<Overrides>& layouts) {
   const Overrides on_gpu = Overrides{"dist.device=cuda"} + precision;
   SweepResult alone;
-  play_threads({.config = config, .overrides = on_gpu}, sweep_steps, alone);
+  play_threads({.config = config, .overrides = on_gpu}, limits.steps, alone);
   Seat& seat = nccl_seat();
   for (const Overrides& layout : layouts) {
     const SweepCase one{.config = config, .ranks = seat.size(), .overrides = layout + on_gpu};
     SweepResult got;
-    play_rank(one, seat, sweep_steps, got);
+    play_rank(one, seat, limits.steps, got);
     expect_part_like_one_rank(one, got, alone, limits);
+  }
+}
+
+// Each kind of call at least once, where there is no time for all.
+TEST(NcclSweepFew, Fp32) {
+  const SweepLimits limits{.loss = 3e-6, .norm = 3e-5, .slack = 2, .steps = 2};
+  const Overrides fp32{"mixed_precision.precision=fp32"};
+  if (nccl_seat().size() == 2) {
+    sweep("sweep_llama", fp32, limits, {tp2 + sp + tp_overlap, pp2 + vp2, zero1 + buckets + gather, zero3 + gather});
+    sweep("sweep_experts", fp32, limits, {ep2 + all_to_all + together});
+    sweep("sweep_gpt", fp32, limits, {cp2 + keys_go_round, cp2 + keys_gathered, cp2 + heads_travel});
+  } else {
+    sweep("sweep_llama", fp32, limits, {tp2 + pp2 + zero_bubble, pp2 + zero3 + overlap});
+    sweep("sweep_experts", fp32, limits, {tp2 + sp + ep4 + etp1 + zero3});
   }
 }
 

@@ -11,10 +11,12 @@ extern const char* const source;           // the repository
 extern const char* const program;          // tera
 extern const char* const control_failing;  // tests/nccl/control_failing.cpp
 extern const char* const mpi_failing;      // tests/parallel/mpi_failing.cpp
+extern const char* const nccl_failing;     // tests/nccl/nccl_failing.cpp
 extern const char* const mpirun;           // with its options; empty where there is no MPI
 }  // namespace paths
 
 extern const char* const project_version;
+extern const bool gpus_are_emulated;  // in the programs above
 
 // A file or folder of the repository, such as source_path("configs/tests/tiny.yaml").
 inline std::string source_path(const std::string& relative) { return std::string(paths::source) + "/" + relative; }

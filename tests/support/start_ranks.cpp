@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 
@@ -38,15 +39,36 @@ int start(const std::vector<std::string>& command, const std::vector<std::string
   _exit(127);
 }
 
-std::vector<std::string> environment_of(int rank, int ranks, int port, const std::vector<std::string>& more) {
-  const std::string r = std::to_string(rank), n = std::to_string(ranks);
-  std::vector<std::string> all = more;  // of several with one name the first counts
-  // One machine and one GPU pass for several: ranks of one host would be refused by NCCL.
-  for (const std::string& variable :
-       {"RANK=" + r, "WORLD_SIZE=" + n, "LOCAL_RANK=" + r, "LOCAL_WORLD_SIZE=" + n,
-        std::string("MASTER_ADDR=127.0.0.1"), "MASTER_PORT=" + std::to_string(port), "NCCL_HOSTID=rank" + r,
-        std::string("NCCL_SOCKET_IFNAME=lo"), std::string("NCCL_IB_DISABLE=1")})
-    all.push_back(variable);
+// Of this process; empty: not set.
+std::string variable_of(const std::string& name) {
+  for (char** variable = environ; *variable != nullptr; ++variable)
+    if (const std::string text = *variable; text.starts_with(name + "=")) return text.substr(name.size() + 1);
+  return "";
+}
+
+// The GPU with this number among those that this process may use.
+std::string own_gpu(int rank) {
+  std::istringstream visible(variable_of("CUDA_VISIBLE_DEVICES"));
+  std::string gpu = std::to_string(rank);
+  for (int i = 0; i <= rank && std::getline(visible, gpu, ','); ++i) {
+  }
+  return gpu;
+}
+
+std::vector<std::string> environment_of(int rank, int port, const RankProcesses::Options& options) {
+  const std::string r = std::to_string(rank), n = std::to_string(options.ranks);
+  std::vector<std::string> all = options.environment;  // of several with one name the first counts
+  const auto add = [&](const std::vector<std::string>& more) { all.insert(all.end(), more.begin(), more.end()); };
+  add({"MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port), "NCCL_SOCKET_IFNAME=lo", "NCCL_IB_DISABLE=1"});
+  if (options.starter == Starter::torchrun)
+    add({"RANK=" + r, "WORLD_SIZE=" + n, "LOCAL_RANK=" + r, "LOCAL_WORLD_SIZE=" + n});
+  else
+    add({"SLURM_PROCID=" + r, "SLURM_STEP_NUM_TASKS=" + n, "SLURM_LOCALID=" + r, "SLURM_STEP_TASKS_PER_NODE=" + n,
+         "SLURM_JOB_ID=" + std::to_string(port), "SLURM_STEP_ID=0"});
+  if (variable_of("TERA_TEST_OWN_GPUS") == "1")
+    add({"CUDA_VISIBLE_DEVICES=" + own_gpu(rank)});
+  else  // One machine and one GPU pass for several: ranks of one host would be refused by NCCL.
+    add({"NCCL_HOSTID=rank" + r});
   for (char** variable = environ; *variable != nullptr; ++variable) all.emplace_back(*variable);
   return all;
 }
@@ -71,8 +93,7 @@ RankProcesses::RankProcesses(const Options& options) {
   for (int rank = 0; rank < options.ranks; ++rank) {
     RankProcess process;
     if (!options.folder.empty()) process.output_file = options.folder + "/rank." + std::to_string(rank) + ".txt";
-    process.pid =
-        start(options.command, environment_of(rank, options.ranks, port, options.environment), process.output_file);
+    process.pid = start(options.command, environment_of(rank, port, options), process.output_file);
     processes_.push_back(process);
   }
 }

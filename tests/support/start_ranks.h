@@ -1,7 +1,9 @@
 #pragma once
-// Ranks as processes without mpirun: started with what torchrun would put into their environment, watched, and ended.
+// Ranks as processes without mpirun: started with what torchrun or srun would put into their environment, watched, and
+// ended. They share one GPU, unless TERA_TEST_OWN_GPUS=1 gives each one of its own.
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,8 @@ struct RankProcess {
   std::string output_file;
 };
 
+enum class Starter : std::uint8_t { torchrun, srun };
+
 class RankProcesses {
  public:
   struct Options {
@@ -20,6 +24,7 @@ class RankProcesses {
     std::vector<std::string> command;      // the program and its arguments
     std::vector<std::string> environment;  // NAME=value, more of them
     std::string folder;                    // for what they say: FOLDER/rank.N.txt; empty: where this process says it
+    Starter starter = Starter::torchrun;
   };
   explicit RankProcesses(const Options& options);
   ~RankProcesses();  // kills those that are left

@@ -1,17 +1,27 @@
-// start_ranks N SECONDS PROGRAM [ARGUMENT ...]: the program as N ranks of one job. Its status is the largest of theirs;
-// 77, skipped, where all say so; 124 where they were not done in time and were ended.
+// start_ranks [--srun] N SECONDS PROGRAM [ARGUMENT ...]: the program as N ranks of one job, as torchrun starts them, or
+// srun. Its status is the largest of theirs; 77, skipped, where all say so; 124 where they were not done in time and
+// were ended.
 
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 
 #include "tests/support/start_ranks.h"
 
 int main(int argc, char** argv) {
+  const bool srun = argc > 1 && std::string_view(argv[1]) == "--srun";
+  if (srun) {
+    ++argv;
+    --argc;
+  }
   if (argc < 4) return 2;
   const int ranks = std::atoi(argv[1]), seconds = std::atoi(argv[2]);
   if (ranks < 1 || ranks > 64 || seconds < 1) return 2;
-  tera::test::RankProcesses processes(
-      {.ranks = ranks, .command = {argv + 3, argv + argc}, .environment = {}, .folder = {}});
+  tera::test::RankProcesses processes({.ranks = ranks,
+                                       .command = {argv + 3, argv + argc},
+                                       .environment = {},
+                                       .folder = {},
+                                       .starter = srun ? tera::test::Starter::srun : tera::test::Starter::torchrun});
   if (!processes.wait(std::chrono::seconds(seconds))) {
     std::fprintf(stderr, "start_ranks: not done after %d s\n", seconds);
     return 124;
