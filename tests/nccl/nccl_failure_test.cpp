@@ -21,7 +21,9 @@ using namespace std::chrono_literals;
 class NcclFailure : public testing::Test {
  protected:
   void SetUp() override {
-    if (!cuda::usable() || nccl::query_nccl().version.empty()) GTEST_SKIP() << "no GPU, or no NCCL";
+    if (cuda::usable() && !nccl::query_nccl().version.empty()) return;
+    if (gpus_are_emulated) FAIL() << "the emulated GPU, or the stand-in for NCCL, is not found";
+    GTEST_SKIP() << "no GPU, or no NCCL";
   }
   // NCCL itself takes seconds to start and to end.
   static double timeout() { return gpus_are_emulated ? 1 : 8; }

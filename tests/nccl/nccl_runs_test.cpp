@@ -34,7 +34,9 @@ Words operator+(Words a, const Words& b) {
 class NcclRuns : public testing::Test {
  protected:
   void SetUp() override {
-    if (!cuda::usable() || nccl::query_nccl().version.empty()) GTEST_SKIP() << "no GPU, or no NCCL";
+    if (cuda::usable() && !nccl::query_nccl().version.empty()) return;
+    if (gpus_are_emulated) FAIL() << "the emulated GPU, or the stand-in for NCCL, is not found";
+    GTEST_SKIP() << "no GPU, or no NCCL";
   }
   Words train(const std::string& name, const Words& more) const {
     return Words{"train", config, "run.dir=" + (folder_ / name).string(), "dist.device=cuda",

@@ -223,11 +223,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t handle, con
       (in_place && product.added.stride != product.out.stride))
     return CUBLAS_STATUS_INVALID_VALUE;
   check_alignments(kernel, product);
-  enqueue_host(stream, [product, workspace, bytes = kernel.workspace] {
+  const cudaError_t status = enqueue_host(stream, [product, workspace, bytes = kernel.workspace] {
     if (bytes > 0) std::memset(workspace, 0xff, bytes);
     multiply(product);
   });
-  return CUBLAS_STATUS_SUCCESS;
+  return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 }  // extern "C"

@@ -114,10 +114,10 @@ struct Batch {
   }
 };
 
-void enqueue(Batch batch) {
+ncclResult_t enqueue(Batch batch) {
   for (Batch::Part& part : batch.parts) part.number = part.communicator->next_number();
   const cudaStream_t stream = batch.stream;
-  cuda_on_cpu::enqueue_steps(stream, [all = std::make_shared<Batch>(std::move(batch))] {
+  const cudaError_t status = cuda_on_cpu::enqueue_steps(stream, [all = std::make_shared<Batch>(std::move(batch))] {
     bool done = true;
     for (Batch::Part& part : all->parts) {
       if (!part.done) part.done = part.communicator->go_on(part.work, part.number);
@@ -125,6 +125,9 @@ void enqueue(Batch batch) {
     }
     return done;
   });
+  if (status == cudaSuccess) return ncclSuccess;
+  keep_error("a call of NCCL on a stream that is captured into a graph");
+  return ncclInvalidUsage;
 }
 
 // What a thread has called since ncclGroupStart.
@@ -169,7 +172,7 @@ ncclResult_t add(const Call& call, const Arguments& arguments, void (*how)(Work&
     const bool alone = group().depth == 0;
     Batch batch{arguments.stream, {}};
     how((alone ? batch : group().batch_of(arguments.stream)).work_of(communicator), call, arguments);
-    if (alone) enqueue(std::move(batch));
+    if (alone) check(enqueue(std::move(batch)) == ncclSuccess, name + ": its stream is captured into a graph");
   });
   if (result != ncclSuccess && group().fault == ncclSuccess) group().fault = result;
   return result;
@@ -295,8 +298,10 @@ ncclResult_t ncclGroupEnd() {
   std::vector<Batch> batches = std::exchange(own.batches, {});
   const ncclResult_t fault = std::exchange(own.fault, ncclSuccess);
   if (fault != ncclSuccess) return fault;
-  for (Batch& batch : batches) enqueue(std::move(batch));
-  return ncclSuccess;
+  ncclResult_t result = ncclSuccess;
+  for (Batch& batch : batches)
+    if (const ncclResult_t status = enqueue(std::move(batch)); status != ncclSuccess) result = status;
+  return result;
 }
 
 }  // extern "C"

@@ -41,11 +41,10 @@ cudaError_t create(cudaStream_t* stream, unsigned flags) {
   return cudaSuccess;
 }
 
-void enqueue_or_stop(cudaStream_t stream, Step step) {
-  Lock lock = lock_machine();
+CUstream_st& stream_or_stop(cudaStream_t stream) {
   CUstream_st* const found = find_stream(stream);
   if (!found) stop("work for a stream that does not exist");
-  enqueue(lock, *found, std::move(step));
+  return *found;
 }
 
 }  // namespace
@@ -88,14 +87,20 @@ cudaError_t enqueue(Lock& lock, CUstream_st& stream, Step step) {
   return status;
 }
 
-void enqueue_host(cudaStream_t stream, std::function<void()> work) {
-  enqueue_or_stop(stream, [work = std::move(work)] {
+cudaError_t enqueue_host(cudaStream_t stream, std::function<void()> work) {
+  Lock lock = lock_machine();
+  return enqueue(lock, stream_or_stop(stream), [work = std::move(work)] {
     work();
     return true;
   });
 }
 
-void enqueue_steps(cudaStream_t stream, std::function<bool()> step) { enqueue_or_stop(stream, std::move(step)); }
+cudaError_t enqueue_steps(cudaStream_t stream, std::function<bool()> step) {
+  Lock lock = lock_machine();
+  CUstream_st& found = stream_or_stop(stream);
+  if (found.capture) return invalidate(found, cudaErrorStreamCaptureUnsupported);
+  return enqueue(lock, found, std::move(step));
+}
 
 extern "C" {
 

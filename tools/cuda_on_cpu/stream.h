@@ -5,7 +5,7 @@
 // Work may be done before the call that enqueues it returns, and by any thread of the host that waits: the caller must
 // hold no lock that the work takes.
 
-#include <driver_types.h>
+#include <cuda_runtime_api.h>
 
 #include <functional>
 
@@ -17,11 +17,12 @@ namespace cuda_on_cpu {
 void enqueue_kernel(cudaStream_t stream, Launch launch);
 
 // Work of the host's, done at once when its turn comes.
-void enqueue_host(cudaStream_t stream, std::function<void()> work);
+cudaError_t enqueue_host(cudaStream_t stream, std::function<void()> work);
 
 // Work that may have to wait for another process: `step` is called again and again, and other streams go on between
 // two calls, until it says that it is done. It must not block.
-void enqueue_steps(cudaStream_t stream, std::function<bool()> step);
+// A stream that is captured into a graph refuses it: a graph has its work done again.
+cudaError_t enqueue_steps(cudaStream_t stream, std::function<bool()> step);
 
 // From here on a thread of the emulation's own goes on with the streams while the host does other things: another
 // process may wait for what is on them.
