@@ -43,7 +43,7 @@ asan-slow: bootstrap  ## the tests that make asan leaves out
 	@$(SLOW) --test-dir build/asan
 
 # Those of ThreadSanitizer begin with the op tables; `make emulated-slow CTEST_ARGS='-R Planted'` runs only some.
-emulated-slow: build  ## the CUDA backend on the CPU: races, strict order of memory, every planted fault, whole sweeps
+emulated-slow: build  ## the CUDA backend on the CPU: races, strict order of memory, what of the GPU's tests takes minutes
 	@cmake --preset tsan
 	@cmake --build build/tsan -j $(JOBS) --target emulated_tests
 	@ctest --test-dir build/tsan --output-on-failure -j $(JOBS) -L '^emulated_slow$$' $(CTEST_ARGS)
