@@ -126,5 +126,17 @@ TEST(CudaOnCpuBlockDeathTest, ThreadsThatWaitForNobodyAreNamed) {
       "kernel wait_at_two_barriers: threads of one block wait at .*kernels.cu:[0-9]+ and at line [0-9]+");
 }
 
+TEST(CudaOnCpuBlockDeathTest, LanesThatShuffleAtTwoPlacesAreNamed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        int* out = nullptr;
+        cudaMalloc(reinterpret_cast<void**>(&out), 32 * sizeof(int));
+        kernels::launch_shuffle_at_two_places(out);
+        cudaDeviceSynchronize();
+      },
+      "kernels.cu:[0-9]+: lane 16 comes to a shuffle of lanes ffffffff, others wait at line [0-9]+");
+}
+
 }  // namespace
 }  // namespace tera::test

@@ -1,5 +1,7 @@
 # Faults planted into kernels, each to be found by the mode named for it. What a kernel library has in the place of one
-# right source: tera_planted_fault(NAME FILE file OLD text NEW text IN mode... TESTS filter [SAYS regex]).
+# right source: tera_planted_fault(NAME FILE file OLD text NEW text IN mode... TESTS filter [PROGRAM program]
+# [SAYS regex]).
+# A sanitizer has to name the kernel's file. The same cases pass in the same mode without a fault: PlantedFault.none.
 #
 # Modes of a plain build: forward, reverse, random (orders of threads and blocks). Under a sanitizer: address, thread,
 # strict (of a warp's functions only __syncwarp orders memory). OLD must occur in FILE once. KERNEL names the .cu file
@@ -26,7 +28,7 @@ function(tera_plant folder file old new)
 endfunction()
 
 function(tera_planted_fault name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FILE;KERNEL;OLD;NEW;TESTS;SAYS" "IN;ARGUMENTS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FILE;KERNEL;OLD;NEW;TESTS;SAYS;PROGRAM" "IN;ARGUMENTS")
   if(TERA_SANITIZE)
     set(modes ${tera_planted_${TERA_SANITIZE}})
   else()
@@ -49,12 +51,13 @@ function(tera_planted_fault name)
   endif()
   cmake_path(GET arg_KERNEL STEM stem)
   set(kernel tera/backend/cuda/kernels/${arg_KERNEL})
-  set(from ${PROJECT_SOURCE_DIR}/${kernel})
+  set(root ${PROJECT_SOURCE_DIR})
   if(arg_KERNEL STREQUAL arg_FILE)
-    set(from ${folder}/${kernel})
+    set(root ${folder})
   endif()
-  add_custom_command(OUTPUT ${folder}/${stem}.cu.cpp DEPENDS ${from} cuda_on_cpu_translate
-                     COMMAND cuda_on_cpu_translate ${from} ${folder}/${stem}.cu.cpp VERBATIM)
+  # From the root, so that what is compiled names no folder of this machine, and a compiler cache finds it elsewhere.
+  add_custom_command(OUTPUT ${folder}/${stem}.cu.cpp DEPENDS ${root}/${kernel} cuda_on_cpu_translate
+                     COMMAND cuda_on_cpu_translate ${kernel} ${folder}/${stem}.cu.cpp WORKING_DIRECTORY ${root} VERBATIM)
   add_library(planted_${name} SHARED ${folder}/${stem}.cu.cpp
     $<FILTER:$<TARGET_OBJECTS:cuda_on_cpu_kernels>,EXCLUDE,/${stem}\\.cu\\.cpp>)
   set_target_properties(planted_${name} PROPERTIES OUTPUT_NAME cuda_on_cpu_kernels LIBRARY_OUTPUT_DIRECTORY ${folder})
@@ -65,23 +68,30 @@ function(tera_planted_fault name)
   if(NOT arg_SAYS)
     set(arg_SAYS "Failure")
   endif()
+  if(NOT arg_PROGRAM)
+    set(arg_PROGRAM op_tests_on_cpu)
+  endif()
   foreach(mode IN LISTS wanted)
     set(environment LD_LIBRARY_PATH=${folder})
     set(says "${arg_SAYS}")
-    set(command $<TARGET_FILE:op_tests_on_cpu>)
+    set(command $<TARGET_FILE:${arg_PROGRAM}>)
     if(mode MATCHES "forward|reverse")
       list(APPEND environment CUDA_ON_CPU_ORDER=${mode})
     elseif(mode STREQUAL "random")
       list(APPEND environment CUDA_ON_CPU_ORDER=random:1)
     elseif(mode STREQUAL "address")
-      set(says "ERROR: AddressSanitizer")
+      set(says "AddressSanitizer: (global-buffer-overflow|use-after-poison|heap-buffer-overflow).*${arg_FILE}")
     else()
       list(APPEND environment TSAN_OPTIONS=halt_on_error=1)
-      set(says "WARNING: ThreadSanitizer: data race")
+      set(says "ThreadSanitizer: data race.*${arg_FILE}")
       set(command ${tera_fixed_addresses} ${command})
       if(mode STREQUAL "strict")
         list(APPEND environment CUDA_ON_CPU_STRICT=1)
       endif()
+    endif()
+    if(NOT arg_ARGUMENTS AND arg_PROGRAM STREQUAL "op_tests_on_cpu")
+      set_property(DIRECTORY APPEND PROPERTY tera_cases_${mode} ${arg_TESTS})
+      set_property(DIRECTORY PROPERTY tera_how_${mode} ${environment})
     endif()
     set(test PlantedFault.${name}.${mode})
     # Through another process, since CTest takes none for passed that a signal ended.
@@ -104,8 +114,14 @@ tera_planted_fault(block_sum_written_early IN strict
   OLD "__syncthreads();  // shared may" NEW "// shared may")
 tera_planted_fault(named_barrier_gone IN random thread
   FILE norm_backward.cu TESTS "NormOp.Backward" OLD "ptx::bar_sync(team.team + 1, team.lanes);" NEW "")
+if(TARGET cuda_tests_on_cpu)  # attention of mma.sync: a copy that begins while others still read what was there
+  tera_planted_fault(copy_begins_early IN random PROGRAM cuda_tests_on_cpu
+    FILE attention_mma.cu TESTS "CudaAttention.FastIsNearExactInSmallCases"
+    OLD "__syncthreads();  // before this stage is overwritten" NEW "// before this stage is overwritten")
+endif()
 tera_planted_fault(attention_tile_overwritten_early IN thread
-  FILE attention.cu TESTS "Attention.ForwardWithWindows" OLD "__syncthreads();  // before the tiles" NEW "// before the tiles")
+  FILE attention.cu TESTS "Attention.ForwardWithWindows"
+  OLD "__syncthreads();  // before the tiles" NEW "// before the tiles")
 # A barrier that not all threads reach.
 tera_planted_fault(barrier_in_a_branch IN forward
   FILE reduce.cu TESTS "ReduceOp.ColumnSum"
@@ -130,10 +146,27 @@ tera_planted_fault(shared_array_one_row_too_far IN address
   FILE reduce.cu TESTS "ReduceOp.ColumnSum"
   OLD "sums[warp][lane * N + j] = sum[j];" NEW "sums[warp + 1][lane * N + j] = sum[j];")
 tera_planted_fault(one_vector_too_many IN address
-  FILE norm.cu TESTS "NormOp.Forward" OLD "x[u][k] = v < args.shape.vectors" NEW "x[u][k] = v <= args.shape.vectors")
+  FILE norm.cu TESTS "NormOp.Forward"
+  OLD "x[u][k] = v < args.shape.vectors" NEW "x[u][k] = v <= args.shape.vectors")
 tera_planted_fault(never_written IN forward
   FILE types.cuh KERNEL reduce.cu TESTS "ReduceOp.Sums"
   OLD "if (lane == 0) shared[warp] = value;" NEW "if (lane == 0 && warp > 0) shared[warp] = value;")
+
+# The right kernels: what faults are found by passes in each mode.
+foreach(mode forward reverse random address thread strict)
+  get_property(cases DIRECTORY PROPERTY tera_cases_${mode})
+  get_property(how DIRECTORY PROPERTY tera_how_${mode})
+  if(NOT cases)
+    continue()
+  endif()
+  list(REMOVE_DUPLICATES cases)
+  list(JOIN cases ":" cases)
+  list(FILTER how EXCLUDE REGEX "^LD_LIBRARY_PATH")
+  add_test(NAME PlantedFault.none.${mode} COMMAND ${tera_fixed_addresses} $<TARGET_FILE:op_tests_on_cpu> --device=cuda
+                                                  --gtest_brief=1 --gtest_filter=${cases})
+  set_tests_properties(PlantedFault.none.${mode} PROPERTIES LABELS ${tera_emulated_label} PROCESSORS 2 TIMEOUT 900
+                                                            ENVIRONMENT "${how}")
+endforeach()
 
 # A stream that does not wait for another.
 if(NOT TERA_SANITIZE AND TARGET cuda_tests_on_cpu)
@@ -142,7 +175,7 @@ if(NOT TERA_SANITIZE AND TARGET cuda_tests_on_cpu)
   foreach(seed 1 2)
     add_test(NAME PlantedFault.no_waits.streams_${seed} COMMAND cuda_tests_on_cpu --device=cuda --gtest_brief=1
                                                         --gtest_filter=CudaTransfers.BesideTheQueue*)
-    set_tests_properties(PlantedFault.no_waits.streams_${seed} PROPERTIES LABELS emulated PROCESSORS 2 PASS_REGULAR_EXPRESSION Failure
-      ENVIRONMENT "LD_PRELOAD=$<TARGET_FILE:planted_no_waits>;CUDA_ON_CPU_STREAMS=random:${seed}")
+    set_tests_properties(PlantedFault.no_waits.streams_${seed} PROPERTIES LABELS emulated PROCESSORS 2
+      PASS_REGULAR_EXPRESSION Failure ENVIRONMENT "LD_PRELOAD=$<TARGET_FILE:planted_no_waits>;CUDA_ON_CPU_STREAMS=random:${seed}")
   endforeach()
 endif()

@@ -40,6 +40,15 @@ __global__ void warp_functions(WarpResults* out) {
     mine.of_half = __shfl_xor_sync(0xffff0000u, i, 1);
 }
 
+__global__ void shuffle_at_two_places(int* out) {
+  constexpr unsigned all = 0xffffffffu;
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < 16)
+    out[i] = __shfl_xor_sync(all, i, 1);
+  else
+    out[i] = __shfl_xor_sync(all, i, 2);
+}
+
 __global__ void wait_for_all_lanes() {
   if (threadIdx.x % 2 == 0) __syncwarp();
   __syncthreads();
@@ -80,6 +89,10 @@ cudaError_t launch_write_indices(int* out, dim3 grid, dim3 block, cudaStream_t s
 }
 cudaError_t launch_warp_functions(WarpResults* out, cudaStream_t stream) {
   warp_functions<<<1, 32, 0, stream>>>(out);
+  return cudaGetLastError();
+}
+cudaError_t launch_shuffle_at_two_places(int* out, cudaStream_t stream) {
+  shuffle_at_two_places<<<1, 32, 0, stream>>>(out);
   return cudaGetLastError();
 }
 cudaError_t launch_wait_for_all_lanes(cudaStream_t stream) {

@@ -17,6 +17,7 @@ struct WarpResults {
 cudaError_t launch_rotate(int* out, int blocks, int threads, cudaStream_t stream = nullptr);
 cudaError_t launch_write_indices(int* out, dim3 grid, dim3 block, cudaStream_t stream = nullptr);
 cudaError_t launch_warp_functions(WarpResults* out, cudaStream_t stream = nullptr);
+cudaError_t launch_shuffle_at_two_places(int* out, cudaStream_t stream = nullptr);
 cudaError_t launch_wait_for_all_lanes(cudaStream_t stream = nullptr);
 cudaError_t launch_wait_at_two_barriers(cudaStream_t stream = nullptr);
 cudaError_t launch_read_unwritten(float* out, cudaStream_t stream = nullptr);

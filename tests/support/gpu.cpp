@@ -23,7 +23,7 @@ __attribute__((weak)) void __asan_unpoison_memory_region(const void volatile* be
 namespace tera::test {
 namespace {
 
-constexpr std::size_t alignment = 256, guard = 256, slab_bytes = std::size_t{512} << 20;
+constexpr std::size_t alignment = 256, guard = 256;
 constexpr std::byte pattern{0x5a};
 
 bool plain_products = false;
@@ -34,7 +34,9 @@ struct Gpu {
                                            .hopper_kernels = cuda::HopperKernels::wherever_they_fit,
                                            .plain_products = plain_products});
   std::unique_ptr<WorkspaceRules> rules = cuda::make_cuda_workspace_rules();
-  std::span<std::byte> slab = parts.device->allocate(slab_bytes);
+  // Whether it is an emulated one (tools/cuda_on_cpu).
+  bool on_the_cpu = parts.name.find("emulated") != std::string::npos;
+  std::span<std::byte> slab = parts.device->allocate(std::size_t{on_the_cpu ? 128U : 512U} << 20);
 };
 
 std::unique_ptr<Gpu>& gpu_slot() {
@@ -45,12 +47,6 @@ std::unique_ptr<Gpu>& gpu_slot() {
 Gpu& gpu() {
   if (!gpu_slot()) gpu_slot() = std::make_unique<Gpu>();
   return *gpu_slot();
-}
-
-// Whether the GPU is an emulated one (tools/cuda_on_cpu).
-bool on_the_cpu() {
-  static const bool emulated = gpu().parts.name.find("emulated") != std::string::npos;
-  return emulated;
 }
 
 PlayedOn& played_on_slot() {
@@ -119,12 +115,12 @@ class Image {
 
   // From now on a kernel may touch nothing of the slab's first bytes but the pieces.
   void forbid_gaps(std::byte* slab) const {
-    if (!__asan_poison_memory_region || !on_the_cpu()) return;
+    if (!__asan_poison_memory_region || !gpu().on_the_cpu) return;
     __asan_poison_memory_region(slab, bytes_.size());
     for (const Piece& piece : pieces_) __asan_unpoison_memory_region(slab + piece.place, piece.bytes);
   }
   void allow_gaps(std::byte* slab) const {
-    if (__asan_unpoison_memory_region && on_the_cpu()) __asan_unpoison_memory_region(slab, bytes_.size());
+    if (__asan_unpoison_memory_region && gpu().on_the_cpu) __asan_unpoison_memory_region(slab, bytes_.size());
   }
 
   // Copies the pieces back to where they came from; false when a byte between them changed.
@@ -150,12 +146,12 @@ Tensor bytes_at(std::size_t place, std::size_t bytes) {
 class GuardedWorkspace {
  public:
   GuardedWorkspace(std::size_t place, std::size_t bytes) : guard_(bytes_at(place + bytes, guard)) {
-    require(place + bytes + guard <= slab_bytes, "a case needs {} bytes of the GPU, there are {}", place + bytes,
-            slab_bytes);
+    require(place + bytes + guard <= gpu().slab.size(), "a case needs {} bytes of the GPU, there are {}", place + bytes,
+            gpu().slab.size());
     Ops& ops = *gpu().parts.ops;
     ops.fill({.out = guard_, .value = static_cast<double>(pattern)});
     // Kernels on the CPU take long to fill what cuBLASLt is given; it is our own that must not read what none wrote.
-    const std::size_t filled = on_the_cpu() ? std::min(bytes, std::size_t{1} << 20) : bytes;
+    const std::size_t filled = gpu().on_the_cpu ? std::min(bytes, std::size_t{1} << 20) : bytes;
     if (filled > 0) ops.fill({.out = bytes_at(place, filled), .value = 255});
     ops.bind_workspace(gpu().slab.subspan(place, bytes));
   }

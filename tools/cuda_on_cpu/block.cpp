@@ -43,6 +43,7 @@ struct Slot {
   Meeting meeting;
   unsigned mask = 0, unread = 0;
   Meets kind{};
+  Where where;  // of the first lane that came
   bool used = false, complete = false;
 };
 
@@ -101,7 +102,7 @@ class Blocks {
   void wake(Thread& thread);
   void complete_if_all_came(Warp& warp, Slot& slot);
   void open_if_all_came(Barrier& barrier);
-  Slot& slot_for(Warp& warp, unsigned mask, Meets kind);
+  Slot& slot_for(Warp& warp, unsigned mask, Meets kind, Where where);
   Fiber& fiber_for(const Thread& thread);
   [[noreturn]] void report_deadlock();
   std::mt19937* random() { return options().order == Order::random ? &random_ : nullptr; }
@@ -148,9 +149,8 @@ void Blocks::run(const Launch& launch) {
   SharedMemory memory(launch.shared_bytes);
   races_.begin_launch(count_);
   const auto all = static_cast<std::uint64_t>(launch.grid.x) * launch.grid.y * launch.grid.z;
-  bool first = true;
   for (const std::uint64_t i : order_of_blocks(all, random_)) {
-    if (!std::exchange(first, false)) memory.forget();
+    memory.forget();
     run_block({static_cast<unsigned>(i % launch.grid.x), static_cast<unsigned>(i / launch.grid.x % launch.grid.y),
                static_cast<unsigned>(i / launch.grid.x / launch.grid.y)});
   }
@@ -309,12 +309,17 @@ void Blocks::sync(int number, int threads, Where where) {
   races_.acquire(mark);
 }
 
-Slot& Blocks::slot_for(Warp& warp, unsigned mask, Meets kind) {
+Slot& Blocks::slot_for(Warp& warp, unsigned mask, Meets kind, Where where) {
   const unsigned bit = 1u << running_->lane;
   Slot* free = nullptr;
   for (Slot& slot : warp.slots) {
-    if (slot.used && !slot.complete && slot.mask == mask && slot.kind == kind && !(slot.meeting.arrived & bit))
+    if (slot.used && !slot.complete && slot.mask == mask && slot.kind == kind && !(slot.meeting.arrived & bit)) {
+      // Lanes that exchange values execute one instruction; __syncwarp may be several.
+      if (kind != Meets::sync && where.line() != slot.where.line())
+        stop("%s:%u: lane %d comes to %s of lanes %08x, others wait at line %u", where.file_name(), where.line(),
+             running_->lane, name_of(kind), mask, slot.where.line());
       return slot;
+    }
     const bool over = !slot.used || (slot.complete && slot.unread == 0);
     if (over && !free) free = &slot;
     if (!slot.used) break;
@@ -324,6 +329,7 @@ Slot& Blocks::slot_for(Warp& warp, unsigned mask, Meets kind) {
   free->complete = false;
   free->mask = mask;
   free->kind = kind;
+  free->where = where;
   free->unread = 0;
   free->meeting.arrived = 0;
   return *free;
@@ -346,7 +352,7 @@ const Meeting& Blocks::meet(unsigned mask, Meets kind, const void* value, std::s
   if (!(mask >> thread.lane & 1))
     stop("%s:%u: lane %d comes to %s of lanes %08x", where.file_name(), where.line(), thread.lane, name_of(kind), mask);
   Warp& warp = warps_[thread.warp];
-  Slot& slot = slot_for(warp, mask, kind);
+  Slot& slot = slot_for(warp, mask, kind, where);
   unsigned char* const to = slot.meeting.values[thread.lane];
   for (std::size_t i = 0; i < bytes; ++i) to[i] = static_cast<const unsigned char*>(value)[i];
   slot.meeting.arrived |= 1u << thread.lane;

@@ -42,7 +42,7 @@ constexpr int saved_registers = 6;
 
 }  // namespace
 
-Fiber::Fiber(std::size_t stack_bytes, int colour) : bytes_(stack_bytes), colour_(colour) {
+Fiber::Fiber(std::size_t stack_bytes, int colour) : bytes_(stack_bytes), colour_(colour), is_host_(false) {
   constexpr std::size_t guard = 4096;  // a stack that grows too far ends the program instead of another's data
   void* all =
       mmap(nullptr, stack_bytes + guard, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -57,6 +57,7 @@ void Fiber::prepare(void (*entry)()) {
   *--top = reinterpret_cast<void*>(entry);
   for (int i = 0; i < saved_registers; ++i) *--top = nullptr;
   stack_pointer_ = top;
+  fake_stack_ = nullptr;
 }
 
 void Fiber::switch_to(Fiber& next, [[maybe_unused]] bool ends) {
@@ -73,7 +74,7 @@ void Fiber::entered([[maybe_unused]] Fiber& self) {
   const void* bottom = nullptr;
   std::size_t bytes = 0;
   __sanitizer_finish_switch_fiber(self.fake_stack_, &bottom, &bytes);
-  if (switched_from->stack_ == nullptr) {  // the host's
+  if (switched_from->is_host_) {  // Each launch may come from another thread of the host.
     switched_from->stack_ = static_cast<std::byte*>(const_cast<void*>(bottom));
     switched_from->bytes_ = bytes;
   }

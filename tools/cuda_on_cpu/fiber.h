@@ -24,9 +24,10 @@ class Fiber {
 
  private:
   void* stack_pointer_ = nullptr;
-  std::byte* stack_ = nullptr;  // the lowest address; the host's is found out at the first switch
+  std::byte* stack_ = nullptr;  // the lowest address; the host's is found out whenever it is left
   std::size_t bytes_ = 0;
   int colour_ = 0;
+  bool is_host_ = true;
   void* fake_stack_ = nullptr;  // AddressSanitizer's
 };
 

@@ -19,7 +19,6 @@ constexpr Word never_written = ~Word{0};  // NaN in every float type
 
 struct Section {
   Word *begin, *end;
-  Word *written_begin, *written_end;  // what the first block of a launch wrote
 };
 std::vector<Section>& sections() {
   static auto* const all = new std::vector<Section>;
@@ -28,18 +27,9 @@ std::vector<Section>& sections() {
 
 alignas(1024) Word dynamic_memory[max_shared_bytes / sizeof(Word)];
 
-// A section is gone through as a whole, with the red zones that AddressSanitizer puts between its variables.
-#define CUDA_ON_CPU_UNCHECKED __attribute__((no_sanitize("address")))
-
-CUDA_ON_CPU_UNCHECKED void fill(Word* begin, Word* end) {
+// A section is filled as a whole, with the red zones that AddressSanitizer puts between its variables.
+__attribute__((no_sanitize("address"))) void fill(Word* begin, Word* end) {
   for (; begin < end; ++begin) *begin = never_written;
-}
-
-CUDA_ON_CPU_UNCHECKED void find_written(Section& section) {
-  section.written_begin = section.begin;
-  while (section.written_begin < section.end && *section.written_begin == never_written) ++section.written_begin;
-  section.written_end = section.end;
-  while (section.written_end > section.written_begin && section.written_end[-1] == never_written) --section.written_end;
 }
 
 }  // namespace
@@ -48,7 +38,7 @@ void add_shared_section(unsigned char* begin, unsigned char* end) {
   const auto word = [](unsigned char* address, std::uintptr_t up) {
     return reinterpret_cast<Word*>((reinterpret_cast<std::uintptr_t>(address) + up) & ~std::uintptr_t{7});
   };
-  Section section{word(begin, 7), word(end, 0), nullptr, nullptr};
+  Section section{word(begin, 7), word(end, 0)};
   for (const Section& known : sections())
     if (known.begin == section.begin) return;
   fill(section.begin, section.end);
@@ -57,7 +47,6 @@ void add_shared_section(unsigned char* begin, unsigned char* end) {
 
 SharedMemory::SharedMemory(std::size_t dynamic_bytes) : dynamic_bytes_(dynamic_bytes) {
   if (dynamic_bytes > max_shared_bytes) stop("a launch with %zu bytes of shared memory", dynamic_bytes);
-  fill(dynamic_memory, dynamic_memory + (dynamic_bytes + 7) / 8);
   if (__asan_poison_memory_region)
     __asan_poison_memory_region(reinterpret_cast<unsigned char*>(dynamic_memory) + dynamic_bytes,
                                 sizeof dynamic_memory - dynamic_bytes);
@@ -65,18 +54,10 @@ SharedMemory::SharedMemory(std::size_t dynamic_bytes) : dynamic_bytes_(dynamic_b
 
 SharedMemory::~SharedMemory() {
   if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(dynamic_memory, sizeof dynamic_memory);
-  for (Section& section : sections()) {
-    find_written(section);  // again: a later block may have written more
-    fill(section.written_begin, section.written_end);
-  }
 }
 
 void SharedMemory::forget() {
-  for (Section& section : sections()) {
-    if (!written_known_) find_written(section);
-    fill(section.written_begin, section.written_end);
-  }
-  written_known_ = true;
+  for (Section& section : sections()) fill(section.begin, section.end);
   fill(dynamic_memory, dynamic_memory + (dynamic_bytes_ + 7) / 8);
 }
 

@@ -22,12 +22,11 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  // Before the second block and each that follows.
+  // Before each block.
   void forget();
 
  private:
   std::size_t dynamic_bytes_;
-  bool written_known_ = false;
 };
 
 void* dynamic_shared_memory();

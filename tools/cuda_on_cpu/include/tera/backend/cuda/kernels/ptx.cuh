@@ -26,18 +26,23 @@ inline void st_global_v4(void* to, const uint4& words, Where where = Where::curr
   *static_cast<uint4*>(to) = words;
 }
 
-inline void cp_async_16(void* to_shared, const void* from, Where where = Where::current()) {
+// The copy is done when its group is waited for, as late as it may be. It may also come at once: what was there is gone
+// from here on, so that a reader who still wants it, or a writer who is not ordered before, shows.
+inline void start_copy(void* to_shared, const void* from, int bytes, Where where) {
   require_aligned(to_shared, where);
   require_aligned(from, where);
-  cuda_on_cpu::start_copy({to_shared, from, 16, 0});
+  std::memset(to_shared, 0xff, 16);
+  cuda_on_cpu::start_copy({to_shared, from, bytes, 16 - bytes});
+}
+
+inline void cp_async_16(void* to_shared, const void* from, Where where = Where::current()) {
+  start_copy(to_shared, from, 16, where);
 }
 inline void cp_async_16_prefetch_128(void* to_shared, const void* from, Where where = Where::current()) {
   cp_async_16(to_shared, from, where);
 }
 inline void cp_async_16_or_zeros(void* to_shared, const void* from, bool exists, Where where = Where::current()) {
-  require_aligned(to_shared, where);
-  require_aligned(from, where);
-  cuda_on_cpu::start_copy({to_shared, from, exists ? 16 : 0, exists ? 0 : 16});
+  start_copy(to_shared, from, exists ? 16 : 0, where);
 }
 inline void cp_async_commit_group() { cuda_on_cpu::commit_copies(); }
 template <int pending>
@@ -109,7 +114,7 @@ inline MmaFragment fragment_of(const std::uint32_t (&a)[4], std::uint32_t b0, st
   return result;
 }
 
-// Sums are fp32, in the order of k; those of tensor cores differ in their last bits.
+// Sums of 16 products are fp32, made before they are added to d; those of tensor cores differ in their last bits.
 template <class T>
 inline void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, T type,
                          Where where = Where::current()) {
