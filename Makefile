@@ -57,10 +57,9 @@ long-context: bootstrap  ## sequences of 32,768 tokens on four ranks: the traini
 # Only what runs threads that talk much; `make tsan` builds and runs everything.
 tsan-layouts: bootstrap  ## ranks as threads under ThreadSanitizer: a dozen layouts; preprocessing; checkpoints
 	@cmake --preset tsan
-	@cmake --build build/tsan -j $(JOBS) --target unit_tests parallel_tests end_to_end_tests
-	@build/tsan/bin/unit_tests --gtest_brief=1 --gtest_filter='FilePasses.*:$(PREPROCESS_SUITES)'
-	@build/tsan/bin/end_to_end_tests --gtest_brief=1 --gtest_filter='*IntervalAndKeepLast:CheckpointLayouts.*'
-	@build/tsan/bin/parallel_tests --gtest_brief=1 --gtest_filter='*ThreadComm*:CommFailure*:Agree*:SweepDraw.EveryValueInFewLayouts'
+	@cmake --build build/tsan -j $(JOBS) --target thread_tests thread_checkpoint_tests
+	@build/tsan/bin/thread_tests --gtest_brief=1 --gtest_filter='-SelfComm.*:SweepDraw.OneLayoutPerValue:*SweepPairs*'
+	@build/tsan/bin/thread_checkpoint_tests --gtest_brief=1 --gtest_filter='*IntervalAndKeepLast:CheckpointLayouts.*'
 
 # Inputs that reach new branches are kept in build/fuzz/kept; what fails is left as crash-NAME.
 fuzz: bootstrap  ## wrong files of every kind, for FUZZ_SECONDS (60) each, under AddressSanitizer
