@@ -57,7 +57,8 @@ function(tera_planted_fault name)
   endif()
   # From the root, so that what is compiled names no folder of this machine, and a compiler cache finds it elsewhere.
   add_custom_command(OUTPUT ${folder}/${stem}.cu.cpp DEPENDS ${root}/${kernel} cuda_on_cpu_translate
-                     COMMAND cuda_on_cpu_translate ${kernel} ${folder}/${stem}.cu.cpp WORKING_DIRECTORY ${root} VERBATIM)
+                     COMMAND cuda_on_cpu_translate ${kernel} ${folder}/${stem}.cu.cpp
+                     WORKING_DIRECTORY ${root} VERBATIM)
   add_library(planted_${name} SHARED ${folder}/${stem}.cu.cpp
     $<FILTER:$<TARGET_OBJECTS:cuda_on_cpu_kernels>,EXCLUDE,/${stem}\\.cu\\.cpp>)
   set_target_properties(planted_${name} PROPERTIES OUTPUT_NAME cuda_on_cpu_kernels LIBRARY_OUTPUT_DIRECTORY ${folder})
@@ -95,8 +96,8 @@ function(tera_planted_fault name)
     endif()
     set(test PlantedFault.${name}.${mode})
     # Through another process, since CTest takes none for passed that a signal ended.
-    add_test(NAME ${test} COMMAND ${CMAKE_COMMAND} -E env ${environment} ${command} --device=cuda --gtest_brief=1 --gtest_fail_fast
-                                  --gtest_filter=${arg_TESTS} ${arg_ARGUMENTS})
+    add_test(NAME ${test} COMMAND ${CMAKE_COMMAND} -E env ${environment} ${command} --device=cuda --gtest_brief=1
+                                  --gtest_fail_fast --gtest_filter=${arg_TESTS} ${arg_ARGUMENTS})
     set_tests_properties(${test} PROPERTIES LABELS ${tera_emulated_label} PROCESSORS 2
                          PASS_REGULAR_EXPRESSION "${says}" TIMEOUT 120)
   endforeach()
@@ -176,6 +177,7 @@ if(NOT TERA_SANITIZE AND TARGET cuda_tests_on_cpu)
     add_test(NAME PlantedFault.no_waits.streams_${seed} COMMAND cuda_tests_on_cpu --device=cuda --gtest_brief=1
                                                         --gtest_filter=CudaTransfers.BesideTheQueue*)
     set_tests_properties(PlantedFault.no_waits.streams_${seed} PROPERTIES LABELS emulated PROCESSORS 2
-      PASS_REGULAR_EXPRESSION Failure ENVIRONMENT "LD_PRELOAD=$<TARGET_FILE:planted_no_waits>;CUDA_ON_CPU_STREAMS=random:${seed}")
+      PASS_REGULAR_EXPRESSION Failure
+      ENVIRONMENT "LD_PRELOAD=$<TARGET_FILE:planted_no_waits>;CUDA_ON_CPU_STREAMS=random:${seed}")
   endforeach()
 endif()

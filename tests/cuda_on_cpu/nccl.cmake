@@ -53,8 +53,8 @@ file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/nccl_paths.cpp CONTENT "${paths
 target_sources(nccl_runs_tests_on_cpu PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/nccl_paths.cpp)
 target_include_directories(nccl_runs_tests_on_cpu PRIVATE ${PROJECT_SOURCE_DIR})
 
-# Those that wait for as long as users do, or train for long, are left to the slow ones. How much is under way beside the
-# computation is nothing that an emulation shows.
+# Those that wait for as long as users do, or train for long, are left to the slow ones. Overlap with computation is
+# nothing that an emulation shows.
 set(slow_runs NcclRuns.GoOnInAnotherLayout NcclRuns.TheSameBitsAgain NcclRuns.AFaultOfOneRankEndsTheJob
               NcclRuns.AStoppedRankEndsTheJob NcclRuns.AStoppedRankZeroEndsTheJob NcclRuns.*UnderMpirun*)
 list(JOIN slow_runs ":" slow_runs)
