@@ -16,12 +16,12 @@ namespace {
 
 constexpr std::size_t max_prompt_bytes = std::size_t{16} << 20;
 
-struct Options : ModelOptions {
+struct GenerateArguments : ModelOptions {
   std::string prompt, prompt_file;
   GenerateOptions generate;
 };
 
-std::string read_prompt(const Options& options) {
+std::string read_prompt(const GenerateArguments& options) {
   const bool from_file = !options.prompt_file.empty();
   std::string text = from_file ? read_whole_file(options.prompt_file, max_prompt_bytes) : options.prompt;
   require_user(!from_file || !text.empty(), "--prompt-file {} is empty; without a prompt a document is begun",
@@ -46,14 +46,14 @@ std::vector<std::int32_t> encode_prompt(const std::string& text, const OpenModel
   return tokens;
 }
 
-void check_options(const Options& options) {
+void check_options(const GenerateArguments& options) {
   options.generate.sampling.check();
   require_user(options.generate.max_new_tokens >= 1, "--max-new-tokens {} is not at least 1",
                options.generate.max_new_tokens);
 }
 
 // What all ranks know before they start.
-struct Task {
+struct GenerateTask {
   OpenModel model;
   Setup setup;
   std::unique_ptr<Tokenizer> tokenizer;
@@ -61,7 +61,7 @@ struct Task {
   GenerateOptions generate;
 };
 
-Task make_task(const Options& options, const Launch& launch) {
+GenerateTask make_task(const GenerateArguments& options, const Launch& launch) {
   check_options(options);
   const std::string text = read_prompt(options);
   OpenModel model(options.model);
@@ -77,9 +77,9 @@ Task make_task(const Options& options, const Launch& launch) {
   return {std::move(model), std::move(setup), std::move(tokenizer), std::move(prompt), std::move(generate)};
 }
 
-void print_sample(const Options& options) {
+void print_sample(const GenerateArguments& options) {
   const Launch launch = detect_launch(options.ranks);
-  const Task task = prepare_ranks(launch, [&] { return make_task(options, launch); });
+  const GenerateTask task = prepare_ranks(launch, [&] { return make_task(options, launch); });
   run_ranks(launch, task.setup.parallel.timeout_seconds, [&](Seat& seat) {
     Backend backend = make_backend(task.setup.config.dist, backend_options(task.setup, launch.local_rank));
     const std::unique_ptr<Comm> world = seat.join(*backend.ops);
@@ -109,7 +109,7 @@ void print_sample(const Options& options) {
 }  // namespace
 
 void add_generate_command(Command app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GenerateArguments>();
   options->generate.sampling.temperature = 0;
   Command command = app.add_subcommand("generate", "text from a model; greedy unless a temperature is given");
   options->add_to(command);

@@ -39,7 +39,7 @@ constexpr std::size_t max_json_bytes = std::size_t{512} << 20;
 constexpr std::int64_t shown_tokens = 64;
 constexpr int bar_columns = 40;
 
-struct Options {
+struct InspectArguments {
   std::string path;
   TokenizerArguments tokenizer;
   bool json = false, verify = false;
@@ -68,7 +68,7 @@ void add_first_tokens(const IndexedDataset& data, const Tokenizer* tokenizer, Ro
   if (tokenizer) rows["first_text"] = tokenizer->decode(ids);
 }
 
-void add_ids(const IndexedDataset& data, const Options& options, Rows& rows) {
+void add_ids(const IndexedDataset& data, const InspectArguments& options, Rows& rows) {
   const auto tokenizer = options.tokenizer.given() ? options.tokenizer.make() : nullptr;
   const IdRange ids = id_range(data);
   require_user(ids.smallest >= 0, "{}.bin: a token id is {}; none may be below 0", data.prefix(), ids.smallest);
@@ -82,7 +82,7 @@ void add_ids(const IndexedDataset& data, const Options& options, Rows& rows) {
   add_first_tokens(data, tokenizer.get(), rows);
 }
 
-Findings inspect_dataset(const std::string& prefix, const Options& options) {
+Findings inspect_dataset(const std::string& prefix, const InspectArguments& options) {
   const IndexedDataset data(prefix);
   const LengthHistogram lengths = document_lengths(data);
   Findings found;
@@ -237,7 +237,7 @@ std::optional<TokenizerKind> tokenizer_kind(const fs::path& path) {
   return std::nullopt;
 }
 
-Findings inspect_tokenizer(const std::string& path, TokenizerKind kind, const Options& options) {
+Findings inspect_tokenizer(const std::string& path, TokenizerKind kind, const InspectArguments& options) {
   TokenizerOptions tokenizer;
   if (options.tokenizer.given()) tokenizer = options.tokenizer.options();
   if (!options.tokenizer.given()) tokenizer.type = kind;
@@ -258,7 +258,7 @@ Findings inspect_folder(const fs::path& path, bool verify) {
             path.string());
 }
 
-Findings inspect(const Options& options) {
+Findings inspect(const InspectArguments& options) {
   fs::path path = options.path;
   require_user(!options.verify || !path_exists(path) || is_folder(path),
                "--verify {}: checksums are in checkpoints; this is no folder", options.path);
@@ -304,7 +304,7 @@ void print_table(const Findings& found) {
   if (!found.picture.empty()) log.info("\n{}", std::string_view(found.picture).substr(0, found.picture.size() - 1));
 }
 
-void run_inspect(const Options& options) {
+void run_inspect(const InspectArguments& options) {
   const Findings found = inspect(options);
   if (options.json)
     fmt::print("{}\n", dump(found.rows));
@@ -317,7 +317,7 @@ void run_inspect(const Options& options) {
 }  // namespace
 
 void add_inspect_command(Command app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InspectArguments>();
   Command command = app.add_subcommand("inspect", "what is this: dataset, checkpoint, tokenizer, Hugging Face folder");
   command.add_option("path", options->path, "a file, a folder, or the prefix of a dataset")
       .required()

@@ -59,13 +59,13 @@ void check_tokens(const Sequences& sequences, const ModelShape& model) {
   }
 }
 
-struct Task {
+struct LogitsTask {
   OpenModel model;
   Setup setup;
   Sequences sequences;
 };
 
-Task make_task(const LogitsOptions& options, const Launch& launch) {
+LogitsTask make_task(const LogitsOptions& options, const Launch& launch) {
   Sequences sequences = parse_tokens(options.tokens);
   OpenModel model(options.model);
   Setup setup = options.setup(model, launch);
@@ -74,7 +74,7 @@ Task make_task(const LogitsOptions& options, const Launch& launch) {
 }
 
 // The rank that has the logits writes them, a row at a time, without those of padding.
-void write_rows(const Task& task, Generator& generator, const std::string& output) {
+void write_rows(const LogitsTask& task, Generator& generator, const std::string& output) {
   const auto batch = std::ssize(task.sequences), length = std::ssize(task.sequences.front());
   const ModelShape& model = task.setup.model;
   std::unique_ptr<SafetensorsWriter> writer;
@@ -91,7 +91,7 @@ void write_rows(const Task& task, Generator& generator, const std::string& outpu
   if (writer) writer->finish();
 }
 
-void compute(const Task& task, Seat& seat, const std::string& output, const std::optional<VerifyShare>& verified,
+void compute(const LogitsTask& task, Seat& seat, const std::string& output, const std::optional<VerifyShare>& verified,
              int local_rank) {
   Backend backend = make_backend(task.setup.config.dist, {.local_rank = local_rank});
   const std::unique_ptr<Comm> world = seat.join(*backend.ops);
@@ -109,7 +109,7 @@ void compute(const Task& task, Seat& seat, const std::string& output, const std:
 
 void write_logits(const LogitsOptions& options) {
   const Launch launch = detect_launch(options.ranks);
-  const Task task = prepare_ranks(launch, [&] { return make_task(options, launch); });
+  const LogitsTask task = prepare_ranks(launch, [&] { return make_task(options, launch); });
   run_ranks(launch, task.setup.parallel.timeout_seconds, [&](Seat& seat) {
     compute(task, seat, options.output, options.verified(seat.rank(), launch), launch.local_rank);
   });

@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Options {
+struct PreprocessArguments {
   PreprocessOptions preprocess;
   TokenizerArguments tokenizer;
 };
@@ -71,7 +71,7 @@ class ProgressDisplay {
   double told_ = 0;
 };
 
-void run_preprocess(const Options& options) {
+void run_preprocess(const PreprocessArguments& options) {
   StopRequest stop;  // before there are other threads
   const auto tokenizer = options.tokenizer.make();
   stop.collect();
@@ -100,7 +100,7 @@ void run_preprocess(const Options& options) {
 }  // namespace
 
 void add_preprocess_command(Command app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PreprocessArguments>();
   PreprocessOptions& preprocess = options->preprocess;
   preprocess.workers = usable_cores();
   Command command = app.add_subcommand("preprocess", "JSONL to a dataset of tokens, .bin and .idx");

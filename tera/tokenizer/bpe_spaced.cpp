@@ -12,9 +12,6 @@ namespace tera {
 
 namespace {
 
-constexpr std::string_view space_mark = "\xe2\x96\x81";  // U+2581
-constexpr char32_t space_mark_code = 0x2581;
-
 // The character, U+2581 as a space.
 Utf8Character spaced_character(const char* at, const char* end) {
   Utf8Character character = front_character(at, static_cast<std::size_t>(end - at));

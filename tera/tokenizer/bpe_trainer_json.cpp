@@ -9,22 +9,23 @@ namespace tera {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json byte_level_step(bool use_regex) {
+OrderedJson byte_level_step(bool use_regex) {
   return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
 }
 
-Json pre_tokenizer_of(SplitPattern pattern) {
+OrderedJson pre_tokenizer_of(SplitPattern pattern) {
   if (pattern == SplitPattern::gpt2) return byte_level_step(true);
   const std::string_view regex = regex_of(pattern);
   require(!regex.empty(), "the pattern of this vocabulary is not one expression");
-  const Json split{{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}};
-  return {{"type", "Sequence"}, {"pretokenizers", Json::array({split, byte_level_step(false)})}};
+  const OrderedJson split{
+      {"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}};
+  return {{"type", "Sequence"}, {"pretokenizers", OrderedJson::array({split, byte_level_step(false)})}};
 }
 
-Json added_tokens_of(const TrainedBpe& trained) {
-  Json added = Json::array();
+OrderedJson added_tokens_of(const TrainedBpe& trained) {
+  OrderedJson added = OrderedJson::array();
   for (std::size_t id = 0; id < trained.special_count; ++id)
     added.push_back({{"id", id},
                      {"content", trained.tokens[id]},
@@ -41,7 +42,7 @@ Json added_tokens_of(const TrainedBpe& trained) {
 void append_vocab(std::string& text, const std::vector<std::string>& spelled) {
   text += "{";
   for (std::size_t id = 0; id < spelled.size(); ++id)
-    text += (id == 0 ? "\n      " : ",\n      ") + Json(spelled[id]).dump() + ": " + std::to_string(id);
+    text += (id == 0 ? "\n      " : ",\n      ") + OrderedJson(spelled[id]).dump() + ": " + std::to_string(id);
   text += "\n    }";
 }
 
@@ -51,10 +52,10 @@ void write_tokenizer_json(const std::filesystem::path& path, const TrainedBpe& t
   std::vector<std::string> spelled;
   for (std::size_t id = 0; id < trained.tokens.size(); ++id)
     spelled.push_back(id < trained.special_count ? trained.tokens[id] : to_byte_level(trained.tokens[id]));
-  const auto field = [](const char* name, const Json& value) {
+  const auto field = [](const char* name, const OrderedJson& value) {
     return "  \"" + std::string(name) + "\": " + value.dump() + ",\n";
   };
-  Json decoder = byte_level_step(true);
+  OrderedJson decoder = byte_level_step(true);
   std::string text = "{\n" + field("version", "1.0") + field("truncation", nullptr) + field("padding", nullptr) +
                      field("added_tokens", added_tokens_of(trained)) + field("normalizer", nullptr) +
                      field("pre_tokenizer", pre_tokenizer_of(trained.pattern)) + field("post_processor", nullptr) +
@@ -67,7 +68,7 @@ void write_tokenizer_json(const std::filesystem::path& path, const TrainedBpe& t
   text += ",\n    \"merges\": [";
   for (std::size_t i = 0; i < trained.merges.size(); ++i) {
     const auto [left, right] = trained.merges[i];
-    const Json pair{spelled[static_cast<std::size_t>(left)], spelled[static_cast<std::size_t>(right)]};
+    const OrderedJson pair{spelled[static_cast<std::size_t>(left)], spelled[static_cast<std::size_t>(right)]};
     text += (i == 0 ? "\n      " : ",\n      ") + pair.dump();
   }
   text += "\n    ]\n  }\n}\n";

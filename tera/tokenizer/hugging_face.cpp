@@ -10,8 +10,6 @@
 namespace tera {
 namespace {
 
-constexpr std::string_view space_mark = "\u2581";
-
 class HuggingFaceEncoder final : public Encoder {
  public:
   explicit HuggingFaceEncoder(const HuggingFaceTokenizer& tokenizer)

@@ -9,6 +9,7 @@
 #include "tera/tokenizer/pre_token_steps.h"
 #include "tera/tokenizer/pre_tokenizers.h"
 #include "tera/tokenizer/token_json.h"
+#include "tera/tokenizer/unicode.h"
 #include "tera/tokenizer/unigram.h"
 #include "tera/tokenizer/word_piece.h"
 
@@ -17,8 +18,6 @@ namespace {
 
 using Json = nlohmann::json;
 using Steps = std::vector<PreTokenStep>;
-
-constexpr std::string_view space_mark = "\u2581";
 
 const Json* part_of(const TokenizerFile& file, const char* name) {
   const auto it = file.parts.find(name);

@@ -11,6 +11,7 @@
 
 #include "tera/base/error.h"
 #include "tera/base/utf8.h"
+#include "tera/tokenizer/byte_level.h"
 #include "tera/tokenizer/normalize.h"
 #include "tera/tokenizer/precompiled.h"
 #include "tera/tokenizer/regex.h"
@@ -88,20 +89,6 @@ std::size_t strip(std::string& text, std::size_t start, bool left, bool right) {
   const auto before = static_cast<std::size_t>(kept.data() - text.data());
   if (kept.size() < text.size()) text = std::string(kept);
   return std::min(start - std::min(start, before), text.size());
-}
-
-// Bytes as the printable characters that byte-level vocabularies are written in.
-void to_byte_level(std::string& text) {
-  std::string out;
-  out.reserve(text.size() + text.size() / 2);
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool printable = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
-    char32_t shown = byte;
-    if (!printable) shown = 256U + (byte <= 32 ? byte : byte <= 160 ? byte - 94U : 67U);
-    append_utf8(out, shown);
-  }
-  text = std::move(out);
 }
 
 // Reads the fields of one normalizer and complains about what it does not know.
@@ -274,7 +261,7 @@ std::unique_ptr<Normalizer> make_at_depth(const json& object, const std::string&
       });
   if (type == "Lowercase") plain = make_character_step([](std::string& text) { to_lower_case(text); });
   if (type == "Nmt") plain = make_character_step([](std::string& text) { change_characters(text, nmt_change); });
-  if (type == "ByteLevel") plain = make_character_step([](std::string& text) { to_byte_level(text); });
+  if (type == "ByteLevel") plain = make_character_step([](std::string& text) { text = to_byte_level(text); });
   if (type == "StripAccents")
     plain = make_character_step([](std::string& text) {
       if (ascii_prefix(text) < text.size())

@@ -13,9 +13,6 @@
 namespace tera {
 namespace {
 
-bool is_digit(char32_t c) { return c >= '0' && c <= '9'; }
-bool is_ascii_letter(char32_t c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-
 CodePointSet inverted(CodePointSet set) {
   set.invert();
   return set;

@@ -10,6 +10,9 @@
 
 namespace tera {
 
+inline bool is_ascii_letter(char32_t c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+inline bool is_digit(char32_t c) { return c >= '0' && c <= '9'; }
+
 class RegexReader {
  public:
   RegexReader(std::string_view pattern, RegexDialect dialect, std::string_view where);

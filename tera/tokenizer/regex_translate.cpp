@@ -12,9 +12,6 @@
 namespace tera {
 namespace {
 
-bool is_ascii_letter(char32_t c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool is_digit(char32_t c) { return c >= '0' && c <= '9'; }
-
 class Translator : private RegexReader {
  public:
   using RegexReader::RegexReader;

@@ -11,6 +11,9 @@
 
 namespace tera {
 
+inline constexpr std::string_view space_mark = "\u2581";  // how SentencePiece writes a space within a token
+inline constexpr char32_t space_mark_code = 0x2581;
+
 // In alphabetical order, so that those of one group are neighbours.
 // clang-format off
 enum class Category : std::uint8_t {

@@ -13,7 +13,7 @@ namespace tera {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr auto config_name = "tokenizer_config.json";
 
@@ -87,7 +87,7 @@ class TokenizerExport {
 
   TokenizerOptions options_;
   const Tokenizer& tokenizer_;
-  Json config_;
+  OrderedJson config_;
   ExportedTokenizer out_;
 };
 

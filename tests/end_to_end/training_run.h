@@ -8,15 +8,9 @@
 
 #include "tera/config/resolve.h"
 #include "tera/train/trainer.h"
+#include "tests/support/overrides.h"
 
 namespace tera::test {
-
-using Overrides = std::vector<std::string>;
-
-inline Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 Setup load_setup(const std::string& config, const Overrides& overrides, Purpose purpose = Purpose::train);
 

@@ -12,10 +12,9 @@
 
 #include "tera/comm/world.h"
 #include "tera/train/training_step.h"
+#include "tests/support/overrides.h"
 
 namespace tera::test {
-
-using Overrides = std::vector<std::string>;
 
 struct SweepCase {
   std::string config = "sweep_llama";  // below configs/tests

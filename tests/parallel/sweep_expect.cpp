@@ -53,11 +53,6 @@ struct Named {
 
 }  // namespace
 
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 void expect_like_one_rank(const SweepCase& one, const SweepResult& want, const SweepLimits& limits) {
   SCOPED_TRACE(one.describe());
   SweepResult got{.start_counting = limits.start_counting, .stop_counting = limits.stop_counting};

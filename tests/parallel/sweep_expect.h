@@ -26,8 +26,6 @@ void expect_like_one_rank(const SweepCase& one, const SweepResult& want, const S
 void expect_part_like_one_rank(const SweepCase& one, const SweepResult& got, const SweepResult& want,
                                const SweepLimits& limits);
 
-Overrides operator+(Overrides a, const Overrides& b);
-
 inline const Overrides tp2{"dist.tensor_model_parallel_size=2"}, tp4{"dist.tensor_model_parallel_size=4"};
 inline const Overrides sp{"dist.sequence_parallel=true"};
 inline const Overrides pp2{"dist.pipeline_model_parallel_size=2"}, pp4{"dist.pipeline_model_parallel_size=4"};

@@ -31,7 +31,7 @@ int start(const std::vector<std::string>& command, const std::vector<std::string
   const int pid = fork();
   if (pid != 0) return pid;
   if (!file.empty()) {
-    const int out = open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    const int out = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     dup2(out, STDOUT_FILENO);
     dup2(out, STDERR_FILENO);
   }

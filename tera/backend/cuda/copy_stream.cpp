@@ -5,12 +5,12 @@
 namespace tera::cuda {
 namespace {
 
-constexpr std::size_t tickets_kept = 64;
+constexpr std::size_t copy_tickets_kept = 64;
 
 }  // namespace
 
 CopyStream::CopyStream() {
-  reserve_tickets(tickets_kept);
+  reserve_tickets(copy_tickets_kept);
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto longest_sleep = 100ms;
+constexpr auto longest_wait = 100ms;
 
 }  // namespace
 
@@ -47,8 +47,7 @@ void Control::wait_for_news() {
                  .events = static_cast<short>(POLLIN | (link_.has_to_write() ? POLLOUT : 0)),
                  .revents = 0};
   }
-  const auto sleep =
-      std::min<std::chrono::milliseconds>(longest_sleep, std::min(options_.quiet, options_.timeout) / 12);
+  const auto sleep = std::min<std::chrono::milliseconds>(longest_wait, std::min(options_.quiet, options_.timeout) / 12);
   ::poll(polled.data(), polled.size(), static_cast<int>(std::max(sleep, 1ms).count()));
   std::array<char, 256> wakes;
   while (::recv(wake_.second.get(), wakes.data(), wakes.size(), 0) > 0) {

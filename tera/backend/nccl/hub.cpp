@@ -18,8 +18,6 @@ constexpr auto time_to_leave = 2s;  // for ranks after one has failed
 constexpr auto time_to_flush = 1s;  // and to hear that it is over
 constexpr int most_groups_of_a_rank = 4096;
 
-double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
-
 }  // namespace
 
 Hub::Hub(std::vector<Link> links, std::chrono::milliseconds quiet) : members_(links.size()), quiet_(quiet) {

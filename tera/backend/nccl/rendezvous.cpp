@@ -27,8 +27,6 @@ struct Hello {
   std::uint64_t job = 0;
 };
 
-double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
-
 std::string place(const Meeting& meeting, int port) {
   return meeting.host.find(':') == std::string::npos ? fmt::format("{}:{}", meeting.host, port)
                                                      : fmt::format("[{}]:{}", meeting.host, port);

@@ -9,6 +9,7 @@
 namespace tera::nccl {
 
 using Clock = std::chrono::steady_clock;
+inline double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
 // Owns a descriptor.
 class Socket {
