@@ -7,8 +7,8 @@
 #include "apps/commands.h"
 #include "apps/run_options.h"
 #include "tera/base/error.h"
-#include "tera/train/bench.h"
-#include "tera/train/bench_ops.h"
+#include "tera/bench/bench.h"
+#include "tera/bench/bench_ops.h"
 
 namespace tera {
 namespace {
@@ -22,7 +22,7 @@ struct OpsOptions {
   std::string device = "auto", precision = "auto";
 };
 
-void tell(const std::string& remarks) { std::fputs(remarks.c_str(), stderr); }
+void print_remarks(const std::string& remarks) { std::fputs(remarks.c_str(), stderr); }
 
 void add_step_command(Command bench) {
   auto options = std::make_shared<StepOptions>();
@@ -38,7 +38,7 @@ void add_step_command(Command bench) {
                      "with --profile: file for every call of that step, for ui.perfetto.dev");
   command.add_option("--kernel-choices", options->bench.kernel_choices,
                      "file that keeps what a GPU chose by timing, to be read the next time");
-  options->bench.tell = tell;
+  options->bench.report = print_remarks;
   command.callback([options] {
     const Launch launch = detect_launch(options->ranks);
     const Setup setup = prepare_ranks(launch, [&] { return options->load(Purpose::inspect, launch); });
@@ -76,7 +76,7 @@ void add_ops_command(Command bench) {
   command.add_option("--kernel-choices", options->bench.kernel_choices,
                      "file that keeps what a GPU chose by timing, to be read the next time");
   command.add_flag("--json", options->bench.json, "as one line of JSON");
-  options->bench.tell = tell;
+  options->bench.report = print_remarks;
   command.callback([options] {
     options->bench.dist.device = parse_choice<DeviceChoice>("--device", options->device);
     options->bench.precision = parse_choice<Precision>("--precision", options->precision);

@@ -25,13 +25,13 @@ Option& Option::capture_default_str() {
   return *this;
 }
 
-Option& Option::range(std::int64_t least, std::int64_t most) {
-  option_->check(CLI::Range(least, most));
+Option& Option::range(std::int64_t min, std::int64_t max) {
+  option_->check(CLI::Range(min, max));
   return *this;
 }
 
-Option& Option::range(double least, double most) {
-  option_->check(CLI::Range(least, most));
+Option& Option::range(double min, double max) {
+  option_->check(CLI::Range(min, max));
   return *this;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// The command line as subcommands see it. CLI11 stands behind it, but only command.cpp and tera.cpp include that: its
+// The command line as subcommands see it. It wraps CLI11, but only command.cpp and tera.cpp include that: its
 // header takes as long to compile as a whole subcommand.
 
 #include <concepts>
@@ -19,23 +19,23 @@ namespace tera {
 template <class Value, class... Types>
 concept OneOf = (std::same_as<Value, Types> || ...);
 
-// What an option may be bound to; command.cpp has the code for each.
+// The types that an option may be bound to; command.cpp instantiates the code for each.
 template <class Value>
 concept OptionValue = OneOf < Value,
         std::string, std::vector<std::string>,
 int, std::int64_t, std::uint64_t, float, double, std::optional<int>, std::optional < double >> ;
 
-// Both are handles: what they stand for belongs to the program.
+// Option and Command are handles: the program owns what they refer to.
 class Option {
  public:
   explicit Option(CLI::Option* option) : option_(option) {}
 
   Option& required();
-  Option& hidden();  // from the help
+  Option& hidden();  // not shown in the help
   Option& type_name(const std::string& name);
   Option& capture_default_str();  // the help then shows the value that the variable has now
-  Option& range(std::int64_t least, std::int64_t most);
-  Option& range(double least, double most);
+  Option& range(std::int64_t min, std::int64_t max);
+  Option& range(double min, double max);
   Option& needs(const Option& other);
   Option& excludes(const Option& other);
 

@@ -9,8 +9,8 @@
 #include "apps/commands.h"
 #include "apps/print_warnings.h"
 #include "tera/base/error.h"
-#include "tera/config/describe.h"
-#include "tera/config/resolve.h"
+#include "tera/setup/describe.h"
+#include "tera/setup/resolve.h"
 #include "tera/train/stored_run.h"
 
 namespace tera {

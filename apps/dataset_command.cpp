@@ -18,7 +18,7 @@
 #include "tera/base/error.h"
 #include "tera/base/file.h"
 #include "tera/base/joined.h"
-#include "tera/config/resolve.h"
+#include "tera/setup/resolve.h"
 #include "tera/train/data_source.h"
 #include "tera/train/stored_run.h"
 
@@ -51,12 +51,12 @@ struct SampleRange {
   std::int64_t begin = 0, end = no_end;
 };
 
-std::int64_t parse_end(const std::string& whole, std::string_view text, std::int64_t absent) {
+std::int64_t parse_bound(const std::string& range, std::string_view text, std::int64_t absent) {
   if (text.empty()) return absent;
   std::int64_t value = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   require_user(error == std::errc{} && stop == text.data() + text.size() && value >= 0,
-               "--samples {}: must be A:B, the first sample and the one after the last", whole);
+               "--samples {}: must be A:B, the first sample and the one after the last", range);
   return value;
 }
 
@@ -66,7 +66,8 @@ SampleRange parse_range(const std::string& text) {
   require_user(colon != std::string::npos, "--samples {}: must be A:B, the first sample and the one after the last",
                text);
   const std::string_view view(text);
-  const SampleRange range{parse_end(text, view.substr(0, colon), 0), parse_end(text, view.substr(colon + 1), no_end)};
+  const SampleRange range{parse_bound(text, view.substr(0, colon), 0),
+                          parse_bound(text, view.substr(colon + 1), no_end)};
   require_user(range.begin <= range.end, "--samples {}: the first sample comes after the last", text);
   require_user(range.begin < range.end, "--samples {}: an empty range; B is the sample after the last, {}:{} is one",
                text, range.begin, range.begin + 1);
@@ -83,7 +84,7 @@ std::vector<SampleField> parse_fields(const std::string& text) {
   return fields;
 }
 
-// One sample at a time, as the batches of a run hold it.
+// Prints one sample at a time, as the batches of a run contain it.
 class SamplePrinter {
  public:
   SamplePrinter(const Setup& setup, const BatchSource& source, const Tokenizer& tokenizer)
@@ -114,9 +115,9 @@ class SamplePrinter {
  private:
   static BatchOptions one_sample(const Setup& setup, const Tokenizer& tokenizer) {
     BatchOptions options = batch_options(setup, &tokenizer);
-    options.depths = 0;
+    options.mtp_depths = 0;
     options.micro_batch_size = options.global_batch_size = 1;
-    options.reset_attention_mask = false;  // what is printed does not follow from it
+    options.reset_attention_mask = false;  // it does not affect the printed fields
     return options;
   }
   std::span<const std::int32_t> values_of(SampleField field) const {

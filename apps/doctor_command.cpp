@@ -10,9 +10,9 @@
 #include "apps/commands.h"
 #include "apps/machine_info.h"
 #include "tera/backend/cpu/cpu_isa.h"
-#include "tera/backend/cuda/cuda_info.h"
-#include "tera/backend/mpi/mpi_info.h"
-#include "tera/backend/nccl/nccl_info.h"
+#include "tera/backend/cuda/runtime/cuda_info.h"
+#include "tera/comm/mpi/mpi_info.h"
+#include "tera/comm/nccl/nccl_info.h"
 
 namespace tera {
 namespace {

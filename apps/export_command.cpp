@@ -11,10 +11,10 @@
 #include "apps/commands.h"
 #include "tera/base/error.h"
 #include "tera/checkpoint/checkpoint_weights.h"
-#include "tera/checkpoint/hf_export.h"
+#include "tera/hf/hf_export.h"
+#include "tera/infer/open_model.h"
+#include "tera/plan/memory_plan.h"
 #include "tera/train/export_tokenizer.h"
-#include "tera/train/memory_plan.h"
-#include "tera/train/open_model.h"
 
 namespace tera {
 namespace {
@@ -65,8 +65,8 @@ HfExportOptions parse_options(const ExportOptions& options) {
   return out;
 }
 
-// A tokenizer of the run's own takes the place of the one that came with the model. Without its files the weights are
-// worth exporting all the same.
+// The run's own tokenizer replaces the one that came with the model. Without its files the weights are exported all the
+// same.
 void add_tokenizer(const OpenModel& model, const Setup& setup, HfExportOptions& wanted) {
   ExportedTokenizer exported;
   try {
@@ -84,7 +84,7 @@ HfExportResult export_checkpoint(const OpenModel& model, const Setup& setup, con
                                  HfExportOptions& wanted) {
   const Checkpoint& checkpoint = *model.checkpoint();
   checkpoint.verify();
-  if (model.has_tokenizer_of_its_own()) add_tokenizer(model, setup, wanted);
+  if (model.has_custom_tokenizer()) add_tokenizer(model, setup, wanted);
   const bool masters = wanted.dtype == DType::f32;
   return export_hf(CheckpointWeights(checkpoint, setup.model, masters), setup.model, output, wanted);
 }
@@ -95,7 +95,7 @@ void run_export(const ExportOptions& options) {
   const Setup setup = model.setup({.device = DeviceChoice::cpu, .threads = 1, .overrides = {}}, {});
   wanted.carried = model.carried();
   wanted.written = &setup.config.model;
-  if (setup.model.mtp_layers > 0 && !keeps_layers_ahead(setup.model.arch))
+  if (setup.model.mtp_layers > 0 && !keeps_mtp_layers(setup.model.arch))
     fmt::print("the layers of model.mtp_num_layers={} are left out: a folder of a {} has no place for them\n",
                setup.model.mtp_layers, name_of(setup.model.arch));
   if (adds_expert_bias(setup.model))

@@ -8,7 +8,7 @@
 #include "tera/base/error.h"
 #include "tera/base/file.h"
 #include "tera/base/utf8.h"
-#include "tera/train/generator.h"
+#include "tera/infer/generator.h"
 #include "tera/train/launch.h"
 
 namespace tera {
@@ -38,7 +38,7 @@ std::vector<std::int32_t> encode_prompt(const std::string& text, const OpenModel
                                         std::int64_t vocab) {
   std::vector<std::int32_t> tokens;
   tokenizer.encode(text, tokens);
-  if (tokens.empty()) tokens.push_back(model.first_token(tokenizer));  // nothing to go on: begin a document
+  if (tokens.empty()) tokens.push_back(model.first_token(tokenizer));  // without a prompt, begin a document
   require_user(tokens.front() >= 0, "--prompt is needed: this tokenizer has no token that begins or ends a document");
   for (const std::int32_t token : tokens)
     require_user(token < vocab, "the prompt's token {} is beyond the model's vocabulary, which ends at {}", token,
@@ -52,7 +52,7 @@ void check_options(const GenerateArguments& options) {
                options.generate.max_new_tokens);
 }
 
-// What all ranks know before they start.
+// The input of all ranks, made before they start.
 struct GenerateTask {
   OpenModel model;
   Setup setup;
@@ -80,21 +80,22 @@ GenerateTask make_task(const GenerateArguments& options, const Launch& launch) {
 void print_sample(const GenerateArguments& options) {
   const Launch launch = detect_launch(options.ranks);
   const GenerateTask task = prepare_ranks(launch, [&] { return make_task(options, launch); });
-  run_ranks(launch, task.setup.parallel.timeout_seconds, [&](Seat& seat) {
+  run_ranks(launch, task.setup.parallel.timeout_seconds, [&](RankHandle& rank_handle) {
     Backend backend = make_backend(task.setup.config.dist, backend_options(task.setup, launch.local_rank));
-    const std::unique_ptr<Comm> world = seat.join(*backend.ops);
+    const std::unique_ptr<Comm> world = rank_handle.join(*backend.ops);
     const std::int64_t length = std::ssize(task.prompt);
     std::unique_ptr<Generator> generator;
     std::vector<std::int32_t> tokens = task.prompt;
-    tell_faults(*world, [&] {
+    report_faults(*world, [&] {
       generator = std::make_unique<Generator>(
           task.setup, backend,
-          Generator::Room{.max_prompt = length, .max_tokens = length + task.generate.max_new_tokens}, world.get());
-      task.model.load(generator->params(), *backend.ops, task.setup.model, options.verified(seat.rank(), launch));
-      world->barrier();  // no rank goes on before all have verified what they read
+          Generator::Capacity{.max_prompt = length, .max_tokens = length + task.generate.max_new_tokens}, world.get());
+      task.model.load(generator->params(), *backend.ops, task.setup.model,
+                      options.verified(rank_handle.rank(), launch));
+      world->barrier();  // no rank generates before all have verified the files that they read
       generator->generate(task.prompt, task.generate, [&](std::int32_t token) { tokens.push_back(token); });
     });
-    if (seat.rank() != 0) return;
+    if (rank_handle.rank() != 0) return;
     const std::string sample = task.tokenizer->decode(tokens) + "\n";
     std::fwrite(sample.data(), 1, sample.size(), stdout);  // a sample may hold zero bytes
     if (std::ssize(tokens) == task.setup.model.max_positions &&
@@ -120,7 +121,7 @@ void add_generate_command(Command app) {
       .excludes(prompt);
   command.add_option("--max-new-tokens", options->generate.max_new_tokens, "how many tokens to add")
       .capture_default_str();
-  // The other two would change nothing without it.
+  // --top-k and --top-p have no effect without a temperature.
   const Option temperature =
       command.add_option("--temperature", options->generate.sampling.temperature, "0: always the most likely token")
           .capture_default_str();

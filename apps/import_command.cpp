@@ -10,10 +10,10 @@
 #include "apps/commands.h"
 #include "tera/base/error.h"
 #include "tera/base/file.h"
-#include "tera/checkpoint/hf_import.h"
 #include "tera/config/checkpoint_path.h"
-#include "tera/config/describe.h"
-#include "tera/train/open_model.h"
+#include "tera/hf/hf_import.h"
+#include "tera/infer/open_model.h"
+#include "tera/setup/describe.h"
 
 namespace tera {
 namespace {

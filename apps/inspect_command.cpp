@@ -21,19 +21,19 @@
 #include "tera/base/joined.h"
 #include "tera/base/log.h"
 #include "tera/checkpoint/checkpoint.h"
-#include "tera/checkpoint/hf_describe.h"
 #include "tera/checkpoint/safetensors.h"
 #include "tera/config/checkpoint_path.h"
-#include "tera/config/load.h"
 #include "tera/data/dataset_report.h"
-#include "tera/tokenizer/token_json.h"
-#include "tera/train/memory_plan.h"
+#include "tera/hf/hf_describe.h"
+#include "tera/plan/memory_plan.h"
+#include "tera/setup/load.h"
+#include "tera/tokenizer/huggingface/token_json.h"
 
 namespace tera {
 namespace {
 
 namespace fs = std::filesystem;
-using Rows = nlohmann::ordered_json;  // what was found, in the order in which it is told
+using Rows = nlohmann::ordered_json;  // the findings, in the order in which they are printed
 
 constexpr std::size_t max_json_bytes = std::size_t{512} << 20;
 constexpr std::int64_t shown_tokens = 64;
@@ -72,8 +72,9 @@ void add_ids(const IndexedDataset& data, const InspectArguments& options, Rows& 
   const auto tokenizer = options.tokenizer.given() ? options.tokenizer.make() : nullptr;
   const IdRange ids = id_range(data);
   require_user(ids.smallest >= 0, "{}.bin: a token id is {}; none may be below 0", data.prefix(), ids.smallest);
-  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
-  require_user(ids.largest <= most, "{}.bin: a token id is {}; none may be above {}", data.prefix(), ids.largest, most);
+  constexpr std::int64_t max_id = std::numeric_limits<std::int32_t>::max();
+  require_user(ids.largest <= max_id, "{}.bin: a token id is {}; none may be above {}", data.prefix(), ids.largest,
+               max_id);
   if (tokenizer)
     require_user(ids.largest < tokenizer->vocab_size(),
                  "{}.bin: the largest token id is {}, outside the vocabulary of {} that this tokenizer has",
@@ -105,7 +106,7 @@ Findings inspect_dataset(const std::string& prefix, const InspectArguments& opti
   return found;
 }
 
-// Every safetensors file of a list: how many tensors, and how many numbers in them.
+// Adds the numbers of tensors and parameters of a list of safetensors files.
 void add_tensors(const std::vector<fs::path>& files, Rows& rows) {
   std::int64_t tensors = 0, parameters = 0;
   std::uint64_t bytes = 0;
@@ -117,7 +118,7 @@ void add_tensors(const std::vector<fs::path>& files, Rows& rows) {
       for (const std::int64_t size : entry.shape) count *= size;
       parameters += count;
       bytes += entry.end - entry.begin;
-      std::string dtype = entry.dtype_name;  // "F32": as the other kinds spell it
+      std::string dtype = entry.dtype_name;  // "F32" becomes "f32", as everywhere else
       std::ranges::transform(dtype, dtype.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
       dtypes.insert(std::move(dtype));
       ++tensors;
@@ -150,7 +151,7 @@ std::string moment_types(const Manifest& manifest) {
   return types;
 }
 
-// What a checkpoint's manifest lists; files are there with their sizes, or it would not have been opened.
+// Adds what a checkpoint's manifest lists; its files exist with their sizes, or it would not have been opened.
 void add_manifest(const Manifest& manifest, Rows& rows) {
   std::int64_t parameters = 0;
   std::uint64_t bytes = 0;
@@ -200,7 +201,7 @@ void add_tokenizer(const TokenizerOptions& options, Rows& rows) {
   rows["unk"] = id(tokenizer->unk());
 }
 
-// What can be told of a folder that holds no model that tera can compute with.
+// Describes a folder whose model tera does not support.
 Rows describe_unknown(const fs::path& folder) {
   Rows rows{{"kind", "Hugging Face folder"}, {"path", folder.string()}};
   if (path_exists(folder / "config.json")) {
@@ -267,7 +268,7 @@ Findings inspect(const InspectArguments& options) {
   if (path_exists(options.path + ".idx")) return inspect_dataset(options.path, options);
   if (is_folder(path)) return inspect_folder(path, options.verify);
   if (!path_exists(path)) {
-    dataset_prefix(options.path);  // it may know what was meant
+    dataset_prefix(options.path);  // throws, with a hint where it knows what was meant
     fail_user("{}: there is no such file or folder, and no dataset {}.idx", options.path, options.path);
   }
   if (path.extension() == ".safetensors") {
@@ -286,7 +287,7 @@ Findings inspect(const InspectArguments& options) {
 // Names of files need not be UTF-8.
 std::string dump(const Rows& value) { return value.dump(-1, ' ', false, Rows::error_handler_t::replace); }
 
-// Numbers and names as they are, texts quoted: they may hold anything.
+// Numbers and names unchanged, texts as JSON strings: they may contain anything.
 std::string cell(const std::string& key, const Rows& value) {
   if (key == "bytes") return format_bytes(value.get<std::size_t>());
   if (key == "mean") return fmt::format("{:.1f}", value.get<double>());

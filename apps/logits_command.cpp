@@ -13,7 +13,7 @@
 #include "apps/parent_folder.h"
 #include "tera/base/error.h"
 #include "tera/checkpoint/safetensors.h"
-#include "tera/train/generator.h"
+#include "tera/infer/generator.h"
 
 namespace tera {
 namespace {
@@ -24,7 +24,7 @@ struct LogitsOptions : ModelOptions {
 
 using Sequences = std::vector<std::vector<std::int32_t>>;  // all of one length
 
-// "1,2,3;4,5,6"; blanks and a separator at the very end do no harm.
+// Parses "1,2,3;4,5,6"; blanks and a separator at the end are ignored.
 Sequences parse_tokens(std::string_view text) {
   Sequences sequences(1);
   const char* const end = text.data() + text.size();
@@ -73,7 +73,7 @@ LogitsTask make_task(const LogitsOptions& options, const Launch& launch) {
   return {std::move(model), std::move(setup), std::move(sequences)};
 }
 
-// The rank that has the logits writes them, a row at a time, without those of padding.
+// The rank that has the logits writes them, a row at a time, without the padding of the vocabulary.
 void write_rows(const LogitsTask& task, Generator& generator, const std::string& output) {
   const auto batch = std::ssize(task.sequences), length = std::ssize(task.sequences.front());
   const ModelShape& model = task.setup.model;
@@ -91,18 +91,18 @@ void write_rows(const LogitsTask& task, Generator& generator, const std::string&
   if (writer) writer->finish();
 }
 
-void compute(const LogitsTask& task, Seat& seat, const std::string& output, const std::optional<VerifyShare>& verified,
-             int local_rank) {
+void compute(const LogitsTask& task, RankHandle& rank_handle, const std::string& output,
+             const std::optional<VerifyShard>& verified, int local_rank) {
   Backend backend = make_backend(task.setup.config.dist, {.local_rank = local_rank});
-  const std::unique_ptr<Comm> world = seat.join(*backend.ops);
+  const std::unique_ptr<Comm> world = rank_handle.join(*backend.ops);
   std::unique_ptr<Generator> generator;
-  tell_faults(*world, [&] {
+  report_faults(*world, [&] {
     const auto length = std::ssize(task.sequences.front());
     generator = std::make_unique<Generator>(
-        task.setup, backend, Generator::Room{.max_prompt = length, .max_tokens = length, .every_row = true},
+        task.setup, backend, Generator::Capacity{.max_prompt = length, .max_tokens = length, .every_row = true},
         world.get());
     task.model.load(generator->params(), *backend.ops, task.setup.model, verified);
-    world->barrier();  // no rank writes anything before all have verified what they read
+    world->barrier();  // no rank writes before all have verified the files that they read
     write_rows(task, *generator, output);
   });
 }
@@ -110,8 +110,8 @@ void compute(const LogitsTask& task, Seat& seat, const std::string& output, cons
 void write_logits(const LogitsOptions& options) {
   const Launch launch = detect_launch(options.ranks);
   const LogitsTask task = prepare_ranks(launch, [&] { return make_task(options, launch); });
-  run_ranks(launch, task.setup.parallel.timeout_seconds, [&](Seat& seat) {
-    compute(task, seat, options.output, options.verified(seat.rank(), launch), launch.local_rank);
+  run_ranks(launch, task.setup.parallel.timeout_seconds, [&](RankHandle& rank_handle) {
+    compute(task, rank_handle, options.output, options.verified(rank_handle.rank(), launch), launch.local_rank);
   });
 }
 

@@ -9,7 +9,7 @@
 #include "tera/base/error.h"
 #include "tera/base/progress_text.h"
 #include "tera/base/signals.h"
-#include "tera/data/merge.h"
+#include "tera/data/indexed/merge.h"
 
 namespace tera {
 namespace {

@@ -1,5 +1,5 @@
 #pragma once
-// What every command takes that computes with a trained model: --model DIR, where, and on how many ranks.
+// Options of the commands that compute with a trained model: --model DIR, the device, and the number of ranks.
 
 #include <optional>
 #include <string>
@@ -8,7 +8,7 @@
 #include "apps/choice.h"
 #include "apps/command.h"
 #include "tera/base/error.h"
-#include "tera/train/open_model.h"
+#include "tera/infer/open_model.h"
 
 namespace tera {
 
@@ -36,10 +36,10 @@ struct ModelOptions {
     return open.setup(
         {.device = parse_choice<DeviceChoice>("--device", device), .threads = threads, .overrides = layout}, launch);
   }
-  // The share of one rank.
-  std::optional<VerifyShare> verified(int rank, const Launch& launch) const {
+  // The files that one rank verifies.
+  std::optional<VerifyShard> verified(int rank, const Launch& launch) const {
     if (unverified) return std::nullopt;
-    return VerifyShare{.rank = rank, .ranks = launch.world};
+    return VerifyShard{.rank = rank, .ranks = launch.world};
   }
 };
 

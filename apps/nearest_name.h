@@ -6,7 +6,7 @@
 
 namespace tera {
 
-// The name that takes the fewest single-letter edits to reach, or nothing when none is near enough to be meant.
+// The name with the smallest edit distance, or empty when none is near enough to be meant.
 std::string nearest_name(std::string_view word, std::span<const std::string> names);
 
 }  // namespace tera

@@ -1,5 +1,5 @@
 #pragma once
-// The last words of commands that write datasets.
+// The summary that commands print which write datasets.
 
 #include <fmt/core.h>
 
@@ -8,8 +8,8 @@
 #include <string>
 
 #include "tera/base/log.h"
-#include "tera/data/preprocess.h"
-#include "tera/train/memory_plan.h"
+#include "tera/data/preprocess/preprocess.h"
+#include "tera/plan/memory_plan.h"
 
 namespace tera {
 

@@ -1,5 +1,5 @@
 #pragma once
-// Files that commands write may be in folders that are not there yet.
+// Creates the folders of output files.
 
 #include <filesystem>
 #include <string_view>

@@ -5,12 +5,12 @@
 #include "apps/print_warnings.h"
 #include "apps/run_options.h"
 #include "tera/base/error.h"
-#include "tera/train/plan_table.h"
+#include "tera/plan/plan_table.h"
 
 namespace tera {
 namespace {
 
-constexpr int does_not_fit = 3;  // exit status, neither a mistake nor a fault; the plan says the rest
+constexpr int does_not_fit = 3;  // exit status, neither a mistake nor a fault; the plan is printed
 
 struct PlanOptions : RunOptions {
   std::optional<int> world;
@@ -19,15 +19,16 @@ struct PlanOptions : RunOptions {
 
   std::optional<double> device_bytes() const {
     if (!memory) return {};
-    constexpr double most = 1 << 30;
-    require_user(*memory > 0 && *memory <= most, "--memory {}: must be more than 0 and at most {} GiB", *memory, most);
+    constexpr double max_gib = 1 << 30;
+    require_user(*memory > 0 && *memory <= max_gib, "--memory {}: must be more than 0 and at most {} GiB", *memory,
+                 max_gib);
     return *memory * (1 << 30);
   }
 };
 
-// Who plans on a laptop for a cluster means its GPUs.
-void say_if_not_for_gpus(const PlanOptions& options, const DistConfig& written, const DistConfig& settled) {
-  if (written.device != DeviceChoice::automatic || settled.device != DeviceChoice::cpu || options.json) return;
+// A plan made on a laptop for a cluster is most likely meant for GPUs.
+void warn_if_not_for_gpus(const PlanOptions& options, const DistConfig& written, const DistConfig& resolved) {
+  if (written.device != DeviceChoice::automatic || resolved.device != DeviceChoice::cpu || options.json) return;
   if (!options.memory && options.world.value_or(1) == 1) return;
   std::fputs("warning: planned for a CPU: dist.device=auto finds no GPU here; dist.device=cuda plans for GPUs\n",
              stderr);
@@ -35,9 +36,9 @@ void say_if_not_for_gpus(const PlanOptions& options, const DistConfig& written, 
 
 Setup load_world(const PlanOptions& options) {
   const LoadedConfig loaded = load_config(options.config, options.overrides, find_stored_run);
-  const RunConfig settled = settle(loaded.config);
-  say_if_not_for_gpus(options, loaded.config.dist, settled.dist);
-  Setup setup = resolve(settled, Purpose::plan, &loaded.origins, options.world.value_or(smallest_world(settled)));
+  const RunConfig resolved = resolve_auto(loaded.config);
+  warn_if_not_for_gpus(options, loaded.config.dist, resolved.dist);
+  Setup setup = resolve(resolved, Purpose::plan, &loaded.origins, options.world.value_or(smallest_world(resolved)));
   print_warnings(setup);
   return setup;
 }
@@ -48,7 +49,7 @@ void print_plan(const PlanOptions& options) {
   const WorldPlan plan = plan_world(setup, *make_workspace_rules(setup));
   const std::string text = options.json ? plan_json(setup, plan, device_bytes) : plan_table(setup, plan, device_bytes);
   std::fputs(text.c_str(), stdout);
-  if (device_bytes && !fits(plan, room_on(setup, *device_bytes))) throw ToldError(does_not_fit);
+  if (device_bytes && !fits(plan, usable_memory(setup, *device_bytes))) throw AlreadyReported(does_not_fit);
 }
 
 }  // namespace

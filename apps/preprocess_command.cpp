@@ -13,7 +13,7 @@
 #include "tera/base/log.h"
 #include "tera/base/progress_text.h"
 #include "tera/base/signals.h"
-#include "tera/data/preprocess.h"
+#include "tera/data/preprocess/preprocess.h"
 
 namespace tera {
 namespace {
@@ -29,7 +29,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 double megabytes(std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
-// A live bar on a terminal, and elsewhere a line now and then.
+// A progress bar on a terminal, elsewhere a line every ten seconds.
 class ProgressDisplay {
  public:
   explicit ProgressDisplay(Log& log) : log_(log) {}
@@ -37,8 +37,8 @@ class ProgressDisplay {
   void show(const PreprocessProgress& progress) {
     constexpr double seconds_between_lines = 10;
     const double seconds = seconds_since(start_);
-    if (!log_.terminal() && seconds - told_ < seconds_between_lines) return;
-    told_ = seconds;
+    if (!log_.terminal() && seconds - last_report_ < seconds_between_lines) return;
+    last_report_ = seconds;
     ProgressLine line;
     put(line, progress, seconds);
     if (log_.terminal())
@@ -50,25 +50,25 @@ class ProgressDisplay {
 
  private:
   void put(ProgressLine& line, const PreprocessProgress& progress, double seconds) const {
-    const double share = progress.stored_total == 0
-                             ? 0
-                             : static_cast<double>(progress.stored_bytes) / static_cast<double>(progress.stored_total);
+    const double fraction = progress.stored_total == 0 ? 0
+                                                       : static_cast<double>(progress.stored_bytes) /
+                                                             static_cast<double>(progress.stored_total);
     if (progress.stored_total > 0 && log_.terminal()) {
-      put_bar(line, share);
+      put_bar(line, fraction);
       line.put(" ");
     }
-    if (progress.stored_total > 0) line.put("{:.1f} % | ", 100 * share);
+    if (progress.stored_total > 0) line.put("{:.1f} % | ", 100 * fraction);
     line.put("{} lines | {:.0f} MB | {:.1f} MB/s", progress.lines, megabytes(progress.text_bytes),
              megabytes(progress.text_bytes) / seconds);
     if (progress.skipped > 0) line.put(" | {} skipped", progress.skipped);
-    if (share <= 0) return;
+    if (fraction <= 0) return;
     line.put(" | ETA ");
-    put_duration(line, seconds * (1 - share) / share);
+    put_duration(line, seconds * (1 - fraction) / fraction);
   }
 
   Log& log_;
   Clock::time_point start_ = Clock::now();
-  double told_ = 0;
+  double last_report_ = 0;
 };
 
 void run_preprocess(const PreprocessArguments& options) {

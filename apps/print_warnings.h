@@ -7,7 +7,7 @@
 
 namespace tera {
 
-// For commands that start no run: what a run would be warned of, on standard error.
+// For commands that start no run: the warnings that a run would get, on standard error.
 inline void print_warnings(const Setup& setup) {
   for (const std::string& warning : setup.warnings) fmt::print(stderr, "warning: {}\n", warning);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// What every command that reads a run's config takes: CONFIG.yaml [section.key=value ...]; and what those take that run
+// Options of the commands that read a run's config: CONFIG.yaml [section.key=value ...]; and --ranks, of those that run
 // on several ranks.
 
 #include <optional>
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "apps/command.h"
-#include "tera/config/load.h"
-#include "tera/config/resolve.h"
+#include "tera/setup/load.h"
+#include "tera/setup/resolve.h"
 #include "tera/train/backend.h"
 #include "tera/train/launch.h"
 #include "tera/train/stored_run.h"
@@ -31,9 +31,9 @@ struct RunOptions {
   }
   Setup load(Purpose purpose, const Launch& launch = {}) const {
     const LoadedConfig loaded = load_config(config, overrides, find_stored_run);
-    RunConfig settled = settle(loaded.config);
-    share_cores(settled.dist, launch);
-    Setup setup = resolve(settled, purpose, &loaded.origins, launch.world);
+    RunConfig resolved = resolve_auto(loaded.config);
+    share_cores(resolved.dist, launch);
+    Setup setup = resolve(resolved, purpose, &loaded.origins, launch.world);
     for (std::string& warning : device_warnings(loaded.config.dist)) setup.warnings.push_back(std::move(warning));
     return setup;
   }

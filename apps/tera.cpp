@@ -18,17 +18,17 @@
 #include "apps/build_info.h"
 #include "apps/commands.h"
 #include "apps/nearest_name.h"
-#include "tera/backend/cuda/cuda_info.h"
-#include "tera/backend/mpi/mpi_info.h"
+#include "tera/backend/cuda/runtime/cuda_info.h"
 #include "tera/base/error.h"
 #include "tera/base/joined.h"
 #include "tera/base/signals.h"
+#include "tera/comm/mpi/mpi_info.h"
 #include "tera/config/catalog.h"
 
 namespace tera {
 namespace {
 
-enum ExitStatus { done = 0, our_fault = 1, users_mistake = 2 };
+enum ExitStatus { success = 0, our_fault = 1, users_mistake = 2 };
 
 void add_commands(Command app) {
   add_train_command(app);
@@ -85,7 +85,7 @@ std::vector<std::string> command_names(const CLI::App& app) {
   return names;
 }
 
-// What CLI11 would say about an unknown subcommand does not name the ones there are.
+// CLI11's message about an unknown subcommand does not list the known ones, so this one is checked first.
 void check_command_name(const CLI::App& app, const std::string& word) {
   const std::vector<std::string> names = command_names(app);
   if (word.empty() || word.front() == '-' || std::find(names.begin(), names.end(), word) != names.end()) return;
@@ -100,11 +100,11 @@ const CLI::App& given_command(const CLI::App& app) {
   return given.empty() ? app : given_command(*given.front());
 }
 
-// Ranks that are started and ranks that are planned for are given by different flags.
+// --ranks is for commands that start ranks, --world for commands that plan for them.
 std::string meant_ranks(const CLI::App& command, std::string_view flag) {
-  const auto takes = [&](const char* name) { return command.get_option_no_throw(name) != nullptr; };
-  if (flag == "ranks" && takes("--world")) return fmt::format("{} starts none: write --world N", command.get_name());
-  if (flag == "world" && takes("--ranks")) return "write --ranks N, or start it with mpirun -n N";
+  const auto has_flag = [&](const char* name) { return command.get_option_no_throw(name) != nullptr; };
+  if (flag == "ranks" && has_flag("--world")) return fmt::format("{} starts none: write --world N", command.get_name());
+  if (flag == "world" && has_flag("--ranks")) return "write --ranks N, or start it with mpirun -n N";
   return {};
 }
 
@@ -128,8 +128,8 @@ std::string what_was_meant(const CLI::App& command, const std::string& flag) {
   return ranks.empty() ? meant_key(command, flag) : ranks;
 }
 
-// What there is too much of, in the order in which it was typed (CLI11 would turn it round), and what was meant by each
-// flag; of several flags, with the name of each.
+// The unexpected arguments, in the order in which they were typed (CLI11 would reverse it), and what was meant by each
+// flag, with the flag's name where there are several.
 std::string about_extras(const CLI::App& app) {
   const std::vector<std::string> extras = app.remaining(true);
   std::string text = fmt::format("The following argument{} not expected: {}", extras.size() > 1 ? "s were" : " was",
@@ -151,7 +151,7 @@ int finish_parsing(const CLI::App& app, const CLI::ParseError& error) {
     const bool version = dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr;
     const std::string text = version ? version_text() : app.help();
     std::fwrite(text.data(), 1, text.size(), stdout);
-    return done;
+    return success;
   }
   const bool extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   report(fmt::format("{} (--help shows what is valid)", extras ? about_extras(app) : error.what()));
@@ -160,14 +160,14 @@ int finish_parsing(const CLI::App& app, const CLI::ParseError& error) {
 
 int run(int argc, char** argv) {
   CLI::App app("Trains large language models: one native program.", "tera");
-  app.set_version_flag("--version", "");  // the text is made when it is asked for
+  app.set_version_flag("--version", "");  // the text is made when it is requested
   add_commands(Command(&app));
   try {
     if (argc > 1) check_command_name(app, argv[1]);
     app.parse(argc, argv);
     require_user(!app.get_subcommands().empty(), "a command is needed; they are: {} (--help tells more)",
                  joined(command_names(app), ", "));
-    return done;
+    return success;
   } catch (const CLI::ParseError& error) {
     return finish_parsing(app, error);
   }
@@ -176,7 +176,7 @@ int run(int argc, char** argv) {
 int run_and_report(int argc, char** argv) {
   try {
     return run(argc, argv);
-  } catch (const ToldError& error) {
+  } catch (const AlreadyReported& error) {
     return error.status();
   } catch (const Interrupted& error) {
     report(error.what());
@@ -188,7 +188,7 @@ int run_and_report(int argc, char** argv) {
     report(error.what());
     return users_mistake;
   } catch (const std::exception& error) {
-    if (std::ferror(stdout)) return users_mistake;  // a failed write; main says so
+    if (std::ferror(stdout)) return users_mistake;  // a failed write, which main reports
     report(fmt::format("{}\nThis is a fault of tera, not of what you gave it; please report it.", error.what()));
     return our_fault;
   }

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t chunk = std::size_t{1} << 20;
 
-// Hands each line of standard input to `convert`, which appends a line of output; writes large blocks.
+// Passes each line of standard input to `convert`, which appends a line of output; writes in large blocks.
 template <class Convert>
 void convert_lines(Convert convert) {
   LineReader reader(STDIN_FILENO, "standard input");

@@ -1,5 +1,5 @@
 #pragma once
-// What every command that needs a tokenizer takes: --tokenizer-type and what belongs to it.
+// Options of the commands that need a tokenizer: --tokenizer-type and those that depend on it.
 
 #include <memory>
 #include <string>

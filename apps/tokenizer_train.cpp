@@ -18,11 +18,11 @@
 #include "tera/base/log.h"
 #include "tera/base/signals.h"
 #include "tera/base/utf8.h"
-#include "tera/data/jsonl_blocks.h"
-#include "tera/data/jsonl_line.h"
-#include "tera/data/text_files.h"
-#include "tera/tokenizer/bpe_trainer.h"
-#include "tera/tokenizer/hugging_face.h"
+#include "tera/data/preprocess/jsonl_blocks.h"
+#include "tera/data/preprocess/jsonl_line.h"
+#include "tera/data/preprocess/text_files.h"
+#include "tera/tokenizer/bpe/bpe_trainer.h"
+#include "tera/tokenizer/huggingface/hugging_face.h"
 
 namespace tera {
 namespace {
@@ -61,7 +61,7 @@ bool is_named_jsonl(std::string name) {
   return name.ends_with(".jsonl") || name.ends_with(".ndjson") || name.ends_with(".json");
 }
 
-// Its first line that is not blank is a JSON object.
+// Whether the first line that is not blank is a JSON object.
 bool looks_like_jsonl(std::string_view text) {
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == text.npos || text[begin] != '{') return false;
@@ -75,7 +75,7 @@ bool looks_like_jsonl(std::string_view text) {
 }
 
 struct FeedOptions {
-  std::string key;  // of JSONL
+  std::string key;  // JSONL field with the text
   InputFormat format = InputFormat::by_itself;
   bool skip_bad_lines = false;
 };
@@ -128,7 +128,7 @@ class TextFeed {
     parser_.trim();
   }
 
-  // Names of files tell; of what has no name of its own (standard input, a pipe) the first line does.
+  // File names decide the format; for standard input and pipes, which have no name, the first line does.
   void begin_file() {
     const std::string& name = files_[block_.file];
     line_ = 0;
@@ -143,10 +143,10 @@ class TextFeed {
   }
 
   void bad_line(std::string_view reason) {
-    constexpr std::int64_t told = 10;
+    constexpr std::int64_t max_reported = 10;
     const std::string message = fmt::format("{}, line {}: {}", shown(files_[block_.file]), line_, reason);
     require_user(options_.skip_bad_lines, "{}", message);
-    if (++skipped_ <= told) fmt::print(stderr, "skipped: {}\n", message);
+    if (++skipped_ <= max_reported) fmt::print(stderr, "skipped: {}\n", message);
   }
   static std::string_view shown(const std::string& name) {
     return name == CompressedInput::standard_input ? std::string_view("standard input") : name;
@@ -160,10 +160,10 @@ class TextFeed {
   std::deque<std::string> texts_;
   std::uint64_t bytes_ = 0;
   std::int64_t line_ = 0, skipped_ = 0;
-  bool jsonl_ = false;  // the file at hand
+  bool jsonl_ = false;  // the current file
 };
 
-// Names of standard input are -, also where it is a file: they tell nothing of what is in it.
+// Standard input is named -, also where it is a redirected file: the name must not decide the format.
 std::vector<std::string> input_files(const std::vector<std::string>& inputs) {
   std::vector<std::string> files;
   for (const std::filesystem::path& file : find_text_files(inputs, "--input")) {
@@ -176,18 +176,18 @@ std::vector<std::string> input_files(const std::vector<std::string>& inputs) {
 }
 
 void check(const TrainArguments& arguments) {
-  const auto least = static_cast<std::int64_t>(256 + arguments.options.special_tokens.size());
-  require_user(arguments.options.vocab_size >= least && arguments.options.vocab_size <= 10'000'000,
+  const auto min_size = static_cast<std::int64_t>(256 + arguments.options.special_tokens.size());
+  require_user(arguments.options.vocab_size >= min_size && arguments.options.vocab_size <= 10'000'000,
                "--vocab-size {}: from {} (the bytes and the special tokens) to 10000000", arguments.options.vocab_size,
-               least);
+               min_size);
   require_user(arguments.options.min_frequency >= 1, "--min-frequency {} is not at least 1",
                arguments.options.min_frequency);
   require_user(arguments.workers >= 1 && arguments.workers <= 1024, "--workers {}: from 1 to 1024", arguments.workers);
 }
 
-// A tokenizer.json does not say which token ends a document. Where its name does not tell, a file beside it does, as in
-// the folders of Hugging Face.
-void say_what_ends_documents(const TrainArguments& arguments, Log& log) {
+// A tokenizer.json does not say which token ends a document. Where that does not follow from the token's name,
+// tokenizer_config.json beside it says so, as in Hugging Face folders.
+void write_end_of_document(const TrainArguments& arguments, Log& log) {
   if (arguments.options.special_tokens.empty()) return;
   const auto made = HuggingFaceTokenizer::load(arguments.output, true);
   if (made->eod() == 0) return;
@@ -207,14 +207,14 @@ void check_output(const std::filesystem::path& output) {
                output.string());
 }
 
-// Words of all texts, unless the user asks to stop.
+// Counts the words of all texts, unless the user asks to stop.
 WordCounts count_words(TextFeed& feed, const BpeTrainOptions& options, FunctionRef<void()> go_on) {
   return count_words(options, [&](std::string& text) {
     go_on();
     try {
       return feed.next(text);
     } catch (const UserError&) {
-      go_on();  // waiting for input ends that way
+      go_on();  // an interrupt ends the wait for input with a UserError
       throw;
     }
   });
@@ -247,7 +247,7 @@ void train(TrainArguments arguments) {
   go_on();
   make_parent_folder("--output", arguments.output);
   write_tokenizer_json(arguments.output, trained);
-  say_what_ends_documents(arguments, log);
+  write_end_of_document(arguments, log);
   if (std::ssize(trained.tokens) < options.vocab_size)
     log.info("no pair is left that occurs {} times: {} tokens instead of {}", options.min_frequency,
              trained.tokens.size(), options.vocab_size);

@@ -4,13 +4,13 @@
 #include "apps/run_options.h"
 #include "tera/base/error.h"
 #include "tera/base/file.h"
-#include "tera/config/describe.h"
+#include "tera/setup/describe.h"
 #include "tera/train/trainer.h"
 
 namespace tera {
 namespace {
 
-// The first example's data is made, not kept with it.
+// The quickstart example's data is generated, not part of the repository.
 void check_example(const TokenizerConfig& tokenizer) {
   const std::string& path = tokenizer.tokenizer_model;
   if (path == "runs/quickstart/data/tokenizer.json" && !path_exists(path))

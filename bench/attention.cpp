@@ -1,6 +1,5 @@
 // Speed of attention on the shapes of training: `attention_bench [threads] [isa] [filter] [runs]`. For each shape
-// the best of several runs, in GFLOP/s of unmasked work (forward 2 products, backward 5), beside a large matrix
-// product.
+// the best of several runs, in GFLOP/s of unmasked work (forward 2 GEMMs, backward 5), beside a large GEMM.
 
 #include <fmt/core.h>
 #include <time.h>
@@ -63,12 +62,12 @@ class Bench {
     const AttentionArgs forward{q, k, v, out, lse, s};
     const AttentionBackArgs backward{
         q, k, v, out, dout, lse, part(dqkv, 0, c.N), part(dqkv, c.N, c.G), part(dqkv, c.N + c.G, c.G), s};
-    const double product = static_cast<double>(T * (c.S + 1) * c.N * c.D) * 1e-9;
+    const double gemm_gflop = static_cast<double>(T * (c.S + 1) * c.N * c.D) * 1e-9;
     const double forward_time = best([&] { ops_.attention(forward); });
     const double backward_time = best([&] { ops_.attention_back(backward); });
     fmt::print("{:10} forward {:7.2f} ms {:6.1f}   backward {:7.2f} ms {:6.1f}   both {:6.1f} GFLOP/s\n", c.name,
-               forward_time * 1e3, 2 * product / forward_time, backward_time * 1e3, 5 * product / backward_time,
-               7 * product / (forward_time + backward_time));
+               forward_time * 1e3, 2 * gemm_gflop / forward_time, backward_time * 1e3, 5 * gemm_gflop / backward_time,
+               7 * gemm_gflop / (forward_time + backward_time));
   }
 
   void gemm() {
@@ -82,13 +81,13 @@ class Bench {
  private:
   template <class F>
   double best(F run) const {
-    double least = 1e30;
+    double fastest = 1e30;
     for (int i = 0; i < runs_; ++i) {
       const double start = now(threads_);
       run();
-      least = std::min(least, now(threads_) - start);
+      fastest = std::min(fastest, now(threads_) - start);
     }
-    return least;
+    return fastest;
   }
   Tensor tensor(const Shape& of, DType dtype) {
     Tensor made = make_tensor(nullptr, of, dtype);

@@ -1,5 +1,5 @@
-// How fast a checkpoint is written and read, against dd with direct I/O on the same disk, in turns; and how long an
-// asynchronous save stops the step, against a copy of the same bytes.
+// How fast a checkpoint is written and read, against dd with direct I/O on the same disk, interleaved; and how long an
+// asynchronous save blocks the step, against a copy of the same bytes.
 //
 //   checkpoint_bench FOLDER [MIB [ROUNDS [cpu|cuda]]]
 
@@ -41,11 +41,11 @@ std::size_t pages_in_memory(const FileDescriptor& file, std::size_t bytes) {
   return static_cast<std::size_t>(std::ranges::count_if(pages, [](unsigned char page) { return (page & 1) != 0; }));
 }
 
-// Forgets what the system has of a file in memory. Pages that a processor has just touched stay at first.
-void forget(const fs::path& path) {
+// Drops a file from the page cache. Pages that a processor has just touched stay at first, so it tries again.
+void drop_from_page_cache(const fs::path& path) {
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const std::size_t bytes = fs::file_size(path);
-  for (int turn = 0; turn < 200; ++turn) {
+  for (int attempt = 0; attempt < 200; ++attempt) {
     static_cast<void>(::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED));
     if (pages_in_memory(file, bytes) < bytes / 4096 / 100) return;
     ::usleep(10000);
@@ -53,8 +53,8 @@ void forget(const fs::path& path) {
   fail_user("{}: the system keeps it in memory", path.string());
 }
 
-// Seconds of one thing, turn by turn.
-class Turns {
+// Seconds of one operation in each round.
+class Timings {
  public:
   template <class Body>
   void time(Body&& body) {
@@ -75,7 +75,7 @@ class Turns {
 };
 
 struct Times {
-  Turns dd_write, save, dd_read, load, load_unverified, copy, stop;
+  Timings dd_write, save, dd_read, load, load_unverified, copy, stop;
 };
 
 class Bench {
@@ -102,15 +102,15 @@ class Bench {
     params_.initialize(*backend_.ops, 1);
   }
 
-  // A disk that is fast for a while and then slow serves best who comes first: dd and tera take turns at coming first,
-  // and writing and reading are turns of their own.
+  // A disk that is fast at first and then throttles favours whoever comes first: dd and tera alternate in coming first,
+  // and writing and reading are measured apart.
   void run(Times& times, int rounds) {
     for (int round = 0; round < rounds; ++round)
-      in_turn(
+      alternate(
           round, [&] { write_plain(times.dd_write); }, [&] { save(times.save); });
     for (int round = 0; round < rounds; ++round)
-      in_turn(
-          round, [&] { read_plain(times.dd_read); }, [&] { load(times.load, VerifyShare{}); });
+      alternate(
+          round, [&] { read_plain(times.dd_read); }, [&] { load(times.load, VerifyShard{}); });
     for (int round = 0; round < rounds; ++round) load(times.load_unverified, std::nullopt);
     fs::remove(plain_);
     asynchronous(times, rounds);
@@ -121,32 +121,32 @@ class Bench {
 
  private:
   template <class First, class Second>
-  static void in_turn(int round, First&& first, Second&& second) {
+  static void alternate(int round, First&& first, Second&& second) {
     if (round % 2 == 0) first();
     second();
     if (round % 2 != 0) first();
   }
 
-  void write_plain(Turns& turns) {
+  void write_plain(Timings& timings) {
     fs::remove(plain_);
-    turns.time([&] {
+    timings.time([&] {
       shell(fmt::format("dd if=/dev/zero of={} bs=8M count={} oflag=direct conv=fsync", plain_.string(), bytes_ >> 23));
     });
   }
 
-  void read_plain(Turns& turns) {
-    turns.time([&] { shell(fmt::format("dd if={} of=/dev/null bs=8M iflag=direct", plain_.string())); });
+  void read_plain(Timings& timings) {
+    timings.time([&] { shell(fmt::format("dd if={} of=/dev/null bs=8M iflag=direct", plain_.string())); });
   }
 
-  void save(Turns& turns) {
+  void save(Timings& timings) {
     fs::remove_all(saved_);
-    turns.time(
+    timings.time(
         [&] { save_checkpoint(saved_, {.step = 1, .config_yaml = "x"}, params_, *backend_.ops, *backend_.device); });
   }
 
-  void load(Turns& turns, const std::optional<VerifyShare>& verified) {
-    forget(saved_ / "step_00000001" / RankFile::name(0));
-    turns.time([&] {
+  void load(Timings& timings, const std::optional<VerifyShard>& verified) {
+    drop_from_page_cache(saved_ / "step_00000001" / RankFile::name(0));
+    timings.time([&] {
       Checkpoint(saved_).load(ModelState(list_tensors(params_), params_), Checkpoint::Take::weights, *backend_.ops,
                               verified);
     });
@@ -159,7 +159,7 @@ class Bench {
                             ModelState(list_tensors(params_), params_));
     const Tensor from = params_.buckets()[0].weight;
     const std::span<std::byte> to = backend_.device->allocate_host(from.bytes());
-    Turns untimed;  // the first of each touches the memory of its copy
+    Timings untimed;  // the first round touches the memory of the copies
     for (int round = 0; round <= rounds; ++round) {
       (round == 0 ? untimed : times.stop).time([&] { writer.save({.step = round + 2, .config_yaml = "x"}); });
       writer.finish();
@@ -176,9 +176,9 @@ class Bench {
 void print(const Times& times, std::size_t bytes) {
   const double size = static_cast<double>(bytes) / 1e9;
   fmt::print("{:.2f} GB {:>55} {:>31}\n", size, "median", "best");
-  const auto line = [&](const char* what, const Turns& turns, const Turns& roof) {
+  const auto line = [&](const char* what, const Timings& timings, const Timings& roof) {
     fmt::print("{:<42}", what);
-    for (const auto& [seconds, limit] : {std::pair{turns.median(), roof.median()}, {turns.best(), roof.best()}})
+    for (const auto& [seconds, limit] : {std::pair{timings.median(), roof.median()}, {timings.best(), roof.best()}})
       fmt::print(" {:>8.3f} s {:>6.2f} GB/s {:>5.0f} %", seconds, size / seconds, 100 * limit / seconds);
     fmt::print("\n");
   };

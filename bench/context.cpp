@@ -1,5 +1,5 @@
-// Context parallelism of one degree against degrees that each microbatch has of its own, on documents of which one in a
-// hundred fills a sequence and the others are short (log-normal):
+// Context parallelism of a fixed degree against dynamic context parallelism, a degree for each microbatch, on documents
+// of which one in a hundred fills a sequence and the others are short (log-normal):
 //
 //   context_bench [--config FILE] [--ranks N] [--steps N] [--median ROWS] [--in-order] [--bandwidth GB/S]
 //                 [--kind p2p] [--no-threads] [key=value]
@@ -7,10 +7,10 @@
 // Documents are packed into sequences so that hardly a row is empty, or, with --in-order, as they come: one that does
 // not fit begins the next sequence.
 //
-// First modelled: every rank's step is computed alone, with all ops at their shapes on this machine, and what it would
-// get from others is there at once; a step takes as long as the rank that takes longest, and what it sends in attention
-// over the bandwidth, where one is given (none of it hidden). Then measured: all ranks as threads, fixed and dynamic in
-// turns. Prints a table in Markdown.
+// First modelled: every rank's step is computed alone, with all ops at their shapes on this machine, and communication
+// is instantaneous; a step takes as long as its slowest rank, plus the bytes sent in attention over the bandwidth,
+// where one is given (without overlap). Then measured: all ranks as threads, fixed and dynamic alternating. Prints a
+// table in Markdown.
 
 #include <fmt/core.h>
 #include <time.h>
@@ -28,8 +28,8 @@
 #include <vector>
 
 #include "tera/base/error.h"
-#include "tera/config/load.h"
-#include "tera/config/resolve.h"
+#include "tera/setup/load.h"
+#include "tera/setup/resolve.h"
 #include "tera/train/data_source.h"
 #include "tera/train/training_step.h"
 
@@ -40,10 +40,10 @@ using namespace tera;
 struct Options {
   std::string config = "bench/steps/context.yaml";
   int ranks = 8, steps = 3;
-  double median = 0;     // of lengths; 0: a 64th of a sequence
-  double bandwidth = 0;  // GB/s of a rank; 0: what is sent costs nothing
+  double median = 0;     // median length of a document; 0: a 64th of a sequence
+  double bandwidth = 0;  // GB/s of a rank; 0: communication is free
   bool threads = true, in_order = false;
-  std::string kind;  // of cp_comm_type; empty: all
+  std::string kind;  // a cp_comm_type; empty: all
   std::vector<std::string> overrides;
 };
 
@@ -57,25 +57,25 @@ class Documents final : public Dataset {
     std::mt19937 random(1234);
     std::lognormal_distribution<double> lengths(std::log(median), 1.0);
     std::vector<std::vector<std::int64_t>> open;
-    std::vector<std::int64_t> room;
+    std::vector<std::int64_t> free_rows;              // rows left in each open sequence
     while (std::ssize(sequences_) < 8 * sequences) {  // the first ones to be full are not like the others
       const bool fills = random() % 100 == 0;
       const std::int64_t rows =
           fills ? seq_length : std::clamp<std::int64_t>(std::llround(lengths(random)), 2, seq_length);
-      std::size_t best = room.size();
-      for (std::size_t i = 0; i < room.size(); ++i)
-        if (room[i] >= rows && (best == room.size() || room[i] < room[best])) best = i;
-      if (best == room.size()) {
+      std::size_t best = free_rows.size();
+      for (std::size_t i = 0; i < free_rows.size(); ++i)
+        if (free_rows[i] >= rows && (best == free_rows.size() || free_rows[i] < free_rows[best])) best = i;
+      if (best == free_rows.size()) {
         open.emplace_back();
-        room.push_back(seq_length);
+        free_rows.push_back(seq_length);
       }
       open[best].push_back(rows);
-      room[best] -= rows;
-      if (room[best] > 0 && open.size() < open_sequences) continue;
-      const auto done = in_order ? 0 : std::ranges::min_element(room) - room.begin();
+      free_rows[best] -= rows;
+      if (free_rows[best] > 0 && open.size() < open_sequences) continue;
+      const auto done = in_order ? 0 : std::ranges::min_element(free_rows) - free_rows.begin();
       sequences_.push_back(open[static_cast<std::size_t>(done)]);
       open.erase(open.begin() + done);
-      room.erase(room.begin() + done);
+      free_rows.erase(free_rows.begin() + done);
     }
     sequences_.erase(sequences_.begin(), sequences_.end() - 4 * sequences);
     std::ranges::shuffle(sequences_, random);
@@ -98,7 +98,7 @@ class Documents final : public Dataset {
       marks[static_cast<std::size_t>(begin)] |= begins;
       begin += rows;
     }
-    if (begin < std::ssize(marks)) marks[static_cast<std::size_t>(begin)] |= begins;  // what follows belongs to nobody
+    if (begin < std::ssize(marks)) marks[static_cast<std::size_t>(begin)] |= begins;  // the rest is padding
   }
   const std::vector<std::int64_t>& of(std::int64_t index) const {
     return sequences_[static_cast<std::size_t>(index % samples())];
@@ -114,7 +114,7 @@ class Documents final : public Dataset {
   std::vector<std::vector<std::int64_t>> sequences_;
 };
 
-// Ranks that answer at once, with what this one has: for the time of one rank alone. Counts what it sends.
+// A communicator whose other ranks answer at once with this rank's data, to time one rank alone. It counts sent bytes.
 class SilentComm final : public Comm {
  public:
   SilentComm(Ops& ops, const RankLayout& layout, std::string name, int rank, int size,
@@ -140,15 +140,15 @@ class SilentComm final : public Comm {
   void count(const Tensor& tensor, double parts) { sent_[name_] += parts * static_cast<double>(tensor.bytes()); }
 
   Ticket do_all_reduce(const Tensor&, Reduce, Ticket after) override { return after; }
-  Ticket do_all_gather(const Tensor& shard, const Tensor& whole, Ticket) override {
+  Ticket do_all_gather(const Tensor& shard, const Tensor& full, Ticket) override {
     count(shard, size_ - 1);
     Ticket last{};
-    for (std::int64_t i = 0; i < size_; ++i) last = copy(shard, whole.rows(i * shard.dim(0), (i + 1) * shard.dim(0)));
+    for (std::int64_t i = 0; i < size_; ++i) last = copy(shard, full.rows(i * shard.dim(0), (i + 1) * shard.dim(0)));
     return last;
   }
-  Ticket do_reduce_scatter(const Tensor& whole, const Tensor& shard, Reduce, Ticket) override {
+  Ticket do_reduce_scatter(const Tensor& full, const Tensor& shard, Reduce, Ticket) override {
     count(shard, size_ - 1);
-    return copy(whole.rows(rank_ * shard.dim(0), (rank_ + 1) * shard.dim(0)), shard);
+    return copy(full.rows(rank_ * shard.dim(0), (rank_ + 1) * shard.dim(0)), shard);
   }
   Ticket do_all_to_all(const Tensor& in, const Tensor& out, std::span<const std::int64_t>,
                        std::span<const std::int64_t>, Ticket) override {
@@ -174,7 +174,7 @@ class SilentComm final : public Comm {
   std::map<std::string, double>& sent_;
 };
 
-// What a rank reads of a step, whichever way it is cut.
+// Loads the microbatches of a rank, with fixed or dynamic context parallelism.
 class Feeder {
  public:
   Feeder(const Setup& setup, const Dataset& data, TrainingStep& step)
@@ -184,23 +184,25 @@ class Feeder {
     offsets_.resize(rows + 1);
     row_ids_.resize(rows);
     const Groups& groups = step.layout().groups;
-    if (setup.parallel.dynamic_cp) dealer_.emplace(deal_options(setup, groups.dp.rank(), groups.cp.rank()));
+    if (setup.parallel.dynamic_cp)
+      dynamic_cp_loader_.emplace(dynamic_cp_options(setup, groups.dp.rank(), groups.cp.rank()));
   }
-  // How many microbatches there are.
+  // Returns the number of microbatches.
   std::int64_t load(std::int64_t number) {
     const std::int64_t samples = setup_.batch.global_batch, consumed = number * samples;
-    const BatchSpans room{tokens_, targets_, positions_, row_ids_, offsets_};
-    if (dealer_) {
-      const Dealer::Step& dealt = dealer_->step(loader_, consumed, samples);
-      for (std::int64_t i = 0; i < dealt.deal().microbatches(); ++i)
-        step_.load(i, dealer_->fill(loader_, dealt, i, room).rows, 1.0f / static_cast<float>(dealt.counts().targets));
-      padding_ = dealt.deal().padding();
-      return dealt.deal().microbatches();
+    const BatchSpans buffers{tokens_, targets_, positions_, row_ids_, offsets_};
+    if (dynamic_cp_loader_) {
+      const DynamicCpLoader::Step& assigned = dynamic_cp_loader_->step(loader_, consumed, samples);
+      for (std::int64_t i = 0; i < assigned.scheduler().microbatches(); ++i)
+        step_.load(i, dynamic_cp_loader_->fill(loader_, assigned, i, buffers).rows,
+                   1.0f / static_cast<float>(assigned.counts().targets));
+      padding_ = assigned.scheduler().padding();
+      return assigned.scheduler().microbatches();
     }
     const auto targets = static_cast<float>(loader_.counted_targets(consumed, samples));
     for (std::int64_t i = 0; i < setup_.batch.num_microbatches; ++i) {
-      BatchSpans filled = room;
-      const BatchCounts counts = loader_.fill(consumed, i, room);
+      BatchSpans filled = buffers;
+      const BatchCounts counts = loader_.fill(consumed, i, buffers);
       filled.offsets = filled.offsets.first(static_cast<std::size_t>(counts.documents + 1));
       step_.load(i, filled, 1.0f / targets);
     }
@@ -218,13 +220,13 @@ class Feeder {
   const Setup& setup_;
   TrainingStep& step_;
   BatchLoader loader_;
-  std::optional<Dealer> dealer_;
+  std::optional<DynamicCpLoader> dynamic_cp_loader_;
   std::vector<std::int32_t> tokens_, targets_, positions_, offsets_;
   std::vector<std::int64_t> row_ids_;
   double padding_ = 0;
 };
 
-// Of the clock, or of this thread only, so that other work on the machine counts less.
+// Wall-clock time, or processor time of this thread, so that other work on the machine counts less.
 enum class Time : std::uint8_t { clock, thread };
 
 double now_ms(Time time) {
@@ -243,10 +245,10 @@ double step_ms(TrainingStep& step, Ops& ops, std::int64_t microbatches, Time tim
 }
 
 struct Result {
-  std::vector<double> ms;            // of each step
-  std::vector<double> microbatches;  // likewise
-  double mean_of_ranks = 0;          // modelled: of the mean rank, where the step is of the slowest
-  double sent = 0;                   // bytes in attention, of the rank that sends most, a step
+  std::vector<double> ms;            // time of each step
+  std::vector<double> microbatches;  // number in each step
+  double mean_of_ranks = 0;          // modelled ms of the mean rank, while `ms` is of the slowest
+  double sent = 0;                   // bytes a step in attention, of the rank that sends most
 };
 
 double mean(const std::vector<double>& values) {
@@ -255,7 +257,7 @@ double mean(const std::vector<double>& values) {
   return sum / static_cast<double>(std::max<std::size_t>(values.size(), 1));
 }
 
-// Each rank alone, one after the other. The best of two of each step: other work on the machine counts less.
+// Times each rank alone, one after the other, and takes the best of two runs of each step: other work counts less.
 Result model(const Setup& setup, const Dataset& data, const Options& options) {
   Result result{.ms = std::vector<double>(static_cast<std::size_t>(options.steps)), .microbatches = {}};
   double all = 0;
@@ -268,7 +270,7 @@ Result model(const Setup& setup, const Dataset& data, const Options& options) {
     SilentComm world(*backend.ops, step.layout(), "world", rank, setup.parallel.mesh.world, sent);
     step.bind(backend, world);
     Feeder feeder(setup, data, step);
-    step_ms(step, *backend.ops, feeder.load(0), time);  // warm
+    step_ms(step, *backend.ops, feeder.load(0), time);  // warm-up
     sent.clear();
     for (int i = 0; i < options.steps; ++i) {
       const std::int64_t microbatches = feeder.load(i);
@@ -277,7 +279,7 @@ Result model(const Setup& setup, const Dataset& data, const Options& options) {
       double ms = std::min(first, step_ms(step, *backend.ops, microbatches, time));
       double bytes = 0;
       for (const auto& [name, sent_there] : sent)
-        if (name.starts_with("cp")) bytes += sent_there / 2;  // played twice
+        if (name.starts_with("cp")) bytes += sent_there / 2;  // the step ran twice
       sent.clear();
       result.sent = std::max(result.sent, bytes);
       if (options.bandwidth > 0) ms += bytes / options.bandwidth / 1e6;
@@ -293,18 +295,18 @@ Result model(const Setup& setup, const Dataset& data, const Options& options) {
 
 Result measure(const Setup& setup, const Dataset& data, const Options& options) {
   Result result;
-  run_threads(setup.parallel.mesh.world, {.timeout = std::chrono::seconds(600)}, [&](Seat& seat) {
+  run_threads(setup.parallel.mesh.world, {.timeout = std::chrono::seconds(600)}, [&](RankHandle& rank_handle) {
     Backend backend = make_backend(setup.config.dist, backend_options(setup, 0));
-    const auto world = seat.join(*backend.ops);
-    TrainingStep step(setup, seat.rank());
+    const auto world = rank_handle.join(*backend.ops);
+    TrainingStep step(setup, rank_handle.rank());
     step.bind(backend, *world);
     Feeder feeder(setup, data, step);
-    for (int i = -1; i < options.steps; ++i) {  // the first warms
+    for (int i = -1; i < options.steps; ++i) {  // the first warms up
       const std::int64_t microbatches = feeder.load(std::max(i, 0));
       world->barrier();
       const double ms = step_ms(step, *backend.ops, microbatches, Time::clock);
       world->barrier();
-      if (seat.rank() != 0 || i < 0) continue;
+      if (rank_handle.rank() != 0 || i < 0) continue;
       result.ms.push_back(ms);
       result.microbatches.push_back(static_cast<double>(microbatches));
     }
@@ -312,7 +314,7 @@ Result measure(const Setup& setup, const Dataset& data, const Options& options) 
   return result;
 }
 
-// Of two rounds, each step as fast as it was once.
+// Keeps the faster of two rounds of each step.
 void keep_best(Result& best, const Result& other) {
   if (best.ms.empty()) best = other;
   for (std::size_t i = 0; i < other.ms.size(); ++i) best.ms[i] = std::min(best.ms[i], other.ms[i]);
@@ -363,7 +365,7 @@ Setup setup_of(const Options& options, const std::vector<std::string>& more) {
   std::vector<std::string> overrides = options.overrides;
   overrides.insert(overrides.end(), more.begin(), more.end());
   const LoadedConfig loaded = load_config(options.config, overrides);
-  return resolve(settle(loaded.config), Purpose::train, &loaded.origins, options.ranks);
+  return resolve(resolve_auto(loaded.config), Purpose::train, &loaded.origins, options.ranks);
 }
 
 void bench(const Options& options) {

@@ -1,4 +1,4 @@
-// Speed of matrix products on the shapes of training: `gemm_bench [threads] [isa] [filter]`. For each shape the best of
+// Speed of GEMMs on the shapes of training: `gemm_bench [threads] [isa] [filter]`. For each shape the best of
 // several runs, since other work on the machine can only slow a run down. One thread is timed by the processor time it
 // gets, several by the wall clock, for which the machine has to be quiet.
 
@@ -25,7 +25,7 @@ struct Case {
   bool trans_a, trans_b, accumulate;
 };
 
-// The three products of a linear layer with weight [out,in] on `tokens` rows.
+// The three GEMMs of a linear layer with weight [out,in] on `tokens` rows.
 void add_layer(std::vector<Case>& cases, const std::string& name, std::int64_t tokens, std::int64_t out,
                std::int64_t in) {
   cases.push_back({name + " forward", tokens, out, in, false, true, false});

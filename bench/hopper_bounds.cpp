@@ -1,6 +1,6 @@
-// Where our kernels for a Hopper begin to pay: `hopper_bounds [milliseconds for each]`. Calls from small to large, each
-// by the libraries and by us wherever we can; what is decided by such counts (suits_hopper, CudaOps::fuses) shall
-// follow this table. Deterministic, bf16.
+// From which size on our Hopper kernels (wgmma, TMA) are profitable: `hopper_bounds [milliseconds for each]`. Calls
+// from small to large, each by the libraries and by our kernels wherever they support it; the thresholds of
+// hopper_is_profitable and CudaOps::fuses follow this table. Deterministic, bf16.
 
 #include <fmt/core.h>
 
@@ -8,16 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "tera/backend/cuda/kernels/hopper_attention_workspace.h"
-#include "tera/backend/cuda/make_cuda.h"
+#include "tera/backend/cuda/kernels/hopper/hopper_attention_workspace.h"
+#include "tera/backend/cuda/runtime/make_cuda.h"
 #include "tera/base/error.h"
-#include "tera/train/bench_ops.h"
+#include "tera/bench/bench_ops.h"
 
 namespace {
 
 using namespace tera;
 
-// What a rank has of a model: with tensor parallelism fewer heads, or a part of F.
+// The local shapes of a rank: with tensor parallelism fewer heads, or a shard of F.
 struct Heads {
   std::int64_t sequences, S, N, G, D;
 };
@@ -47,7 +47,7 @@ Backend make(cuda::HopperKernels kernels) {
           .ops = std::move(parts.ops)};
 }
 
-// The times of ops with this in their names.
+// Times the ops whose names contain `only`.
 std::vector<OpTime> measure(cuda::HopperKernels kernels, const BenchShapes& shapes, const std::string& only,
                             double milliseconds) {
   Backend backend = make(kernels);
@@ -60,11 +60,11 @@ std::vector<OpTime> measure(cuda::HopperKernels kernels, const BenchShapes& shap
   return times;
 }
 
-// counts: of each op, how much of it there is.
+// counts: for each op its size, in the unit of its threshold.
 void compare(const BenchShapes& shapes, const std::string& only, const std::vector<std::int64_t>& counts,
              double milliseconds) {
   const auto library = measure(cuda::HopperKernels::never, shapes, only, milliseconds),
-             ours = measure(cuda::HopperKernels::wherever_they_fit, shapes, only, milliseconds);
+             ours = measure(cuda::HopperKernels::wherever_supported, shapes, only, milliseconds);
   for (std::size_t i = 0; i < library.size() && i < counts.size(); ++i)
     fmt::print("{:<34} {:<20} {:>4} kv {:>2}  {:>6} {:>10.4f} {:>10.4f} {:>9.3f}\n", library[i].op, library[i].shape,
                shapes.head_size, shapes.kv_heads, counts[i], library[i].ms, ours[i].ms, library[i].ms / ours[i].ms);

@@ -1,4 +1,4 @@
-// How fast text becomes ids, on one thread: reads lines of {"text": ...}, encodes them once, prints one JSON line.
+// The speed of tokenization on one thread: reads lines of {"text": ...}, encodes them once, prints one JSON line.
 // bench/tokenize runs it beside other tokenizers.
 
 #include <fmt/core.h>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "tera/base/error.h"
-#include "tera/tokenizer/hugging_face.h"
-#include "tera/tokenizer/tiktoken.h"
+#include "tera/tokenizer/bpe/tiktoken.h"
+#include "tera/tokenizer/huggingface/hugging_face.h"
 
 namespace {
 

@@ -1,13 +1,14 @@
-# tera_compile_in_batches(target [EXCEPT regex...] [COMPILE_OPTIONS option...])
+# tera_compile_in_batches(target [EXCEPT regex...] [COMPILE_OPTIONS option... [IN regex]])
 #
 # Most of the seconds that a source takes go into headers that all of them include, so the C++ sources of a target are
-# compiled eight at a time, but for those that match EXCEPT and those with options of their own. In one batch, a local
-# variable may have the name of another file's function, and a type may have members of types that only its file knows;
-# files that give the same name to helpers of their own cannot share one. A batch names files relative to the repository,
-# unlike those of CMake's own unity builds: its object is then the same in every checkout, and a compiler cache finds it.
-set(tera_batch_size 8)
+# compiled up to sixteen at a time, those of one folder together, but for those that match EXCEPT and those with options of
+# their own. In one batch, a local variable may have the name of another file's function, and a type may have members of
+# types that only its file knows; files that give the same name to helpers of their own cannot share one. A batch names
+# files relative to the repository, unlike those of CMake's own unity builds: its object is then the same in every
+# checkout, and a compiler cache finds it.
+set(tera_batch_size 16)
 function(tera_compile_in_batches target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "EXCEPT;COMPILE_OPTIONS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "IN" "EXCEPT;COMPILE_OPTIONS")
   if(NOT TERA_UNITY)
     return()
   endif()
@@ -30,20 +31,35 @@ function(tera_compile_in_batches target)
   endforeach()
   set_source_files_properties(${batched} TARGET_DIRECTORY ${target} PROPERTIES HEADER_FILE_ONLY ON)
   set(number 0)
-  while(batched)
-    set(includes "")
-    foreach(count RANGE 1 ${tera_batch_size})
-      if(batched)
-        list(POP_FRONT batched source)
-        cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
-        string(APPEND includes "#include \"${source}\"\n")
-      endif()
-    endforeach()
-    set(batch ${CMAKE_CURRENT_BINARY_DIR}/${target}_batch_${number}.cpp)
-    file(CONFIGURE OUTPUT ${batch} CONTENT "${includes}" @ONLY)
-    target_sources(${target} PRIVATE ${batch})
-    set_source_files_properties(${batch} TARGET_DIRECTORY ${target} PROPERTIES COMPILE_OPTIONS
-      "-Wno-shadow;-Wshadow=local;-Wno-subobject-linkage;${arg_COMPILE_OPTIONS}")
-    math(EXPR number "${number} + 1")
-  endwhile()
+  set(includes "")
+  set(count 0)
+  set(last_folder "")
+  foreach(source IN LISTS batched)
+    cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+    cmake_path(GET source PARENT_PATH folder)
+    string(REGEX REPLACE "^([^/]+/[^/]+)/.*" "\\1" folder "${folder}")
+    if(count EQUAL tera_batch_size OR (count AND NOT folder STREQUAL last_folder))
+      tera_add_batch(${target} ${number} "${includes}" "${last_folder}" "${arg_COMPILE_OPTIONS}" "${arg_IN}")
+      math(EXPR number "${number} + 1")
+      set(includes "")
+      set(count 0)
+    endif()
+    set(last_folder ${folder})
+    string(APPEND includes "#include \"${source}\"\n")
+    math(EXPR count "${count} + 1")
+  endforeach()
+  if(count)
+    tera_add_batch(${target} ${number} "${includes}" "${last_folder}" "${arg_COMPILE_OPTIONS}" "${arg_IN}")
+  endif()
+endfunction()
+
+function(tera_add_batch target number includes folder options in)
+  if(in AND NOT folder MATCHES "${in}")
+    set(options "")
+  endif()
+  set(batch ${CMAKE_CURRENT_BINARY_DIR}/${target}_batch_${number}.cpp)
+  file(CONFIGURE OUTPUT ${batch} CONTENT "${includes}" @ONLY)
+  target_sources(${target} PRIVATE ${batch})
+  set_source_files_properties(${batch} TARGET_DIRECTORY ${target} PROPERTIES COMPILE_OPTIONS
+    "-Wno-shadow;-Wshadow=local;-Wno-subobject-linkage;${options}")
 endfunction()

@@ -1,11 +1,11 @@
-// A training loop of one's own, from the parts: a model, its memory, the engine that plays F, B and W, an optimizer.
-// The data are made up here, and the learning rate follows a rule that no config has: it looks at the gradients.
+// A custom training loop, from the parts: a model, its memory plan, the pipeline engine that runs F, B and W, an
+// optimizer. The data are synthetic, and the learning rate follows a rule that no config has, from the gradients.
 
 #include <tera/backend/plan/plan_ops.h>
-#include <tera/config/resolve.h>
 #include <tera/models/build.h>
 #include <tera/optim/optimizer.h>
 #include <tera/pipeline/pipeline.h>
+#include <tera/setup/resolve.h>
 #include <tera/train/backend.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ int main() {
   Backend backend = make_backend({.threads = 2});
   Ops& ops = *backend.ops;
 
-  // Memory. What lives as long as the run is taken by one function, called twice: to measure, then for real.
+  // Memory. The tensors that live as long as the run are taken by one function, called twice: to measure, then to bind.
   MicroBatch mb{.batch = batch};
   const auto take_state = [&](Arena& arena) {
     params.bind({.weights = arena, .constants = arena, .masters = &arena, .grads = &arena});
@@ -52,16 +52,17 @@ int main() {
   Pipeline pipeline(ops, stage, memory);
   params.initialize(ops, /*seed=*/1);
 
-  // Each sequence counts on by a stride of its own. The rate follows the gradients: up when two in a row agree.
+  // Each sequence counts up by its own stride. The rate follows the gradients: up when two successive ones agree.
   std::vector<std::int32_t> tokens(rows), targets(rows), positions(rows);
   std::vector<float> losses(rows), scale{1.0f / rows}, gradient(vocab * model.hidden), previous(gradient);
   ops.from_host(std::as_bytes(std::span(scale)), mb.loss_scale);
   double loss = 0, lr = 1e-3;
   for (std::int64_t step = 1; step <= 200; ++step) {
     for (std::int64_t row = 0; row < rows; ++row) {
-      const std::int64_t sequence = step * batch + row / length, place = row % length, stride = 1 + sequence * 7 % 11;
-      positions[row] = static_cast<std::int32_t>(place);
-      tokens[row] = static_cast<std::int32_t>((sequence * 5 + place * stride) % vocab);
+      const std::int64_t sequence = step * batch + row / length, position = row % length,
+                         stride = 1 + sequence * 7 % 11;
+      positions[row] = static_cast<std::int32_t>(position);
+      tokens[row] = static_cast<std::int32_t>((sequence * 5 + position * stride) % vocab);
       targets[row] = static_cast<std::int32_t>((tokens[row] + stride) % vocab);
     }
     ops.from_host(std::as_bytes(std::span(tokens)), mb.tokens);

@@ -1,5 +1,6 @@
-// A main() for fuzz targets where there is no libFuzzer: replays a corpus, then changes its inputs at random. Where the
-// code was compiled with -fsanitize-coverage=trace-pc, inputs that reach new branches join the corpus.
+// A main() for fuzz targets where there is no libFuzzer: replays a corpus, then mutates its inputs at random. If the
+// code was compiled with -fsanitize-coverage=trace-pc, fuzzing is coverage-guided: inputs that reach new branches are
+// added to the corpus.
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -28,14 +29,14 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t largest_input = std::size_t{1} << 14;
+constexpr std::size_t max_input = std::size_t{1} << 14;
 constexpr unsigned seconds_for_one = 20;
 
-// Seen by a signal handler and by a function that the compiler calls: both know no arguments.
+// Globals, because a signal handler and the coverage callback use them and have no arguments for them.
 const Bytes* running_input = nullptr;
 std::array<char, 64> crash_name{};
-using BranchMap = std::array<std::uint8_t, 1 << 16>;  // by a hash of the address
-BranchMap branches{};                                 // of the input that runs
+using BranchMap = std::array<std::uint8_t, 1 << 16>;  // indexed by a hash of the address
+BranchMap branches{};                                 // branches that the current input reached
 std::uint8_t* const first_branch = branches.data();
 
 void save_and_end(int number) {
@@ -57,7 +58,7 @@ class Fuzzer {
     if (std::filesystem::is_directory(path)) {
       std::vector<std::filesystem::path> files;
       for (const auto& entry : std::filesystem::directory_iterator(path)) files.push_back(entry.path());
-      std::ranges::sort(files);  // the order must not depend on the disk
+      std::ranges::sort(files);  // the order of directory entries depends on the disk
       for (const auto& file : files) load(file);
       return;
     }
@@ -67,13 +68,13 @@ class Fuzzer {
     corpus_.push_back(std::move(input));
   }
 
-  void change_for(double seconds) {
+  void mutate_for(double seconds) {
     if (corpus_.empty()) corpus_.emplace_back();
     const auto end = Clock::now() + std::chrono::duration<double>(seconds);
     while (Clock::now() < end) {
       Bytes input = corpus_[draw(corpus_.size())];
-      for (auto changes = 1 + draw(4); changes > 0; --changes) change(input);
-      if (input.size() > largest_input) input.resize(largest_input);
+      for (auto mutations = 1 + draw(4); mutations > 0; --mutations) mutate(input);
+      if (input.size() > max_input) input.resize(max_input);
       run(input);
       if (reached_new_) keep(std::move(input));
     }
@@ -111,9 +112,9 @@ class Fuzzer {
     corpus_.push_back(std::move(input));
   }
 
-  void change(Bytes& input) {
+  void mutate(Bytes& input) {
     const std::size_t at = draw(input.size() + 1), length = std::min(draw(16) + 1, input.size() - at);
-    const auto place = input.begin() + static_cast<std::ptrdiff_t>(at);
+    const auto position = input.begin() + static_cast<std::ptrdiff_t>(at);
     switch (draw(7)) {
       case 0:
         if (length > 0) input[at] ^= static_cast<std::uint8_t>(1 << draw(8));
@@ -121,12 +122,12 @@ class Fuzzer {
       case 1:
         if (length > 0) input[at] = static_cast<std::uint8_t>(draw(256));
         return;
-      case 2: input.insert(place, static_cast<std::uint8_t>(draw(256))); return;
-      case 3: input.erase(place, place + static_cast<std::ptrdiff_t>(length)); return;
+      case 2: input.insert(position, static_cast<std::uint8_t>(draw(256))); return;
+      case 3: input.erase(position, position + static_cast<std::ptrdiff_t>(length)); return;
       case 4: put_number(input, at); return;
-      case 5: {  // a piece again, many times: depth and length
-        const Bytes piece(place, place + static_cast<std::ptrdiff_t>(length));
-        for (auto times = std::size_t{1} << draw(10); times > 0 && input.size() < largest_input; --times)
+      case 5: {  // repeats a piece many times, for depth and length
+        const Bytes piece(position, position + static_cast<std::ptrdiff_t>(length));
+        for (auto times = std::size_t{1} << draw(10); times > 0 && input.size() < max_input; --times)
           input.insert(input.begin() + static_cast<std::ptrdiff_t>(at), piece.begin(), piece.end());
         return;
       }
@@ -134,7 +135,7 @@ class Fuzzer {
     }
   }
 
-  // Counts and offsets at the edges of what types hold.
+  // Overwrites bytes with a number near the limits of integer types, as counts and offsets have them.
   void put_number(Bytes& input, std::size_t at) {
     constexpr std::array<std::uint64_t, 12> edges{0,          1,          2,          0x7f,  0xff,       0x7fff,
                                                   0xffffffff, 0x7fffffff, 0x80000000, ~0ULL, ~0ULL >> 1, 1ULL << 63};
@@ -157,7 +158,7 @@ class Fuzzer {
   std::vector<Bytes> corpus_;
   std::uint64_t runs_ = 0;
   bool reached_new_ = false;
-  BranchMap reached_{};  // by any input so far
+  BranchMap reached_{};  // branches that any input reached so far
 };
 
 int run_main(int argc, char** argv) {
@@ -181,7 +182,7 @@ int run_main(int argc, char** argv) {
   for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGALRM}) std::signal(number, save_and_end);
   Fuzzer fuzzer(seed, keep);
   for (const auto& path : paths) fuzzer.load(path);
-  fuzzer.change_for(seconds);
+  fuzzer.mutate_for(seconds);
   fmt::print("{}: {}\n", program, fuzzer.summary());
   return 0;
 }
@@ -189,13 +190,13 @@ int run_main(int argc, char** argv) {
 }  // namespace
 }  // namespace tera::fuzz
 
-// The compiler calls it at every branch of instrumented code.
+// The coverage callback, which instrumented code calls at every branch.
 extern "C" __attribute__((no_sanitize_coverage)) void __sanitizer_cov_trace_pc() {
   const auto here = reinterpret_cast<std::uintptr_t>(__builtin_return_address(0));
   *(tera::fuzz::first_branch + ((here ^ here >> 16) & 0xffff)) = 1;  // a call here would be a branch again
 }
 
-// So that sanitizers end with a signal, which saves the input.
+// Sanitizers end with a signal, whose handler saves the input.
 extern "C" const char* __asan_default_options() { return "abort_on_error=1:detect_leaks=0"; }
 extern "C" const char* __ubsan_default_options() { return "abort_on_error=1"; }
 

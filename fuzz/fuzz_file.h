@@ -1,5 +1,5 @@
 #pragma once
-// A file with given bytes, for what reads only files; the same one every time, in memory where the system can.
+// Gives parsers that read only files a file with the input; it has the same path every time, in memory if possible.
 
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -40,7 +40,7 @@ class FuzzFolder {
   std::filesystem::path path_;
 };
 
-// What must hold whatever the input is.
+// Aborts unless an invariant holds, which must not depend on the input.
 inline void must(bool holds) {
   if (!holds) ::abort();
 }

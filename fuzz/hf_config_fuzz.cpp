@@ -1,12 +1,12 @@
-// config.json of a Hugging Face folder: what is taken describes a model, and is written and read back as the same.
+// Fuzzes config.json of a Hugging Face folder: an accepted text describes a valid model, which survives a round trip.
 
 #include <string>
 
 #include "fuzz/fuzz_file.h"
 #include "tera/base/error.h"
 #include "tera/checkpoint/weight_source.h"
-#include "tera/config/hf_config.h"
-#include "tera/config/resolve.h"
+#include "tera/hf/config/hf_config.h"
+#include "tera/setup/resolve.h"
 
 namespace tera::fuzz {
 namespace {
@@ -22,7 +22,7 @@ void check_shape(const ModelShape& shape) {
   must(shape.num_layers > 0 && shape.hidden > 0 && shape.vocab > 0 && shape.heads > 0 && shape.kv_heads > 0);
   must(shape.heads % shape.kv_heads == 0 && shape.head_dim > 0 && shape.padded_vocab >= shape.vocab);
   must(shape.window.size() == static_cast<std::size_t>(shape.num_layers));
-  if (shape.num_layers > 100) return;  // names without end
+  if (shape.num_layers > 100) return;  // too many names to list
   for (const ModelTensor& tensor : weights_of(shape)) must(!tensor.name.empty() && count(tensor.shape) > 0);
 }
 
@@ -42,7 +42,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
         const ModelShape again = fuzz::shape_of(parse_hf_config(written, "config.json"));
         fuzz::must(again.hidden == shape.hidden && again.window == shape.window && again.heads == shape.heads);
         fuzz::must(again.num_layers == shape.num_layers && again.tied_embeddings == shape.tied_embeddings);
-      } catch (const UserError&) {  // no config.json of ours can say it
+      } catch (const UserError&) {  // the model has no config.json
       }
     }
   } catch (const UserError&) {

@@ -1,13 +1,13 @@
-// model.safetensors.index.json of a Hugging Face folder with two shards: what opens is read to the end.
+// Fuzzes model.safetensors.index.json of a Hugging Face folder with two shards: if it opens, all tensors are read.
 
 #include <string>
 #include <vector>
 
 #include "fuzz/fuzz_file.h"
 #include "tera/base/error.h"
-#include "tera/checkpoint/hf_folder.h"
-#include "tera/config/hf_config.h"
-#include "tera/config/resolve.h"
+#include "tera/hf/config/hf_config.h"
+#include "tera/hf/hf_folder.h"
+#include "tera/setup/resolve.h"
 
 namespace tera::fuzz {
 namespace {
@@ -23,15 +23,15 @@ ModelShape shape_of(const ModelConfig& model) {
   return resolve(config, Purpose::inspect).model;
 }
 
-// Every second tensor in each of a.safetensors and b.safetensors; the head, which is tied, in both.
+// Tensors alternate between a.safetensors and b.safetensors; the tied head is in both.
 class Shards : public FuzzFolder {
  public:
   Shards() {
     write("config.json", {reinterpret_cast<const std::uint8_t*>(config_text.data()), config_text.size()});
     std::vector<SafetensorsSpec> specs[2];
-    std::size_t turn = 0;
+    std::size_t number = 0;
     for (const ModelTensor& tensor : weights_of(shape_of(parse_hf_config(config_text, "config.json"))))
-      specs[turn++ % 2].push_back({tensor.name, DType::f32, tensor.shape});
+      specs[number++ % 2].push_back({tensor.name, DType::f32, tensor.shape});
     for (std::size_t i = 0; i < 2; ++i) {
       specs[i].push_back({"lm_head.weight", DType::f32, shape(5, 4)});
       SafetensorsWriter writer(path() / (i == 0 ? "a.safetensors" : "b.safetensors"), specs[i]);
@@ -46,7 +46,7 @@ class Shards : public FuzzFolder {
 
 void read_all(const HfFolder& folder) {
   for (const auto& [name, entry] : folder.tensors()) {
-    const WeightBox box = whole_box(entry.shape);
+    const WeightBox box = full_box(entry.shape);
     std::vector<std::byte> out(static_cast<std::size_t>(box.elements()) * size_of(entry.dtype));
     folder.read(name, box, out);
   }

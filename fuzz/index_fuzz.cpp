@@ -1,12 +1,12 @@
-// An index of any bytes: refused, or then every sequence can be read and the dataset written again.
+// Fuzzes a .idx file: if it is accepted, every sequence can be read and the dataset can be written again.
 
 #include <vector>
 
 #include "fuzz/fuzz_file.h"
 #include "tera/base/error.h"
 #include "tera/data/dataset_report.h"
-#include "tera/data/indexed_dataset.h"
-#include "tera/data/indexed_writer.h"
+#include "tera/data/indexed/indexed_dataset.h"
+#include "tera/data/indexed/indexed_writer.h"
 
 namespace tera::fuzz {
 namespace {
@@ -19,7 +19,7 @@ void read_everything(const IndexedDataset& data) {
     tokens += std::ssize(ids);
     try {
       data.read(i, 0, 50000, ids);
-    } catch (const UserError&) {  // an id outside the vocabulary
+    } catch (const UserError&) {  // a token id outside the vocabulary
     }
   }
   must(tokens == data.tokens());

@@ -1,4 +1,4 @@
-// Lines of any bytes: cut the same way whatever the size of blocks, and read as another parser reads them.
+// Fuzzes JSONL: lines must not depend on the block size, and are parsed as another parser parses them.
 
 #include <simdjson.h>
 
@@ -9,15 +9,15 @@
 #include "fuzz/fuzz_file.h"
 #include "tera/base/error.h"
 #include "tera/base/utf8.h"
-#include "tera/data/jsonl_blocks.h"
-#include "tera/data/jsonl_line.h"
+#include "tera/data/preprocess/jsonl_blocks.h"
+#include "tera/data/preprocess/jsonl_line.h"
 
 namespace tera::fuzz {
 namespace {
 
-constexpr std::size_t most_text = std::size_t{1} << 20;  // a few compressed bytes can be any amount of text
+constexpr std::size_t max_text = std::size_t{1} << 20;  // bounds decompression, as a few bytes can expand to any length
 
-// What another parser finds in the line: whether it is an object, and the last "text" where that is a string.
+// The result of simdjson for a line: whether it is an object, and the last "text" if that is a string.
 struct Reference {
   bool object = false, string = false;
   std::string text;
@@ -46,7 +46,7 @@ void check_line(std::string_view line) {
     for (const std::string_view text : text_parser.texts(0)) must(valid_utf8_prefix(text) == text.size());
     if (reference.string) must(text_parser.texts(0).size() == 1 && text_parser.texts(0)[0] == reference.text);
   } catch (const UserError& error) {
-    // A line that is fine may still lack the key. Deeper than we go is the one thing that simdjson may take.
+    // A valid line may lack the key. simdjson may accept only one kind of line that we refuse: deeper nesting.
     const std::string_view message = error.what();
     const bool too_deep = message.find("deep") != message.npos;
     must(!reference.object || too_deep || (message.find("no JSON") == message.npos && !reference.string));
@@ -60,9 +60,9 @@ void check_line(std::string_view line) {
 std::vector<std::string> lines_of(const std::string& path, std::size_t block_bytes, std::size_t max_line_bytes) {
   const std::atomic<bool> stop = false;
   BlockReader reader({path}, {.block_bytes = block_bytes, .max_line_bytes = max_line_bytes}, stop);
-  static LineBlock block;  // keeps its memory from one input to the next
+  static LineBlock block;  // static to reuse its memory
   std::vector<std::string> lines;
-  for (std::size_t text = 0; text < most_text && reader.next(block); text += block.text().size() + 1)
+  for (std::size_t text = 0; text < max_text && reader.next(block); text += block.text().size() + 1)
     for_each_line(block.text(), [&](std::string_view line) { lines.emplace_back(line); });
   return lines;
 }
@@ -76,15 +76,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   if (size < 1) return 0;
   const std::string path = folder.write("lines", {bytes + 1, size - 1});
   try {
-    const auto lines = fuzz::lines_of(path, 1 << 14, fuzz::most_text);
+    const auto lines = fuzz::lines_of(path, 1 << 14, fuzz::max_text);
     for (const std::string& line : lines) fuzz::check_line(line);
-    if (bytes[0] % 4 != 0) return 0;  // most of the time is better spent on lines
-    const auto again = fuzz::lines_of(path, std::size_t{1} + bytes[0], fuzz::most_text);
+    if (bytes[0] % 4 != 0) return 0;  // spends most of the time on single lines
+    const auto again = fuzz::lines_of(path, std::size_t{1} + bytes[0], fuzz::max_text);
     std::size_t text = 0;
     for (const std::string& line : lines) text += line.size() + 2;
-    fuzz::must(text >= fuzz::most_text || again == lines);
+    fuzz::must(text >= fuzz::max_text || again == lines);
     fuzz::lines_of(path, std::size_t{1} + bytes[0], 20);
-  } catch (const UserError&) {  // compressed data that is damaged
+  } catch (const UserError&) {  // damaged compressed data
   }
   return 0;
 }

@@ -1,4 +1,4 @@
-// The manifest of a checkpoint: what is taken is sound, and is written and read back as the same.
+// Fuzzes the manifest of a checkpoint: an accepted manifest is consistent and survives a round trip.
 
 #include <string>
 #include <string_view>
@@ -15,17 +15,17 @@ void check_tensor(const Manifest& manifest, const ManifestTensor& tensor) {
   std::vector<TensorSlice> slices;
   std::int64_t elements = 0;
   for (const ManifestPiece& piece : tensor.pieces) {
-    must(piece.file < manifest.files.size() && fits(piece.slice, tensor.shape));
+    must(piece.file < manifest.files.size() && is_slice_of(piece.slice, tensor.shape));
     const auto bytes = static_cast<std::uint64_t>(piece.slice.elements()) * size_of(tensor.dtype);
     must(manifest.version == 1 || piece.offset + bytes <= manifest.files[piece.file].bytes);
     elements += piece.slice.elements();
     slices.push_back(piece.slice);
   }
   must(elements == count(tensor.shape) && why_not_a_cover(slices, tensor.shape).empty());
-  if (elements > 100000) return;  // too long to go through
+  if (elements > 100000) return;  // too many elements to visit
   for (const ManifestPiece& piece : tensor.pieces) {
     const std::int64_t shared =
-        for_each_shared(piece.slice, whole_slice(tensor.shape), tensor.shape, [](const SharedRun&) {});
+        for_each_shared(piece.slice, full_slice(tensor.shape), tensor.shape, [](const SharedRun&) {});
     must(shared == piece.slice.elements());
   }
 }
@@ -37,7 +37,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   using namespace tera;
   try {
     const std::string_view text(reinterpret_cast<const char*>(bytes), size);
-    const Manifest manifest = parse_manifest(seal_manifest(text), "manifest.json");  // or hardly any gets further
+    const Manifest manifest = parse_manifest(
+        seal_manifest(text), "manifest.json");  // a valid checksum, without which hardly any input is parsed
     for (const auto& tensor : manifest.tensors) fuzz::check_tensor(manifest, tensor.second);
     if (manifest.version == 1) return 0;
     const Manifest again = parse_manifest(format_manifest(manifest), "manifest.json");

@@ -1,4 +1,4 @@
-// A safetensors file: what opens is read to the end.
+// Fuzzes a safetensors file: if it opens, all tensors are read.
 
 #include "fuzz/fuzz_file.h"
 #include "tera/base/error.h"
@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
         const StoredTensor tensor = file.get(entry.name);
         for (const std::byte byte : tensor.bytes) read += static_cast<std::size_t>(byte);
         if (is_float(tensor.dtype)) fuzz::must(file.read_floats(entry.name).size() <= tensor.bytes.size());
-      } catch (const UserError&) {  // a dtype or rank that we lack
+      } catch (const UserError&) {  // an unsupported dtype or rank
       }
     }
     fuzz::must(read <= 255 * size);

@@ -1,4 +1,4 @@
-// A tokenizer.json of any bytes: refused, or then it encodes and decodes.
+// Fuzzes tokenizer.json: if it loads, it can encode and decode.
 
 #include <string>
 #include <vector>

@@ -31,7 +31,7 @@ def parse_arguments():
 
 
 class Products:
-    """The three products of a linear layer [tokens,in] -> [tokens,out]: forward, input gradient, weight gradient."""
+    """The three GEMMs of a linear layer [tokens,in] -> [tokens,out]: forward, input gradient, weight gradient."""
 
     def __init__(self, tokens, inputs, outputs):
         self.x, self.w, self.dy = (torch.randn(shape, device="cuda", dtype=torch.bfloat16)

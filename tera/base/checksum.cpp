@@ -10,9 +10,10 @@
 namespace tera {
 namespace {
 
-constexpr std::uint32_t polynomial = 0x82f63b78;  // bits reversed
+constexpr std::uint32_t polynomial = 0x82f63b78;  // Castagnoli, bits reversed
 
-// A polynomial modulo the CRC's, lowest power in the highest bit: a zero byte more multiplies a checksum by x^8.
+// The product of polynomials modulo the CRC's, lowest power in the highest bit. Appending a zero byte multiplies a
+// checksum by x^8.
 constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
   std::uint32_t product = 0;
   for (; a != 0; a <<= 1) {
@@ -25,7 +26,7 @@ constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
 using Table = std::array<std::uint32_t, 256>;
 using Tables = std::array<Table, 8>;
 
-// tables[k][b]: the byte b with k zero bytes behind it, so that eight bytes are looked up at once.
+// Slicing-by-8: tables[k][b] is the checksum of the byte b followed by k zero bytes.
 constexpr Tables make_tables() {
   Tables tables{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
@@ -49,8 +50,8 @@ std::uint64_t load_word(const std::byte* from) {
 
 #if defined(__x86_64__)
 
-// The instruction takes three cycles but can start in each: three stretches of a block go side by side, and a checksum
-// is carried over the stretches behind it by one table look-up per byte.
+// The CRC instruction has a latency of three cycles and a throughput of one: three stretches of a block are computed in
+// parallel, and a checksum is shifted over the following stretch by one table look-up per byte of it.
 constexpr std::size_t stretch = 4096;
 
 constexpr std::array<Table, 4> make_shift() {

@@ -1,6 +1,6 @@
 #pragma once
-// CRC-32C (Castagnoli) of bytes that come in pieces: what storage systems check their data with. Catches what disks and
-// networks do to bytes, not what an attacker does.
+// CRC-32C (Castagnoli) of bytes that come in pieces, as storage systems use it. It detects errors of disks and
+// networks, not attacks.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace tera {
 
-// Of what came before, `crc`, and these bytes behind it; the checksum of nothing is 0.
+// Continues the checksum `crc` of earlier bytes with these; that of no bytes is 0.
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc = 0);
 
-// The same by tables, on any processor; crc32c() takes the processor's instruction where there is one.
+// The implementation with tables, for any processor; crc32c() uses the SSE4.2 instruction where there is one.
 std::uint32_t crc32c_by_tables(std::span<const std::byte> bytes, std::uint32_t crc = 0);
 
 }  // namespace tera

@@ -2,7 +2,7 @@
 
 namespace tera {
 
-// Cores that this process may run on: what its affinity mask leaves, not what the machine has.
+// Cores in the affinity mask of this process, not of the machine.
 int usable_cores();
 
 }  // namespace tera

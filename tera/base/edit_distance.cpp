@@ -6,7 +6,7 @@
 
 namespace tera {
 
-// The usual table, of which three rows are kept.
+// Damerau-Levenshtein (optimal string alignment), with three rows of the table.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
   std::iota(above.begin(), above.end(), std::size_t{0});

@@ -5,7 +5,7 @@
 namespace tera {
 
 // The fewest insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`, for "did you mean".
-// Time is the product of the lengths.
+// Time is proportional to the product of the lengths.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 }  // namespace tera

@@ -1,6 +1,6 @@
 #pragma once
 // Names of an enum's values, in one place per enum: specialise EnumNames<E> with an array of {value, name}.
-// Config parsing, help texts, logs and error messages all read it.
+// Config parsing, help texts, logs and error messages use these names.
 
 #include <array>
 #include <optional>

@@ -7,7 +7,7 @@
 namespace tera {
 namespace {
 
-// Paths differ from build to build; the file's name is enough to find the place.
+// The file's name without its folder, since paths differ from build to build.
 std::string_view file_name(std::string_view path) { return path.substr(path.find_last_of('/') + 1); }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
 // Two kinds of failure. UserError: the config, file or argument given is wrong; tera prints the message and exits
-// with 2. Error: a broken promise between parts of this program; tera prints message and place and exits with 1.
+// with 2. Error: a broken invariant of this program; tera prints message and source location and exits with 1.
 
 #include <fmt/core.h>
 
@@ -14,7 +14,7 @@ namespace tera {
 class Error : public std::runtime_error {
  public:
   Error(const std::string& message, std::source_location where);
-  using std::runtime_error::runtime_error;  // a message that names its place already
+  using std::runtime_error::runtime_error;  // a message that has its location already
 };
 
 class UserError : public std::runtime_error {
@@ -22,10 +22,10 @@ class UserError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A fault that was told already; only the exit status is left to give.
-class ToldError : public std::exception {
+// A fault that was reported already; only the exit status remains.
+class AlreadyReported : public std::exception {
  public:
-  explicit ToldError(int status) : status_(status) {}
+  explicit AlreadyReported(int status) : status_(status) {}
   int status() const { return status_; }
   const char* what() const noexcept override { return "a fault that was told already"; }
 
@@ -33,7 +33,7 @@ class ToldError : public std::exception {
   int status_;
 };
 
-// A format string that remembers where it stands, so that require() needs no macro.
+// A format string with its source location, so that require() needs no macro.
 template <class... Args>
 struct LocatedFormat {
   template <class S>
@@ -46,8 +46,8 @@ struct LocatedFormat {
 [[noreturn]] void throw_error(fmt::string_view format, fmt::format_args args, std::source_location where);
 [[noreturn]] void throw_user_error(fmt::string_view format, fmt::format_args args);
 
-// For what must hold unless this program has a fault. Arguments are evaluated even when it holds: where one is costly
-// (a string), write `if (!holds) fail(...)`.
+// Checks an invariant of this program. Arguments are evaluated even when it holds: where one is costly (a string),
+// write `if (!holds) fail(...)`.
 template <class... Args>
 void require(bool holds, LocatedFormat<std::type_identity_t<Args>...> format, const Args&... args) {
   if (!holds) [[unlikely]]
@@ -59,7 +59,7 @@ template <class... Args>
   throw_error(format.text, fmt::make_format_args(args...), format.where);
 }
 
-// For what the user wrote.
+// Checks input of the user.
 template <class... Args>
 void require_user(bool holds, fmt::format_string<std::type_identity_t<Args>...> format, const Args&... args) {
   if (!holds) [[unlikely]]

@@ -17,7 +17,7 @@ namespace {
   fail_user("cannot {} {}: {}", what, path.string(), std::generic_category().message(reason));
 }
 
-// Whatever was given must be written whole; `offset` is where, or negative to append. Returns 0 or the error number.
+// Writes all bytes at `offset`, or appends where that is negative. Returns 0 or the error number.
 int write_fully(int fd, const char* data, std::size_t size, off_t offset, std::size_t& written) {
   while (written < size) {
     const ssize_t n = offset < 0 ? ::write(fd, data + written, size - written)
@@ -68,7 +68,7 @@ void rename_path(const std::filesystem::path& from, const std::filesystem::path&
   fail_user("cannot rename {} to {}: {}", from.string(), to.string(), std::generic_category().message(errno));
 }
 
-// Some file systems refuse to sync folders; what lies in them is whole either way.
+// Some file systems refuse to sync folders; their files are complete either way.
 void sync_parent_folder(const std::filesystem::path& path) {
   const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   const FileDescriptor file(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -99,7 +99,7 @@ std::string read_whole_file(const std::filesystem::path& path, std::size_t max_b
 }
 
 AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
-  // Another writer of the same name, or one that died, may hold a temporary name: take the next.
+  // A temporary name may exist, of another writer of the same path or of one that died: take the next.
   for (int attempt = 0; !file_; ++attempt) {
     temporary_ = path_;
     temporary_ += fmt::format(".tmp-{}-{}", ::getpid(), attempt);
@@ -122,7 +122,7 @@ void AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes
   if (reason != 0) fail_with_reason("write", path_, reason);
 }
 
-// fsync reports what buffered writes could not; a file on which it makes no sense (a pipe) says EINVAL.
+// fsync reports errors of buffered writes; for a file that cannot be synced (a pipe) it returns EINVAL.
 void AtomicFile::sync() {
   require(static_cast<bool>(file_), "{} was already committed", path_.string());
   if (::fsync(file_.get()) != 0 && errno != EINVAL) fail_with_reason("write", path_, errno);

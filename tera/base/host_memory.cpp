@@ -10,9 +10,9 @@
 namespace tera {
 namespace {
 
-constexpr std::size_t not_known = SIZE_MAX;  // then the allocation itself decides
+constexpr std::size_t not_known = SIZE_MAX;  // then a plan is not limited, and the allocation may fail
 
-// The number behind a key in one of the kernel's tables.
+// The number after a key in a table of /proc or /sys.
 std::optional<std::size_t> find_number(const char* file, std::string_view key) {
   std::ifstream table(file);
   for (std::string word; table >> word;) {
@@ -28,12 +28,12 @@ std::size_t free_memory() {
   return kib ? *kib * 1024 : not_known;
 }
 
-// A container is ended without a word when it passes its limit, however much the machine has.
+// The OOM killer ends a container at its cgroup limit, even where the machine has more memory.
 std::size_t left_in_container() {
   std::size_t limit = 0, used = 0;
   std::ifstream max("/sys/fs/cgroup/memory.max"), current("/sys/fs/cgroup/memory.current");
   if (!(max >> limit) || !(current >> used)) return not_known;  // no limit ("max"), or no container
-  used -= std::min(used, find_number("/sys/fs/cgroup/memory.stat", "inactive_file").value_or(0));  // cache, given back
+  used -= std::min(used, find_number("/sys/fs/cgroup/memory.stat", "inactive_file").value_or(0));  // reclaimable cache
   return limit > used ? limit - used : 0;
 }
 

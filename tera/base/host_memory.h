@@ -3,7 +3,7 @@
 
 namespace tera {
 
-// Bytes that this machine, and the container around this process, can still give; SIZE_MAX where nobody says.
+// Bytes that are available on this machine and in the container of this process; SIZE_MAX where that is not known.
 std::size_t available_host_memory();
 
 }  // namespace tera

@@ -1,5 +1,5 @@
 #pragma once
-// Lists in messages.
+// Lists for messages.
 
 #include <fmt/core.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Words shared by configs, ops and models: one enum per choice, with the names users write.
+// Enums shared by configs, ops and models, with the names that users write.
 
 #include <cstdint>
 
@@ -10,11 +10,11 @@ namespace tera {
 enum class NormKind : std::uint8_t { layer_norm, rms_norm };
 enum class Activation : std::uint8_t { gelu, gelu_tanh, squared_relu, silu, swiglu, geglu, geglu_tanh };
 enum class Mask : std::uint8_t { causal, full };
-enum class ScoreFunction : std::uint8_t { softmax, sigmoid };  // of a router's logits
+enum class ScoreFunction : std::uint8_t { softmax, sigmoid };  // turns a router's logits into scores
 enum class LrDecayStyle : std::uint8_t { constant, linear, cosine, inverse_square_root, wsd };
 enum class WsdDecayStyle : std::uint8_t { exponential, linear, cosine, minus_sqrt };
 
-// Gated kinds take [T,2F], the gate's F columns first, and give act(gate) * up.
+// Gated kinds (GLU) take [T,2F], the gate's F columns first, and give act(gate) * up.
 constexpr bool is_gated(Activation kind) {
   return kind == Activation::swiglu || kind == Activation::geglu || kind == Activation::geglu_tanh;
 }

@@ -18,7 +18,7 @@ constexpr std::string_view erase_line = "\r\x1b[K";
 constexpr std::string_view reset_color = "\x1b[0m";
 constexpr std::string_view console_name = "the console";
 
-// How much of the text fits `columns` cells: colour codes take none, each UTF-8 character is taken to be one.
+// Bytes of the text that fit `columns` cells: colour codes count as none, each UTF-8 character as one.
 std::size_t fitting_prefix(std::string_view text, int columns) {
   int used = 0;
   for (std::size_t i = 0; i < text.size();) {
@@ -33,7 +33,7 @@ std::size_t fitting_prefix(std::string_view text, int columns) {
   return text.size();
 }
 
-// The text without codes of colour, which have no place in a file: ESC [ ... m.
+// The pieces of text between colour codes (ESC [ ... m), which are left out of files.
 template <class Take>
 void for_each_plain_piece(std::string_view text, const Take& take) {
   while (!text.empty()) {
@@ -55,7 +55,7 @@ Log::Log(const Options& options)
 Log::~Log() {
   try {
     clear_status();
-  } catch (const UserError&) {  // the console is gone; whoever writes next will say so
+  } catch (const UserError&) {  // the console is gone; the next write reports it
   }
 }
 
@@ -77,13 +77,13 @@ void Log::line(Level level, fmt::string_view format, fmt::format_args args) {
   if (size <= buffer.size())
     write_line(level, {buffer.data(), size});
   else
-    write_line(level, fmt::vformat(format, args));  // tables and the like, never in a training step
+    write_line(level, fmt::vformat(format, args));  // long text such as tables, never in a training step
 }
 
 void Log::write_line(Level level, std::string_view text) {
   const std::string_view name = level == Level::warn ? "warning: " : level == Level::error ? "error: " : "";
   const std::lock_guard lock(mutex_);
-  // One write for each destination, so that lines of several processes do not mix; put together in place.
+  // One write for each destination, so that lines of several processes do not mix; the text is assembled on the stack.
   fmt::basic_memory_buffer<char, 2560> out;
   const auto add = [&out](std::string_view part) { out.append(part.data(), part.data() + part.size()); };
   if (file_) {
@@ -105,8 +105,8 @@ void Log::write_line(Level level, std::string_view text) {
   draw_status();
 }
 
-// A run that has a file to write to goes on when its console goes away (a closed terminal, `| head`). A console that
-// never worked is a mistake to be told at once.
+// A run with a log file continues when its console goes away (a closed terminal, `| head`). A console that never worked
+// is an error that is reported at once.
 void Log::write_console(std::string_view text) {
   if (console_ < 0) return;
   try {

@@ -1,7 +1,7 @@
 #pragma once
-// What a run tells its user: lines on the console and in a file, and on a terminal one live line below them. An object,
-// shared by whoever has something to say. Lines of ordinary length are formatted on the stack, without allocating; a
-// line that cannot be written (full disk, closed output) is a UserError.
+// The log of a run: lines on the console and in a file, and on a terminal one live status line below them. Lines of
+// ordinary length are formatted on the stack, without allocating; a line that cannot be written (full disk, closed
+// output) is a UserError.
 
 #include <fmt/core.h>
 
@@ -21,8 +21,8 @@ class Log {
  public:
   struct Options {
     int console = 1;               // file descriptor; negative for none
-    std::optional<bool> terminal;  // whether the console can redraw a line; found out when not given
-    int columns = 0;               // of the terminal; asked for each time when 0
+    std::optional<bool> terminal;  // whether the console can redraw a line; detected when not given
+    int columns = 0;               // width of the terminal; queried each time when 0
   };
   Log() : Log(Options{}) {}
   explicit Log(const Options& options);
@@ -30,7 +30,7 @@ class Log {
   Log& operator=(const Log&) = delete;
   ~Log();
 
-  // From here on lines also go to this file; the live line never does.
+  // From here on lines also go to this file, without the status line.
   void open_file(const std::filesystem::path& path, AppendFile::Start start = AppendFile::Start::empty);
 
   template <class... Args>
@@ -45,14 +45,14 @@ class Log {
   void error(fmt::format_string<Args...> format, Args&&... args) {
     line(Level::error, format, fmt::make_format_args(args...));
   }
-  // Only to the file, for what the console shows in another form.
+  // Writes to the file only, for text that the console shows in another form.
   template <class... Args>
   void file_only(fmt::format_string<Args...> format, Args&&... args) {
     line(Level::file_only, format, fmt::make_format_args(args...));
   }
 
-  // Replaces the live line, cut to the terminal's width; nothing happens where there is no terminal. Later lines appear
-  // above it. `text` may hold colour codes.
+  // Replaces the status line, cut to the terminal's width; without a terminal it does nothing. Later lines appear above
+  // it. `text` may have colour codes.
   void status(std::string_view text);
   void clear_status();
 

@@ -12,15 +12,15 @@
 namespace tera {
 namespace {
 
-// "net:[4026531840]"; empty where nobody says.
+// "net:[4026531840]"; empty where it is not known.
 std::string name_space(const char* link) {
   std::array<char, 64> text{};
   const ssize_t length = ::readlink(link, text.data(), text.size());
   return length > 0 ? std::string(text.data(), static_cast<std::size_t>(length)) : std::string();
 }
 
-// Names of namespaces are numbers of one kernel since its start, which has an id of its own.
-std::uint64_t place(const char* link) {
+// Namespace numbers are unique on one kernel since its boot, which has an id.
+std::uint64_t domain_id(const char* link) {
   std::string start;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> start;
   std::array<char, 256> host{};
@@ -30,7 +30,7 @@ std::uint64_t place(const char* link) {
 
 }  // namespace
 
-std::uint64_t memory_place() { return place("/proc/self/ns/mnt"); }
-std::uint64_t network_place() { return place("/proc/self/ns/net"); }
+std::uint64_t memory_domain_id() { return domain_id("/proc/self/ns/mnt"); }
+std::uint64_t network_domain_id() { return domain_id("/proc/self/ns/net"); }
 
 }  // namespace tera

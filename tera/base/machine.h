@@ -1,13 +1,14 @@
 #pragma once
-// Which processes are at one place. A name of a machine does not tell: containers of several may have the same.
+// Which processes share a machine or container. Host names do not say that: containers on several machines may have the
+// same one.
 
 #include <cstdint>
 
 namespace tera {
 
-// Equal in processes of one machine that see the same of it, and else not: of its files and so of its memory, which a
-// container limits, or of its network, so that they reach each other as localhost.
-std::uint64_t memory_place();
-std::uint64_t network_place();
+// Equal exactly in processes of one machine in the same namespace: the mount namespace, which stands for the container
+// and so for a memory limit, or the network namespace, in which processes reach each other as localhost.
+std::uint64_t memory_domain_id();
+std::uint64_t network_domain_id();
 
 }  // namespace tera

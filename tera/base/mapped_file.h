@@ -1,5 +1,6 @@
 #pragma once
-// A file seen as memory, read only. Its size is fixed when it is opened; whoever shortens a mapped file ends us.
+// A memory-mapped file, read only. Its size is fixed when it is opened; truncating a mapped file ends this process
+// (SIGBUS).
 
 #include <cstddef>
 #include <cstring>
@@ -20,7 +21,7 @@ class MappedFile {
   const std::filesystem::path& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
   std::size_t size() const { return bytes_.size(); }
-  void forget_pages() const;  // they are read again when looked at again
+  void forget_pages() const;  // MADV_DONTNEED: the next access reads them again
 
  private:
   void unmap();
@@ -29,7 +30,7 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-// Numbers as they lie in a file, at any address: read by copying, since a pointer to them may be unaligned.
+// An array of numbers in a file, at any address: elements are read by copying, since they may be unaligned.
 template <class T>
 requires std::is_trivially_copyable_v<T>
 class PackedArray {

@@ -1,5 +1,5 @@
 #pragma once
-// What progress lines are made of, without allocating.
+// Parts of progress lines, without allocating.
 
 #include <fmt/core.h>
 
@@ -12,7 +12,7 @@
 
 namespace tera {
 
-// Text of bounded length, put together on the stack; what does not fit is cut.
+// Text of bounded length on the stack; text beyond its capacity is cut.
 template <std::size_t capacity>
 class TextBuffer {
  public:
@@ -37,11 +37,11 @@ inline void put_duration(ProgressLine& line, double seconds) {
   line.put("{:02}:{:02}", s / 60 % 60, s % 60);
 }
 
-// Eighths of a cell make the bar move smoothly.
-inline void put_bar(ProgressLine& line, double share) {
+// A progress bar with eighths of a cell, so that it moves smoothly.
+inline void put_bar(ProgressLine& line, double fraction) {
   constexpr int cells = 24;
   constexpr std::array<std::string_view, 8> parts{"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-  const auto eighths = static_cast<int>(std::clamp(share, 0.0, 1.0) * cells * 8);
+  const auto eighths = static_cast<int>(std::clamp(fraction, 0.0, 1.0) * cells * 8);
   const auto& part = parts[static_cast<std::size_t>(eighths % 8)];
   line.put("\x1b[36m");
   for (int i = 0; i < eighths / 8; ++i) line.put("█");

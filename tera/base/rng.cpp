@@ -8,7 +8,7 @@
 namespace tera {
 namespace {
 
-// SplitMix64's finaliser: spreads FNV's weak low bits over the whole key.
+// SplitMix64's finaliser: spreads FNV's weak low bits over the key.
 std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;

@@ -1,7 +1,7 @@
 #pragma once
 // Counter-based random numbers (Philox 4x32-10): a pure function of key and counter, with no state to carry. Draws are
 // keyed by global coordinates (parameter name and element, sample, position, column), so initial weights and dropout do
-// not depend on how the model is cut over ranks or threads.
+// not depend on how the model is split over ranks or threads.
 
 #include <array>
 #include <cstdint>

@@ -9,8 +9,8 @@
 namespace tera {
 namespace {
 
-// As the signal would have done had nobody waited for it. It is enough that one thread does not block it. An ignored
-// signal (a shell ignores SIGINT for what it starts in the background) was sent on purpose all the same.
+// Raises the signal with its default action. It is enough that one thread does not block it. A signal that was ignored
+// (a shell ignores SIGINT for background processes) ends the process, too, since it was sent on purpose.
 void end_process(int number) {
   sigset_t one;
   sigemptyset(&one);
@@ -22,7 +22,7 @@ void end_process(int number) {
 
 }  // namespace
 
-std::thread start_undisturbed(std::function<void()> work) {
+std::thread start_thread_with_signals_blocked(std::function<void()> work) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -36,7 +36,7 @@ StopRequest::StopRequest() {
   sigaddset(&signals_, SIGINT);
   sigaddset(&signals_, SIGTERM);
   sigaddset(&signals_, SIGHUP);   // the terminal was closed
-  sigaddset(&signals_, SIGUSR1);  // what batch systems send before the end, and mpirun hands on
+  sigaddset(&signals_, SIGUSR1);  // sent by batch systems before the time limit, and forwarded by mpirun
   require(pthread_sigmask(SIG_BLOCK, &signals_, &before_) == 0, "signals cannot be blocked");
   try {
     taker_ = std::thread([this] { take_signals(); });
@@ -48,7 +48,7 @@ StopRequest::StopRequest() {
 
 StopRequest::~StopRequest() {
   over_ = true;
-  pthread_kill(taker_.native_handle(), SIGTERM);  // to that thread only, and blocked there: it just wakes up
+  pthread_kill(taker_.native_handle(), SIGTERM);  // only wakes that thread, in which it is blocked
   taker_.join();
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
@@ -65,14 +65,14 @@ void StopRequest::take_signals() {
     int number = 0;
     if (sigwait(&signals_, &number) != 0) continue;
     if (over_) return;
-    if (!collecting_ || (asked_ && number == SIGINT && Clock::now() - first >= impatience)) end_process(number);
+    if (!collecting_ || (asked_ && number == SIGINT && Clock::now() - first >= force_quit_delay)) end_process(number);
     if (asked_) continue;
     first = Clock::now();
     signal_ = number;
     asked_ = true;
     const std::lock_guard lock(mutex_);
     const ssize_t written = ::write(STDERR_FILENO, notice_.data(), notice_.size());
-    static_cast<void>(written);  // nobody may be there to read it
+    static_cast<void>(written);  // stderr may be closed
   }
 }
 

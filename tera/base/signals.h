@@ -1,5 +1,5 @@
 #pragma once
-// Ctrl-C that ends a run after the step at hand, and a second one that does not wait for that.
+// A graceful stop on Ctrl-C, after the current step, and an immediate one on the second Ctrl-C.
 
 #include <atomic>
 #include <chrono>
@@ -23,14 +23,14 @@ class Interrupted : public std::runtime_error {
   int signal_;
 };
 
-// A thread that no signal disturbs: they are for the threads that the program had before.
-std::thread start_undisturbed(std::function<void()> work);
+// Starts a thread with all signals blocked, so that other threads get them.
+std::thread start_thread_with_signals_blocked(std::function<void()> work);
 
-// While it lives, a thread of its own takes every SIGINT, SIGTERM, SIGHUP and SIGUSR1. Until collect() they end the
-// process at once, as usual: nothing is lost by that during set-up. After collect() the first one is only noted for
-// asked(), and a SIGINT that comes two seconds later or more ends the process at once, however long the step takes.
-// Nothing else does: launchers and batch systems send several signals, and more than one kind, for one wish. Make it
-// before any other thread is started: threads inherit that they are not disturbed. No handler, no global.
+// While it lives, a thread of its own takes every SIGINT, SIGTERM, SIGHUP and SIGUSR1 (sigwait). Until collect() they
+// end the process at once, which loses nothing during set-up. After collect() the first one only sets asked(), and a
+// SIGINT that comes two seconds later or more ends the process at once, however long the step takes. Other signals do
+// not: launchers and batch systems send several signals of different kinds for one request. Make it before any other
+// thread is started, since threads inherit the signal mask. It has no handler and no global.
 class StopRequest {
  public:
   StopRequest();
@@ -38,13 +38,13 @@ class StopRequest {
   StopRequest& operator=(const StopRequest&) = delete;
   ~StopRequest();
 
-  static constexpr std::chrono::milliseconds impatience{2000};
+  static constexpr std::chrono::milliseconds force_quit_delay{2000};
 
   void collect() { collecting_ = true; }
-  // What to say on standard error when the first signal has come; until then nothing.
+  // Sets the text that is written to standard error at the first signal.
   void announce(std::string notice);
   bool asked() const { return asked_; }   // since collect()
-  int signal() const { return signal_; }  // which one it was, where asked()
+  int signal() const { return signal_; }  // the first signal, where asked()
   const std::atomic<bool>& flag() const { return asked_; }
 
  private:
@@ -53,7 +53,7 @@ class StopRequest {
   sigset_t signals_, before_;
   std::atomic<bool> collecting_ = false, asked_ = false, over_ = false;
   std::atomic<int> signal_ = 0;
-  std::mutex mutex_;  // guards the next
+  std::mutex mutex_;  // guards notice_
   std::string notice_;
   std::thread taker_;
 };

@@ -8,7 +8,7 @@ namespace tera {
 namespace {
 
 struct Lead {
-  std::size_t bytes;                      // of the whole character, 0 if no character starts so
+  std::size_t bytes;                      // length of the whole character, 0 if no character starts so
   unsigned char second_low, second_high;  // the second byte's range, which rules out overlong forms and surrogates
 };
 

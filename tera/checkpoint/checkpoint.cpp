@@ -19,10 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int most_tries = 20;
+constexpr int max_tries = 20;
 constexpr auto between_tries = std::chrono::milliseconds(20);
 
-// From [rows,columns] to [columns,rows].
+// Transposes [rows,columns] to [columns,rows].
 std::vector<float> transpose(std::span<const float> in, std::int64_t rows, std::int64_t columns) {
   std::vector<float> out(in.size());
   for (std::int64_t r = 0; r < rows; ++r)
@@ -49,7 +49,7 @@ Checkpoint::Checkpoint(const fs::path& path) {
       break;
     } catch (const UserError& error) {
       // A run that saves there may just have replaced or removed what `latest` named.
-      if (i < most_tries && is_locked(path)) {
+      if (i < max_tries && is_locked(path)) {
         std::this_thread::sleep_for(between_tries);
         continue;
       }
@@ -65,11 +65,12 @@ void Checkpoint::resolve(const fs::path& path) {
   manifest_ = read_manifest(folder_);
 }
 
-// Places are in the files' own headers; a file holds what the manifest says is in it, and nothing else.
+// Version 1 has the offsets of tensors in the headers of the files; a file holds exactly the tensors that the manifest
+// lists.
 void Checkpoint::read_version_1() {
   for (std::size_t i = 0; i < manifest_.files.size(); ++i) {
     if (std::ranges::none_of(manifest_.tensors, [&](const auto& tensor) { return tensor.second.pieces[0].file == i; }))
-      continue;  // carried along
+      continue;  // a file without tensors, such as tokenizer.json
     const SafetensorsFile file(folder_ / manifest_.files[i].name);
     std::size_t found = 0;
     for (const SafetensorsEntry& entry : file.entries()) {
@@ -89,13 +90,13 @@ void Checkpoint::read_version_1() {
   }
 }
 
-void Checkpoint::check_headers(const VerifyShare& share) const {
-  if (manifest_.version == 1) return;  // they are where its manifest is read from
+void Checkpoint::check_headers(const VerifyShard& shard) const {
+  if (manifest_.version == 1) return;  // offsets were read from the headers
   std::vector<std::vector<std::pair<const std::string*, const ManifestPiece*>>> pieces(manifest_.files.size());
   for (const auto& [name, tensor] : manifest_.tensors)
     for (const ManifestPiece& piece : tensor.pieces) pieces[piece.file].emplace_back(&name, &piece);
-  for (auto i = static_cast<std::size_t>(share.rank); i < pieces.size(); i += static_cast<std::size_t>(share.ranks)) {
-    if (pieces[i].empty()) continue;  // carried along
+  for (auto i = static_cast<std::size_t>(shard.rank); i < pieces.size(); i += static_cast<std::size_t>(shard.ranks)) {
+    if (pieces[i].empty()) continue;  // a file without tensors, such as tokenizer.json
     const SafetensorsFile file(path(i));
     const auto check = [&](bool same, const std::string& name) {
       if (!same)

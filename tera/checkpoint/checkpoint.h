@@ -1,11 +1,11 @@
 #pragma once
-// A checkpoint on disk, and how a model takes what it needs of it. Tensors are stored as the slices that the ranks had
-// which wrote them; whoever reads asks for slices of its own, and gets them from those bytes alone:
+// A sharded checkpoint on disk, and resharding when it is read. Tensors are stored as the slices of the ranks that
+// wrote them; a reader asks for slices of another layout and reads only the bytes of these:
 //
 //   written by tp 2       [ rank 0 | rank 1 ]
 //   read with tp 1, dp 3  [  0  |  1  |  2  ]
 //
-// What is read is not trusted: the manifest is checked as a whole, sizes must be the manifest's, links are refused.
+// Checkpoints are untrusted data: all of the manifest is checked, file sizes must match it, links are refused.
 
 #include <cstdint>
 #include <filesystem>
@@ -26,34 +26,34 @@ namespace tera {
 class Ops;
 class SafetensorsFile;
 
-// A file of a checkpoint is not what was written.
+// A file of a checkpoint does not match its checksum or its manifest.
 class DamagedCheckpoint : public UserError {
  public:
   using UserError::UserError;
 };
 
-// The tensors of a checkpoint are not those of the model. The message says what tensors alone can tell; whoever knows
-// how both were configured says more.
-class OtherModel : public UserError {
+// The tensors of a checkpoint are not those of the model. The message is derived from the tensors alone; a caller that
+// knows both configurations can replace the guess with their difference.
+class ModelMismatch : public UserError {
  public:
-  struct Told {
-    std::string where, tensors, guess;  // the manifest; which tensors; what that may come from
+  struct Message {
+    std::string where, tensors, guess;  // the manifest; which tensors; the probable cause
   };
-  explicit OtherModel(Told told);
-  std::string with(const std::string& difference) const;  // in place of the guess, and first
+  explicit ModelMismatch(Message message);
+  std::string with(const std::string& difference) const;  // the difference, in place of the guess
 
  private:
-  Told told_;
+  Message message_;
 };
 
-// Every `ranks`-th file, beginning with `rank`: together, ranks verify each file once.
-struct VerifyShare {
+// The files that a rank verifies: every `ranks`-th one, beginning with `rank`. Together, ranks verify each file once.
+struct VerifyShard {
   int rank = 0, ranks = 1;
 };
 
 class Checkpoint {
  public:
-  // `path` is a step's folder, or a folder of checkpoints: then the newest complete one is taken.
+  // `path` is the folder of a step, or a folder of checkpoints, of which the newest complete one is opened.
   explicit Checkpoint(const std::filesystem::path& path);
 
   const std::filesystem::path& folder() const { return folder_; }
@@ -65,19 +65,19 @@ class Checkpoint {
   bool has_file(std::string_view name) const;
   std::filesystem::path path(std::size_t file) const { return folder_ / manifest_.files[file].name; }
   FileDescriptor open(std::size_t file) const;
-  // DamagedCheckpoint when a file is not what was written. Version 1 has no checksums.
+  // Verifies all checksums; DamagedCheckpoint if one is wrong. Version 1 has no checksums.
   void verify() const;
-  // Whether the files' own headers say of their pieces what the manifest says; of a share of the files.
-  void check_headers(const VerifyShare& share = {}) const;
+  // Checks that the safetensors headers of a shard of the files agree with the manifest; else DamagedCheckpoint.
+  void check_headers(const VerifyShard& shard = {}) const;
 
-  // Every parameter must be there, with its shape, and nothing that is not the model's.
-  void load_weights(ParamStore& params, Ops& ops) const;  // a store that holds the whole model
+  // Loads all parameters; their shapes must match, and no other weights may be there.
+  void load_weights(ParamStore& params, Ops& ops) const;  // a store of the full model
 
-  // All that a rank keeps; of the optimizer nothing when only the weights are asked for. Where data-parallel ranks
-  // have shares, each gets its own, and weights that are kept whole are to be handed round. A share of the files is
-  // verified in the same reading.
+  // Loads the state of this rank, without optimizer state for Take::weights. Of sharded buckets a rank loads its own
+  // shard; unsharded weights are to be all-gathered afterwards. The `verified` shard of the files is verified in the
+  // same pass.
   enum class Take : std::uint8_t { everything, weights };
-  void load(const ModelState& state, Take take, Ops& ops, const std::optional<VerifyShare>& verified = {}) const;
+  void load(const ModelState& state, Take take, Ops& ops, const std::optional<VerifyShard>& verified = {}) const;
 
  private:
   void resolve(const std::filesystem::path& path);
@@ -87,18 +87,18 @@ class Checkpoint {
   Manifest manifest_;
 };
 
-// Reads slices of a checkpoint, which outlives it; keeps files open. One for each thread.
+// Reads slices of a checkpoint, which outlives the reader; keeps files open. Each thread needs its own.
 class CheckpointReader {
  public:
   explicit CheckpointReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
-  // Elements of a slice as dtype `as`: floats are converted, all else must be what it is. `transposed` is the model's
-  // flag (ModelTensor), for version 1.
+  // Reads the elements of a slice as dtype `as`: floats are converted, other dtypes must be equal. `transposed` is
+  // ModelTensor::transposed, for version 1.
   void read(std::string_view name, const TensorSlice& slice, DType as, std::span<std::byte> out,
             bool transposed = false);
-  std::vector<float> read_floats(std::string_view name, bool transposed = false);  // all of it, [out,in]
-  // Asks the system to bring what a later read of the slice needs.
-  void expect(std::string_view name, const TensorSlice& slice);
+  std::vector<float> read_floats(std::string_view name, bool transposed = false);  // the full tensor, [out,in]
+  // Starts a read-ahead of the slice into the page cache.
+  void prefetch(std::string_view name, const TensorSlice& slice);
 
  private:
   const FileDescriptor& open(std::size_t file);
@@ -111,10 +111,10 @@ class CheckpointReader {
   std::vector<std::byte> window_;
 };
 
-// Every parameter from a file that has them under their outside names; other tensors in it are ignored.
+// Loads every parameter from a file with Hugging Face names; other tensors in the file are ignored.
 void load_weights(const SafetensorsFile& file, ParamStore& params, Ops& ops);
 
-// A tensor as Hugging Face's files hold it, turned into the [out,in] order of the parameter.
+// Brings a tensor in the order of Hugging Face's files, perhaps [in,out], to the [out,in] order of the parameter.
 std::vector<float> to_model_layout(std::vector<float> values, const Part& part);
 
 }  // namespace tera

@@ -15,22 +15,22 @@ namespace {
 namespace fs = std::filesystem;
 using Names = CheckpointNames;
 
-// Held until the descriptor is closed, by whatever ends this process. Where a file system has no locks, there is none.
-// It is of a kind that others can ask about without taking it.
-FileDescriptor take_lock(const fs::path& root) {
+// Locks the folder until the descriptor is closed or the process ends. There is no lock on file systems without locks.
+// Other processes can query an OFD lock without acquiring it.
+FileDescriptor acquire_lock(const fs::path& root) {
   const fs::path path = root / Names::lock;
   FileDescriptor lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
   require_user(static_cast<bool>(lock), "cannot open {}: {}", path.string(), std::generic_category().message(errno));
-  struct flock whole {};
-  whole.l_type = F_WRLCK;
-  whole.l_whence = SEEK_SET;
-  if (::fcntl(lock.get(), F_OFD_SETLK, &whole) != 0 && (errno == EAGAIN || errno == EACCES))
+  struct flock request {};
+  request.l_type = F_WRLCK;
+  request.l_whence = SEEK_SET;
+  if (::fcntl(lock.get(), F_OFD_SETLK, &request) != 0 && (errno == EAGAIN || errno == EACCES))
     fail_user("{}: another run is saving its checkpoints there; give each run a checkpoint.save of its own",
               root.string());
   return lock;
 }
 
-// With all folders on the way to it; each new name survives a power cut.
+// Makes the folder and its parents; each new name is synced, so that it survives a power cut.
 void make_folder(const fs::path& folder) {
   std::vector<fs::path> made;
   std::error_code error;
@@ -47,22 +47,22 @@ double mebibytes(std::uint64_t bytes) { return static_cast<double>(bytes) / 0x1p
 
 fs::path CheckpointFolder::complete(const fs::path& root, std::int64_t step) { return step_folder(root, step); }
 
-fs::path CheckpointFolder::beside(const fs::path& root, std::int64_t step) {
+fs::path CheckpointFolder::in_progress(const fs::path& root, std::int64_t step) {
   return step_folder(root, step, Names::writing);
 }
 
 CheckpointFolder::CheckpointFolder(fs::path root) : root_(std::move(root)) {
   if (!root_.has_filename() && root_.has_relative_path()) root_ = root_.parent_path();  // "DIR/"
   make_folder(root_);
-  lock_ = take_lock(root_);
+  lock_ = acquire_lock(root_);
 }
 
-void CheckpointFolder::mend() {
+void CheckpointFolder::recover() {
   const auto announced = named_step(root_, Names::next);
   std::set<std::int64_t> steps;
   for (const std::string_view suffix : {Names::writing, Names::old})
     for (const std::int64_t step : list_steps(root_, suffix)) steps.insert(step);
-  for (const std::int64_t step : steps) mend(step, step == announced);
+  for (const std::int64_t step : steps) recover(step, step == announced);
   std::error_code ignored;
   if (announced && is_complete(complete(root_, *announced)))
     name_as_latest();
@@ -72,38 +72,39 @@ void CheckpointFolder::mend() {
     if (it->path().filename().string().starts_with(fmt::format("{}.tmp-", Names::next))) fs::remove(*it, ignored);
 }
 
-// What is whole gets its name, unless another of its step has it and this one was not about to replace that.
-void CheckpointFolder::mend(std::int64_t step, bool announced) {
-  const fs::path folder = complete(root_, step), writing = beside(root_, step),
-                 aside = step_folder(root_, step, Names::old);
-  if (is_complete(writing) && (announced || !is_complete(folder))) put_in_place(step);
+// A complete checkpoint is moved to its final name, unless another of its step is there that it was not announced to
+// replace.
+void CheckpointFolder::recover(std::int64_t step, bool announced) {
+  const fs::path folder = complete(root_, step), writing = in_progress(root_, step),
+                 old_folder = step_folder(root_, step, Names::old);
+  if (is_complete(writing) && (announced || !is_complete(folder))) move_into_place(step);
   std::error_code ignored;
-  bool whole = is_complete(folder);
-  if (!whole && is_complete(aside)) {
+  bool has_complete = is_complete(folder);
+  if (!has_complete && is_complete(old_folder)) {
     fs::remove_all(writing, ignored);
     if (path_exists(folder)) rename_path(folder, writing);
-    rename_path(aside, folder);
-    whole = true;
+    rename_path(old_folder, folder);
+    has_complete = true;
   }
-  // Where there is no other, even one that seems to be damaged is left: a disk may be better tomorrow.
-  for (const fs::path& left : {writing, aside})
-    if (whole || !path_exists(left / Names::manifest)) fs::remove_all(left, ignored);
+  // Without a complete one, even a seemingly damaged checkpoint is kept: the disk may recover.
+  for (const fs::path& left : {writing, old_folder})
+    if (has_complete || !path_exists(left / Names::manifest)) fs::remove_all(left, ignored);
 }
 
-// Gives what was written its name; what has it goes aside.
-void CheckpointFolder::put_in_place(std::int64_t step) {
-  const fs::path folder = complete(root_, step), writing = beside(root_, step),
-                 aside = step_folder(root_, step, Names::old);
+// Moves the written folder to its final name; a folder that has this name is moved to .old first.
+void CheckpointFolder::move_into_place(std::int64_t step) {
+  const fs::path folder = complete(root_, step), writing = in_progress(root_, step),
+                 old_folder = step_folder(root_, step, Names::old);
   try {
     std::error_code ignored;
     if (path_exists(folder)) {
-      fs::remove_all(aside, ignored);  // of an earlier crash; `writing` is complete
-      rename_path(folder, aside);
+      fs::remove_all(old_folder, ignored);  // left by an earlier crash; `writing` is complete
+      rename_path(folder, old_folder);
     }
     try {
       rename_path(writing, folder);
     } catch (const UserError&) {
-      if (path_exists(aside)) fs::rename(aside, folder, ignored);
+      if (path_exists(old_folder)) fs::rename(old_folder, folder, ignored);
       throw;
     }
     sync_parent_folder(folder);
@@ -117,9 +118,9 @@ void CheckpointFolder::name_as_latest() {
   sync_parent_folder(root_ / Names::latest);
 }
 
-void CheckpointFolder::check_room(std::int64_t step, std::uint64_t bytes) const {
+void CheckpointFolder::check_free_space(std::int64_t step, std::uint64_t bytes) const {
   struct statvfs info {};
-  if (::statvfs(root_.c_str(), &info) != 0 || info.f_blocks == 0) return;  // it cannot tell
+  if (::statvfs(root_.c_str(), &info) != 0 || info.f_blocks == 0) return;  // the file system does not report free space
   const std::uint64_t available = static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
   require_user(bytes <= available,
                "{}: no space left for the checkpoint of step {}: it takes {:.1f} MiB, and {:.1f} MiB are free; "
@@ -128,8 +129,8 @@ void CheckpointFolder::check_room(std::int64_t step, std::uint64_t bytes) const 
 }
 
 void CheckpointFolder::begin(std::int64_t step) {
-  mend(step, /*announced=*/false);
-  const fs::path writing = beside(root_, step);
+  recover(step, /*announced=*/false);
+  const fs::path writing = in_progress(root_, step);
   std::error_code error;
   fs::remove_all(writing, error);
   if (!error) fs::create_directories(writing, error);
@@ -137,11 +138,11 @@ void CheckpointFolder::begin(std::int64_t step) {
 }
 
 void CheckpointFolder::publish(std::int64_t step, const std::string& manifest, std::int64_t keep_last) {
-  const fs::path folder = complete(root_, step), writing = beside(root_, step);
+  const fs::path folder = complete(root_, step), writing = in_progress(root_, step);
   sync_parent_folder(writing / Names::manifest);
   write_file_atomically(writing / Names::manifest, manifest);
   write_file_atomically(root_ / Names::next, folder.filename().string() + "\n");
-  put_in_place(step);
+  move_into_place(step);
   name_as_latest();
   known_.insert(step);
   std::error_code ignored;
@@ -149,27 +150,27 @@ void CheckpointFolder::publish(std::int64_t step, const std::string& manifest, s
   remove_older(step, keep_last);
 }
 
-// Later ones, which a run that went back to an earlier step left, are not this run's to remove.
+// Checkpoints of later steps, left by a run that went back to an earlier step, are kept.
 void CheckpointFolder::remove_older(std::int64_t step, std::int64_t keep_last) {
   if (keep_last == 0) return;
   std::error_code ignored;
   std::int64_t kept = 0;
   for (const std::int64_t each : list_steps(root_)) {
-    const fs::path folder = complete(root_, each), aside = step_folder(root_, each, Names::old);
+    const fs::path folder = complete(root_, each), old_folder = step_folder(root_, each, Names::old);
     if (each > step || (!known_.contains(each) && !is_complete(folder))) continue;
     known_.insert(each);
-    if (kept++ < keep_last) continue;  // first that of the step
-    fs::remove_all(aside, ignored);
-    fs::rename(folder, aside, ignored);  // half removed, it is not seen as a checkpoint
-    fs::remove(aside / Names::manifest, ignored);
-    fs::remove_all(aside, ignored);
+    if (kept++ < keep_last) continue;  // the first one is that of `step`
+    fs::remove_all(old_folder, ignored);
+    fs::rename(folder, old_folder, ignored);  // a partly removed folder must not look like a checkpoint
+    fs::remove(old_folder / Names::manifest, ignored);
+    fs::remove_all(old_folder, ignored);
     known_.erase(each);
   }
 }
 
 void CheckpointFolder::abandon(std::int64_t step) noexcept {
   std::error_code ignored;
-  const fs::path writing = beside(root_, step);
+  const fs::path writing = in_progress(root_, step);
   if (!fs::exists(writing / Names::manifest, ignored)) fs::remove_all(writing, ignored);
 }
 

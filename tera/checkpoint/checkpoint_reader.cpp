@@ -1,4 +1,4 @@
-// Slices of tensors out of the slices that files have.
+// Resharding: reads a slice of a tensor out of the slices that are stored.
 
 #include <fcntl.h>
 
@@ -11,7 +11,7 @@
 namespace tera {
 namespace {
 
-// Runs that lie close together are read at once, those in between with them: a disk reads whole pages anyway.
+// Runs with small gaps are read at once, gaps included: a disk reads full pages anyway.
 constexpr std::int64_t window_bytes = std::int64_t{4} << 20, gap_bytes = 32 << 10;
 
 }  // namespace
@@ -26,15 +26,15 @@ void CheckpointReader::read(std::string_view name, const TensorSlice& slice, DTy
   require(out.size() == static_cast<std::size_t>(slice.elements()) * size_of(as), "'{}': {} bytes do not fit a slice",
           name, out.size());
   if (checkpoint_.manifest().version == 1 && transposed) {
-    const std::vector<float> whole = read_floats(name, true);
-    const Shape turned = shape(tensor->shape[1], tensor->shape[0]);
-    for_each_shared(slice, whole_slice(turned), turned, [&](const SharedRun& run) {
-      convert(reinterpret_cast<const std::byte*>(whole.data() + run.in_b), DType::f32,
+    const std::vector<float> full = read_floats(name, true);
+    const Shape transposed_shape = shape(tensor->shape[1], tensor->shape[0]);
+    for_each_shared(slice, full_slice(transposed_shape), transposed_shape, [&](const SharedRun& run) {
+      convert(reinterpret_cast<const std::byte*>(full.data() + run.in_b), DType::f32,
               out.data() + static_cast<std::size_t>(run.in_a) * size_of(as), as, run.elements);
     });
     return;
   }
-  require(fits(slice, tensor->shape), "'{}' has no such slice", name);
+  require(is_slice_of(slice, tensor->shape), "'{}' has no such slice", name);
   for (const ManifestPiece& piece : tensor->pieces) read_piece(*tensor, piece, slice, as, out);
 }
 
@@ -42,7 +42,7 @@ void CheckpointReader::read_piece(const ManifestTensor& tensor, const ManifestPi
                                   DType as, std::span<std::byte> out) {
   const auto width = static_cast<std::int64_t>(size_of(tensor.dtype)),
              to_width = static_cast<std::int64_t>(size_of(as));
-  std::vector<SharedRun> runs;  // of the window at hand
+  std::vector<SharedRun> runs;  // runs of the current window
   const auto flush = [&] {
     if (runs.empty()) return;
     const std::int64_t first = runs.front().in_b, last = runs.back().in_b + runs.back().elements;
@@ -71,9 +71,9 @@ void CheckpointReader::read_piece(const ManifestTensor& tensor, const ManifestPi
   flush();
 }
 
-void CheckpointReader::expect(std::string_view name, const TensorSlice& slice) {
+void CheckpointReader::prefetch(std::string_view name, const TensorSlice& slice) {
   const ManifestTensor* tensor = checkpoint_.find(name);
-  if (!tensor || !fits(slice, tensor->shape)) return;
+  if (!tensor || !is_slice_of(slice, tensor->shape)) return;
   const auto width = static_cast<std::int64_t>(size_of(tensor->dtype));
   for (const ManifestPiece& piece : tensor->pieces) {
     std::int64_t first = piece.slice.elements(), last = 0;
@@ -88,10 +88,10 @@ void CheckpointReader::expect(std::string_view name, const TensorSlice& slice) {
 }
 
 const FileDescriptor& CheckpointReader::open(std::size_t file) {
-  constexpr std::size_t most_open = 64;
+  constexpr std::size_t max_open = 64;
   const auto known = files_.find(file);
   if (known != files_.end()) return known->second;
-  if (files_.size() == most_open) files_.clear();
+  if (files_.size() == max_open) files_.clear();
   return files_.emplace(file, checkpoint_.open(file)).first->second;
 }
 
@@ -104,7 +104,7 @@ std::vector<float> CheckpointReader::read_floats(std::string_view name, bool tra
   require_user(tensor != nullptr, "{} has no tensor '{}'", checkpoint_.folder().string(), name);
   const Shape& shape = tensor->shape;
   std::vector<float> values(static_cast<std::size_t>(count(shape)));
-  read(name, whole_slice(shape), DType::f32, std::as_writable_bytes(std::span(values)));
+  read(name, full_slice(shape), DType::f32, std::as_writable_bytes(std::span(values)));
   if (!transposed || checkpoint_.manifest().version != 1) return values;
   return to_model_layout(std::move(values),
                          {.name = {}, .global = tera::shape(shape[1], shape[0]), .transposed = true});

@@ -30,7 +30,7 @@ std::optional<std::int64_t> step_of(std::string_view name, std::string_view suff
   return step;
 }
 
-// Of a folder with any of its names.
+// The step of a folder with or without a suffix, or nothing.
 std::optional<std::int64_t> step_of(const fs::path& folder) {
   const std::string name = (folder.has_filename() ? folder : folder.parent_path()).filename().string();
   for (const std::string_view suffix : {std::string_view(), Names::writing, Names::old})
@@ -48,7 +48,7 @@ std::string read_name(const fs::path& root, const char* file) {
 
 bool has_manifest(const fs::path& folder) { return path_exists(folder / Names::manifest); }
 
-// Nothing outside the folder is read in its name.
+// Files must be in the folder itself: links could lead anywhere.
 void check_is_file(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(path, error);
@@ -65,16 +65,16 @@ void check_file(const fs::path& path, std::uint64_t listed) {
   require_user(bytes == listed, "{} has {} bytes, but the manifest says {}", path.string(), bytes, listed);
 }
 
-// Looks through a folder for the one to go on from, and notes what it passes.
+// Searches a folder for the checkpoint to resume from, and notes those that it passes over.
 class Search {
  public:
   explicit Search(const fs::path& root) : root_(root) {}
 
   NewestCheckpoint run() {
-    // A crash between the rename of a folder and that of `latest` leaves the newer name in latest.next; what is not yet
-    // moved to its place is newer than what is there.
+    // A crash between the rename of a folder and that of `latest` leaves the newer name in latest.next; a .writing
+    // folder of that step is newer than the folder without suffix.
     if (const auto next = named_step(root_, Names::next))
-      if (take(*next, {Names::writing, {}, Names::old})) return finish();
+      if (try_step(*next, {Names::writing, {}, Names::old})) return finish();
     const auto latest = named_step(root_, Names::latest);
     if (path_exists(root_ / Names::latest) && !latest) note(Names::latest, "it names no step");
     std::vector<std::int64_t> steps;
@@ -85,12 +85,12 @@ class Search {
     steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
     for (const std::int64_t step : steps)
       if (!latest || step <= *latest)
-        if (take(step, {{}, Names::writing, Names::old})) return finish();
+        if (try_step(step, {{}, Names::writing, Names::old})) return finish();
     return finish();
   }
 
  private:
-  bool take(std::int64_t step, std::initializer_list<std::string_view> suffixes) {
+  bool try_step(std::int64_t step, std::initializer_list<std::string_view> suffixes) {
     for (const std::string_view suffix : suffixes) {
       const fs::path folder = step_folder(root_, step, suffix);
       if (!path_exists(folder)) continue;
@@ -106,7 +106,7 @@ class Search {
     return false;
   }
 
-  // Folders that no search came by, and that are none at first sight.
+  // Ends the search, and notes folders that it did not reach and that have no manifest.
   NewestCheckpoint finish() {
     for (const std::int64_t step : list_steps(root_)) {
       const fs::path folder = step_folder(root_, step);
@@ -186,10 +186,10 @@ NewestCheckpoint find_newest(const fs::path& root) { return Search(root).run(); 
 
 bool is_locked(const fs::path& root) {
   const FileDescriptor file(::open((root / Names::lock).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct flock whole {};
-  whole.l_type = F_RDLCK;  // would that be in the way of somebody's?
-  whole.l_whence = SEEK_SET;
-  return file && ::fcntl(file.get(), F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
+  struct flock probe {};
+  probe.l_type = F_RDLCK;  // asks whether a read lock would conflict with a writer's lock
+  probe.l_whence = SEEK_SET;
+  return file && ::fcntl(file.get(), F_OFD_GETLK, &probe) == 0 && probe.l_type != F_UNLCK;
 }
 
 fs::path resolve_checkpoint(const fs::path& path) {
@@ -202,12 +202,12 @@ fs::path resolve_checkpoint(const fs::path& path) {
     if (is_locked(path))
       fail_user("{}: 'latest' names {}, which is not complete", path.string(), named.filename().string());
     const NewestCheckpoint newest = find_newest(path);
-    const auto is_saved_last = [&] {  // or announced
+    const auto is_saved_last = [&] {  // its step is that of latest, or was announced in latest.next
       const auto found = step_of(*newest.folder);
       return found == step_of(named) || found == named_step(path, Names::next);
     };
     if (newest.folder && is_saved_last()) return *newest.folder;
-    if (has_manifest(named)) return named;  // whoever opens it says what is wrong
+    if (has_manifest(named)) return named;  // opening it reports the problem
     fail_user("{}: 'latest' names {}, which is not complete{}", path.string(), named.filename().string(),
               newest.folder ? fmt::format("; {} is", newest.folder->string()) : "");
   }

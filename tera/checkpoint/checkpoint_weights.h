@@ -1,5 +1,5 @@
 #pragma once
-// The weights of a checkpoint, for whoever wants them whole or in boxes.
+// The weights of a checkpoint as a WeightSource.
 
 #include "tera/checkpoint/checkpoint.h"
 #include "tera/checkpoint/weight_source.h"
@@ -8,7 +8,7 @@ namespace tera {
 
 class CheckpointWeights final : public WeightSource {
  public:
-  // The checkpoint outlives it. With `masters`, fp32 master weights take the place of weights where there are any.
+  // The checkpoint outlives this. With `masters`, fp32 master weights replace weights where they are stored.
   CheckpointWeights(const Checkpoint& checkpoint, const ModelShape& model, bool masters = false);
 
   const std::map<std::string, Entry>& tensors() const override { return tensors_; }
@@ -20,7 +20,7 @@ class CheckpointWeights final : public WeightSource {
   mutable CheckpointReader reader_;  // keeps files open
   std::map<std::string, Entry> tensors_;
   std::map<std::string, std::string> sources_;  // names in the checkpoint
-  std::map<std::string, bool> transposed_;      // where the files of version 1 are
+  std::map<std::string, bool> transposed_;      // whether the stored tensor is [in,out]: version 1
 };
 
 }  // namespace tera

@@ -7,8 +7,8 @@
 
 namespace tera {
 
-// Elements of one dtype as another: floats are rounded to the nearest, all else must be what it is. Neither address
-// need be a multiple of anything.
+// Converts elements of one dtype to another: floats are rounded to nearest, other dtypes must be equal. Addresses may
+// be unaligned.
 void convert(const std::byte* from, DType stored, std::byte* to, DType as, std::int64_t elements);
 
 }  // namespace tera

@@ -1,7 +1,6 @@
 #pragma once
-// One reading of a checkpoint's files, front to back: on the way checksums are taken, and the pieces that a model wants
-// go where it keeps them. So what a rank both verifies and loads, which is nearly all where the layout is the one that
-// wrote it, is read once.
+// One sequential pass over a checkpoint's files that computes checksums and loads pieces into the model. So a file that
+// a rank both verifies and loads is read once; with an unchanged layout these are nearly all of its files.
 
 #include <cstdint>
 #include <span>
@@ -14,34 +13,34 @@ namespace tera {
 
 class FilePass {
  public:
-  explicit FilePass(const Checkpoint& checkpoint);  // which outlives it
+  explicit FilePass(const Checkpoint& checkpoint);  // outlives the pass
 
-  void verify(const VerifyShare& share);
-  // Whether the elements of `piece` are taken when run() comes by: they must lie together in its memory wherever they
-  // do in a file. The tensor is the checkpoint's.
+  void verify(const VerifyShard& shard);
+  // Registers `piece` to be loaded by run(). False, and nothing is registered, if the elements that it has of one
+  // stored piece are not contiguous in memory. The tensor is the checkpoint's.
   bool add(const ManifestTensor& tensor, const StatePiece& piece);
 
-  // UserError when a file is not what was written; nothing that was taken may then be used. No Ops where nothing was
-  // added.
+  // Reads, verifies and loads. UserError if a file is damaged; then no loaded piece may be used. `ops` may be null if
+  // no piece was added.
   void run(Ops* ops);
 
  private:
-  struct Taking {
+  struct Target {
     const ManifestTensor* tensor;
     const ManifestPiece* from;
     StatePiece to;
-    std::uint64_t begin, end;  // of what is wanted, in the file
+    std::uint64_t begin, end;  // bytes of the file that hold wanted elements
   };
-  std::vector<Stretch> list_stretches() const;
-  void check(const Stretch& stretch, std::span<const std::byte> bytes);
-  void take(const Stretch& stretch, std::span<const std::byte> bytes, Ops& ops);
-  void take(const Taking& taking, const Stretch& stretch, std::span<const std::byte> bytes, Ops& ops);
+  std::vector<FileChunk> list_chunks() const;
+  void check(const FileChunk& chunk, std::span<const std::byte> bytes);
+  void load(const FileChunk& chunk, std::span<const std::byte> bytes, Ops& ops);
+  void load(const Target& target, const FileChunk& chunk, std::span<const std::byte> bytes, Ops& ops);
 
   const Checkpoint& checkpoint_;
   std::vector<bool> verified_;                // by file
-  std::vector<std::vector<Taking>> takings_;  // by file, then by place in it
-  std::uint32_t checksum_ = 0;                // of the file at hand, so far
-  std::size_t passed_ = 0;                    // takings of the file at hand that are over
+  std::vector<std::vector<Target>> targets_;  // by file, in order of offset
+  std::uint32_t checksum_ = 0;                // checksum of the current file so far
+  std::size_t done_ = 0;                      // targets of the current file that are loaded
   std::vector<SharedRun> runs_;
   std::vector<std::byte> converted_;
 };

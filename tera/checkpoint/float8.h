@@ -1,5 +1,5 @@
 #pragma once
-// 8-bit floats as files have them. Nothing computes with them: they become floats where they are read.
+// FP8 (8-bit floats) as a storage format: values are converted to f32 when they are read.
 
 #include <bit>
 #include <cstdint>
@@ -16,7 +16,8 @@ constexpr float to_float(Float8Kind kind, std::uint8_t code) {
   if (kind == Float8Kind::e5m2) return to_float(Float16{static_cast<std::uint16_t>(code << 8)});
   const std::uint32_t sign = static_cast<std::uint32_t>(code & 0x80u) << 24, magnitude = code & 0x7fu;
   if (magnitude == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
-  // Exponent and mantissa into place, then the exponent's bias (7 against 127) by a product: right for subnormals too.
+  // Exponent and mantissa into place, then the exponent's bias (7 against 127) by a multiplication: right for
+  // subnormals too.
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude << 20) * 0x1p120f));
 }
 

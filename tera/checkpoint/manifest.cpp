@@ -17,11 +17,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The last field and the end of the object. What stands before it has this checksum.
+// The last field and the end of the object: the checksum of all text before it.
 constexpr std::string_view seal_begin = ",\"crc32c\":\"", seal_end = "\"}\n";
 constexpr std::size_t seal_digits = 8, seal_bytes = seal_begin.size() + seal_digits + seal_end.size();
 
-constexpr std::int64_t max_exact = std::int64_t{1} << 53;  // counts that are kept as f64
+constexpr std::int64_t max_exact = std::int64_t{1} << 53;  // bound of counts that are stored as f64
 
 bool is_sealed(std::string_view text) {
   return text.size() > seal_bytes && text.ends_with(seal_end) &&
@@ -32,7 +32,7 @@ std::string checksum_text(std::string_view text) {
   return fmt::format("{:08x}", crc32c(std::as_bytes(std::span(text))));
 }
 
-// Before anything in it is believed.
+// Verifies the checksum before the text is parsed.
 void check_seal(std::string_view text, const std::string& where) {
   if (!is_sealed(text)) return;
   const std::string_view stored = text.substr(text.size() - seal_end.size() - seal_digits, seal_digits);
@@ -41,9 +41,9 @@ void check_seal(std::string_view text, const std::string& where) {
                stored);
 }
 
-// Readers of JSON take the last of two values that have one key; here that is an error.
+// Duplicate keys are an error; other JSON readers use the last value.
 Json parse_json(std::string_view text, const std::string& where) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::set<std::string>> keys;  // keys of the open objects
   std::optional<std::string> twice;
   const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
@@ -57,7 +57,7 @@ Json parse_json(std::string_view text, const std::string& where) {
   return json;
 }
 
-// The value of a key, or null: of another kind than any that is looked for.
+// The value of a key, or null, which no reader of a field accepts.
 const Json& find(const Json& object, const char* key) {
   static const Json nothing;
   const auto it = object.find(key);
@@ -70,7 +70,7 @@ std::optional<std::int64_t> count_of(const Json& value) {
   return value.get<std::int64_t>();
 }
 
-// One dim or two, none of them empty, and a product that can be counted in bytes.
+// Reads a shape: one or two positive dims, whose bytes fit in 64 bits.
 std::optional<Shape> shape_of(const Json& list) {
   if (!list.is_array() || list.empty() || list.size() > 2) return std::nullopt;
   Shape shape;
@@ -93,7 +93,7 @@ bool is_plain_name(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
-// Numbers under their keys; false when one is missing or no count.
+// Reads counts by key; false if one is missing or is not a count.
 bool read_counts(const Json& object, std::initializer_list<std::pair<const char*, std::int64_t*>> fields) {
   return std::ranges::all_of(fields, [&](const auto& field) {
     const auto count = count_of(find(object, field.first));
@@ -102,7 +102,7 @@ bool read_counts(const Json& object, std::initializer_list<std::pair<const char*
   });
 }
 
-// An earlier program did not count them. No sample is without a token.
+// Earlier versions did not store consumed_tokens. Every sample has at least one token.
 void read_tokens(const Json& manifest, CheckpointSource& source, const std::string& where) {
   if (!manifest.contains("consumed_tokens")) return;
   std::int64_t& tokens = source.consumed_tokens.emplace();
@@ -110,7 +110,7 @@ void read_tokens(const Json& manifest, CheckpointSource& source, const std::stri
                "{}: 'consumed_tokens' is no count of at least 'consumed_samples'", where);
 }
 
-// What an earlier program did not write is none.
+// Earlier versions did not store skipped_samples and loss_scale; then there are none.
 void read_loss_scale(const Json& manifest, CheckpointSource& source, const std::string& where) {
   if (manifest.contains("skipped_samples"))
     require_user(read_counts(manifest, {{"skipped_samples", &source.skipped_samples}}) &&
@@ -122,7 +122,7 @@ void read_loss_scale(const Json& manifest, CheckpointSource& source, const std::
   const bool good = read_counts(stored, {{"good_steps", &kept.good_steps}, {"hysteresis", &kept.hysteresis}}) &&
                     kept.good_steps <= max_exact && kept.hysteresis <= max_exact && scale.is_number();
   if (good) kept.scale = scale.get<double>();
-  require_user(good && kept.scale > 0 && kept.scale <= most_loss_scale,
+  require_user(good && kept.scale > 0 && kept.scale <= max_loss_scale,
                "{}: 'loss_scale' lacks a positive 'scale', or counts 'good_steps' and 'hysteresis'", where);
 }
 
@@ -155,7 +155,7 @@ std::optional<std::uint32_t> checksum_of(const Json& value) {
 
 std::vector<ManifestFile> read_files(const Json& files, int version, const std::string& where) {
   require_user(files.is_object(), "{}: 'files' is missing", where);
-  std::vector<ManifestFile> all;  // in the order of names, as JSON's objects are here
+  std::vector<ManifestFile> all;  // in order of names, as nlohmann::json sorts keys
   for (const auto& [name, file] : files.items()) {
     require_user(is_plain_name(name), "{}: '{:.200}' is not the name of a file in this folder", where, name);
     const auto bytes = count_of(find(file, "bytes"));
@@ -168,7 +168,7 @@ std::vector<ManifestFile> read_files(const Json& files, int version, const std::
   return all;
 }
 
-// What the tensors of one manifest are read with.
+// Reads one tensor of a manifest.
 struct TensorReader {
   const std::vector<ManifestFile>& files;
   int version;
@@ -195,7 +195,7 @@ struct TensorReader {
     require_user(listed != files.end() && listed->name == file.get_ref<const std::string&>(),
                  "{}: tensor '{:.200}' is in '{:.200}', which 'files' does not list", where, name,
                  file.get_ref<const std::string&>());
-    ManifestPiece piece{.file = static_cast<std::size_t>(listed - files.begin()), .slice = whole_slice(tensor.shape)};
+    ManifestPiece piece{.file = static_cast<std::size_t>(listed - files.begin()), .slice = full_slice(tensor.shape)};
     if (version == 1) return piece;
     std::int64_t offset = 0;
     TensorSlice& slice = piece.slice;
@@ -205,7 +205,7 @@ struct TensorReader {
                                     {"end", &slice.end},
                                     {"from", &slice.from},
                                     {"to", &slice.to}}) &&
-                     fits(slice, tensor.shape),
+                     is_slice_of(slice, tensor.shape),
                  "{}: a piece of tensor '{:.200}' is no slice of it", where, name);
     piece.offset = static_cast<std::uint64_t>(offset);
     const auto bytes = static_cast<std::uint64_t>(slice.elements()) * size_of(tensor.dtype);

@@ -1,9 +1,9 @@
 #pragma once
-// manifest.json of a checkpoint: how far training was, the config, every tensor with dtype, shape and where its slices
-// lie, and size and checksum of every file; its last field is a checksum of all before it. What it says is data from
-// outside: a file is one inside the folder, never a path, and slices cover their tensor, each element once.
+// manifest.json of a checkpoint: training progress, the config, every tensor with dtype, shape and the locations of its
+// slices, and size and checksum of every file; its last field is a checksum of all before it. It is untrusted data: a
+// file is one inside the folder, never a path, and slices must cover their tensor, each element once.
 //
-// Version 1 had the weights alone, whole, in one file and in the order of Hugging Face's files.
+// Version 1 had only weights, unsharded, in one file and in the order of Hugging Face's files.
 
 #include <cstdint>
 #include <map>
@@ -18,19 +18,18 @@
 
 namespace tera {
 
-// How far training was, and of what.
+// Training progress and its origin.
 struct CheckpointSource {
   std::int64_t step = 0;
-  std::string config_yaml;  // as `tera train` would take it
+  std::string config_yaml;  // a config that `tera train` accepts
   std::int64_t consumed_samples = 0;
-  std::optional<std::int64_t> consumed_tokens = {};  // none: of an earlier program
-  std::int64_t skipped_samples = 0;  // of these, of steps that were skipped: the learning rate does not count them
-  std::int64_t updates = 0;          // of the optimizer
-  std::int64_t seed = 0;             // all randomness is a function of it and of a counter
-  // The checkpoint that this line of training was begun from: the name of one in the same folder, the path of another,
-  // or nothing.
+  std::optional<std::int64_t> consumed_tokens = {};  // none: written by an earlier version
+  std::int64_t skipped_samples = 0;  // samples of skipped steps, which the learning-rate schedule does not count
+  std::int64_t updates = 0;          // optimizer updates
+  std::int64_t seed = 0;             // all random numbers are functions of the seed and of counters
+  // The checkpoint that training was started from: the name of one in the same folder, the path of another, or empty.
   std::string started_from = {};
-  std::optional<LossScale> loss_scale = {};  // of fp16, where it changes
+  std::optional<LossScale> loss_scale = {};  // dynamic loss scale of fp16
 };
 
 struct ManifestFile {
@@ -41,7 +40,7 @@ struct ManifestFile {
 };
 
 struct ManifestPiece {
-  std::size_t file = 0;      // of Manifest::files
+  std::size_t file = 0;      // index in Manifest::files
   std::uint64_t offset = 0;  // bytes from the beginning of the file
   TensorSlice slice;
   bool operator==(const ManifestPiece&) const = default;
@@ -49,7 +48,7 @@ struct ManifestPiece {
 
 struct ManifestTensor {
   DType dtype = DType::f32;
-  Shape shape;  // [out,in]; in version 1 as in the file
+  Shape shape;  // [out,in]; version 1: as stored in the file
   std::vector<ManifestPiece> pieces;
   bool operator==(const ManifestTensor&) const = default;
 };
@@ -61,13 +60,13 @@ struct Manifest {
   std::vector<ManifestFile> files;
 };
 
-// In version 2, sealed. UserError if the config is not UTF-8.
+// Formats version 2, with its checksum. UserError if the config is not UTF-8.
 std::string format_manifest(const Manifest& manifest);
 
-// The text of a manifest with its last field, the checksum of what stands before; in place of one that it has.
+// Appends the checksum of a manifest's text as its last field, or replaces it.
 std::string seal_manifest(std::string_view text);
 
-// Of either version; pieces of version 1 have no offset yet. `where` is for messages.
+// Parses either version; pieces of version 1 have no offset yet. `where` is for messages.
 Manifest parse_manifest(std::string_view text, const std::string& where);
 
 }  // namespace tera

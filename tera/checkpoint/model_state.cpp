@@ -11,18 +11,18 @@ namespace {
 
 std::int64_t width_of(const Param& param) { return count(param.spec.shape) / param.spec.shape[0]; }
 
-// Rows behind the last part that are trained like the others.
+// Trained rows of vocabulary padding, which follow the last part.
 std::optional<Part> padding_of(const ParamSpec& spec) {
   if (!spec.init.padding || spec.parts.size() != 1) return std::nullopt;
   const Part& part = spec.parts[0];
-  const std::int64_t held = part.held()[0], rows = spec.shape[0] - held;
+  const std::int64_t local_rows = part.local_shape()[0], rows = spec.shape[0] - local_rows;
   if (rows == 0) return std::nullopt;
   Part padding = part;
   padding.name += ".vocab_padding";
-  padding.local_row = part.local_row + held;
-  padding.begin = part.begin + held - part.global[0];
+  padding.local_row = part.local_row + local_rows;
+  padding.begin = part.begin + local_rows - part.global[0];
   padding.end = padding.begin + rows;
-  padding.global[0] = padding.end;  // as far as can be told here
+  padding.global[0] = padding.end;  // the rows that this rank knows of
   return padding;
 }
 
@@ -32,13 +32,13 @@ void list(const ParamSpec& spec, const Part& part, bool padding, std::vector<Mod
                      .transposed = part.transposed,
                      .trained = spec.trainable,
                      .padding = padding,
-                     .counted = spec.is_counted(),
+                     .router_state = spec.is_router_state(),
                      .in_files = !padding && spec.counts != ParamSpec::Counts::shares});
 }
 
 }  // namespace
 
-// Of what all replicas have, the piece of one.
+// The part of a replicated range that a replica writes.
 ModelState::Range ModelState::cut(Range range, const Replica& replica) {
   const std::int64_t piece = (range.end - range.begin + replica.count - 1) / replica.count,
                      first = std::min(range.begin + piece * replica.index, range.end);
@@ -56,9 +56,9 @@ TensorSlice ModelState::Located::cut(Range range) const {
   return some;
 }
 
-std::vector<ModelTensor> list_tensors(const ParamStore& whole) {
+std::vector<ModelTensor> list_tensors(const ParamStore& full) {
   std::vector<ModelTensor> tensors;
-  for (const Param* param : whole.by_name()) {
+  for (const Param* param : full.by_name()) {
     for (const Part& part : param->spec.parts) list(param->spec, part, false, tensors);
     if (const auto padding = padding_of(param->spec)) list(param->spec, *padding, true, tensors);
   }
@@ -69,10 +69,10 @@ std::vector<ModelTensor> list_tensors(const ParamStore& whole) {
 }
 
 std::vector<ModelTensor> list_tensors(const ModelShape& model) {
-  ParamStore whole(DType::f32, model.freeze);
-  build_blocks(make_spec(model, 0), whole);
-  whole.lay_out();
-  return list_tensors(whole);
+  ParamStore full(DType::f32, model.freeze);
+  build_blocks(make_spec(model, 0), full);
+  full.lay_out();
+  return list_tensors(full);
 }
 
 ModelState::ModelState(std::vector<ModelTensor> model, const ParamStore& params, const Optimizer* optimizer)
@@ -82,7 +82,7 @@ ModelState::ModelState(std::vector<ModelTensor> model, const ParamStore& params,
     for (std::size_t i = 0; i < weights_.size(); ++i) {
       const bool has = weights_[i].trained || !kind.trained_only;
       numbers_.push_back(has ? std::ssize(tensors_) : -1);
-      const DType dtype = weights_[i].counted ? DType::f32 : kind.dtype;
+      const DType dtype = weights_[i].router_state ? DType::f32 : kind.dtype;
       if (has) tensors_.push_back({kind.prefix + weights_[i].name, weights_[i].shape, dtype, i});
     }
   }
@@ -90,7 +90,7 @@ ModelState::ModelState(std::vector<ModelTensor> model, const ParamStore& params,
 
 void ModelState::list_kinds(const Optimizer* optimizer) {
   kinds_.push_back({"", params_.compute(), false, {}});
-  const bool masters = std::ranges::any_of(params_.buckets(), [](const Bucket& each) { return !!each.own_master; });
+  const bool masters = std::ranges::any_of(params_.buckets(), [](const Bucket& each) { return !!each.local_master; });
   if (params_.compute() != DType::f32 && (optimizer || masters))
     kinds_.push_back({"optimizer.master.", DType::f32, true, {}});
   if (!optimizer) return;
@@ -106,7 +106,7 @@ std::vector<StatePiece> ModelState::find(const Replicas* writers) const {
   std::vector<StatePiece> pieces;
   for (const Param* param : params_.by_name()) {
     const Replica* writer = writers ? &writers->of(param->spec.expert) : nullptr;
-    if (writer && param->spec.counted_elsewhere) continue;
+    if (writer && param->spec.norm_counted_elsewhere) continue;
     for (const Part& part : param->spec.parts) add_part(pieces, *param, part, writer);
     if (const auto padding = padding_of(param->spec)) add_part(pieces, *param, *padding, writer);
   }
@@ -127,8 +127,8 @@ void ModelState::add_part(std::vector<StatePiece>& pieces, const Param& param, c
   if (located.slice.elements() == 0 || (writer && part.replica != 0)) return;
   if (!param.spec.trainable) {
     add_frozen(pieces, param, located, writer ? cut(all, *writer) : all);
-  } else if (writer && params_.rules().shares.of(param.spec.expert).count == 1) {
-    // One cut through the elements of all parameters of a kind, so that few tensors lie in two files.
+  } else if (writer && params_.rules().shards.of(param.spec.expert).count == 1) {
+    // Replicas split the flat range of all parameters of a kind, so that few tensors are stored in two files.
     add_trained(pieces, param, located, intersect(all, cut(trained(param.spec.expert), *writer)));
   } else {
     add_trained(pieces, param, located, all);
@@ -143,20 +143,20 @@ void ModelState::add_frozen(std::vector<StatePiece>& pieces, const Param& param,
                     flat.rows(range.begin - param.offset, range.end - param.offset)});
 }
 
-// What of the range is in this rank's share of the bucket, of every kind.
+// Adds the intersection of the range with this rank's shard of the bucket, for weights, masters and moments.
 void ModelState::add_trained(std::vector<StatePiece>& pieces, const Param& param, const Located& located,
                              Range range) const {
   const Bucket& bucket = params_.buckets()[static_cast<std::size_t>(param.bucket)];
-  const std::int64_t own = bucket.begin + bucket.own_begin();
-  range = intersect(range, {own, own + bucket.share()});
+  const std::int64_t shard_begin = bucket.begin + bucket.local_begin();
+  range = intersect(range, {shard_begin, shard_begin + bucket.shard_size()});
   if (range.begin >= range.end) return;
-  const std::int64_t begin = range.begin - own, end = range.end - own;
+  const std::int64_t begin = range.begin - shard_begin, end = range.end - shard_begin;
   for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
     const Kind& each = kinds_[kind];
     const std::int64_t number = numbers_[kind * weights_.size() + located.weight];
-    const Tensor data = each.moment ? each.moment.rows(bucket.share_begin + begin, bucket.share_begin + end)
-                        : kind == 0 ? bucket.own_weight.rows(begin, end)
-                                    : bucket.own_master.rows(begin, end);
+    const Tensor data = each.moment ? each.moment.rows(bucket.shard_begin + begin, bucket.shard_begin + end)
+                        : kind == 0 ? bucket.local_weight.rows(begin, end)
+                                    : bucket.local_master.rows(begin, end);
     pieces.push_back({static_cast<std::size_t>(number), located.cut(range), data});
   }
 }

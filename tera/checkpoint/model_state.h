@@ -1,13 +1,13 @@
 #pragma once
-// The tensors of a checkpoint, and which elements of them this rank has. Names:
+// The state dict of a rank: the tensors of a checkpoint, and the elements of them that this rank has. Names:
 //
 //   model.norm.weight                       a weight, in the dtype of compute, under its Hugging Face name
 //   optimizer.master.model.norm.weight      its fp32 master copy, where compute is not fp32
 //   optimizer.exp_avg.model.norm.weight     what the optimizer keeps of it (exp_avg, exp_avg_sq; momentum_buffer)
-//   optimizer.expert_shares.model.layers.0.mlp.gate    how the step before chose experts, for global_aux_loss
-//   lm_head.weight.vocab_padding            trained rows behind the vocabulary (model.pad_vocab_in_softmax)
+//   optimizer.expert_shares.model.layers.0.mlp.gate    tokens per expert in the previous step, for global_aux_loss
+//   lm_head.weight.vocab_padding            trained padding rows of the vocabulary (model.pad_vocab_in_softmax)
 //
-// Shapes are those of the model, [out,in], whatever Hugging Face's files have.
+// Shapes are those of the model, [out,in], also where Hugging Face's files have [in,out].
 
 #include <span>
 #include <string>
@@ -20,29 +20,29 @@
 
 namespace tera {
 
-// A weight of the whole model.
+// A weight of the full model.
 struct ModelTensor {
   std::string name;
   Shape shape;              // [out,in] or [out]
   bool transposed = false;  // Hugging Face's files hold [in,out]
   bool trained = true;
-  bool padding = false;  // rows behind the vocabulary; how many there are may change from run to run
-  bool counted = false;  // not from gradients but from what steps have counted: f32 whatever compute is
-  bool in_files = true;  // of Hugging Face, and of all that takes the weights alone
+  bool padding = false;       // rows of vocabulary padding; their number may change from run to run
+  bool router_state = false;  // from counts of routed tokens, not gradients: f32 in any precision
+  bool in_files = true;       // belongs in Hugging Face files too, and wherever only weights are used
 };
 
-// In the order of names. `freeze` and all else that shapes it are the model's.
+// All tensors of a model, in order of names; ModelShape::freeze decides which are trained.
 std::vector<ModelTensor> list_tensors(const ModelShape& model);
-std::vector<ModelTensor> list_tensors(const ParamStore& whole);  // of a store that holds the whole model
+std::vector<ModelTensor> list_tensors(const ParamStore& full);  // full: a store of the full model
 
 struct StateTensor {
-  std::string name;  // as above
+  std::string name;  // as listed above
   Shape shape;
   DType dtype = DType::f32;
-  std::size_t weight = 0;  // which ModelTensor it belongs to
+  std::size_t weight = 0;  // index of its ModelTensor
 };
 
-// Elements of a tensor that this rank has together in memory.
+// Elements of a tensor that are contiguous in the memory of this rank.
 struct StatePiece {
   std::size_t tensor = 0;
   TensorSlice slice;
@@ -51,31 +51,31 @@ struct StatePiece {
 
 class ModelState {
  public:
-  // What a rank has of a model; without an optimizer the weights alone. All three outlive it; the store is bound.
+  // The state of a rank; without an optimizer only weights. params and optimizer outlive it; the store is bound.
   ModelState(std::vector<ModelTensor> model, const ParamStore& params, const Optimizer* optimizer = nullptr);
 
   const std::vector<ModelTensor>& weights() const { return weights_; }
   const std::vector<StateTensor>& tensors() const { return tensors_; }
 
-  // All that this rank keeps; where data-parallel ranks have shares, only its own of what is kept whole as well.
+  // Pieces that this rank loads; of a sharded bucket only its own shard, even of unsharded weights.
   std::vector<StatePiece> kept() const;
-  // What it writes: over all ranks every element of every tensor once.
+  // Pieces that this rank writes: over all ranks, every element of every tensor once.
   std::vector<StatePiece> written(const Replicas& replicas) const;
 
  private:
-  struct Range {  // of the flat numbering
+  struct Range {  // in the flat numbering of elements
     std::int64_t begin, end;
   };
   struct Kind {
-    std::string prefix;  // of names
+    std::string prefix;  // prefix of tensor names
     DType dtype;
     bool trained_only;
-    Tensor moment;  // of all shares; none for weights and masters
+    Tensor moment;  // moment of all shards of this rank; none for weights and masters
   };
-  struct Located {  // a part of a parameter
+  struct Located {  // a part of a parameter, with its location
     std::size_t weight;
     TensorSlice slice;
-    std::int64_t first;  // where it begins in the flat numbering
+    std::int64_t first;  // its first element in the flat numbering
     TensorSlice cut(Range range) const;
   };
   static Range cut(Range range, const Replica& replica);
@@ -90,7 +90,7 @@ class ModelState {
   std::vector<ModelTensor> weights_;
   std::vector<StateTensor> tensors_;
   std::vector<Kind> kinds_;            // weights first
-  std::vector<std::int64_t> numbers_;  // [kinds, weights]: the tensor, or negative
+  std::vector<std::int64_t> numbers_;  // [kinds, weights]: index of the tensor, or negative
   const ParamStore& params_;
 };
 

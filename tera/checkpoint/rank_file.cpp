@@ -24,7 +24,7 @@ namespace {
 }  // namespace
 
 std::string piece_name(const std::string& tensor, const Shape& shape, const TensorSlice& slice) {
-  if (is_whole(slice, shape)) return tensor;
+  if (is_full(slice, shape)) return tensor;
   return fmt::format("{}@{}:{}-{}@{}", tensor, slice.split, slice.begin, slice.end, slice.from);
 }
 
@@ -53,7 +53,7 @@ RankFile::RankFile(std::span<const StateTensor> tensors, std::vector<StatePiece>
                               begin, end});
   }
   const std::string text = format_safetensors_header(header);
-  const std::uint64_t length = (text.size() + 7) / 8 * 8;  // keeps the data aligned
+  const std::uint64_t length = (text.size() + 7) / 8 * 8;  // aligns the data to 8 bytes
   header_.resize(sizeof(length) + length, ' ');
   std::memcpy(header_.data(), &length, sizeof(length));
   std::ranges::copy(text, header_.begin() + sizeof(length));
@@ -85,12 +85,12 @@ StreamFile::StreamFile(std::filesystem::path path, std::uint64_t bytes) : path_(
   constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
   file_ = FileDescriptor(::open(path_.c_str(), flags | O_DIRECT, 0666));
   direct_ = static_cast<bool>(file_);
-  if (!file_ && errno == EINVAL) {  // a file system without direct I/O; it may have made the file
+  if (!file_ && errno == EINVAL) {  // no direct I/O on this file system; the file may exist now
     ::unlink(path_.c_str());
     file_ = FileDescriptor(::open(path_.c_str(), flags, 0666));
   }
   if (!file_) fail_to_write(path_, errno);
-  // A disk that is too full says so now rather than later, where the file system can tell.
+  // Allocates the file, so that a full disk is reported now, if the file system supports that.
   if (bytes > 0 && ::fallocate(file_.get(), 0, 0, static_cast<off_t>(bytes)) != 0 && errno == ENOSPC) {
     ::unlink(path_.c_str());
     fail_to_write(path_, ENOSPC);
@@ -103,9 +103,9 @@ StreamFile::~StreamFile() {
 
 std::uint32_t StreamFile::write(Make make) {
   std::uint32_t checksum = 0;
-  std::future<void> appending;  // waits for its thread when it is left by an exception
-  for (std::uint64_t begin = 0; begin < bytes_; begin += stretch) {
-    const auto next = make(begin, static_cast<std::size_t>(std::min<std::uint64_t>(stretch, bytes_ - begin)));
+  std::future<void> appending;  // its destructor waits for the thread after an exception
+  for (std::uint64_t begin = 0; begin < bytes_; begin += chunk_bytes) {
+    const auto next = make(begin, static_cast<std::size_t>(std::min<std::uint64_t>(chunk_bytes, bytes_ - begin)));
     checksum = crc32c(next, checksum);
     if (appending.valid()) appending.get();
     appending = std::async(std::launch::async, [this, next] { append(next); });
@@ -119,7 +119,7 @@ void StreamFile::append(std::span<const std::byte> bytes) {
   const std::size_t blocks = direct_ ? bytes.size() / direct_block_bytes * direct_block_bytes : bytes.size();
   write_fully(bytes.first(blocks));
   if (blocks == bytes.size()) return;
-  write_through_cache();  // the end of the file
+  write_through_cache();  // the end of the file is no full block
   write_fully(bytes.subspan(blocks));
 }
 
@@ -133,7 +133,7 @@ void StreamFile::write_fully(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(written_));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EINVAL && direct_) {  // a file system with other rules, or a short write before this one
+    if (n < 0 && errno == EINVAL && direct_) {  // stricter alignment rules, or an earlier short write
       write_through_cache();
       continue;
     }

@@ -1,6 +1,6 @@
 #pragma once
-// The file in which a rank keeps its pieces: safetensors, with a name and an offset for every piece. What the file will
-// hold is known before anything is copied, so it is made front to back, in as many stretches as suits.
+// The checkpoint file of a rank: safetensors, with a name and an offset for every piece. The layout is known before
+// anything is copied, so the file is written sequentially, in chunks of any size.
 
 #include <filesystem>
 #include <span>
@@ -15,8 +15,8 @@ namespace tera {
 
 class Ops;
 
-// How a piece is named in such a file, and its dims there. A whole tensor has its own name and shape, so that any
-// reader of safetensors knows it.
+// Name and dims of a piece in such a file. An unsharded tensor keeps its own name and shape, so that any reader of
+// safetensors can use it.
 std::string piece_name(const std::string& tensor, const Shape& shape, const TensorSlice& slice);
 std::vector<std::int64_t> piece_shape(const Shape& shape, const TensorSlice& slice);
 
@@ -30,31 +30,31 @@ class RankFile {
   std::span<const StatePiece> pieces() const { return pieces_; }
   std::uint64_t offset(std::size_t piece) const { return offsets_[piece]; }  // from the beginning of the file
 
-  // Bytes of the file from `begin` on, into memory of Device::allocate_host; there when this returns. `begin` is a
+  // Copies bytes of the file from `begin` on to memory of Device::allocate_host, and waits for the copies. `begin` is a
   // multiple of 8.
   void copy(Ops& ops, std::uint64_t begin, std::span<std::byte> host) const;
 
  private:
   std::vector<StatePiece> pieces_;  // wider elements first, so that all are aligned
   std::vector<std::uint64_t> offsets_;
-  std::string header_;  // with its length before it
+  std::string header_;  // including the length field
   std::uint64_t bytes_ = 0;
 };
 
-// A new file that is written once, front to back, past the system's cache where that is possible. Unless finish() was
-// reached it is removed again. Every failure (a full disk) is a UserError.
+// A new file that is written once, sequentially, with direct I/O where that is possible. It is removed unless write()
+// succeeded. Every failure (a full disk) is a UserError.
 class StreamFile {
  public:
-  static constexpr std::size_t stretch = std::size_t{4} << 20;
+  static constexpr std::size_t chunk_bytes = std::size_t{4} << 20;
 
   StreamFile(std::filesystem::path path, std::uint64_t bytes);
   StreamFile(const StreamFile&) = delete;
   StreamFile& operator=(const StreamFile&) = delete;
   ~StreamFile();
 
-  // The whole content, stretch by stretch: while one is written, the next is made and its checksum taken. `make` gives
-  // bytes that stay until it is called again for the stretch after the next, at addresses that are multiples of 4096.
-  // Returns the checksum; by then all is synced.
+  // Writes the content chunk by chunk, double-buffered: while one chunk is written, the next is made and added to the
+  // checksum. The bytes that `make` returns stay valid until its next call but one, at addresses that are multiples of
+  // 4096. Returns the checksum after the file is synced.
   using Make = FunctionRef<std::span<const std::byte>(std::uint64_t begin, std::size_t bytes)>;
   std::uint32_t write(Make make);
 

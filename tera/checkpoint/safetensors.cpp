@@ -27,7 +27,7 @@ constexpr std::uint64_t max_header_bytes = 100'000'000;
 struct StoredType {
   std::string_view name;
   std::uint64_t bytes;
-  std::optional<DType> dtype;  // none: may stand in a file, but we cannot use it
+  std::optional<DType> dtype;  // none: valid in a file, but not supported
 };
 constexpr std::array stored_types{
     StoredType{"F64", 8, DType::f64},   StoredType{"F32", 4, DType::f32}, StoredType{"F16", 2, DType::f16},
@@ -92,15 +92,15 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
   try {
     std::uint64_t header_bytes = 0;
     std::memcpy(&header_bytes, file_.data(), length_bytes);
-    const std::uint64_t room = file_.size() - length_bytes;
-    require_user(header_bytes <= std::min(room, max_header_bytes) && header_bytes >= 2,
+    const std::uint64_t space = file_.size() - length_bytes;
+    require_user(header_bytes <= std::min(space, max_header_bytes) && header_bytes >= 2,
                  "{} is no safetensors file: it claims a header of {} bytes; {} follow, and at most {} are allowed",
-                 path_.string(), header_bytes, room, max_header_bytes);
+                 path_.string(), header_bytes, space, max_header_bytes);
     data_ = file_.subspan(length_bytes + header_bytes);
     const std::string_view header(reinterpret_cast<const char*>(file_.data()) + length_bytes, header_bytes);
     require_user(header.front() == '{', "{} is no safetensors file: its header does not start with {{", path_.string());
     parse_header(header, data_.size());
-  } catch (...) {  // the destructor does not run for an object that never was
+  } catch (...) {  // the destructor does not run after an exception in the constructor
     ::munmap(const_cast<std::byte*>(file_.data()), file_.size());
     throw;
   }
@@ -199,7 +199,7 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, const std::vect
     offset += bytes;
   }
   std::string text = format_safetensors_header(header);
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // keeps the data aligned
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the data to 8 bytes
   require(text.size() <= max_header_bytes, "a safetensors header of {} bytes is too long", text.size());
 
   const std::uint64_t header_bytes = text.size();
@@ -216,16 +216,16 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, const std::vect
 void SafetensorsWriter::write(std::string_view name, std::span<const std::byte> bytes) {
   const auto it = pending_.find(name);
   require(it != pending_.end(), "tensor '{}' was not announced for {}", name, file_.path().string());
-  Pending& place = it->second;
-  require(bytes.size() <= place.end - place.next, "tensor '{}' has {} bytes left to write, {} were given", name,
-          place.end - place.next, bytes.size());
-  file_.write_at(place.next, bytes);
-  place.next += bytes.size();
+  Pending& pending = it->second;
+  require(bytes.size() <= pending.end - pending.next, "tensor '{}' has {} bytes left to write, {} were given", name,
+          pending.end - pending.next, bytes.size());
+  file_.write_at(pending.next, bytes);
+  pending.next += bytes.size();
 }
 
 void SafetensorsWriter::finish() {
-  for (const auto& [name, place] : pending_)
-    require(place.next == place.end, "tensor '{}' still lacks {} bytes", name, place.end - place.next);
+  for (const auto& [name, pending] : pending_)
+    require(pending.next == pending.end, "tensor '{}' still lacks {} bytes", name, pending.end - pending.next);
   file_.commit();
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // The safetensors format: 8 bytes little-endian header length, a JSON header naming every tensor with dtype, shape and
-// byte range, then the data. Files are not trusted: everything is checked against the real file size before use.
+// byte range, then the data. Files are untrusted: everything is checked against the real file size before use.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace tera {
 
-// What the header says of one tensor. Any dtype and rank the format knows may be listed; get() refuses what we lack.
+// The header entry of one tensor. All dtypes and ranks of the format may be listed; get() refuses unsupported ones.
 struct SafetensorsEntry {
   std::string name;
   std::string dtype_name;            // as written in the file: "F32", "F8_E4M3"
@@ -27,7 +27,7 @@ struct SafetensorsEntry {
   std::uint64_t begin = 0, end = 0;  // bytes within the data
 };
 
-// The format's name of a dtype that we have: "F32".
+// The format's name of one of our dtypes: "F32".
 std::string_view safetensors_dtype(DType dtype);
 
 struct StoredTensor {
@@ -39,7 +39,7 @@ struct StoredTensor {
 struct StoredFloat8 {
   Float8Kind kind = Float8Kind::e4m3;
   Shape shape;
-  std::span<const std::byte> bytes;  // one each
+  std::span<const std::byte> bytes;  // one per element
 };
 
 class SafetensorsFile {
@@ -54,9 +54,9 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   std::uint64_t data_offset() const { return file_.size() - data_.size(); }  // where the data begin, in bytes
   bool contains(std::string_view name) const { return find(name) != nullptr; }
-  StoredTensor get(std::string_view name) const;  // UserError if absent or of a dtype or rank we do not have
-  std::optional<StoredFloat8> find_float8(std::string_view name) const;  // none unless it is there and is one
-  // The elements as floats: f32, bf16 and f16 exactly, f64 rounded.
+  StoredTensor get(std::string_view name) const;  // UserError if absent or of an unsupported dtype or rank
+  std::optional<StoredFloat8> find_float8(std::string_view name) const;  // none if absent or of another dtype
+  // Converts the elements to f32: f32, bf16 and f16 exactly, f64 rounded.
   std::vector<float> read_floats(std::string_view name) const;
 
  private:
@@ -68,7 +68,7 @@ class SafetensorsFile {
   void parse_header(std::string_view header, std::uint64_t data_bytes);
 
   std::filesystem::path path_;
-  std::span<const std::byte> file_, data_;  // the whole mapping, and its part after the header
+  std::span<const std::byte> file_, data_;  // the full mapping, and its part after the header
   std::vector<SafetensorsEntry> entries_;
   std::map<std::string, std::string> metadata_;
 };
@@ -79,8 +79,8 @@ struct SafetensorsSpec {
   Shape shape;
 };
 
-// Written as a stream: all names and shapes first, then the data, tensor by tensor in any order, each in as many pieces
-// as suits. The file appears under its name at finish(), complete and synced, or not at all.
+// Streaming writer: all names and shapes first, then the data, tensor by tensor in any order, each in any number of
+// pieces. The file appears under its name at finish(), complete and synced, or not at all.
 class SafetensorsWriter {
  public:
   // `metadata` is stored beside the entry {"format": "pt"} that readers expect.
@@ -88,7 +88,7 @@ class SafetensorsWriter {
                     const std::map<std::string, std::string>& metadata = {});
   void write(std::string_view name, std::span<const std::byte> bytes);  // the next bytes of this tensor
   void finish();                                                        // every tensor must be complete
-  std::uint64_t file_bytes() const { return file_bytes_; }              // of the finished file
+  std::uint64_t file_bytes() const { return file_bytes_; }              // size of the finished file
 
  private:
   struct Pending {

@@ -13,8 +13,8 @@ namespace {
 
 using nlohmann::json;
 
-// Accepts the header's grammar event by event, so that a hostile header is refused at its first wrong token and is
-// never built up as a tree. A false return ends the parse; `problem` says why.
+// SAX parser of the header: a malicious header is refused at its first wrong token and is never built up as a tree. A
+// false return ends the parse; `problem` says why.
 class HeaderParser final : public nlohmann::json_sax<json> {
  public:
   SafetensorsHeader header;
@@ -28,7 +28,7 @@ class HeaderParser final : public nlohmann::json_sax<json> {
 
   bool number_unsigned(std::uint64_t value) override {
     constexpr auto max = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-    if (place_ != Place::list || value > max) return refuse(fmt::format("the number {}", value));
+    if (state_ != State::list || value > max) return refuse(fmt::format("the number {}", value));
     if (field_ == "shape") {
       entry().shape.push_back(static_cast<std::int64_t>(value));
       return true;
@@ -39,23 +39,23 @@ class HeaderParser final : public nlohmann::json_sax<json> {
   }
 
   bool string(std::string& text) override {
-    if (place_ == Place::metadata) {
+    if (state_ == State::metadata) {
       header.metadata[field_] = text;
       return true;
     }
-    if (place_ != Place::tensor || field_ != "dtype") return refuse("a string");
+    if (state_ != State::tensor || field_ != "dtype") return refuse("a string");
     entry().dtype_name = text;
     return true;
   }
 
   bool start_object(std::size_t) override {
-    if (place_ == Place::start) {
-      place_ = Place::names;
-    } else if (place_ == Place::names) {
+    if (state_ == State::start) {
+      state_ = State::names;
+    } else if (state_ == State::names) {
       fields_.clear();
       offsets_ = 0;
-      place_ = name_ == "__metadata__" ? Place::metadata : Place::tensor;
-      if (place_ == Place::tensor) header.entries.emplace_back().name = name_;
+      state_ = name_ == "__metadata__" ? State::metadata : State::tensor;
+      if (state_ == State::tensor) header.entries.emplace_back().name = name_;
     } else {
       return refuse("an object");
     }
@@ -63,31 +63,31 @@ class HeaderParser final : public nlohmann::json_sax<json> {
   }
 
   bool key(std::string& text) override {
-    if (place_ == Place::names) {
+    if (state_ == State::names) {
       name_ = text;
       return names_.insert(text).second || stop(fmt::format("'{:.200}' occurs twice", text));
     }
     field_ = text;
-    if (place_ == Place::tensor && text != "dtype" && text != "shape" && text != "data_offsets")
+    if (state_ == State::tensor && text != "dtype" && text != "shape" && text != "data_offsets")
       return stop(fmt::format("tensor '{:.200}' has the unknown field '{:.200}'", name_, text));
     return fields_.insert(text).second || stop(fmt::format("'{:.200}' has '{:.200}' twice", name_, text));
   }
 
   bool end_object() override {
-    if (place_ == Place::tensor && (fields_.size() != 3 || offsets_ != 2))
+    if (state_ == State::tensor && (fields_.size() != 3 || offsets_ != 2))
       return stop(fmt::format("tensor '{:.200}' lacks dtype, shape or one of two data_offsets", name_));
-    place_ = place_ == Place::names ? Place::end : Place::names;
+    state_ = state_ == State::names ? State::end : State::names;
     return true;
   }
 
   bool start_array(std::size_t) override {
-    if (place_ != Place::tensor || field_ == "dtype") return refuse("a list");
-    place_ = Place::list;
+    if (state_ != State::tensor || field_ == "dtype") return refuse("a list");
+    state_ = State::list;
     return true;
   }
 
   bool end_array() override {
-    place_ = Place::tensor;
+    state_ = State::tensor;
     return true;
   }
 
@@ -96,7 +96,7 @@ class HeaderParser final : public nlohmann::json_sax<json> {
   }
 
  private:
-  enum class Place : std::uint8_t { start, names, tensor, metadata, list, end };
+  enum class State : std::uint8_t { start, names, tensor, metadata, list, end };
 
   SafetensorsEntry& entry() { return header.entries.back(); }
 
@@ -109,7 +109,7 @@ class HeaderParser final : public nlohmann::json_sax<json> {
         fmt::format("{} where it does not belong{}", what, name_.empty() ? "" : fmt::format(" ('{:.200}')", name_)));
   }
 
-  Place place_ = Place::start;
+  State state_ = State::start;
   std::string name_, field_;
   std::set<std::string> names_, fields_;
   int offsets_ = 0;
@@ -119,8 +119,8 @@ class HeaderParser final : public nlohmann::json_sax<json> {
 
 SafetensorsHeader parse_safetensors_header(std::string_view text, const std::filesystem::path& path) {
   HeaderParser parser;
-  const bool whole = json::sax_parse(text.begin(), text.end(), &parser);
-  require_user(whole, "{}: bad safetensors header: {}", path.string(), parser.problem);
+  const bool complete = json::sax_parse(text.begin(), text.end(), &parser);
+  require_user(complete, "{}: bad safetensors header: {}", path.string(), parser.problem);
   return std::move(parser.header);
 }
 

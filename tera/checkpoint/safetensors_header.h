@@ -1,5 +1,5 @@
 #pragma once
-// The JSON header of a safetensors file: its grammar, apart from what the numbers in it mean.
+// The JSON header of a safetensors file: only the grammar; safetensors.cpp checks the numbers.
 
 #include <filesystem>
 #include <map>
@@ -12,7 +12,7 @@
 namespace tera {
 
 struct SafetensorsHeader {
-  std::vector<SafetensorsEntry> entries;  // in the header's order
+  std::vector<SafetensorsEntry> entries;  // in order of the header
   std::map<std::string, std::string> metadata;
 };
 

@@ -11,7 +11,7 @@
 namespace tera {
 namespace {
 
-// The elements of `box` out of rows of `columns`.
+// Copies the elements of `box` out of rows of `columns`.
 void copy_box(std::span<const std::byte> from, std::int64_t columns, const WeightBox& box, std::size_t size,
               std::byte* out) {
   const std::size_t run = static_cast<std::size_t>(box.columns()) * size;
@@ -67,42 +67,42 @@ WeightSource::Entry SafetensorsSource::entry_of(const SafetensorsFile& file, con
 void SafetensorsSource::add(const std::string& name, const SafetensorsFile& file, const std::string& stored_name,
                             bool transposed) {
   Entry entry = entry_of(file, stored_name);
-  const bool turn = transposed && entry.shape.rank == 2;
-  if (turn) std::swap(entry.shape[0], entry.shape[1]);
-  places_[name] = {.file = &file, .name = stored_name, .transposed = turn, .scaled = scaled(file, stored_name)};
+  const bool swapped = transposed && entry.shape.rank == 2;
+  if (swapped) std::swap(entry.shape[0], entry.shape[1]);
+  locations_[name] = {.file = &file, .name = stored_name, .transposed = swapped, .scaled = scaled(file, stored_name)};
   tensors_[name] = entry;
 }
 
 void SafetensorsSource::add_rows(const std::string& name, const SafetensorsFile& file, const std::string& stored_name,
                                  std::int64_t first_row, std::int64_t rows) {
   const Entry entry = entry_of(file, stored_name);
-  places_[name] = {.file = &file, .name = stored_name, .first_row = first_row, .scaled = scaled(file, stored_name)};
+  locations_[name] = {.file = &file, .name = stored_name, .first_row = first_row, .scaled = scaled(file, stored_name)};
   tensors_[name] = {.dtype = entry.dtype, .shape = shape(rows, entry.shape.last())};
 }
 
-// taken: in the order of the file.
-void SafetensorsSource::read_stored(const Place& place, const WeightBox& taken, std::span<std::byte> out) {
-  if (place.scaled != nullptr) return place.scaled->read(taken, out);
-  const StoredTensor stored = place.file->get(place.name);
+// stored_box: in the order of the file.
+void SafetensorsSource::read_stored(const Location& location, const WeightBox& stored_box, std::span<std::byte> out) {
+  if (location.scaled != nullptr) return location.scaled->read(stored_box, out);
+  const StoredTensor stored = location.file->get(location.name);
   const std::size_t size = size_of(stored.dtype);
   const std::int64_t columns = stored.shape.rank >= 2 ? stored.shape.last() : 1;
-  copy_box(stored.bytes, columns, taken, size, out.data());
-  const auto begin = static_cast<std::size_t>(taken.row_begin * columns) * size;
-  forget_pages(stored.bytes.subspan(begin, static_cast<std::size_t>(taken.rows() * columns) * size));
+  copy_box(stored.bytes, columns, stored_box, size, out.data());
+  const auto begin = static_cast<std::size_t>(stored_box.row_begin * columns) * size;
+  forget_pages(stored.bytes.subspan(begin, static_cast<std::size_t>(stored_box.rows() * columns) * size));
 }
 
 void SafetensorsSource::read(const std::string& name, const WeightBox& box, std::span<std::byte> out) const {
-  const Place& place = places_.at(name);
+  const Location& location = locations_.at(name);
   const std::size_t size = size_of(tensors_.at(name).dtype);
   require(out.size() == static_cast<std::size_t>(box.elements()) * size, "a box of '{}' has another size", name);
-  WeightBox taken = box;
-  taken.row_begin += place.first_row;
-  taken.row_end += place.first_row;
-  if (!place.transposed) return read_stored(place, taken, out);
-  taken = {box.column_begin, box.column_end, box.row_begin, box.row_end};
+  WeightBox stored_box = box;
+  stored_box.row_begin += location.first_row;
+  stored_box.row_end += location.first_row;
+  if (!location.transposed) return read_stored(location, stored_box, out);
+  stored_box = {box.column_begin, box.column_end, box.row_begin, box.row_end};
   std::vector<std::byte> as_stored(out.size());
-  read_stored(place, taken, as_stored);
-  transpose(as_stored, taken.rows(), taken.columns(), size, out);
+  read_stored(location, stored_box, as_stored);
+  transpose(as_stored, stored_box.rows(), stored_box.columns(), size, out);
 }
 
 }  // namespace tera

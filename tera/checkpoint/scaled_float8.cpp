@@ -24,7 +24,7 @@ const Table& values_of(Float8Kind kind) {
   return kind == Float8Kind::e4m3 ? e4m3 : e5m2;
 }
 
-std::int64_t pieces(std::int64_t whole, std::int64_t size) { return (whole + size - 1) / size; }
+std::int64_t ceil_div(std::int64_t total, std::int64_t size) { return (total + size - 1) / size; }
 
 }  // namespace
 
@@ -42,8 +42,8 @@ ScaledFloat8::ScaledFloat8(const SafetensorsFile& file, const std::string& name,
                name, to_string(codes_.shape));
   rows_ = codes_.shape[rank - 2];
   columns_ = codes_.shape[rank - 1];
-  block_rows_ = pieces(rows_, blocks.block_rows);
-  block_columns_ = pieces(columns_, blocks.block_columns);
+  block_rows_ = ceil_div(rows_, blocks.block_rows);
+  block_columns_ = ceil_div(columns_, blocks.block_columns);
   Shape wanted = codes_.shape;
   wanted[rank - 2] = block_rows_;
   wanted[rank - 1] = block_columns_;
@@ -64,7 +64,7 @@ float ScaledFloat8::scale_at(std::int64_t row, std::int64_t column) const {
   return scale;
 }
 
-// One stretch for each block that the row passes.
+// Dequantizes a row, one block at a time.
 void ScaledFloat8::read_row(std::int64_t row, const WeightBox& box, std::byte* out) const {
   const Table& values = values_of(codes_.kind);
   const std::byte* codes = codes_.bytes.data() + row * columns_;

@@ -27,7 +27,7 @@ void convert(std::span<const std::byte> stored, std::span<float> out) {
   }
 }
 
-// A few names and how many there are: "'a', 'b' and 7 more".
+// Lists a few names and the number of the others: "'a', 'b' and 7 more".
 std::string list_some(const std::vector<std::string>& names) {
   constexpr std::size_t shown = 4;
   std::string out;
@@ -37,21 +37,25 @@ std::string list_some(const std::vector<std::string>& names) {
   return out;
 }
 
-// Of a layer that predicts further ahead, and that the model does without.
+// Whether the tensor belongs to an MTP layer that the model does not have.
 bool is_left_out(const WeightSource& source, const ModelShape& model, const std::string& name) {
   const FamilyNames names = family_names(model.arch);
   const std::int64_t layer = layer_of(names, name);
   return layer >= model.all_layers() && source.tensors().contains(mtp_mark(names, layer));
 }
 
-// Writes slabs of rows of one part to all places of this rank that hold them.
+// Loads one part in slabs of rows into the value, master and shards that this rank has of it.
 class PartLoader {
  public:
   PartLoader(const ParamStore& params, const Param& param, const Part& part, Ops& ops)
-      : params_(params), param_(param), part_(part), ops_(ops), width_(part.global.rank == 2 ? part.held()[1] : 1) {}
+      : params_(params),
+        param_(param),
+        part_(part),
+        ops_(ops),
+        width_(part.global.rank == 2 ? part.local_shape()[1] : 1) {}
 
   void load(const WeightSource& source, DType stored) {
-    const std::int64_t rows = part_.held()[0], step = std::max<std::int64_t>(elements_per_read / width_, 1);
+    const std::int64_t rows = part_.local_shape()[0], step = std::max<std::int64_t>(elements_per_read / width_, 1);
     for (std::int64_t begin = 0; begin < rows; begin += step) {
       const std::int64_t end = std::min(begin + step, rows);
       const auto elements = static_cast<std::size_t>((end - begin) * width_);
@@ -59,7 +63,7 @@ class PartLoader {
       values_.resize(elements);
       source.read(part_.name, box(begin, end), raw_);
       to_floats(stored, raw_, values_);
-      place(begin, end);
+      upload_rows(begin, end);
     }
   }
 
@@ -75,41 +79,41 @@ class PartLoader {
     return box;
   }
 
-  void place(std::int64_t begin, std::int64_t end) {
+  void upload_rows(std::int64_t begin, std::int64_t end) {
     const std::int64_t first = part_.local_row + begin, last = part_.local_row + end;
     if (param_.value) upload(ops_, values_, param_.value.rows(first, last));
     if (param_.master && param_.master.data != param_.value.data)
       upload(ops_, values_, param_.master.rows(first, last));
     if (param_.bucket < 0) return;
     const Bucket& bucket = params_.buckets()[static_cast<std::size_t>(param_.bucket)];
-    if (bucket.shares.count > 1) place_in_share(bucket, param_.offset + first * width_);
+    if (bucket.shards.count > 1) place_in_shard(bucket, param_.offset + first * width_);
   }
 
-  // at: of the first value, in the flat numbering.
-  void place_in_share(const Bucket& bucket, std::int64_t at) {
-    const std::int64_t share_begin = bucket.begin + bucket.own_begin(), share_end = bucket.begin + bucket.own_end();
-    const std::int64_t begin = std::max(at, share_begin), end = std::min(at + std::ssize(values_), share_end);
+  // at: index of the first value in the flat numbering.
+  void place_in_shard(const Bucket& bucket, std::int64_t at) {
+    const std::int64_t shard_begin = bucket.begin + bucket.local_begin(), shard_end = bucket.begin + bucket.local_end();
+    const std::int64_t begin = std::max(at, shard_begin), end = std::min(at + std::ssize(values_), shard_end);
     if (begin >= end) return;
-    const auto own = std::span<const float>(values_).subspan(static_cast<std::size_t>(begin - at),
-                                                             static_cast<std::size_t>(end - begin));
-    if (bucket.own_weight && !param_.value)
-      upload(ops_, own, bucket.own_weight.rows(begin - share_begin, end - share_begin));
-    if (bucket.own_master && bucket.own_master.data != bucket.own_weight.data)
-      upload(ops_, own, bucket.own_master.rows(begin - share_begin, end - share_begin));
+    const auto local = std::span<const float>(values_).subspan(static_cast<std::size_t>(begin - at),
+                                                               static_cast<std::size_t>(end - begin));
+    if (bucket.local_weight && !param_.value)
+      upload(ops_, local, bucket.local_weight.rows(begin - shard_begin, end - shard_begin));
+    if (bucket.local_master && bucket.local_master.data != bucket.local_weight.data)
+      upload(ops_, local, bucket.local_master.rows(begin - shard_begin, end - shard_begin));
   }
 
   const ParamStore& params_;
   const Param& param_;
   const Part& part_;
   Ops& ops_;
-  std::int64_t width_;  // of a row that this rank holds
+  std::int64_t width_;  // elements of a row of this rank
   std::vector<std::byte> raw_;
   std::vector<float> values_;
 };
 
 }  // namespace
 
-WeightBox whole_box(const Shape& shape) {
+WeightBox full_box(const Shape& shape) {
   return {.row_begin = 0, .row_end = shape[0], .column_begin = 0, .column_end = shape.rank == 2 ? shape[1] : 1};
 }
 
@@ -156,9 +160,9 @@ void check_tensors(const WeightSource& source, const ModelShape& model) {
 
 void load_weights(const WeightSource& source, ParamStore& params, Ops& ops) {
   for (const Param* param : params.by_name()) {
-    if (param->spec.counts == ParamSpec::Counts::shares) continue;  // in no file of weights
+    if (param->spec.counts == ParamSpec::Counts::shares) continue;  // Hugging Face files have none
     for (const Part& part : param->spec.parts)
-      if (count(part.held()) > 0 && source.tensors().contains(part.name))
+      if (count(part.local_shape()) > 0 && source.tensors().contains(part.name))
         PartLoader(params, *param, part, ops).load(source, source.tensors().at(part.name).dtype);
   }
 }

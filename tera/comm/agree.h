@@ -9,17 +9,16 @@
 
 namespace tera {
 
-// For set-up. `ops` is what the group was joined with; `room` is i64 [ranks] of its device, and where a device is given
-// instead, that is taken from it and kept.
+// Set-up collectives on single numbers. `ops` is what the group was joined with. `buffer` is i64 [ranks] on its device;
+// where a device is given instead, the buffer is allocated there and stays allocated.
 
-// What every rank brings, by rank of the group.
-std::vector<std::int64_t> gather_numbers(Comm& group, Ops& ops, const Tensor& room, std::int64_t own);
-std::vector<std::int64_t> gather_numbers(Comm& group, Ops& ops, Device& device, std::int64_t own);
+// An all-gather of one number per rank, in the order of ranks.
+std::vector<std::int64_t> gather_numbers(Comm& group, Ops& ops, const Tensor& buffer, std::int64_t local);
+std::vector<std::int64_t> gather_numbers(Comm& group, Ops& ops, Device& device, std::int64_t local);
 
-// All ranks of a group bring a hash of something that must be the same everywhere; `what` names it ("the
-// configuration"). Where they differ, every rank throws the same UserError, which names the ranks that are not like the
-// most, and who is.
-void agree(Comm& group, Ops& ops, const Tensor& room, std::string_view what, std::uint64_t hash);
+// Checks that all ranks of a group have the same hash of something; `what` names it ("the configuration"). Where hashes
+// differ, every rank throws the same UserError, which names the ranks of the majority and those that differ from it.
+void agree(Comm& group, Ops& ops, const Tensor& buffer, std::string_view what, std::uint64_t hash);
 void agree(Comm& group, Ops& ops, Device& device, std::string_view what, std::uint64_t hash);
 
 }  // namespace tera

@@ -31,18 +31,18 @@ std::string to_string(const Call& call) {
   return fmt::format("{} {} x {}", kind, name_of(call.dtype), call.elements);
 }
 
-std::string to_string(const Doing& doing) {
-  if (doing.group.empty()) return fmt::format("rank {} has called nothing yet", doing.rank);
-  return fmt::format("rank {} {} {} of {}, its call {}", doing.rank, doing.inside ? "is in" : "last did",
-                     to_string(doing.call), doing.group, doing.calls);
+std::string to_string(const RankActivity& activity) {
+  if (activity.group.empty()) return fmt::format("rank {} has called nothing yet", activity.rank);
+  return fmt::format("rank {} {} {} of {}, its call {}", activity.rank, activity.inside ? "is in" : "last did",
+                     to_string(activity.call), activity.group, activity.calls);
 }
 
-std::string did_not_come(std::span<const int> ranks, std::span<const std::string> doing) {
-  return fmt::format("{} did not come ({})", named(ranks), joined(doing, "; "));
+std::string describe_absent(std::span<const int> ranks, std::span<const std::string> activities) {
+  return fmt::format("{} did not come ({})", named(ranks), joined(activities, "; "));
 }
 
-std::string waits_for(std::span<const int> ranks, std::span<const std::string> doing) {
-  return fmt::format("it waits for {} ({})", named(ranks), joined(doing, "; "));
+std::string describe_awaited(std::span<const int> ranks, std::span<const std::string> activities) {
+  return fmt::format("it waits for {} ({})", named(ranks), joined(activities, "; "));
 }
 
 }  // namespace tera

@@ -1,5 +1,5 @@
 #pragma once
-// How messages name what ranks do: the call that all of a group must agree on, and what a rank did last.
+// How messages name what ranks do: the call that all ranks of a group must agree on, and the last call of a rank.
 
 #include <cstdint>
 #include <span>
@@ -41,7 +41,7 @@ struct EnumNames<CallKind> {
 struct Call {
   CallKind kind = CallKind::none;
   DType dtype = DType::f32;
-  std::int64_t elements = 0;  // of a shard, of a row in all_to_all, of all tensors of an exchange
+  std::int64_t elements = 0;  // in a shard; all_to_all: in a row; exchange: in all its tensors
   Reduce how = Reduce::sum;
   int root = 0;
   bool operator==(const Call&) const = default;
@@ -49,20 +49,20 @@ struct Call {
 
 std::string to_string(const Call& call);  // "all_reduce sum f32 x 10"
 
-// What a rank is doing or did last.
-struct Doing {
-  int rank = 0;            // of the world
-  std::string_view group;  // of the call; empty: it has called nothing yet
+// The call that a rank is in, or its last one.
+struct RankActivity {
+  int rank = 0;            // rank of the world
+  std::string_view group;  // name of the call's group; empty: the rank has called nothing yet
   Call call;
-  std::uint64_t calls = 0;  // up to this one
+  std::uint64_t calls = 0;  // number of calls, this one included
   bool inside = false;
 };
 
-std::string to_string(const Doing& doing);  // "rank 1 is in all_gather f32 x 40 of dp, its call 17"
+std::string to_string(const RankActivity& activity);  // "rank 1 is in all_gather f32 x 40 of dp, its call 17"
 
 // "ranks 1, 2 did not come (rank 1 ...; rank 2 ...)"
-std::string did_not_come(std::span<const int> ranks, std::span<const std::string> doing);
-// "it waits for ranks 1, 2 (rank 1 ...; rank 2 ...)", which may have come
-std::string waits_for(std::span<const int> ranks, std::span<const std::string> doing);
+std::string describe_absent(std::span<const int> ranks, std::span<const std::string> activities);
+// "it waits for ranks 1, 2 (rank 1 ...; rank 2 ...)": these may have come already
+std::string describe_awaited(std::span<const int> ranks, std::span<const std::string> activities);
 
 }  // namespace tera

@@ -1,4 +1,4 @@
-// What every call must satisfy on its own rank, before anybody is asked to wait.
+// Checks of a collective's arguments on its own rank, before any rank waits.
 
 #include "tera/comm/comm.h"
 
@@ -19,13 +19,13 @@ void check_reduce(std::string_view op, const Tensor& tensor, Reduce how) {
   that(can_combine(tensor.dtype, how), op, "u8 is not reduced, and integers have no mean");
 }
 
-void check_parts(std::string_view op, const Tensor& shard, const Tensor& whole, int ranks) {
+void check_parts(std::string_view op, const Tensor& shard, const Tensor& full, int ranks) {
   present_and_dense(op, "shard", shard);
-  present_and_dense(op, "whole", whole);
+  present_and_dense(op, "whole", full);
   Shape wanted = shard.shape;
   wanted[0] *= ranks;
-  if (whole.shape != wanted || whole.dtype != shard.dtype)
-    fail("{}: whole is {}, expected {}{} for {} shards", op, to_string(whole), name_of(shard.dtype), to_string(wanted),
+  if (full.shape != wanted || full.dtype != shard.dtype)
+    fail("{}: whole is {}, expected {}{} for {} shards", op, to_string(full), name_of(shard.dtype), to_string(wanted),
          ranks);
 }
 
@@ -50,15 +50,15 @@ Ticket Comm::all_reduce(const Tensor& inout, Reduce how, Ticket after) {
   return do_all_reduce(inout, how, after);
 }
 
-Ticket Comm::all_gather(const Tensor& shard, const Tensor& whole, Ticket after) {
-  check_parts("all_gather", shard, whole, size());
-  return do_all_gather(shard, whole, after);
+Ticket Comm::all_gather(const Tensor& shard, const Tensor& full, Ticket after) {
+  check_parts("all_gather", shard, full, size());
+  return do_all_gather(shard, full, after);
 }
 
-Ticket Comm::reduce_scatter(const Tensor& whole, const Tensor& shard, Reduce how, Ticket after) {
-  check_parts("reduce_scatter", shard, whole, size());
-  check_reduce("reduce_scatter", whole, how);
-  return do_reduce_scatter(whole, shard, how, after);
+Ticket Comm::reduce_scatter(const Tensor& full, const Tensor& shard, Reduce how, Ticket after) {
+  check_parts("reduce_scatter", shard, full, size());
+  check_reduce("reduce_scatter", full, how);
+  return do_reduce_scatter(full, shard, how, after);
 }
 
 Ticket Comm::all_to_all(const Tensor& in, const Tensor& out, std::span<const std::int64_t> in_rows,

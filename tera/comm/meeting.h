@@ -1,16 +1,16 @@
 #pragma once
-// Where ranks that are processes find each other without MPI: at rank 0, which listens there until all have come.
+// The rendezvous of ranks that are processes without MPI: rank 0 listens at this address until all have connected.
 
 #include <string>
 
 namespace tera {
 
-struct Meeting {
-  std::string host{};   // of rank 0; a name or an address
-  int port = 0;         // rank 0 listens here,
-  int spare_ports = 0;  // or at one of so many behind it, where it is taken
-  std::string job{};    // what the ranks of one job have in common; others are refused
-  bool operator==(const Meeting&) const = default;
+struct RendezvousAddress {
+  std::string host{};   // name or address of rank 0
+  int port = 0;         // port of rank 0
+  int spare_ports = 0;  // where the port is taken, rank 0 listens at the first free one of so many above it
+  std::string job{};    // what the ranks of one job have in common; ranks of other jobs are refused
+  bool operator==(const RendezvousAddress&) const = default;
 };
 
 }  // namespace tera

@@ -51,15 +51,15 @@ Ticket PlannedComm::do_all_reduce(const Tensor& inout, Reduce how, Ticket after)
   return after;
 }
 
-Ticket PlannedComm::do_all_gather(const Tensor& shard, const Tensor& whole, Ticket after) {
-  if (comm_) return comm_->all_gather(shard, whole, after);
-  count(Call::all_gather, whole, 0, static_cast<double>(size_ - 1) * static_cast<double>(shard.bytes()));
+Ticket PlannedComm::do_all_gather(const Tensor& shard, const Tensor& full, Ticket after) {
+  if (comm_) return comm_->all_gather(shard, full, after);
+  count(Call::all_gather, full, 0, static_cast<double>(size_ - 1) * static_cast<double>(shard.bytes()));
   return after;
 }
 
-Ticket PlannedComm::do_reduce_scatter(const Tensor& whole, const Tensor& shard, Reduce how, Ticket after) {
-  if (comm_) return comm_->reduce_scatter(whole, shard, how, after);
-  count(Call::reduce_scatter, whole, static_cast<int>(how),
+Ticket PlannedComm::do_reduce_scatter(const Tensor& full, const Tensor& shard, Reduce how, Ticket after) {
+  if (comm_) return comm_->reduce_scatter(full, shard, how, after);
+  count(Call::reduce_scatter, full, static_cast<int>(how),
         static_cast<double>(size_ - 1) * static_cast<double>(shard.bytes()));
   return after;
 }
@@ -77,7 +77,7 @@ Ticket PlannedComm::do_broadcast(const Tensor& inout, int root, Ticket after) {
   return after;
 }
 
-// Ranks post different exchanges, so these are counted and not hashed.
+// Exchanges are counted but not hashed, since ranks post different ones.
 Ticket PlannedComm::do_exchange(std::span<const Transfer> transfers, Ticket after) {
   if (comm_) return comm_->exchange(transfers, after);
   for (const Transfer& transfer : transfers) {

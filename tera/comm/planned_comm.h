@@ -1,6 +1,6 @@
 #pragma once
-// A group of which every rank knows its size and place by arithmetic, before anybody meets. Until join() its calls only
-// check their arguments and count: that is how a step is rehearsed, for any rank of any world, on one machine. After
+// A communicator whose size and rank are known by arithmetic, before any rank has connected. Until join() its calls
+// only check their arguments and count bytes: a dry run of a step, for any rank of any world, on one machine. After
 // join() they go to the ranks.
 
 #include <array>
@@ -9,23 +9,23 @@
 
 namespace tera {
 
-// What a rank sends in a group, counted while rehearsing.
+// What a rank sends in a group, counted in the dry run.
 struct Traffic {
   std::int64_t calls = 0;
-  double bytes = 0;         // that leave this rank, as a ring or a direct exchange would move them
+  double bytes = 0;         // sent by this rank, as a ring algorithm or a direct exchange would
   std::size_t largest = 0;  // bytes of the largest tensor of a call
-  std::uint64_t hash = 0;   // of the collectives in their order: the same on all ranks of a group
+  std::uint64_t hash = 0;   // hash of the collectives in their order: equal on all ranks of a group
 };
 
 class PlannedComm final : public Comm {
  public:
   PlannedComm(std::string name, int rank, int size) : name_(std::move(name)), rank_(rank), size_(size) {}
 
-  void join(std::unique_ptr<Comm> comm);  // one of the same rank and size; owned
-  void join(Comm& comm);                  // of another owner
+  void join(std::unique_ptr<Comm> comm);  // takes a Comm of the same rank and size over
+  void join(Comm& comm);                  // the Comm stays the caller's
   bool joined() const { return comm_ != nullptr; }
   const Traffic& traffic() const { return traffic_; }
-  void forget_traffic() { traffic_ = {}; }
+  void reset_traffic() { traffic_ = {}; }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -36,8 +36,8 @@ class PlannedComm final : public Comm {
 
  private:
   Ticket do_all_reduce(const Tensor& inout, Reduce how, Ticket after) override;
-  Ticket do_all_gather(const Tensor& shard, const Tensor& whole, Ticket after) override;
-  Ticket do_reduce_scatter(const Tensor& whole, const Tensor& shard, Reduce how, Ticket after) override;
+  Ticket do_all_gather(const Tensor& shard, const Tensor& full, Ticket after) override;
+  Ticket do_reduce_scatter(const Tensor& full, const Tensor& shard, Reduce how, Ticket after) override;
   Ticket do_all_to_all(const Tensor& in, const Tensor& out, std::span<const std::int64_t> in_rows,
                        std::span<const std::int64_t> out_rows, Ticket after) override;
   Ticket do_broadcast(const Tensor& inout, int root, Ticket after) override;

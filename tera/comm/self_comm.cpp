@@ -1,4 +1,4 @@
-// A group of one: what it gathers is what it has. Nothing is copied where both are the same memory.
+// The communicator of one rank: collectives are copies, and none where source and target are the same memory.
 
 #include <algorithm>
 
@@ -20,11 +20,11 @@ class SelfComm final : public Comm {
 
  private:
   Ticket do_all_reduce(const Tensor&, Reduce, Ticket after) override { return after; }
-  Ticket do_all_gather(const Tensor& shard, const Tensor& whole, Ticket after) override {
-    return copy(shard, whole, after);
+  Ticket do_all_gather(const Tensor& shard, const Tensor& full, Ticket after) override {
+    return copy(shard, full, after);
   }
-  Ticket do_reduce_scatter(const Tensor& whole, const Tensor& shard, Reduce, Ticket after) override {
-    return copy(whole, shard, after);
+  Ticket do_reduce_scatter(const Tensor& full, const Tensor& shard, Reduce, Ticket after) override {
+    return copy(full, shard, after);
   }
   Ticket do_all_to_all(const Tensor& in, const Tensor& out, std::span<const std::int64_t> in_rows,
                        std::span<const std::int64_t> out_rows, Ticket after) override {
@@ -46,7 +46,7 @@ class SelfComm final : public Comm {
   std::string name_;
 };
 
-// The n-th send goes to the n-th receive.
+// The n-th send matches the n-th receive.
 Ticket SelfComm::do_exchange(std::span<const Transfer> transfers, Ticket after) {
   const auto is_send = [](const Transfer& t) { return t.send; };
   const auto is_receive = [](const Transfer& t) { return !t.send; };

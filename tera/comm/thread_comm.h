@@ -1,6 +1,6 @@
 #pragma once
 // Ranks as threads of one process. They read each other's memory directly, each through its own Ops: on the CPU, or on
-// one GPU that all of them use. thread_group.h says how they meet.
+// one GPU that all of them use. thread_group.h has their synchronization.
 
 #include <chrono>
 #include <memory>
@@ -13,23 +13,23 @@
 namespace tera {
 
 struct ThreadCommOptions {
-  std::chrono::milliseconds timeout{600'000};  // of every wait
+  std::chrono::milliseconds timeout{600'000};  // limit of every wait
 };
 
-class ThreadHubState;
+class ThreadCoordinatorState;
 
-// Where the ranks meet: owns the world and every group split from it, so it outlives all their Comms.
-class ThreadHub {
+// Owns the world and every group split from it, so it outlives all their Comms.
+class ThreadCoordinator {
  public:
-  explicit ThreadHub(int ranks, const ThreadCommOptions& options = {});
-  ~ThreadHub();
-  ThreadHub(const ThreadHub&) = delete;
-  ThreadHub& operator=(const ThreadHub&) = delete;
+  explicit ThreadCoordinator(int ranks, const ThreadCommOptions& options = {});
+  ~ThreadCoordinator();
+  ThreadCoordinator(const ThreadCoordinator&) = delete;
+  ThreadCoordinator& operator=(const ThreadCoordinator&) = delete;
 
-  // The world as `rank` sees it, working through `ops`; each rank asks once, on its own thread.
+  // The world as `rank` sees it, working through `ops`; each rank joins once, on its own thread.
   std::unique_ptr<Comm> join(int rank, Ops& ops);
 
-  // Wakes all ranks that wait, and all that will. The first call counts.
+  // Ends all waits of ranks, present and future ones. The first call counts.
   void abort(int rank, std::string_view reason) noexcept;
   struct Failure {
     int rank;
@@ -38,7 +38,7 @@ class ThreadHub {
   std::optional<Failure> failure() const;
 
  private:
-  std::unique_ptr<ThreadHubState> state_;
+  std::unique_ptr<ThreadCoordinatorState> state_;
 };
 
 }  // namespace tera

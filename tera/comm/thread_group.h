@@ -1,16 +1,16 @@
 #pragma once
-// How threads meet. A collective is a few phases; in each, every rank lays down what it brings (its call, its tensor,
-// when that is ready) and goes on when all have come:
+// The synchronization of ranks that are threads. A collective is a few phases, each a barrier: every rank publishes its
+// arrival (its call, its tensor, the ticket at which that is ready) and goes on when all have arrived:
 //
-//   rank 0   lay down ... wait ......|  read the others' memory   lay down ... wait |  next call
-//   rank 1      lay down ........... |  read                        lay down        |
-//   rank 2          compute .. lay down |  read                  lay down           |
+//   rank 0   publish ... wait .......|  read the others' memory   publish .... wait |  next call
+//   rank 1      publish ............ |  read                        publish         |
+//   rank 2          compute .. publish  |  read                  publish            |
 //            phase p: all inputs are there       phase p+1: nobody reads them any more
 //
-// Two arrivals per rank, used in turn, are enough: a rank writes the one of phase p+2 only after all came to p+1, and
-// they do that when they have read those of phase p.
+// Arrivals are double-buffered: a rank overwrites that of phase p with that of phase p+2 only after all arrived at p+1,
+// which they do when they have read those of phase p.
 //
-// An exchange is no collective: the first of a pair leaves a post, the second finds it and copies.
+// An exchange is no collective: the first rank of a pair posts its transfer, the second matches it and copies.
 
 #include <array>
 #include <atomic>
@@ -29,32 +29,32 @@ namespace tera {
 
 class ThreadGroup;
 
-// What a rank brings to a phase.
+// What a rank publishes in a phase.
 struct Arrival {
   Call call;
-  Ticket ready;                           // its queue has done what the others count on
+  Ticket ready;                           // on its queue: the tensor may be read or written
   Tensor tensor;                          // what the others read
   const std::int64_t* in_rows = nullptr;  // all_to_all: rows of tensor for each rank
   int color = 0, key = 0;                 // split
-  ThreadGroup* made = nullptr;            // split: by the first rank of a color
+  ThreadGroup* made = nullptr;            // split: the new group, made by the first rank of a color
 };
 
-// One side of a transfer whose other side has not come yet.
-struct Post {
+// One side of a transfer that waits for the other side.
+struct PostedTransfer {
   enum class State : std::uint8_t { free, waiting, copying, done };
   State state = State::free;
   bool send = false;
   int peer = 0;
-  int copier = -1;  // whose queue has done
+  int copier = -1;  // the rank whose queue has the ticket done
   Tensor tensor;
   Ticket ready;                // on the queue of its rank: the tensor may be read or written
-  std::uint64_t order = 0;     // over the whole group
-  std::uint64_t exchange = 0;  // of its rank
-  Ticket done;                 // of the copy, on the queue of the rank that made it
-  Ticket own;                  // of the copies that its own rank made in the same exchange
+  std::uint64_t order = 0;     // order of posting, over the group
+  std::uint64_t exchange = 0;  // number of the exchange on its rank
+  Ticket done;                 // end of the copy, on the queue of the copier
+  Ticket local_copies;         // end of the copies that its own rank made in the same exchange
 };
 
-// What a rank is doing or did last, in any group.
+// The call that a rank is in, or its last one, in any group.
 struct Activity {
   std::mutex mutex;
   const ThreadGroup* group = nullptr;
@@ -63,9 +63,9 @@ struct Activity {
   bool inside = false;
 };
 
-class ThreadHubState {
+class ThreadCoordinatorState {
  public:
-  ThreadHubState(int ranks, const ThreadCommOptions& options);
+  ThreadCoordinatorState(int ranks, const ThreadCommOptions& options);
 
   ThreadGroup& world() { return *groups_.front(); }
   ThreadGroup& make_group(std::string name, std::vector<int> members);
@@ -80,8 +80,8 @@ class ThreadHubState {
 
  private:
   ThreadCommOptions options_;
-  int spins_, yields_;  // before a rank that waits goes to sleep
-  std::mutex mutex_;    // taken before that of a group
+  int spins_, yields_;  // how often a waiting rank spins and yields before it sleeps
+  std::mutex mutex_;    // locked before that of a group
   std::vector<std::unique_ptr<ThreadGroup>> groups_;
   std::vector<Activity> activities_;  // by rank of the world
   std::atomic<int> failed_rank_{-1};
@@ -92,78 +92,80 @@ class ThreadHubState {
 // Ranks are those of the group, except in messages, which name ranks of the world.
 class ThreadGroup {
  public:
-  ThreadGroup(ThreadHubState& hub, std::string name, std::vector<int> members);
+  ThreadGroup(ThreadCoordinatorState& coordinator, std::string name, std::vector<int> members);
 
   const std::string& name() const { return name_; }
   int size() const { return static_cast<int>(members_.size()); }
   int world_rank(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
 
-  // Lays down the arrival and waits for all. CommError when somebody stays away or brings another call.
-  void meet(int rank, const Arrival& arrival);
-  // What a rank brought to the phase in which `reader` met it last; stays until `reader` meets again.
+  // The barrier of a phase: publishes the arrival and waits for those of all ranks. CommError when a rank does not
+  // arrive within the timeout, or arrives with another call.
+  void arrive_and_wait(int rank, const Arrival& arrival);
+  // The arrival of a rank in `reader`'s latest phase; valid until `reader` arrives at the next one.
   const Arrival& arrival(int rank, int reader) const;
 
-  // The oldest post of `peer` that the transfer fits, taken for copying; or null, and the transfer is posted.
-  Post* take_or_post(int rank, const Transfer& transfer, Ticket ready, std::uint64_t exchange);
-  void copied(Post& post, int owner, Ticket done);  // owner: the rank that had posted
-  // Tells the posts of an exchange which copies its rank made itself; false when there is no such post.
-  bool note_own_copies(int rank, std::uint64_t exchange, Ticket own);
-  // Waits until nothing of the rank's exchanges up to this one is open, by the host.
+  // The oldest post of the peer that matches the transfer, now in state copying; null: there was none, and the transfer
+  // was posted.
+  PostedTransfer* match_or_post(int rank, const Transfer& transfer, Ticket ready, std::uint64_t exchange);
+  void copied(PostedTransfer& post, int owner, Ticket done);  // owner: the rank that posted
+  // Stores in the posts of an exchange the end of the copies that their own rank made; false when it has no posts.
+  bool note_local_copies(int rank, std::uint64_t exchange, Ticket local_copies);
+  // The host waits until all transfers of the rank's exchanges up to this one are done.
   void finish_exchanges(int rank, std::uint64_t exchange);
 
-  // This rank's queue now waits for what the others brought to the phase.
-  void have_read(int rank);
-  // A rank goes into a call and comes out of it, in whatever way.
-  void enter(int rank) { slot(rank).inside.fetch_add(1); }
-  void come_out(int rank);
-  // A rank goes away, and its queue and its memory with it: waits until nobody will ask for a ticket of it any more;
-  // and where a rank has failed, and calls end halfway, until all others are out of theirs.
+  // This rank's queue now has waits for the arrivals of the phase, so their tickets are not needed any more.
+  void finish_reading(int rank);
+  // Count the calls that a rank is inside of; exit_call also when it throws.
+  void enter_call(int rank) { slot(rank).inside.fetch_add(1); }
+  void exit_call(int rank);
+  // Before a rank's queue and memory are destroyed: waits until no rank uses a ticket of it any more and, where a rank
+  // has failed and calls end halfway, until all others have left theirs.
   void leave(int rank) noexcept;
 
   void wake();
-  // Ends this call for all ranks: the hub is told, and the caller throws.
+  // Aborts the world with this message, and throws it.
   [[noreturn]] void give_up(int rank, const std::string& message,
                             std::source_location where = std::source_location::current());
 
  private:
   static constexpr std::size_t posts_per_rank = 64;
   struct alignas(64) Slot {
-    std::atomic<std::uint64_t> phase{0};  // how many this rank has come to
-    std::atomic<std::uint64_t> read{0};   // and in how many it is done with the others' arrivals
-    std::atomic<int> inside{0};           // calls that it is in, which may read the others' memory
+    std::atomic<std::uint64_t> phase{0};  // the latest phase that this rank has arrived at
+    std::atomic<std::uint64_t> read{0};   // the latest phase whose arrivals it has read
+    std::atomic<int> inside{0};           // calls that it is inside of, which may read the others' memory
     std::array<Arrival, 2> arrivals;
-    std::array<Post, posts_per_rank> posts;
-    std::condition_variable copied;  // one of them, by another rank
+    std::array<PostedTransfer, posts_per_rank> posts;
+    std::condition_variable copied;  // a post was copied by another rank
   };
-  enum class Waited { done, late, aborted };
+  enum class Waited { done, timed_out, aborted };
 
   Slot& slot(int rank) { return slots_[static_cast<std::size_t>(rank)]; }
   const Slot& slot(int rank) const { return slots_[static_cast<std::size_t>(rank)]; }
   bool all_at(std::uint64_t phase) const;
   template <class Done>
   Waited wait_until(std::condition_variable& change, const Done& done);
-  void wait_for_others_to_come_out(int rank);
-  Post* waiting_post(int rank, const Transfer& transfer);
-  [[noreturn]] void missing(int rank, Waited waited, const std::vector<int>& absent);
+  void wait_for_others_to_exit(int rank);
+  PostedTransfer* find_posted(int rank, const Transfer& transfer);
+  [[noreturn]] void fail_absent(int rank, Waited waited, const std::vector<int>& absent);
   void compare_calls(int rank);
 
-  ThreadHubState& hub_;
+  ThreadCoordinatorState& coordinator_;
   std::string name_;
   std::vector<int> members_;
   std::vector<Slot> slots_;
-  std::mutex mutex_;                 // posts, and going to sleep
-  std::condition_variable changed_;  // all have met, or one that leaves may be let go
+  std::mutex mutex_;                 // guards posts and the decision to sleep
+  std::condition_variable changed_;  // all have arrived at a phase, or a rank that leaves may go
   std::uint64_t orders_ = 0;
-  std::atomic<int> leaving_{0};  // ranks that wait in leave()
+  std::atomic<int> leaving_{0};  // ranks inside of leave()
 };
 
-// Says in the hub what a rank is about, for as long as it lives.
-class InCall {
+// Publishes a rank's call in the coordinator for as long as it lives.
+class CallScope {
  public:
-  InCall(ThreadHubState& hub, ThreadGroup& group, int rank, const Call& call);
-  ~InCall();
-  InCall(const InCall&) = delete;
-  InCall& operator=(const InCall&) = delete;
+  CallScope(ThreadCoordinatorState& coordinator, ThreadGroup& group, int rank, const Call& call);
+  ~CallScope();
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
 
  private:
   ThreadGroup& group_;

@@ -1,5 +1,5 @@
 #pragma once
-// For a profile: when calls that run beside a rank's queue were under way.
+// For a profile: the times at which calls that overlap with a rank's queue were in flight.
 
 #include <string_view>
 #include <vector>
@@ -10,16 +10,16 @@
 namespace tera {
 
 struct TimedCall {
-  std::string_view group;  // "tp"; of a Comm that is still there
+  std::string_view group;  // "tp"; the Comm outlives it
   CallKind kind = CallKind::none;
-  Ticket begin, end;  // begin: what it waits for is there
+  Ticket begin, end;  // begin: the call's inputs are ready
 };
 
-// A Comm that can say so, for all groups that were split from the same world.
+// A Comm that can time its calls, for all groups that were split from the same world.
 class CallTimer {
  public:
   virtual ~CallTimer() = default;
-  virtual void note_calls(std::vector<TimedCall>* notes) = 0;  // from here on; null: no more
+  virtual void note_calls(std::vector<TimedCall>* notes) = 0;  // appends every call from here on; null: stops
 };
 
 }  // namespace tera

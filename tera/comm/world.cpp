@@ -10,28 +10,29 @@
 namespace tera {
 namespace {
 
-class ThreadSeat final : public Seat {
+class ThreadRankHandle final : public RankHandle {
  public:
-  ThreadSeat(ThreadHub& hub, int rank, int size) : hub_(hub), rank_(rank), size_(size) {}
+  ThreadRankHandle(ThreadCoordinator& coordinator, int rank, int size)
+      : coordinator_(coordinator), rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::unique_ptr<Comm> join(Ops& ops) override { return hub_.join(rank_, ops); }
+  std::unique_ptr<Comm> join(Ops& ops) override { return coordinator_.join(rank_, ops); }
 
  private:
-  ThreadHub& hub_;
+  ThreadCoordinator& coordinator_;
   int rank_, size_;
 };
 
 // How a rank ended.
 struct Outcome {
   bool failed = false, user = false;
-  bool follows = false;  // from another rank's fault, or told by it as well
+  bool follows = false;  // a consequence of another rank's fault, which that rank reports
   std::string message;
 };
 
-Outcome run_rank(Seat& seat, FunctionRef<void(Seat&)> body) {
+Outcome run_rank(RankHandle& rank_handle, FunctionRef<void(RankHandle&)> body) {
   try {
-    body(seat);
+    body(rank_handle);
     return {};
   } catch (const UserError& error) {
     return {.failed = true, .user = true, .message = error.what()};
@@ -44,14 +45,14 @@ Outcome run_rank(Seat& seat, FunctionRef<void(Seat&)> body) {
   }
 }
 
-void throw_faults(const std::vector<Outcome>& outcomes, const ThreadHub::Failure& first) {
+void throw_faults(const std::vector<Outcome>& outcomes, const ThreadCoordinator::Failure& first) {
   Outcome fault = outcomes[static_cast<std::size_t>(first.rank)];
-  if (!fault.failed) fault.message = first.reason;  // it called abort and went on
-  std::string text = told_by(first.rank, fault.message);
+  if (!fault.failed) fault.message = first.reason;  // the rank called abort and went on
+  std::string text = report_of(first.rank, fault.message);
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
     const Outcome& other = outcomes[rank];
     if (other.failed && !other.follows && other.message != fault.message)
-      text += "\n" + told_by(static_cast<int>(rank), other.message);
+      text += "\n" + report_of(static_cast<int>(rank), other.message);
   }
   if (fault.user) throw UserError(text);
   throw Error(text);
@@ -59,20 +60,20 @@ void throw_faults(const std::vector<Outcome>& outcomes, const ThreadHub::Failure
 
 }  // namespace
 
-std::string told_by(int rank, const std::string& message) {
+std::string report_of(int rank, const std::string& message) {
   constexpr std::string_view word = "rank ";
   const std::size_t end = message.starts_with(word) ? message.find_first_not_of("0123456789", word.size()) : 0;
   const bool names_rank = end > word.size() && end < message.size() && message[end] == ':';
   return names_rank ? message : fmt::format("rank {}: {}", rank, message);
 }
 
-void run_threads(int ranks, const ThreadCommOptions& options, FunctionRef<void(Seat&)> body) {
-  ThreadHub hub(ranks, options);
+void run_threads(int ranks, const ThreadCommOptions& options, FunctionRef<void(RankHandle&)> body) {
+  ThreadCoordinator coordinator(ranks, options);
   std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
   const auto run = [&](int rank) {
-    ThreadSeat seat(hub, rank, ranks);
-    Outcome& outcome = outcomes[static_cast<std::size_t>(rank)] = run_rank(seat, body);
-    if (outcome.failed) hub.abort(rank, outcome.message);
+    ThreadRankHandle rank_handle(coordinator, rank, ranks);
+    Outcome& outcome = outcomes[static_cast<std::size_t>(rank)] = run_rank(rank_handle, body);
+    if (outcome.failed) coordinator.abort(rank, outcome.message);
   };
   std::vector<std::thread> threads;
   std::string not_started;
@@ -81,17 +82,17 @@ void run_threads(int ranks, const ThreadCommOptions& options, FunctionRef<void(S
   } catch (const std::system_error& error) {
     not_started =
         fmt::format("{} ranks as threads: the system gives no more than {} ({})", ranks, threads.size(), error.what());
-    hub.abort(static_cast<int>(threads.size()), not_started);
+    coordinator.abort(static_cast<int>(threads.size()), not_started);
   }
   for (std::thread& thread : threads) thread.join();
   if (!not_started.empty()) throw UserError(not_started);
-  if (const auto first = hub.failure()) throw_faults(outcomes, *first);
+  if (const auto first = coordinator.failure()) throw_faults(outcomes, *first);
 }
 
-void tell_faults(Comm& world, FunctionRef<void()> work) {
+void report_faults(Comm& world, FunctionRef<void()> work) {
   try {
     work();
-  } catch (const CommAborted&) {  // another rank tells
+  } catch (const CommAborted&) {  // another rank reports
     throw;
   } catch (const std::exception& error) {
     world.abort(error.what());
@@ -102,13 +103,13 @@ void tell_faults(Comm& world, FunctionRef<void()> work) {
   }
 }
 
-RankOutcome run_process_rank(Seat& seat, FunctionRef<void(Seat&)> body) {
+RankOutcome run_process_rank(RankHandle& rank_handle, FunctionRef<void(RankHandle&)> body) {
   try {
-    body(seat);
+    body(rank_handle);
     return {};
   } catch (const UserError& error) {
     return {.status = 2, .fault = error.what()};
-  } catch (const CommAborted&) {  // another rank tells
+  } catch (const CommAborted&) {  // another rank reports
     return {.status = 1};
   } catch (const std::exception& error) {
     return {.status = 1, .fault = error.what()};

@@ -49,7 +49,7 @@ void apply_qwen3_moe(ModelConfig& model) {
   model.moe.router_topk = 8;
 }
 
-// The published way to choose experts, which a small model has to say anew.
+// These are the routing hyperparameters of the published models; a smaller model has to override them.
 void apply_deepseek(ModelConfig& model) {
   apply_llama(model);
   model.layernorm_epsilon = 1e-6;

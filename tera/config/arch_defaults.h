@@ -1,7 +1,7 @@
 #pragma once
-// What a model family means for the keys that the user leaves out.
+// Default values of model keys per model family (model.arch), for the keys that the user leaves out.
 
-#include "tera/config/model.h"
+#include "tera/config/sections/model.h"
 
 namespace tera {
 

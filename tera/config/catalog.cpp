@@ -24,7 +24,7 @@ void visit_fields(std::span<const Field> fields, const void* section, const std:
 
 std::string_view last_part(std::string_view key) { return key.substr(key.rfind('.') + 1); }
 
-// Other programs' names may also stand in a section of ours.
+// Names of other programs are also recognised inside a section of ours: "model.moe.top_k".
 const ForeignName* find_foreign(std::string_view key) {
   const std::string_view name = last_part(key);
   if (key.starts_with("model.moe."))
@@ -67,9 +67,9 @@ std::vector<std::string> keys_named(std::string_view name) {
 }
 
 std::string nearest_key(std::string_view key) {
-  constexpr std::size_t longest = 200;  // keys are short; the distance costs the product of the lengths
+  constexpr std::size_t max_length = 200;  // keys are short; the distance costs the product of the lengths
   constexpr std::string_view experts = "model.moe.", prefix = "moe_";  // Megatron-LM has no sections
-  if (key.size() > longest) return {};
+  if (key.size() > max_length) return {};
   const std::string_view name = last_part(key);
   if (const ForeignName* foreign = find_foreign(key)) return std::string(foreign->key);
   if (name.starts_with(prefix))

@@ -1,5 +1,5 @@
 #pragma once
-// One entry of a section's table: the YAML key, where the value lives in the struct, and what to tell about it.
+// One entry of a section's table: the YAML key, the struct member that holds its value, the help text and the limits.
 // Reading, overriding, printing, help texts and docs/config.md all walk these tables. Types are erased here, so the
 // templates are instantiated only in the files that hold tables (model.cpp, moe.cpp, sections.cpp).
 
@@ -12,31 +12,31 @@
 #include <vector>
 
 #include "tera/base/enum_names.h"
-#include "tera/config/blend_part.h"
+#include "tera/config/sections/blend_part.h"
 
 namespace tera {
 
 enum class FieldKind : std::uint8_t {
   boolean,
-  whole,
+  integer,
   number,
   text,
   text_list,
-  whole_list,
+  integer_list,
   number_list,
   blend,
   choice,
   section
 };
 
-// A named enum, or an optional one, seen as an index into its list of names; -1 when unset.
+// Access to a named enum, or an optional one, as an index into its list of names; -1 when unset.
 struct ChoiceAccess {
   std::span<const std::string_view> names;
   int (*get)(const void* value);
   void (*set)(void* value, int index);
 };
 
-// What a number must satisfy: low <= value <= high, or low < value, value < high where the end is open.
+// The range of a number: low <= value <= high; with an open end low < value, or value < high.
 struct Limits {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
@@ -49,10 +49,10 @@ struct Field {
   std::string_view help;
   FieldKind kind = FieldKind::text;
   void* (*address)(void* section) = nullptr;
-  const ChoiceAccess* choice = nullptr;           // of kind choice
-  std::span<const Field> (*section)() = nullptr;  // of kind section
-  Limits limits{};                                // of kinds whole, number and number_list
-  bool required = false;                          // the default means that it was not given
+  const ChoiceAccess* choice = nullptr;           // only of kind choice
+  std::span<const Field> (*section)() = nullptr;  // only of kind section
+  Limits limits{};                                // for kinds integer, number and number_list
+  bool required = false;                          // the default value means that the key was not given
 
   const void* address_in(const void* in) const { return address(const_cast<void*>(in)); }
 
@@ -108,7 +108,7 @@ struct FieldType<bool> {
 };
 template <>
 struct FieldType<std::int64_t> {
-  static constexpr FieldKind kind = FieldKind::whole;
+  static constexpr FieldKind kind = FieldKind::integer;
 };
 template <>
 struct FieldType<double> {
@@ -124,7 +124,7 @@ struct FieldType<std::vector<std::string>> {
 };
 template <>
 struct FieldType<std::vector<std::int64_t>> {
-  static constexpr FieldKind kind = FieldKind::whole_list;
+  static constexpr FieldKind kind = FieldKind::integer_list;
 };
 template <>
 struct FieldType<std::vector<double>> {

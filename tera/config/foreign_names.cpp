@@ -66,7 +66,7 @@ constexpr std::array names{
     ForeignName{"scoring_func", "model.moe.router_score_function", ""},
 };
 
-// Types of numbers, in lower case and without "torch.".
+// Names of number types, in lower case and without "torch.".
 struct Spelling {
   std::string_view theirs, ours;
 };
@@ -76,9 +76,9 @@ constexpr std::array spellings{
     Spelling{"float16", "fp16"}, Spelling{"half", "fp16"},     Spelling{"fp8", "fp8"},   Spelling{"f8", "fp8"},
 };
 
-// What we call a type; empty where it is none that we know.
+// Our name of a number type; empty when the type is unknown.
 std::string_view our_type(std::string_view theirs) {
-  constexpr std::string_view torch = "torch.", float8 = "float8";  // there are several: float8_e4m3fn
+  constexpr std::string_view torch = "torch.", float8 = "float8";  // a prefix, because there are several: float8_e4m3fn
   std::string name(theirs);
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (name.starts_with(torch)) name.erase(0, torch.size());

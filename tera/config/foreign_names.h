@@ -1,6 +1,6 @@
 #pragma once
-// What other programs call things: Megatron-LM's flags and the keys of Hugging Face's config.json, where no rule of
-// spelling leads from them to a key.
+// Translates names of other programs to our keys: Megatron-LM's flags and the keys of Hugging Face's config.json that
+// no spelling rule maps to a key.
 
 #include <string>
 #include <string_view>
@@ -9,15 +9,15 @@ namespace tera {
 
 struct ForeignName {
   std::string_view name;
-  std::string_view key;         // empty: there is none
-  std::string_view note;        // what is different here; empty where the key is the same thing
-  std::string_view value = {};  // of the key, that a switch stands for; empty where it is no switch
+  std::string_view key;         // empty: we have no such key
+  std::string_view note;        // how our key differs; empty where both mean the same
+  std::string_view value = {};  // the value of `key` that a flag implies; empty where it is no flag
 };
 
-// By the last part of a key, or a flag with underscores. Null when nobody calls anything so.
+// Looks up the last component of a key, or a flag with underscores. Null when no program has that name.
 const ForeignName* find_foreign_name(std::string_view name);
 
-// What to say of a value that a key does not take, and another program's would: the end of a message, or nothing.
+// The end of a message about a value that our key refuses and another program's key accepts; empty when there is none.
 std::string note_on_value(std::string_view key, std::string_view value);
 
 }  // namespace tera

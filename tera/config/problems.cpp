@@ -7,7 +7,7 @@
 namespace tera {
 
 void Problems::throw_if_any() const {
-  constexpr std::size_t shown = 50;  // a file of another format would give one for each of its lines
+  constexpr std::size_t shown = 50;  // a file of another format would give a problem per line
   if (lines_.empty()) return;
   if (lines_.size() == 1) throw UserError(lines_.front());
   std::string message = fmt::format("the configuration has {} problems:", lines_.size());

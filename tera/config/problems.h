@@ -1,5 +1,5 @@
 #pragma once
-// Collects what is wrong with a configuration, so that all of it is told at once.
+// Collects the errors of a configuration, so that all are reported at once.
 
 #include <fmt/core.h>
 
@@ -17,7 +17,7 @@ class Problems {
   bool empty() const { return lines_.empty(); }
   const std::vector<std::string>& lines() const { return lines_; }
 
-  // One UserError with a line for each problem; nothing when there is none.
+  // Throws one UserError with a line for each problem, if there is any.
   void throw_if_any() const;
 
  private:

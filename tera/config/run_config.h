@@ -1,19 +1,19 @@
 #pragma once
-// Everything the user can say about a run, as written. What follows from it is a Setup (tera/config/setup.h).
+// The configuration of a run as the user wrote it. resolve() derives a Setup from it (tera/config/setup.h).
 
-#include "tera/config/checkpoint.h"
-#include "tera/config/comm_overlap.h"
-#include "tera/config/dataset.h"
-#include "tera/config/ddp.h"
-#include "tera/config/dist.h"
-#include "tera/config/logger.h"
-#include "tera/config/mixed_precision.h"
-#include "tera/config/model.h"
-#include "tera/config/optimizer.h"
-#include "tera/config/run.h"
-#include "tera/config/scheduler.h"
-#include "tera/config/tokenizer.h"
-#include "tera/config/train.h"
+#include "tera/config/sections/checkpoint.h"
+#include "tera/config/sections/comm_overlap.h"
+#include "tera/config/sections/dataset.h"
+#include "tera/config/sections/ddp.h"
+#include "tera/config/sections/dist.h"
+#include "tera/config/sections/logger.h"
+#include "tera/config/sections/mixed_precision.h"
+#include "tera/config/sections/model.h"
+#include "tera/config/sections/optimizer.h"
+#include "tera/config/sections/run.h"
+#include "tera/config/sections/scheduler.h"
+#include "tera/config/sections/tokenizer.h"
+#include "tera/config/sections/train.h"
 
 namespace tera {
 

@@ -41,7 +41,7 @@ std::string read_boolean(const YamlNode& node, bool& value) {
 
 std::string_view without_plus(std::string_view text) { return text.starts_with('+') ? text.substr(1) : text; }
 
-// The whole of `text`, or an error code.
+// Parses all of `text`, or returns an error code.
 template <class T>
 std::errc parse_number(std::string_view text, T& value) {
   const char* end = text.data() + text.size();
@@ -50,7 +50,7 @@ std::errc parse_number(std::string_view text, T& value) {
   return stop == end ? std::errc{} : std::errc::invalid_argument;
 }
 
-std::string read_whole(const YamlNode& node, std::int64_t& value) {
+std::string read_integer(const YamlNode& node, std::int64_t& value) {
   if (!is_plain(node)) return not_a(node, "a whole number");
   const std::string_view text = without_plus(node.text);
   std::int64_t parsed = 0;
@@ -101,12 +101,12 @@ std::string read_text_list(const YamlNode& node, std::vector<std::string>& value
   return {};
 }
 
-std::string read_whole_list(const YamlNode& node, std::vector<std::int64_t>& value) {
+std::string read_integer_list(const YamlNode& node, std::vector<std::int64_t>& value) {
   if (node.kind != YamlNode::Kind::list && node.kind != YamlNode::Kind::null)
     return not_a(node, "a list of whole numbers");
   std::vector<std::int64_t> numbers(node.items.size());
   for (std::size_t i = 0; i < numbers.size(); ++i)
-    if (std::string wrong = read_whole(node.items[i], numbers[i]); !wrong.empty()) return wrong;
+    if (std::string wrong = read_integer(node.items[i], numbers[i]); !wrong.empty()) return wrong;
   value = std::move(numbers);
   return {};
 }
@@ -122,7 +122,7 @@ std::string read_number_list(const YamlNode& node, std::vector<double>& value) {
   return {};
 }
 
-// One {prefix, weight}, both given and nothing else.
+// Reads one {prefix, weight}; both must be given, and no other key.
 std::string read_blend_part(const YamlNode& node, BlendPart& part) {
   const YamlNode* prefix = node.find("prefix");
   const YamlNode* weight = node.find("weight");
@@ -162,7 +162,7 @@ std::string read_choice(const Field& field, const YamlNode& node, void* value) {
   return fmt::format("{} is not {}", describe_node(node), join_names(names));
 }
 
-// Plain where no reader could take it for anything else, else in double quotes.
+// Plain when every YAML reader sees the same text, else in double quotes.
 std::string quote(const std::string& text) {
   const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '/'; };
   const auto inner = [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '.' || c == '-'; };
@@ -196,12 +196,12 @@ std::string write_blend(const std::vector<BlendPart>& parts) {
 }
 
 double as_double(const Field& field, const void* value) {
-  return field.kind == FieldKind::whole ? static_cast<double>(as<std::int64_t>(value)) : as<double>(value);
+  return field.kind == FieldKind::integer ? static_cast<double>(as<std::int64_t>(value)) : as<double>(value);
 }
 
 std::string format_limit(double limit) {
-  const bool whole = std::abs(limit) < 1e15 && limit == std::trunc(limit);
-  return whole ? fmt::format("{}", static_cast<std::int64_t>(limit)) : fmt::format("{}", limit);
+  const bool is_integer = std::abs(limit) < 1e15 && limit == std::trunc(limit);
+  return is_integer ? fmt::format("{}", static_cast<std::int64_t>(limit)) : fmt::format("{}", limit);
 }
 
 std::string check_utf8(std::string_view text) {
@@ -232,17 +232,17 @@ std::string check_number(const Limits& limits, double number) {
 
 std::string read_value(const Field& field, const YamlNode& node, void* value) {
   const bool may_be_empty = field.kind == FieldKind::text || field.kind == FieldKind::text_list ||
-                            field.kind == FieldKind::whole_list || field.kind == FieldKind::number_list ||
+                            field.kind == FieldKind::integer_list || field.kind == FieldKind::number_list ||
                             field.kind == FieldKind::blend;
   if (node.kind == YamlNode::Kind::null && !may_be_empty)
     return fmt::format("no value is given; write {}", describe_type(field));
   switch (field.kind) {
     case FieldKind::boolean: return read_boolean(node, as<bool>(value));
-    case FieldKind::whole: return read_whole(node, as<std::int64_t>(value));
+    case FieldKind::integer: return read_integer(node, as<std::int64_t>(value));
     case FieldKind::number: return read_number(node, as<double>(value));
     case FieldKind::text: return read_text(node, as<std::string>(value));
     case FieldKind::text_list: return read_text_list(node, as<std::vector<std::string>>(value));
-    case FieldKind::whole_list: return read_whole_list(node, as<std::vector<std::int64_t>>(value));
+    case FieldKind::integer_list: return read_integer_list(node, as<std::vector<std::int64_t>>(value));
     case FieldKind::number_list: return read_number_list(node, as<std::vector<double>>(value));
     case FieldKind::blend: return read_blend(node, as<std::vector<BlendPart>>(value));
     case FieldKind::choice: return read_choice(field, node, value);
@@ -254,11 +254,11 @@ std::string read_value(const Field& field, const YamlNode& node, void* value) {
 std::string write_value(const Field& field, const void* value) {
   switch (field.kind) {
     case FieldKind::boolean: return as<bool>(value) ? "true" : "false";
-    case FieldKind::whole: return fmt::format("{}", as<std::int64_t>(value));
+    case FieldKind::integer: return fmt::format("{}", as<std::int64_t>(value));
     case FieldKind::number: return fmt::format("{}", as<double>(value));
     case FieldKind::text: return quote(as<std::string>(value));
     case FieldKind::text_list: return write_text_list(as<std::vector<std::string>>(value));
-    case FieldKind::whole_list: return fmt::format("[{}]", joined(as<std::vector<std::int64_t>>(value), ", "));
+    case FieldKind::integer_list: return fmt::format("[{}]", joined(as<std::vector<std::int64_t>>(value), ", "));
     case FieldKind::number_list: return fmt::format("[{}]", joined(as<std::vector<double>>(value), ", "));
     case FieldKind::blend: return write_blend(as<std::vector<BlendPart>>(value));
     case FieldKind::choice: {
@@ -275,11 +275,11 @@ std::string describe_type(const Field& field) {
   if (!limits.empty()) limits.insert(0, ", ");
   switch (field.kind) {
     case FieldKind::boolean: return "true or false";
-    case FieldKind::whole: return "whole number" + limits;
+    case FieldKind::integer: return "whole number" + limits;
     case FieldKind::number: return "number" + limits;
     case FieldKind::text: return "text";
     case FieldKind::text_list: return "text or list of texts";
-    case FieldKind::whole_list: return "list of whole numbers";
+    case FieldKind::integer_list: return "list of whole numbers";
     case FieldKind::number_list: return "number or list of numbers" + limits;
     case FieldKind::blend: return "list of {prefix: text, weight: number}";
     case FieldKind::choice: return join_names(field.choice->names);
@@ -299,7 +299,7 @@ std::string check_limits(const Field& field, const void* value) {
   if (field.kind == FieldKind::number_list)
     for (const double number : as<std::vector<double>>(value))
       if (std::string wrong = check_number(field.limits, number); !wrong.empty()) return wrong;
-  if (field.kind != FieldKind::whole && field.kind != FieldKind::number) return {};
+  if (field.kind != FieldKind::integer && field.kind != FieldKind::number) return {};
   return check_number(field.limits, as_double(field, value));
 }
 

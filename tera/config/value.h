@@ -1,5 +1,5 @@
 #pragma once
-// One value of a field table: from YAML, to YAML, in words.
+// One value of a field table: read from YAML, written as YAML, described for messages.
 
 #include <string>
 
@@ -11,7 +11,7 @@ namespace tera {
 // Returns an empty string, or what is wrong; the value is then as before.
 std::string read_value(const Field& field, const YamlNode& node, void* value);
 
-// As YAML on one line; reading it back gives the same value to the last bit.
+// Writes the value as YAML on one line; reading it back gives bitwise the same value.
 std::string write_value(const Field& field, const void* value);
 
 // "whole number, at least 1"; "gpt, llama or qwen2".

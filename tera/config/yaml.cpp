@@ -15,8 +15,8 @@
 namespace tera {
 namespace {
 
-// A comment put behind the text. The parser lets an open quote run to the end, so a value that holds this was not
-// closed.
+// A comment that is appended to the text. The parser lets an open quote run to the end, so a value that contains this
+// comment was never closed.
 constexpr std::string_view end_mark = "# end of text";
 
 [[noreturn]] void fail_anchor_at(const std::string& source, int line) {
@@ -28,11 +28,11 @@ constexpr std::string_view end_mark = "# end of text";
 
 int line_of(const YAML::Mark& mark) { return mark.line + 1; }
 
-// What the parser itself says of "*name": only its words tell.
-bool is_about_anchors(const std::string& words) {
-  return words == YAML::ErrorMsg::UNKNOWN_ANCHOR || words == YAML::ErrorMsg::ALIAS_NOT_FOUND ||
-         words == YAML::ErrorMsg::ANCHOR_NOT_FOUND || words == YAML::ErrorMsg::CHAR_IN_ALIAS ||
-         words == YAML::ErrorMsg::CHAR_IN_ANCHOR;
+// Whether the parser's message is about an anchor or alias; the parser has no error codes.
+bool is_about_anchors(const std::string& message) {
+  return message == YAML::ErrorMsg::UNKNOWN_ANCHOR || message == YAML::ErrorMsg::ALIAS_NOT_FOUND ||
+         message == YAML::ErrorMsg::ANCHOR_NOT_FOUND || message == YAML::ErrorMsg::CHAR_IN_ALIAS ||
+         message == YAML::ErrorMsg::CHAR_IN_ANCHOR;
 }
 
 // Builds the tree from the parser's events. The parser recurses once per level and reports the level first, so throwing
@@ -84,7 +84,7 @@ class TreeBuilder final : public YAML::EventHandler {
  private:
   struct Level {
     YamlNode node;
-    std::string key{};  // of a map: the key waiting for its value
+    std::string key{};  // in a map: the key whose value comes next
     bool has_key = false;
   };
 
@@ -92,7 +92,7 @@ class TreeBuilder final : public YAML::EventHandler {
   void refuse_anchor(const YAML::Mark& mark, YAML::anchor_t anchor) const {
     if (anchor != YAML::NullAnchor) fail_anchor(mark);
   }
-  // "?" marks a plain node and "!" a quoted one; anything else was written by hand.
+  // The parser itself tags plain nodes "?" and quoted ones "!"; any other tag was written in the file.
   void refuse_tag(const YAML::Mark& mark, const std::string& tag) const {
     require_user(tag.empty() || tag == "?" || tag == "!", "{}:{}: tags such as '{}' are not supported", source_,
                  line_of(mark), tag);

@@ -1,5 +1,5 @@
 #pragma once
-// YAML text to a small tree that knows its lines. Config files are data from anywhere: size, depth and encoding are
+// Parses YAML text to a small tree with line numbers. Config files are untrusted data: size, depth and encoding are
 // checked before the parser sees them or while it runs; anchors, aliases, tags and second documents are refused.
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct YamlNode {
   Kind kind = Kind::null;
   int line = 0;         // counted from 1
   bool quoted = false;  // a quoted scalar is text, whatever it looks like
-  std::string text{};   // of a scalar
+  std::string text{};   // text of a scalar
   std::vector<YamlNode> items{};
   std::vector<std::pair<std::string, YamlNode>> entries{};  // in the order written; keys differ
 
@@ -29,7 +29,7 @@ struct YamlNode {
 // `source` names the text in messages: a path, or "override model.num_layers". Throws UserError.
 YamlNode parse_yaml(std::string_view text, const std::string& source);
 
-// Refuses missing files, folders, files over max_yaml_bytes, empty ones and text that is not UTF-8.
+// Refuses missing files, folders, files over max_yaml_bytes, empty files and text that is not UTF-8.
 YamlNode read_yaml_file(const std::string& path);
 
 // "a map", "a list", "nothing" or the scalar itself in quotes, cut to a readable length.

@@ -10,16 +10,16 @@
 namespace tera {
 namespace {
 
-// What is emitted one after the other, and how often each dataset was.
-class Turns {
+// The blend so far: the sequence of samples, and how many each dataset has.
+class BlendBuilder {
  public:
-  explicit Turns(std::size_t datasets) : counts_(datasets) {
+  explicit BlendBuilder(std::size_t datasets) : counts_(datasets) {
     require_user(datasets < 32767, "a blend of {} datasets; at most 32766 are possible", datasets);
   }
-  // How far the dataset lags behind its share.
+  // How far the dataset lags behind its weight.
   double lag(double weight, std::size_t dataset) const {
-    const auto place = static_cast<double>(std::max<std::size_t>(index_.dataset.size(), 1));
-    return weight * place - static_cast<double>(counts_[dataset]);
+    const auto position = static_cast<double>(std::max<std::size_t>(index_.dataset.size(), 1));
+    return weight * position - static_cast<double>(counts_[dataset]);
   }
   std::int64_t take(std::size_t dataset) {
     index_.dataset.push_back(static_cast<std::int16_t>(dataset));
@@ -40,10 +40,10 @@ class Turns {
 double sum_of_a_block(std::span<const double> values) {
   std::array<double, 8> lanes;
   std::copy_n(values.begin(), 8, lanes.begin());
-  const std::size_t whole = values.size() - values.size() % 8;
-  for (std::size_t i = 8; i < whole; ++i) lanes[i % 8] += values[i];
+  const std::size_t vectorized = values.size() - values.size() % 8;
+  for (std::size_t i = 8; i < vectorized; ++i) lanes[i % 8] += values[i];
   double sum = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
-  for (std::size_t i = whole; i < values.size(); ++i) sum += values[i];
+  for (std::size_t i = vectorized; i < values.size(); ++i) sum += values[i];
   return sum;
 }
 
@@ -68,47 +68,47 @@ std::vector<double> normalized(std::span<const double> weights) {
 }
 
 BlendIndex blend_by_weight(std::span<const double> weights, std::int64_t size) {
-  Turns turns(weights.size());
-  turns.reserve(size);
+  BlendBuilder blend(weights.size());
+  blend.reserve(size);
   for (std::int64_t i = 0; i < size; ++i) {
-    std::size_t most = 0;
-    double most_lag = turns.lag(weights[0], 0);
+    std::size_t next = 0;
+    double max_lag = blend.lag(weights[0], 0);
     for (std::size_t d = 1; d < weights.size(); ++d) {
-      const double lag = turns.lag(weights[d], d);
-      if (lag > most_lag) most = d, most_lag = lag;
+      const double lag = blend.lag(weights[d], d);
+      if (lag > max_lag) next = d, max_lag = lag;
     }
-    turns.take(most);
+    blend.take(next);
   }
-  return std::move(turns).result();
+  return std::move(blend).result();
 }
 
 BlendIndex blend_all(std::span<const std::int64_t> sizes) {
-  Turns turns(sizes.size());
+  BlendBuilder blend(sizes.size());
   std::vector<std::size_t> unspent;
   std::int64_t total = 0;
   for (std::size_t d = 0; d < sizes.size(); ++d) {
     if (sizes[d] > 0) unspent.push_back(d);
     total += sizes[d];
   }
-  turns.reserve(total);
+  blend.reserve(total);
   while (!unspent.empty()) {
-    double most_lag = std::numeric_limits<double>::lowest();
-    auto most = unspent.begin();
+    double max_lag = std::numeric_limits<double>::lowest();
+    auto next = unspent.begin();
     for (auto d = unspent.begin(); d != unspent.end(); ++d) {
-      const double lag = turns.lag(static_cast<double>(sizes[*d]) / static_cast<double>(total), *d);
-      if (lag > most_lag) most = d, most_lag = lag;
+      const double lag = blend.lag(static_cast<double>(sizes[*d]) / static_cast<double>(total), *d);
+      if (lag > max_lag) next = d, max_lag = lag;
     }
-    if (turns.take(*most) == sizes[*most]) unspent.erase(most);
+    if (blend.take(*next) == sizes[*next]) unspent.erase(next);
   }
-  return std::move(turns).result();
+  return std::move(blend).result();
 }
 
 BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<Dataset>> datasets, BlendIndex index)
     : datasets_(std::move(datasets)), index_(std::move(index)) {
   std::vector<std::int64_t> used(datasets_.size(), 0);
   for (std::size_t i = 0; i < index_.dataset.size(); ++i) {
-    std::int64_t& most = used.at(static_cast<std::size_t>(index_.dataset[i]));
-    most = std::max(most, index_.sample[i] + 1);
+    std::int64_t& samples = used.at(static_cast<std::size_t>(index_.dataset[i]));
+    samples = std::max(samples, index_.sample[i] + 1);
   }
   for (std::size_t d = 0; d < used.size(); ++d)
     require_user(used[d] <= datasets_[d]->samples(),

@@ -1,6 +1,6 @@
 #pragma once
-// Samples of several datasets in turn, as Megatron-LM blends them: at each place comes the dataset that lags most
-// behind its share. Nothing is drawn and nothing is shuffled; each dataset's own samples come in its own order.
+// Blends several datasets as Megatron-LM does: each next sample comes from the dataset that lags most behind its
+// weight. Nothing is drawn and nothing is shuffled; the samples of each dataset come in its own order.
 
 #include <cstdint>
 #include <memory>
@@ -13,7 +13,7 @@ namespace tera {
 
 struct BlendIndex {
   std::vector<std::int16_t> dataset;  // [N]
-  std::vector<std::int64_t> sample;   // [N] of that dataset
+  std::vector<std::int64_t> sample;   // [N] its index in that dataset
 };
 
 // numpy.sum, whose order of additions decides the last bit, and weights divided by it.
@@ -27,7 +27,7 @@ class BlendedDataset final : public Dataset {
  public:
   BlendedDataset(std::vector<std::unique_ptr<Dataset>> datasets, BlendIndex index);
   std::int64_t samples() const override { return static_cast<std::int64_t>(index_.dataset.size()); }
-  // Past the end it starts over in the same order.
+  // Past the end the blend starts over in the same order.
   void sample(std::int64_t index, std::span<std::int32_t> tokens) const override;
   bool has_gaps() const override;
 

@@ -1,5 +1,5 @@
 #pragma once
-// The three parts of a run's data.
+// The splits of a run's data: train, valid and test.
 
 #include <array>
 #include <cstdint>

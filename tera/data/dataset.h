@@ -13,8 +13,8 @@ namespace tera {
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  // Samples in one pass over the data. Indices run on past it: the next pass has the same samples, in another order if
-  // the dataset says nothing else.
+  // Samples in one epoch. Indices run on past it: the next epoch has the same samples, in another order unless the
+  // dataset says otherwise.
   virtual std::int64_t samples() const = 0;
   // The ids of sample `index`: one more than a sequence has, inputs being all but the last and targets all but the
   // first. Negative where there is no token.
@@ -22,14 +22,14 @@ class Dataset {
   // Whether samples may hold such negative ids, or targets that do not count.
   virtual bool has_gaps() const { return false; }
 
-  // What ids do not tell, where there is such: of each id, whether it counts as a target, and whether a document begins
-  // with it. Without marks all count, and documents end with the tokenizer's end of document.
+  // Marks say of each id whether it counts as a target (the loss mask), and whether a document begins with it. A
+  // dataset may have none: then all ids count, and documents end with the tokenizer's end of document.
   static constexpr std::uint8_t counts = 1, begins = 2;
   virtual bool has_marks() const { return false; }
   virtual void marks(std::int64_t /*index*/, std::span<std::uint8_t> /*marks*/) const {}
 };
 
-// Made-up text, a pure function of (seed, index): ids follow a rough Zipf law, and every other one is decided by its
+// Mock data, a pure function of (seed, index): ids follow a rough Zipf law, and every other one is decided by its
 // predecessor, so that a model has something to learn. Parts of one seed have the same rules and different samples:
 // evaluate on another part, not on another seed.
 class MockDataset final : public Dataset {

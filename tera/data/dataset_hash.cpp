@@ -17,8 +17,8 @@ std::uint64_t hash_values(const std::vector<T>& values) {
 }  // namespace
 
 std::uint64_t hash_some_samples(const Dataset& data, std::int64_t ids) {
-  constexpr std::int64_t most = 16, furthest = std::int64_t{1} << 31;  // made-up data has no end
-  const std::int64_t samples = data.samples(), looked_at = std::min(samples, most);
+  constexpr std::int64_t max_samples = 16, furthest = std::int64_t{1} << 31;  // mock data has no end
+  const std::int64_t samples = data.samples(), looked_at = std::min(samples, max_samples);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(ids));
   std::vector<std::uint8_t> marks(data.has_marks() ? tokens.size() : 0);
   std::vector<std::uint64_t> hashes{static_cast<std::uint64_t>(samples)};

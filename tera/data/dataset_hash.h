@@ -6,8 +6,8 @@
 
 namespace tera {
 
-// To find out whether ranks read the same data: of the number of samples, and of some that lie all over the data, each
-// of so many ids. It says nothing of those between.
+// A hash by which ranks compare their data: of the number of samples, and of the ids of some samples spread over the
+// data, each of so many ids. The samples between are not hashed.
 std::uint64_t hash_some_samples(const Dataset& data, std::int64_t ids);
 
 }  // namespace tera

@@ -24,11 +24,11 @@ std::string range_of(const LengthHistogram::Bin& bin) {
   return bin.first == bin.last ? fmt::format("{}", bin.first) : fmt::format("{}-{}", bin.first, bin.last);
 }
 
-// In eighths of a cell; what is there is never drawn as nothing.
+// A bar in eighths of a cell; a value above 0 has at least one eighth.
 std::string bar_of(std::int64_t value, std::int64_t largest, int columns) {
   constexpr std::array<std::string_view, 8> parts{"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-  const double share = static_cast<double>(value) / static_cast<double>(std::max<std::int64_t>(largest, 1));
-  const int eighths = value == 0 ? 0 : std::max(1, static_cast<int>(share * columns * 8));
+  const double fraction = static_cast<double>(value) / static_cast<double>(std::max<std::int64_t>(largest, 1));
+  const int eighths = value == 0 ? 0 : std::max(1, static_cast<int>(fraction * columns * 8));
   std::string bar;
   for (int i = 0; i < eighths / 8; ++i) bar += "█";
   bar += parts[static_cast<std::size_t>(eighths % 8)];

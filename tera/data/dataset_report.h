@@ -1,16 +1,16 @@
 #pragma once
-// What a dataset looks like: counts, and how long its documents are.
+// Statistics of a dataset: counts, and a histogram of the lengths of its documents.
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "tera/data/indexed_dataset.h"
+#include "tera/data/indexed/indexed_dataset.h"
 
 namespace tera {
 
-// How many documents have how many tokens. A bin reaches from one power of two to the next; none is left out between
-// the first and the last.
+// A histogram of tokens per document. A bin reaches from one power of two to the next; no bin is left out between the
+// first and the last.
 struct LengthHistogram {
   struct Bin {
     std::int64_t first = 0, last = 0;  // lengths, both inclusive
@@ -23,7 +23,7 @@ struct LengthHistogram {
 
 // Reads every token, whose type is an integer.
 struct IdRange {
-  std::int64_t smallest = 0, largest = -1;  // without tokens as here
+  std::int64_t smallest = 0, largest = -1;  // these values where there are no tokens
 };
 IdRange id_range(const IndexedDataset& data);
 

@@ -22,13 +22,14 @@ void GptDataset::sample(std::int64_t index, std::span<std::int32_t> tokens) cons
           "sample {} of {} has {} ids, {} were asked for", index, samples(), options.seq_length + 1, tokens.size());
   const GptIndexView view = index_.view();
   const std::size_t chosen = view.order[static_cast<std::size_t>(index % samples())];
-  const auto place_of = [&](std::size_t i) { return static_cast<std::size_t>(view.starts.place[i]); };
+  const auto position_of = [&](std::size_t i) { return static_cast<std::size_t>(view.starts.position[i]); };
   std::span<std::int32_t> rest = tokens;
   std::int64_t begin = view.starts.offset[chosen];
-  for (std::size_t place = place_of(chosen), last = place_of(chosen + 1); place <= last; ++place, begin = 0) {
-    const std::int32_t document = view.documents[place];
-    const std::int64_t end = place < last ? data_->lengths()[static_cast<std::size_t>(document)]
-                                          : view.starts.offset[chosen + 1] + (options.add_extra_token ? 1 : 0);
+  for (std::size_t position = position_of(chosen), last = position_of(chosen + 1); position <= last;
+       ++position, begin = 0) {
+    const std::int32_t document = view.documents[position];
+    const std::int64_t end = position < last ? data_->lengths()[static_cast<std::size_t>(document)]
+                                             : view.starts.offset[chosen + 1] + (options.add_extra_token ? 1 : 0);
     require(end >= begin && end - begin <= std::ssize(rest), "sample {} does not fit its row", index);
     const auto part = rest.first(static_cast<std::size_t>(end - begin));
     data_->read(document, begin, options_.vocab_size, part);

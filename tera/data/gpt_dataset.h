@@ -8,7 +8,7 @@
 #include "tera/data/dataset.h"
 #include "tera/data/gpt_index.h"
 #include "tera/data/index_cache.h"
-#include "tera/data/indexed_dataset.h"
+#include "tera/data/indexed/indexed_dataset.h"
 
 namespace tera {
 
@@ -16,12 +16,12 @@ class GptDataset final : public Dataset {
  public:
   struct Options {
     GptIndexOptions index;
-    std::int64_t vocab_size = 0;       // ids beyond are refused when they are read
+    std::int64_t vocab_size = 0;       // a larger id is an error when it is read
     std::filesystem::path cache_path;  // a folder, or empty
   };
   GptDataset(std::shared_ptr<const IndexedDataset> data, const Options& options);
 
-  // All that the epochs hold, which may be more than was asked for; past it samples start over in the same order.
+  // All samples of the epochs, which may be more than was asked for; past them the same order starts over.
   std::int64_t samples() const override { return static_cast<std::int64_t>(index_.view().order.size()); }
   // Without the extra token, and past the end of the data in a partial last sample, ids are -1.
   void sample(std::int64_t index, std::span<std::int32_t> tokens) const override;

@@ -11,8 +11,8 @@
 namespace tera {
 namespace {
 
-constexpr std::int64_t most_samples = std::numeric_limits<std::uint32_t>::max() - 2;
-constexpr std::int64_t most_tokens = std::int64_t{1} << 62;
+constexpr std::int64_t max_samples = std::numeric_limits<std::uint32_t>::max() - 2;
+constexpr std::int64_t max_tokens = std::int64_t{1} << 62;
 
 std::int64_t sum_lengths(PackedArray<std::int32_t> lengths, const GptIndexOptions& options) {
   std::int64_t sum = 0;
@@ -28,7 +28,7 @@ std::int64_t count_samples(std::int64_t tokens, const GptIndexOptions& options) 
   return static_cast<std::int64_t>(std::ceil(static_cast<float>(usable) / static_cast<float>(options.seq_length)));
 }
 
-std::int64_t whole_samples(std::int64_t tokens, const GptIndexOptions& options) {
+std::int64_t full_samples(std::int64_t tokens, const GptIndexOptions& options) {
   return (tokens - (options.add_extra_token ? 1 : 0)) / options.seq_length;
 }
 
@@ -50,24 +50,24 @@ class SampleWalk {
         extra_(options.add_extra_token ? 1 : 0),
         tokens_(options.seq_length + extra_) {}
 
-  std::int64_t place() const { return static_cast<std::int64_t>(place_); }
+  std::int64_t position() const { return static_cast<std::int64_t>(position_); }
   std::int32_t offset() const { return static_cast<std::int32_t>(offset_); }
 
   void next() {
     std::int64_t remaining = tokens_;
     while (true) {
-      const std::int64_t length = lengths_[static_cast<std::size_t>(documents_[place_])];
+      const std::int64_t length = lengths_[static_cast<std::size_t>(documents_[position_])];
       if (remaining <= length - offset_) {
         offset_ += remaining - extra_;
         return;
       }
-      if (place_ + 1 == documents_.size()) {  // a last sample that is short
+      if (position_ + 1 == documents_.size()) {  // a last sample that is short
         offset_ = length - extra_;
         return;
       }
       remaining -= length - offset_;
       offset_ = 0;
-      ++place_;
+      ++position_;
     }
   }
 
@@ -75,17 +75,17 @@ class SampleWalk {
   PackedArray<std::int32_t> lengths_;
   std::span<const std::int32_t> documents_;
   std::int64_t extra_, tokens_;
-  std::size_t place_ = 0;
+  std::size_t position_ = 0;
   std::int64_t offset_ = 0;
 };
 
 void add_starts(PackedArray<std::int32_t> lengths, const GptIndexOptions& options, std::int64_t samples,
                 GptIndexArrays& index) {
-  index.place.reserve(static_cast<std::size_t>(samples) + 1);
+  index.position.reserve(static_cast<std::size_t>(samples) + 1);
   index.offset.reserve(static_cast<std::size_t>(samples) + 1);
   SampleWalk walk(lengths, index.documents, options);
   for (std::int64_t i = 0;; ++i) {
-    index.place.push_back(walk.place());
+    index.position.push_back(walk.position());
     index.offset.push_back(walk.offset());
     if (i == samples) return;
     walk.next();
@@ -108,17 +108,17 @@ GptEpochs count_epochs(PackedArray<std::int32_t> lengths, const GptIndexOptions&
                  "{} has no tokens ({} documents), and {} samples are asked of it: give it more of dataset.split, or "
                  "more data",
                  options.what, options.last - options.first, asked);
-    require_user(asked < most_samples && asked <= (most_tokens - tokens) / options.seq_length,
-                 "{} samples are asked of {}; at most {} can be numbered", asked, options.what, most_samples - 1);
+    require_user(asked < max_samples && asked <= (max_tokens - tokens) / options.seq_length,
+                 "{} samples are asked of {}; at most {} can be numbered", asked, options.what, max_samples - 1);
     const std::int64_t needed = asked * options.seq_length + (options.add_extra_token ? 1 : 0);
     result.epochs = (needed + tokens - 1) / tokens;
   }
   result.samples = count_samples(result.epochs * tokens, options);
-  require_user(result.samples < most_samples, "{} has {} samples; at most {} can be numbered", options.what,
-               result.samples, most_samples - 1);
+  require_user(result.samples < max_samples, "{} has {} samples; at most {} can be numbered", options.what,
+               result.samples, max_samples - 1);
   if (result.epochs > 1) {
-    const std::int64_t before = whole_samples((result.epochs - 1) * tokens, options);
-    const auto enough = static_cast<std::int64_t>(0.80 * static_cast<double>(whole_samples(tokens, options)));
+    const std::int64_t before = full_samples((result.epochs - 1) * tokens, options);
+    const auto enough = static_cast<std::int64_t>(0.80 * static_cast<double>(full_samples(tokens, options)));
     result.last_apart = asked - before < enough;
     if (result.last_apart) result.samples_before_last = before;
   }

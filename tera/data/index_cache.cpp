@@ -15,16 +15,16 @@
 namespace tera {
 namespace {
 
-// A file: this, the description padded with blanks to `text_bytes`, then the arrays; all of them 8-byte aligned but the
-// last two.
+// A file is this header, the description padded with blanks to `text_bytes`, then the arrays; all of them are 8-byte
+// aligned but the last two.
 struct CacheHeader {
   std::array<char, 8> magic{'T', 'E', 'R', 'A', 'G', 'P', 'T', '1'};
   std::uint64_t documents = 0, samples = 0;
-  std::uint64_t content_hash = 0;  // of the arrays
+  std::uint64_t content_hash = 0;  // hash of the arrays
 };
 constexpr std::size_t text_bytes = 512;
 
-// FNV-1a over words of eight bytes; the rest of the last one is zero.
+// FNV-1a over words of eight bytes; the last one is padded with zeros.
 std::uint64_t hash_bytes(std::span<const std::byte> bytes, std::uint64_t hash = 0xcbf29ce484222325ULL) {
   for (std::size_t i = 0; i < bytes.size(); i += 8) {
     std::uint64_t word = 0;
@@ -37,7 +37,7 @@ std::uint64_t hash_bytes(std::span<const std::byte> bytes, std::uint64_t hash = 
 
 // The arrays in the order of the file.
 std::array<std::span<const std::byte>, 4> arrays_of(const GptIndexView& view) {
-  return {std::as_bytes(view.starts.place), std::as_bytes(view.starts.offset), std::as_bytes(view.documents),
+  return {std::as_bytes(view.starts.position), std::as_bytes(view.starts.offset), std::as_bytes(view.documents),
           std::as_bytes(view.order)};
 }
 
@@ -60,24 +60,24 @@ std::span<const T> take(std::span<const std::byte>& bytes, std::uint64_t count) 
   return part;
 }
 
-// Every number inside its bounds, so that no sample reads outside the data, whatever the file holds.
+// Checks that every number is in bounds, so that no sample reads outside the data, whatever the file holds.
 bool in_bounds(const GptIndexView& view, PackedArray<std::int32_t> lengths, const GptIndexOptions& options) {
   const auto document_good = [&](std::int32_t i) { return i >= options.first && i < options.last; };
   const auto order_good = [&](std::uint32_t i) { return i < view.order.size(); };
   if (!std::ranges::all_of(view.documents, document_good) || !std::ranges::all_of(view.order, order_good)) return false;
   const std::int64_t extra = options.add_extra_token ? 1 : 0;
   std::int64_t before = 0;
-  for (std::size_t i = 0; i < view.starts.place.size() && !view.documents.empty(); ++i) {
-    const std::int64_t place = view.starts.place[i], offset = view.starts.offset[i];
-    if (place < before || std::cmp_greater_equal(place, view.documents.size())) return false;
-    const std::int64_t length = lengths[static_cast<std::size_t>(view.documents[static_cast<std::size_t>(place)])];
+  for (std::size_t i = 0; i < view.starts.position.size() && !view.documents.empty(); ++i) {
+    const std::int64_t position = view.starts.position[i], offset = view.starts.offset[i];
+    if (position < before || std::cmp_greater_equal(position, view.documents.size())) return false;
+    const std::int64_t length = lengths[static_cast<std::size_t>(view.documents[static_cast<std::size_t>(position)])];
     if (offset + extra < 0 || offset > length || (i > 0 && offset + extra > length)) return false;
-    before = place;
+    before = position;
   }
   return true;
 }
 
-// The arrays of a mapped file, unless anything about it is not as it must be.
+// The arrays of a mapped file; nothing if any of its fields is invalid.
 std::optional<GptIndexView> view_of(std::span<const std::byte> bytes, const std::string& description,
                                     PackedArray<std::int32_t> lengths, const GptIndexOptions& options) {
   CacheHeader header;
@@ -93,7 +93,7 @@ std::optional<GptIndexView> view_of(std::span<const std::byte> bytes, const std:
   bytes = bytes.subspan(sizeof(header) + text_bytes);
   if (bytes.size() != (samples + 1) * 12 + documents * 4 + samples * 4) return {};
   GptIndexView view;
-  view.starts.place = take<std::int64_t>(bytes, samples + 1);
+  view.starts.position = take<std::int64_t>(bytes, samples + 1);
   view.starts.offset = take<std::int32_t>(bytes, samples + 1);
   view.documents = take<std::int32_t>(bytes, documents);
   view.order = take<std::uint32_t>(bytes, samples);

@@ -1,6 +1,6 @@
 #pragma once
-// Sample orders kept on disk, so that a long one is built once and then shared by all ranks and runs. A file is known
-// by everything that its content depends on: the options and the lengths of the documents, wherever they lie.
+// An on-disk cache of GPT indices, so that a long one is built once and then shared by all ranks and runs. The key of a
+// file is everything that its content depends on: the options and the lengths of the documents, not their paths.
 
 #include <filesystem>
 #include <string>
@@ -28,7 +28,7 @@ class StoredGptIndex {
 // Everything that the order depends on, as a line of text.
 std::string describe_gpt_index(PackedArray<std::int32_t> lengths, const GptIndexOptions& options);
 
-// Reads it from the folder if it is there, whole and right; else builds it and, given a folder, leaves it there.
+// Reads the index from the folder if it is there, complete and valid; else builds it and, given a folder, writes it.
 StoredGptIndex make_gpt_index(PackedArray<std::int32_t> lengths, const GptIndexOptions& options,
                               const std::filesystem::path& folder);
 

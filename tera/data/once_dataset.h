@@ -1,6 +1,6 @@
 #pragma once
-// A dataset read once: past its last sample there are no tokens, so batches that reach over the end count no token
-// twice.
+// A dataset that is read once: past its last sample there are no tokens, so batches that reach over the end count no
+// token twice.
 
 #include <algorithm>
 #include <cstdint>

@@ -11,13 +11,13 @@ class Permutation {
  public:
   Permutation(RngKey key, std::int64_t n);
   std::int64_t size() const { return n_; }
-  // Where `index` goes in pass number `pass`; for a fixed pass a bijection of [0, n).
+  // The image of `index` in epoch number `pass`; for a fixed pass a bijection of [0, n).
   std::int64_t at(std::int64_t index, std::int64_t pass) const;
 
  private:
   RngKey key_;
   std::int64_t n_;
-  int half_bits_;  // the network permutes [0, 4^half_bits), at most four times n; what falls outside n walks on
+  int half_bits_;  // the network permutes [0, 4^half_bits), at most 4 n; cycle walking brings it into [0, n)
 };
 
 }  // namespace tera

@@ -4,12 +4,12 @@
 #include <cmath>
 
 #include "tera/base/error.h"
-#include "tera/data/text_files.h"
+#include "tera/data/preprocess/text_files.h"
 
 namespace tera {
 namespace {
 
-// What a document's ids must satisfy before a model may see them.
+// Checks a document's ids before a model may see them.
 void check_ids(std::span<const std::int32_t> ids, std::int64_t vocab_size, const std::string& source) {
   if (ids.empty()) return;
   const std::int32_t largest = std::ranges::max(ids);
@@ -17,7 +17,7 @@ void check_ids(std::span<const std::int32_t> ids, std::int64_t vocab_size, const
                source, largest, vocab_size);
 }
 
-// Which would train on the braces too.
+// Refuses JSONL, whose braces would be trained on too.
 void check_not_json(const std::string& path) {
   std::string name = path;
   std::ranges::transform(name, name.begin(),
@@ -52,11 +52,11 @@ TextCorpus::TextCorpus(const Options& options, const Tokenizer& tokenizer) {
     tokens_.push_back(eod);
     ++documents_;
   }
-  const std::array shares{options.split.train, options.split.valid, options.split.test};
+  const std::array fractions{options.split.train, options.split.valid, options.split.test};
   double bound = 0;
-  for (std::size_t i = 0; i < shares.size(); ++i) {
-    require(shares[i] >= 0 && shares[i] <= 1, "a part of {} of the text cannot be cut off", shares[i]);
-    bound += shares[i];
+  for (std::size_t i = 0; i < fractions.size(); ++i) {
+    require(fractions[i] >= 0 && fractions[i] <= 1, "a part of {} of the text cannot be cut off", fractions[i]);
+    bound += fractions[i];
     bounds_[i + 1] = std::min<std::int64_t>(tokens(), std::llrint(bound * static_cast<double>(tokens())));
   }
 }

@@ -24,7 +24,7 @@ class TextCorpus {
   struct Options {
     std::vector<std::string> paths;
     std::int64_t vocab_size = 0;  // the model's; every id must be below it
-    SplitShape split;             // by tokens; the default trains on all
+    SplitShape split;             // fractions of the tokens; the default trains on all
   };
   TextCorpus(const Options& options, const Tokenizer& tokenizer);
 
@@ -34,11 +34,11 @@ class TextCorpus {
 
  private:
   std::vector<std::int32_t> tokens_;
-  std::array<std::int64_t, 4> bounds_{};  // of the three parts, in tokens
+  std::array<std::int64_t, 4> bounds_{};  // bounds of the three splits, in tokens
   std::int64_t documents_ = 0;
 };
 
-// Windows over one part of a corpus, which it keeps alive.
+// Windows over one split of a corpus, which it keeps alive.
 class TextDataset final : public Dataset {
  public:
   struct Options {

@@ -29,10 +29,9 @@ class Builder {
     for (std::size_t i = 0; i < spec_.mtp.size(); ++i) {
       const bool again =
           spec_.recompute.unit > 0 && range.layers + static_cast<std::int64_t>(i) < spec_.recompute.layers_per_chunk;
-      add(blocks, [&] { return std::make_unique<Ahead>(i + 1, mtp_layer(spec_.mtp[i], again)); });
-      add(blocks, [&] {
-        return std::make_unique<Ahead>(i + 1, std::make_unique<Head>(params_, spec_.mtp[i].head, head_, tp_));
-      });
+      add(blocks, [&] { return std::make_unique<Mtp>(i + 1, mtp_layer(spec_.mtp[i], again)); });
+      add(blocks,
+          [&] { return std::make_unique<Mtp>(i + 1, std::make_unique<Head>(params_, spec_.mtp[i].head, head_, tp_)); });
     }
     return blocks;
   }
@@ -62,10 +61,11 @@ class Builder {
     return block;
   }
 
-  // The table of words: that of the embedding or a tied head, if one of them is here, else a copy for all depths.
+  // The embedding table of MTP layers: that of the embedding or a tied head, if one of them is here, else a copy for
+  // all depths.
   std::unique_ptr<Block> mtp_layer(const MtpSpec& spec, bool recomputed) {
     MtpInputSpec input = spec.input;
-    input.embedding.on_another_stage = input.embedding.counted_elsewhere = !table_;
+    input.embedding.on_another_stage = input.embedding.norm_counted_elsewhere = !table_;
     auto first = std::make_unique<MtpInput>(params_, input, tp_, table_);
     table_ = &first->table();
     Blocks links;
@@ -94,7 +94,7 @@ class Builder {
     return std::make_unique<Mlp>(params_, std::get<MlpSpec>(spec.ffn), tp_);
   }
 
-  // Layers that are recomputed, in units; then the others.
+  // Adds layers with full activation recomputation, in units, then the others.
   void add_layers(Blocks& blocks, const BlockRange& range) {
     const RecomputeRule& rule = spec_.recompute;
     const std::int64_t end = range.first_layer + range.layers;
@@ -121,7 +121,7 @@ class Builder {
   const ExpertParallel& experts_;
   const ContextParallel& cp_;
   bool embedding_here_ = false, head_here_ = false;
-  Param *table_ = nullptr, *head_ = nullptr;  // of words, and the head's weight, once they are here
+  Param *table_ = nullptr, *head_ = nullptr;  // the embedding table and the head's weight, once they are built
   int next_ = 0;
 };
 
@@ -129,8 +129,8 @@ class Builder {
 
 Blocks build_blocks(const ModelSpec& spec, ParamStore& params, const TensorParallel& tp, const ExpertParallel& experts,
                     const ContextParallel& cp) {
-  const std::array whole{BlockRange{.layers = static_cast<std::int64_t>(spec.layers.size())}};
-  return std::move(build_chunks(spec, whole, params, tp, experts, cp).front());
+  const std::array all{BlockRange{.layers = static_cast<std::int64_t>(spec.layers.size())}};
+  return std::move(build_chunks(spec, all, params, tp, experts, cp).front());
 }
 
 std::vector<Blocks> build_chunks(const ModelSpec& spec, std::span<const BlockRange> chunks, ParamStore& params,

@@ -7,18 +7,18 @@
 
 namespace tera {
 
-// The blocks of a model in order: embedding, layers, head, and layers that predict further ahead, each with a head.
-// Parameters are in the store that was given.
+// The blocks of a model in order: embedding, layers, head, and MTP layers, each with a head. Parameters are in the
+// store that was given.
 using Blocks = std::vector<std::unique_ptr<Block>>;
 
 Blocks build_blocks(const ModelSpec& spec, ParamStore& params, const TensorParallel& tp = {},
                     const ExpertParallel& experts = {}, const ContextParallel& cp = {});
 
-// Consecutive blocks of a model.
+// Consecutive blocks of a model, as one virtual pipeline stage has them.
 struct BlockRange {
   bool embedding = true;
   std::int64_t first_layer = 0, layers = 0;
-  bool head = true;  // and what comes behind it
+  bool head = true;  // the head and the MTP layers after it
 };
 
 // What one rank holds: a list of blocks per chunk. Blocks are numbered chunk after chunk (ParamStore::begin_block).

@@ -121,7 +121,7 @@ class SpecMaker {
       spec.out = {{.name = in_layer(layer, names_.qkv[0]), .rows = q},
                   {.name = in_layer(layer, names_.qkv[1]), .rows = kv, .units = groups},
                   {.name = in_layer(layer, names_.qkv[2]), .rows = kv, .units = groups}};
-    } else {  // one tensor in files, but each rank has its share of q, of k and of v
+    } else {  // one tensor in files, but each rank has its heads of q, of k and of v
       const std::string name = spec.out[0].name;
       spec.out = {{.name = name, .rows = q, .file_rows = all},
                   {.name = name, .rows = kv, .units = groups, .first_row = q, .file_rows = all},
@@ -168,7 +168,7 @@ class SpecMaker {
     if (model_.qk_norm) {
       spec.q_norm = norm(in_layer(i, names_.q_norm), model_.head_dim);
       spec.k_norm = norm(in_layer(i, names_.k_norm), model_.head_dim);
-      spec.q_norm->own_heads = spec.k_norm->own_heads = true;
+      spec.q_norm->per_head = spec.k_norm->per_head = true;
     }
     return spec;
   }
@@ -193,7 +193,7 @@ class SpecMaker {
     const MlaShape& shape = *model_.mla;
     const MlaNames& names = *names_.mla;
     const bool latent = shape.q_lora > 0;
-    const std::int64_t q = model_.heads * (shape.own + shape.rotary), kv = model_.heads * (shape.own + shape.values);
+    const std::int64_t q = model_.heads * (shape.nope + shape.rotary), kv = model_.heads * (shape.nope + shape.values);
     const double growth = model_.rope.scaling.mscale_all_dim == 0
                               ? 1
                               : yarn_growth(model_.rope.scaling, model_.rope.scaling.mscale_all_dim);
@@ -211,11 +211,11 @@ class SpecMaker {
         .heads = model_.heads,
         .q_lora = shape.q_lora,
         .kv_lora = shape.kv_lora,
-        .own = shape.own,
+        .nope = shape.nope,
         .rotary = shape.rotary,
         .values = shape.values,
         .rope = *rope(),
-        .scale = static_cast<float>(growth * growth / std::sqrt(static_cast<double>(shape.own + shape.rotary))),
+        .scale = static_cast<float>(growth * growth / std::sqrt(static_cast<double>(shape.nope + shape.rotary))),
         .window = model_.window[model_.kind_of(i)],
         .attention_dropout = model_.attention_dropout,
         .hidden_dropout = model_.hidden_dropout,

@@ -1,7 +1,6 @@
 #pragma once
-// A model is a list of specs: embedding, layers, head, and layers that predict further ahead. make_spec turns the
-// resolved shape into such a list, with the names of its family (gpt.cpp, llama.cpp); build.h turns any list into
-// blocks.
+// A model is a list of specs: embedding, layers, head, and MTP layers. make_spec turns the resolved shape into such a
+// list, with the names of its family (gpt.cpp, llama.cpp); build.h turns any list into blocks.
 
 #include <cstdint>
 #include <limits>
@@ -9,13 +8,13 @@
 #include <vector>
 
 #include "tera/config/setup.h"
-#include "tera/nn/attention.h"
-#include "tera/nn/embedding.h"
-#include "tera/nn/head.h"
-#include "tera/nn/mla.h"
-#include "tera/nn/mlp.h"
-#include "tera/nn/moe.h"
-#include "tera/nn/mtp.h"
+#include "tera/nn/embeddings/embedding.h"
+#include "tera/nn/ffn/mlp.h"
+#include "tera/nn/ffn/moe.h"
+#include "tera/nn/heads/head.h"
+#include "tera/nn/heads/mtp.h"
+#include "tera/nn/mixers/attention.h"
+#include "tera/nn/mixers/mla.h"
 
 namespace tera {
 
@@ -24,14 +23,14 @@ struct LayerSpec {
   std::variant<MlpSpec, MoeSpec> ffn;
 };
 
-// A layer that predicts further ahead, and the head behind it, whose weights are those of the model's head.
+// The layer of one depth of multi-token prediction, and the head after it, whose weights are those of the model's head.
 struct MtpSpec {
   MtpInputSpec input;
   LayerSpec layer;
   HeadSpec head;
 };
 
-// Layers whose forward is played again in B.
+// Full activation recomputation: layers whose forward runs again in B.
 struct RecomputeRule {
   std::int64_t unit = 0;                                                     // layers at a time; 0: none
   std::int64_t layers_per_chunk = std::numeric_limits<std::int64_t>::max();  // the first ones of each chunk

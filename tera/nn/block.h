@@ -1,11 +1,11 @@
 #pragma once
-// The contract of every block: one step of the residual stream, and the unit that the pipeline moves, recomputes and
-// gathers. Blocks keep no state between calls; what backward needs stands in a Saved struct of their own.
+// The contract of every block: one step of the residual stream, and the unit of pipeline parallelism, of activation
+// recomputation and of ZeRO-3 gathering. Backward is split (zero bubble): B makes the gradient of the input, W that of
+// the weights. Blocks keep no state between calls; what backward needs stands in a Saved struct of their own.
 //
 // Four rules, all kept by the engine, none by blocks: x stays valid until the block's B; dy stays valid until its W;
 // scratch is rewound after each call; anything else needed later is taken from the stash. Outputs are passed in, so a
-// value is written once, where it will live. Gradients of small parameters (norms, biases) finish in B; W is for matrix
-// products.
+// value is written once, where it will live. Gradients of small parameters (norms, biases) finish in B; W is for GEMMs.
 
 #include <memory>
 
@@ -20,8 +20,8 @@ struct Saved {
 class Block {
  public:
   virtual ~Block() = default;
-  virtual const char* kind() const = 0;                        // "attention": what profiles call it
-  virtual bool makes_gradients_in_f() const { return false; }  // of its parameters, already in training's forward
+  virtual const char* kind() const = 0;                        // "attention": its name in profiles
+  virtual bool makes_gradients_in_f() const { return false; }  // F of a training step makes weight gradients already
   virtual std::unique_ptr<Saved> make_saved() const = 0;
   virtual void forward(Run& run, Saved& saved, const Tensor& x, const Tensor& y) = 0;
   virtual void backward_input(Run& run, Saved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) = 0;

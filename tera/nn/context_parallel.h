@@ -1,19 +1,20 @@
 #pragma once
-// Each sequence over several ranks: a rank has T of the K = cp T rows of a microbatch, and does alone whatever looks at
-// one row. Attention looks at all of them. Either keys and values travel (context_attention.h), or heads do (a2a):
+// Context parallelism: each sequence is split over several ranks. A rank has T of the K = cp T rows of a microbatch,
+// and computes alone what needs one row only. Attention needs all of them. Either keys and values are sent (ring
+// attention or all-gather, context_attention.h), or all-to-alls trade rows for heads (Ulysses, cp_comm_type a2a):
 //
-//   rank 0   rows a, all heads ─┐                ┌─ rows a b, heads 0 ── attention ─┐           ┌─ rows a, all heads
-//                               ├─ spread_heads ─┤                                  ├─ collect ─┤
-//   rank 1   rows b, all heads ─┘                └─ rows a b, heads 1 ── attention ─┘           └─ rows b, all heads
+//   rank 0   rows a, all heads ─┐              ┌─ rows a b, heads 0 ── attention ─┐              ┌─ rows a, all heads
+//                               ├─ all-to-all ─┤                                  ├─ all-to-all ─┤
+//   rank 1   rows b, all heads ─┘              └─ rows a b, heads 1 ── attention ─┘              └─ rows b, all heads
 //
-// All rows are in the order of the microbatch. With one rank, own and all rows are the same memory and every call below
-// is nothing.
+// All K rows are in the order of the microbatch. With one rank, local and all rows are the same memory and every call
+// below does nothing.
 
 #include <span>
 #include <vector>
 
 #include "tera/comm/comm.h"
-#include "tera/config/dist.h"
+#include "tera/config/sections/dist.h"
 #include "tera/nn/run.h"
 
 namespace tera {
@@ -32,21 +33,21 @@ struct ContextParallel {
 
   int size() const { return group ? group->size() : 1; }
   int rank() const { return group ? group->rank() : 0; }
-  // Ranks that share heads in attention, and so have all rows there.
+  // Ulysses: ranks over which heads are split in attention, where each has all rows. Otherwise 1.
   int head_ranks() const { return comm == CpCommType::a2a ? size() : 1; }
   int head_rank() const { return comm == CpCommType::a2a ? rank() : 0; }
 
   // Ids of the rows that attention sees here.
   const Tensor& row_ids(const Run& run) const { return head_ranks() > 1 ? run.mb.all.rows : run.mb.rows; }
 
-  // own: tensors [T,N,D] of heads, of which each rank takes as many: all [K,sum of N/cp D] has those of the first
-  // tensor, then of the second, ... Rows of own may be strided.
-  void spread_heads(Run& run, std::span<const Tensor> own, const Tensor& all) const;
-  void collect_heads(Run& run, const Tensor& all, std::span<const Tensor> own) const;  // the way back
+  // Ulysses. local: tensors [T,N,D], all heads of this rank's rows; all [K,sum of N/cp D]: all rows of this rank's
+  // heads, N/cp of the first tensor, then of the second, ... Rows of local may be strided.
+  void all_to_all_to_heads(Run& run, std::span<const Tensor> local, const Tensor& all) const;
+  void all_to_all_to_rows(Run& run, const Tensor& all, std::span<const Tensor> local) const;  // the inverse
 
-  // own [T,c] of every rank into all [K,c]; and what the ranks have in all, added up, into own. All dense.
-  void gather(Run& run, const Tensor& own, const Tensor& all) const;
-  void reduce(Run& run, const Tensor& all, const Tensor& own) const;
+  // All-gather: local [T,c] of every rank into all [K,c]. Reduce-scatter: the sum over ranks of all into local. Dense.
+  void gather(Run& run, const Tensor& local, const Tensor& all) const;
+  void reduce(Run& run, const Tensor& all, const Tensor& local) const;
 };
 
 }  // namespace tera

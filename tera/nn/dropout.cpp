@@ -12,7 +12,7 @@ void forward_with_dropout(Run& run, const Linear& linear, const Tensor& x, const
   run.ops.dropout({.x = y,
                    .y = y,
                    .residual = residual,
-                   .rows = dropout.tp.own_rows(run.mb.rows),
+                   .rows = dropout.tp.local_rows(run.mb.rows),
                    .rate = dropout.rate,
                    .key = dropout.key});
 }
@@ -21,18 +21,18 @@ ProjectionGradient gradient_before_dropout(Run& run, const Linear& linear, const
                                            std::string_view tag) {
   Arena& until_w = run.stash.arena(Life::b_to_w);
   const bool keep_all = run.w_follows || !dropout.tp.cuts_rows();
-  Tensor own = dy;
+  Tensor local = dy;
   if (dropout.active(run)) {
-    own = (keep_all && dropout.tp.cuts_rows() ? run.scratch : until_w).take(dy.shape, dy.dtype, tag);
+    local = (keep_all && dropout.tp.cuts_rows() ? run.scratch : until_w).take(dy.shape, dy.dtype, tag);
     run.ops.dropout({.x = dy,
-                     .y = own,
+                     .y = local,
                      .residual = {},
-                     .rows = dropout.tp.own_rows(run.mb.rows),
+                     .rows = dropout.tp.local_rows(run.mb.rows),
                      .rate = dropout.rate,
                      .key = dropout.key});
   }
-  const Tensor all = linear.gradient_of_all_rows(run, own, keep_all ? until_w : run.scratch, tag);
-  return {all, keep_all ? all : own};
+  const Tensor all = linear.gradient_of_all_rows(run, local, keep_all ? until_w : run.scratch, tag);
+  return {all, keep_all ? all : local};
 }
 
 }  // namespace tera

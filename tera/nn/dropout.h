@@ -8,15 +8,16 @@ namespace tera {
 struct Dropout {
   float rate = 0;
   RngKey key;
-  const TensorParallel& tp;  // whose rows they are
+  const TensorParallel& tp;  // decides which rows this rank has
   bool active(const Run& run) const { return rate > 0 && run.mb.training; }
 };
 
 void forward_with_dropout(Run& run, const Linear& linear, const Tensor& x, const Tensor& y, const Tensor& residual,
                           const Dropout& dropout);
 
-// The gradient of the projection's output: of all rows for B, and what W keeps of it. Where rows are cut and W comes
-// later, that is this rank's own rows, gathered again there. Without dropout and cut rows both are dy itself.
+// The gradient of the projection's output: of all rows for B, and what W keeps of it. With sequence parallelism and a
+// later W only this rank's rows are kept, and W gathers them again. Without dropout and sequence parallelism both are
+// dy.
 struct ProjectionGradient {
   Tensor all, kept;
 };

@@ -4,8 +4,8 @@ namespace tera {
 
 Chain::Chain(const char* kind, std::vector<std::unique_ptr<Block>> links) : kind_(kind), links_(std::move(links)) {
   for (const auto& link : links_) {
-    cut_.push_back(in_parts(*link));
-    parts_ += parts_of(cut_.size() - 1) - 1;
+    phased_links_.push_back(phased(*link));
+    phases_ += phases_of(phased_links_.size() - 1) - 1;
   }
 }
 
@@ -18,59 +18,60 @@ std::unique_ptr<Saved> Chain::make_saved() const {
 }
 
 void Chain::f(Run& run, ChainSaved& s, const Tensor& x, const Tensor& y) {
-  for (int part = 0; part < parts_; ++part) f_part(part, run, s, x, y);
+  for (int phase = 0; phase < phases_; ++phase) f_phase(phase, run, s, x, y);
 }
 
 void Chain::b(Run& run, ChainSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
-  for (int part = 0; part < parts_; ++part) b_part(part, run, s, x, dy, dx);
+  for (int phase = 0; phase < phases_; ++phase) b_phase(phase, run, s, x, dy, dx);
 }
 
-void Chain::forward_part(int part, Run& run, Saved& saved, const Tensor& x, const Tensor& y) {
+void Chain::forward_phase(int phase, Run& run, Saved& saved, const Tensor& x, const Tensor& y) {
   RangeScope range(run.ops, kind());
-  f_part(part, run, static_cast<ChainSaved&>(saved), x, y);
+  f_phase(phase, run, static_cast<ChainSaved&>(saved), x, y);
 }
 
-void Chain::backward_input_part(int part, Run& run, Saved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+void Chain::backward_input_phase(int phase, Run& run, Saved& saved, const Tensor& x, const Tensor& dy,
+                                 const Tensor& dx) {
   RangeScope range(run.ops, kind());
-  b_part(part, run, static_cast<ChainSaved&>(saved), x, dy, dx);
+  b_phase(phase, run, static_cast<ChainSaved&>(saved), x, dy, dx);
 }
 
 // The last part of a link and the first of the next are in the same part of the chain.
-void Chain::f_part(int part, Run& run, ChainSaved& s, const Tensor& x, const Tensor& y) {
+void Chain::f_phase(int phase, Run& run, ChainSaved& s, const Tensor& x, const Tensor& y) {
   int first = 0;  // part of the chain in which a link begins
-  for (std::size_t i = 0; i < links_.size(); first += parts_of(i) - 1, ++i) {
-    const int inner = part - first;
-    if (inner < 0 || inner >= parts_of(i)) continue;
+  for (std::size_t i = 0; i < links_.size(); first += phases_of(i) - 1, ++i) {
+    const int inner = phase - first;
+    if (inner < 0 || inner >= phases_of(i)) continue;
     const bool last = i + 1 == links_.size();
     if (inner == 0) {
       if (!last) s.mid[i] = run.stash.take(Life::f_to_b, x.shape, x.dtype, "layer.mid");
       s.mark = run.scratch.mark();
     }
     const Tensor &in = i == 0 ? x : s.mid[i - 1], &out = last ? y : s.mid[i];
-    if (cut_[i])
-      cut_[i]->forward_part(inner, run, *s.links[i], in, out);
+    if (phased_links_[i])
+      phased_links_[i]->forward_phase(inner, run, *s.links[i], in, out);
     else
       links_[i]->forward(run, *s.links[i], in, out);
-    if (inner + 1 == parts_of(i)) run.scratch.rewind(s.mark);
+    if (inner + 1 == phases_of(i)) run.scratch.rewind(s.mark);
   }
 }
 
-void Chain::b_part(int part, Run& run, ChainSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+void Chain::b_phase(int phase, Run& run, ChainSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
   int first = 0;
-  for (std::size_t i = links_.size(); i-- > 0; first += parts_of(i) - 1) {
-    const int inner = part - first;
-    if (inner < 0 || inner >= parts_of(i)) continue;
+  for (std::size_t i = links_.size(); i-- > 0; first += phases_of(i) - 1) {
+    const int inner = phase - first;
+    if (inner < 0 || inner >= phases_of(i)) continue;
     if (inner == 0) {
       if (i > 0) s.dmid[i - 1] = run.stash.take(Life::b_to_w, x.shape, x.dtype, "layer.dmid");
       s.mark = run.scratch.mark();
     }
     const Tensor &in = i == 0 ? x : s.mid[i - 1], &din = i == 0 ? dx : s.dmid[i - 1];
     const Tensor& dout = i + 1 == links_.size() ? dy : s.dmid[i];
-    if (cut_[i])
-      cut_[i]->backward_input_part(inner, run, *s.links[i], in, dout, din);
+    if (phased_links_[i])
+      phased_links_[i]->backward_input_phase(inner, run, *s.links[i], in, dout, din);
     else
       links_[i]->backward_input(run, *s.links[i], in, dout, din);
-    if (inner + 1 == parts_of(i)) run.scratch.rewind(s.mark);
+    if (inner + 1 == phases_of(i)) run.scratch.rewind(s.mark);
   }
 }
 

@@ -6,7 +6,7 @@
 namespace tera {
 namespace {
 
-// Rows of one output that this rank holds. Where there are more ranks than units, several hold the same unit.
+// Rows of one output that this rank holds. Where there are more ranks than units, several ranks replicate a unit.
 Part rows_of(const TensorParallel& tp, const LinearSpec::Out& out, Part part) {
   const std::int64_t ranks = tp.size(), pieces = out.units > 0 ? std::min(ranks, out.units) : ranks;
   const std::int64_t replicas = ranks / pieces, piece = tp.rank() / replicas;
@@ -37,7 +37,7 @@ std::vector<Part> Linear::parts_of(const LinearSpec& spec, bool bias) const {
     part.end = out.first_row + out.rows;
     const bool by_columns = split_ == Split::in && !bias;
     part = split_ == Split::out ? rows_of(tp_, out, part) : by_columns ? tp_.piece(part, 1) : tp_.replicated(part);
-    row += part.held()[0];
+    row += part.local_shape()[0];
     if (!parts.empty() && continues(parts.back(), part)) {
       parts.back().end = part.end;  // neighbours in the file too
     } else {
@@ -49,16 +49,16 @@ std::vector<Part> Linear::parts_of(const LinearSpec& spec, bool bias) const {
 
 Linear::Linear(ParamStore& params, const LinearSpec& spec, const TensorParallel& tp) : tp_(tp), split_(spec.split) {
   const std::vector<Part> parts = parts_of(spec, false);
-  out_ = parts.back().local_row + parts.back().held()[0];
+  out_ = parts.back().local_row + parts.back().local_shape()[0];
   const bool shared_pieces = std::any_of(parts.begin(), parts.end(), [](const Part& p) { return p.replicas > 1; });
-  // Each replica has the terms of its own query heads, or of its own rows.
+  // Each replica's gradient has the terms of its own query heads, or of its own rows.
   const bool partial = split_ == Split::out ? shared_pieces : split_ == Split::none && tp.cuts_rows();
   weight_ = &params.add({.name = spec.name + ".weight",
                          .shape = shape(out_, split_ == Split::in ? spec.in / tp.size() : spec.in),
                          .parts = parts,
                          .init = {.kind = Init::Kind::normal, .std = spec.init_std},
                          .partial_gradient = partial,
-                         .written_first = true});
+                         .first_use_overwrites = true});
   if (spec.bias)
     bias_ = &params.add({.name = spec.name + ".bias",
                          .shape = shape(out_),
@@ -68,7 +68,7 @@ Linear::Linear(ParamStore& params, const LinearSpec& spec, const TensorParallel&
                          .partial_gradient = partial});
 }
 
-GemmArgs Linear::product(const Tensor& all, const Tensor& y, const Tensor& residual) const {
+GemmArgs Linear::gemm(const Tensor& all, const Tensor& y, const Tensor& residual) const {
   return {.a = all,
           .b = weight_->value,
           .out = y,
@@ -80,19 +80,20 @@ GemmArgs Linear::product(const Tensor& all, const Tensor& y, const Tensor& resid
 void Linear::forward(Run& run, const Tensor& x, const Tensor& y, const Tensor& residual) const {
   if (split_ == Split::in && tp_.size() > 1) return forward_summed(run, x, y, residual);
   const Tensor all = split_ == Split::out ? tp_.gather(run, x, run.scratch, "linear.x") : x;
-  run.ops.gemm(product(all, y, residual));
+  run.ops.gemm(gemm(all, y, residual));
 }
 
 void Linear::forward(Run& run, const Tensor& x, const Tensor& y, const ActivationArgs& activation) const {
   require(split_ != Split::in || tp_.size() == 1, "an activation of a sum over ranks comes behind the sum");
   const Tensor all = split_ == Split::out ? tp_.gather(run, x, run.scratch, "linear.x") : x;
-  run.ops.gemm_activation({.product = product(all, y, {}), .activation = activation});
+  run.ops.gemm_activation({.gemm = gemm(all, y, {}), .activation = activation});
 }
 
-// Bias and residual enter the sum once, with the first rank; the residual of cut rows is added after it.
+// Bias and residual enter the sum over ranks once, with the first rank; with sequence parallelism the residual, which
+// is of local rows, is added after the reduce-scatter.
 void Linear::forward_summed(Run& run, const Tensor& x, const Tensor& y, const Tensor& residual) const {
   const bool first = tp_.rank() == 0, cut = tp_.cuts_rows();
-  const Tensor partial = tp_.room_for_partial(run, y, "linear.y");
+  const Tensor partial = tp_.partial_buffer(run, y, "linear.y");
   run.ops.gemm({.a = x,
                 .b = weight_->value,
                 .out = partial,
@@ -111,7 +112,7 @@ Tensor Linear::gradient_of_all_rows(Run& run, const Tensor& dy, Arena& arena, st
 
 Ticket Linear::backward_input(Run& run, const Tensor& dy, const Tensor& dx) const {
   const bool summed = split_ == Split::out;
-  const Tensor partial = summed ? tp_.room_for_partial(run, dx, "linear.dx") : dx;
+  const Tensor partial = summed ? tp_.partial_buffer(run, dx, "linear.dx") : dx;
   run.ops.gemm({.a = dy, .b = weight_->value, .out = partial});
   const Ticket sum = summed ? tp_.reduce(run, partial, dx) : Ticket{};
   bias_gradient(run, dy);
@@ -122,7 +123,7 @@ void Linear::backward_input(Run& run, const Tensor& dy, const ActivationBackArgs
   require(split_ != Split::out || tp_.size() == 1,
           "the way back through an activation begins behind the sum over ranks");
   run.ops.gemm_activation_back(
-      {.product = {.a = dy, .b = weight_->value, .out = activation.dy}, .activation = activation});
+      {.gemm = {.a = dy, .b = weight_->value, .out = activation.dy}, .activation = activation});
   bias_gradient(run, dy);
 }
 
@@ -135,7 +136,8 @@ void Linear::backward_weight(Run& run, const Tensor& x, const Tensor& dy) const 
   ScratchScope scope(run.scratch);
   const Tensor all = split_ == Split::out ? tp_.gather(run, x, run.scratch, "linear.x") : x;
   const Tensor all_dy = dy.dim(0) == all.dim(0) ? dy : gradient_of_all_rows(run, dy, run.scratch, "linear.dy");
-  run.ops.gemm({.a = all_dy, .b = all, .out = weight_->grad, .trans_a = true, .accumulate = weight_->next_adds()});
+  run.ops.gemm(
+      {.a = all_dy, .b = all, .out = weight_->grad, .trans_a = true, .accumulate = weight_->accumulate_next()});
 }
 
 }  // namespace tera

@@ -4,7 +4,7 @@ namespace tera {
 
 Norm::Norm(ParamStore& params, const NormSpec& spec, const TensorParallel& tp) : kind_(spec.kind), eps_(spec.eps) {
   const Shape size = shape(spec.size);
-  const bool partial = tp.cuts_rows() || (spec.own_heads && tp.size() > 1);
+  const bool partial = tp.cuts_rows() || (spec.per_head && tp.size() > 1);
   const auto add = [&](const std::string& name, Init::Kind init) {
     return &params.add({.name = name,
                         .shape = size,

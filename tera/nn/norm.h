@@ -10,7 +10,7 @@ struct NormSpec {
   std::int64_t size = 0;
   NormKind kind = NormKind::rms_norm;
   float eps = 1e-5f;
-  bool own_heads = false;  // of a head: over tp each rank norms its own heads, else its own rows where they are cut
+  bool per_head = false;  // over each head: tp ranks norm their own heads; else, with sequence parallelism, own rows
 };
 
 // Statistics of the rows, kept for backward.
@@ -22,7 +22,7 @@ class Norm {
  public:
   Norm(ParamStore& params, const NormSpec& spec, const TensorParallel& tp = {});
 
-  NormStats take_stats(Run& run, const Tensor& x, std::string_view tag) const;  // from the stash, until B
+  NormStats take_stats(Run& run, const Tensor& x, std::string_view tag) const;  // in the stash, until B
   void forward(Run& run, const Tensor& x, const Tensor& y, const NormStats& stats) const;
   // dx = gradient of x (+ residual); the gradients of weight and bias accumulate.
   void backward(Run& run, const Tensor& dy, const Tensor& x, const NormStats& stats, const Tensor& residual,

@@ -13,7 +13,7 @@ struct Row {
   std::string_view tag;
 };
 
-// What is small (statistics of norms and of the softmax, choices of experts) stays where it is.
+// Small tensors (statistics of norms and of the softmax, choices of experts) stay on the device.
 constexpr std::array rows{Row{&OffloadShape::qkv_linear, Life::f_to_w, "attention.normed"},
                           Row{&OffloadShape::core_attn, Life::f_to_b, "attention.qkv"},
                           Row{&OffloadShape::core_attn, Life::f_to_b, "attention.qk"},

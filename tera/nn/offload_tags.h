@@ -6,7 +6,8 @@
 
 namespace tera {
 
-// Which tensors wait on the host between F and B (or W), by the tags under which blocks take them.
+// Activation offloading: which tensors are on the host between F and B (or W), by the tags under which blocks take
+// them.
 struct OffloadTags {
   bool x = false;  // border.x: what the engine keeps between blocks
   std::vector<std::string_view> f_to_b, f_to_w;

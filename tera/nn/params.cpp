@@ -25,10 +25,10 @@ Tensor flat_range(const Tensor& flat, std::int64_t begin, const Shape& shape) {
   return flat.rows(begin, begin + count(shape)).view(shape);
 }
 
-// The rows of a part, and with init.padding all rows behind it.
-void draw(Ops& ops, const ParamSpec& spec, const Part& part, std::uint64_t seed, const Tensor& whole) {
-  const std::int64_t rows = spec.init.padding ? spec.shape[0] - part.local_row : part.held()[0];
-  const Tensor out = whole.rows(part.local_row, part.local_row + rows);
+// Draws the rows of a part, and with init.padding all rows after it.
+void draw(Ops& ops, const ParamSpec& spec, const Part& part, std::uint64_t seed, const Tensor& full) {
+  const std::int64_t rows = spec.init.padding ? spec.shape[0] - part.local_row : part.local_shape()[0];
+  const Tensor out = full.rows(part.local_row, part.local_row + rows);
   if (count(out.shape) == 0) return;
   switch (spec.init.kind) {
     case Init::Kind::zeros: return ops.fill({.out = out, .value = 0});
@@ -43,19 +43,19 @@ void draw(Ops& ops, const ParamSpec& spec, const Part& part, std::uint64_t seed,
               .row_stride = columns});
 }
 
-void draw(Ops& ops, const ParamSpec& spec, std::uint64_t seed, const Tensor& whole) {
-  for (const auto& part : spec.parts) draw(ops, spec, part, seed, whole);
+void draw(Ops& ops, const ParamSpec& spec, std::uint64_t seed, const Tensor& full) {
+  for (const auto& part : spec.parts) draw(ops, spec, part, seed, full);
 }
 
-// What lies between the parameters that are written first.
+// The ranges between parameters whose first gradient overwrites.
 std::vector<Bucket::Range> cleared_ranges(const Bucket& bucket) {
   std::vector<Bucket::Range> ranges;
-  std::int64_t end = 0;  // of the last of them
+  std::int64_t end = 0;  // end of the last such parameter
   const auto add_up_to = [&](std::int64_t begin) {
     if (begin > end) ranges.push_back({end, begin});
   };
   for (const Param* param : bucket.params) {
-    if (!param->spec.written_first) continue;
+    if (!param->spec.first_use_overwrites) continue;
     const std::int64_t begin = param->offset - bucket.begin;
     add_up_to(begin);
     end = begin + count(param->spec.shape);
@@ -71,7 +71,7 @@ bool matches(const std::string& pattern, const ParamSpec& spec) {
 }
 
 // The parts of a parameter have one gradient and one update: patterns must name all of them or none.
-void check_frozen_whole(std::span<const std::string> patterns, const ParamSpec& spec) {
+void check_frozen(std::span<const std::string> patterns, const ParamSpec& spec) {
   std::vector<std::string_view> hit, missed;
   const std::string* guilty = nullptr;
   for (const auto& part : spec.parts) {
@@ -94,8 +94,8 @@ ParamStore::ParamStore(DType compute, std::vector<std::string> freeze)
 Param& ParamStore::add(ParamSpec spec) {
   require(total_ == 0, "parameter '{}' was added after the layout was fixed", spec.name);
   for (const auto& pattern : freeze_)
-    if (matches(pattern, spec)) (spec.is_counted() ? spec.held : spec.trainable) = spec.is_counted();
-  if (spec.is_counted()) spec.trainable = false;
+    if (matches(pattern, spec)) (spec.is_router_state() ? spec.frozen : spec.trainable) = spec.is_router_state();
+  if (spec.is_router_state()) spec.trainable = false;
   return params_.emplace_back(Param{.spec = std::move(spec), .blocks = {block_}});
 }
 
@@ -115,12 +115,12 @@ void ParamStore::check_freeze() const {
     require_user(found, "model.freeze: '{}' matches no parameter; a name is such as '{}'", pattern,
                  params_.empty() ? std::string_view() : std::string_view(params_.back().spec.name));
   }
-  for (const auto& param : params_) check_frozen_whole(freeze_, param.spec);
+  for (const auto& param : params_) check_frozen(freeze_, param.spec);
 }
 
 void ParamStore::lay_out(const FlatRules& rules) {
   rules_ = rules;
-  if (rules.whole_model) check_freeze();
+  if (rules.global_model) check_freeze();
   make_buckets();
   ends_ = {};
   for (const bool expert : {false, true}) {
@@ -130,7 +130,7 @@ void ParamStore::lay_out(const FlatRules& rules) {
   }
   std::int64_t next = ends_.flat;
   for (auto& param : params_) {
-    if (param.spec.trainable || param.spec.is_counted()) continue;
+    if (param.spec.trainable || param.spec.is_router_state()) continue;
     param.offset = next;
     next += align(count(param.spec.shape));
   }
@@ -146,9 +146,9 @@ void ParamStore::lay_out(const FlatRules& rules) {
 }
 
 // Gradients are complete in the reverse order of use, so buckets are filled from the last block to the first: each is
-// complete as early as possible. A table that another stage holds too has a bucket of its own, the same on both.
+// complete as early as possible. A tied embedding table has a bucket of its own, the same on both stages.
 void ParamStore::make_buckets() {
-  struct Filling {  // of the bucket that takes parameters of a kind
+  struct Filling {  // state of the bucket that takes parameters of a kind
     bool open = false;
     int bucket = -1, block = -1;
     std::int64_t filled = 0;
@@ -187,8 +187,8 @@ void ParamStore::make_buckets() {
   }
 }
 
-// Within a bucket: decayed parameters, others, and last those whose gradients are summed over replicas, so that one
-// call can sum them all; each of these in the order of adding.
+// The order within a bucket: decayed parameters, others, and last those whose gradients are summed over replicas, so
+// that one all-reduce can sum them all; each group in the order of adding.
 void ParamStore::number(Bucket& bucket) {
   const auto rank = [](const Param* param) { return param->spec.decay ? 0 : param->spec.partial_gradient ? 2 : 1; };
   std::stable_sort(bucket.params.begin(), bucket.params.end(),
@@ -200,145 +200,146 @@ void ParamStore::number(Bucket& bucket) {
     next += align(count(param->spec.shape));
     if (param->spec.decay) bucket.decayed_end = next;
   }
-  bucket.shares = rules_.shares.of(bucket.expert);
-  const std::int64_t shares = bucket.shares.count, share = align((next - bucket.begin + shares - 1) / shares);
-  bucket.end = bucket.begin + share * shares;
-  bucket.keeps_weight = rules_.keep_weights || shares == 1;
-  bucket.keeps_grad = rules_.keep_grads || shares == 1;
+  bucket.shards = rules_.shards.of(bucket.expert);
+  const std::int64_t shards = bucket.shards.count, shard = align((next - bucket.begin + shards - 1) / shards);
+  bucket.end = bucket.begin + shard * shards;
+  bucket.keeps_weight = rules_.keep_weights || shards == 1;
+  bucket.keeps_grad = rules_.keep_grads || shards == 1;
   const auto take = [](std::int64_t& end, std::int64_t elements) { return std::exchange(end, end + elements); };
   take(ends_.flat, bucket.elements());
-  bucket.share_begin = take(ends_.shares, share);
+  bucket.shard_begin = take(ends_.shards, shard);
   bucket.cleared = cleared_ranges(bucket);
-  bucket.weight_begin = take(ends_.weights, bucket.keeps_weight ? bucket.elements() : share);
-  bucket.grad_begin = take(ends_.grads, bucket.keeps_grad ? bucket.elements() : share);
+  bucket.weight_begin = take(ends_.weights, bucket.keeps_weight ? bucket.elements() : shard);
+  bucket.grad_begin = take(ends_.grads, bucket.keeps_grad ? bucket.elements() : shard);
 }
 
 void ParamStore::bind(const Memory& memory) {
   require(total_ > 0, "parameters are bound before they are laid out");
   const std::int64_t frozen = total_ - ends_.flat;
   const bool train = memory.grads != nullptr && ends_.flat > 0;
-  const bool own_masters = train && compute_ != DType::f32;
+  const bool local_masters = train && compute_ != DType::f32;
   const Tensor weights = memory.weights.take(shape(ends_.weights + frozen), compute_, "weights");
   const Tensor grads = train ? memory.grads->take(shape(ends_.grads), DType::f32, "gradients") : Tensor{};
   const Tensor masters =
-      own_masters ? memory.masters->take(shape(share_elements()), DType::f32, "master weights") : Tensor{};
+      local_masters ? memory.masters->take(shape(shard_elements()), DType::f32, "master weights") : Tensor{};
   for (auto& constant : constants_) constant.value = memory.constants.take(constant.shape, DType::f32, constant.name);
 
   for (auto& param : params_) {
     param.value = param.grad = param.master = {};
-    if (param.spec.is_counted())
+    if (param.spec.is_router_state())
       param.value = memory.weights.take(param.spec.shape, DType::f32, param.spec.name);
     else if (!param.spec.trainable)
       param.value = flat_range(weights, ends_.weights + param.offset - ends_.flat, param.spec.shape);
   }
   bind_buckets(weights, masters, grads);
-  bind_rooms(memory, train);
+  bind_buffers(memory, train);
   groups_.clear();
   if (train) make_groups();
 }
 
 void ParamStore::bind_buckets(const Tensor& weights, const Tensor& masters, const Tensor& grads) {
   for (auto& bucket : buckets_) {
-    const auto own = [&](const Tensor& flat, std::int64_t begin, bool whole) {
-      if (whole) begin += bucket.own_begin();
-      return flat ? flat.rows(begin, begin + bucket.share()) : Tensor{};
+    const auto local = [&](const Tensor& flat, std::int64_t begin, bool keeps_all) {
+      if (keeps_all) begin += bucket.local_begin();
+      return flat ? flat.rows(begin, begin + bucket.shard_size()) : Tensor{};
     };
-    const auto all = [&](const Tensor& flat, std::int64_t begin, bool whole) {
-      return flat && whole ? flat.rows(begin, begin + bucket.elements()) : Tensor{};
+    const auto all = [&](const Tensor& flat, std::int64_t begin, bool keeps_all) {
+      return flat && keeps_all ? flat.rows(begin, begin + bucket.elements()) : Tensor{};
     };
-    bucket.own_weight = own(weights, bucket.weight_begin, bucket.keeps_weight);
-    bucket.own_grad = own(grads, bucket.grad_begin, bucket.keeps_grad);
-    bucket.own_master = masters ? own(masters, bucket.share_begin, false) : grads ? bucket.own_weight : Tensor{};
+    bucket.local_weight = local(weights, bucket.weight_begin, bucket.keeps_weight);
+    bucket.local_grad = local(grads, bucket.grad_begin, bucket.keeps_grad);
+    bucket.local_master = masters ? local(masters, bucket.shard_begin, false) : grads ? bucket.local_weight : Tensor{};
     place_weights(bucket, all(weights, bucket.weight_begin, bucket.keeps_weight));
     place_grads(bucket, all(grads, bucket.grad_begin, bucket.keeps_grad));
-    if (bucket.shares.count > 1 || !grads) continue;
+    if (bucket.shards.count > 1 || !grads) continue;
     for (Param* param : bucket.params)
-      param->master = flat_range(bucket.own_master, param->offset - bucket.begin, param->spec.shape);
+      param->master = flat_range(bucket.local_master, param->offset - bucket.begin, param->spec.shape);
   }
 }
 
-// A block's buckets, and one more that is on its way meanwhile.
-ParamStore::Rooms ParamStore::count_rooms(bool Bucket::*kept) const {
-  Rooms rooms;
+// Buffers for a block's buckets, and one more for the prefetch of the next block's.
+ParamStore::BufferCounts ParamStore::count_buffers(bool Bucket::*kept) const {
+  BufferCounts counts;
   std::map<int, int> buckets_of_block;
   for (const auto& bucket : buckets_) {
     if (bucket.*kept) continue;
-    rooms.elements = std::max(rooms.elements, bucket.elements());
-    for (int block : bucket.blocks) rooms.number = std::max(rooms.number, ++buckets_of_block[block] + 1);
+    counts.elements = std::max(counts.elements, bucket.elements());
+    for (int block : bucket.blocks) counts.number = std::max(counts.number, ++buckets_of_block[block] + 1);
   }
-  return rooms;
+  return counts;
 }
 
-void ParamStore::bind_rooms(const Memory& memory, bool train) {
-  const Rooms weights = count_rooms(&Bucket::keeps_weight), grads = train ? count_rooms(&Bucket::keeps_grad) : Rooms{};
-  weight_rooms_.clear();
-  grad_rooms_.clear();
+void ParamStore::bind_buffers(const Memory& memory, bool train) {
+  const BufferCounts weights = count_buffers(&Bucket::keeps_weight),
+                     grads = train ? count_buffers(&Bucket::keeps_grad) : BufferCounts{};
+  weight_buffers_.clear();
+  grad_buffers_.clear();
   for (int i = 0; i < weights.number; ++i)
-    weight_rooms_.push_back(memory.weights.take(shape(weights.elements), compute_, "fetched weights"));
+    weight_buffers_.push_back(memory.weights.take(shape(weights.elements), compute_, "fetched weights"));
   for (int i = 0; i < grads.number; ++i)
-    grad_rooms_.push_back(memory.grads->take(shape(grads.elements), DType::f32, "gradients of a block"));
+    grad_buffers_.push_back(memory.grads->take(shape(grads.elements), DType::f32, "gradients of a block"));
 }
 
-void ParamStore::place_weights(Bucket& bucket, const Tensor& whole) {
-  bucket.weight = whole;
+void ParamStore::place_weights(Bucket& bucket, const Tensor& full) {
+  bucket.weight = full;
   for (Param* param : bucket.params)
-    param->value = whole ? flat_range(whole, param->offset - bucket.begin, param->spec.shape) : Tensor{};
+    param->value = full ? flat_range(full, param->offset - bucket.begin, param->spec.shape) : Tensor{};
 }
 
-void ParamStore::place_grads(Bucket& bucket, const Tensor& whole) {
-  bucket.grad = whole;
+void ParamStore::place_grads(Bucket& bucket, const Tensor& full) {
+  bucket.grad = full;
   for (Param* param : bucket.params)
-    param->grad = whole ? flat_range(whole, param->offset - bucket.begin, param->spec.shape) : Tensor{};
+    param->grad = full ? flat_range(full, param->offset - bucket.begin, param->spec.shape) : Tensor{};
 }
 
 void ParamStore::empty_grads(Ops& ops, Bucket& bucket) {
   for (const auto& [begin, end] : bucket.cleared) ops.fill({.out = bucket.grad.rows(begin, end), .value = 0});
-  for (Param* param : bucket.params) param->grad_empty = param->spec.written_first;
+  for (Param* param : bucket.params) param->grad_empty = param->spec.first_use_overwrites;
 }
 
 void ParamStore::complete_grads(Ops& ops, Bucket& bucket) {
   for (Param* param : bucket.params)
-    if (!param->next_adds()) ops.fill({.out = param->grad, .value = 0});
+    if (!param->accumulate_next()) ops.fill({.out = param->grad, .value = 0});
 }
 
 void ParamStore::make_groups() {
   for (const auto& bucket : buckets_) {
-    const std::int64_t share = bucket.share(), begin = bucket.begin + bucket.own_begin();
-    const std::int64_t decayed = std::clamp(bucket.decayed_end - begin, std::int64_t{0}, share);
-    for (const auto& [from, to, decay] : {std::tuple{std::int64_t{0}, decayed, true}, {decayed, share, false}}) {
+    const std::int64_t shard = bucket.shard_size(), begin = bucket.begin + bucket.local_begin();
+    const std::int64_t decayed = std::clamp(bucket.decayed_end - begin, std::int64_t{0}, shard);
+    for (const auto& [from, to, decay] : {std::tuple{std::int64_t{0}, decayed, true}, {decayed, shard, false}}) {
       if (from == to) continue;
       const bool copied = compute_ != DType::f32;
-      groups_.push_back({bucket.own_master.rows(from, to), bucket.own_grad.rows(from, to),
-                         copied ? bucket.own_weight.rows(from, to) : Tensor{}, decay, bucket.share_begin + from,
-                         bucket.share_begin + to});
+      groups_.push_back({bucket.local_master.rows(from, to), bucket.local_grad.rows(from, to),
+                         copied ? bucket.local_weight.rows(from, to) : Tensor{}, decay, bucket.shard_begin + from,
+                         bucket.shard_begin + to});
     }
   }
 }
 
 void ParamStore::initialize(Ops& ops, std::uint64_t seed) {
   for (auto& param : params_) {
-    if (param.spec.trainable && param.bucket >= 0 && buckets_[static_cast<std::size_t>(param.bucket)].own_grad)
+    if (param.spec.trainable && param.bucket >= 0 && buckets_[static_cast<std::size_t>(param.bucket)].local_grad)
       continue;
     ops.fill({.out = param.value, .value = 0});
     draw(ops, param.spec, seed, param.value);
   }
   for (auto& bucket : buckets_)
-    if (bucket.own_grad) initialize(ops, seed, bucket);
+    if (bucket.local_grad) initialize(ops, seed, bucket);
   fill_constants(ops);
 }
 
-// Draws a whole bucket in fp32 where its gradients will be, keeps what this rank keeps, and clears it.
+// Draws the full bucket in fp32 in its gradient buffer, copies what this rank keeps out of it, and clears the buffer.
 void ParamStore::initialize(Ops& ops, std::uint64_t seed, Bucket& bucket) {
-  const Tensor room = bucket.grad ? bucket.grad : grad_rooms_.front().rows(0, bucket.elements());
-  ops.fill({.out = room, .value = 0});
+  const Tensor buffer = bucket.grad ? bucket.grad : grad_buffers_.front().rows(0, bucket.elements());
+  ops.fill({.out = buffer, .value = 0});
   for (const Param* param : bucket.params)
-    draw(ops, param->spec, seed, flat_range(room, param->offset - bucket.begin, param->spec.shape));
-  const Tensor own = room.rows(bucket.own_begin(), bucket.own_end());
-  ops.copy(bucket.weight ? CopyArgs{.src = room, .dst = bucket.weight}
-                         : CopyArgs{.src = own, .dst = bucket.own_weight});
-  if (bucket.own_master.data != bucket.own_weight.data) ops.copy({.src = own, .dst = bucket.own_master});
-  ops.fill({.out = room, .value = 0});
-  if (bucket.own_grad) ops.fill({.out = bucket.own_grad, .value = 0});
+    draw(ops, param->spec, seed, flat_range(buffer, param->offset - bucket.begin, param->spec.shape));
+  const Tensor local = buffer.rows(bucket.local_begin(), bucket.local_end());
+  ops.copy(bucket.weight ? CopyArgs{.src = buffer, .dst = bucket.weight}
+                         : CopyArgs{.src = local, .dst = bucket.local_weight});
+  if (bucket.local_master.data != bucket.local_weight.data) ops.copy({.src = local, .dst = bucket.local_master});
+  ops.fill({.out = buffer, .value = 0});
+  if (bucket.local_grad) ops.fill({.out = bucket.local_grad, .value = 0});
 }
 
 void ParamStore::fill_constants(Ops& ops) {
@@ -357,7 +358,7 @@ Param& ParamStore::find(const std::string& name) {
 
 std::int64_t ParamStore::count_elements() const {
   std::int64_t n = 0;
-  for (const auto& param : params_) n += param.spec.is_counted() ? 0 : count(param.spec.shape);
+  for (const auto& param : params_) n += param.spec.is_router_state() ? 0 : count(param.spec.shape);
   return n;
 }
 

@@ -6,34 +6,34 @@
 
 namespace tera {
 
-Shape Part::held() const {
+Shape Part::local_shape() const {
   Shape shape = global;
   shape[split] = stop() - begin;
   return shape;
 }
 
-Tensor part_rows(const Tensor& whole, const Part& part) {
-  return whole.rows(part.local_row, part.local_row + part.held()[0]);
+Tensor part_rows(const Tensor& param, const Part& part) {
+  return param.rows(part.local_row, part.local_row + part.local_shape()[0]);
 }
 
-std::vector<float> cut_part(const Part& part, std::span<const float> whole) {
-  if (static_cast<std::int64_t>(whole.size()) != count(part.global))
-    fail("'{}' takes {} values, not {}", part.name, to_string(part.global), whole.size());
-  const Shape held = part.held();
+std::vector<float> cut_part(const Part& part, std::span<const float> full) {
+  if (static_cast<std::int64_t>(full.size()) != count(part.global))
+    fail("'{}' takes {} values, not {}", part.name, to_string(part.global), full.size());
+  const Shape local = part.local_shape();
   const std::int64_t columns = part.global.rank == 2 ? part.global[1] : 1;
-  const std::int64_t width = held.rank == 2 ? held[1] : 1;
+  const std::int64_t width = local.rank == 2 ? local[1] : 1;
   const std::int64_t first_row = part.split == 0 ? part.begin : 0, first_column = part.split == 1 ? part.begin : 0;
   std::vector<float> values;
-  values.reserve(static_cast<std::size_t>(count(held)));
-  for (std::int64_t row = first_row; row < first_row + held[0]; ++row) {
-    const auto* from = whole.data() + row * columns + first_column;
+  values.reserve(static_cast<std::size_t>(count(local)));
+  for (std::int64_t row = first_row; row < first_row + local[0]; ++row) {
+    const auto* from = full.data() + row * columns + first_column;
     values.insert(values.end(), from, from + width);
   }
   return values;
 }
 
-void write_part(Ops& ops, const Param& param, const Part& part, std::span<const float> whole) {
-  const std::vector<float> values = cut_part(part, whole);
+void write_part(Ops& ops, const Param& param, const Part& part, std::span<const float> full) {
+  const std::vector<float> values = cut_part(part, full);
   upload(ops, values, part_rows(param.value, part));
   if (param.master && param.master.data != param.value.data) upload(ops, values, part_rows(param.master, part));
 }

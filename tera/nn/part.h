@@ -1,6 +1,7 @@
 #pragma once
-// Which elements of which tensor of the outside world the rows of a parameter are. Initial values, files, sums of
-// replicated gradients and the gradient norm all read parts; nothing else knows how a model is cut over ranks.
+// How a parameter on this rank maps to global tensors: which rows or columns of which Hugging Face tensor its rows are.
+// Initial values, files, sums of replicated gradients and the gradient norm all read parts; nothing else knows how a
+// model is sharded over ranks.
 
 #include <cstdint>
 #include <span>
@@ -16,29 +17,29 @@ struct Param;
 
 struct Part {
   std::string name;            // as in Hugging Face, e.g. model.layers.0.mlp.gate_proj.weight
-  Shape global;                // of the whole tensor, [out,in] or [out]
+  Shape global;                // shape of the global tensor, [out,in] or [out]
   std::int64_t local_row = 0;  // where its rows begin in the parameter
   bool transposed = false;     // files hold [in,out] (GPT-2)
 
-  // This rank holds [begin,end) of one dim of the whole, and all of the other.
+  // This rank holds [begin,end) of one dim of the global tensor, and all of the other.
   int split = 0;
   std::int64_t begin = 0, end = -1;  // negative: to the end of the dim
 
-  // Tensor-parallel ranks that hold the same range, and which of them this is.
+  // How many tensor-parallel ranks hold the same range, and this rank's index among them.
   int replicas = 1, replica = 0;
 
   std::int64_t stop() const { return end < 0 ? global[split] : end; }
-  Shape held() const;  // the shape of what this rank holds
+  Shape local_shape() const;  // the shape of what this rank holds
 };
 
 // The part's rows in a parameter's value, master copy or gradient.
-Tensor part_rows(const Tensor& whole, const Part& part);
+Tensor part_rows(const Tensor& param, const Part& part);
 
-// Cuts what this rank holds out of the whole tensor's values, given in [out,in] order.
-std::vector<float> cut_part(const Part& part, std::span<const float> whole);
-// Writes the whole tensor's values, as far as this rank holds them, into the parameter.
-void write_part(Ops& ops, const Param& param, const Part& part, std::span<const float> whole);
-// Reads what this rank holds.
+// The local values among the global tensor's, which are in [out,in] order.
+std::vector<float> cut_part(const Part& part, std::span<const float> full);
+// Writes the global tensor's values, as far as this rank holds them, into the parameter and its master.
+void write_part(Ops& ops, const Param& param, const Part& part, std::span<const float> full);
+// Reads the local values.
 std::vector<float> read_part(Ops& ops, const Tensor& from, const Part& part);
 
 // Floats to and from a dense tensor of any float dtype that parameters have.

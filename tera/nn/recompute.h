@@ -1,6 +1,6 @@
 #pragma once
-// A block around a block that keeps nothing between F and B but x, and runs the inner forward again in B. No other code
-// knows of it.
+// Activation recomputation (checkpointing): a block around a block that keeps nothing between F and B but x, and runs
+// the inner forward again in B. No other code knows of it.
 
 #include "tera/nn/block.h"
 

@@ -18,17 +18,17 @@ double llama3_frequency(const RopeSpec& spec, double frequency) {
   return (1 - blend) * frequency / spec.scaling.factor + blend * frequency;
 }
 
-// YaRN: between two pairs, those that turn beta_fast and beta_slow times in the original context, a ramp from kept to
-// slowed.
+// YaRN: frequencies of pairs that make more than beta_fast rotations in the original context are kept, those of pairs
+// that make less than beta_slow are divided by the factor; a ramp lies between.
 double yarn_frequency(const RopeSpec& spec, double frequency, std::int64_t pair) {
   const auto dim = static_cast<double>(spec.rotary_dim);
-  const auto pair_of_turns = [&](double turns) {
+  const auto pair_of_rotations = [&](double rotations) {
     return dim *
            std::log(static_cast<double>(spec.scaling.original_max_position_embeddings) /
-                    (2 * std::numbers::pi * turns)) /
+                    (2 * std::numbers::pi * rotations)) /
            (2 * std::log(spec.base));
   };
-  double low = pair_of_turns(spec.scaling.beta_fast), high = pair_of_turns(spec.scaling.beta_slow);
+  double low = pair_of_rotations(spec.scaling.beta_fast), high = pair_of_rotations(spec.scaling.beta_slow);
   if (spec.scaling.truncate) {
     low = std::floor(low);
     high = std::ceil(high);
@@ -40,8 +40,8 @@ double yarn_frequency(const RopeSpec& spec, double frequency, std::int64_t pair)
   return ramp * frequency / spec.scaling.factor + (1 - ramp) * frequency;
 }
 
-// What decides about the angles: layers that agree in it share a table. Plans build layers, too, thousands of them, so
-// the angles themselves are not computed for it.
+// What the angles depend on: layers that agree in it share a table. Plans build thousands of layers, so the angles
+// themselves are not computed for a comparison.
 std::vector<double> angles_of(const RopeSpec& spec) {
   const RopeScaling& scaling = spec.scaling;
   return {static_cast<double>(spec.rotary_dim),
@@ -108,7 +108,7 @@ Rope::Rope(ParamStore& params, const RopeSpec& spec) : interleaved_(spec.interle
   sin_ = add("rope sin", [](double angle) { return std::sin(angle); });
 }
 
-void Rope::turn(Run& run, const Tensor& x, std::int64_t first, bool inverse) const {
+void Rope::rotate(Run& run, const Tensor& x, std::int64_t first, bool inverse) const {
   run.ops.rope({.x = x,
                 .positions = run.mb.positions,
                 .cos = cos_->value,

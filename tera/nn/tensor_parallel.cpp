@@ -2,22 +2,22 @@
 
 namespace tera {
 
-Tensor TensorParallel::own_rows(const Tensor& all) const {
+Tensor TensorParallel::local_rows(const Tensor& all) const {
   if (!all || !cuts_rows()) return all;
   const std::int64_t rows = all.dim(0) / size();
   return all.rows(rank() * rows, (rank() + 1) * rows);
 }
 
-Tensor TensorParallel::gather(Run& run, const Tensor& own, Arena& arena, std::string_view tag) const {
-  if (!cuts_rows()) return own;
-  Shape all = own.shape;
+Tensor TensorParallel::gather(Run& run, const Tensor& local, Arena& arena, std::string_view tag) const {
+  if (!cuts_rows()) return local;
+  Shape all = local.shape;
   all[0] *= size();
-  const Tensor whole = arena.take(all, own.dtype, tag);
-  run.ops.wait(group->all_gather(own, whole, run.ops.record()));
-  return whole;
+  const Tensor gathered = arena.take(all, local.dtype, tag);
+  run.ops.wait(group->all_gather(local, gathered, run.ops.record()));
+  return gathered;
 }
 
-Tensor TensorParallel::room_for_partial(Run& run, const Tensor& out, std::string_view tag) const {
+Tensor TensorParallel::partial_buffer(Run& run, const Tensor& out, std::string_view tag) const {
   if (!cuts_rows()) return out;
   Shape all = out.shape;
   all[0] *= size();

@@ -1,4 +1,4 @@
-// The checks of every argument struct: one place, used by all backends and by the plan.
+// The checks of the argument structs, in one place for all backends and the plan.
 
 #include <algorithm>
 #include <limits>
@@ -128,7 +128,7 @@ void RopeArgs::check() const {
 
 namespace {
 
-// k and v, or their gradients, beside what they are made of.
+// Checks k and v, or their gradients, against kv and rotary.
 void check_latent_heads(std::string_view op, const Tensor& kv, const Tensor& rotary, const Tensor& k, const Tensor& v) {
   float_dtype(op, "k", k);
   that(k.shape.rank == 3 && kv.shape.rank == 3 && rotary.shape.rank == 2, op,
@@ -140,8 +140,8 @@ void check_latent_heads(std::string_view op, const Tensor& kv, const Tensor& rot
   dense_rows(op, "rotary", rotary);
   that(kv.dim(0) == k.dim(0) && kv.dim(1) == k.dim(1) && rotary.dim(0) == k.dim(0), op,
        "kv, rotary and k have the same rows and heads");
-  const std::int64_t own = k.dim(2) - rotary.dim(1), values = kv.dim(2) - own;
-  that(own >= 0 && values >= 0 && values <= k.dim(2), op, "keys fit into kv and k, values into v");
+  const std::int64_t unrotated = k.dim(2) - rotary.dim(1), values = kv.dim(2) - unrotated;
+  that(unrotated >= 0 && values >= 0 && values <= k.dim(2), op, "keys fit into kv and k, values into v");
 }
 
 }  // namespace
@@ -265,17 +265,17 @@ void ActivationBackArgs::check() const {
 }
 
 void GemmActivationArgs::check() const {
-  product.check();
+  gemm.check();
   activation.check();
-  that(activation.x.data == product.out.data, "gemm_activation", "the activation is of the product's output");
-  same_shape("gemm_activation", "the activation's x", activation.x, product.out.shape);
+  that(activation.x.data == gemm.out.data, "gemm_activation", "the activation is of the product's output");
+  same_shape("gemm_activation", "the activation's x", activation.x, gemm.out.shape);
 }
 
 void GemmActivationBackArgs::check() const {
-  product.check();
+  gemm.check();
   activation.check();
-  that(activation.dy.data == product.out.data, "gemm_activation_back", "dy is the product's output");
-  same_shape("gemm_activation_back", "dy", activation.dy, product.out.shape);
+  that(activation.dy.data == gemm.out.data, "gemm_activation_back", "dy is the product's output");
+  same_shape("gemm_activation_back", "dy", activation.dy, gemm.out.shape);
 }
 
 void DropoutArgs::check() const {
@@ -297,8 +297,8 @@ void DropoutArgs::check() const {
 namespace {
 
 void check_ids(std::string_view op, std::int64_t first, const Tensor& table) {
-  constexpr std::int64_t most = std::int64_t{1} << 31;
-  that(first >= 0 && table.dim(0) <= most - first, op, "first is not negative, and ids of all rows fit 32 bits");
+  constexpr std::int64_t max_rows = std::int64_t{1} << 31;
+  that(first >= 0 && table.dim(0) <= max_rows - first, op, "first is not negative, and ids of all rows fit 32 bits");
 }
 
 }  // namespace
@@ -504,7 +504,7 @@ void NormalArgs::check() const {
 
 void CombineArgs::check() const {
   constexpr auto op = "combine";
-  that(!sources.empty() && sources.size() <= most_sources, op, "there are 1 to 256 sources");
+  that(!sources.empty() && sources.size() <= max_sources, op, "there are 1 to 256 sources");
   dense(op, "out", out);
   that(can_combine(out.dtype, how), op, "the dtype is not u8, and integers have no mean");
   for (const Tensor& source : sources) {
@@ -517,13 +517,13 @@ void CombineArgs::check() const {
 void Ops::gemm_activation(const GemmActivationArgs& args) {
   args.check();
   if (fuses(args)) return do_gemm_activation(args);
-  do_gemm(args.product);
+  do_gemm(args.gemm);
   do_activation(args.activation);
 }
 void Ops::gemm_activation_back(const GemmActivationBackArgs& args) {
   args.check();
   if (fuses(args)) return do_gemm_activation_back(args);
-  do_gemm(args.product);
+  do_gemm(args.gemm);
   do_activation_back(args.activation);
 }
 void Ops::do_gemm_activation(const GemmActivationArgs& /*args*/) { fail("gemm_activation: this device fuses nothing"); }
@@ -539,17 +539,17 @@ void Ops::wait(Ticket ticket) {
   if (ticket.timeline != this) finish(ticket);
 }
 
-CopyPoints Ops::to_host_beside(const HostCopyArgs& args) {
+CopyPoints Ops::to_host_overlapped(const HostCopyArgs& args) {
   args.check();
-  return do_to_host_beside(args);
+  return do_to_host_overlapped(args);
 }
 
-CopyPoints Ops::from_host_beside(const HostCopyArgs& args) {
+CopyPoints Ops::from_host_overlapped(const HostCopyArgs& args) {
   args.check();
-  return do_from_host_beside(args);
+  return do_from_host_overlapped(args);
 }
 
-CopyPoints Ops::do_to_host_beside(const HostCopyArgs& args) {
+CopyPoints Ops::do_to_host_overlapped(const HostCopyArgs& args) {
   wait(args.after);
   wait(args.and_after);
   const Ticket begin = record();
@@ -557,7 +557,7 @@ CopyPoints Ops::do_to_host_beside(const HostCopyArgs& args) {
   return {begin, record()};
 }
 
-CopyPoints Ops::do_from_host_beside(const HostCopyArgs& args) {
+CopyPoints Ops::do_from_host_overlapped(const HostCopyArgs& args) {
   wait(args.after);
   wait(args.and_after);
   const Ticket begin = record();

@@ -12,7 +12,7 @@ void dtype(std::string_view op, std::string_view name, const Tensor& tensor, DTy
 void float_dtype(std::string_view op, std::string_view name, const Tensor& tensor);
 void same_shape(std::string_view op, std::string_view name, const Tensor& tensor, const Shape& wanted);
 void dense(std::string_view op, std::string_view name, const Tensor& tensor);
-// All dims behind the first are dense; rows may have any stride that keeps them apart.
+// All dims but the first are dense; rows may have any stride with which they do not overlap.
 void dense_rows(std::string_view op, std::string_view name, const Tensor& tensor);
 void that(bool holds, std::string_view op, std::string_view rule);
 

@@ -16,11 +16,12 @@ struct EnumNames<Reduce> {
                                      std::pair{Reduce::max, std::string_view("max")}};
 };
 
-// out = sources[0] + sources[1] + ..., element by element and in this order; mean divides that sum by their number, and
-// max is NaN where any of them is. 16-bit floats are combined in fp32 and rounded once, at the end; integers wrap and
-// have no mean. All tensors dense, of one shape and dtype (any but u8); out may be one of the sources.
+// The local reduction of collectives: out = sources[0] + sources[1] + ..., elementwise and in this order; mean divides
+// the sum by the number of sources, and max is NaN where any of them is. 16-bit floats are combined in fp32 and rounded
+// once, at the end; integers wrap and have no mean. All tensors dense, of one shape and dtype (any but u8); out may be
+// one of the sources.
 struct CombineArgs {
-  static constexpr std::size_t most_sources = 256;
+  static constexpr std::size_t max_sources = 256;
   std::span<const Tensor> sources;
   Tensor out;
   Reduce how = Reduce::sum;

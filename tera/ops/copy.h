@@ -12,7 +12,7 @@ struct CopyArgs {
   void check() const;
 };
 
-// Between a dense tensor of the device and host memory of Device::allocate_host, when both points are passed.
+// A copy between a dense tensor of the device and pinned host memory (Device::allocate_host), after both tickets.
 struct HostCopyArgs {
   Tensor tensor;
   std::span<std::byte> host;
@@ -20,7 +20,7 @@ struct HostCopyArgs {
   void check() const;
 };
 
-// Where a copy begins and ends, on a timeline of its own or, where there is none, on that of the ops.
+// Begin and end of a copy: tickets of a copy stream or, where the device has none, of the ops' queue.
 struct CopyPoints {
   Ticket begin, end;
 };

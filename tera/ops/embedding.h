@@ -4,20 +4,21 @@
 namespace tera {
 
 // y[t] = table[tokens[t]] (+ position_table[positions[t]]). tokens, positions i32 [T]; table [V,H]; y [T,H]; dense.
-// The table may be a slice of a larger one: its rows are those of ids first, first + 1, ...
+// The embedding table may be a vocabulary-parallel shard: its rows are those of ids first, first + 1, ...
 struct EmbeddingArgs {
   Tensor tokens, table, y;
   Tensor positions, position_table;  // both or neither; position_table [P,H]
   std::int64_t first = 0;
-  bool partial = false;  // tokens of other slices take zeros from the table; otherwise they are a fault
+  bool partial = false;  // tokens of other shards get zeros from the table; false: they are an error
   void check() const;
 };
 
-// dtable[ids[t]] += dy[t], in the order of t. ids i32 [T]; dy [T,H]; dtable f32 [V,H], rows as of the table above.
+// dtable[ids[t]] += dy[t], in the order of t. ids i32 [T]; dy [T,H]; dtable f32 [V,H], its rows those of ids first,
+// first + 1, ...
 struct EmbeddingBackArgs {
   Tensor ids, dy, dtable;
   std::int64_t first = 0;
-  bool partial = false;  // ids of other slices are left out
+  bool partial = false;  // ids of other shards are skipped
   void check() const;
 };
 

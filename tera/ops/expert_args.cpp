@@ -1,4 +1,4 @@
-// The checks of what experts need: their rows, and their products.
+// The checks of expert ops: dispatch of rows, and grouped GEMM.
 
 #include <limits>
 
@@ -34,7 +34,7 @@ void GroupRowsArgs::check() const {
   dense_i32(op, "sources", sources, 1);
   dense_like(op, "places", places, DType::i32, experts.shape);
   that(experts.dim(1) >= 1, op, "a token chooses one expert at least");
-  that(groups() >= 1 && groups() <= most_experts, op, "offsets are of 1 to 1024 experts");
+  that(groups() >= 1 && groups() <= max_router_experts, op, "offsets are of 1 to 1024 experts");
   that(counts_fit_32_bits(count(experts.shape)) && counts_fit_32_bits(sources.dim(0)), op,
        "choices and rows can be counted with 32 bits");
   that(first_expert >= 0 && counts_fit_32_bits(first_expert + groups()), op, "first_expert is not negative");

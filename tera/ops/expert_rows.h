@@ -1,30 +1,32 @@
 #pragma once
-// Rows on their way to experts and back. Each of T tokens chose K experts; a choice is named by t*K + k. An expert's
-// rows lie together, in the order of their choices. How many there are is known on the device alone.
+// Token permutation for a mixture of experts: rows sorted by expert, and back. Each of T tokens chose K experts; choice
+// k of token t has the number t*K + k. An expert's rows are contiguous, in the order of their choices. The number of
+// rows per expert is known on the device only.
 
 #include "tera/tensor/tensor.h"
 
 namespace tera {
 
-// In sources, of rows that are no choice's.
-inline constexpr std::int32_t padding_row = -1;     // inside a group: zeros
-inline constexpr std::int32_t row_behind_all = -2;  // behind the last group: left alone
+// Values in sources of rows that belong to no choice.
+inline constexpr std::int32_t padding_row = -1;  // inside a group: filled with zeros
+inline constexpr std::int32_t unused_row = -2;   // after the last group: not written
 
-// Which rows go to which of the G experts first_expert and up. All dense.
+// Sorts choices by expert, for the G experts from first_expert on. All dense.
 struct GroupRowsArgs {
-  static constexpr std::int64_t most_experts = 1024;  // G
+  static constexpr std::int64_t max_router_experts = 1024;  // G
 
-  Tensor experts;  // i32 [T,K]; those of others, negative ones among them, are left out
+  Tensor experts;  // i32 [T,K]; choices of other experts, negative ones among them, are skipped
   std::int64_t first_expert = 0;
   Tensor offsets;  // i32 [G+1]: the rows of expert g are offsets[g] .. offsets[g+1]
-  Tensor sources;  // i32 [R]: the choice of each row, or one of the above
-  Tensor places;   // i32 [T,K]: the row of each choice, or -1: it has none here
-  // 0: every expert has the rows that it was chosen for, as far as R goes. Else each has exactly so many: padded, or
-  // without the choices that are too many.
+  Tensor sources;  // i32 [R]: the choice of each row, or padding_row or unused_row
+  Tensor places;   // i32 [T,K], the inverse permutation: the row of each choice, or -1: it has none here
+  // 0 (dropless): every expert has a row for each of its choices, up to R rows. Else the capacity of each expert: it
+  // has exactly so many rows, padded, or with the choices beyond them dropped.
   std::int64_t capacity = 0;
-  // f32 [T,K], optional, with capacity: the largest stay, of equal ones the earlier, a NaN last. None: the first stay.
+  // f32 [T,K], optional, with capacity: choices of the largest weights are kept, of equal weights the earlier, NaN
+  // last. None: the earliest choices are kept.
   Tensor weights;
-  Tensor overflow;  // i32 [1], optional: choices of these experts that got no row
+  Tensor overflow;  // i32 [1], optional: number of choices of these experts that were dropped
 
   std::int64_t choices() const { return experts.dim(0) * experts.dim(1); }
   std::int64_t groups() const { return offsets.dim(0) - 1; }

@@ -3,7 +3,7 @@
 
 namespace tera {
 
-// out = op(a) op(b) (+ bias) (+ residual), or out += op(a) op(b). Sums are fp32 whatever the storage.
+// A GEMM: out = op(a) op(b) (+ bias) (+ residual), or out += op(a) op(b). Accumulation is in fp32 for all dtypes.
 // a [M,K] (trans_a: stored [K,M]), b [K,N] (trans_b: stored [N,K]), out [M,N]; rows may be strided.
 // a and b share one dtype; out is that or f32; bias [N] and residual [M,N] have the dtype of out or of a.
 struct GemmArgs {

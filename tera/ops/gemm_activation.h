@@ -4,20 +4,20 @@
 
 namespace tera {
 
-// A product and the activation of what it gives: one call after the other, or one kernel where a backend has it
-// (Ops::fuses). Sums are rounded to the dtype of the product's output before the activation, either way. The activation
-// may not write to the product's operands, which may still be read.
+// A GEMM and the activation of its output: two kernels, or a GEMM with a fused epilogue where a backend has one
+// (Ops::fuses). Either way sums are rounded to the dtype of the GEMM's output before the activation. The activation may
+// not write to the GEMM's operands, which may still be read.
 struct GemmActivationArgs {
-  GemmArgs product;
-  ActivationArgs activation;  // its x is the product's out
+  GemmArgs gemm;
+  ActivationArgs activation;  // its x is gemm.out
   void check() const;
 };
 
-// A product and the way back through an activation. What the product gives is room for the gradient of the activation's
-// output, and is not defined afterwards.
+// A GEMM whose output is the gradient of an activation's output, and the backward of that activation. gemm.out is a
+// buffer for that gradient, with undefined contents afterwards.
 struct GemmActivationBackArgs {
-  GemmArgs product;
-  ActivationBackArgs activation;  // its dy is the product's out
+  GemmArgs gemm;
+  ActivationBackArgs activation;  // its dy is gemm.out
   void check() const;
 };
 

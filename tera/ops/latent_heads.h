@@ -1,12 +1,13 @@
 #pragma once
-// Heads of latent attention: keys and values as one projection gives them, and one rotary key that all heads share.
-// T rows, N heads; a head has A key channels and U value channels of its own, and R rotary ones. U <= A+R.
+// Heads of multi-head latent attention (MLA): keys and values from the up-projection of the latent, and one rotary key
+// that all heads share. T rows, N heads; a head has A key channels without rotary embedding, U value channels and R
+// rotary channels. U <= A+R.
 
 #include "tera/tensor/tensor.h"
 
 namespace tera {
 
-// k[t,n] = [kv[t,n,:A] | rotary[t]] and v[t,n] = [kv[t,n,A:] | zeros], so that both have heads of one size.
+// k[t,n] = [kv[t,n,:A] | rotary[t]] and v[t,n] = [kv[t,n,A:] | zeros], so that both have the same head size.
 struct LatentHeadsArgs {
   Tensor kv;      // [T,N,A+U]
   Tensor rotary;  // [T,R], rows may be strided

@@ -3,29 +3,30 @@
 
 namespace tera {
 
-// Cross entropy of each row and, in the same pass, its gradient: logits become scale * (softmax - onehot), zero in rows
-// whose target is negative (not counted) and in columns >= vocab (padding, outside the softmax).
+// Cross entropy of each row, fused with its gradient: logits become scale * (softmax - onehot), zero in rows whose
+// target is negative (not counted) and in columns >= vocab (padding, outside the softmax).
 //
-// With stats, logits are a part of the columns, and the softmax is merged from what cross_entropy_stats gave for each
-// part, in the order of parts: from the same stats every part gets the same bits of token_loss.
+// With stats (vocabulary parallelism), logits are one shard of the columns, a part, and the softmax is merged from the
+// results of cross_entropy_stats for each part, in the order of parts: every part gets the same bits of token_loss.
 struct CrossEntropyArgs {
   Tensor logits;           // [T,V], overwritten by the gradient unless loss_only
-  Tensor targets;          // i32 [T], columns of all parts; negative: not counted
+  Tensor targets;          // i32 [T], global columns; negative: not counted
   Tensor token_loss;       // f32 [T], zero where not counted
   Tensor scale;            // f32 [1]: 1 / counted tokens of the global batch; not needed when loss_only
-  Tensor stats = {};       // f32 [parts,T,3], or none: logits are all there is
-  std::int64_t first = 0;  // column 0 of logits, counted over all parts
-  std::int64_t vocab = 0;  // columns of all parts that take part
+  Tensor stats = {};       // f32 [parts,T,3], or none: logits have all columns
+  std::int64_t first = 0;  // global column of column 0 of logits
+  std::int64_t vocab = 0;  // global columns in the softmax
   bool loss_only = false;
-  std::int64_t used_columns() const;  // those of logits that take part
+  std::int64_t used_columns() const;  // columns of logits in the softmax
   void check() const;
 };
 
-// The softmax of a part of the columns. A row of stats is: the largest logit, the sum of e^(logit - largest), and the
-// logit of the target if it lies here, else 0. It is -inf, 0, 0 where no column takes part or the target is negative.
+// The softmax statistics of one shard of the columns. A row of stats is: the largest logit, the sum of
+// e^(logit - largest), and the logit of the target if its column is here, else 0. It is -inf, 0, 0 where no column is
+// in the softmax or the target is negative.
 struct CrossEntropyStatsArgs {
   Tensor logits;   // [T,V]
-  Tensor targets;  // i32 [T], as above
+  Tensor targets;  // i32 [T], as in CrossEntropyArgs
   Tensor stats;    // f32 [T,3]
   std::int64_t first = 0, vocab = 0;
   std::int64_t used_columns() const;

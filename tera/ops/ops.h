@@ -1,8 +1,10 @@
 #pragma once
-// All work on tensors goes through here. Call the plain function; a backend implements the private do_ one, and can
-// rely on the arguments having passed their check(). Backends: plan (checks and counts, touches no memory), cpu, cuda.
+// The backend interface: all work on tensors goes through it. Callers use the plain function; a backend implements the
+// private do_ one, and can rely on the arguments having passed their check(). Backends: plan (a dry run, which counts
+// and touches no memory), cpu, cuda.
 //
-// An Ops object is one queue: work is done in the order of the calls, but a call may return before it is (traits()).
+// An Ops object is one queue, as a CUDA stream: work is done in the order of the calls, but a call may return before it
+// is done (traits()).
 
 #include <cstddef>
 #include <functional>
@@ -76,55 +78,55 @@ class Ops : public Timeline {
   void combine(const CombineArgs& args)                { args.check(); do_combine(args); }
   // clang-format on
 
-  // Whether such a call is taken whole (by one kernel, where it is computed), not as its two parts.
+  // Whether the backend runs this call as one fused kernel instead of two.
   virtual bool fuses(const GemmActivationArgs& /*args*/) const { return false; }
   virtual bool fuses(const GemmActivationBackArgs& /*args*/) const { return false; }
 
-  // Between host memory and a dense tensor of this device; the host's bytes may be reused at once after from_host, and
-  // are there when to_host returns.
+  // Synchronous copies between host memory and a dense tensor of this device: `host` may be reused after from_host, and
+  // holds the bytes when to_host returns.
   void from_host(std::span<const std::byte> host, const Tensor& tensor);
   void to_host(const Tensor& tensor, std::span<std::byte> host);
 
-  // Like to_host, but returns at once: the bytes are there when a later record() is finished. host comes from
-  // Device::allocate_host and is left alone until then.
+  // An asynchronous copy on this queue: the bytes are in `host` when a later record() is finished. `host` comes from
+  // Device::allocate_host and is not touched until then.
   void to_host_later(const Tensor& tensor, std::span<std::byte> host);
 
-  // Beside this queue where the device can, each direction in the order of its calls. Neither side may be changed, nor
-  // what is written be read, before the end that is returned.
-  CopyPoints to_host_beside(const HostCopyArgs& args);
-  CopyPoints from_host_beside(const HostCopyArgs& args);
+  // Copies that overlap with this queue, on a copy stream per direction where the device has them. Until the end that
+  // is returned, neither side may be changed, nor the target be read.
+  CopyPoints to_host_overlapped(const HostCopyArgs& args);
+  CopyPoints from_host_overlapped(const HostCopyArgs& args);
 
   using Timeline::finish;
-  virtual Ticket record() = 0;                              // a point behind all calls so far
-  virtual void wait(Ticket ticket);                         // this queue waits; unless it must, the host does not
-  void finish(Ticket ticket);                               // the host waits; the point may be on any timeline
-  virtual double milliseconds(Ticket from, Ticket to) = 0;  // between two points of this queue that are finished
-  virtual void reserve_tickets(std::size_t /*count*/) {}    // at least so many can be told apart from now on
+  virtual Ticket record() = 0;                              // a point after all calls so far, as a CUDA event
+  virtual void wait(Ticket ticket);                         // this queue waits, and the host only where it must
+  void finish(Ticket ticket);                               // the host waits; the ticket may be of any timeline
+  virtual double milliseconds(Ticket from, Ticket to) = 0;  // between two finished tickets of this queue
+  virtual void reserve_tickets(std::size_t /*count*/) {}    // so many latest tickets stay valid from now on
 
   virtual const OpsTraits& traits() const = 0;
 
-  // Memory for the backend's own needs (packed panels, partial sums), as much as WorkspaceRules asked for in the plan.
+  // The backend's workspace (packed panels, partial sums), as large as WorkspaceRules say in the plan.
   virtual void bind_workspace(std::span<std::byte> workspace) = 0;
-  // Makes every choice that the planned calls leave open (which kernel), after bind_workspace and before the first of
-  // them; `spare` is memory of the device for trials, overwritten.
+  // Autotuning: selects the kernels of the planned calls, after bind_workspace and before the first of these calls;
+  // `spare` is device memory for trials, overwritten.
   virtual void prepare(const PlannedCalls& /*calls*/, std::span<std::byte> /*spare*/) {}
 
-  // Records the work that `calls` asks for and does none of it. Whatever of it cannot be recorded (a copy from the
-  // host's memory, a wait of the host) makes the attempt fail; `calls` may then have ended early.
+  // CUDA graph capture: records the work of `calls` without doing it. Work that cannot be captured (a copy from host
+  // memory, a wait of the host) makes the attempt fail; `calls` may then have ended early.
   virtual RecordingAttempt record_calls(const std::function<void()>& /*calls*/) {
     return {nullptr, "this device records nothing"};
   }
 
-  // What a user should know of these choices, a line each; empty: nothing unusual.
+  // Remarks for the user about the selected kernels, a line each; empty: nothing unusual.
   virtual std::string remarks() const { return {}; }
 
-  // Names what the next calls are for, in profiles; ranges nest. name lives as long as the program.
+  // Ranges that name the next calls in profiles, as those of NVTX; they nest. `name` lives as long as the program.
   virtual void begin_range(const char* /*name*/) {}
   virtual void end_range() {}
 
  private:
   virtual void do_gemm(const GemmArgs& args) = 0;
-  virtual void do_gemm_activation(const GemmActivationArgs& args);  // only what it fuses
+  virtual void do_gemm_activation(const GemmActivationArgs& args);  // only calls that it fuses
   virtual void do_gemm_activation_back(const GemmActivationBackArgs& args);
   virtual void do_column_sum(const ColumnSumArgs& args) = 0;
   virtual void do_norm(const NormArgs& args) = 0;
@@ -165,8 +167,8 @@ class Ops : public Timeline {
   virtual void do_from_host(std::span<const std::byte> host, const Tensor& tensor) = 0;
   virtual void do_to_host(const Tensor& tensor, std::span<std::byte> host) = 0;
   virtual void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) { do_to_host(tensor, host); }
-  virtual CopyPoints do_to_host_beside(const HostCopyArgs& args);  // in this queue, where there is no other
-  virtual CopyPoints do_from_host_beside(const HostCopyArgs& args);
+  virtual CopyPoints do_to_host_overlapped(const HostCopyArgs& args);  // the default uses this queue
+  virtual CopyPoints do_from_host_overlapped(const HostCopyArgs& args);
 };
 
 class RangeScope {

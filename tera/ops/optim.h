@@ -3,17 +3,18 @@
 
 namespace tera {
 
-// Values that change from step to step live in device memory, so that a captured step can be replayed.
+// Scalars that change from step to step are in device memory, so that a captured CUDA graph of a step can be replayed.
 enum class StepScalar : int { lr, correction1, correction2, grad_factor, count };
 
-// So does what loss scaling keeps, in f64, where counts are exact: the factor of all losses; steps without an overflow
-// since the last one or since the factor grew; overflows that are let pass before it falls; updates that were made, of
-// the whole run; and whether the last step was skipped, 0 or 1.
+// The state of dynamic loss scaling is in device memory, too, in f64, where counts are exact. scale: the factor of all
+// losses; good_steps: steps since the last overflow or the last growth of the scale; hysteresis: overflows that are
+// tolerated before the scale falls; updates: updates in the run so far; skipped: whether the last step was skipped, 0
+// or 1.
 enum class ScaleState : int { scale, good_steps, hysteresis, updates, skipped, count };
 
-inline constexpr double most_loss_scale = 0x1p126;  // it grows no further, so that it stays a finite float
+inline constexpr double max_loss_scale = 0x1p126;  // growth stops here, so that it stays a finite float
 
-// How the scale changes. A constant one does not.
+// How a dynamic loss scale changes; a constant one does not.
 struct LossScaleRule {
   bool dynamic = true;
   double min_scale = 1;
@@ -34,8 +35,8 @@ struct SumSquaresArgs {
 };
 
 // norm = sqrt(sum of sums, in order); factor = min(1, max_norm / (norm + 1e-6)), or 1 when max_norm is 0. A norm that
-// is not finite gives factor = NaN, whatever max_norm is. With the state of a loss scale the sums are of gradients
-// times it: norm is that of the gradients themselves, and factor also takes the scale out of them.
+// is not finite gives factor = NaN for every max_norm. With the state of a loss scale the sums are of scaled gradients:
+// norm is that of the unscaled ones, and factor also unscales.
 struct ClipArgs {
   Tensor sums;          // f64 [P], one per parameter in name order
   Tensor norm, factor;  // f32 [1]
@@ -44,20 +45,21 @@ struct ClipArgs {
   void check() const;
 };
 
-// Ends a step whose losses were scaled, after clip and before the update. A grad_factor that is finite makes it an
-// update, any other one an overflow:
+// Ends a step of mixed-precision training with loss scaling, after clip and before the update. A finite grad_factor
+// makes the step an update, any other one an overflow:
 //
-//   update    updates + 1, good_steps + 1; with `window` good steps the scale doubles, these are counted anew, and
-//             hysteresis is whole again
+//   update    updates + 1, good_steps + 1; with `window` good steps the scale doubles, good_steps = 0, and hysteresis
+//   is
+//             back at its full value
 //   overflow  good_steps = 0, hysteresis - 1; at 0 the scale is halved, but not below min_scale
 //
-// The scalars of the update are written here, as the host cannot know how many steps were skipped: bias corrections by
-// the number of updates, and the learning rate, of two, by whether the step before was skipped.
+// The scalars of the update are written here, as the host does not know how many steps were skipped: the bias
+// corrections of the number of updates, and one of two learning rates, depending on whether the last step was skipped.
 struct CountStepArgs {
   Tensor state;                 // f64 [ScaleState::count]
   Tensor scalars;               // f32 [StepScalar::count]
   Tensor rates;                 // f32 [2]: after an update, after a step that was skipped
-  double beta1 = 0, beta2 = 0;  // of adam
+  double beta1 = 0, beta2 = 0;  // decay rates of Adam's moments
   LossScaleRule rule{};
   void check() const;
 };
@@ -65,19 +67,19 @@ struct CountStepArgs {
 // weight -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * weight), m^ = m / correction1, v^ = v / correction2, with the
 // gradient first multiplied by grad_factor.
 //
-// Both optimizers skip the step when grad_factor is not finite: weight, moments and copy stay as they are; clear_grad
-// holds all the same. The decision is made where the factor lies, so no host waits for it.
+// Both optimizers skip the step when grad_factor is not finite: weight, moments and copy stay as they are, but
+// clear_grad still clears. The decision is made on the device, so the host does not wait for it.
 //
 // A moment in bf16 is widened when it is read, and its new value rounded (to nearest even) when it is stored; the
 // weight moves by what it was before that rounding.
 struct AdamArgs {
   Tensor weight, grad;                // f32 [n]
-  Tensor m, v;                        // f32 or bf16 [n], each for itself
+  Tensor m, v;                        // f32 or bf16 [n], independently
   Tensor copy;                        // optional: the weight rounded to the dtype that compute uses
   Tensor scalars;                     // f32 [StepScalar::count]
   double beta1 = 0.9, beta2 = 0.999;  // double, because 1 - beta is formed from them
   float eps = 1e-8f, weight_decay = 0;
-  bool clear_grad = false;  // leave zeros for the next step
+  bool clear_grad = false;  // zero grad for the next step
   void check() const;
 };
 

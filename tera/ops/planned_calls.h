@@ -7,7 +7,7 @@
 
 namespace tera {
 
-// The calls of a rehearsal for which a backend has choices to make, each shape once; the tensors have no memory.
+// The calls of a dry run for which a backend selects kernels, each shape once; the tensors have no memory.
 struct PlannedCalls {
   std::vector<GemmArgs> gemms;
   std::vector<GemmActivationArgs> gemm_activations;

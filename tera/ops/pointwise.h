@@ -9,8 +9,8 @@ namespace tera {
 struct ActivationArgs {
   Activation kind = Activation::swiglu;
   Tensor x, y;
-  // Both or neither: row r of y is multiplied by weights[sources[r]], or is as expert_rows.h says where that is
-  // negative.
+  // The router's weights, both or neither: row r of y is multiplied by weights[sources[r]]. Negative sources are
+  // padding_row and unused_row (expert_rows.h).
   Tensor weights;  // f32 [T,K]
   Tensor sources;  // i32 [rows of x]
   void check() const;
@@ -20,9 +20,9 @@ struct ActivationArgs {
 struct ActivationBackArgs {
   Activation kind = Activation::swiglu;
   Tensor dy, x, dx;
-  Tensor weights, sources;  // as above
-  // f32 [T,K], with weights: dweights[sources[r]] = sum of dy[r] * y[r] before the weight. Entries of no row are left
-  // alone.
+  Tensor weights, sources;  // as in ActivationArgs
+  // f32 [T,K], with weights: dweights[sources[r]] = sum of dy[r] * y[r] before the weight. Entries without a row are
+  // not written.
   Tensor dweights;
   void check() const;
 };

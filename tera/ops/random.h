@@ -5,8 +5,8 @@
 namespace tera {
 
 // Elements of out become std times draws of the standard normal stream under `key`: element j of row i is draw
-// first + i * row_stride + j, rows being everything but the last dim. A slice of a larger tensor, told where it lies,
-// gets the bits that the whole one has there. Float, dense.
+// first + i * row_stride + j, with all dims but the last as rows. With its own first and row_stride, a slice gets the
+// same bits as that part of the full tensor. Float, dense.
 struct NormalArgs {
   Tensor out;
   RngKey key;

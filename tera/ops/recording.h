@@ -1,6 +1,6 @@
 #pragma once
-// Calls of one queue, recorded once and played again with one call of the host's: a CUDA graph. What changes from one
-// time to the next has to lie in the device's memory; the arguments of the calls are those of the recording.
+// A CUDA graph: calls of one queue, captured once and replayed with one launch. Values that change between replays have
+// to be in device memory; the arguments of the calls are those of the capture.
 
 #include <cstddef>
 #include <memory>
@@ -11,12 +11,12 @@ namespace tera {
 class Recording {
  public:
   virtual ~Recording() = default;
-  virtual void play() = 0;
-  virtual std::size_t size() const = 0;  // pieces of work in it
+  virtual void replay() = 0;
+  virtual std::size_t size() const = 0;  // nodes of the graph
 };
 
 struct RecordingAttempt {
-  std::unique_ptr<Recording> recording;  // none: it could not be made
+  std::unique_ptr<Recording> recording;  // null: capture failed
   std::string why_not;
 };
 

@@ -23,12 +23,12 @@ void check_logits(std::string_view op, const Tensor& logits) {
 }
 
 void check_row_parts(std::string_view op, const RowParts& parts) {
-  constexpr std::int64_t most = std::int64_t{1} << 48;  // sums of them do not overflow
-  that(parts.part_rows >= 0 && parts.part_rows <= most, op, "part_rows is in 0..2^48");
-  that(parts.first_row >= 0 && parts.first_row <= most, op, "first_row is in 0..2^48");
+  constexpr std::int64_t max_rows = std::int64_t{1} << 48;  // so that sums of them do not overflow
+  that(parts.part_rows >= 0 && parts.part_rows <= max_rows, op, "part_rows is in 0..2^48");
+  that(parts.first_row >= 0 && parts.first_row <= max_rows, op, "first_row is in 0..2^48");
 }
 
-// A value for each part and expert.
+// Checks a tensor with a value for each part and expert.
 void check_part_values(std::string_view op, std::string_view name, const Tensor& tensor, DType type,
                        const Tensor& logits, const RowParts& parts) {
   dtype(op, name, tensor, type);
@@ -60,8 +60,8 @@ std::int64_t PartBlocks::end(std::int64_t block) const {
 }
 
 void RouterRule::check(std::string_view op, std::int64_t experts) const {
-  that(experts >= 1 && experts <= most_experts, op, "there are 1..512 experts");
-  that(topk >= 1 && topk <= std::min(experts, most_topk), op, "topk is in 1..32 and not above the number of experts");
+  that(experts >= 1 && experts <= max_router_experts, op, "there are 1..512 experts");
+  that(topk >= 1 && topk <= std::min(experts, max_topk), op, "topk is in 1..32 and not above the number of experts");
   that(scale > 0 && std::isfinite(scale), op, "scale is positive");
   that(groups >= 1 && experts % groups == 0, op, "groups divide the experts");
   that(group_topk >= 1 && group_topk <= groups, op, "group_topk is in 1..groups");

@@ -3,10 +3,10 @@
 
 namespace tera {
 
-// What callers may want to know of a backend, beyond calling it.
+// Properties of a backend that callers depend on.
 struct OpsTraits {
   bool asynchronous = false;              // calls return before the work is done
-  std::int64_t logits_chunk = 1LL << 24;  // elements of the logits that exist at a time
+  std::int64_t logits_chunk = 1LL << 24;  // elements of the logits that are in memory at a time
 };
 
 }  // namespace tera

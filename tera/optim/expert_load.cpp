@@ -9,7 +9,7 @@ void ExpertLoad::bind(Arena& arena) {
   losses_ = arena.take(shape(static_cast<int>(AuxLoss::count)), DType::f32, "auxiliary losses");
   moved_.clear();
   for (const Param* param : params_.by_name())
-    if (param->spec.is_counted() && !(param->spec.held && param->spec.counts == ParamSpec::Counts::bias))
+    if (param->spec.is_router_state() && !(param->spec.frozen && param->spec.counts == ParamSpec::Counts::bias))
       moved_.push_back(param);
 }
 
@@ -22,7 +22,7 @@ void ExpertLoad::sum(Ops& ops, Comm& world) const { ops.wait(world.all_reduce(co
 
 void ExpertLoad::update(Ops& ops, const Tensor& grad_factor) const {
   for (const Param* param : moved_) {
-    const std::int64_t layer = param->spec.counted_layer;
+    const std::int64_t layer = param->spec.router_layer;
     const bool bias = param->spec.counts == ParamSpec::Counts::bias;
     ops.expert_bias({.counts = counts_.rows(layer, layer + 1).view(shape(options_.experts)),
                      .bias = bias ? param->value : Tensor{},

@@ -1,9 +1,9 @@
 #pragma once
-// How the rows of a whole step were spread over experts, and what follows from it: biases that make the next step
-// choose more evenly, and the shares of the choices that a loss over the global batch looks at. Counts are integers
-// summed over all microbatches and ranks, so both are the same bits in every layout.
+// Expert load of a step, and the router state that follows from it: biases for auxiliary-loss-free load balancing, and
+// the fractions of choices for the auxiliary loss over the global batch. Counts are integers summed over all
+// microbatches and ranks, so both are the same bits in every layout.
 //
-//   routers, in B (nn/router.h)  --add-->  counts, losses of this rank  --sum over the world-->  bias, shares
+//   routers, in B (nn/ffn/router.h)  --add-->  counts, losses of this rank  --all-reduce-->  bias, shares
 
 #include <vector>
 
@@ -17,7 +17,7 @@ class Ops;
 class ExpertLoad {
  public:
   struct Options {
-    std::int64_t layers = 0;  // of the whole model, with experts
+    std::int64_t layers = 0;  // layers with experts in the global model
     std::int64_t experts = 0;
     float bias_rate = 0;
   };
@@ -29,9 +29,9 @@ class ExpertLoad {
   const Tensor& losses() const { return losses_; }  // f32 [AuxLoss::count]: of this rank
 
   void clear(Ops& ops) const;  // before the first microbatch
-  // After the last one, counts of all ranks.
+  // After the last microbatch: sums counts over all ranks.
   void sum(Ops& ops, Comm& world) const;
-  // After the optimizer, which says whether the step was skipped.
+  // After the optimizer, whose grad_factor says whether the step was skipped.
   void update(Ops& ops, const Tensor& grad_factor) const;
 
  private:

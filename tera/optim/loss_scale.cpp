@@ -21,7 +21,7 @@ LossScale LossScaler::start(Ops& ops, std::int64_t updates, const std::optional<
   ScaleReading values{
       .scale = initial_, .hysteresis = static_cast<double>(rule_.hysteresis), .updates = static_cast<double>(updates)};
   if (kept && rule_.dynamic) {
-    values.scale = std::max(kept->scale, rule_.min_scale);  // the smallest may be another one now
+    values.scale = std::max(kept->scale, rule_.min_scale);  // min_loss_scale may have changed
     values.good_steps = static_cast<double>(kept->good_steps);
     values.hysteresis = static_cast<double>(kept->hysteresis);
   }

@@ -1,12 +1,12 @@
 #pragma once
-// Losses are multiplied by a scale, so that small gradients are not lost in fp16; the update takes it out again. A step
-// whose gradients overflow is skipped, on all ranks, and makes the scale smaller; after many good ones it grows. All of
-// it is decided in device memory: ScaleState in ops/optim.h.
+// Dynamic loss scaling: losses are multiplied by a scale, so that small gradients do not underflow in fp16; the update
+// divides by it. A step whose gradients overflow is skipped, on all ranks, and reduces the scale; after many good steps
+// it grows. All of it is decided in device memory: ScaleState in ops/optim.h.
 
 #include <cstdint>
 #include <optional>
 
-#include "tera/config/mixed_precision.h"
+#include "tera/config/sections/mixed_precision.h"
 #include "tera/ops/optim.h"
 #include "tera/tensor/arena.h"
 
@@ -14,7 +14,7 @@ namespace tera {
 
 class Ops;
 
-// What a checkpoint keeps of a scale that changes.
+// The state of a dynamic loss scale in a checkpoint.
 struct LossScale {
   double scale = 0;
   std::int64_t good_steps = 0, hysteresis = 0;
@@ -35,15 +35,15 @@ class LossScaler {
   explicit LossScaler(const MixedPrecisionConfig& config);
 
   void bind(Arena& arena);
-  // Before the first step: as a run begins, or after so many updates with the scale that a checkpoint has kept. Returns
-  // what it starts with.
+  // Before the first step: starts with the initial scale, or after so many updates with the one that a checkpoint has
+  // kept. Returns what it starts with.
   LossScale start(Ops& ops, std::int64_t updates = 0, const std::optional<LossScale>& kept = {}) const;
 
-  // f32 [n]: what losses count in the gradient, to what they count with the scale.
+  // f32 [n]: loss weights, multiplied by the scale.
   void scale(Ops& ops, const Tensor& weights, const Tensor& scaled) const;
 
   const LossScaleRule& rule() const { return rule_; }
-  double initial() const { return initial_; }     // of a run that begins; one that is constant stays so
+  double initial() const { return initial_; }     // scale of a new run; a constant scale keeps it
   const Tensor& state() const { return state_; }  // f64 [ScaleState::count]
 
  private:

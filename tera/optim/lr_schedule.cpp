@@ -9,23 +9,23 @@
 namespace tera {
 namespace {
 
-double cosine_fall(double ratio) { return 0.5 * (std::cos(std::numbers::pi * ratio) + 1.0); }
+double cosine_decay(double ratio) { return 0.5 * (std::cos(std::numbers::pi * ratio) + 1.0); }
 
 // From 1 to 0 as ratio goes from 0 to 1.
-double wsd_fall(WsdDecayStyle style, double ratio) {
+double wsd_decay(WsdDecayStyle style, double ratio) {
   switch (style) {
     case WsdDecayStyle::exponential: return 2.0 * std::pow(0.5, ratio) - 1.0;
     case WsdDecayStyle::linear: return 1.0 - ratio;
-    case WsdDecayStyle::cosine: return cosine_fall(ratio);
+    case WsdDecayStyle::cosine: return cosine_decay(ratio);
     case WsdDecayStyle::minus_sqrt: return 1.0 - std::sqrt(ratio);
   }
   fail("unknown WSD style {}", static_cast<int>(style));
 }
 
-double wsd_share(const LrSchedule& s, std::int64_t samples) {
-  const std::int64_t fall_begin = s.decay_samples - s.wsd_decay_samples;
-  if (samples <= fall_begin) return 1.0;
-  return wsd_fall(s.wsd_style, static_cast<double>(samples - fall_begin) / static_cast<double>(s.wsd_decay_samples));
+double wsd_fraction(const LrSchedule& s, std::int64_t samples) {
+  const std::int64_t decay_begin = s.decay_samples - s.wsd_decay_samples;
+  if (samples <= decay_begin) return 1.0;
+  return wsd_decay(s.wsd_style, static_cast<double>(samples - decay_begin) / static_cast<double>(s.wsd_decay_samples));
 }
 
 }  // namespace
@@ -56,16 +56,16 @@ double learning_rate(const LrSchedule& s, std::int64_t samples) {
   if (samples > s.decay_samples) return s.min_lr;
 
   const double ratio = (n - warmup) / (static_cast<double>(s.decay_samples) - warmup);
-  double share = 1.0;
+  double fraction = 1.0;
   switch (s.style) {
     case LrDecayStyle::constant: break;
-    case LrDecayStyle::linear: share = 1.0 - ratio; break;
-    case LrDecayStyle::cosine: share = cosine_fall(ratio); break;
-    case LrDecayStyle::wsd: share = wsd_share(s, samples); break;
+    case LrDecayStyle::linear: fraction = 1.0 - ratio; break;
+    case LrDecayStyle::cosine: fraction = cosine_decay(ratio); break;
+    case LrDecayStyle::wsd: fraction = wsd_fraction(s, samples); break;
     case LrDecayStyle::inverse_square_root:
       return std::max(s.min_lr, s.max_lr * std::sqrt(std::max(warmup, 1.0)) / std::sqrt(std::max(n, 1.0)));
   }
-  return s.min_lr + share * (s.max_lr - s.min_lr);
+  return s.min_lr + fraction * (s.max_lr - s.min_lr);
 }
 
 }  // namespace tera

@@ -14,7 +14,7 @@ struct LrSchedule {
   double max_lr = 0, min_lr = 0;
   std::int64_t warmup_samples = 0;
   std::int64_t decay_samples = 0;      // where min_lr is reached, warm-up included
-  std::int64_t wsd_decay_samples = 0;  // length of WSD's last, falling part
+  std::int64_t wsd_decay_samples = 0;  // length of WSD's decay phase
 
   void check() const;  // UserError naming the scheduler key that is wrong
 };

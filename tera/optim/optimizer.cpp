@@ -12,17 +12,17 @@ namespace tera {
 
 namespace {
 
-// What has a sum of squares of its own: a part, or neighbours in an expert parameter, of which there are hundreds.
-struct Counted {
+// A range with a sum of squares of its own: a part, or neighbours in an expert parameter, of which there are hundreds.
+struct NormRange {
   std::string key;
-  std::int64_t begin, end;  // in the flat numbering; rows behind the last part are its padding
-  bool here;                // else another rank counts it
+  std::int64_t begin, end;  // in the flat numbering; rows after the last part are its padding
+  bool here;                // counted on this rank; false: another rank counts it
 };
 
-std::vector<Counted> counted_ranges(const Param& param) {
+std::vector<NormRange> norm_ranges(const Param& param) {
   const ParamSpec& spec = param.spec;
   const std::int64_t width = count(spec.shape) / spec.shape[0];
-  std::vector<Counted> ranges;
+  std::vector<NormRange> ranges;
   for (std::size_t i = 0; i < spec.parts.size(); ++i) {
     const bool last = i + 1 == spec.parts.size();
     const std::int64_t end = param.offset + (last ? spec.shape[0] : spec.parts[i + 1].local_row) * width;
@@ -43,7 +43,7 @@ std::vector<std::string> norm_keys(const ParamStore& params) {
   std::vector<std::string> keys;
   for (const Param* param : params.by_name()) {
     if (!param->spec.trainable) continue;
-    for (Counted& range : counted_ranges(*param)) keys.push_back(std::move(range.key));
+    for (NormRange& range : norm_ranges(*param)) keys.push_back(std::move(range.key));
   }
   std::sort(keys.begin(), keys.end());
   return keys;
@@ -52,13 +52,13 @@ std::vector<std::string> norm_keys(const ParamStore& params) {
 Optimizer::Optimizer(const OptimizerConfig& config, ParamStore& params) : config_(config), params_(params) {}
 
 void Optimizer::bind(Arena& state) {
-  const std::int64_t own = params_.share_elements();
+  const std::int64_t elements = params_.shard_elements();
   find_pieces();
   if (config_.optimizer == OptimizerKind::adam) {
-    m_ = state.take(shape(own), dtype_of(config_.exp_avg_dtype), "adam first moment");
-    v_ = state.take(shape(own), dtype_of(config_.exp_avg_sq_dtype), "adam second moment");
+    m_ = state.take(shape(elements), dtype_of(config_.exp_avg_dtype), "adam first moment");
+    v_ = state.take(shape(elements), dtype_of(config_.exp_avg_sq_dtype), "adam second moment");
   } else if (config_.sgd_momentum > 0) {
-    m_ = state.take(shape(own), DType::f32, "sgd momentum");
+    m_ = state.take(shape(elements), DType::f32, "sgd momentum");
   }
   scalars_ = state.take(shape(static_cast<int>(StepScalar::count)), DType::f32, "step scalars");
   if (scaler_) rates_ = state.take(shape(2), DType::f32, "learning rates");
@@ -79,14 +79,14 @@ void Optimizer::find_pieces() {
   pieces_.clear();
   for (const Param* param : params_.by_name()) {
     const ParamSpec& spec = param->spec;
-    if (!spec.trainable || spec.counted_elsewhere || !scope_.counts.of(spec.expert)) continue;
+    if (!spec.trainable || spec.norm_counted_elsewhere || !scope_.counts.of(spec.expert)) continue;
     const Bucket& bucket = params_.buckets()[static_cast<std::size_t>(param->bucket)];
-    const std::int64_t own = bucket.begin + bucket.own_begin();
-    for (const Counted& range : counted_ranges(*param)) {
-      const std::int64_t begin = std::max(range.begin, own), end = std::min(range.end, own + bucket.share());
+    const std::int64_t shard = bucket.begin + bucket.local_begin();
+    for (const NormRange& range : norm_ranges(*param)) {
+      const std::int64_t begin = std::max(range.begin, shard), end = std::min(range.end, shard + bucket.shard_size());
       if (!range.here || begin >= end) continue;
       const auto slot = std::lower_bound(keys.begin(), keys.end(), range.key) - keys.begin();
-      pieces_.push_back({bucket.own_grad.rows(begin - own, end - own), slot});
+      pieces_.push_back({bucket.local_grad.rows(begin - shard, end - shard), slot});
     }
   }
 }
@@ -131,8 +131,8 @@ Tensor Optimizer::grad_factor() const {
   return scalars_.rows(factor, factor + 1);
 }
 
-// A sum per part, added in the order of names: the norm depends neither on how parameters are laid out nor on when
-// their gradients came.
+// Clips by the global norm. A sum of squares per part, added in the order of names: the norm depends neither on the
+// layout of parameters nor on when their gradients came.
 void Optimizer::clip(Ops& ops) {
   ops.fill({.out = sums_, .value = 0});
   for (const Piece& piece : pieces_) ops.sum_squares({.x = piece.grad, .out = sums_.rows(piece.slot, piece.slot + 1)});

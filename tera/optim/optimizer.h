@@ -1,12 +1,12 @@
 #pragma once
-// Clipping and the update rule, over the flat ranges of the parameter store. Everything that changes from step to step
-// stays in device memory; the host only writes the learning rate and reads the norm for the log.
+// Gradient clipping and the update (AdamW or SGD), over the flat ranges of the parameter store. All that changes per
+// step stays in device memory; the host only writes the learning rate and reads the norm for the log.
 
 #include <string>
 #include <vector>
 
 #include "tera/comm/comm.h"
-#include "tera/config/optimizer.h"
+#include "tera/config/sections/optimizer.h"
 #include "tera/nn/params.h"
 
 namespace tera {
@@ -14,22 +14,22 @@ namespace tera {
 class LossScaler;
 class Ops;
 
-// Of one step. With a loss scale the host may not know yet whether the step before was skipped; a skipped one does not
-// count in the schedule.
+// The rates of one step. With dynamic loss scaling the host may not know yet whether the step before was skipped; a
+// skipped step does not count in the schedule.
 struct LearningRates {
   double after_update = 0, after_skip = 0;
 };
 
-// What the norm of the gradient needs to know of the other ranks: each part of each parameter is counted once, wherever
-// it is, and all sums of squares are added in one order.
+// How the gradient norm spans ranks: each part of each parameter is counted once, wherever it is, and all sums of
+// squares are added in one order.
 struct NormScope {
   Comm* world = nullptr;                      // none: this rank has all
   ByKind<bool> counts{true, true};            // this rank's gradients count; false where another replica has the same
-  std::vector<std::string> parts_of_model{};  // norm_keys() of the whole model; empty: of the store
+  std::vector<std::string> parts_of_model{};  // norm_keys() of the global model; empty: of the store
 };
 
-// A name for every trained part, in the order in which their sums are added. Those of an expert parameter are one, and
-// have the same name on ranks with other experts, so that their sums are added up with those of the world.
+// A name for every trained part, in the order in which their sums of squares are added. Parts of an expert parameter
+// have one name, the same on ranks with other experts, so that their sums are added by the all-reduce.
 std::vector<std::string> norm_keys(const ParamStore& params);
 
 class Optimizer {
@@ -42,35 +42,35 @@ class Optimizer {
   // Gradients come multiplied by a loss scale; steps in which they overflow are skipped and not counted as updates.
   void scale_with(const LossScaler& scaler) { scaler_ = &scaler; }
 
-  // Gradients stay as they are after a step: who makes the next ones does not add to them (DataParallel).
+  // Gradients are not cleared after a step: the first of the next one overwrites them (DataParallel).
   void leave_gradients() { clears_ = false; }
 
   // Memory for moments and scalars; once with a measuring arena, once with a real one.
   void bind(Arena& state);
 
-  // All that an update takes from the host, brought to the device. update counts from 1, and is not looked at where a
-  // loss scale keeps that count.
+  // Copies an update's scalars to the device. update counts from 1, and is ignored with a loss scale, whose state keeps
+  // that count.
   void prepare(Ops& ops, const LearningRates& rates, std::int64_t update);
   void prepare(Ops& ops, double lr, std::int64_t update) { prepare(ops, LearningRates{lr, lr}, update); }
-  // Clips, updates the weights of this rank's shares and clears their gradients, unless they are to be left; the same
+  // Clips, updates the weights of this rank's shards and clears their gradients, unless leave_gradients(); the same
   // calls every time.
   void step(Ops& ops);
 
   const Tensor& grad_norm() const { return norm_; }  // f32 [1], before clipping
   Tensor grad_factor() const;                        // f32 [1]: not finite, and the step was skipped
 
-  // What it keeps of every trained element; names as in PyTorch.
+  // State of every trained element; names as in PyTorch.
   struct Moment {
     std::string name;
     DType dtype;
-    Tensor values;  // [elements of this rank's shares]; none before bind()
+    Tensor values;  // [elements of this rank's shards]; none before bind()
   };
   std::vector<Moment> moments() const;
 
  private:
-  struct Piece {  // one or more parts of a parameter, as far as they are in this rank's share
+  struct Piece {  // one or more parts of a parameter, as far as they are in this rank's shard
     Tensor grad;
-    std::int64_t slot;  // of sums_
+    std::int64_t slot;  // index in sums_
   };
   void find_pieces();
   void write_scalars(Ops& ops, double lr, std::int64_t update);
@@ -86,7 +86,7 @@ class Optimizer {
   bool clears_ = true;
   std::vector<Piece> pieces_;
   std::int64_t slots_ = 0;
-  Tensor m_, v_;    // [elements of this rank's shares], of the config's dtypes; sgd has only m_, its momentum in f32
+  Tensor m_, v_;    // [elements of this rank's shards], of the config's dtypes; sgd has only m_, its momentum in f32
   Tensor scalars_;  // f32 [StepScalar::count]
   Tensor rates_;    // f32 [2], with a loss scale: LearningRates
   Tensor sums_;     // f64 [trained parts of the model]

@@ -5,13 +5,13 @@
 #include <span>
 
 #include "tera/base/error.h"
+#include "tera/parallel/timeline.h"
 #include "tera/pipeline/exchange.h"
-#include "tera/pipeline/timeline.h"
 
 namespace tera {
 namespace {
 
-// Each rank alone: everything there, once, in order.
+// Checks each rank by itself: every action is there once, in order.
 class RankOrder {
  public:
   RankOrder(const PipelineSchedule& schedule, int rank) : schedule_(schedule), rank_(rank) {}
@@ -19,24 +19,24 @@ class RankOrder {
   std::vector<ChunkNeeds> check_chunks() const {
     const int chunks = schedule_.placement.chunks;
     check_pairs();
-    std::vector<Schedule> parts(index(chunks));
+    std::vector<Schedule> by_chunk(index(chunks));
     for (const auto& action : schedule_.ranks[index(rank_)]) {
       require(action.chunk >= 0 && action.chunk < chunks, "rank {} of the schedule names chunk {} of {}", rank_,
               action.chunk, chunks);
-      parts[index(action.chunk)].push_back(action);
+      by_chunk[index(action.chunk)].push_back(action);
     }
     std::vector<ChunkNeeds> needs(index(chunks));
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      check_ascending(parts[index(chunk)]);
-      needs[index(chunk)].pools = pools_of(parts[index(chunk)]);
+      check_ascending(by_chunk[index(chunk)]);
+      needs[index(chunk)].pools = pools_of(by_chunk[index(chunk)]);
     }
     return needs;
   }
 
  private:
-  void check_ascending(const Schedule& part) const {
-    std::array<int, 3> next{};  // of F, B and W
-    for (const auto& action : part) {
+  void check_ascending(const Schedule& of_chunk) const {
+    std::array<int, 3> next{};  // next microbatch of F, B and W
+    for (const auto& action : of_chunk) {
       const auto expect = [&](Act act) {
         int& due = next[static_cast<std::size_t>(act)];
         if (action.microbatch != due)
@@ -63,12 +63,13 @@ class RankOrder {
     }
   }
 
-  Pools pools_of(const Schedule& part) const {
-    if (schedule_.backward) return tera::check(part, schedule_.microbatches);
-    const bool only_f = std::all_of(part.begin(), part.end(), [](const Action& a) { return a.act == Act::F; });
+  Pools pools_of(const Schedule& of_chunk) const {
+    if (schedule_.backward) return tera::check(of_chunk, schedule_.microbatches);
+    const bool only_f = std::all_of(of_chunk.begin(), of_chunk.end(), [](const Action& a) { return a.act == Act::F; });
     require(only_f, "rank {} of a schedule without backward has other actions than F", rank_);
-    require(static_cast<int>(part.size()) == schedule_.microbatches, "rank {} of the schedule leaves {} of {} unplayed",
-            rank_, schedule_.microbatches - static_cast<int>(part.size()), schedule_.microbatches);
+    require(static_cast<int>(of_chunk.size()) == schedule_.microbatches,
+            "rank {} of the schedule leaves {} of {} unplayed", rank_,
+            schedule_.microbatches - static_cast<int>(of_chunk.size()), schedule_.microbatches);
     return {.f_to_b = 1};
   }
 
@@ -77,26 +78,27 @@ class RankOrder {
 };
 
 int chunks_in_flight(const Schedule& actions) {
-  int now = 0, most = 0;
+  int now = 0, max_in_flight = 0;
   for (const auto& action : actions) {
     now += action.act == Act::F ? 1 : 0;
-    most = std::max(most, now);
+    max_in_flight = std::max(max_in_flight, now);
     now -= action.act == Act::W || action.act == Act::BW ? 1 : 0;
   }
-  return most;
+  return max_in_flight;
 }
 
-// All ranks together. Takes schedules whose ranks are in order each by itself.
-class Player {
+// Simulates all ranks together. The order of each rank by itself must have been checked.
+class Simulation {
  public:
-  Player(const PipelineSchedule& schedule, const ActionCosts& costs, const std::vector<std::vector<Exchange>>& posts)
+  Simulation(const PipelineSchedule& schedule, const ActionCosts& costs,
+             const std::vector<std::vector<Exchange>>& posts)
       : schedule_(schedule), costs_(costs), placement_(schedule.placement), posts_(posts) {
     done_.assign(index(2 * placement_.virtual_stages() * schedule.microbatches), unknown_time);
     ranks_.resize(index(placement_.stages));
     for (auto& rank : ranks_) rank.chunks.resize(index(placement_.chunks));
   }
 
-  void play() {
+  void run() {
     for (bool progress = true; progress;) {
       progress = false;
       for (int rank = 0; rank < placement_.stages; ++rank)
@@ -108,7 +110,7 @@ class Player {
 
   struct Chunk {
     int received_x = 0, received_dy = 0;  // now
-    int most_x = 0, most_dy = 0;
+    int max_x = 0, max_dy = 0;
   };
   struct Posted {
     Message message;
@@ -118,10 +120,10 @@ class Player {
     std::size_t next = 0;       // action
     bool posted = false;        // the exchange before it
     double free_at = 0;         // end of the action before
-    std::vector<double> start;  // of the actions played
+    std::vector<double> start;  // start times of the actions so far
     std::vector<Chunk> chunks;
     std::vector<Posted> queue;  // all transfers posted
-    std::size_t done = 0;       // of the queue
+    std::size_t done = 0;       // how many of the queue are done
     double last_done = 0;
   };
   const Rank& rank(int which) const { return ranks_[index(which)]; }
@@ -151,14 +153,14 @@ class Player {
       if (placement_.rank_of(message.from_stage) == which) continue;
       Chunk& chunk = me.chunks[index(placement_.chunk_of(message.to_stage()))];
       if (message.gradient)
-        chunk.most_dy = std::max(chunk.most_dy, ++chunk.received_dy);
+        chunk.max_dy = std::max(chunk.max_dy, ++chunk.received_dy);
       else
-        chunk.most_x = std::max(chunk.most_x, ++chunk.received_x);
+        chunk.max_x = std::max(chunk.max_x, ++chunk.received_x);
     }
     transfer(which);
   }
 
-  // Completes what is first in the queues of both its ranks, for as long as there is such a transfer on this rank.
+  // Completes transfers of this rank for as long as its first one is also the first in the peer's queue.
   void transfer(int which) {
     Rank& me = ranks_[index(which)];
     while (me.done < me.queue.size()) {
@@ -174,7 +176,7 @@ class Player {
     }
   }
 
-  // The result before, which must have been taken before this action makes its own.
+  // The chunk's previous result, which must have been sent before this action makes its own.
   std::optional<Message> pending_send(int rank, const Action& action) const {
     auto send = result_of(placement_, rank, action);
     if (!send || !send->crosses_ranks(placement_) || send->microbatch == 0) return std::nullopt;
@@ -182,7 +184,7 @@ class Player {
     return send;
   }
 
-  // The next action, and the one that is played together with it.
+  // The next action, and the one that overlaps it.
   std::span<const Action> next_actions(int rank) const {
     return {&next_action(rank), next_action(rank).with_next ? std::size_t{2} : std::size_t{1}};
   }
@@ -201,7 +203,7 @@ class Player {
       }
     me.free_at = start;
     for (const Action& action : next_actions(which)) {
-      take_in(which, action);
+      consume_input(which, action);
       me.start.push_back(me.free_at);
       me.free_at += costs_.of(action.act);
     }
@@ -215,7 +217,7 @@ class Player {
     return true;
   }
 
-  void take_in(int which, const Action& action) {
+  void consume_input(int which, const Action& action) {
     const auto input = input_of(placement_, which, action);
     if (!input || !input->crosses_ranks(placement_)) return;
     Chunk& chunk = ranks_[index(which)].chunks[index(action.chunk)];
@@ -280,18 +282,18 @@ ScheduleReport check(const PipelineSchedule& schedule, const ActionCosts& costs,
                      const std::vector<std::vector<Exchange>>& posts) {
   ScheduleReport report;
   report.ranks = check_orders(schedule);
-  Player player(schedule, costs, posts);
-  player.play();
-  report.makespan = player.makespan();
+  Simulation simulation(schedule, costs, posts);
+  simulation.run();
+  report.makespan = simulation.makespan();
   double busy = 0;
   for (int rank = 0; rank < schedule.placement.stages; ++rank) {
     RankReport& mine = report.ranks[index(rank)];
     const auto& actions = schedule.ranks[index(rank)];
     mine.chunks_in_flight = schedule.backward ? chunks_in_flight(actions) : 1;
-    mine.start = player.rank(rank).start;
+    mine.start = simulation.rank(rank).start;
     for (std::size_t chunk = 0; chunk < mine.chunks.size(); ++chunk) {
-      mine.chunks[chunk].received_x = player.rank(rank).chunks[chunk].most_x;
-      mine.chunks[chunk].received_dy = player.rank(rank).chunks[chunk].most_dy;
+      mine.chunks[chunk].received_x = simulation.rank(rank).chunks[chunk].max_x;
+      mine.chunks[chunk].received_dy = simulation.rank(rank).chunks[chunk].max_dy;
     }
     for (const auto& action : actions) mine.busy += costs.of(action.act);
     busy += mine.busy;

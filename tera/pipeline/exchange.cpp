@@ -6,17 +6,17 @@
 #include <array>
 
 #include "tera/base/error.h"
-#include "tera/pipeline/timeline.h"
+#include "tera/parallel/timeline.h"
 
 namespace tera {
 namespace {
 
-// The last of the actions that are played together, beginning with this one.
+// The last of the actions that overlap, beginning with this one.
 std::size_t last_of(const Schedule& actions, std::size_t first) { return first + (actions[first].with_next ? 1 : 0); }
 
-class IdealPlayer {
+class IdealSimulation {
  public:
-  IdealPlayer(const PipelineSchedule& schedule, const ActionCosts& costs)
+  IdealSimulation(const PipelineSchedule& schedule, const ActionCosts& costs)
       : schedule_(schedule), costs_(costs), placement_(schedule.placement), free_at_(schedule.ranks.size()) {
     require(costs.F > 0 && costs.B > 0 && costs.W > 0 && costs.transfer >= 0,
             "actions take time: F {} B {} W {} transfer {}", costs.F, costs.B, costs.W, costs.transfer);
@@ -24,7 +24,7 @@ class IdealPlayer {
     times_.start.resize(schedule.ranks.size());
   }
 
-  IdealTimes play() {
+  IdealTimes run() {
     for (bool progress = true; progress;) {
       progress = false;
       for (int rank = 0; rank < placement_.stages; ++rank)
@@ -46,7 +46,7 @@ class IdealPlayer {
     return index(lane * schedule_.microbatches + m.microbatch);
   }
 
-  // An action, or two that are played together.
+  // Runs an action, or two that overlap; false: an input is missing.
   bool step(int rank) {
     const auto& actions = schedule_.ranks[index(rank)];
     const std::size_t first = times_.start[index(rank)].size();
@@ -82,7 +82,7 @@ class IdealPlayer {
     return text;
   }
 
-  // The next one, or of two the one whose input is missing.
+  // The next action, or of two that overlap the one whose input is missing.
   const Action& waiting_action(int rank) const {
     const Action& next = next_action(rank);
     const auto input = input_of(placement_, rank, next);
@@ -129,7 +129,7 @@ std::optional<Message> input_of(const Placement& placement, int rank, const Acti
 }
 
 IdealTimes ideal_times(const PipelineSchedule& schedule, const ActionCosts& costs) {
-  return IdealPlayer(schedule, costs).play();
+  return IdealSimulation(schedule, costs).run();
 }
 
 std::vector<std::vector<Exchange>> exchanges(const PipelineSchedule& schedule, const ActionCosts& costs) {

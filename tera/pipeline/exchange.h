@@ -1,6 +1,6 @@
 #pragma once
-// What ranks of a pipeline say to each other, and when: follows from the schedule. The engine posts these exchanges,
-// the checker plays them.
+// The point-to-point transfers between ranks of a pipeline, and their order, which follows from the schedule. The
+// engine posts these exchanges, the checker simulates them.
 //
 // A result goes to another rank when the next virtual stage (F) or the previous one (B, BW) is there. All such messages
 // have one order: the times at which they are made if transfers take no waiting (ties: by stage and microbatch). Every
@@ -8,7 +8,7 @@
 //   - the send of what the action before has made;
 //   - the receives of what is made elsewhere until the action after ends (before the send where that is their order).
 //     What the action after needs is among them or came earlier.
-// Two actions that are played together count as one: nothing is posted between them.
+// An F and a B that overlap count as one action: nothing is posted between them.
 // So no rank's transfer ever stands before one that it depends on: they may complete strictly in the order of posting
 // (as they do on one queue of a device) and each may be a rendezvous; whoever is slow, there is no deadlock.
 
@@ -33,12 +33,12 @@ struct Message {
   auto operator<=>(const Message&) const = default;
 };
 
-// What an action makes for another virtual stage and what it needs of one; nothing for W and at the ends.
+// The message that an action makes for another virtual stage, and the one that it needs; none for W and at the ends.
 std::optional<Message> result_of(const Placement& placement, int rank, const Action& action);
 std::optional<Message> input_of(const Placement& placement, int rank, const Action& action);
 
 // When each action starts if every result can be sent at once. Throws an Error that names the ranks and the actions
-// they stand at where ranks wait for each other in a circle. Takes a schedule in which every action is there once.
+// they stand at where ranks wait for each other in a cycle. The schedule must have every action once.
 struct IdealTimes {
   std::vector<std::vector<double>> start;  // per rank and action
   double makespan = 0;

@@ -1,13 +1,13 @@
-// Finds actions that can be played together, by playing the schedule in the order of time: whoever starts an F looks
-// whether the B behind it could start as well. All that either needs has been made by then, so whatever is decided can
-// be played; a pair that would have to wait for an input is not made.
+// Finds pairs of an F and a B that can overlap, by simulating the schedule in the order of time: where a rank starts an
+// F, it pairs the B after it if that could start as well. All inputs of both have been made by then, so the result
+// cannot deadlock; a pair that would have to wait for an input is not made.
 
 #include <algorithm>
 #include <limits>
 
 #include "tera/base/error.h"
+#include "tera/parallel/timeline.h"
 #include "tera/pipeline/exchange.h"
-#include "tera/pipeline/timeline.h"
 
 namespace tera {
 namespace {
@@ -23,7 +23,7 @@ class Pairer {
     made_at_.assign(index(2 * placement_.virtual_stages() * schedule.microbatches), never);
   }
 
-  void play() {
+  void run() {
     for (;;) {
       int first = -1;
       double start = never;
@@ -33,7 +33,7 @@ class Pairer {
           start = could;
         }
       if (first < 0) return;
-      play_next(first, start);
+      start_next(first, start);
     }
   }
 
@@ -43,7 +43,7 @@ class Pairer {
     return made_at_[index(lane * schedule_.microbatches + m.microbatch)];
   }
 
-  // When all that an action needs is here, as far as it is known.
+  // When an action's input is here, as far as it is known.
   double ready_at(int rank, const Action& action) {
     const auto input = input_of(placement_, rank, action);
     return input ? made_at(*input) + (input->crosses_ranks(placement_) ? costs_.transfer : 0) : 0;
@@ -56,11 +56,11 @@ class Pairer {
     return std::max(free_at_[index(rank)], ready_at(rank, actions[next]));
   }
 
-  void play_next(int rank, double start) {
+  void start_next(int rank, double start) {
     Schedule& actions = schedule_.ranks[index(rank)];
     const std::size_t next = next_[index(rank)];
     Action& action = actions[next];
-    action.with_next = next + 1 < actions.size() && can_be_together(rank, action, actions[next + 1], start);
+    action.with_next = next + 1 < actions.size() && can_overlap(rank, action, actions[next + 1], start);
     const std::size_t end = next + (action.with_next ? 2 : 1);
     double& free_at = free_at_[index(rank)] = start;
     for (std::size_t i = next; i < end; ++i) free_at += costs_.of(actions[i].act);
@@ -69,9 +69,9 @@ class Pairer {
     next_[index(rank)] = end;
   }
 
-  bool can_be_together(int rank, const Action& f, const Action& b, double start) {
-    const bool own = f.microbatch == b.microbatch && f.chunk == b.chunk;
-    return f.act == Act::F && makes_gradient(b.act) && !own && ready_at(rank, b) <= start;
+  bool can_overlap(int rank, const Action& f, const Action& b, double start) {
+    const bool same = f.microbatch == b.microbatch && f.chunk == b.chunk;
+    return f.act == Act::F && makes_gradient(b.act) && !same && ready_at(rank, b) <= start;
   }
 
   PipelineSchedule& schedule_;
@@ -86,7 +86,7 @@ class Pairer {
 
 PipelineSchedule pair_up(PipelineSchedule schedule, const ActionCosts& costs) {
   require(schedule.backward, "a schedule without backward has nothing to pair");
-  Pairer(schedule, costs).play();
+  Pairer(schedule, costs).run();
   return schedule;
 }
 

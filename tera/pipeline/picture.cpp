@@ -10,7 +10,7 @@
 namespace tera {
 namespace {
 
-// F0, B1; F0a, B1b where there are several chunks. BW is drawn as a B of its whole length.
+// F0, B1; F0a, B1b where there are several chunks. BW is drawn as a B of its full length.
 std::string short_label(const Action& action, int chunks) {
   constexpr std::array letters{'F', 'B', 'W', 'B'};
   std::string text = fmt::format("{}{}", letters[static_cast<std::size_t>(action.act)], action.microbatch);

@@ -43,7 +43,7 @@ Pools check(std::span<const Action> schedule, int microbatches) {
     State& now = state[static_cast<std::size_t>(action.microbatch)];
     const auto [before, after] = change(action.act);
     require(now == before, "the schedule plays microbatch {} out of order", action.microbatch);
-    // While B (or BW) runs it still holds what F kept and already takes what W will need.
+    // During B (or BW) a microbatch still has the memory of F and already that for W.
     if (action.act == Act::B || action.act == Act::BW)
       pools.b_to_w = std::max(pools.b_to_w, number(State::backwarded) + 1);
     --number(before);

@@ -11,7 +11,7 @@ struct Visit {
   int chunk, microbatch;
 };
 
-// The order in which every rank plays its forwards: group after group, in each group chunk after chunk.
+// The order of every rank's forwards: group after group, in each group chunk after chunk.
 std::vector<Visit> visits(int chunks, int microbatches, int group_size) {
   std::vector<Visit> order;
   for (int begin = 0; begin < microbatches; begin += group_size)
@@ -20,16 +20,16 @@ std::vector<Visit> visits(int chunks, int microbatches, int group_size) {
   return order;
 }
 
-// Forwards in the order of visits, backwards in the same order with the chunks reversed, `warmup` forwards ahead.
+// 1F1B after `warmup` forwards: forwards in the order of visits, backwards in that order with the chunks reversed.
 Schedule alternate(const std::vector<Visit>& order, int chunks, int warmup, bool together) {
-  const std::size_t total = order.size(), ahead = std::min<std::size_t>(static_cast<std::size_t>(warmup), total);
+  const std::size_t total = order.size(), lead = std::min<std::size_t>(static_cast<std::size_t>(warmup), total);
   Schedule schedule;
   schedule.reserve(2 * total);
   const auto forward = [&](const Visit& v) { schedule.push_back({Act::F, v.microbatch, v.chunk}); };
-  for (std::size_t i = 0; i < ahead; ++i) forward(order[i]);
+  for (std::size_t i = 0; i < lead; ++i) forward(order[i]);
   for (std::size_t i = 0; i < total; ++i) {
-    if (i + ahead < total) {
-      forward(order[i + ahead]);
+    if (i + lead < total) {
+      forward(order[i + lead]);
       schedule.back().with_next = together;
     }
     schedule.push_back({Act::BW, order[i].microbatch, chunks - 1 - order[i].chunk});
@@ -37,7 +37,7 @@ Schedule alternate(const std::vector<Visit>& order, int chunks, int warmup, bool
   return schedule;
 }
 
-// The fewest microbatches, at least this many, whose last group is whole or has one for each stage.
+// The fewest microbatches, at least this many, whose last group is full or has one for each stage.
 int rounded_up(int microbatches, int stages, int group_size) {
   const int rest = microbatches % group_size;
   return rest == 0 || rest >= stages ? microbatches : microbatches - rest + stages;
@@ -51,11 +51,11 @@ Schedule forward_loop(const Placement& placement, int microbatches) {
   return schedule;
 }
 
-// The way down is `ahead` microbatches ahead of the way up: the first one is back when they are played.
-Schedule forward_v(int ahead, int microbatches) {
+// Chunk 0 leads chunk 1 by `lead` microbatches: the first one returns through the V when these are done.
+Schedule forward_v(int lead, int microbatches) {
   Schedule schedule;
-  for (int i = 0; i < microbatches + ahead; ++i) {
-    if (i >= ahead) schedule.push_back({Act::F, i - ahead, 1});
+  for (int i = 0; i < microbatches + lead; ++i) {
+    if (i >= lead) schedule.push_back({Act::F, i - lead, 1});
     if (i < microbatches) schedule.push_back({Act::F, i, 0});
   }
   return schedule;
@@ -66,10 +66,10 @@ Schedule forward_v(int ahead, int microbatches) {
 void require_shape(const Placement& placement, int microbatches) {
   require_valid(placement);
   require_user(microbatches >= 1, "a pipeline needs at least one microbatch per step, not {}", microbatches);
-  constexpr std::int64_t most = 1 << 24;
-  require_user(std::int64_t{microbatches} * placement.virtual_stages() <= most,
+  constexpr std::int64_t max_steps = 1 << 24;
+  require_user(std::int64_t{microbatches} * placement.virtual_stages() <= max_steps,
                "{} microbatches on {} virtual stages are more than the {} steps a schedule may have", microbatches,
-               placement.virtual_stages(), most);
+               placement.virtual_stages(), max_steps);
 }
 
 double ActionCosts::of(Act act) const {
@@ -88,8 +88,8 @@ PipelineSchedule one_f_one_b(int stages, int microbatches, bool together) {
   PipelineSchedule result{placement, microbatches};
   const auto order = visits(1, microbatches, microbatches);
   for (int rank = 0; rank < stages; ++rank) {
-    const int behind = stages - 1 - rank;
-    result.ranks.push_back(alternate(order, 1, together ? 2 * behind + 1 : behind, together));
+    const int distance = stages - 1 - rank;
+    result.ranks.push_back(alternate(order, 1, together ? 2 * distance + 1 : distance, together));
   }
   return result;
 }
@@ -104,9 +104,9 @@ PipelineSchedule interleaved(int stages, int chunks, int microbatches, int group
   if (chunks == 1)
     return one_f_one_b(stages, microbatches, together);  // groups order chunks; with one there is nothing to order
   const int group = std::min(group_size, std::max(microbatches, stages));
-  const int whole = rounded_up(microbatches, stages, group);
-  const auto order = visits(chunks, whole, group);
-  const bool in_order = together && whole == microbatches;
+  const int rounded = rounded_up(microbatches, stages, group);
+  const auto order = visits(chunks, rounded, group);
+  const bool in_order = together && rounded == microbatches;
   PipelineSchedule result{placement, microbatches};
   for (int rank = 0; rank < stages; ++rank) {
     // Twice the distance to the end, so that gradients of the next chunk arrive while the last chunk still forwards.

@@ -1,5 +1,5 @@
 #pragma once
-// A rank's part of a pipeline: its blocks, chunk after chunk, and the plans by which they are played.
+// A rank's pipeline stage: its blocks, chunk after chunk, and the plans that the engine executes.
 
 #include <memory>
 #include <span>
@@ -12,13 +12,13 @@
 
 namespace tera {
 
-// Consecutive blocks of one virtual stage; none where the layers run out (it then hands through what it gets).
+// Consecutive blocks of one virtual stage; none where the layers run out (its input is then passed through).
 using ChunkBlocks = std::span<const std::unique_ptr<Block>>;
 
 struct Stage {
   std::vector<ChunkBlocks> chunks;
-  StagePlan training{};              // without actions where only forward passes are played
-  std::vector<StagePlan> smaller{};  // the same for steps of fewer microbatches, where there are such
+  StagePlan training{};              // without actions for inference
+  std::vector<StagePlan> smaller{};  // training plans for steps of fewer microbatches, where there are such
   StagePlan evaluation{};            // forward only
 
   // Between blocks, and so between ranks, activations are [T/row_shards,hidden] of this dtype.
@@ -26,9 +26,9 @@ struct Stage {
   DType dtype = DType::f32;
   int row_shards = 1;
 
-  Comm* pp = nullptr;  // the ranks of the pipeline; not needed for a single one
-  // Whether computing goes on while a result is on its way. Without, a rank waits after each action until its result
-  // has been taken; receives are posted early in any case, and only waited for by the action that needs them.
+  Comm* pp = nullptr;  // the ranks of the pipeline; null for a single one
+  // Whether computation overlaps sends. Without, a rank waits after each action until its result has been sent;
+  // receives are posted early in any case, and only the action that needs them waits.
   bool overlap_p2p = true;
 
   template <class See>
@@ -38,12 +38,12 @@ struct Stage {
     see(evaluation);
   }
   const StagePlan& training_of(std::size_t microbatches) const;
-  bool plays_pairs() const;  // an F together with a B, in some plan
+  bool overlaps_pairs() const;  // an F with a B, in some plan
 
-  // In BW, blocks may play parts of W inside B, while sums over tensor-parallel ranks are on their way (Run::w_in_b).
+  // In BW, blocks may do parts of W inside B, to overlap tensor-parallel reductions (Run::w_in_b).
   bool w_in_b = false;
 
-  OffloadTags offload{};  // what waits on the host in training
+  OffloadTags offload{};  // activations that are offloaded to the host in training
 };
 
 }  // namespace tera

@@ -26,7 +26,7 @@ struct Single {
 
 constexpr std::array singles{
     Single{"pipeline buffers", &StageMemory::buffers}, Single{"recompute", &StageMemory::replay},
-    Single{"scratch beside", &StageMemory::scratch_beside}, Single{"scratch", &StageMemory::scratch}};
+    Single{"scratch beside", &StageMemory::overlapped_scratch}, Single{"scratch", &StageMemory::scratch}};
 
 constexpr std::array<std::string_view, offload_kinds> buffer_names{
     "offload buffers, borders", "offload buffers, F to B", "offload buffers, F to W"};
@@ -73,7 +73,7 @@ StageMemory StageMemory::measuring(const Stage& stage) {
       }
   });
   for (const Single& single : singles)
-    if (single.arena != &StageMemory::scratch_beside || stage.plays_pairs())
+    if (single.arena != &StageMemory::overlapped_scratch || stage.overlaps_pairs())
       memory.*single.arena = std::make_unique<Arena>(Arena::measuring());
   if (stage.offload.any()) add_offload(memory, stage.offload);
   return memory;
@@ -109,7 +109,7 @@ StageMemory StageMemory::allocate_on(Device& device) const {
   const auto on_device = [&](std::string_view name, std::size_t, const Arena& measured) {
     return Arena(device.allocate(measured.peak()), name, device.is_host());
   };
-  // Elsewhere the device may still read what has been given back.
+  // On other devices a copy may still read host memory that has been given back.
   const auto on_host = [&](std::string_view name, std::size_t, const Arena& measured) {
     return Arena(device.allocate_host(measured.peak()), name, device.is_host());
   };

@@ -1,7 +1,7 @@
 #pragma once
-// The arenas a rank of a pipeline works in: per chunk and microbatch in flight one of each lifetime, one for what
-// crosses between virtual stages, and two that are empty between actions. Where activations wait on the host: buffers
-// that they pass through, and memory of the host.
+// The arenas of a pipeline stage: per chunk and microbatch in flight one of each lifetime, one for the buffers between
+// virtual stages, and two that are empty between actions. With activation offloading also its device buffers, and
+// arenas of host memory.
 
 #include <memory>
 #include <span>
@@ -25,15 +25,15 @@ struct ChunkMemory {
 struct StageMemory {
   static StageMemory measuring(const Stage& stage);
 
-  // The same arenas over real memory: `make` gives each one, by the name of its kind and its number among these.
+  // These arenas over real memory: `make` gives each one, by the name of its kind and its number among these.
   using MakeArena = FunctionRef<Arena(std::string_view name, std::size_t copy, const Arena& measured)>;
   StageMemory bind(MakeArena make) const { return bind(make, make); }
   StageMemory bind(MakeArena make, MakeArena make_on_host) const;
   StageMemory allocate_on(Device& device) const;  // each as large as it has measured
 
-  // Every kind with its name, in the order of the plan: activations by lifetime and chunk, "offload buffers" by what
-  // passes through them where there are such, then "pipeline buffers", "recompute", "scratch beside" where an F is
-  // played together with a B, "scratch".
+  // Every kind with its name, in the order of the plan: activations by lifetime and chunk, "offload buffers" by kind
+  // with activation offloading, then "pipeline buffers", "recompute", "scratch beside" where an F overlaps a B,
+  // "scratch".
   using SeeArenas = FunctionRef<void(std::string_view name, std::span<const Arena> arenas)>;
   void visit(SeeArenas see) const;
   void visit_host(SeeArenas see) const;  // "offloaded, F to B" and "offloaded, F to W", by chunk
@@ -41,10 +41,10 @@ struct StageMemory {
   std::vector<ChunkMemory> chunks;
   OffloadBuffers offload;
   std::unique_ptr<Arena> buffers, replay, scratch;
-  std::unique_ptr<Arena> scratch_beside;  // of an F, while a B has the other one; or none
+  std::unique_ptr<Arena> overlapped_scratch;  // for an F that overlaps a B, which has the other one; or null
 };
 
-// "activations, F to B", with ", chunk 1" behind it where a rank has several.
+// "activations, F to B", followed by ", chunk 1" where a rank has several.
 std::string activations_name(Life life, std::size_t chunk, std::size_t chunks);
 
 }  // namespace tera

@@ -8,10 +8,10 @@
 namespace tera {
 namespace {
 
-// Buffers in use, and the most there were.
+// Buffers in use now, and at most.
 struct Use {
-  int now = 0, most = 0;
-  void open() { most = std::max(most, ++now); }
+  int now = 0, peak = 0;
+  void open() { peak = std::max(peak, ++now); }
   void close() { --now; }
 };
 
@@ -20,7 +20,7 @@ struct ChunkUse {
   Use& of(const Message& message) { return message.gradient ? dy : x; }
 };
 
-// Plays the plan's actions and exchanges; who waits for whom does not matter for buffers.
+// Goes through the plan's actions and exchanges in order; who waits for whom does not matter for buffers.
 std::vector<ChunkUse> count_buffers(const StagePlan& plan) {
   const Placement& placement = plan.placement;
   std::vector<ChunkUse> uses(static_cast<std::size_t>(placement.chunks));
@@ -40,7 +40,7 @@ std::vector<ChunkUse> count_buffers(const StagePlan& plan) {
   return uses;
 }
 
-// What holds for all ranks of a schedule; a rank's plan is cut out of it.
+// A schedule with its report and exchanges, of which cut() takes one rank's plan.
 class CheckedSchedule {
  public:
   explicit CheckedSchedule(const PipelineSchedule& schedule)
@@ -58,7 +58,7 @@ class CheckedSchedule {
                    .exchanges = std::move(exchanges_[mine])};
     const auto uses = count_buffers(plan);
     for (std::size_t i = 0; i < uses.size(); ++i)
-      plan.chunks.push_back({report_.ranks[mine].chunks[i].pools, uses[i].x.most, uses[i].dy.most});
+      plan.chunks.push_back({report_.ranks[mine].chunks[i].pools, uses[i].x.peak, uses[i].dy.peak});
     return plan;
   }
 

@@ -1,6 +1,6 @@
 #pragma once
-// One rank's part of a pipeline's schedule: what it does, what it says to others and what it keeps. Pure data, made
-// once; the engine plays it.
+// One rank's part of a pipeline's schedule: its actions, its transfers and the numbers of its buffers. Pure data, made
+// once; the engine executes it.
 
 #include <vector>
 
@@ -9,7 +9,7 @@
 
 namespace tera {
 
-// How much of each kind a chunk needs at one time.
+// How many arenas and buffers of each kind a chunk needs at one time.
 struct ChunkPlan {
   Pools pools;  // arenas, per microbatch
   // Buffers for x and dy that come from the neighbouring virtual stages; 0 where there is none. A buffer is in use from
@@ -30,9 +30,9 @@ struct StagePlan {
   std::vector<ChunkPlan> chunks{};
 };
 
-// Throws an Error unless the schedule can be played (check.h).
+// Throws an Error unless the schedule is complete and free of deadlock (check.h).
 StagePlan make_stage_plan(const PipelineSchedule& schedule, int rank);
-std::vector<StagePlan> make_stage_plans(const PipelineSchedule& schedule);  // of all ranks, in the time of one
+std::vector<StagePlan> make_stage_plans(const PipelineSchedule& schedule);  // plans of all ranks, in the time of one
 
 // A pipeline of one rank and chunk. The actions on each microbatch come in ascending order of microbatches.
 StagePlan plan_alone(const Schedule& schedule);

@@ -1,6 +1,7 @@
-// Zero-bubble schedules: a hand-made order, the best there is where F, B and W take the same time, and orders by list
-// scheduling for other times: whenever a rank is free it takes the most urgent action that can start, and W, for which
-// nobody waits, when there is no other. Several rules of urgency are tried; the shortest schedule is kept.
+// Zero-bubble schedules (ZB-H1, ZB-V): a hand-made order, which is optimal where F, B and W take the same time, and
+// list scheduling for other times: whenever a rank is free it takes the action of the highest priority that can start,
+// and W, for which nobody waits, when there is no other. Several priority rules are tried; the shortest schedule is
+// kept.
 
 #include <algorithm>
 #include <array>
@@ -8,17 +9,17 @@
 #include <set>
 
 #include "tera/base/error.h"
+#include "tera/parallel/timeline.h"
 #include "tera/pipeline/exchange.h"
 #include "tera/pipeline/schedules.h"
-#include "tera/pipeline/timeline.h"
 
 namespace tera {
 namespace {
 
 struct Policy {
   bool forward_first = false;      // F before B, as far as memory goes
-  bool first_chunk_first = false;  // or the last one
-  double patience = 0;             // the part of a W's time that a rank would rather wait for an F or B
+  bool first_chunk_first = false;  // false: the last chunk first
+  double wait_factor = 0;          // a rank waits for an F or B up to this fraction of a W's time
 };
 
 class ListScheduler {
@@ -82,7 +83,7 @@ Action ListScheduler::choose(int rank, double now, const Policy& policy) const {
       policy.forward_first ? std::array{Act::F, Act::B, Act::W} : std::array{Act::B, Act::F, Act::W};
   double next_ready = never;
   for (const Act act : order) {
-    if (act == Act::W && next_ready < now + policy.patience * costs_.W) return nothing;
+    if (act == Act::W && next_ready < now + policy.wait_factor * costs_.W) return nothing;
     for (int i = 0; i < placement_.chunks; ++i) {
       const int chunk = policy.first_chunk_first ? i : placement_.chunks - 1 - i;
       const double ready = ready_at(rank, chunk, act);
@@ -102,12 +103,12 @@ void ListScheduler::start(int rank, const Action& action, double now) {
   ++(action.act == Act::F ? chunk.f : action.act == Act::B ? chunk.b : chunk.w);
   if (action.act == Act::W) return;
   const int stage = placement_.virtual_stage(rank, action.chunk);
-  const bool turns = action.act == Act::F && stage + 1 == placement_.virtual_stages();
-  const int to = action.act == Act::F ? (turns ? stage : stage + 1) : stage - 1;
+  const bool is_last = action.act == Act::F && stage + 1 == placement_.virtual_stages();
+  const int to = action.act == Act::F ? (is_last ? stage : stage + 1) : stage - 1;
   if (to < 0) return;
   const double there = end + (placement_.rank_of(to) == rank ? 0 : costs_.transfer);
   Chunk& target = chunk_of(to);
-  (action.act == Act::F && !turns ? target.f_at : target.b_at)[index(action.microbatch)] = there;
+  (action.act == Act::F && !is_last ? target.f_at : target.b_at)[index(action.microbatch)] = there;
   events_.insert(there);
 }
 
@@ -134,12 +135,12 @@ PipelineSchedule late_weights(int stages, int microbatches) {
   PipelineSchedule result{{stages}, microbatches};
   for (int rank = 0; rank < stages; ++rank) {
     Schedule schedule;
-    const int ahead = std::min(stages - rank, microbatches);
-    for (int i = 0; i < ahead; ++i) schedule.push_back({Act::F, i});
+    const int warmup = std::min(stages - rank, microbatches);
+    for (int i = 0; i < warmup; ++i) schedule.push_back({Act::F, i});
     for (int i = 0; i < microbatches; ++i) {
       schedule.push_back({Act::B, i});
       if (i >= rank) schedule.push_back({Act::W, i - rank});
-      if (i + ahead < microbatches) schedule.push_back({Act::F, i + ahead});
+      if (i + warmup < microbatches) schedule.push_back({Act::F, i + warmup});
     }
     for (int i = std::max(0, microbatches - rank); i < microbatches; ++i) schedule.push_back({Act::W, i});
     result.ranks.push_back(std::move(schedule));
@@ -147,15 +148,15 @@ PipelineSchedule late_weights(int stages, int microbatches) {
   return result;
 }
 
-// 1F1B whose F and B are played together, and in which rank r is `later` x r weight gradients late.
+// 1F1B whose F and B overlap, and in which rank r is `later` x r weight gradients late.
 PipelineSchedule late_weights_of_pairs(int stages, int microbatches, int later) {
   PipelineSchedule result{{stages}, microbatches};
   for (int rank = 0; rank < stages; ++rank) {
     Schedule schedule;
-    const int ahead = std::min(2 * (stages - 1 - rank) + 1, microbatches), late = later * rank;
-    for (int i = 0; i < ahead; ++i) schedule.push_back({Act::F, i});
+    const int warmup = std::min(2 * (stages - 1 - rank) + 1, microbatches), late = later * rank;
+    for (int i = 0; i < warmup; ++i) schedule.push_back({Act::F, i});
     for (int i = 0; i < microbatches; ++i) {
-      if (i + ahead < microbatches) schedule.push_back({Act::F, i + ahead, 0, /*with_next=*/true});
+      if (i + warmup < microbatches) schedule.push_back({Act::F, i + warmup, 0, /*with_next=*/true});
       schedule.push_back({Act::B, i});
       if (i >= late) schedule.push_back({Act::W, i - late});
     }
@@ -166,18 +167,19 @@ PipelineSchedule late_weights_of_pairs(int stages, int microbatches, int later) 
 }
 
 // The hand-made order in a V for F, B and W of one length. a is the way down, b the way up; rank r is 2r actions from
-// the turn and the earlier ranks fill that distance with forwards of a. The steady state takes F, B, W of a, then of b.
+// the bottom of the V and the earlier ranks fill that distance with forwards of a. The steady state takes F, B, W of a,
+// then of b.
 class HandMadeV {
  public:
   HandMadeV(int stages, int rank, int microbatches) : microbatches_(microbatches) {
-    for (int i = 0; i < 2 * (stages - rank) - 1; ++i) play({{Act::F, 0}});
-    for (int i = 0; i < rank; ++i) play({{Act::F, 1}, {Act::F, 0}});
-    for (int i = 0; i < stages - rank; ++i) play({{Act::F, 1}, {Act::B, 1}, {Act::W, 1}});
-    while (!ended(Act::F, 1)) play({{Act::B, 0}, {Act::W, 0}, {Act::F, 0}, {Act::F, 1}, {Act::B, 1}, {Act::W, 1}});
-    for (int i = 0; i < rank; ++i) play({{Act::B, 0}, {Act::B, 1}});  // W waits: others need these gradients
-    for (int i = 0; i < stages - rank; ++i) play({{Act::B, 0}, {Act::W, 0}});
-    while (!ended(Act::W, 1)) play({{Act::W, 1}});
-    while (!ended(Act::W, 0)) play({{Act::W, 0}});
+    for (int i = 0; i < 2 * (stages - rank) - 1; ++i) append({{Act::F, 0}});
+    for (int i = 0; i < rank; ++i) append({{Act::F, 1}, {Act::F, 0}});
+    for (int i = 0; i < stages - rank; ++i) append({{Act::F, 1}, {Act::B, 1}, {Act::W, 1}});
+    while (!ended(Act::F, 1)) append({{Act::B, 0}, {Act::W, 0}, {Act::F, 0}, {Act::F, 1}, {Act::B, 1}, {Act::W, 1}});
+    for (int i = 0; i < rank; ++i) append({{Act::B, 0}, {Act::B, 1}});  // W waits: others need these gradients
+    for (int i = 0; i < stages - rank; ++i) append({{Act::B, 0}, {Act::W, 0}});
+    while (!ended(Act::W, 1)) append({{Act::W, 1}});
+    while (!ended(Act::W, 0)) append({{Act::W, 0}});
   }
   Schedule schedule;
 
@@ -188,7 +190,7 @@ class HandMadeV {
   };
   int& next(Act act, int chunk) { return next_[static_cast<std::size_t>(act)][index(chunk)]; }
   bool ended(Act act, int chunk) { return next(act, chunk) == microbatches_; }
-  void play(std::initializer_list<Step> steps) {
+  void append(std::initializer_list<Step> steps) {
     for (const auto [act, chunk] : steps)
       if (!ended(act, chunk)) schedule.push_back({act, next(act, chunk)++, chunk});
   }
@@ -221,11 +223,11 @@ struct Best {
 void try_policies(Best& best, ListScheduler& scheduler, const ActionCosts& costs) {
   for (const bool forward_first : {false, true})
     for (const bool first_chunk_first : {false, true})
-      for (const double patience : {0.0, 1.0})
-        best.offer(scheduler.make({forward_first, first_chunk_first, patience}), costs);
+      for (const double wait_factor : {0.0, 1.0})
+        best.offer(scheduler.make({forward_first, first_chunk_first, wait_factor}), costs);
 }
 
-// The last rank waits for the first forward to come down and then has all its actions to play.
+// The last rank waits for the first forward to reach it and then has all its actions to run.
 double least_makespan(const Placement& placement, int microbatches, const ActionCosts& costs) {
   return (placement.stages - 1) * (costs.F + costs.transfer) +
          placement.chunks * microbatches * (costs.F + costs.B + costs.W);
@@ -247,7 +249,8 @@ PipelineSchedule zero_bubble_h1(int stages, int microbatches, const ActionCosts&
   return std::move(best.schedule);
 }
 
-// How a rank shares its 2*stages between the way down and the way up is tried: the later ranks keep the way up longer.
+// Several divisions of a rank's 2*stages chunks in flight between both arms of the V are tried: later ranks keep more
+// of the way up.
 PipelineSchedule zero_bubble_v(int stages, int microbatches, const ActionCosts& costs, bool together) {
   if (together) return pair_up(zero_bubble_v(stages, microbatches, costs), costs);
   const Placement placement{stages, 2, PlacementKind::v};

@@ -7,11 +7,11 @@
 namespace tera {
 namespace {
 
-// Measuring arenas count addresses from here, so that none of them is null. Nothing is ever read there.
+// The first address of measuring arenas, so that none is null. It is never dereferenced.
 constexpr std::size_t imaginary_base = std::size_t{1} << 20;
 // Distances between addresses are signed. A multiple of the alignment, so rounding up cannot pass it.
-constexpr std::size_t most_bytes = (std::size_t{1} << 63) - imaginary_base;
-static_assert(most_bytes % Arena::alignment == 0);
+constexpr std::size_t max_bytes = (std::size_t{1} << 63) - imaginary_base;
+static_assert(max_bytes % Arena::alignment == 0);
 
 }  // namespace
 
@@ -24,7 +24,7 @@ Tensor Arena::take(const Shape& shape, DType dtype, std::string_view tag) {
   const auto elements = static_cast<std::size_t>(count(shape));
   const std::size_t begin = used_;
   std::size_t bytes = 0;
-  const bool countable = !__builtin_mul_overflow(elements, size_of(dtype), &bytes) && bytes <= most_bytes - begin;
+  const bool countable = !__builtin_mul_overflow(elements, size_of(dtype), &bytes) && bytes <= max_bytes - begin;
   const std::size_t end = begin + align_up(bytes, alignment);
   if (!countable && is_measuring())  // sizes come from the user; a run only takes what was planned
     fail_user("'{}' {}{} needs more memory than can be addressed", tag, name_of(dtype), to_string(shape));

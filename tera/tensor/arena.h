@@ -1,12 +1,12 @@
 #pragma once
-// Planned memory. An arena hands out tensors from one slab, front to back. An arena without a slab hands out addresses
-// only, and records how far they went: that is the whole planner. Play the step once on measuring arenas, allocate
-// peak() bytes, play it again on real ones.
+// The planned allocator: a stack allocator of tensors from one slab. A measuring arena has no slab: it gives addresses
+// only, and records its peak. That is the memory planner: run the step once on measuring arenas (a dry run), allocate
+// peak() bytes, run it again on real ones.
 //
 //   take  take        mark   take   rewind(mark)
 //   [ a ][ b ]         |    [ c ]    |              peak = a + b + c
 //
-// In debug builds rewound memory of the host is filled with a pattern, so a view that outlived its memory fails loudly.
+// In debug builds rewound host memory is filled with a pattern, so that a use after rewind is noticed.
 
 #include <cstddef>
 #include <map>
@@ -47,14 +47,14 @@ class Arena {
   };
   std::span<std::byte> slab_;
   std::string name_;
-  bool measuring_ = true;  // a slab of no bytes is still a slab
-  bool on_host_ = false;   // the slab can be written from here
+  bool measuring_ = true;  // not the same as an empty slab
+  bool on_host_ = false;   // the slab is in host memory
   std::size_t used_ = 0, peak_ = 0;
-  std::vector<Taken> taken_;  // measuring only, as are the next two
+  std::vector<Taken> taken_;  // used while measuring only, as live_ and at_peak_
   BytesByTag live_, at_peak_;
 };
 
-// Rewinds an arena to where it stood, at the end of a scope.
+// Rewinds an arena at the end of a scope to its mark at the beginning.
 class ScratchScope {
  public:
   explicit ScratchScope(Arena& arena) : arena_(arena), mark_(arena.mark()) {}

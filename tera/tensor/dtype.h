@@ -48,8 +48,8 @@ constexpr float to_float(Float16 x) {
   const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;
   const std::uint32_t magnitude = x.bits & 0x7fffu;
   if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
-  // Shift exponent and mantissa into place, then mend the exponent's bias (15 against 127) by a product: exact, and
-  // right for subnormals too.
+  // Shifts exponent and mantissa into place, then corrects the exponent's bias (15 against 127) by a multiplication,
+  // which is exact, also for subnormals.
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112f));
 }
 
@@ -74,7 +74,6 @@ constexpr Float16 to_f16(float x) {
   return {static_cast<std::uint16_t>(sign | ((rounded - 0x38000000u) >> 13))};
 }
 
-// One line each.
 // clang-format off
 template <class T>
 constexpr T from_float(float x);

@@ -1,6 +1,6 @@
 #pragma once
-// A view: where elements are and how they are laid out. It never owns and never allocates; memory belongs to arenas
-// (arena.h), and whoever took a tensor from an arena says how long it lives.
+// A tensor is a view: a pointer, shape, strides and dtype. It never owns and never allocates; memory belongs to arenas
+// (arena.h), and the code that took a tensor from an arena defines its lifetime.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,9 +20,9 @@ struct Tensor {
   explicit operator bool() const { return data != nullptr; }
   std::int64_t dim(int i) const { return shape[i]; }
   bool dense() const;
-  std::size_t bytes() const;  // of the elements; dense tensors occupy exactly these
+  std::size_t bytes() const;  // size of the elements, without gaps between strided rows
 
-  // The elements, typed; throws unless T matches dtype.
+  // A typed pointer to the elements; throws unless T matches dtype.
   template <class T>
   T* as() const {
     check_type(dtype_of<T>());

@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "tera/base/error.h"
-#include "tera/tokenizer/unicode.h"
+#include "tera/tokenizer/unicode/unicode.h"
 
 namespace tera {
 namespace {
@@ -34,7 +34,7 @@ std::optional<char32_t> read_hex4(std::string_view text) {
   return value;
 }
 
-// Undoes the escapes of a JSON string, whose quotes are off.
+// Unescapes a JSON string, given without its quotes.
 class Unescaper {
  public:
   Unescaper(std::string_view text, std::string& out, std::string& reason) : rest_(text), out_(out), reason_(reason) {}

@@ -1,10 +1,10 @@
 #include "tera/tokenizer/make_tokenizer.h"
 
 #include "tera/base/error.h"
-#include "tera/tokenizer/hugging_face.h"
+#include "tera/tokenizer/bpe/tiktoken.h"
+#include "tera/tokenizer/huggingface/hugging_face.h"
 #include "tera/tokenizer/plain_tokenizers.h"
-#include "tera/tokenizer/sentence_piece.h"
-#include "tera/tokenizer/tiktoken.h"
+#include "tera/tokenizer/sentencepiece/sentence_piece.h"
 
 namespace tera {
 namespace {

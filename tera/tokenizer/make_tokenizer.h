@@ -1,5 +1,5 @@
 #pragma once
-// A tokenizer of any kind, from its options.
+// Makes a tokenizer of any kind from its options.
 
 #include <filesystem>
 #include <memory>
@@ -13,7 +13,7 @@ namespace tera {
 // UserError, naming the option or the file, if it cannot be made.
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options);
 
-// The files that it was made from, which whoever moves the tokenizer takes along.
+// The files of the tokenizer, which have to be copied with it.
 std::vector<std::filesystem::path> tokenizer_files(const TokenizerOptions& options);
 
 }  // namespace tera

@@ -5,9 +5,9 @@
 
 namespace tera {
 
-// Ids are the bytes of UTF-8 text. Bytes 0 and 1, which text has no use for, are end of document and padding; text that
-// holds them is refused. The vocabulary is 512, a round size for models; ids from 256 up mean nothing and decode to
-// U+FFFD, as do bytes that are no UTF-8. End of document and padding decode to nothing.
+// Ids are the bytes of UTF-8 text. Bytes 0 and 1, which do not occur in text, are end of document and padding; text
+// that holds them is refused. The vocabulary is 512, a round size for models; ids from 256 up are unused and decode to
+// U+FFFD, as do bytes that are not UTF-8. End of document and padding decode to nothing.
 class ByteTokenizer final : public Tokenizer {
  public:
   std::unique_ptr<Encoder> make_encoder() const override;

@@ -11,7 +11,7 @@ namespace {
 
 using Known = std::pair<std::string_view, SplitPattern>;
 
-// Line ends may be written as such or escaped, which is the same.
+// Line ends may be written as such or escaped: both mean the same.
 std::string with_escapes(std::string_view regex) {
   std::string escaped;
   for (const char c : regex) {
@@ -81,7 +81,7 @@ std::string_view regex_of(SplitPattern pattern) {
   return {};
 }
 
-std::size_t first_word(SplitPattern pattern, std::string_view text) {
+std::size_t first_word_bytes(SplitPattern pattern, std::string_view text) {
   return split::with_scanner(pattern, [&](auto scanner) {
     const char* const end = text.data() + text.size();
     return static_cast<std::size_t>(decltype(scanner)::next(text.data(), end) - text.data());

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "tera/tokenizer/unicode.h"
+#include "tera/tokenizer/unicode/unicode.h"
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -19,7 +19,7 @@ namespace tera::split {
 
 using Flags = std::uint8_t;
 constexpr Flags letter = 1, number = 2, white = 4, mark = 8, sign = 16;  // sign: punctuation or symbol
-// What the two halves of a word by case may hold: Lu Lt Lm Lo M and Ll Lm Lo M.
+// The classes of the two halves of a word by case: Lu Lt Lm Lo M and Ll Lm Lo M.
 constexpr Flags capital = 32, small = 64;
 constexpr Flags wide = 128;  // the first byte of a character that is not ASCII (in ascii_flags only)
 
@@ -74,7 +74,7 @@ inline Glyph wide_glyph(const char* at, const char* end) {
   return {flags, static_cast<std::uint8_t>(c.bytes)};
 }
 
-// The character at a place before the end.
+// The character at a position before the end.
 inline Glyph glyph(const char* at, const char* end) {
   const Flags flags = ascii_flags[static_cast<unsigned char>(*at)];
   if (!(flags & wide)) [[likely]]
@@ -120,7 +120,7 @@ inline const char* run_end(const char* at, const char* end, Wanted wanted) {
 }
 
 // The end of the run of characters that have one of the flags, which are those of letters: of all of them, or of small
-// ones. `wanted` tells of a character that is not ASCII whether it belongs to the run.
+// ones. `wanted` says whether a character that is not ASCII belongs to the run.
 template <Flags flags, class Wanted>
 inline const char* letters_end(const char* at, const char* end, Wanted wanted) {
   while (at < end) {

@@ -8,12 +8,13 @@
 
 namespace tera::split {
 
-// 's 't 'm 'd 're 've 'll at an apostrophe; its place if it is none of them.
+// The end of 's 't 'm 'd 're 've 'll at an apostrophe; the apostrophe itself if it is none of them.
 template <bool any_case>
 inline const char* contraction_end(const char* at, const char* end) {
   const auto letter_at = [&](std::ptrdiff_t i) -> char {
     if (end - at <= i) return '\0';
-    return any_case ? static_cast<char>(at[i] | 0x20) : at[i];  // what is no letter does not become one of these
+    return any_case ? static_cast<char>(at[i] | 0x20)
+                    : at[i];  // a character that is no letter does not become one of these
   };
   const char first = letter_at(1);
   if (first == 's' || first == 't' || first == 'm' || first == 'd') return at + 2;
@@ -31,8 +32,8 @@ enum class NewlineRule {
   after_end_of_text  // \s++$|\s*[\r\n]|\s+(?!\S)|\s
 };
 
-// At white space: up to the last line end; else all but the last character, which goes with what follows; all of it at
-// the end of the text. `is_end` tells of a character after the run whether it counts as the end.
+// At white space: up to the last line end; else all but the last character, which belongs to the next word; all of it
+// at the end of the text. `is_end` says whether a character after the run counts as the end.
 template <NewlineRule rule, class IsEnd>
 inline const char* spaces_end(const char* at, const char* end, IsEnd is_end) {
   const char* next = at;
@@ -56,8 +57,8 @@ inline const char* spaces_end(const char* at, const char* end) {
   return spaces_end<rule>(at, end, [](const char*) { return false; });
 }
 
-inline const char* few_numbers_end(const char* at, const char* end, int most) {
-  for (; at < end && most > 0; --most) {
+inline const char* few_numbers_end(const char* at, const char* end, int max_numbers) {
+  for (; at < end && max_numbers > 0; --max_numbers) {
     const Glyph next = glyph(at, end);
     if (!(next.flags & number)) break;
     at += next.bytes;
@@ -83,14 +84,14 @@ struct Gpt2Scanner {
   }
 };
 
-// (?i:'s|..)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,most}| ?[^\s\p{L}\p{N}]+[\r\n]*| then spaces
-template <bool contractions, int most_numbers, NewlineRule newlines>
+// (?i:'s|..)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,max_numbers}| ?[^\s\p{L}\p{N}]+[\r\n]*| then spaces
+template <bool contractions, int max_numbers, NewlineRule newlines>
 struct Llama3Scanner {
   static const char* next(const char* at, const char* end) {
     const Glyph first = glyph(at, end);
     const char* from = at + first.bytes;
     if (first.flags & letter) return letters_end<letter>(from, end);
-    if (first.flags & number) return few_numbers_end(from, end, most_numbers - 1);
+    if (first.flags & number) return few_numbers_end(from, end, max_numbers - 1);
     if (contractions && *at == '\'') {
       const char* contraction = contraction_end<true>(at, end);
       if (contraction != at) return contraction;
@@ -107,13 +108,13 @@ struct Llama3Scanner {
 };
 
 // Words by case: [^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ (then a contraction), or
-// the same with + and * swapped; \p{N}{1,most}| ?[^\s\p{L}\p{N}]+[\r\n/]*| then spaces
-template <bool contractions, int most_numbers>
+// the same with + and * swapped; \p{N}{1,max_numbers}| ?[^\s\p{L}\p{N}]+[\r\n/]*| then spaces
+template <bool contractions, int max_numbers>
 struct CaseScanner {
   static const char* next(const char* at, const char* end) {
     const Glyph first = glyph(at, end);
     const char* from = at + first.bytes;
-    if (first.flags & number) return few_numbers_end(from, end, most_numbers - 1);
+    if (first.flags & number) return few_numbers_end(from, end, max_numbers - 1);
     if (first.flags & letter) return with_contraction(word_end(at, end, true), end);
     if (!is_newline(*at)) {
       // A mark may stand before a word and may be part of it: before it first.
@@ -157,7 +158,7 @@ struct CaseScanner {
 };
 
 // Three splits in a row: \p{N}{1,3}, then Chinese and kana, then an expression that sees what lies between those as
-// texts of their own, and does not match everything: what it leaves between two matches is a word too.
+// texts of their own, and does not match everything: the text between two matches is a word too.
 struct DeepSeekScanner {
   static const char* next(const char* at, const char* end) {
     const bool in_han = is_han_or_kana(at, end);
@@ -165,7 +166,7 @@ struct DeepSeekScanner {
     while (true) {
       const char* match = match_end(from, end);
       if (from == at && match != at) return match;
-      if (match != from) return from;  // what came before
+      if (match != from) return from;  // the text before the match
       const Glyph unmatched = glyph(from, end);
       from += unmatched.bytes;
       if (from == end || ends_part(from, end, in_han)) return from;

@@ -18,20 +18,20 @@ class Encoder {
   virtual void encode(std::string_view text, std::vector<std::int32_t>& ids) = 0;  // appends; text is valid UTF-8
 };
 
-// What never changes, shared by all threads.
+// The immutable part of a tokenizer, shared by all threads.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
   virtual std::unique_ptr<Encoder> make_encoder() const = 0;                // must not outlive the tokenizer
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;  // always valid UTF-8
-  virtual std::int64_t vocab_size() const = 0;                              // the largest id, and one
+  virtual std::int64_t vocab_size() const = 0;                              // the largest id + 1
   // Negative where there is none.
   virtual std::int32_t eod() const = 0;  // ends a document
   virtual std::int32_t pad() const = 0;
   virtual std::int32_t bos() const { return -1; }
   virtual std::int32_t unk() const { return -1; }
 
-  // For a text now and then; whoever has many keeps an encoder.
+  // For a single text; use an encoder for many.
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const { make_encoder()->encode(text, ids); }
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the user says about a tokenizer, on the command line or in the `tokenizer` section of a config.
+// The options of a tokenizer, from the command line or the `tokenizer` section of a config.
 
 #include <cstdint>
 #include <string>

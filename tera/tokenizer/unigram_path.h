@@ -1,6 +1,6 @@
 #pragma once
-// The best way to cut a text into tokens: each has a score, and the largest sum wins. Of equal sums the one found first
-// wins; so results depend on how sums are rounded, and both ways that references have are here.
+// Viterbi segmentation (Unigram) of a text into tokens: each has a score, and the largest sum wins. Of equal sums the
+// one found first wins; so results depend on how sums are rounded, and both ways that references have are here.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tera/tokenizer/double_array.h"
-#include "tera/tokenizer/unicode.h"
+#include "tera/tokenizer/bpe/double_array.h"
+#include "tera/tokenizer/unicode/unicode.h"
 
 namespace tera {
 
@@ -27,8 +27,8 @@ class UnigramPath {
     std::int32_t id;
   };
 
-  // The cuts from the end of the text to its front. `on_unknown(character)` is told where no token is as short as the
-  // character that stands there.
+  // The cuts from the end of the text to its front. Calls on_unknown(character) where no token consists of just the
+  // character at that position.
   template <class OnUnknown>
   std::span<const Cut> find(const Rules& rules, std::string_view text, OnUnknown on_unknown) {
     best_.assign(text.size() + 1, Step{0, 0, -1});
@@ -51,11 +51,11 @@ class UnigramPath {
   }
 
  private:
-  // The best way up to one place.
+  // The best segmentation up to one position.
   struct Step {
     Score score;
-    std::uint32_t begin;  // of the last token
-    std::int32_t id;      // of the last token, negative if there is no way yet
+    std::uint32_t begin;  // begin of the last token
+    std::int32_t id;      // id of the last token, negative if none was found yet
   };
 
   void offer(std::size_t begin, std::size_t bytes, Score added, std::int32_t id) {

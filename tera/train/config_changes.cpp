@@ -11,9 +11,9 @@
 
 #include "tera/base/error.h"
 #include "tera/config/catalog.h"
-#include "tera/config/hf_config.h"
-#include "tera/config/load.h"
 #include "tera/config/value.h"
+#include "tera/hf/config/hf_config.h"
+#include "tera/setup/load.h"
 
 namespace tera {
 namespace {
@@ -21,8 +21,8 @@ namespace {
 constexpr std::array<std::string_view, 7> compared{"model.",   "train.",     "optimizer.",      "scheduler.",
                                                    "dataset.", "tokenizer.", "mixed_precision."};
 
-// Where, how fast and how long; and what is seen of a run. A microbatch is not: losses that are divided by its own
-// targets, and those that balance experts, are other ones with another size of it.
+// Keys that set paths, speed, duration or logging. The micro-batch size is not one of them: losses that are divided by
+// its own targets, and load balancing losses, change with it.
 constexpr std::array<std::string_view, 14> free_to_change{
     "model.hf",          "model.recompute",     "model.make_vocab_size_divisible_by",
     "train.train_iters", "train.train_samples", "train.cuda_graph_impl",
@@ -30,8 +30,8 @@ constexpr std::array<std::string_view, 14> free_to_change{
     "dataset.num_",      "dataset.data_cache",  "dataset.full_validation",
     "model.offload_",    "train.seed"};  // the last: refused elsewhere
 
-// Beginnings of keys that decide which tensors a model has, or their shapes; but for the vocabulary, which may be a
-// tokenizer's, so that tensors tell more of it.
+// Prefixes of keys that decide which tensors a model has, or their shapes. The vocabulary is left out: it may be a
+// tokenizer's, so the tensors themselves say more about it.
 constexpr std::array<std::string_view, 25> deciding_shapes{"model.num_",
                                                            "model.hidden_size",
                                                            "model.ffn_",
@@ -58,13 +58,13 @@ constexpr std::array<std::string_view, 25> deciding_shapes{"model.num_",
                                                            "model.moe.shared_expert_intermediate_size",
                                                            "model.moe.shared_expert_gate"};
 
-// Of these, 0 means what follows from other keys.
+// Keys of these for which 0 means that the value is derived from other keys.
 constexpr std::array<std::string_view, 5> left_open_by_0{"model.ffn_hidden_size", "model.num_query_groups",
                                                          "model.kv_channels", "model.max_position_embeddings",
                                                          "model.moe.ffn_hidden_size"};
 
-bool begins_with_any(std::string_view key, std::span<const std::string_view> beginnings) {
-  return std::ranges::any_of(beginnings, [&](std::string_view begin) { return key.starts_with(begin); });
+bool begins_with_any(std::string_view key, std::span<const std::string_view> prefixes) {
+  return std::ranges::any_of(prefixes, [&](std::string_view prefix) { return key.starts_with(prefix); });
 }
 
 bool matters(std::string_view key) { return begins_with_any(key, compared) && !begins_with_any(key, free_to_change); }
@@ -81,7 +81,7 @@ struct Change {
   std::string key, stored, wanted;
 };
 
-// What explains other shapes goes first. A size that one side leaves to be derived may be the same in the end.
+// Changes that explain other shapes sort first. A size that one side leaves to be derived may turn out equal.
 enum class Weight : std::uint8_t { shapes, perhaps_shapes, none };
 Weight weigh(const Change& change) {
   const bool open = std::ranges::find(left_open_by_0, change.key) != left_open_by_0.end() &&
@@ -90,7 +90,8 @@ Weight weigh(const Change& change) {
   return open ? Weight::perhaps_shapes : Weight::shapes;
 }
 
-// Of keys that say what is computed. Where one is sure to be a reason, those that only may be are left out.
+// Changed keys of the model that decide what is computed. Where one certainly explains other shapes, those that only
+// may are left out.
 std::vector<Change> model_changes(const RunConfig& stored, const RunConfig& wanted) {
   std::vector<Change> changes;
   for_each_value(wanted, [&](const std::string& key, const Field& field, const void* value) {

@@ -7,8 +7,8 @@
 
 #include "tera/base/error.h"
 #include "tera/checkpoint/rank_file.h"
-#include "tera/config/describe.h"
-#include "tera/config/resolve.h"
+#include "tera/setup/describe.h"
+#include "tera/setup/resolve.h"
 #include "tera/train/config_changes.h"
 #include "tera/train/stored_run.h"
 
@@ -17,41 +17,42 @@ namespace {
 
 constexpr std::string_view batch_key = "train.global_batch_size";
 
-// Each rank wrote a file.
+// The number of ranks that saved the checkpoint: each wrote a file.
 int ranks_that_saved(const Checkpoint& checkpoint) {
   int ranks = 0;
   while (checkpoint.has_file(RankFile::name(ranks))) ++ranks;
   return std::max(ranks, 1);
 }
 
-// As the run was that saved the checkpoint; none: this program cannot say what followed from its config.
-std::optional<Setup> stored_setup(const Checkpoint& checkpoint, const Behind& behind) {
+// The setup of the run that saved the checkpoint; none if this program cannot resolve its config.
+std::optional<Setup> stored_setup(const Checkpoint& checkpoint, const ResumeOffset& resume) {
   try {
     Setup stored =
-        resolve(stored_config(checkpoint).config, Purpose::inspect, nullptr, ranks_that_saved(checkpoint), behind);
-    stored.config.tokenizer = written_config(checkpoint).config.tokenizer;  // as it was given, not where it is kept
+        resolve(stored_config(checkpoint).config, Purpose::inspect, nullptr, ranks_that_saved(checkpoint), resume);
+    stored.config.tokenizer =
+        written_config(checkpoint).config.tokenizer;  // as it was given, not the copy in the checkpoint
     return stored;
   } catch (const UserError&) {
     return std::nullopt;
   }
 }
 
-Setup resolve_again(const Setup& setup, const RunConfig& config, const Behind& behind) {
-  Setup continued = resolve(config, Purpose::train, nullptr, setup.parallel.mesh.world, behind);
-  continued.warnings = setup.warnings;  // some are not of resolve()
+Setup resolve_again(const Setup& setup, const RunConfig& config, const ResumeOffset& resume) {
+  Setup continued = resolve(config, Purpose::train, nullptr, setup.parallel.mesh.world, resume);
+  continued.warnings = setup.warnings;  // resolve() does not make all of them
   return continued;
 }
 
-// The size of a microbatch with which these replicas can share the batch. Empty: that is not what keeps them from it.
+// A hint with the micro-batch size with which these replicas can divide the batch. Empty if that is not the reason.
 std::string micro_batch_for(std::int64_t batch, const Setup& setup) {
   const std::int64_t micro = setup.batch.micro_batch, replicas = setup.parallel.dp;
   if (batch % replicas != 0 || batch % (micro * replicas) == 0) return {};
   return fmt::format("; train.micro_batch_size={} lets it stay", std::gcd(batch / replicas, micro));
 }
 
-// With the batch of the checkpoint, where the config leaves it open. None: it does not, or the layout allows another
-// one only.
-std::optional<Setup> with_stored_batch(const Setup& setup, const Setup& stored, const Behind& behind,
+// The setup with the checkpoint's batch size, where the config leaves it open. None: it does not, or the layout does
+// not allow that size.
+std::optional<Setup> with_stored_batch(const Setup& setup, const Setup& stored, const ResumeOffset& resume,
                                        StartPoint& start) {
   const std::int64_t kept = stored.batch.global_batch, derived = setup.batch.global_batch;
   if (setup.config.train.global_batch_size != 0 || kept == derived) return std::nullopt;
@@ -59,7 +60,7 @@ std::optional<Setup> with_stored_batch(const Setup& setup, const Setup& stored, 
   RunConfig config = setup.config;
   config.train.global_batch_size = kept;
   try {
-    Setup continued = resolve_again(setup, config, behind);
+    Setup continued = resolve_again(setup, config, resume);
     start.remarks.push_back(
         fmt::format("{} is not given: it stays {}, as when {} was saved; micro_batch_size x replicas would be {}",
                     batch_key, kept, folder, derived));
@@ -72,8 +73,8 @@ std::optional<Setup> with_stored_batch(const Setup& setup, const Setup& stored, 
   }
 }
 
-// What is trained, whichever keys say so: a length of the learning rate in samples, whatever it was given in, and none
-// where the rate does not depend on it.
+// A config in a canonical form, for comparison: lengths of the learning-rate schedule in samples, whatever unit they
+// were given in, and 0 where the rate does not depend on them.
 RunConfig with_what_follows(const Setup& setup) {
   RunConfig config = setup.config;
   config.train.global_batch_size = setup.batch.global_batch;
@@ -95,7 +96,7 @@ std::string changes_of(const Checkpoint& checkpoint, const std::optional<Setup>&
   }
 }
 
-// Keys that give the lengths of before. In steps of another size these would be others, so then they are in samples.
+// Keys that restore the schedule lengths of before; in samples if the size of a step has changed.
 std::string keys_of_before(const Setup& stored, const Setup& setup) {
   const ScheduleShape &before = stored.schedule, &now = setup.schedule;
   if (stored.batch.global_batch == setup.batch.global_batch) return key_for_decay(setup, before.decay_samples);
@@ -105,9 +106,9 @@ std::string keys_of_before(const Setup& stored, const Setup& setup) {
   return keys;
 }
 
-// Where warm-up or decay are as long as they were not, the rate jumps; most of all where a run that was at its end is
-// made longer, and its decay with it.
-void tell_learning_rate(const Setup& stored, const Setup& setup, StartPoint& start) {
+// Where the length of warm-up or decay has changed, the rate jumps; most of all where a run that was at its end is made
+// longer, and its decay with it.
+void report_learning_rate(const Setup& stored, const Setup& setup, StartPoint& start) {
   if (stored.schedule == setup.schedule || stored.schedule.decay_samples <= 0) return;
   const LrSchedule now = make_schedule(setup);
   const LrSchedule before = make_schedule(stored);
@@ -132,8 +133,8 @@ void tell_learning_rate(const Setup& stored, const Setup& setup, StartPoint& sta
   start.warnings.push_back(text);
 }
 
-// Behind the decay the rate is optimizer.min_lr, which is 0 unless it is given.
-void tell_of_no_learning(const Setup& setup, StartPoint& start) {
+// After the decay the rate is optimizer.min_lr, which is 0 unless it is given.
+void report_zero_learning_rate(const Setup& setup, StartPoint& start) {
   const std::int64_t counted = start.progress.consumed - start.progress.skipped;
   const bool over = setup.config.scheduler.lr_decay_style != LrDecayStyle::constant &&
                     counted >= setup.schedule.decay_samples && counted >= setup.schedule.warmup_samples;
@@ -148,15 +149,15 @@ void tell_of_no_learning(const Setup& setup, StartPoint& start) {
 
 Setup continue_run(const Setup& setup, StartPoint& start) {
   if (!start.resumed()) return setup;
-  const Behind behind{.steps = start.progress.steps, .samples = start.progress.consumed};
-  const std::optional<Setup> stored = stored_setup(*start.checkpoint, behind);
+  const ResumeOffset resume{.steps = start.progress.steps, .samples = start.progress.consumed};
+  const std::optional<Setup> stored = stored_setup(*start.checkpoint, resume);
   std::optional<Setup> continued;
-  if (stored) continued = with_stored_batch(setup, *stored, behind, start);
-  if (!continued) continued = resolve_again(setup, setup.config, behind);
+  if (stored) continued = with_stored_batch(setup, *stored, resume, start);
+  if (!continued) continued = resolve_again(setup, setup.config, resume);
   if (const std::string changes = changes_of(*start.checkpoint, stored, *continued); !changes.empty())
     start.warnings.push_back(fmt::format("not as when {} was saved: {}", start.checkpoint->folder().string(), changes));
-  if (stored) tell_learning_rate(*stored, *continued, start);
-  tell_of_no_learning(*continued, start);
+  if (stored) report_learning_rate(*stored, *continued, start);
+  report_zero_learning_rate(*continued, start);
   return *continued;
 }
 

@@ -1,17 +1,17 @@
 #pragma once
-// What follows from the config of a run that goes on: also from how far it is, and from what it was until now.
+// The setup of a resumed run, which also depends on its progress and on its setup until now.
 
 #include "tera/config/setup.h"
 #include "tera/train/resume.h"
 
 namespace tera {
 
-// A global batch that is left open is that of the checkpoint, where the ranks can share it: on others than before, a
-// run that is started with the same words trains the same. What is otherwise than before is told in the warnings of
-// `start`. A run that starts anew is as it was.
+// A global batch size that is left open is that of the checkpoint, where the ranks can divide it: on another number of
+// ranks the same command line trains the same. Differences from before go into the warnings of `start`. A run that is
+// not resumed keeps its setup.
 Setup continue_run(const Setup& setup, StartPoint& start);
 
-// As it is stored with checkpoints: with the global batch that followed, which on other ranks would be another one.
+// The config's YAML for checkpoints: with the derived global batch size, which would differ on another number of ranks.
 std::string config_to_store(const Setup& setup);
 
 }  // namespace tera

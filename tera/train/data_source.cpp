@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "tera/base/error.h"
-#include "tera/data/indexed_builder.h"
+#include "tera/data/indexed/indexed_builder.h"
 #include "tera/tokenizer/make_tokenizer.h"
 #include "tera/train/training_step.h"
 
@@ -15,9 +15,9 @@ namespace {
 
 bool evaluates(const Setup& setup) { return setup.config.train.eval_iters > 0 && setup.config.train.eval_interval > 0; }
 
-// Whether dataset.split leaves it something; mock data and paths of its own are not cut.
+// Whether dataset.split gives the split any data; mock data and per-split paths are not divided.
 bool has_width(const Setup& setup, DataSplit split) {
-  if (setup.config.dataset.kind == DatasetKind::mock || setup.indexed.own_paths) return true;
+  if (setup.config.dataset.kind == DatasetKind::mock || setup.indexed.data_per_split) return true;
   const auto bounds = split_bounds(setup.split);
   const auto i = static_cast<std::size_t>(split);
   return bounds[i] < bounds[i + 1];
@@ -27,7 +27,7 @@ bool has_width(const Setup& setup, DataSplit split) {
 
 std::unique_ptr<Tokenizer> make_tokenizer(const Setup& setup) {
   TokenizerOptions options = setup.config.tokenizer.options();
-  if (options.type == TokenizerKind::byte) return make_tokenizer(options);  // the rules of the config look after it
+  if (options.type == TokenizerKind::byte) return make_tokenizer(options);  // the config's rules check its vocabulary
   if (options.type == TokenizerKind::null) options.vocab_size = setup.model.vocab;
   auto tokenizer = make_tokenizer(options);
   require_user(tokenizer->vocab_size() <= setup.model.vocab,
@@ -71,21 +71,22 @@ BatchOptions batch_options(const Setup& setup, const Tokenizer* tokenizer) {
           .eod_mask_loss = dataset.eod_mask_loss,
           .reset_position_ids = dataset.reset_position_ids,
           .reset_attention_mask = setup.batch.packs_documents,
-          .depths = setup.model.mtp_layers};
+          .mtp_depths = setup.model.mtp_layers};
 }
 
 namespace {
 
-// In FLOPs of a layer in forward, and an even share of the head; in backward all are twice as many. What is sent counts
-// as what is computed meanwhile: in the time of a byte to a neighbour a GPU computes some thousand FLOPs, a core some.
-DealCosts deal_costs(const Setup& setup) {
+// Costs for the dynamic context-parallel scheduler, in forward FLOPs of a layer with an even share of the head;
+// backward doubles all of them. Communication is converted to FLOPs: in the time of a byte to a ring neighbour a GPU
+// computes about a thousand FLOPs, a core about ten.
+DynamicCpCosts dynamic_cp_costs(const Setup& setup) {
   const ModelShape& model = setup.model;
   const bool gpu = setup.config.dist.device == DeviceChoice::cuda;
   const double flops_per_byte = gpu ? 1000 : 10, bytes = gpu ? 2 : 4;
   const auto layers = static_cast<double>(std::max<std::int64_t>(model.all_layers(), 1)),
              keys = static_cast<double>((model.mla ? model.heads : model.kv_heads) * model.head_dim);
   const double without_attention = model_flops_per_token(model, 0);
-  const double half_a_pair = model_flops_per_token(model, 1) - without_attention;  // of a causal mask
+  const double half_a_pair = model_flops_per_token(model, 1) - without_attention;  // it counts a causal mask
   return {.row = without_attention / 3 / layers,
           .pair = 2 * half_a_pair / 3 / layers,
           .sent = 2 * keys * bytes * flops_per_byte};
@@ -93,20 +94,20 @@ DealCosts deal_costs(const Setup& setup) {
 
 }  // namespace
 
-Dealer::Options deal_options(const Setup& setup, int replica, int rank) {
+DynamicCpLoader::Options dynamic_cp_options(const Setup& setup, int replica, int rank) {
   constexpr std::int64_t documents_at_first = 1 << 16;
   const BatchShape& batch = setup.batch;
   const ParallelShape& parallel = setup.parallel;
   std::vector<std::int64_t> counts = batch.smaller_steps();
   counts.push_back(batch.largest_step());
-  return {.deal = {.rows = batch.micro_batch * batch.seq_length / parallel.mesh.cp,
-                   .ranks = parallel.mesh.cp,
-                   .replicas = parallel.dp,
-                   .counts = std::move(counts),
-                   .costs = deal_costs(setup),
-                   .meets = parallel.mesh.ep > 1 || parallel.sharding >= Sharding::optim_grads,
-                   .documents =
-                       static_cast<std::size_t>(std::min(batch.global_batch * batch.seq_length, documents_at_first))},
+  return {.scheduler = {.rows = batch.micro_batch * batch.seq_length / parallel.mesh.cp,
+                        .ranks = parallel.mesh.cp,
+                        .replicas = parallel.dp,
+                        .counts = std::move(counts),
+                        .costs = dynamic_cp_costs(setup),
+                        .lockstep = parallel.mesh.ep > 1 || parallel.sharding >= Sharding::optim_grads,
+                        .documents = static_cast<std::size_t>(
+                            std::min(batch.global_batch * batch.seq_length, documents_at_first))},
           .replica = replica,
           .rank = rank,
           .micro_batch_size = batch.micro_batch};
@@ -126,17 +127,17 @@ std::unique_ptr<Dataset> make_split(const Setup& setup, DataSplit split) {
 
 namespace {
 
-// A run without validation data is a run all the same, but says that it will not evaluate. So is one whose only
-// evaluation is that at the end, which nobody may have thought of, where a split has too little.
+// A run without validation data trains, with a warning that it will not evaluate. So does a run whose only evaluation
+// is the one at the end, which may not be intended, where the validation split is too small.
 void add_validation(const Setup& setup, SplitMaker& splits, DataSource& source) {
   const DatasetConfig& dataset = setup.config.dataset;
   const bool only_at_end = setup.config.train.eval_interval > setup.batch.train_iters;
-  std::string why = fmt::format("{} gives it nothing",
-                                setup.indexed.own_paths ? "dataset.valid_data_path" : "dataset.split=" + dataset.split);
+  std::string why = fmt::format("{} gives it nothing", setup.indexed.data_per_split ? "dataset.valid_data_path"
+                                                                                    : "dataset.split=" + dataset.split);
   try {
     if (has_width(setup, DataSplit::valid)) source.valid = splits.make_validation_sets();
   } catch (const UserError& error) {
-    if (!only_at_end || setup.indexed.own_paths) throw;
+    if (!only_at_end || setup.indexed.data_per_split) throw;
     why = error.what();
   }
   if (source.valid.empty())
@@ -144,13 +145,13 @@ void add_validation(const Setup& setup, SplitMaker& splits, DataSource& source) 
                                           setup.config.train.eval_interval, why));
 }
 
-// Documents whose ends are nowhere to be seen are one long document.
+// Without end-of-document tokens in the data all of it would be one long document.
 void check_ends_are_there(const Setup& setup, DataSource& source) {
-  constexpr std::int64_t looked_at = 16;
+  constexpr std::int64_t inspected = 16;
   const DatasetConfig& dataset = setup.config.dataset;
   const bool needed = dataset.reset_position_ids || dataset.reset_attention_mask || dataset.eod_mask_loss;
   if (!needed || dataset.kind != DatasetKind::indexed) return;
-  const std::int64_t samples = std::min(looked_at, source.train->samples());
+  const std::int64_t samples = std::min(inspected, source.train->samples());
   std::vector<std::int32_t> ids(static_cast<std::size_t>(setup.batch.seq_length + 1));
   for (std::int64_t i = 0; i < samples; ++i) {
     source.train->sample(i, ids);

@@ -5,25 +5,25 @@
 #include <utility>
 
 #include "tera/base/error.h"
-#include "tera/data/indexed_builder.h"
+#include "tera/data/indexed/indexed_builder.h"
 #include "tera/data/once_dataset.h"
-#include "tera/data/sft_dataset.h"
+#include "tera/data/preprocess/text_files.h"
+#include "tera/data/sft/sft_dataset.h"
 #include "tera/data/text_dataset.h"
-#include "tera/data/text_files.h"
 #include "tera/train/data_source.h"
 
 namespace tera {
 namespace {
 
-// The part of the data that belongs to a split.
-std::pair<double, double> part_of(const Setup& setup, DataSplit split) {
-  if (setup.indexed.own_paths) return {0, 1};
+// The fractions of the data at which a split begins and ends.
+std::pair<double, double> fractions_of(const Setup& setup, DataSplit split) {
+  if (setup.indexed.data_per_split) return {0, 1};
   const auto bounds = split_bounds(setup.split);
   const auto i = static_cast<std::size_t>(split);
   return {bounds[i], bounds[i + 1]};
 }
 
-// None where there is nothing to evaluate on.
+// Null where the validation data is empty.
 std::unique_ptr<Dataset> for_evaluation(const Setup& setup, std::unique_ptr<Dataset> dataset) {
   if (!dataset || dataset->samples() == 0) return nullptr;
   if (!setup.config.dataset.full_validation) return dataset;
@@ -81,7 +81,7 @@ class IndexedSplits final : public SplitMaker {
  public:
   explicit IndexedSplits(const Setup& setup) : setup_(setup), builder_(indexed_options(setup)) {}
   std::unique_ptr<Dataset> make(DataSplit split) override {
-    require_user(!setup_.indexed.blends[0].prefixes.empty() || setup_.indexed.own_paths,
+    require_user(!setup_.indexed.blends[0].prefixes.empty() || setup_.indexed.data_per_split,
                  "dataset.data_path is not given; dataset.kind=indexed needs a prefix or a list of them");
     auto dataset = build(split, setup_.indexed.blends[static_cast<std::size_t>(split)]);
     if (split == DataSplit::train) {
@@ -104,19 +104,20 @@ class IndexedSplits final : public SplitMaker {
 
  private:
   std::unique_ptr<Dataset> build(DataSplit split, const BlendShape& blend) {
-    const auto [begin, end] = part_of(setup_, split);
+    const auto [begin, end] = fractions_of(setup_, split);
     return builder_.build({.split = split,
                            .blend = blend,
                            .begin = begin,
                            .end = end,
                            .samples = samples_asked(setup_, split),
-                           .lone_prefix_is_plain = setup_.indexed.own_paths});
+                           .lone_prefix_is_plain = setup_.indexed.data_per_split});
   }
 
   void check_train(const Dataset* dataset) const {
-    require_user(dataset != nullptr, "{} gives the training data nothing",
-                 setup_.indexed.own_paths ? "dataset.train_data_path" : "dataset.split=" + setup_.config.dataset.split);
-    if (setup_.config.dataset.dataloader_type == DataloaderType::cyclic) return;  // it starts over
+    require_user(
+        dataset != nullptr, "{} gives the training data nothing",
+        setup_.indexed.data_per_split ? "dataset.train_data_path" : "dataset.split=" + setup_.config.dataset.split);
+    if (setup_.config.dataset.dataloader_type == DataloaderType::cyclic) return;  // a cyclic loader starts over
     const std::int64_t asked = samples_asked(setup_, DataSplit::train).value_or(0);
     require_user(dataset->samples() >= asked,
                  "the run reads {} samples, and the datasets, which without weights are read once, have {}: give "
@@ -124,14 +125,14 @@ class IndexedSplits final : public SplitMaker {
                  asked, dataset->samples());
   }
 
-  // Of the training data, which is all that is open yet.
+  // Warns of sequences longer than documents; only the training data is open here.
   void check_length() {
     const std::int64_t length = setup_.batch.seq_length;
     if (builder_.tokens() <= length)  // a sample has one token more
       return warnings_.push_back(
           fmt::format("a sample of train.seq_length={} is longer than all the data, {} tokens, which it repeats",
                       length, builder_.tokens()));
-    if (setup_.batch.packs_documents) return;  // who packs means to have several in a sequence
+    if (setup_.batch.packs_documents) return;  // packed sequences are meant to have several documents
     if (const auto longest = builder_.longest_below(length))
       warnings_.push_back(
           fmt::format("train.seq_length={} is longer than the longest document, {} tokens: nothing in the data reaches "
@@ -143,16 +144,16 @@ class IndexedSplits final : public SplitMaker {
   IndexedBuilder builder_;
 };
 
-// Every split reads its own files, or its own lines of all files.
+// Conversations: each split reads its own files, or its own lines of all files.
 class SftSplits final : public SplitMaker {
  public:
   SftSplits(const Setup& setup, const Tokenizer& tokenizer) : setup_(setup), tokenizer_(tokenizer) {}
   std::unique_ptr<Dataset> make(DataSplit split) override {
     auto dataset = read(split, setup_.indexed.blends[static_cast<std::size_t>(split)].prefixes);
     if (split == DataSplit::valid) return for_evaluation(setup_, std::move(dataset));
-    require_user(split != DataSplit::train || (dataset && dataset->samples() > 0),
-                 "{} gives the training data no conversation",
-                 setup_.indexed.own_paths ? "dataset.train_data_path" : "dataset.split=" + setup_.config.dataset.split);
+    require_user(
+        split != DataSplit::train || (dataset && dataset->samples() > 0), "{} gives the training data no conversation",
+        setup_.indexed.data_per_split ? "dataset.train_data_path" : "dataset.split=" + setup_.config.dataset.split);
     return dataset;
   }
   std::vector<ValidationSet> make_validation_sets() override {
@@ -169,7 +170,7 @@ class SftSplits final : public SplitMaker {
 
  private:
   std::unique_ptr<SftDataset> read(DataSplit split, const std::vector<std::string>& paths) {
-    const auto [begin, end] = part_of(setup_, split);
+    const auto [begin, end] = fractions_of(setup_, split);
     if (paths.empty() || !(begin < end)) return nullptr;
     auto dataset = std::make_unique<SftDataset>(SftDataset::Options{.paths = files_of(split, paths),
                                                                     .begin = begin,
@@ -186,7 +187,7 @@ class SftSplits final : public SplitMaker {
 
   std::vector<std::string> files_of(DataSplit split, const std::vector<std::string>& paths) const {
     const std::string key =
-        setup_.indexed.own_paths ? fmt::format("dataset.{}_data_path", name_of(split)) : "dataset.data_path";
+        setup_.indexed.data_per_split ? fmt::format("dataset.{}_data_path", name_of(split)) : "dataset.data_path";
     std::vector<std::string> files;
     for (const auto& file : find_text_files(paths, key)) files.push_back(file.string());
     return files;

@@ -11,7 +11,7 @@ AuxLoss kind_of(LoadBalancing kind) {
   return kind == LoadBalancing::global_aux_loss ? AuxLoss::global_balance : AuxLoss::balance;
 }
 
-std::optional<double> ExpertMetrics::*place_of(AuxLoss kind) {
+std::optional<double> ExpertMetrics::*metric_of(AuxLoss kind) {
   switch (kind) {
     case AuxLoss::sequence_balance: return &ExpertMetrics::seq_load_balancing_loss;
     case AuxLoss::global_balance: return &ExpertMetrics::global_load_balancing_loss;
@@ -30,12 +30,12 @@ ExpertReport::ExpertReport(const Setup& setup)
       log_load_(setup.config.logger.log_expert_load),
       max_over_mean_(layers_),
       unused_(layers_) {
-  const auto add = [&](AuxLoss kind, double divisor) { losses_.push_back({kind, divisor, place_of(kind)}); };
+  const auto add = [&](AuxLoss kind, double divisor) { losses_.push_back({kind, divisor, metric_of(kind)}); };
   for (const BalanceLoss& loss : setup.model.moe->losses) add(kind_of(loss.kind), loss.coefficient);
   if (setup.model.moe->z_loss > 0) add(AuxLoss::z, static_cast<double>(rows_));
 }
 
-JsonlSink::Room ExpertReport::room(const Setup& setup) {
+JsonlSink::Capacity ExpertReport::capacity(const Setup& setup) {
   if (!setup.model.moe) return {};
   const auto layers = static_cast<std::size_t>(setup.model.expert_layers());
   return {
@@ -43,7 +43,7 @@ JsonlSink::Room ExpertReport::room(const Setup& setup) {
       .loads = setup.config.logger.log_expert_load ? layers * static_cast<std::size_t>(setup.model.moe->experts) : 0};
 }
 
-ExpertMetrics ExpertReport::tell(const TrainingStep::Result& result, std::int64_t samples) {
+ExpertMetrics ExpertReport::report(const TrainingStep::Result& result, std::int64_t samples) {
   ExpertMetrics metrics{.load_max_over_mean = max_over_mean_, .unused_experts = unused_, .experts = experts_};
   const auto terms = static_cast<double>(layers_) * static_cast<double>(samples / micro_batch_);
   for (const Loss& loss : losses_)

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tera/base/file.h"
-#include "tera/tokenizer/hugging_face.h"
+#include "tera/tokenizer/huggingface/hugging_face.h"
+#include "tera/tokenizer/huggingface/token_json.h"
 #include "tera/tokenizer/make_tokenizer.h"
-#include "tera/tokenizer/token_json.h"
 
 namespace tera {
 namespace {
@@ -24,7 +24,7 @@ class TokenizerExport {
     const auto in_model = [&](std::int32_t id) { return id < setup.model.vocab ? id : -1; };
     out_.files.ids = {
         .bos = in_model(tokenizer.bos()), .eos = in_model(tokenizer.eod()), .pad = in_model(tokenizer.pad())};
-    // Made-up data were not made of words.
+    // Mock tokens are not text, so no id has a meaning.
     if (options_.type == TokenizerKind::byte && setup.config.dataset.kind == DatasetKind::mock) out_.files.ids = {};
     config_["model_max_length"] = setup.model.max_positions;
   }

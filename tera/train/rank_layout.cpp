@@ -23,24 +23,24 @@ FlatRules flat_rules(const ParallelShape& parallel, const Groups& groups, const 
   const bool cut_grads = sharding == Sharding::optim_grads || sharding == Sharding::optim_grads_params;
   return {.bucket_size = several ? parallel.bucket_size : 0,
           .bucket_per_block = cut_grads,
-          .shares = sharding == Sharding::no_shard ? Replicas{} : replicas,
+          .shards = sharding == Sharding::no_shard ? Replicas{} : replicas,
           .keep_grads = !cut_grads,
           .keep_weights = sharding != Sharding::optim_grads_params,
-          .whole_model = groups.pp.size() == 1 && groups.ep.size() == 1};
+          .global_model = groups.pp.size() == 1 && groups.ep.size() == 1};
 }
 
 }  // namespace
 
 StageLayout stage_layout(const Setup& setup) {
-  const StageWishes& wishes = setup.parallel.stages;
+  const StageRequest& request = setup.parallel.stages;
   return place_layers({.placement = placement(setup.parallel),
                        .num_layers = static_cast<int>(setup.model.num_layers),
                        .mtp_num_layers = static_cast<int>(setup.model.mtp_layers),
-                       .num_layers_in_first_pipeline_stage = wishes.first_layers,
-                       .num_layers_in_last_pipeline_stage = wishes.last_layers,
-                       .account_for_embedding_in_pipeline_split = wishes.count_embedding,
-                       .account_for_loss_in_pipeline_split = wishes.count_loss,
-                       .pipeline_model_parallel_layout = wishes.layout});
+                       .num_layers_in_first_pipeline_stage = request.first_layers,
+                       .num_layers_in_last_pipeline_stage = request.last_layers,
+                       .account_for_embedding_in_pipeline_split = request.count_embedding,
+                       .account_for_loss_in_pipeline_split = request.count_loss,
+                       .pipeline_model_parallel_layout = request.layout});
 }
 
 PipelineSchedule training_schedule(const Setup& setup) {
@@ -50,16 +50,16 @@ PipelineSchedule training_schedule(const Setup& setup) {
 PipelineSchedule training_schedule(const Setup& setup, int batches) {
   const ParallelShape& parallel = setup.parallel;
   const int stages = parallel.mesh.pp;
-  const bool together = parallel.overlap_expert_comm;
-  if (stages == 1 && together) return one_f_one_b(1, batches, true);
+  const bool overlap = parallel.overlap_expert_comm;
+  if (stages == 1 && overlap) return one_f_one_b(1, batches, true);
   if (stages == 1) return {.placement = {}, .microbatches = batches, .ranks = {one_stage(batches)}};
   switch (parallel.schedule) {
     case PipelineScheduleKind::automatic:
-    case PipelineScheduleKind::one_f_one_b: return one_f_one_b(stages, batches, together);
+    case PipelineScheduleKind::one_f_one_b: return one_f_one_b(stages, batches, overlap);
     case PipelineScheduleKind::interleaved:
-      return interleaved(stages, parallel.chunks, batches, parallel.group_size, together);
-    case PipelineScheduleKind::zero_bubble: return zero_bubble_h1(stages, batches, {}, together);
-    case PipelineScheduleKind::zero_bubble_v: return zero_bubble_v(stages, batches, {}, together);
+      return interleaved(stages, parallel.chunks, batches, parallel.group_size, overlap);
+    case PipelineScheduleKind::zero_bubble: return zero_bubble_h1(stages, batches, {}, overlap);
+    case PipelineScheduleKind::zero_bubble_v: return zero_bubble_v(stages, batches, {}, overlap);
   }
   fail("there is no such schedule");
 }
@@ -74,7 +74,7 @@ int kv_replicas(const Setup& setup) {
 }
 
 Groups make_groups(const Setup& setup, int rank) {
-  std::vector<int> parts;  // one rank needs no group, and all have that of cp
+  std::vector<int> parts;  // degrees between: one rank needs no group, and all ranks share that of cp
   for (const int degree : setup.parallel.context_degrees())
     if (degree > 1 && degree < setup.parallel.mesh.cp) parts.push_back(degree);
   return {MeshPlan(setup.parallel.mesh), rank, kv_replicas(setup), parts};
@@ -120,7 +120,7 @@ RankLayout::RankLayout(const Setup& setup, int rank, StageSchedules schedules)
       replicas{replica_in(groups.dp_cp), replica_in(groups.edp)},
       flat(flat_rules(setup.parallel, groups, replicas)) {
   for (const int degree : setup.parallel.context_degrees()) {
-    const auto part = std::ranges::find(groups.cp_parts, degree, &PlannedComm::size);
+    const auto part = std::ranges::find(groups.cp_subgroups, degree, &PlannedComm::size);
     if (degree == cp.size())
       degrees.push_back(cp);
     else
@@ -137,18 +137,18 @@ RankLayout::RankLayout(const Setup& setup, int rank, StageSchedules schedules)
     has_loss = has_loss || blocks.loss;
   }
   counts_loss = has_loss && groups.tp.rank() == 0;
-  counts_norm = {flat.shares.dense.count > 1 || replicas.dense.index == 0,
-                 flat.shares.expert.count > 1 || replicas.expert.index == 0};
+  counts_norm = {flat.shards.dense.count > 1 || replicas.dense.index == 0,
+                 flat.shards.expert.count > 1 || replicas.expert.index == 0};
 }
 
-RankLayout::WholeModel RankLayout::whole_model(const Setup& setup) const {
-  ParamStore cut(DType::f32, setup.model.freeze), whole(DType::f32, setup.model.freeze);
+RankLayout::GlobalModel RankLayout::global_model(const Setup& setup) const {
+  ParamStore sharded(DType::f32, setup.model.freeze), full(DType::f32, setup.model.freeze);
   const ModelSpec spec = make_spec(setup.model, 0);
-  build_blocks(spec, whole);
-  whole.lay_out();  // patterns may name an expert of another rank, so they are checked here
-  build_blocks(spec, cut, tp, experts, cp);
-  cut.lay_out({.whole_model = false});
-  return {norm_keys(cut), whole.count_elements()};
+  build_blocks(spec, full);
+  full.lay_out();  // freeze patterns may name an expert of another rank, so they are checked here
+  build_blocks(spec, sharded, tp, experts, cp);
+  sharded.lay_out({.global_model = false});
+  return {norm_keys(sharded), full.count_elements()};
 }
 
 }  // namespace tera

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t max_choices_bytes = std::size_t{16} << 20;
 
-// Where checkpoint.load lies: it is not given or is checkpoint.save itself, is one of its checkpoints, or elsewhere.
+// Where checkpoint.load lies: not given or checkpoint.save itself, one of its checkpoints, or elsewhere.
 enum class Relation : std::uint8_t { none, inside, apart };
 
 fs::path without_slash(const fs::path& path) {
@@ -38,8 +38,9 @@ Relation relate(const CheckpointConfig& config) {
   const auto is_save = [&](const fs::path& path) {
     return !save.empty() && fs::equivalent(path.empty() ? fs::path(".") : path, save, error);
   };
+  // A link to a folder of checkpoint.save counts as inside: load / ".." follows it.
   const bool same = load.lexically_normal() == save.lexically_normal() || is_save(load),
-             inside = has_step_name(load) && (is_save(load.parent_path()) || is_save(load / ".."));  // or by a link
+             inside = has_step_name(load) && (is_save(load.parent_path()) || is_save(load / ".."));
   require_user(!config.finetune || !(same || inside),
                "checkpoint.finetune=true with a checkpoint.load in checkpoint.save={}: a run that takes weights alone "
                "begins anew, and needs a folder of its own there",
@@ -49,14 +50,14 @@ Relation relate(const CheckpointConfig& config) {
   return inside ? Relation::inside : Relation::apart;
 }
 
-// As it can be stored.
+// The path as UTF-8 text, which a manifest can store; empty if it is not UTF-8.
 std::string path_text(const fs::path& path) {
   const std::string text = path.string();
   return valid_utf8_prefix(text) == text.size() ? text : std::string();
 }
 
-// The run goes back to one of checkpoint.save; or, when that is how the newest came to be, goes on from that: the same
-// words, started again. True then.
+// checkpoint.load names a checkpoint in checkpoint.save: the run goes back to it. But where the newest checkpoint's run
+// was itself started from that one, the same command was started again, and the newest is resumed: true.
 bool choose_inside(StartPoint& start, const std::string& load, const NewestCheckpoint& newest) {
   Checkpoint chosen(load);
   const std::string name = path_text(fs::canonical(chosen.folder()).filename());
@@ -74,7 +75,7 @@ bool choose_inside(StartPoint& start, const std::string& load, const NewestCheck
   return false;
 }
 
-void go_on(StartPoint& start, const NewestCheckpoint& newest) {
+void resume_from(StartPoint& start, const NewestCheckpoint& newest) {
   start.checkpoint.emplace(*newest.folder);
   start.is_in_save = true;
   start.started_from = start.checkpoint->source().started_from;
@@ -83,8 +84,8 @@ void go_on(StartPoint& start, const NewestCheckpoint& newest) {
                                          joined(newest.passed_over, ", "), newest.folder->string()));
 }
 
-// An earlier program did not count them: then all samples were as long as the stored config says.
-std::int64_t tokens_behind(const Checkpoint& checkpoint) {
+// Older checkpoints have no token count: then all samples were as long as the stored config says.
+std::int64_t consumed_tokens_of(const Checkpoint& checkpoint) {
   const CheckpointSource& source = checkpoint.source();
   if (source.consumed_tokens) return *source.consumed_tokens;
   const std::int64_t length = written_config(checkpoint).config.train.seq_length;
@@ -95,7 +96,7 @@ std::int64_t tokens_behind(const Checkpoint& checkpoint) {
   return tokens;
 }
 
-// Tokens of the whole run are counted in 64 bits, and so are its steps.
+// Tokens and steps of the full run must fit 64 bits.
 void check_progress(const StartPoint& start, const BatchShape& batch) {
   const std::string where = (start.checkpoint->folder() / CheckpointNames::manifest).string();
   const Progress& progress = start.progress;
@@ -111,7 +112,7 @@ void check_progress(const StartPoint& start, const BatchShape& batch) {
                where, progress.steps);
 }
 
-// How to take nothing but the weights: of a folder that must be named, and into another one than it is in.
+// How to load the weights alone: checkpoint.load must name the folder, and checkpoint.save must be another one.
 std::string how_to_finetune(const StartPoint& start) {
   return fmt::format("take the weights alone: checkpoint.load={} and checkpoint.finetune=true{}",
                      start.checkpoint->folder().string(),
@@ -134,11 +135,12 @@ void check_tokenizer(const StartPoint& start, const RunConfig& config) {
                how_to_finetune(start));
 }
 
-// Weights that nobody trained yet, as an import makes them: there is nothing to go on with.
-bool has_weights_alone(const Checkpoint& checkpoint) {
-  const auto is_state = [](const auto& tensor) {  // shares are kept with the weights, and zero before the first step
-    return tensor.first.starts_with("optimizer.") && !tensor.first.starts_with("optimizer.expert_shares.");
-  };
+// Whether the checkpoint has untrained weights alone, as an import writes them: there is no run to resume.
+bool has_only_weights(const Checkpoint& checkpoint) {
+  const auto is_state =
+      [](const auto& tensor) {  // the router's expert shares are stored with the weights, and zero before step 1
+        return tensor.first.starts_with("optimizer.") && !tensor.first.starts_with("optimizer.expert_shares.");
+      };
   return checkpoint.manifest().version > 1 && checkpoint.step() == 0 &&
          std::ranges::none_of(checkpoint.manifest().tensors, is_state);
 }
@@ -163,7 +165,7 @@ StartPoint find_start(const Setup& setup) {
   if (!config.save.empty() && fs::is_directory(config.save, ignored)) newest = find_newest(config.save);
   if (relation == Relation::inside && !choose_inside(start, config.load, newest)) newest = {};
   if (newest.folder) {
-    go_on(start, newest);
+    resume_from(start, newest);
     if (relation == Relation::apart)
       start.remarks.push_back(fmt::format("checkpoint.load={} is not used: checkpoint.save has step {} already",
                                           config.load, start.checkpoint->step()));
@@ -176,7 +178,7 @@ StartPoint find_start(const Setup& setup) {
     start.started_from = path_text(fs::canonical(start.checkpoint->folder()));
     if (config.finetune) start.take = Checkpoint::Take::weights;
   }
-  if (start.checkpoint && has_weights_alone(*start.checkpoint)) start.take = Checkpoint::Take::weights;
+  if (start.checkpoint && has_only_weights(*start.checkpoint)) start.take = Checkpoint::Take::weights;
   if (!start.resumed()) return start;
   check_seed(start, setup.config.train.seed);
   check_tokenizer(start, setup.config);
@@ -184,7 +186,7 @@ StartPoint find_start(const Setup& setup) {
   start.progress = {.steps = source.step,
                     .consumed = source.consumed_samples,
                     .skipped = source.skipped_samples,
-                    .tokens = tokens_behind(*start.checkpoint)};
+                    .tokens = consumed_tokens_of(*start.checkpoint)};
   check_progress(start, setup.batch);
   return start;
 }
@@ -193,7 +195,7 @@ std::string hint_for(const StartPoint& start, bool damaged) {
   const fs::path& folder = start.checkpoint->folder();
   const auto before = damaged ? complete_before(folder) : std::nullopt;
   std::string hint;
-  if (before && start.started_from == before->filename().string())  // then to name that would be to go on from this one
+  if (before && start.started_from == before->filename().string())  // naming that one would resume the damaged one
     hint = fmt::format("; {} before it is complete: the run goes on from that once {} is removed", before->string(),
                        folder.string());
   else if (before)
@@ -226,8 +228,8 @@ bool keep_metrics_up_to(const fs::path& file, std::int64_t step) {
   std::string kept;
   bool dropped = false;
   for (std::string line; std::getline(in, line);) {
-    const bool whole = !in.eof();  // the last line of a run that was killed may have no end
-    if (whole && step_of(line) <= step)
+    const bool complete = !in.eof();  // the last line of a run that was killed may have no end
+    if (complete && step_of(line) <= step)
       kept += line + "\n";
     else
       dropped = true;

@@ -1,5 +1,5 @@
 #pragma once
-// Where a run starts: anew, from the weights of a checkpoint, or where an earlier run was.
+// Where a run starts: from scratch, from the weights of a checkpoint, or by resuming an earlier run.
 
 #include <optional>
 
@@ -9,32 +9,32 @@
 namespace tera {
 
 struct StartPoint {
-  std::optional<Checkpoint> checkpoint{};  // none: anew
+  std::optional<Checkpoint> checkpoint{};  // none: from scratch
   Checkpoint::Take take = Checkpoint::Take::everything;
   Progress progress{};
   bool is_in_save = false;                         // the checkpoint is one of checkpoint.save
   std::string started_from{};                      // see CheckpointSource
-  std::vector<std::string> remarks{}, warnings{};  // for whoever starts it
+  std::vector<std::string> remarks{}, warnings{};  // for the log
   bool resumed() const { return checkpoint && take == Checkpoint::Take::everything; }
 };
 
-// The newest complete checkpoint in checkpoint.save goes before checkpoint.load, so that a run that was ended goes on
-// when it is started again with the same words; unless checkpoint.load names one of those itself, and the newest was
-// not begun from just that. Every process looks for itself, before anything is written. UserError for what cannot be
-// gone on from, and where there are checkpoints but none that is complete.
+// The newest complete checkpoint in checkpoint.save takes precedence over checkpoint.load, so that a run that was ended
+// resumes when it is started again with the same command line; unless checkpoint.load names a checkpoint in
+// checkpoint.save, and the newest was not started from that one. Every process searches for itself, before anything is
+// written. UserError for a checkpoint that cannot be resumed, and where there are checkpoints but none is complete.
 StartPoint find_start(const Setup& setup);
 
-// What to add to a message where the checkpoint was not asked for: that it was found, and how to start anew. Or
-// nothing. Where it is damaged, which one before it is complete.
+// A hint to append to an error message: where the checkpoint was found in checkpoint.save rather than asked for, how to
+// start from scratch; where it is damaged, which earlier one is complete. Empty otherwise.
 std::string hint_for(const StartPoint& start, bool damaged = false);
 
-// What ranks compare: all must start from the same.
+// A hash that ranks compare: all must start from the same checkpoint.
 std::uint64_t hash_of(const StartPoint& start);
 
-// Kernel choices of the run that saved the checkpoint, where this rank has none of its own.
+// Copies the kernel choices of the run that saved the checkpoint, where this rank has none of its own.
 void restore_kernel_choices(const StartPoint& start, const std::filesystem::path& run_dir, int rank);
 
-// Takes lines of later steps out of an earlier run's metrics, so that no step is there twice. False: there are none.
+// Drops lines of later steps from an earlier run's metrics, so that no step is there twice. False: there is no file.
 bool keep_metrics_up_to(const std::filesystem::path& file, std::int64_t step);
 
 }  // namespace tera

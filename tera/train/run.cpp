@@ -1,4 +1,4 @@
-// `tera train`: what a run reads, shows and leaves behind.
+// `tera train`: the inputs, the output and the files of a run.
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -12,22 +12,22 @@
 #include "tera/base/machine.h"
 #include "tera/base/signals.h"
 #include "tera/base/utf8.h"
-#include "tera/checkpoint/hf_export.h"
-#include "tera/checkpoint/hf_folder.h"
 #include "tera/comm/agree.h"
-#include "tera/config/describe.h"
 #include "tera/data/dataset_hash.h"
+#include "tera/hf/hf_export.h"
+#include "tera/hf/hf_folder.h"
 #include "tera/models/family.h"
 #include "tera/pipeline/check.h"
+#include "tera/plan/plan_table.h"
+#include "tera/setup/describe.h"
 #include "tera/tokenizer/make_tokenizer.h"
 #include "tera/train/config_changes.h"
-#include "tera/train/console.h"
 #include "tera/train/continue_run.h"
-#include "tera/train/loss_plot.h"
-#include "tera/train/plan_table.h"
 #include "tera/train/resume.h"
 #include "tera/train/save.h"
 #include "tera/train/shared_memory.h"
+#include "tera/train/sinks/console.h"
+#include "tera/train/sinks/loss_plot.h"
 #include "tera/train/trainer.h"
 
 namespace tera {
@@ -35,7 +35,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Made before training, so that hours of it are not lost for want of a place to put them.
+// Creates a folder before training, so that hours of it are not lost because the results cannot be written.
 fs::path prepare_folder(std::string_view key, const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -52,7 +52,7 @@ void check_writable(std::string_view key, fs::path folder) {
   require_user(::access(folder.c_str(), W_OK) == 0, "{}={}: {} cannot be written", key, asked, folder.string());
 }
 
-// What an earlier run left under this name is kept, as metrics.jsonl.1 and so on.
+// A file that an earlier run left is kept under another name, metrics.jsonl.1 and so on.
 void keep_earlier(const fs::path& file) {
   if (!path_exists(file)) return;
   for (int i = 1;; ++i) {
@@ -72,7 +72,7 @@ void draw_losses(const fs::path& folder, const Setup& setup, Log& log) {
   log.info("loss curve: {}", (folder / "loss.svg").string());
 }
 
-// Equal on ranks that will train the same thing: without what each machine decides for itself.
+// A hash that is equal on ranks with the same run: without the keys that each machine decides for itself.
 std::uint64_t config_hash(Setup setup) {
   setup.config.dist.threads = 0;
   setup.config.dist.device = DeviceChoice::automatic;
@@ -97,7 +97,7 @@ std::string describe_layout(const Setup& setup) {
   return text;
 }
 
-// mpirun gives its first process something that looks like a terminal, whatever its own output is.
+// mpirun gives its first process a pseudo-terminal, whatever its own output is.
 std::optional<bool> can_redraw(const Launch& launch) {
   return launch.kind == LaunchKind::mpi ? std::optional(false) : std::nullopt;
 }
@@ -107,41 +107,41 @@ Backend make_restored_backend(const Setup& setup, const StartPoint& start, int r
   return make_backend(setup, rank, local_rank);
 }
 
-// Keys that say how to save, and none that says where.
+// Whether keys of checkpoint are given but not checkpoint.save.
 bool saves_nothing_though_asked(const CheckpointConfig& config) {
   return config.save.empty() && (config.save_interval != 0 || config.async_save || config.keep_last != 0);
 }
 
-// What all ranks know before they start.
+// The input of all ranks, made before they start.
 struct Task {
-  std::string config;                        // as it will be stored
-  std::shared_ptr<CheckpointFolder> folder;  // checkpoint.save, in the process of the first rank, where it was there
+  std::string config;                        // YAML, as it will be stored with checkpoints
+  std::shared_ptr<CheckpointFolder> folder;  // checkpoint.save, if it exists, in the process of rank 0
   StartPoint start;
-  Setup setup;  // as it follows from the start
+  Setup setup;  // as continue_run() resolved it
 };
 
-// One rank of a run. All ranks make the same calls; what a run shows and writes is the first one's.
+// One rank of a run. All ranks make the same calls; only rank 0 prints and writes files.
 class RunOfRank {
  public:
-  RunOfRank(const Launch& launch, const Task& task, Seat& seat)
+  RunOfRank(const Launch& launch, const Task& task, RankHandle& rank_handle)
       : setup_(task.setup),
         start_(task.start),
         config_(task.config),
-        folder_(seat.rank() == 0 ? task.folder : nullptr),
-        first_(seat.rank() == 0),
+        folder_(rank_handle.rank() == 0 ? task.folder : nullptr),
+        first_(rank_handle.rank() == 0),
         log_({.console = first_ ? STDOUT_FILENO : -1, .terminal = can_redraw(launch)}),
-        backend_(make_restored_backend(setup_, start_, seat.rank(), launch.local_rank)),
-        world_(seat.join(*backend_.ops)) {
+        backend_(make_restored_backend(setup_, start_, rank_handle.rank(), launch.local_rank)),
+        world_(rank_handle.join(*backend_.ops)) {
     require_user(
         world_->size() == launch.world,
         "{} processes were started, but {} found each other: started by another MPI than the one that tera was "
         "built with (tera doctor names it)",
         launch.world, world_->size());
-    tell_faults(*world_, [&] { prepare(); });
+    report_faults(*world_, [&] { prepare(); });
   }
 
   void run(StopRequest& stop) {
-    tell_faults(*world_, [&] { train(stop); });
+    report_faults(*world_, [&] { train(stop); });
   }
 
  private:
@@ -149,7 +149,7 @@ class RunOfRank {
     if (world_->size() > 1) {
       agree(*world_, *backend_.ops, *backend_.device, "the configuration", config_hash(setup_));
       agree(*world_, *backend_.ops, *backend_.device, "the checkpoint to start from", hash_of(start_));
-      check_memory_with_neighbours();
+      check_shared_memory_of_machine();
     }
     DataSource data = make_data_source(setup_);
     if (world_->size() > 1)
@@ -158,18 +158,18 @@ class RunOfRank {
     data_summary_ = data.summary;
     data_warnings_ = data.warnings;
     trainer_ = std::make_unique<Trainer>(setup_, backend_, std::move(data), log_, world_.get(), start_.progress);
-    load_weights_to_start_from();
+    load_initial_weights();
     planned_bytes_ = gather_numbers(*world_, *backend_.ops, *backend_.device,
                                     static_cast<std::int64_t>(trainer_->step().memory().total()));
   }
 
-  // Once for each machine.
-  void check_memory_with_neighbours() {
-    const std::vector<int> ranks = ranks_at_place_of(
+  // The check runs once for each machine, on its lowest rank.
+  void check_shared_memory_of_machine() {
+    const std::vector<int> ranks = ranks_sharing_memory(
         world_->rank(),
-        gather_numbers(*world_, *backend_.ops, *backend_.device, static_cast<std::int64_t>(memory_place())));
+        gather_numbers(*world_, *backend_.ops, *backend_.device, static_cast<std::int64_t>(memory_domain_id())));
     if (world_->rank() == ranks.front()) check_shared_memory(setup_, ranks, *backend_.device, *backend_.rules);
-    world_->barrier();  // so that it is told once: each would find its own plan too large next
+    world_->barrier();  // so that one error is reported: other ranks would fail on their own plans next
   }
 
   void train(StopRequest& stop) {
@@ -178,27 +178,28 @@ class RunOfRank {
       open_saver();
       if (first_) stop.announce(what_stopping_does());
       trainer_->run(stop);
-    } catch (const std::exception& error) {  // told on the console by whoever started the ranks
+    } catch (const std::exception& error) {  // on the console the caller of run_ranks reports it
       log_.file_only("error: {}", error.what());
       throw;
     }
     if (first_) draw_losses(setup_.run_dir, setup_, log_);
   }
 
-  // First the lock of checkpoint.save: a run that may not start leaves the files of the one that holds it alone.
+  // The lock of checkpoint.save comes first: a run that cannot take it must not touch the files of the run that holds
+  // it.
   void open_folders() {
     const std::string& save = setup_.config.checkpoint.save;
     if (!save.empty() && !folder_) folder_ = std::make_shared<CheckpointFolder>(save);
     const fs::path folder = prepare_folder("run.dir", setup_.run_dir);
-    // A run that goes on adds to its files; else what an earlier one left is kept under another name.
-    const bool goes_on = start_.resumed() && keep_metrics_up_to(folder / "metrics.jsonl", start_.progress.steps);
-    if (!goes_on)
+    // A resumed run appends to its files; otherwise those of an earlier run are kept under another name.
+    const bool resumes = start_.resumed() && keep_metrics_up_to(folder / "metrics.jsonl", start_.progress.steps);
+    if (!resumes)
       for (const char* name : {"log.txt", "metrics.jsonl"}) keep_earlier(folder / name);
-    const auto start = goes_on ? AppendFile::Start::keep : AppendFile::Start::empty;
+    const auto start = resumes ? AppendFile::Start::keep : AppendFile::Start::empty;
     log_.open_file(folder / "log.txt", start);
     write_file_atomically(folder / "config.resolved.yaml", config_);
     describe();
-    trainer_->add_sink(std::make_unique<JsonlSink>(folder / "metrics.jsonl", start, ExpertReport::room(setup_)));
+    trainer_->add_sink(std::make_unique<JsonlSink>(folder / "metrics.jsonl", start, ExpertReport::capacity(setup_)));
     trainer_->add_sink(
         std::make_unique<ConsoleSink>(log_, ConsoleSink::Options{.total_steps = setup_.batch.train_iters,
                                                                  .log_interval = setup_.config.logger.log_interval}));
@@ -241,22 +242,22 @@ class RunOfRank {
     if (const std::string remarks = backend_.ops->remarks(); !remarks.empty()) log_.info("{}", remarks);
   }
 
-  // In place of those that were drawn.
-  void load_weights_to_start_from() {
+  // Overwrites the randomly initialized weights.
+  void load_initial_weights() {
     const std::string& hf = setup_.config.model.hf;
     if (start_.checkpoint) return load_checkpoint();
     if (hf.empty()) return;
     const HfFolder folder(hf);
     ModelShape stored = setup_.model;
     stored.mtp_layers = std::min(stored.mtp_layers, folder.model().mtp_num_layers);
-    tell_of_layers_ahead(folder.model().mtp_num_layers);
+    report_mtp_layers(folder.model().mtp_num_layers);
     check_tensors(folder, stored);
     if (first_ && stored.mtp_layers > 0) folder.check_copies();
     load_weights(folder, trainer_->step().params(), *backend_.ops);
   }
 
-  // Layers that predict further ahead may be there or not, whatever the run wants of them.
-  void tell_of_layers_ahead(std::int64_t stored) {
+  // A checkpoint may have more or fewer MTP layers than the run.
+  void report_mtp_layers(std::int64_t stored) {
     constexpr std::string_view key = "model.mtp_num_layers";
     const std::int64_t wanted = setup_.model.mtp_layers;
     if (stored < wanted)
@@ -267,33 +268,33 @@ class RunOfRank {
           fmt::format("layers that predict further ahead: the weights have {}, and the run takes {}; {}={} takes all",
                       stored, wanted, key, stored));
   }
-  std::int64_t layers_ahead_in(const Checkpoint& checkpoint) const {
+  std::int64_t mtp_layers_in(const Checkpoint& checkpoint) const {
     const FamilyNames names = family_names(setup_.model.arch);
     std::int64_t found = 0;
     while (checkpoint.find(mtp_mark(names, setup_.model.num_layers + found))) ++found;
     return found;
   }
 
-  // Every file is verified by one rank.
+  // Each file's checksum is verified by one rank.
   void load_checkpoint() {
-    if (!start_.resumed()) tell_of_layers_ahead(layers_ahead_in(*start_.checkpoint));
-    std::optional<VerifyShare> verified;
-    if (setup_.config.checkpoint.verify) verified = VerifyShare{.rank = world_->rank(), .ranks = world_->size()};
+    if (!start_.resumed()) report_mtp_layers(mtp_layers_in(*start_.checkpoint));
+    std::optional<VerifyShard> verified;
+    if (setup_.config.checkpoint.verify) verified = VerifyShard{.rank = world_->rank(), .ranks = world_->size()};
     try {
       trainer_->step().load_checkpoint(*start_.checkpoint, start_.take, verified);
     } catch (const DamagedCheckpoint& error) {
       fail_user("{}{}", error.what(), hint_for(start_, /*damaged=*/true));
-    } catch (const OtherModel& error) {
+    } catch (const ModelMismatch& error) {
       const std::string difference = model_difference(start_.checkpoint->config_yaml(), setup_.config);
       fail_user("{}{}", difference.empty() ? error.what() : error.with(difference), hint_for(start_));
     } catch (const UserError& error) {
       fail_user("{}{}", error.what(), hint_for(start_));
     }
-    world_->barrier();  // all are done with it before one may be replaced or removed
+    world_->barrier();  // all have read the checkpoint before a save may replace or remove it
   }
 
   std::string what_stopping_does() const {
-    const char* const below = ::isatty(STDERR_FILENO) == 1 ? "\n" : "";  // the live line
+    const char* const below = ::isatty(STDERR_FILENO) == 1 ? "\n" : "";  // ends the status line of the terminal
     return fmt::format("{}stopping after this step{}; Ctrl-C once more ends at once\n", below,
                        saver_ ? ", with a checkpoint" : "; nothing will be saved, as no checkpoint.save is given");
   }
@@ -312,7 +313,7 @@ class RunOfRank {
   const Setup& setup_;
   const StartPoint& start_;
   const std::string& config_;
-  std::shared_ptr<CheckpointFolder> folder_;  // checkpoint.save, on the first rank
+  std::shared_ptr<CheckpointFolder> folder_;  // checkpoint.save, on rank 0
   bool first_;
   Log log_;
   Backend backend_;
@@ -331,7 +332,7 @@ Task check_before_ranks_start(const Setup& setup, const Launch& launch) {
   if (launch.rank == 0) check_writable("run.dir", setup.run_dir);
   const std::string& save = setup.config.checkpoint.save;
   std::error_code ignored;
-  std::shared_ptr<CheckpointFolder> folder;  // from here on nobody else changes what is in it
+  std::shared_ptr<CheckpointFolder> folder;  // holds the lock: from here on no other run changes it
   if (launch.rank == 0 && !save.empty() && fs::is_directory(save, ignored))
     folder = std::make_shared<CheckpointFolder>(save);
   StartPoint start = find_start(setup);
@@ -345,7 +346,8 @@ Task check_before_ranks_start(const Setup& setup, const Launch& launch) {
 void train(const Setup& setup, const Launch& launch) {
   StopRequest stop;  // before any thread is started; until the first step Ctrl-C ends the program as usual
   const Task task = prepare_ranks(launch, [&] { return check_before_ranks_start(setup, launch); });
-  run_ranks(launch, setup.parallel.timeout_seconds, [&](Seat& seat) { RunOfRank(launch, task, seat).run(stop); });
+  run_ranks(launch, setup.parallel.timeout_seconds,
+            [&](RankHandle& rank_handle) { RunOfRank(launch, task, rank_handle).run(stop); });
 }
 
 }  // namespace tera

@@ -33,7 +33,7 @@ bool is_equal(const Checkpoint& checkpoint, const std::string& name, const fs::p
   return content.size() == listed->bytes && crc32c(std::as_bytes(std::span(content))) == listed->crc32c;
 }
 
-// The name under which the checkpoint has what was at the path when it was saved; empty: it does not have it.
+// The name of the checkpoint's copy of the file that was at the path when it was saved; empty: it has none.
 std::string carried_name(const Checkpoint& checkpoint, const std::string& path) {
   if (path.empty()) return {};
   for (const std::string& name : {fs::path(path).filename().string(), std::string("tokenizer.json")})

@@ -1,5 +1,5 @@
 #pragma once
-// Whether a run that goes on has the tokenizer that its checkpoint was trained with.
+// Whether a resumed run has the tokenizer that its checkpoint was trained with.
 
 #include <string>
 
@@ -8,8 +8,8 @@
 
 namespace tera {
 
-// A file of the run's tokenizer that is not what the checkpoint carries, and that one, as part of a message; empty
-// where all that both have are equal. A checkpoint without tokenizer files, or without checksums, says nothing.
+// Names, as part of a message, a file of the run's tokenizer that differs from the checkpoint's, and the latter; empty
+// where all files that both have are equal, and for a checkpoint without tokenizer files or without checksums.
 std::string other_tokenizer(const Checkpoint& checkpoint, const RunConfig& config);
 
 }  // namespace tera

@@ -4,9 +4,9 @@
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
-#include "tera/checkpoint/hf_files.h"
 #include "tera/config/checkpoint_path.h"
-#include "tera/config/hf_tokenizer.h"
+#include "tera/hf/config/hf_tokenizer.h"
+#include "tera/hf/hf_files.h"
 #include "tera/tokenizer/make_tokenizer.h"
 #include "tera/train/trainer.h"
 
@@ -20,7 +20,7 @@ double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-// What lies in a checkpoint may be removed while the run goes on, so it gets a copy in the run's folder.
+// A file in a checkpoint may be removed during the run, so it is copied into the run's folder.
 fs::path to_keep(const fs::path& file, const Setup& setup) {
   constexpr std::size_t max_bytes = std::size_t{1} << 30;
   if (!holds_checkpoints(file.parent_path())) return file;
@@ -32,7 +32,7 @@ fs::path to_keep(const fs::path& file, const Setup& setup) {
   return folder / file.filename();
 }
 
-// Where the folder is gone, the checkpoint that the run goes on from has what it was.
+// Where the Hugging Face folder is gone, the checkpoint that the run resumed has its files.
 HfFiles files_of_hf(const Setup& setup) {
   const CheckpointConfig& config = setup.config.checkpoint;
   if (path_exists(fs::path(setup.config.model.hf) / "config.json")) return HfFiles(fs::path(setup.config.model.hf));
@@ -41,19 +41,20 @@ HfFiles files_of_hf(const Setup& setup) {
   return {};
 }
 
-// What came with the weights from a Hugging Face folder, for an export (with another tokenizer than that folder's, its
-// config.json alone); the tokenizer's files; and a GPU's choices of kernels, which belong to the bits of a run.
+// The files that checkpoints carry: those of the Hugging Face folder of the weights, for an export (only its
+// config.json if the run has another tokenizer); the tokenizer's files; and a GPU's kernel choices, which decide the
+// bits of a run.
 std::vector<fs::path> carried_files(const Setup& setup) {
   std::vector<fs::path> files;
   if (!setup.config.model.hf.empty()) {
     const HfFiles hf = files_of_hf(setup);
-    const bool all = !has_own_tokenizer(setup.config);
+    const bool all = !uses_custom_tokenizer(setup.config);
     for (const std::string& name : hf.names())
       if (all || name == "config.json") files.push_back(to_keep(hf.path(name), setup));
   }
   for (const fs::path& file : tokenizer_files(setup.config.tokenizer.options())) {
     const auto same_name = [&](const fs::path& other) { return other.filename() == file.filename(); };
-    std::erase_if(files, same_name);  // the run's own
+    std::erase_if(files, same_name);  // the run's own tokenizer replaces it
     files.push_back(to_keep(file, setup));
   }
   for (int rank = 0; rank < setup.parallel.mesh.world; ++rank)
@@ -71,22 +72,22 @@ CheckpointSaver::CheckpointSaver(const Setup& setup, const TrainingStep& step, c
       async_(setup.config.checkpoint.async_save),
       config_(std::move(source.config)),
       started_from_(std::move(source.started_from)),
-      writer_(
-          {.root = setup.config.checkpoint.save,
-           .async = async_,
-           .keep_last = setup.config.checkpoint.keep_last,
-           .beside = ranks.world.rank() == 0 ? carried_files(setup) : std::vector<fs::path>{},
-           .folder = std::move(source.folder),
-           .saved_step = source.saved_step,
-           .durable = [this](std::int64_t saved, const std::filesystem::path& folder) { tell_durable(saved, folder); }},
-          {.world = ranks.world,
-           .ops = *ranks.backend.ops,
-           .device = *ranks.backend.device,
-           .replicas = step.layout().replicas},
-          step.state()) {}
+      writer_({.root = setup.config.checkpoint.save,
+               .async = async_,
+               .keep_last = setup.config.checkpoint.keep_last,
+               .extra_files = ranks.world.rank() == 0 ? carried_files(setup) : std::vector<fs::path>{},
+               .folder = std::move(source.folder),
+               .saved_step = source.saved_step,
+               .durable = [this](std::int64_t saved,
+                                 const std::filesystem::path& folder) { report_durable(saved, folder); }},
+              {.world = ranks.world,
+               .ops = *ranks.backend.ops,
+               .device = *ranks.backend.device,
+               .replicas = step.layout().replicas},
+              step.state()) {}
 
 void CheckpointSaver::save(const Progress& progress, const TrainingStep& step) {
-  writer_.finish();  // so that the time below is of this one
+  writer_.finish();  // so that begin_ is the time of this save
   begin_ = Clock::now();
   last_step_ = progress.steps;
   writer_.save({.step = progress.steps,
@@ -102,7 +103,7 @@ void CheckpointSaver::save(const Progress& progress, const TrainingStep& step) {
     log_.info("saving step {} in the background; steps waited {:.0f} ms", last_step_, milliseconds_since(begin_));
 }
 
-void CheckpointSaver::tell_durable(std::int64_t step, const std::filesystem::path& folder) {
+void CheckpointSaver::report_durable(std::int64_t step, const std::filesystem::path& folder) {
   log_.info("durable at step {}: saved {} in {:.2f} s", step, folder.string(), milliseconds_since(begin_) / 1e3);
 }
 

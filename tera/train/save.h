@@ -1,5 +1,5 @@
 #pragma once
-// When a run saves, and what it says of it.
+// When a run saves checkpoints, and what it logs about them.
 
 #include <chrono>
 #include <string>
@@ -20,18 +20,18 @@ class CheckpointSaver {
     Log& log;
   };
   struct Source {
-    std::string config;                             // stored with each checkpoint, as is the next
-    std::string started_from = {};                  // see CheckpointSource
-    std::int64_t saved_step = -1;                   // is in the folder already; negative: none
-    std::shared_ptr<CheckpointFolder> folder = {};  // on the first rank, where its lock is held already
+    std::string config;             // stored with each checkpoint
+    std::string started_from = {};  // stored with each checkpoint, see CheckpointSource
+    std::int64_t saved_step = -1;   // the step of a checkpoint that is in the folder already; negative: none
+    std::shared_ptr<CheckpointFolder> folder = {};  // on rank 0, if it holds the lock already
   };
-  // All ranks make one.
+  // Constructed on all ranks.
   CheckpointSaver(const Setup& setup, const TrainingStep& step, const Ranks& ranks, Source source);
 
   bool is_due(std::int64_t step) const { return interval_ > 0 && step % interval_ == 0 && step != last_step_; }
-  std::int64_t last_step() const { return last_step_; }  // that was saved; negative: none
+  std::int64_t last_step() const { return last_step_; }  // step of the last save; negative: none
 
-  // As in CheckpointWriter.
+  // The calls of CheckpointWriter.
   void save(const Progress& progress, const TrainingStep& step);
   bool written() { return writer_.written(); }
   void publish() { writer_.publish(); }
@@ -40,13 +40,13 @@ class CheckpointSaver {
   std::uint64_t file_bytes() const { return writer_.file_bytes(); }
 
  private:
-  void tell_durable(std::int64_t step, const std::filesystem::path& folder);
+  void report_durable(std::int64_t step, const std::filesystem::path& folder);
 
   Log& log_;
   std::int64_t interval_, last_step_, seed_;
   bool async_;
   std::string config_, started_from_;
-  std::chrono::steady_clock::time_point begin_;  // of the save at hand
+  std::chrono::steady_clock::time_point begin_;  // begin of the current save
   CheckpointWriter writer_;
 };
 

@@ -3,11 +3,11 @@
 #include "tera/backend/cpu/cpu_device.h"
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/cpu/workspace.h"
-#include "tera/backend/cuda/make_cuda.h"
-#include "tera/backend/mpi/make_mpi.h"
-#include "tera/backend/nccl/make_nccl.h"
+#include "tera/backend/cuda/runtime/make_cuda.h"
 #include "tera/base/cores.h"
 #include "tera/base/error.h"
+#include "tera/comm/mpi/make_mpi.h"
+#include "tera/comm/nccl/make_nccl.h"
 #include "tera/config/setup.h"
 #include "tera/train/backend.h"
 
@@ -32,9 +32,9 @@ bool on_gpu(DeviceChoice device) {
   return device == DeviceChoice::cuda || (device == DeviceChoice::automatic && cuda::usable());
 }
 
-// Whether tensor-parallel ranks make products each for itself that must come out as the same bits: all have the same
-// rows, and route them, or make gradients of weights that all have. Another kernel would add up in another order.
-bool repeat_products(const Setup& setup) {
+// Whether tensor-parallel ranks each compute GEMMs whose results must have the same bits: all have the same rows, and
+// route them, or compute gradients of replicated weights. Another kernel would sum in another order.
+bool repeats_gemms(const Setup& setup) {
   const ParallelShape& parallel = setup.parallel;
   return parallel.mesh.tp > 1 && !parallel.sequence_parallel &&
          (setup.model.moe || setup.model.mla || setup.model.mtp_layers > 0);
@@ -44,9 +44,9 @@ Backend make_cuda_backend(const BackendOptions& options) {
   cuda::CudaParts parts =
       cuda::make_cuda({.device = cuda::device_of(options.local_rank),
                        .deterministic = options.deterministic,
-                       .hopper_kernels = options.small_calls_too ? cuda::HopperKernels::wherever_they_fit
+                       .hopper_kernels = options.small_calls_too ? cuda::HopperKernels::wherever_supported
                                                                  : cuda::HopperKernels::where_faster,
-                       .time_products = !options.same_kernels,
+                       .time_gemms = !options.same_kernels,
                        .tf32 = options.tf32,
                        .choices = options.kernel_choices});
   return {.name = std::move(parts.name),
@@ -58,7 +58,7 @@ Backend make_cuda_backend(const BackendOptions& options) {
 
 nccl::ProcessOptions process_options(const ProcessPlace& place) {
   const std::chrono::duration<double> timeout(place.timeout_seconds);
-  return {.meeting = place.meeting,
+  return {.address = place.address,
           .rank = place.rank,
           .size = place.size,
           .timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout),
@@ -66,25 +66,26 @@ nccl::ProcessOptions process_options(const ProcessPlace& place) {
           .no_local_rank = place.no_local_rank};
 }
 
-// A rank under MPI: with a GPU it talks by NCCL, and MPI only tells the ranks where they meet.
-class MpiSeat final : public Seat {
+// A rank under MPI: with a GPU it communicates over NCCL, and MPI only carries the rendezvous.
+class MpiRankHandle final : public RankHandle {
  public:
-  MpiSeat(Seat& seat, const nccl::ProcessOptions& options, FunctionRef<void(std::string_view)> tell)
-      : seat_(seat), options_(options), tell_(tell) {}
-  int rank() const override { return seat_.rank(); }
-  int size() const override { return seat_.size(); }
+  MpiRankHandle(RankHandle& rank_handle, const nccl::ProcessOptions& options,
+                FunctionRef<void(std::string_view)> report)
+      : rank_handle_(rank_handle), options_(options), report_(report) {}
+  int rank() const override { return rank_handle_.rank(); }
+  int size() const override { return rank_handle_.size(); }
   std::unique_ptr<Comm> join(Ops& ops) override {
     check_processes(size(), ops.traits());
-    if (!ops.traits().asynchronous || !nccl::built_in()) return seat_.join(ops);
+    if (!ops.traits().asynchronous || !nccl::built_in()) return rank_handle_.join(ops);
     host_ops_ = std::make_unique<cpu::CpuOps>(1, cpu::best_isa());
-    host_ = seat_.join(*host_ops_);
-    return nccl::join_over(*host_, *host_ops_, ops, options_, tell_);
+    host_ = rank_handle_.join(*host_ops_);
+    return nccl::join_over(*host_, *host_ops_, ops, options_, report_);
   }
 
  private:
-  Seat& seat_;
+  RankHandle& rank_handle_;
   const nccl::ProcessOptions& options_;
-  FunctionRef<void(std::string_view)> tell_;
+  FunctionRef<void(std::string_view)> report_;
   std::unique_ptr<Ops> host_ops_;
   std::unique_ptr<Comm> host_;
 };
@@ -108,7 +109,7 @@ std::string kernel_choices_name(int rank) {
 BackendOptions backend_options(const Setup& setup, int local_rank) {
   return {.deterministic = setup.config.train.deterministic,
           .tf32 = setup.config.mixed_precision.tf32,
-          .same_kernels = repeat_products(setup),
+          .same_kernels = repeats_gemms(setup),
           .local_rank = local_rank};
 }
 
@@ -121,30 +122,31 @@ Backend make_backend(const Setup& setup, int rank, int local_rank) {
 bool has_mpi() { return mpi::built_in(); }
 
 void check_processes(int processes, const OpsTraits& traits) {
-  require_user(traits.asynchronous || processes <= static_cast<int>(CombineArgs::most_sources),
+  require_user(traits.asynchronous || processes <= static_cast<int>(CombineArgs::max_sources),
                "{} processes were started; on CPUs (dist.device=cpu) at most {} can work together, on GPUs "
                "(dist.device=cuda) any number",
-               processes, CombineArgs::most_sources);
+               processes, CombineArgs::max_sources);
 }
 
-void run_under_mpi(const ProcessPlace& place, FunctionRef<void(Seat&)> body, FunctionRef<void(std::string_view)> tell) {
+void run_under_mpi(const ProcessPlace& place, FunctionRef<void(RankHandle&)> body,
+                   FunctionRef<void(std::string_view)> report) {
   require_user(mpi::built_in(),
                "this build has no MPI; processes with a GPU each meet without it under torchrun, or under srun where "
                "MASTER_ADDR is set to the first rank's machine; --ranks N starts ranks as threads of one process");
   cpu::CpuOps combiner(1, cpu::best_isa());
   const nccl::ProcessOptions options = process_options(place);
-  const auto with_gpus = [&](Seat& seat) {
-    MpiSeat either(seat, options, tell);
+  const auto with_gpus = [&](RankHandle& rank_handle) {
+    MpiRankHandle either(rank_handle, options, report);
     body(either);
   };
   if (const int status = mpi::run_process({.timeout = options.timeout, .launcher_kills = place.launcher_kills},
-                                          combiner, with_gpus, tell))
-    throw ToldError(status);
+                                          combiner, with_gpus, report))
+    throw AlreadyReported(status);
 }
 
-void run_without_mpi(const ProcessPlace& place, FunctionRef<void(Seat&)> body,
-                     FunctionRef<void(std::string_view)> tell) {
-  if (const int status = nccl::run_process(process_options(place), body, tell)) throw ToldError(status);
+void run_without_mpi(const ProcessPlace& place, FunctionRef<void(RankHandle&)> body,
+                     FunctionRef<void(std::string_view)> report) {
+  if (const int status = nccl::run_process(process_options(place), body, report)) throw AlreadyReported(status);
 }
 
 std::unique_ptr<WorkspaceRules> make_workspace_rules(const Setup& setup) {
@@ -160,7 +162,7 @@ std::vector<std::string> device_warnings(const DistConfig& written) {
   return {fmt::format("dist.device=auto: the GPU is not used, the CPU is: {} (dist.device=cpu if that is meant)", why)};
 }
 
-RunConfig settle(RunConfig config) {
+RunConfig resolve_auto(RunConfig config) {
   DeviceChoice& device = config.dist.device;
   Precision& precision = config.mixed_precision.precision;
   if (device == DeviceChoice::automatic) device = on_gpu(device) ? DeviceChoice::cuda : DeviceChoice::cpu;

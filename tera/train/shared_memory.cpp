@@ -3,15 +3,15 @@
 #include <algorithm>
 
 #include "tera/base/error.h"
-#include "tera/train/need_less.h"
-#include "tera/train/world_plan.h"
+#include "tera/plan/memory_advisor.h"
+#include "tera/plan/world_plan.h"
 
 namespace tera {
 namespace {
 
 struct Needs {  // in bytes, which may be more than can be addressed
-  double own = 0, offloaded = 0, saving = 0;
-  double largest = 0;  // own of one rank
+  double device = 0, offloaded = 0, saving = 0;
+  double largest = 0;  // device bytes of one rank
   double on_host() const { return offloaded + saving; }
 };
 
@@ -21,7 +21,7 @@ Needs add_up(const Setup& setup, std::span<const int> ranks, const WorkspaceRule
   Needs needs;
   for (const int rank : ranks) {
     const MemoryPlan& memory = plan.stages[static_cast<std::size_t>(mesh.coord(rank).pp)].memory;
-    needs.own += static_cast<double>(memory.total());
+    needs.device += static_cast<double>(memory.total());
     needs.largest = std::max(needs.largest, static_cast<double>(memory.total()));
     needs.offloaded += static_cast<double>(memory.offloaded_bytes());
     needs.saving += static_cast<double>(memory.saving_bytes());
@@ -35,10 +35,10 @@ bool keeps_something_on_host(const RunConfig& config) {
 
 }  // namespace
 
-std::vector<int> ranks_at_place_of(int rank, std::span<const std::int64_t> places) {
+std::vector<int> ranks_sharing_memory(int rank, std::span<const std::int64_t> machines) {
   std::vector<int> ranks;
-  for (std::size_t other = 0; other < places.size(); ++other)
-    if (places[other] == places[static_cast<std::size_t>(rank)]) ranks.push_back(static_cast<int>(other));
+  for (std::size_t other = 0; other < machines.size(); ++other)
+    if (machines[other] == machines[static_cast<std::size_t>(rank)]) ranks.push_back(static_cast<int>(other));
   return ranks;
 }
 
@@ -47,11 +47,11 @@ void check_shared_memory(const Setup& setup, std::span<const int> ranks, const D
   if (ranks.size() < 2 || (!device.is_host() && !keeps_something_on_host(setup.config))) return;
   const Needs needs = add_up(setup, ranks, rules);
   const std::size_t available = device.host_available();
-  if (device.is_host() && needs.own + needs.on_host() > static_cast<double>(available))
+  if (device.is_host() && needs.device + needs.on_host() > static_cast<double>(available))
     fail_user(
         "the plans of the {} ranks need {:.2f} GiB together, and this machine has {} left; fewer --ranks need less; {}",
-        ranks.size(), (needs.own + needs.on_host()) / 0x1p30, format_bytes(available),
-        how_to_need_less(setup, rules, needs.largest,
+        ranks.size(), (needs.device + needs.on_host()) / 0x1p30, format_bytes(available),
+        advise_on_memory(setup, rules, needs.largest,
                          static_cast<double>(available) / static_cast<double>(ranks.size())));
   if (!device.is_host() && needs.on_host() > static_cast<double>(available))
     fail_user(

@@ -1,5 +1,5 @@
 #pragma once
-// Ranks of one machine share its memory, and each sees only its own plan.
+// A check across the ranks of one machine: they share its memory, and each sees only its own plan.
 
 #include <cstdint>
 #include <span>
@@ -11,11 +11,11 @@
 
 namespace tera {
 
-// Of the ranks whose places are given, those at the place of this one.
-std::vector<int> ranks_at_place_of(int rank, std::span<const std::int64_t> places);
+// The ranks on the same machine as `rank`; machines: of each rank, by memory_domain_id().
+std::vector<int> ranks_sharing_memory(int rank, std::span<const std::int64_t> machines);
 
-// UserError when the plans of these ranks together need more of the machine than it has left: on the CPU all of their
-// memory, with GPUs what they keep on the host.
+// UserError when the plans of these ranks together need more memory than the machine has left: on the CPU all of their
+// memory, with GPUs their host memory (offloaded activations, copies for asynchronous saving).
 void check_shared_memory(const Setup& setup, std::span<const int> ranks, const Device& device,
                          const WorkspaceRules& rules);
 

@@ -1,14 +1,14 @@
 #include "tera/train/stored_run.h"
 
 #include "tera/base/error.h"
-#include "tera/checkpoint/hf_files.h"
-#include "tera/config/hf_tokenizer.h"
+#include "tera/hf/config/hf_tokenizer.h"
+#include "tera/hf/hf_files.h"
 #include "tera/tokenizer/make_tokenizer.h"
 
 namespace tera {
 namespace {
 
-// What lies beside a tokenizer.json is read with it, so it must be the checkpoint's own as well.
+// Files beside a tokenizer.json are read with it, so they must be listed by the checkpoint, too.
 void check_listed(const Checkpoint& checkpoint, const TokenizerConfig& tokenizer) {
   for (const std::filesystem::path& file : tokenizer_files(tokenizer.options())) {
     const bool is_inside = file == checkpoint.folder() / file.filename();
@@ -31,7 +31,7 @@ LoadedConfig stored_config(const Checkpoint& checkpoint) {
     if (!path->empty() && checkpoint.has_file(name))
       *path = (checkpoint.folder() / name).string();
     else if (!path->empty() && checkpoint.has_file("tokenizer.json"))
-      *path = checkpoint.folder().string();  // it was a folder
+      *path = checkpoint.folder().string();  // the path was a folder
   }
   check_listed(checkpoint, tokenizer);
   return stored;
@@ -41,7 +41,7 @@ StoredRun find_stored_run(const std::string& folder) {
   const Checkpoint checkpoint(folder);
   StoredRun stored{.where = checkpoint.folder().string(),
                    .config = stored_config(checkpoint).config,
-                   .own_tokenizer = has_own_tokenizer(written_config(checkpoint).config),
+                   .custom_tokenizer = uses_custom_tokenizer(written_config(checkpoint).config),
                    .hf_config = {}};
   const HfFiles files(checkpoint);
   if (files.has("config.json")) stored.hf_config = files.read("config.json");

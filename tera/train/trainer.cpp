@@ -13,13 +13,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t most_overflows_at_floor = 50;  // in a row, each with other data
+constexpr std::int64_t max_overflows_at_floor = 50;  // in a row, each with other data
 
 double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-// Which of the two says how long the run is.
+// The key that gives the length of the run.
 std::string_view length_key(const TrainConfig& train) {
   return train.train_samples > 0 ? "train.train_samples" : "train.train_iters";
 }
@@ -27,12 +27,12 @@ std::string_view length_key(const TrainConfig& train) {
 // A microbatch with no target left to count must not divide by zero.
 float inverse(std::int64_t count) { return 1.0f / static_cast<float>(std::max<std::int64_t>(count, 1)); }
 
-// A step takes all its microbatches at once, so a whole step is kept ready, as far as that is not too much memory.
+// A step loads all its microbatches at once, so a full step is prefetched, unless that takes too much memory.
 int buffers_ready(const BatchShape& batch) {
-  constexpr double most_bytes = 0x1p26, bytes_per_row = 3 * sizeof(std::int32_t) + sizeof(std::int64_t);
+  constexpr double max_bytes = 0x1p26, bytes_per_row = 3 * sizeof(std::int32_t) + sizeof(std::int64_t);
   const double bytes = static_cast<double>(batch.micro_batch * batch.seq_length) * bytes_per_row;
-  const auto most = static_cast<std::int64_t>(std::max(most_bytes / bytes, 1.0));
-  return static_cast<int>(std::min(batch.num_microbatches, most));
+  const auto max_buffers = static_cast<std::int64_t>(std::max(max_bytes / bytes, 1.0));
+  return static_cast<int>(std::min(batch.num_microbatches, max_buffers));
 }
 
 }  // namespace
@@ -61,20 +61,20 @@ std::string key_for_decay(const Setup& setup, std::int64_t samples) {
                   : fmt::format("scheduler.lr_decay_samples={}", samples);
 }
 
-DealTold DealTold::of(const DocumentDeal& deal) {
-  DealTold told{.padding = deal.padding()};
-  const DealOptions& options = deal.options();
+DynamicCpReport DynamicCpReport::of(const DynamicCpScheduler& scheduler) {
+  DynamicCpReport report{.padding = scheduler.padding()};
+  const DynamicCpOptions& options = scheduler.options();
   for (int degree = 1; degree <= options.ranks; ++degree) {
     if (options.ranks % degree != 0) continue;
     std::int32_t number = 0;
-    for (std::int64_t microbatch = 0; microbatch < deal.microbatches(); ++microbatch)
+    for (std::int64_t microbatch = 0; microbatch < scheduler.microbatches(); ++microbatch)
       for (int replica = 0; replica < options.replicas; ++replica)
-        number += deal.degree(microbatch, replica) == degree ? 1 : 0;
-    if (number == 0 || told.used == told.degrees.size()) continue;
-    told.degrees[told.used++] = degree;
-    told.degrees[told.used++] = number;
+        number += scheduler.degree(microbatch, replica) == degree ? 1 : 0;
+    if (number == 0 || report.used == report.degrees.size()) continue;
+    report.degrees[report.used++] = degree;
+    report.degrees[report.used++] = number;
   }
-  return told;
+  return report;
 }
 
 Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log, Comm* world, const Progress& start)
@@ -100,7 +100,7 @@ Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log
   open_batches();
 }
 
-// Each rank reads the rows of its replica; those in the middle of a pipeline look at no ids.
+// Each rank reads the samples of its data-parallel replica; middle pipeline stages need no token ids.
 void Trainer::open_batches() {
   const RankLayout& layout = step_.layout();
   const BatchShape& batch = setup_.batch;
@@ -114,7 +114,7 @@ void Trainer::open_batches() {
     sampler_ = std::make_unique<CyclicSampler>(cyclic_options(setup_, *data_.train));
   Prefetch::Options train_options = options;
   if (setup_.parallel.dynamic_cp)
-    train_options.deal = deal_options(setup_, layout.groups.dp.rank(), layout.groups.cp.rank());
+    train_options.dynamic_cp = dynamic_cp_options(setup_, layout.groups.dp.rank(), layout.groups.cp.rank());
   train_batches_ = std::make_unique<Prefetch>(
       std::vector{BatchSource{data_.train.get(), sampler_.get()}},
       std::make_unique<TrainJobs>(TrainJobs::Options{
@@ -122,7 +122,7 @@ void Trainer::open_batches() {
       train_options);
   if (data_.valid.empty()) return;
   options.workers = std::min(options.workers, 1);
-  options.batch.depths = 0;
+  options.batch.mtp_depths = 0;
   std::vector<BatchSource> sources;
   std::vector<std::int64_t> batches;
   for (const ValidationSet& set : data_.valid) {
@@ -137,7 +137,7 @@ void Trainer::open_batches() {
 void Trainer::run(StopRequest& stop) {
   begin_ = Clock::now();
   stop.collect();
-  if (done_ >= setup_.batch.train_iters) tell_nothing_left();
+  if (done_ >= setup_.batch.train_iters) report_nothing_left();
   while (done_ < setup_.batch.train_iters && !stopping_) {
     start_step(stop);
     const bool evaluates = evaluation_is_due();
@@ -160,7 +160,7 @@ void Trainer::run(StopRequest& stop) {
   saver_->finish();
 }
 
-void Trainer::tell_nothing_left() {
+void Trainer::report_nothing_left() {
   std::string decay;
   if (decays_over_the_run(setup_.config.scheduler) && done_ == setup_.batch.train_iters)
     decay = fmt::format(
@@ -171,7 +171,7 @@ void Trainer::tell_nothing_left() {
             setup_.batch.train_iters, length_key(setup_.config.train), decay);
 }
 
-// What is saved has been looked at: a loss that is not finite ends the run before.
+// The pending step is reported before saving, so a loss that is not finite ends the run instead of being saved.
 void Trainer::save() {
   report_pending();
   saver_->save({.steps = done_, .consumed = consumed_, .skipped = skipped_, .tokens = tokens_}, step_);
@@ -183,42 +183,42 @@ bool Trainer::out_of_time() const {
 }
 
 // The loss is divided by the counted targets of the whole global batch, so it does not depend on how the batch is cut;
-// loss_reduction=microbatch divides by each microbatch's own, as Megatron-LM does. Losses of rows ahead are divided by
-// their own targets, of which there are fewer, and the mean over depths has a factor.
-// Returns how many microbatches the step has: where documents are dealt, that is known when they are.
+// loss_reduction=microbatch divides by each microbatch's own, as Megatron-LM does. MTP losses are divided by their own
+// targets, of which there are fewer, and the mean over depths has a factor.
+// Returns the number of microbatches, which dynamic context parallelism decides when it schedules the documents.
 std::int64_t Trainer::load_batch() {
   const bool global = setup_.config.train.loss_reduction == LossReduction::global;
   const std::int64_t listed =
-      setup_.parallel.dynamic_cp ? setup_.batch.most_dealt : setup_.batch.microbatches_at(consumed_);
+      setup_.parallel.dynamic_cp ? setup_.batch.max_dynamic_microbatches : setup_.batch.microbatches_at(consumed_);
   std::int64_t microbatches = listed;
   for (std::int64_t i = 0; i < listed; ++i) {
     const Prefetch::Loaded& batch = train_batches_->next();
-    if (i == 0) counted_ = batch.all_targets;
-    if (i == 0) counted_ahead_ = batch.all_ahead;
-    if (batch.deal) microbatches = batch.deal->microbatches();
-    if (batch.deal && i == 0) dealt_ = DealTold::of(*batch.deal);
+    if (i == 0) target_count_ = batch.all_targets;
+    if (i == 0) mtp_target_counts_ = batch.all_mtp;
+    if (batch.scheduler) microbatches = batch.scheduler->microbatches();
+    if (batch.scheduler && i == 0) assigned_ = DynamicCpReport::of(*batch.scheduler);
     if (i >= microbatches) continue;
     const std::int64_t all = microbatches * setup_.parallel.dp;
     const auto depths = static_cast<std::size_t>(setup_.model.mtp_layers);
-    std::array<float, most_mtp_layers> ahead{};
+    std::array<float, max_mtp_layers> mtp_scales{};
     for (std::size_t depth = 0; depth < depths; ++depth)
-      ahead[depth] = static_cast<float>(setup_.model.mtp_loss_factor / static_cast<double>(depths)) *
-                     inverse(global ? counted_ahead_[depth] : batch.own_ahead[depth] * all);
-    step_.load(i, batch.rows, inverse(global ? counted_ : batch.own_targets * all), inverse(all),
-               std::span(ahead).first(depths));
+      mtp_scales[depth] = static_cast<float>(setup_.model.mtp_loss_factor / static_cast<double>(depths)) *
+                          inverse(global ? mtp_target_counts_[depth] : batch.local_mtp[depth] * all);
+    step_.load(i, batch.rows, inverse(global ? target_count_ : batch.local_targets * all), inverse(all),
+               std::span(mtp_scales).first(depths));
   }
   return microbatches;
 }
 
-// Steps that are skipped do not count in the schedule, and of the one that is not reported yet nobody knows; the device
-// takes the rate that turns out to be right.
+// Skipped steps do not count in the schedule, and whether the pending step was skipped is not known on the host; it
+// gives the device both rates to choose from.
 LearningRates Trainer::learning_rates() const {
-  const std::int64_t counted = consumed_ - skipped_, pending = pending_ ? pending_->samples : 0;
-  return {.after_update = learning_rate(schedule_, counted), .after_skip = learning_rate(schedule_, counted - pending)};
+  const std::int64_t trained = consumed_ - skipped_, pending = pending_ ? pending_->samples : 0;
+  return {.after_update = learning_rate(schedule_, trained), .after_skip = learning_rate(schedule_, trained - pending)};
 }
 
-// Enqueues a step; then reports the one before it, whose results have come meanwhile. A vote to stop is told with the
-// results, so all ranks learn of it at the same step.
+// Enqueues a step, then reports the one before it, whose results have arrived meanwhile. Votes to stop are read with
+// the results, so all ranks see them at the same step.
 void Trainer::start_step(const StopRequest& stop) {
   const auto begin = Clock::now();
   if (!pending_) last_report_ = begin;
@@ -229,9 +229,9 @@ void Trainer::start_step(const StopRequest& stop) {
   step_.run(microbatches, started.rates);
   if (const std::string remark = step_.take_remark(); !remark.empty()) log_.info("{}", remark);
   started.reading = step_.read_back({.stop = stop.asked() || out_of_time(), .written = saver_ && saver_->written()});
-  started.counted = counted_;
-  started.counted_ahead = counted_ahead_;
-  started.dealt = dealt_;
+  started.target_count = target_count_;
+  started.mtp_target_counts = mtp_target_counts_;
+  started.assigned = assigned_;
   started.samples = setup_.batch.global_batch_at(consumed_);
   consumed_ += started.samples;
   tokens_ += started.samples * setup_.batch.seq_length;
@@ -253,32 +253,33 @@ void Trainer::report(Pending pending) {
   const TrainingStep::Result result = step_.result(pending.reading);
   StepMetrics& metrics = pending.metrics;
   if (setup_.batch.rampup.start > 0) metrics.global_batch_size = pending.samples;
-  metrics.loss = result.loss_sum / static_cast<double>(std::max<std::int64_t>(pending.counted, 1));
-  tell_losses_ahead(result, pending.counted_ahead, metrics);
-  metrics.cp_degrees = std::span(pending.dealt.degrees).first(pending.dealt.used);
-  if (setup_.parallel.dynamic_cp) metrics.padding = pending.dealt.padding;
+  metrics.loss = result.loss_sum / static_cast<double>(std::max<std::int64_t>(pending.target_count, 1));
+  report_mtp_losses(result, pending.mtp_target_counts, metrics);
+  metrics.cp_degrees = std::span(pending.assigned.degrees).first(pending.assigned.used);
+  if (setup_.parallel.dynamic_cp) metrics.padding = pending.assigned.padding;
   metrics.grad_norm = result.grad_norm;
   metrics.lr = last_skipped_ ? pending.rates.after_skip : pending.rates.after_update;
   if (step_.scaler()) note_scaling(result, pending.samples, metrics);
   stopping_ = stopping_ || result.stop > 0;
   if (saver_ && result.written >= step_.layout().groups.world.size()) saver_->publish();
-  // From report to report; but the last step, reported right after the one before it, took at least the host's time.
+  // The time between reports; but the last step is reported right after the one before it: at least its host time.
   metrics.step_ms = std::max(milliseconds_since(last_report_), pending.enqueue_ms);
   last_report_ = Clock::now();
   metrics.tokens_per_s = static_cast<double>(pending.samples * setup_.batch.seq_length) / metrics.step_ms * 1e3;
   metrics.tflops_per_device = metrics.tokens_per_s * model_flops_per_token(setup_.model, setup_.batch.seq_length) /
                               1e12 / step_.layout().groups.world.size();
   if (peak_flops_ > 0) metrics.mfu = metrics.tflops_per_device * 1e12 / peak_flops_;
-  if (experts_) metrics.experts = experts_->tell(result, pending.samples);
+  if (experts_) metrics.experts = experts_->report(result, pending.samples);
   for (auto& sink : sinks_) sink->step(metrics);
   check_finite(metrics);
 }
 
-void Trainer::tell_losses_ahead(const TrainingStep::Result& result, const TargetsAhead& counted, StepMetrics& metrics) {
+void Trainer::report_mtp_losses(const TrainingStep::Result& result, const MtpTargetCounts& target_counts,
+                                StepMetrics& metrics) {
   const auto depths = static_cast<std::size_t>(setup_.model.mtp_layers);
   for (std::size_t i = 0; i < depths; ++i)
-    losses_ahead_[i] = result.ahead_losses[i] / static_cast<double>(std::max<std::int64_t>(counted[i], 1));
-  metrics.mtp_losses = std::span(losses_ahead_).first(depths);
+    mtp_losses_[i] = result.mtp_loss_sums[i] / static_cast<double>(std::max<std::int64_t>(target_counts[i], 1));
+  metrics.mtp_losses = std::span(mtp_losses_).first(depths);
 }
 
 void Trainer::note_scaling(const TrainingStep::Result& result, std::int64_t samples, StepMetrics& metrics) {
@@ -292,17 +293,17 @@ void Trainer::note_scaling(const TrainingStep::Result& result, std::int64_t samp
   if (!last_skipped_) return;
   ++overflows_;
   skipped_ += samples;
-  if (!at_floor || told_of_floor_) return;
-  told_of_floor_ = true;
+  if (!at_floor || reported_floor_) return;
+  reported_floor_ = true;
   log_.warn("step {}: the gradients overflow at the smallest loss scale, {}, too (mixed_precision.min_loss_scale)",
             metrics.step, rule.min_scale);
 }
 
-// A loss scale that follows the gradients is there for steps whose gradients are not finite; but where it cannot follow
-// them any more, and no step changes anything, the run is as lost as without one.
+// A dynamic loss scale expects steps whose gradients overflow; but where it is at its minimum, and every step is
+// skipped, the run is as lost as without one.
 void Trainer::check_finite(const StepMetrics& metrics) const {
   if (metrics.skipped && step_.scaler()->rule().dynamic) {
-    require_user(overflows_at_floor_ < most_overflows_at_floor,
+    require_user(overflows_at_floor_ < max_overflows_at_floor,
                  "step {}: the gradients have overflowed fp16 for {} steps in a row at the smallest loss scale, {} "
                  "(mixed_precision.min_loss_scale), and nothing was trained meanwhile; a lower optimizer.lr from an "
                  "earlier checkpoint, a smaller mixed_precision.min_loss_scale, or mixed_precision.precision=bf16 may "
@@ -326,13 +327,13 @@ bool Trainer::evaluation_is_due() const {
   return valid_batches_ && (done_ % setup_.config.train.eval_interval == 0 || done_ == setup_.batch.train_iters);
 }
 
-// Always the same first global batches of the validation data, so that values compare: one that is not finished has
-// none. Nothing is evaluated after it.
+// Always the same first global batches of the validation data, so that losses compare: an evaluation that is cut short
+// has no loss, and the run ends after it.
 void Trainer::evaluate(const StopRequest& stop) {
   LossSum all;
   for (std::size_t i = 0; i < data_.valid.size(); ++i) {
     const LossSum sum = evaluate(data_.valid[i], stop);
-    if (!sum.whole) {
+    if (!sum.complete) {
       stopping_ = true;
       log_.info("the evaluation after step {} was not finished: stopped on request", done_);
       return;
@@ -345,7 +346,7 @@ void Trainer::evaluate(const StopRequest& stop) {
   for (auto& sink : sinks_) sink->eval(metrics);
 }
 
-// Votes to stop come with the losses of a batch.
+// Votes to stop are summed with the losses of each batch.
 Trainer::LossSum Trainer::evaluate(const ValidationSet& set, const StopRequest& stop) {
   LossSum sum;
   for (std::int64_t i = 0; i < set.batches; ++i) {
@@ -356,8 +357,8 @@ Trainer::LossSum Trainer::evaluate(const ValidationSet& set, const StopRequest& 
     }
     const TrainingStep::Evaluated batch = step_.evaluate(stop.asked());
     sum.loss += batch.loss_sum;
-    sum.whole = batch.stop == 0 || i + 1 == set.batches;
-    if (!sum.whole) break;
+    sum.complete = batch.stop == 0 || i + 1 == set.batches;
+    if (!sum.complete) break;
   }
   return sum;
 }

@@ -11,9 +11,9 @@
 #include "tera/base/error.h"
 #include "tera/checkpoint/rank_file.h"
 #include "tera/comm/agree.h"
-#include "tera/nn/dispatch.h"
-#include "tera/train/need_less.h"
-#include "tera/train/world_plan.h"
+#include "tera/nn/ffn/dispatch.h"
+#include "tera/plan/memory_advisor.h"
+#include "tera/plan/world_plan.h"
 
 namespace tera {
 namespace {
@@ -23,7 +23,7 @@ DType compute_dtype(Precision precision) {
   return precision == Precision::bf16 ? DType::bf16 : DType::f32;
 }
 
-// Chunks whose F is played together with a B; and the B's.
+// Chunks whose F is overlapped with a B, and the chunks of those B's.
 std::set<std::pair<Act, int>> chunks_in_pairs(const StagePlan& plan) {
   std::set<std::pair<Act, int>> chunks;
   for (std::size_t i = 0; i < plan.actions.size(); ++i)
@@ -34,8 +34,8 @@ std::set<std::pair<Act, int>> chunks_in_pairs(const StagePlan& plan) {
   return chunks;
 }
 
-// Whether one plan may need memory that the other does not show: it counts arenas and buffers, all of one size, and
-// some scratch is needed by pairs alone.
+// Whether one plan may need memory that the other does not show: arenas and buffers are of one size each, so their
+// numbers decide, and some scratch is needed by overlapped F-B pairs alone.
 bool needs_more(const StagePlan& plan, const StagePlan& than) {
   const auto pairs = chunks_in_pairs(plan), known = chunks_in_pairs(than);
   if (!std::ranges::includes(known, pairs)) return true;
@@ -48,19 +48,19 @@ bool needs_more(const StagePlan& plan, const StagePlan& than) {
   return false;
 }
 
-constexpr std::int64_t votes_end = 3;  // of the sums that are read back, auxiliary losses follow, then losses ahead
+constexpr std::int64_t votes_end = 3;  // in loss_sum_; auxiliary losses follow, then MTP losses
 constexpr auto aux_losses = static_cast<std::int64_t>(AuxLoss::count);
 
-// Of a microbatch.
+// Rows of a microbatch on one context-parallel rank.
 std::int64_t rows_of_rank(const Setup& setup) {
   return setup.batch.micro_batch * setup.batch.seq_length / setup.parallel.mesh.cp;
 }
 
-// A rehearsal has as many documents as there can be; a step has fewer, of several numbers.
+// A rehearsal has the maximum number of documents; a step has fewer, one of several counts.
 PlannedCalls with_fewer_documents(PlannedCalls calls) {
   const auto expand = [](auto& kept) {
-    const auto most = kept;
-    for (const auto& call : most)
+    const auto largest = kept;
+    for (const auto& call : largest)
       for (const std::int64_t documents : document_counts(call.shape.q_offsets.dim(0) - 1)) {
         auto fewer = call;
         fewer.shape.q_offsets = fewer.shape.k_offsets = call.shape.q_offsets.rows(0, documents + 1);
@@ -81,7 +81,7 @@ TrainingStep::TrainingStep(const Setup& setup, int rank, StageSchedules schedule
     : setup_(setup),
       compute_(compute_dtype(setup.config.mixed_precision.precision)),
       layout_(setup, rank, std::move(schedules)),
-      whole_(layout_.whole_model(setup)),
+      global_model_(layout_.global_model(setup)),
       params_(compute_, setup.model.freeze),
       chunks_(build_chunks(make_spec(setup.model, static_cast<std::uint64_t>(setup.config.train.seed)), layout_.chunks,
                            params_, layout_.tp, layout_.experts, layout_.cp)),
@@ -106,9 +106,9 @@ TrainingStep::TrainingStep(const Setup& setup, int rank, StageSchedules schedule
   for (const auto& chunk : chunks_) stage_.chunks.emplace_back(chunk);
   params_.lay_out(layout_.flat);
   optimizer_.leave_gradients();
-  require_user(!whole_.norm_keys.empty(), "model.freeze: the patterns leave no parameter to train");
+  require_user(!global_model_.norm_keys.empty(), "model.freeze: the patterns leave no parameter to train");
   optimizer_.span_ranks(
-      {.world = &layout_.groups.world, .counts = layout_.counts_norm, .parts_of_model = whole_.norm_keys});
+      {.world = &layout_.groups.world, .counts = layout_.counts_norm, .parts_of_model = global_model_.norm_keys});
 }
 
 DataParallel TrainingStep::make_data_parallel(Ops& ops) {
@@ -123,7 +123,7 @@ void TrainingStep::bind_inputs(Arena& arena) {
   const std::int64_t all = setup_.batch.micro_batch * setup_.batch.seq_length;
   const Shape rows = shape(all / layout_.cp.size());
   const bool several = layout_.cp.size() > 1, packed = setup_.batch.packs_documents;
-  const AllRows in_all = several && !packed ? take_all_rows(arena) : AllRows{};  // the same in every microbatch
+  const GlobalRows shared = several && !packed ? take_global_rows(arena) : GlobalRows{};  // by all microbatches
   const std::int64_t kinds = (setup_.model.moe ? 2 : 1) + setup_.model.mtp_layers;
   const std::int64_t largest = setup_.batch.largest_step();
   const Shape microbatches = shape(kinds * largest);
@@ -146,15 +146,15 @@ void TrainingStep::bind_inputs(Arena& arena) {
                        .rows = arena.take(rows, DType::i64, "row ids"),
                        .token_loss = arena.take(rows, DType::f32, "token losses"),
                        .offsets = {},
-                       .all = several && packed ? take_all_rows(arena) : in_all,
-                       .ahead_tokens = {},
-                       .ahead_targets = {},
-                       .ahead_loss = {},
-                       .ahead = {}});
-    if (setup_.model.mtp_layers > 0 && layout_.has_loss) bind_rows_ahead(arena, i);
+                       .all = several && packed ? take_global_rows(arena) : shared,
+                       .mtp_tokens = {},
+                       .mtp_targets = {},
+                       .mtp_loss = {},
+                       .mtp_rows = {}});
+    if (setup_.model.mtp_layers > 0 && layout_.has_loss) bind_mtp_rows(arena, i);
     Inputs& taken = inputs_.back();
     if (several && setup_.model.attention_dropout > 0)
-      (layout_.cp.comm == CpCommType::p2p ? taken.all.at_places_rows : taken.all.rows) =
+      (layout_.cp.comm == CpCommType::p2p ? taken.all.cp_order_row_ids : taken.all.rows) =
           arena.take(shape(all), DType::i64, "row ids of all ranks");
     if (packed) taken.offsets = arena.take(shape(all + 1), DType::i32, "document offsets");
     batch_.push_back(microbatch(i, /*training=*/true));
@@ -166,25 +166,26 @@ void TrainingStep::bind_inputs(Arena& arena) {
   if (ranks > 1) agreement_ = arena.take(shape(ranks), DType::i64, "what ranks compare");
 }
 
-// Only the rank with the last virtual stage has layers that read them.
-void TrainingStep::bind_rows_ahead(Arena& arena, std::int64_t index) {
+// Only the rank with the last virtual stage has MTP layers, which read these rows.
+void TrainingStep::bind_mtp_rows(Arena& arena, std::int64_t index) {
   Inputs& inputs = inputs_.back();
   const Shape rows = shape(setup_.model.mtp_layers, inputs.tokens.dim(0));
-  inputs.ahead_tokens = arena.take(rows, DType::i32, "tokens ahead");
-  inputs.ahead_targets = arena.take(rows, DType::i32, "targets ahead");
-  inputs.ahead_loss = arena.take(rows, DType::f32, "token losses ahead");
+  inputs.mtp_tokens = arena.take(rows, DType::i32, "tokens ahead");
+  inputs.mtp_targets = arena.take(rows, DType::i32, "targets ahead");
+  inputs.mtp_loss = arena.take(rows, DType::f32, "token losses ahead");
   const auto of_depth = [&](const Tensor& all, std::int64_t depth) {
     return all.rows(depth, depth + 1).view(shape(rows[1]));
   };
   for (std::int64_t depth = 0; depth < setup_.model.mtp_layers; ++depth)
-    inputs.ahead.push_back({.tokens = of_depth(inputs.ahead_tokens, depth),
-                            .targets = of_depth(inputs.ahead_targets, depth),
-                            .token_loss = of_depth(inputs.ahead_loss, depth),
-                            .loss_scale = ahead_row(loss_scales_, depth, index)});
+    inputs.mtp_rows.push_back({.tokens = of_depth(inputs.mtp_tokens, depth),
+                               .targets = of_depth(inputs.mtp_targets, depth),
+                               .token_loss = of_depth(inputs.mtp_loss, depth),
+                               .loss_scale = mtp_row(loss_scales_, depth, index)});
 }
 
-// What attention has to know of rows, for what travels in it; without what only some runs need.
-AllRows TrainingStep::take_all_rows(Arena& arena) const {
+// The row tables that attention needs for its kind of communication (ring, all-gather or Ulysses); without the row ids,
+// which only dropout needs.
+GlobalRows TrainingStep::take_global_rows(Arena& arena) const {
   const std::int64_t all = setup_.batch.micro_batch * setup_.batch.seq_length;
   const CpCommType comm = layout_.cp.comm;
   const auto take = [&](bool needed, std::int64_t rows) {
@@ -193,22 +194,22 @@ AllRows TrainingStep::take_all_rows(Arena& arena) const {
   const bool in_order = comm != CpCommType::p2p, by_rank = comm != CpCommType::a2a;
   const bool documents = by_rank && setup_.batch.packs_documents;
   return {.rows = {},
-          .places = take(in_order, all),
-          .at_places = take(in_order, all),
+          .cp_order = take(in_order, all),
+          .cp_order_rows = take(in_order, all),
           .positions = take(comm == CpCommType::all_gather, all),
-          .at_places_positions = take(by_rank, all),
-          .at_places_rows = {},
-          .at_places_offsets = take(documents, layout_.cp.size() * (all + 1))};
+          .cp_order_positions = take(by_rank, all),
+          .cp_order_row_ids = {},
+          .cp_order_offsets = take(documents, layout_.cp.size() * (all + 1))};
 }
 
-// What the auxiliary losses of a microbatch count; none where the model has none.
+// The weight of a microbatch's auxiliary losses; none where the model has no such losses.
 Tensor TrainingStep::aux_row(const Tensor& weights, std::int64_t index) const {
   const std::int64_t row = setup_.batch.largest_step() + index;
   return setup_.model.moe ? weights.rows(row, row + 1) : Tensor{};
 }
 
-// And its losses of a depth, from 0.
-Tensor TrainingStep::ahead_row(const Tensor& weights, std::int64_t depth, std::int64_t index) const {
+// The weight of a microbatch's MTP losses of a depth, from 0.
+Tensor TrainingStep::mtp_row(const Tensor& weights, std::int64_t depth, std::int64_t index) const {
   const std::int64_t row = ((setup_.model.moe ? 2 : 1) + depth) * setup_.batch.largest_step() + index;
   return weights.rows(row, row + 1);
 }
@@ -219,7 +220,7 @@ MicroBatch TrainingStep::microbatch(std::int64_t index, bool training) const {
           .targets = inputs.targets,
           .positions = inputs.positions,
           .rows = inputs.rows,
-          .offsets = inputs.offsets,  // of as many documents as there can be, until they are loaded
+          .offsets = inputs.offsets,  // for the maximum number of documents, until a microbatch is loaded
           .batch = setup_.batch.micro_batch,
           .all = inputs.all,
           .token_loss = inputs.token_loss,
@@ -229,7 +230,7 @@ MicroBatch TrainingStep::microbatch(std::int64_t index, bool training) const {
           .aux_losses = expert_load_ ? expert_load_->losses() : Tensor{},
           .expert_overflow = expert_overflow_,
           .expert_offsets = expert_offsets_,
-          .ahead = inputs.ahead,
+          .mtp = inputs.mtp_rows,
           .training = training};
 }
 
@@ -249,18 +250,18 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
   StageMemory measured = StageMemory::measuring(stage_);
   Pipeline pipeline(ops, stage_, measured);
   DataParallel replicas = make_data_parallel(ops);
-  play_degrees(ops, pipeline, replicas);
+  rehearse_degrees(ops, pipeline, replicas);
   for (const StagePlan& fewer : stage_.smaller)
-    if (needs_more(fewer, stage_.training)) play(ops, pipeline, replicas, fewer.microbatches);
+    if (needs_more(fewer, stage_.training)) run_forward_backward(ops, pipeline, replicas, fewer.microbatches);
   const double flops_of_smaller = ops.flops();
-  for (PlannedComm* group : layout_.groups.all()) group->forget_traffic();
-  play(ops, pipeline, replicas, setup_.batch.largest_step());
+  for (PlannedComm* group : layout_.groups.all()) group->reset_traffic();
+  run_forward_backward(ops, pipeline, replicas, setup_.batch.largest_step());
   planned_flops_ = ops.flops() - flops_of_smaller;
   optimizer_.prepare(ops, LearningRates{}, 1);
-  play_update(ops, replicas);
+  run_update(ops, replicas);
   planned_traffic_.clear();
   for (const PlannedComm* group : layout_.groups.all()) planned_traffic_.push_back(group->traffic());
-  play_evaluation(ops, pipeline, replicas);
+  run_evaluation(ops, pipeline, replicas);
 
   MemoryPlan plan;
   plan.add("weights", weights);
@@ -279,14 +280,15 @@ MemoryPlan TrainingStep::rehearse(PlanOps& ops) {
   return plan;
 }
 
-// Steps all of whose microbatches have the same of the smaller degrees; that of the largest is played behind. Memory
-// that a microbatch takes depends on its own degree alone, so any mixture has room where each degree had.
-void TrainingStep::play_degrees(Ops& ops, Pipeline& pipeline, DataParallel& replicas) {
+// Dynamic context parallelism: rehearses one step for each smaller degree, with all microbatches of that degree; the
+// caller rehearses the largest. A microbatch's memory depends on its own degree alone, so any mixture fits where each
+// degree does.
+void TrainingStep::rehearse_degrees(Ops& ops, Pipeline& pipeline, DataParallel& replicas) {
   const std::int64_t rows = rows_of_rank(setup_);
   for (std::size_t degree = 0; layout_.degrees.size() > 1 && degree < layout_.degrees.size(); ++degree) {
-    const std::int64_t most_documents = layout_.degrees[degree].size() * rows;
-    for (std::size_t i = 0; i < inputs_.size(); ++i) lend_rows(i, degree, most_documents);
-    if (degree + 1 < layout_.degrees.size()) play(ops, pipeline, replicas, setup_.batch.largest_step());
+    const std::int64_t max_documents = layout_.degrees[degree].size() * rows;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) set_documents(i, degree, max_documents);
+    if (degree + 1 < layout_.degrees.size()) run_forward_backward(ops, pipeline, replicas, setup_.batch.largest_step());
   }
 }
 
@@ -295,38 +297,39 @@ void TrainingStep::bind(Backend& backend) {
   bind(backend, *alone_);
 }
 
-// Host memory of as many rows as a microbatch has: not before the plan is known to fit.
-void TrainingStep::make_context_cuts() {
+// These take host memory for all rows of a microbatch, so they are made only when the plan is known to fit.
+void TrainingStep::make_context_splits() {
   context_.clear();
   for (const ContextParallel& ranks : layout_.degrees) {
     const bool all = ranks.size() == layout_.cp.size();
     context_.emplace_back(
-        ContextCut::Options{.sequences = all ? setup_.batch.micro_batch : 1,
-                            .seq_length = all ? setup_.batch.seq_length : ranks.size() * rows_of_rank(setup_),
-                            .ranks = ranks.size(),
-                            .rank = ranks.rank(),
-                            .packed = setup_.batch.packs_documents,
-                            .depths = setup_.model.mtp_layers});
+        ContextParallelSplit::Options{.sequences = all ? setup_.batch.micro_batch : 1,
+                                      .seq_length = all ? setup_.batch.seq_length : ranks.size() * rows_of_rank(setup_),
+                                      .ranks = ranks.size(),
+                                      .rank = ranks.rank(),
+                                      .packed = setup_.batch.packs_documents,
+                                      .mtp_depths = setup_.model.mtp_layers});
   }
 }
 
 void TrainingStep::bind(Backend& backend, Comm& world) {
   PlanOps rehearsal(*backend.rules);
-  memory_ = PlannedMemory(*backend.device, rehearse(rehearsal), [&](double needed, double room) {
-    return how_to_need_less(setup_, *backend.rules, needed, room);
+  memory_ = PlannedMemory(*backend.device, rehearse(rehearsal), [&](double needed, double available) {
+    return advise_on_memory(setup_, *backend.rules, needed, available);
   });
-  make_context_cuts();
+  make_context_splits();
   Arena weights = memory_.arena("weights"), constants = memory_.arena("constants");
   Arena masters = memory_.arena("master weights"), grads = memory_.arena("gradients");
   Arena optimizer = memory_.arena("optimizer"), inputs = memory_.arena("inputs");
   params_.bind({weights, constants, &masters, &grads});
   if (scaler_) scaler_->bind(optimizer);
   optimizer_.bind(optimizer);
-  allocate_expert_numbers(*backend.device);
+  allocate_expert_counts(*backend.device);
   bind_inputs(inputs);
   ops_ = backend.ops.get();
   ops_->bind_workspace(memory_.bytes("workspace"));
-  // All that a step takes and gives back is free until the first one, and lies together.
+  // The memory of activations and scratch is free until the first step, and contiguous: prepare() may time kernels in
+  // it.
   const std::span<std::byte> first = memory_.bytes(activations_name(Life::f_to_b, 0, stage_.chunks.size())),
                              last = memory_.bytes("scratch");
   ops_->prepare(
@@ -351,12 +354,12 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
   const std::string why_not = why_not_recorded();
   recorded_ = wanted && why_not.empty() ? Recorded::not_yet : Recorded::never;
   recording_.reset();
-  played_whole_ = false;
+  ran_full_step_ = false;
   if (wanted && !why_not.empty()) remark_ = "steps run call by call, not as one CUDA graph: " + why_not;
 }
 
-// Where rows travel to the ranks of their experts, the host learns how many, and where they may find no room, that too.
-void TrainingStep::allocate_expert_numbers(Device& device) {
+// The all-to-all dispatcher copies its row offsets to the host, and expert capacity its overflows.
+void TrainingStep::allocate_expert_counts(Device& device) {
   if (!setup_.model.moe) return;
   const auto allocate = [&](std::int64_t numbers) {
     const std::span<std::byte> host = device.allocate_host(static_cast<std::size_t>(numbers) * sizeof(std::int32_t));
@@ -372,21 +375,23 @@ std::span<std::int32_t> TrainingStep::overflow_slot(std::size_t slot) const {
   return read_overflows_.subspan(slot * ranks, ranks);
 }
 
-// Rows that found no room were left out, so a step was not the one that was asked for. Every rank tells the same.
+// Rows over the expert capacity were dropped, so the step was not the one that was asked for. Every rank throws the
+// same error.
 void TrainingStep::check_expert_rows(std::size_t slot) const {
   const std::span<const std::int32_t> overflows = overflow_slot(slot);
-  const auto most = std::max_element(overflows.begin(), overflows.end());
-  if (most == overflows.end() || *most == 0) return;
-  const ExpertRoom planned = expert_room_of(setup_);
-  fail_no_room({.rank_capacity = setup_.model.moe->rank_capacity_factor,
-                .rank = most - overflows.begin(),
-                .came = planned.room + *most,
-                .room = planned.room,
-                .even = static_cast<double>(std::max<std::int64_t>(planned.even, 1))});
+  const auto largest = std::max_element(overflows.begin(), overflows.end());
+  if (largest == overflows.end() || *largest == 0) return;
+  const ExpertCapacity planned = expert_capacity_of(setup_);
+  fail_capacity_overflow({.rank_capacity = setup_.model.moe->rank_capacity_factor,
+                          .rank = largest - overflows.begin(),
+                          .arrived = planned.rows + *largest,
+                          .capacity = planned.rows,
+                          .even = static_cast<double>(std::max<std::int64_t>(planned.balanced, 1))});
 }
 
-// What a step reads back is looked at when the next one is enqueued, with all the points that one records, and those of
-// calls that ranks make for each other. Points from before are forgotten, so everybody must be done with them.
+// A step's results are read while the next one is enqueued, so tickets of two steps are live, and those that
+// communication records beside them. Reserving forgets earlier tickets, so all ranks must be done with them: the
+// barrier.
 void TrainingStep::reserve_tickets(const PlanOps& rehearsal, Comm& world) {
   constexpr std::size_t for_the_rest = 256;
   world.barrier();
@@ -405,7 +410,7 @@ void TrainingStep::start_scaling(const std::optional<LossScale>& kept) {
   if (scaler_->rule().dynamic) loss_scale_ = begun;
 }
 
-// What is known before a step: calls that are not the same every time, or that others of this process take part in.
+// Reasons that are known before a step: calls that differ between steps, or that other threads of this process join.
 std::string TrainingStep::why_not_recorded() const {
   if (setup_.batch.packs_documents) return "packed documents change the calls from step to step";
   if (layout_.groups.world.size() > 1) return "several ranks work together";
@@ -413,7 +418,7 @@ std::string TrainingStep::why_not_recorded() const {
   return {};
 }
 
-// Ranks that would call different things would wait for each other until the timeout.
+// Ranks whose communication plans differ would wait for each other until the timeout.
 void TrainingStep::agree_on_traffic() {
   const auto groups = layout_.groups.all();
   for (std::size_t i = 0; i < groups.size(); ++i)
@@ -423,7 +428,7 @@ void TrainingStep::agree_on_traffic() {
 }
 
 void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale, float aux_scale,
-                        std::span<const float> ahead_scales) {
+                        std::span<const float> mtp_scales) {
   const auto i = static_cast<std::size_t>(index);
   const Inputs& inputs = inputs_.at(i);
   const std::int64_t shared = std::ssize(host.tokens) / rows_of_rank(setup_);
@@ -431,78 +436,79 @@ void TrainingStep::load(std::int64_t index, const BatchSpans& host, float scale,
   require(found != layout_.degrees.end(), "a microbatch of {} rows, of which each rank has {}", host.tokens.size(),
           rows_of_rank(setup_));
   const auto degree = static_cast<std::size_t>(found - layout_.degrees.begin());
-  ContextCut& cut = context_[degree];
-  const BatchSpans own = cut.own(host);
-  ops_->from_host(std::as_bytes(own.tokens), inputs.tokens);
-  ops_->from_host(std::as_bytes(own.targets), inputs.targets);
-  ops_->from_host(std::as_bytes(own.positions), inputs.positions);
-  ops_->from_host(std::as_bytes(own.row_ids), inputs.rows);
+  ContextParallelSplit& split = context_[degree];
+  const BatchSpans local = split.local_rows(host);
+  ops_->from_host(std::as_bytes(local.tokens), inputs.tokens);
+  ops_->from_host(std::as_bytes(local.targets), inputs.targets);
+  ops_->from_host(std::as_bytes(local.positions), inputs.positions);
+  ops_->from_host(std::as_bytes(local.row_ids), inputs.rows);
   require(static_cast<bool>(inputs.offsets) == !host.offsets.empty(), "a microbatch of {} offsets of documents",
           host.offsets.size());
-  if (inputs.offsets) lend_rows(i, degree, std::ssize(host.offsets) - 1);
-  load_all_rows(i, host, cut);
+  if (inputs.offsets) set_documents(i, degree, std::ssize(host.offsets) - 1);
+  load_global_rows(i, host, split);
   ops_->from_host(std::as_bytes(std::span(&scale, 1)), loss_weights_.rows(index, index + 1));
   if (const Tensor aux = aux_row(loss_weights_, index)) ops_->from_host(std::as_bytes(std::span(&aux_scale, 1)), aux);
-  if (setup_.model.mtp_layers > 0 && (scale != 0 || !ahead_scales.empty())) load_rows_ahead(index, own, ahead_scales);
+  if (setup_.model.mtp_layers > 0 && (scale != 0 || !mtp_scales.empty())) load_mtp_rows(index, local, mtp_scales);
   if (inputs.offsets) ops_->from_host(std::as_bytes(host.offsets), batch_[i].offsets);
 }
 
-// With packed documents: a microbatch has so many, in rows that the ranks of a degree share, and sees as much of its
-// inputs.
-void TrainingStep::lend_rows(std::size_t index, std::size_t degree, std::int64_t documents) {
+// Packed documents: the microbatch sees the part of its inputs that so many documents take, in rows that the ranks of
+// a dynamic-CP degree share.
+void TrainingStep::set_documents(std::size_t index, std::size_t degree, std::int64_t documents) {
   const Inputs& inputs = inputs_[index];
   const ContextParallel& cp = layout_.degrees[degree];
   const std::int64_t shared = cp.size() * rows_of_rank(setup_);
-  const auto first = [](const Tensor& room, std::int64_t rows) { return room ? room.rows(0, rows) : room; };
-  AllRows all;
+  const auto first = [](const Tensor& buffer, std::int64_t rows) { return buffer ? buffer.rows(0, rows) : buffer; };
+  GlobalRows all;
   if (cp.size() > 1)
     all = {.rows = first(inputs.all.rows, shared),
-           .places = first(inputs.all.places, shared),
-           .at_places = first(inputs.all.at_places, shared),
+           .cp_order = first(inputs.all.cp_order, shared),
+           .cp_order_rows = first(inputs.all.cp_order_rows, shared),
            .positions = first(inputs.all.positions, shared),
-           .at_places_positions = first(inputs.all.at_places_positions, shared),
-           .at_places_rows = first(inputs.all.at_places_rows, shared),
-           .at_places_offsets = first(inputs.all.at_places_offsets, cp.size() * (documents + 1))};
-  const auto lend = [&](MicroBatch& batch) {
+           .cp_order_positions = first(inputs.all.cp_order_positions, shared),
+           .cp_order_row_ids = first(inputs.all.cp_order_row_ids, shared),
+           .cp_order_offsets = first(inputs.all.cp_order_offsets, cp.size() * (documents + 1))};
+  const auto set = [&](MicroBatch& batch) {
     batch.offsets = inputs.offsets.rows(0, documents + 1);
     batch.all = all;
     batch.cp = &cp;
   };
-  lend(batch_[index]);
-  if (index < evaluation_batch_.size()) lend(evaluation_batch_[index]);
+  set(batch_[index]);
+  if (index < evaluation_batch_.size()) set(evaluation_batch_[index]);
 }
 
-void TrainingStep::load_rows_ahead(std::int64_t index, const BatchSpans& own, std::span<const float> scales) {
+void TrainingStep::load_mtp_rows(std::int64_t index, const BatchSpans& local, std::span<const float> scales) {
   const auto depths = static_cast<std::size_t>(setup_.model.mtp_layers);
-  require(scales.size() == depths && own.ahead_tokens.size() == depths * own.tokens.size() &&
-              own.ahead_targets.size() == own.ahead_tokens.size(),
+  require(scales.size() == depths && local.mtp_tokens.size() == depths * local.tokens.size() &&
+              local.mtp_targets.size() == local.mtp_tokens.size(),
           "a microbatch of {} rows comes with {} scales, {} tokens and {} targets of {} depths ahead",
-          own.tokens.size(), scales.size(), own.ahead_tokens.size(), own.ahead_targets.size(), depths);
+          local.tokens.size(), scales.size(), local.mtp_tokens.size(), local.mtp_targets.size(), depths);
   for (std::size_t depth = 0; depth < depths; ++depth)
     ops_->from_host(std::as_bytes(scales.subspan(depth, 1)),
-                    ahead_row(loss_weights_, static_cast<std::int64_t>(depth), index));
+                    mtp_row(loss_weights_, static_cast<std::int64_t>(depth), index));
   const Inputs& inputs = inputs_.at(static_cast<std::size_t>(index));
-  if (!inputs.ahead_tokens) return;
-  ops_->from_host(std::as_bytes(own.ahead_tokens), inputs.ahead_tokens);
-  ops_->from_host(std::as_bytes(own.ahead_targets), inputs.ahead_targets);
+  if (!inputs.mtp_tokens) return;
+  ops_->from_host(std::as_bytes(local.mtp_tokens), inputs.mtp_tokens);
+  ops_->from_host(std::as_bytes(local.mtp_targets), inputs.mtp_targets);
 }
 
-// What attention has to know of the rows of other ranks, where there are such.
-void TrainingStep::load_all_rows(std::size_t index, const BatchSpans& host, const ContextCut& cut) {
-  const AllRows& all = batch_[index].all;
+// The tables of other ranks' rows that attention needs under context parallelism.
+void TrainingStep::load_global_rows(std::size_t index, const BatchSpans& host, const ContextParallelSplit& split) {
+  const GlobalRows& all = batch_[index].all;
   const auto load = [&](auto from, const Tensor& to) {
     if (to) ops_->from_host(std::as_bytes(from), to);
   };
-  load(cut.places(), all.places);
-  load(cut.at_places(), all.at_places);
-  load(cut.positions(), all.positions);
-  load(cut.at_places_positions(), all.at_places_positions);
+  load(split.cp_order(), all.cp_order);
+  load(split.cp_order_rows(), all.cp_order_rows);
+  load(split.positions(), all.positions);
+  load(split.cp_order_positions(), all.cp_order_positions);
   load(host.row_ids, all.rows);
-  load(cut.at_places_row_ids(), all.at_places_rows);
-  load(cut.at_places_offsets(), all.at_places_offsets);
+  load(split.cp_order_row_ids(), all.cp_order_row_ids);
+  load(split.cp_order_offsets(), all.cp_order_offsets);
 }
 
-void TrainingStep::play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, std::int64_t microbatches) {
+void TrainingStep::run_forward_backward(Ops& ops, Pipeline& pipeline, DataParallel& replicas,
+                                        std::int64_t microbatches) {
   const auto number = static_cast<std::size_t>(microbatches);
   replicas.training(true);
   replicas.begin_gradients();
@@ -511,17 +517,17 @@ void TrainingStep::play(Ops& ops, Pipeline& pipeline, DataParallel& replicas, st
   pipeline.step(std::span(batch_).first(number), replicas);
   replicas.finish_gradients();
   sum_losses(ops, number);
-  sum_losses_ahead(ops, number);
+  sum_mtp_losses(ops, number);
   if (expert_load_) sum_expert_load(ops);
 }
 
-void TrainingStep::play_update(Ops& ops, DataParallel& replicas) {
+void TrainingStep::run_update(Ops& ops, DataParallel& replicas) {
   optimizer_.step(ops);
   if (expert_load_) expert_load_->update(ops, optimizer_.grad_factor());
-  replicas.hand_out_weights();
+  replicas.all_gather_params();
 }
 
-// Ranks that have no losses, or the same as another, add nothing.
+// Ranks without a loss, or with the same one as another rank, add zero.
 void TrainingStep::sum_losses(Ops& ops, std::size_t microbatches) {
   const Tensor losses = loss_sum_.rows(0, 1);
   if (!layout_.counts_loss) ops.fill({.out = losses, .value = 0});
@@ -529,29 +535,29 @@ void TrainingStep::sum_losses(Ops& ops, std::size_t microbatches) {
     ops.sum({.x = inputs_[i].token_loss, .out = losses, .accumulate = i > 0});
 }
 
-Tensor TrainingStep::ahead_sum(std::int64_t depth) const {
+Tensor TrainingStep::mtp_sum(std::int64_t depth) const {
   const std::int64_t row = votes_end + (expert_load_ ? aux_losses : 0) + depth;
   return loss_sum_.rows(row, row + 1);
 }
 
-void TrainingStep::sum_losses_ahead(Ops& ops, std::size_t microbatches) {
+void TrainingStep::sum_mtp_losses(Ops& ops, std::size_t microbatches) {
   for (std::int64_t depth = 0; depth < setup_.model.mtp_layers; ++depth) {
-    if (!layout_.counts_loss) ops.fill({.out = ahead_sum(depth), .value = 0});
+    if (!layout_.counts_loss) ops.fill({.out = mtp_sum(depth), .value = 0});
     for (std::size_t i = 0; layout_.counts_loss && i < microbatches; ++i)
-      ops.sum({.x = inputs_[i].ahead[static_cast<std::size_t>(depth)].token_loss,
-               .out = ahead_sum(depth),
+      ops.sum({.x = inputs_[i].mtp_rows[static_cast<std::size_t>(depth)].token_loss,
+               .out = mtp_sum(depth),
                .accumulate = i > 0});
   }
 }
 
-// Losses are summed over ranks when they are read back.
+// Auxiliary losses are summed over ranks when they are read back.
 void TrainingStep::sum_expert_load(Ops& ops) {
   expert_load_->sum(ops, layout_.groups.world);
   for (std::int64_t i = 0; i < aux_losses; ++i)
     ops.sum({.x = expert_load_->losses().rows(i, i + 1), .out = loss_sum_.rows(votes_end + i, votes_end + i + 1)});
 }
 
-void TrainingStep::play_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& replicas) {
+void TrainingStep::run_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& replicas) {
   replicas.training(false);
   pipeline.forward(evaluation_batch_, replicas);
   sum_losses(ops, evaluation_batch_.size());
@@ -560,34 +566,36 @@ void TrainingStep::play_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& r
 
 void TrainingStep::forward_backward() { forward_backward(setup_.batch.num_microbatches); }
 
-void TrainingStep::forward_backward(std::int64_t microbatches) { play(*ops_, *pipeline_, *replicas_, microbatches); }
+void TrainingStep::forward_backward(std::int64_t microbatches) {
+  run_forward_backward(*ops_, *pipeline_, *replicas_, microbatches);
+}
 
 void TrainingStep::update(const LearningRates& rates) {
   prepare_update(rates);
-  play_update(*ops_, *replicas_);
+  run_update(*ops_, *replicas_);
 }
 
-// Where losses are scaled, the device counts.
+// The device counts the updates where there is a loss scale.
 void TrainingStep::prepare_update(const LearningRates& rates) {
   if (!scaler_) ++updates_;
   optimizer_.prepare(*ops_, rates, updates_);
 }
 
-// Batches and what prepare() writes are on the device before the recording plays: the queue keeps the order.
+// Batches and what prepare() writes are on the device before the graph is replayed: the queue keeps the order.
 void TrainingStep::run(std::int64_t microbatches, const LearningRates& rates) {
   prepare_update(rates);
   const auto calls = [&] {
-    play(*ops_, *pipeline_, *replicas_, microbatches);
-    play_update(*ops_, *replicas_);
+    run_forward_backward(*ops_, *pipeline_, *replicas_, microbatches);
+    run_update(*ops_, *replicas_);
   };
-  const bool whole = microbatches == setup_.batch.largest_step();
-  if (whole && played_whole_ && recorded_ == Recorded::not_yet) record(calls);
-  if (whole && recording_) return recording_->play();
+  const bool full = microbatches == setup_.batch.largest_step();
+  if (full && ran_full_step_ && recorded_ == Recorded::not_yet) record(calls);
+  if (full && recording_) return recording_->replay();
   calls();
-  played_whole_ = played_whole_ || whole;
+  ran_full_step_ = ran_full_step_ || full;
 }
 
-// After a step call by call, which loaded every kernel: that cannot be recorded.
+// Called after a step call by call, which loaded every kernel: loading cannot be captured in a CUDA graph.
 void TrainingStep::record(const std::function<void()>& calls) {
   RecordingAttempt attempt = ops_->record_calls(calls);
   recording_ = std::move(attempt.recording);
@@ -603,7 +611,7 @@ void TrainingStep::record(const std::function<void()>& calls) {
 TrainingStep::Evaluated TrainingStep::evaluate(bool stop) {
   const double vote = stop ? 1.0 : 0.0;
   ops_->from_host(std::as_bytes(std::span(&vote, 1)), loss_sum_.rows(1, 2));
-  play_evaluation(*ops_, *pipeline_, *replicas_);
+  run_evaluation(*ops_, *pipeline_, *replicas_);
   std::array<double, 2> sums{};
   ops_->to_host(loss_sum_.rows(0, 2), std::as_writable_bytes(std::span(sums)));
   if (!expert_overflow_) return {.loss_sum = sums[0], .stop = sums[1]};
@@ -638,20 +646,20 @@ TrainingStep::Reading TrainingStep::read_back(const Votes& votes) {
   }
   for (std::int64_t depth = 0; depth < setup_.model.mtp_layers; ++depth)
     ops_->to_host_later(
-        ahead_sum(depth),
-        std::as_writable_bytes(std::span(result.ahead_losses).subspan(static_cast<std::size_t>(depth), 1)));
+        mtp_sum(depth),
+        std::as_writable_bytes(std::span(result.mtp_loss_sums).subspan(static_cast<std::size_t>(depth), 1)));
   if (scaler_) ops_->to_host_later(scaler_->state(), std::as_writable_bytes(std::span(&result.scaling, 1)));
   return {ops_->record(), slot};
 }
 
 void TrainingStep::load_checkpoint(const Checkpoint& checkpoint, Checkpoint::Take take,
-                                   const std::optional<VerifyShare>& verified) {
+                                   const std::optional<VerifyShard>& verified) {
   checkpoint.load(state(), take, *ops_, verified);
   if (take == Checkpoint::Take::everything) {
     updates_ = checkpoint.source().updates;
     start_scaling(checkpoint.source().loss_scale);
   }
-  replicas_->hand_out_weights();
+  replicas_->all_gather_params();
   replicas_->wait_for_weights();
 }
 
@@ -668,25 +676,26 @@ double model_flops_per_token(const ModelShape& model, std::int64_t seq_length) {
   const auto heads = static_cast<double>(model.heads * model.head_dim),
              kv = static_cast<double>(model.kv_heads * model.head_dim);
   const auto hidden = static_cast<double>(model.hidden), ffn = static_cast<double>(model.ffn);
-  const auto layers = static_cast<double>(model.all_layers()), ahead = static_cast<double>(model.mtp_layers);
-  const double products = is_gated(model.activation) ? 3 : 2;
+  const auto layers = static_cast<double>(model.all_layers()), mtp_layers = static_cast<double>(model.mtp_layers);
+  const double matrices = is_gated(model.activation) ? 3 : 2;
   double projections = hidden * (heads + 2 * kv) + heads * hidden, scored = 2 * heads;
   if (model.mla) {
     const auto q_lora = static_cast<double>(model.mla->q_lora), kv_lora = static_cast<double>(model.mla->kv_lora),
                rotary = static_cast<double>(model.mla->rotary),
                values = static_cast<double>(model.heads * model.mla->values),
-               expanded = static_cast<double>(model.heads * model.mla->own) + values;
+               expanded = static_cast<double>(model.heads * model.mla->nope) + values;
     projections = (q_lora > 0 ? q_lora * (hidden + heads) : hidden * heads) + hidden * (kv_lora + rotary) +
                   kv_lora * expanded + values * hidden;
     scored = heads + values;
   }
-  double matmul = layers * projections + (1 + ahead) * hidden * static_cast<double>(model.vocab);
-  matmul += ahead * (3 * hidden + 2 * hidden * hidden);
-  for (std::int64_t i = 0; i < model.all_layers(); ++i) {  // of experts, what a token passes; its choice is not counted
+  double matmul = layers * projections + (1 + mtp_layers) * hidden * static_cast<double>(model.vocab);
+  matmul += mtp_layers * (3 * hidden + 2 * hidden * hidden);
+  // Only a token's top-k experts are counted; the router is not.
+  for (std::int64_t i = 0; i < model.all_layers(); ++i) {
     const double width = model.has_experts(i)
                              ? static_cast<double>(model.moe->router.topk * model.moe->ffn + model.moe->shared_ffn)
                              : ffn;
-    matmul += products * hidden * width;
+    matmul += matrices * hidden * width;
   }
   return 6 * matmul + 3 * layers * static_cast<double>(seq_length) * scored;
 }

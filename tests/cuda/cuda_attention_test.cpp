@@ -1,6 +1,6 @@
 // The fast attention, cuDNN's and our own on tensor cores, against our exact kernels, which the op tables check. All
-// round probabilities to 16 bits, so they can only be near. Prints who took each shape, with what workspace; a Hopper
-// takes some backwards from cuDNN, which are played by both.
+// round probabilities to 16 bits, so they can only be near. Prints the kernel used for each shape, and its workspace;
+// on Hopper our own kernel replaces cuDNN for some backwards, which both run here.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 #include "tera/backend/cuda/attention_workspace.h"
 #include "tera/backend/cuda/cuda_ops.h"
-#include "tera/backend/cuda/cudnn_attention.h"
+#include "tera/backend/cuda/libraries/cudnn_attention.h"
 #include "tera/base/error.h"
 #include "tera/tensor/arena.h"
 #include "tests/support/close.h"
@@ -30,7 +30,7 @@ struct FastCase {
   std::vector<std::int32_t> offsets = {};  // instead of batch, queries, keys
   DType dtype = DType::bf16;
   float scale = 0.125f;
-  bool more_keys = false;  // lse is that of more keys than the call has, as ranks of context parallelism merge them
+  bool more_keys = false;  // lse is that of more keys than the call has, as in ring attention
   std::string name() const {
     return fmt::format("{} x {} queries, {} keys{}, N={} G={} D={} {} window={} documents={} {} scale={}", batch,
                        queries, keys, more_keys ? " of more" : "", N, G, D, name_of(mask), window,
@@ -58,7 +58,7 @@ std::vector<FastCase> fast_cases() {
       {.batch = 1, .queries = 2304, .keys = 2304, .N = 4, .G = 2, .D = 128},
       {.batch = 8, .queries = 500, .keys = 500, .N = 12, .G = 6, .D = 64},  // enough pairs of tiles of keys
       {.batch = 8, .queries = 500, .keys = 500, .N = 12, .G = 6, .D = 128},
-      {.batch = 4, .queries = 512, .keys = 512, .N = 24, .G = 4, .D = 128},  // not: groups of 6 in three shares
+      {.batch = 4, .queries = 512, .keys = 512, .N = 24, .G = 4, .D = 128},  // not: groups of 6 in three shards
       {.batch = 4, .queries = 512, .keys = 512, .N = 24, .G = 4, .D = 64, .dtype = DType::f16},
       {.batch = 2, .queries = 640, .keys = 640, .N = 4, .G = 2, .D = 64, .more_keys = true},
       {.batch = 1, .queries = 640, .keys = 640, .N = 4, .G = 2, .D = 128, .dtype = DType::f16, .more_keys = true},
@@ -69,7 +69,7 @@ std::vector<FastCase> fast_cases() {
   };
 }
 
-// A case of each kind, small enough for a GPU that the CPU stands in for.
+// A case of each kind, small enough for an emulated GPU.
 std::vector<FastCase> small_cases() {
   return {
       {.batch = 2, .queries = 130, .keys = 130, .N = 4, .G = 2, .D = 64},
@@ -87,9 +87,9 @@ std::vector<FastCase> small_cases() {
 }
 
 // One GPU's ops with memory for a case: forward, then backward of what the exact kernels gave.
-class Player {
+class OpRunner {
  public:
-  explicit Player(const cuda::CudaOptions& options)
+  explicit OpRunner(const cuda::CudaOptions& options)
       : parts_(cuda::make_cuda(options)),
         slab_(parts_.device->allocate(slab_bytes)),
         workspace_(parts_.device->allocate(workspace_bytes)) {
@@ -100,7 +100,7 @@ class Player {
     Floats out, lse, dq, dk, dv;
   };
   // given: out and lse that backward takes; empty: those of its own forward.
-  Result play(const FastCase& c, const Result& given = {}) {
+  Result run(const FastCase& c, const Result& given = {}) {
     used_ = 0;
     const AttentionArgs forward = forward_args(c);
     parts_.ops->attention(forward);
@@ -112,7 +112,7 @@ class Player {
     return result;
   }
 
-  // The same in steps, which do not wait for the GPU but for the last.
+  // run() in steps, of which only the last waits for the GPU.
   AttentionBackArgs go_forward(const FastCase& c) {
     used_ = 0;
     const AttentionArgs forward = forward_args(c);
@@ -165,7 +165,7 @@ class Player {
   }
 
   cudaStream_t stream() { return ops().stream(); }
-  bool hopper_takes(const AttentionBackArgs& args) { return ops().hopper_takes(args); }
+  bool use_hopper(const AttentionBackArgs& args) { return ops().use_hopper(args); }
 
  private:
   static constexpr std::size_t slab_bytes = std::size_t{256} << 20, workspace_bytes = std::size_t{512} << 20;
@@ -224,24 +224,24 @@ bool is_hopper() {
   return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess && major == 9;
 }
 
-// The norm of the difference over that of what is wanted, of 64 rows of a head: the worst. Early rows and keys have the
-// largest values by far, beside which an error in the others would not show.
+// The largest ratio of the norm of the difference to that of the reference, over 64 rows of a head. Early rows and keys
+// have the largest values by far, beside which an error in the others would not show.
 double worst_tile(const Floats& got, const Floats& want, std::int64_t heads, std::int64_t D) {
   constexpr std::int64_t tile_rows = 64;
   const auto rows = static_cast<std::int64_t>(want.size()) / (heads * D);
   double worst = got.size() == want.size() ? 0 : INFINITY;
   for (std::int64_t first = 0; first < rows; first += tile_rows)
     for (std::int64_t head = 0; head < heads; ++head) {
-      double difference = 0, whole = 0;
+      double difference = 0, norm = 0;
       for (std::int64_t row = first; row < std::min(first + tile_rows, rows); ++row)
         for (std::int64_t d = 0; d < D; ++d) {
           const auto i = static_cast<std::size_t>((row * heads + head) * D + d);
           const double of_one = double{got[i]} - double{want[i]};
           difference += of_one * of_one;
-          whole += double{want[i]} * double{want[i]};
+          norm += double{want[i]} * double{want[i]};
         }
-      if (difference == 0) continue;  // also where there is nothing: keys that no query sees
-      const double ratio = std::sqrt(difference / whole);
+      if (difference == 0) continue;  // norm may be 0, too: keys that no query sees
+      const double ratio = std::sqrt(difference / norm);
       if (!(ratio <= worst)) worst = ratio;  // a NaN, too
       if (std::isnan(worst)) return worst;
     }
@@ -250,23 +250,23 @@ double worst_tile(const Floats& got, const Floats& want, std::int64_t heads, std
 
 // What the exact kernels say, and what backward was given there.
 struct Reference {
-  Player::Result given, expected;
+  OpRunner::Result given, expected;
 };
-Reference reference_of(Player& exact, const FastCase& c) {
-  const Player::Result alone = exact.play(c);
+Reference reference_of(OpRunner& exact, const FastCase& c) {
+  const OpRunner::Result alone = exact.run(c);
   if (!c.more_keys) return {alone, alone};
-  Player::Result given{.out = alone.out, .lse = alone.lse};
+  OpRunner::Result given{.out = alone.out, .lse = alone.lse};
   for (std::size_t i = 0; i < given.lse.size(); ++i) given.lse[i] += 0.25f * static_cast<float>(1 + i % 7);
-  return {given, exact.play(c, given)};
+  return {given, exact.run(c, given)};
 }
 
 void compare(const cuda::CudaOptions& options, const std::vector<FastCase>& cases = fast_cases()) {
-  Player exact({.exact_attention = true}), fast(options);
+  OpRunner exact({.exact_attention = true}), fast(options);
   cuda::CudnnAttention library(options, fast.stream());
   for (const FastCase& c : cases) {
     SCOPED_TRACE(c.name());
     const auto [given, expected] = reference_of(exact, c);
-    const Player::Result got = fast.play(c, given);
+    const OpRunner::Result got = fast.run(c, given);
     const double bound = c.dtype == DType::bf16 ? 0.02 : 0.004;
     EXPECT_LT(relative_difference(got.out, expected.out), bound);
     EXPECT_LT(relative_difference(got.lse, expected.lse), 1e-5);
@@ -274,7 +274,7 @@ void compare(const cuda::CudaOptions& options, const std::vector<FastCase>& case
     EXPECT_LT(worst_tile(got.dk, expected.dk, c.G, c.D), bound);
     EXPECT_LT(worst_tile(got.dv, expected.dv, c.G, c.D), bound);
     if (options.deterministic) {
-      const Player::Result again = fast.play(c, given);
+      const OpRunner::Result again = fast.run(c, given);
       EXPECT_TRUE(again.out == got.out && again.lse == got.lse) << "forward does not repeat";
       EXPECT_TRUE(again.dq == got.dq && again.dk == got.dk && again.dv == got.dv) << "backward does not repeat";
     }
@@ -283,13 +283,13 @@ void compare(const cuda::CudaOptions& options, const std::vector<FastCase>& case
     const std::size_t forward_bytes = library.library_bytes(forward), backward_bytes = library.library_bytes(backward);
     EXPECT_LE(forward_bytes, cuda::cudnn_layout(forward).library);
     EXPECT_LE(backward_bytes, cuda::cudnn_layout(backward, options.deterministic).library);
-    if (!cuda::cudnn_version().empty() && cuda::suits_cudnn(forward)) {
+    if (!cuda::cudnn_version().empty() && cuda::cudnn_supports(forward)) {
       EXPECT_GT(forward_bytes, 0u) << library.reason();
       EXPECT_TRUE(backward_bytes > 0 || (options.deterministic && !c.offsets.empty())) << library.reason();
     }
-    const bool on_hopper = fast.hopper_takes(backward);
+    const bool on_hopper = fast.use_hopper(backward);
     EXPECT_EQ(on_hopper,
-              options.hopper_kernels != cuda::HopperKernels::never && cuda::fits_hopper(backward) && is_hopper());
+              options.hopper_kernels != cuda::HopperKernels::never && cuda::hopper_supports(backward) && is_hopper());
     std::puts(fmt::format(
                   "{}: forward {}, backward {}", c.name(), bytes_of(forward_bytes, cuda::cudnn_layout(forward).library),
                   on_hopper ? "Hopper's"
@@ -300,44 +300,44 @@ void compare(const cuda::CudaOptions& options, const std::vector<FastCase>& case
 }
 
 using cuda::HopperKernels;
-TEST(CudaAttention, FastIsNearExact) { compare({.hopper_kernels = HopperKernels::wherever_they_fit}); }
+TEST(CudaAttention, FastIsNearExact) { compare({.hopper_kernels = HopperKernels::wherever_supported}); }
 TEST(CudaAttention, FastIsNearExactOnOtherGpus) { compare({.hopper_kernels = HopperKernels::never}); }
 TEST(CudaAttention, FastIsNearExactInSmallCases) { compare({.hopper_kernels = HopperKernels::never}, small_cases()); }
 TEST(CudaAttention, FastIsNearExactOnOtherGpusWithoutRepeating) {
   compare({.deterministic = false, .hopper_kernels = HopperKernels::never});
 }
 
-// More units of work than a GPU holds at once, which wait for each other's turn: no bit depends on who comes when.
+// More units of work than a GPU runs at once, which wait for each other: no bit depends on their timing.
 TEST(CudaAttention, LongBackwardRepeatsItself) {
-  Player player({});
+  OpRunner runner({});
   for (const std::int64_t D : {64, 128}) {
-    for (const std::int64_t G : {8, 1}) {  // with one head of keys, dk and dv are added up from eight shares, too
+    for (const std::int64_t G : {8, 1}) {  // G = 1 (MQA): dk and dv are sums over eight shards
       const FastCase c{.batch = 2, .queries = 3000, .keys = 3000, .N = 8, .G = G, .D = D};
-      EXPECT_TRUE(!is_hopper() || player.hopper_takes(player.backward_args(c, player.forward_args(c))));
-      const Player::Result first = player.play(c);
+      EXPECT_TRUE(!is_hopper() || runner.use_hopper(runner.backward_args(c, runner.forward_args(c))));
+      const OpRunner::Result first = runner.run(c);
       for (int i = 0; i < 3; ++i) {
-        const Player::Result again = player.play(c);
+        const OpRunner::Result again = runner.run(c);
         EXPECT_TRUE(again.dq == first.dq && again.dk == first.dk && again.dv == first.dv) << c.name();
       }
     }
   }
 }
 
-// Ranks as threads share a GPU: units of several calls are there at once and wait for those of their own alone.
+// Ranks as threads share a GPU: units of several calls run at once and wait only for those of their own call.
 TEST(CudaAttention, CallsOnTwoStreamsDoNotMix) {
-  Player players[2] = {Player({}), Player({})};
+  OpRunner runners[2] = {OpRunner({}), OpRunner({})};
   AttentionBackArgs calls[2];
-  Player::Result alone[2], together;
+  OpRunner::Result alone[2], together;
   for (const int i : {0, 1}) {
-    calls[i] = players[i].go_forward({.batch = 2, .queries = 2000, .keys = 2000, .N = 8, .G = 8, .D = i ? 128 : 64});
-    players[i].go_back(calls[i]);
-    players[i].read_gradients(calls[i], alone[i]);
+    calls[i] = runners[i].go_forward({.batch = 2, .queries = 2000, .keys = 2000, .N = 8, .G = 8, .D = i ? 128 : 64});
+    runners[i].go_back(calls[i]);
+    runners[i].read_gradients(calls[i], alone[i]);
   }
   for (int round = 0; round < 3; ++round) {
     for (int times = 0; times < 10; ++times)
-      for (const int i : {0, 1}) players[i].go_back(calls[i]);
+      for (const int i : {0, 1}) runners[i].go_back(calls[i]);
     for (const int i : {0, 1}) {
-      players[i].read_gradients(calls[i], together);
+      runners[i].read_gradients(calls[i], together);
       EXPECT_TRUE(together.dq == alone[i].dq && together.dk == alone[i].dk && together.dv == alone[i].dv) << i;
     }
   }

@@ -1,4 +1,4 @@
-// A run on the GPU that is saved and goes on: the same bits, through pinned memory and in the background.
+// A run on the GPU that is saved and resumed has the same bits, through pinned memory and in the background.
 
 #include <gtest/gtest.h>
 
@@ -57,12 +57,12 @@ TEST_F(CudaCheckpoint, ResumeIsBitwise) {
     EXPECT_EQ(parts, losses(id + "whole"));
     const auto skipped = column(folder_ / (id + "whole"), "skipped");
     EXPECT_EQ(std::count(skipped.begin(), skipped.end(), "true") > 0, id == "truefp16");
-    const Checkpoint whole(folder_ / (id + "whole-saved")), again(folder_ / (id + "parts-saved"));
+    const Checkpoint uninterrupted(folder_ / (id + "whole-saved")), again(folder_ / (id + "parts-saved"));
     again.verify();
-    EXPECT_TRUE(whole.source().loss_scale == again.source().loss_scale);
-    EXPECT_EQ(whole.source().updates, again.source().updates);
-    CheckpointReader a(whole), b(again);
-    for (const auto& tensor : whole.manifest().tensors)
+    EXPECT_TRUE(uninterrupted.source().loss_scale == again.source().loss_scale);
+    EXPECT_EQ(uninterrupted.source().updates, again.source().updates);
+    CheckpointReader a(uninterrupted), b(again);
+    for (const auto& tensor : uninterrupted.manifest().tensors)
       EXPECT_TRUE(a.read_floats(tensor.first) == b.read_floats(tensor.first)) << tensor.first;
   }
 }

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tera/backend/cuda/make_cuda.h"
+#include "tera/backend/cuda/runtime/make_cuda.h"
 #include "tera/comm/world.h"
 #include "tests/parallel/comm_body.h"
 
@@ -13,12 +13,12 @@ using namespace std::chrono_literals;
 
 TEST(CudaComm, ThreadsOnOneGpu) {
   for (int ranks : {1, 2, 4})
-    run_threads(ranks, {.timeout = 60s}, [&](Seat& seat) {
+    run_threads(ranks, {.timeout = 60s}, [&](RankHandle& rank_handle) {
       const cuda::CudaParts gpu = cuda::make_cuda({});
-      const auto world = seat.join(*gpu.ops);
+      const auto world = rank_handle.join(*gpu.ops);
       check_everything({*world, *gpu.ops, *gpu.device});
       gpu.ops->finish(gpu.ops->record());
-      world->barrier();  // nobody's memory goes before all are done with it
+      world->barrier();  // no rank frees memory before all are done with it
     });
 }
 

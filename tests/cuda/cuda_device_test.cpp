@@ -1,4 +1,4 @@
-// The GPU as a queue with memory: tickets, transfers through the staging ring, results that come later, allocation.
+// The GPU as a queue with memory: tickets, transfers through the staging ring, asynchronous results, allocation.
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <cstring>
 #include <vector>
 
-#include "tera/backend/cuda/cuda_device.h"
-#include "tera/backend/cuda/cuda_info.h"
+#include "tera/backend/cuda/runtime/cuda_device.h"
+#include "tera/backend/cuda/runtime/cuda_info.h"
 #include "tera/base/error.h"
 #include "tera/tensor/arena.h"
 #include "tests/support/gpu.h"
@@ -19,7 +19,7 @@ using Bytes = std::vector<std::byte>;
 
 constexpr std::size_t MiB = std::size_t{1} << 20;
 
-// Bytes that repeat nowhere soon, so that a piece in the wrong place is seen.
+// Bytes without a short period, so that a misplaced piece is seen.
 Bytes some_bytes(std::size_t count, std::uint32_t seed) {
   Bytes bytes(count);
   std::uint32_t state = seed * 2654435761u + 1;
@@ -38,10 +38,10 @@ Bytes read(const Tensor& tensor) {
   return bytes;
 }
 
-TEST(CudaQueue, TicketsAreFinishedInOrderAndTellTime) {
+TEST(CudaQueue, TicketsAreFinishedInOrderAndReportTime) {
   Ops& ops = gpu_ops();
   const Tensor large = bytes_tensor(gpu_device().allocate(256 * MiB));
-  ops.finish(Ticket{});  // one that was never given: nothing to wait for
+  ops.finish(Ticket{});  // a ticket that was never recorded: nothing to wait for
   const Ticket before = ops.record();
   for (int i = 0; i < 20; ++i) ops.fill({.out = large, .value = 1});
   const Ticket between = ops.record();
@@ -78,24 +78,24 @@ TEST(CudaTransfers, LargerThanTheRing) {
 
 // Many small ones that wrap around the ring several times, while the GPU is kept busy so that copies pile up.
 TEST(CudaTransfers, ManySmallOnes) {
-  constexpr std::size_t count = 20000, room = 4096;
+  constexpr std::size_t count = 20000, stride = 4096;
   Ops& ops = gpu_ops();
   const Tensor busy = bytes_tensor(gpu_device().allocate(256 * MiB));
-  const Tensor tensor = bytes_tensor(gpu_device().allocate(count * room));
-  Bytes expected(count * room), buffer(room);
+  const Tensor tensor = bytes_tensor(gpu_device().allocate(count * stride));
+  Bytes expected(count * stride), buffer(stride);
   for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t size = 1 + i * 7919 % room;
+    const std::size_t size = 1 + i * 7919 % stride;
     const Bytes bytes = some_bytes(size, static_cast<std::uint32_t>(i));
     std::memcpy(buffer.data(), bytes.data(), size);
-    std::memcpy(expected.data() + i * room, bytes.data(), size);
+    std::memcpy(expected.data() + i * stride, bytes.data(), size);
     if (i % 1000 == 0) ops.fill({.out = busy, .value = 1});
-    const auto begin = static_cast<std::int64_t>(i * room);
+    const auto begin = static_cast<std::int64_t>(i * stride);
     ops.from_host(std::span(buffer).first(size), tensor.rows(begin, begin + static_cast<std::int64_t>(size)));
   }
   EXPECT_TRUE(read(tensor) == expected);
 }
 
-// The bytes of that moment in the queue, not of the moment in which the host looks.
+// The copy has the bytes at its point in the queue, not those at the moment in which the host reads.
 TEST(CudaTransfers, LaterMeansWhatWasThereThen) {
   Ops& ops = gpu_ops();
   const Tensor tensor = bytes_tensor(gpu_device().allocate(64));
@@ -118,24 +118,24 @@ TEST(CudaTransfers, BesideTheQueueInTheOrderOfTheirPoints) {
   const Tensor tensor = bytes_tensor(gpu_device().allocate(bytes)), back = bytes_tensor(gpu_device().allocate(bytes));
   std::vector<std::span<std::byte>> hosts(2);
   for (auto& host : hosts) host = gpu_device().allocate_host(bytes);
-  CopyPoints sent[2], brought;
+  CopyPoints sent[2], fetched;
   for (std::size_t i = 0; i < rounds; ++i) {
     const auto value = static_cast<double>(i + 1);
     ops.wait(sent[(i + 1) % 2].end);  // it reads the tensor
     ops.fill({.out = tensor, .value = value});
-    sent[i % 2] =
-        ops.to_host_beside({.tensor = tensor, .host = hosts[i % 2], .after = ops.record(), .and_after = brought.end});
-    brought = ops.from_host_beside(
+    sent[i % 2] = ops.to_host_overlapped(
+        {.tensor = tensor, .host = hosts[i % 2], .after = ops.record(), .and_after = fetched.end});
+    fetched = ops.from_host_overlapped(
         {.tensor = back, .host = hosts[i % 2], .after = ops.record(), .and_after = sent[i % 2].end});
-    ops.wait(brought.end);
+    ops.wait(fetched.end);
     const Bytes got = read(back);
     const auto wrong = std::ranges::count_if(
         got, [&](std::byte b) { return b != static_cast<std::byte>(static_cast<unsigned char>(value)); });
     ASSERT_EQ(wrong, 0) << "round " << i << ": " << wrong << " of " << bytes << " bytes";
   }
-  EXPECT_GT(ops.milliseconds(brought.begin, brought.end), 0);
-  EXPECT_NE(brought.end.timeline, static_cast<Timeline*>(&ops));
-  EXPECT_NE(brought.end.timeline, sent[0].end.timeline);
+  EXPECT_GT(ops.milliseconds(fetched.begin, fetched.end), 0);
+  EXPECT_NE(fetched.end.timeline, static_cast<Timeline*>(&ops));
+  EXPECT_NE(fetched.end.timeline, sent[0].end.timeline);
 }
 
 TEST(CudaMemory, WhatIsAllocatedIsMissingAfterwards) {
@@ -167,7 +167,7 @@ TEST(CudaMemory, IsZeroedAndAligned) {
 TEST(CudaMemory, TooMuchIsAnError) {
   cuda::CudaDevice device(0);
   EXPECT_THROW(device.allocate(std::size_t{1} << 50), UserError);
-  EXPECT_EQ(device.allocate(256).size(), 256u);  // and the device is as good as before
+  EXPECT_EQ(device.allocate(256).size(), 256u);  // the device works as before
   EXPECT_TRUE(device.allocate(0).empty());
 }
 

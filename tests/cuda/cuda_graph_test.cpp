@@ -1,4 +1,4 @@
-// A step played as one CUDA graph gives the bits of the step played call by call.
+// A step replayed as one CUDA graph gives the bits of the step run call by call.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ std::vector<std::uint64_t> bits_of(const std::vector<double>& values) {
   return bits;
 }
 
-// What the step says of itself in as many steps.
+// The results of the given number of steps.
 std::string remark_of(const std::string& config, const Overrides& overrides) {
   const Setup setup = load_setup(config, overrides);
   Backend backend = make_backend(setup.config.dist);

@@ -1,4 +1,5 @@
-// After binding, a run takes no memory: neither by our calls (counted) nor by the libraries' (free memory of the GPU).
+// After binding, a run allocates no memory: neither by our calls (counted) nor by the libraries' (free memory of the
+// GPU).
 
 #include <gtest/gtest.h>
 
@@ -10,7 +11,8 @@
 namespace tera::test {
 namespace {
 
-// What was taken between the reports of two steps. On a GPU a step is reported when the next one has been enqueued.
+// The memory allocated between the reports of two steps. On a GPU a step is reported when the next one has been
+// enqueued.
 class MemorySink final : public MetricsSink {
  public:
   MemorySink(Device& device, std::int64_t first, std::int64_t last) : device_(device), first_(first), last_(last) {}
@@ -30,7 +32,7 @@ class MemorySink final : public MetricsSink {
 };
 
 TEST(CudaMemory, TheCounterCounts) {
-  gpu_device();  // takes memory of its own when it is made
+  gpu_device();  // allocates memory of its own when it is made
   const std::int64_t before = gpu_allocations();
   EXPECT_FALSE(gpu_device().allocate(1).empty());
   EXPECT_EQ(gpu_allocations(), before + 1);
@@ -38,7 +40,7 @@ TEST(CudaMemory, TheCounterCounts) {
   EXPECT_EQ(gpu_allocations(), before + 2);
 }
 
-TEST(CudaMemory, StepsTakeNone) {
+TEST(CudaMemory, StepsAllocateNone) {
   const std::vector<std::string> more[] = {
       {"mixed_precision.precision=bf16"},
       {"mixed_precision.precision=fp16"},

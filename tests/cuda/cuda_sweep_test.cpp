@@ -14,7 +14,7 @@ namespace {
 void sweep(const std::string& config, const Overrides& precision, const SweepLimits& limits, std::size_t stride) {
   const Overrides on_gpu = Overrides{"dist.device=cuda"} + precision;
   SweepResult alone;
-  play_threads({.config = config, .overrides = on_gpu}, sweep_steps, alone);
+  run_on_threads({.config = config, .overrides = on_gpu}, sweep_steps, alone);
   const std::vector<SweepCase> all = sweep_layouts();
   for (std::size_t i = 0; i < all.size(); i += stride) {
     SweepCase one{.config = config, .ranks = all[i].ranks, .overrides = all[i].overrides + on_gpu};
@@ -35,14 +35,14 @@ TEST(CudaSweep, Mtp) { sweep("sweep_mtp", fp32, {}, 12); }
 TEST(CudaSweep, Experts) {
   const Overrides on_gpu = Overrides{"dist.device=cuda"} + fp32;
   SweepResult alone;
-  play_threads({.config = "sweep_experts", .overrides = on_gpu}, sweep_steps, alone);
+  run_on_threads({.config = "sweep_experts", .overrides = on_gpu}, sweep_steps, alone);
   const std::vector<SweepCase> all = expert_layouts();
   for (std::size_t i = 0; i < all.size(); i += 4)
     expect_like_one_rank({all[i].config, all[i].ranks, all[i].overrides + on_gpu}, alone, {});
 }
 
-// Most experts get no row in a step: their gradients are zero, whatever was there before. In 16 bits, for Hopper's
-// kernel.
+// Most experts get no row in a step: their gradients are zero, whatever was in memory before. The 16-bit types use
+// Hopper's kernel.
 TEST(CudaSweep, ExpertsWithoutRows) {
   const Overrides few_rows{"model.moe.num_experts=64", "train.micro_batch_size=1", "train.global_batch_size=2"};
   const std::vector<std::pair<int, Overrides>> layouts{{1, {}}, {2, ep2 + all_to_all}, {2, zero3}};
@@ -50,13 +50,13 @@ TEST(CudaSweep, ExpertsWithoutRows) {
     const SweepCase one{"sweep_experts", ranks, Overrides{"dist.device=cuda"} + bf16 + few_rows + layout};
     SCOPED_TRACE(one.describe());
     SweepResult result;
-    play_threads(one, sweep_steps, result);
+    run_on_threads(one, sweep_steps, result);
     EXPECT_TRUE(std::ranges::all_of(result.loss, [](double loss) { return std::isfinite(loss); }));
     EXPECT_TRUE(std::ranges::all_of(result.norm, [](double norm) { return norm > 0 && std::isfinite(norm); }));
   }
 }
 
-// Calls of two microbatches take turns in one queue.
+// Calls of two microbatches alternate in one queue.
 TEST(CudaSweep, OverlapOfExperts) {
   const Overrides on_gpu = Overrides{"dist.device=cuda"} + fp32;
   const std::vector<std::pair<int, Overrides>> layouts{{2, ep2 + shared_overlap},
@@ -65,14 +65,14 @@ TEST(CudaSweep, OverlapOfExperts) {
                                                        {4, pp2 + vp2 + ep2 + all_to_all + together},
                                                        {4, pp2 + ep2 + zero_bubble + together}};
   SweepResult alone;
-  play_threads({.config = "sweep_experts", .overrides = on_gpu}, sweep_steps, alone);
+  run_on_threads({.config = "sweep_experts", .overrides = on_gpu}, sweep_steps, alone);
   for (const auto& [ranks, layout] : layouts)
     expect_like_one_rank({"sweep_experts", ranks, layout + on_gpu}, alone, {});
 }
 
 TEST(CudaSweep, MoeBias) { sweep("sweep_moe_bias", fp32, {}, 13); }
 
-// Sequences over several ranks: every third layout, each with all that can travel.
+// Context parallelism: every third layout with Ulysses, all-gather and ring attention.
 TEST(CudaSweep, Context) {
   const Overrides on_gpu = Overrides{"dist.device=cuda"} + fp32;
   std::size_t number = 0;
@@ -80,10 +80,10 @@ TEST(CudaSweep, Context) {
     SweepCase one = sweep.alone;
     one.overrides = one.overrides + on_gpu;
     SweepResult alone;
-    play_threads(one, sweep_steps, alone);
+    run_on_threads(one, sweep_steps, alone);
     for (const auto& [ranks, layout] : sweep.layouts) {
       if (number++ % 3 != 0) continue;
-      for (const Overrides& how : {heads_travel, keys_gathered, keys_go_round}) {
+      for (const Overrides& how : {ulysses, cp_all_gather, cp_ring}) {
         SweepCase shared = one;
         shared.ranks = ranks;
         shared.overrides = shared.overrides + layout + how;
@@ -100,9 +100,9 @@ TEST(CudaSweep, DynamicContext) {
     SweepCase one = sweep.alone;
     one.overrides = one.overrides + on_gpu;
     SweepResult alone;
-    play_threads(one, sweep_steps, alone);
+    run_on_threads(one, sweep_steps, alone);
     for (const auto& [ranks, layout] : sweep.layouts)
-      for (const Overrides& how : {heads_travel, keys_gathered, keys_go_round}) {
+      for (const Overrides& how : {ulysses, cp_all_gather, cp_ring}) {
         if (number++ % 4 != 0) continue;
         SweepCase shared = one;
         shared.ranks = ranks;
@@ -119,9 +119,9 @@ TEST(CudaSweep, DynamicContextBf16) {
       Overrides{"dist.device=cuda", "train.seq_length=512", "train.micro_batch_size=1", "train.global_batch_size=4"} +
       bf16 + packed_documents;
   SweepResult alone;
-  play_threads({.config = "sweep_gpt", .overrides = on_gpu}, sweep_steps, alone);
+  run_on_threads({.config = "sweep_gpt", .overrides = on_gpu}, sweep_steps, alone);
   for (const auto& [ranks, layout] : std::vector<std::pair<int, Overrides>>{{4, cp4}, {4, cp2 + tp2 + sp}})
-    for (const Overrides& how : {heads_travel, keys_gathered, keys_go_round})
+    for (const Overrides& how : {ulysses, cp_all_gather, cp_ring})
       expect_like_one_rank({"sweep_gpt", ranks, layout + how + on_gpu + dynamic}, alone, limits);
 }
 
@@ -132,9 +132,9 @@ TEST(CudaSweep, ContextBf16) {
   for (const Overrides& model : {Overrides{}, packed_documents, long_one, long_one + packed_documents}) {
     const Overrides on_gpu = Overrides{"dist.device=cuda"} + bf16 + model;
     SweepResult alone;
-    play_threads({.config = "sweep_gpt", .overrides = on_gpu}, sweep_steps, alone);
+    run_on_threads({.config = "sweep_gpt", .overrides = on_gpu}, sweep_steps, alone);
     for (const auto& [ranks, layout] : std::vector<std::pair<int, Overrides>>{{2, cp2}, {4, cp2 + tp2 + sp}})
-      for (const Overrides& how : {heads_travel, keys_gathered, keys_go_round})
+      for (const Overrides& how : {ulysses, cp_all_gather, cp_ring})
         expect_like_one_rank({"sweep_gpt", ranks, layout + how + on_gpu}, alone, limits);
   }
 }
@@ -148,7 +148,7 @@ TEST(CudaSweep, Offload) {
       {1, {}}, {2, tp2 + sp}, {2, pp2}, {2, pp2 + vp2}, {4, pp4 + zero_bubble}, {2, pp2 + zbv}, {4, zero3}};
   const Overrides on_gpu = Overrides{"dist.device=cuda"} + fp32;
   SweepResult alone;
-  play_threads({.overrides = on_gpu}, sweep_steps, alone);
+  run_on_threads({.overrides = on_gpu}, sweep_steps, alone);
   for (const auto& [ranks, layout] : layouts) {
     expect_like_one_rank({.ranks = ranks, .overrides = layout + offload + on_gpu}, alone, {});
     expect_like_one_rank({.ranks = ranks, .overrides = layout + full + offload_x + on_gpu}, alone, {});
@@ -160,13 +160,13 @@ TEST(CudaSweep, OffloadOfExperts) {
       {1, {}}, {2, ep2}, {2, tp2 + sp + ep2 + etp1 + all_to_all}, {4, pp2 + ep2 + zero_bubble}};
   const Overrides on_gpu = Overrides{"dist.device=cuda"} + fp32;
   SweepResult alone;
-  play_threads({.config = "sweep_experts", .overrides = on_gpu}, sweep_steps, alone);
+  run_on_threads({.config = "sweep_experts", .overrides = on_gpu}, sweep_steps, alone);
   for (const auto& [ranks, layout] : layouts)
     expect_like_one_rank({"sweep_experts", ranks, layout + offload + on_gpu}, alone, {});
 }
 
-// Partial sums are rounded to bf16 before they are added over ranks, and every rounding of an activation goes on
-// through the layers behind it: several units of bf16.
+// Partial sums are rounded to bf16 before they are added over ranks, and every rounding of an activation propagates
+// through the layers after it: several units of bf16.
 TEST(CudaSweep, Bf16) {
   const SweepLimits limits{.loss = 5e-3, .norm = 5e-2, .gradients = DType::bf16, .slack = 8};
   sweep("sweep_llama", bf16, limits, 11);
@@ -180,7 +180,7 @@ TEST(CudaSweep, Fp16) {
   sweep("sweep_gpt", fp16, limits, 11);
 }
 
-// As on the CPU (tests/parallel/fp16_sweep_test.cpp): an overflow on one rank is skipped by all.
+// All ranks skip a step that overflows on one rank, as on the CPU (tests/parallel/fp16_sweep_test.cpp).
 TEST(CudaSweep, Fp16OverflowOnOneRankIsSkippedByAll) {
   const Overrides half{"dist.device=cuda", "mixed_precision.precision=fp16", "mixed_precision.initial_loss_scale=4096",
                        "mixed_precision.hysteresis=1"};
@@ -188,10 +188,10 @@ TEST(CudaSweep, Fp16OverflowOnOneRankIsSkippedByAll) {
                         SweepCase{.ranks = 4, .overrides = zero3}}) {
     one.overrides = one.overrides + half;
     SweepResult before, with;
-    play_threads(one, 2, before);
+    run_on_threads(one, 2, before);
     one.overflow = {.step = 2, .rank = one.ranks - 1, .in_loss = true};
     SCOPED_TRACE(one.describe());
-    play_threads(one, 3, with);
+    run_on_threads(one, 3, with);
     EXPECT_EQ(with.skipped, one.ranks);
     EXPECT_EQ(with.scale, (std::vector<double>{4096, 4096, 2048}));
     EXPECT_TRUE(with.weights.tensors() == before.weights.tensors());

@@ -1,4 +1,4 @@
-// Whole runs on the GPU against the same runs on the CPU, and against themselves.
+// Training runs on the GPU against the same runs on the CPU, and against themselves.
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <span>
 
-#include "tera/backend/cuda/make_cuda.h"
+#include "tera/backend/cuda/runtime/make_cuda.h"
 #include "tera/tensor/arena.h"
 #include "tests/end_to_end/packed_documents.h"
 #include "tests/end_to_end/training_run.h"
@@ -57,7 +57,7 @@ void expect_close(const RunRecord& gpu, const RunRecord& cpu, double tolerance, 
 TEST(CudaTraining, PackedDocumentsTrainAsEachWouldAlone) {
   for (const char* config : {"tiny", "tiny_gpt", "tiny_mistral"}) {
     const auto [packed, apart, mixed] =
-        play_documents(config, on_gpu + Overrides{"model.hidden_dropout=0", "model.attention_dropout=0"});
+        run_documents(config, on_gpu + Overrides{"model.hidden_dropout=0", "model.attention_dropout=0"});
     EXPECT_NEAR(packed.loss, apart.loss, 1e-5 * apart.loss) << config;
     EXPECT_NEAR(packed.eval_loss, apart.eval_loss, 1e-5 * apart.eval_loss) << config;
     EXPECT_LT(difference(packed.gradients, apart.gradients), 1e-5) << config;
@@ -65,7 +65,7 @@ TEST(CudaTraining, PackedDocumentsTrainAsEachWouldAlone) {
   }
 }
 
-// Through cuDNN, whose plans are made for several numbers of documents: texts of a few hundred bytes.
+// Attention uses cuDNN, whose plans are made for several numbers of documents: texts of a few hundred bytes.
 double largest_distance(const std::vector<double>& a, const std::vector<double>& b) {
   EXPECT_EQ(a.size(), b.size());
   double largest = 0;
@@ -103,7 +103,7 @@ TEST(CudaTraining, Bf16FollowsTheCpuAndRepeatsItself) {
   EXPECT_TRUE(gpu.weights == again.weights);
 }
 
-// What is skipped at first costs steps, not bits: with a scale that suits, none is skipped.
+// Steps skipped at first cost steps, not bits: with the right initial scale none is skipped.
 TEST(CudaTraining, Fp16FollowsBf16AndRepeatsItself) {
   const TempFolder folder;
   const BackendOptions options{.kernel_choices = folder / "kernels.json"};
@@ -115,7 +115,7 @@ TEST(CudaTraining, Fp16FollowsBf16AndRepeatsItself) {
   EXPECT_EQ(fp16, train_once("tiny", run + on_gpu_fp16, options));
 }
 
-// From the default of 2^32 down; the host learns of each skipped step when the next one is under way.
+// The scale falls from the default of 2^32; the host learns of each skipped step when the next one is in flight.
 TEST(CudaTraining, Fp16FindsItsScale) {
   const Overrides run =
       small_llama + on_gpu_fp16 +
@@ -156,10 +156,10 @@ TEST(CudaTraining, Fp32FollowsTheCpuClosely) {
   expect_close(train_once("tiny", run + on_gpu), train_once("tiny", run + on_cpu), 1e-4, "fp32");
 }
 
-// TF32 rounds the operands of products to 10 bits of mantissa: near fp32, but not it.
-// The largest relative error of a product of fp32. All operands are small whole numbers times 1 + 2^-12, which rounded
-// to 10 bits of mantissa lose that factor.
-double product_error(bool tf32) {
+// TF32 rounds the operands of GEMMs to 10 bits of mantissa: near fp32, but not it.
+// The largest relative error of a GEMM in fp32. All operands are small integers times 1 + 2^-12, which rounded to 10
+// bits of mantissa lose that factor.
+double gemm_error(bool tf32) {
   constexpr std::int64_t m = 128, n = 128, k = 256;
   const cuda::CudaParts parts = cuda::make_cuda({.tf32 = tf32});
   const std::unique_ptr<WorkspaceRules> rules = cuda::make_cuda_workspace_rules();
@@ -190,8 +190,8 @@ double product_error(bool tf32) {
 }
 
 TEST(CudaTraining, Tf32IsUsedOnlyWhenAsked) {
-  EXPECT_LT(product_error(false), 256 * 0x1p-24);  // a rounding for each of 256 terms, all positive
-  EXPECT_NEAR(product_error(true), 0x1p-11, 0x1p-12);
+  EXPECT_LT(gemm_error(false), 256 * 0x1p-24);  // a rounding for each of 256 terms, all positive
+  EXPECT_NEAR(gemm_error(true), 0x1p-11, 0x1p-12);
   const Overrides run = small_llama + on_gpu + Overrides{"train.train_iters=5", "scheduler.lr_warmup_iters=2"};
   const RunRecord exact = train_once("tiny", run), rounded = train_once("tiny", run, {.tf32 = true});
   EXPECT_NE(exact.weights, rounded.weights);

@@ -1,6 +1,6 @@
-// The product with SwiGLU in one kernel of Hopper's against the plain product and the activation behind it. Sums of
-// whole numbers are exact in any order, so that both give the same bits; shapes are those of many tiles to a block, in
-// which pieces, stages and turns come round.
+// GEMM with fused SwiGLU in one Hopper kernel (wgmma, TMA) against the plain GEMM and the activation after it. Sums of
+// integers are exact in any order, so that both give the same bits; shapes have many tiles to a block, in which pieces,
+// stages and phases wrap around.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
+#include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tera/tensor/arena.h"
 #include "tests/support/fill.h"
 #include "tests/support/temp_folder.h"
@@ -27,9 +27,9 @@ struct Sizes {
   bool in_place = false;  // dx is x
 };
 
-class Player {
+class OpRunner {
  public:
-  explicit Player(const cuda::CudaOptions& options)
+  explicit OpRunner(const cuda::CudaOptions& options)
       : parts_(cuda::make_cuda(options)),
         slab_(parts_.device->allocate(std::size_t{1} << 30)),
         workspace_(parts_.device->allocate(std::size_t{256} << 20)) {
@@ -42,7 +42,7 @@ class Player {
     bool operator==(const Result&) const = default;
   };
 
-  Result play(const Sizes& s, bool fused) {
+  Result run(const Sizes& s, bool fused) {
     const Calls calls = calls_of(s);
     EXPECT_EQ(parts_.ops->fuses(calls.forward), fused);
     EXPECT_EQ(parts_.ops->fuses(calls.back), fused);
@@ -65,7 +65,7 @@ class Player {
     const GemmActivationArgs forward = forward_args(s);
     return {forward, back_args(s, forward)};
   }
-  // Without waiting for the GPU.
+  // Enqueues the calls without waiting for the GPU.
   void start(const Calls& calls) {
     parts_.ops->gemm_activation(calls.forward);
     parts_.ops->gemm_activation_back(calls.back);
@@ -85,19 +85,20 @@ class Player {
 
   GemmActivationArgs forward_args(const Sizes& s) {
     used_ = 0;
-    const Tensor a = whole_numbers(shape(s.rows, s.k), s.dtype, 1),
-                 b = whole_numbers(shape(2 * s.width, s.k), s.dtype, 2);
+    const Tensor a = random_integers(shape(s.rows, s.k), s.dtype, 1),
+                 b = random_integers(shape(2 * s.width, s.k), s.dtype, 2);
     const Tensor x = take(shape(s.rows, 2 * s.width), s.dtype);
-    return {.product = {.a = a, .b = b, .out = x, .trans_b = true},
+    return {.gemm = {.a = a, .b = b, .out = x, .trans_b = true},
             .activation = {.kind = Activation::swiglu, .x = x, .y = take(shape(s.rows, s.width), s.dtype)}};
   }
 
   GemmActivationBackArgs back_args(const Sizes& s, const GemmActivationArgs& forward) {
-    const Tensor a = whole_numbers(shape(s.rows, s.k), s.dtype, 3), b = whole_numbers(shape(s.k, s.width), s.dtype, 4);
-    const Tensor room = take(shape(s.rows, s.width), s.dtype);
+    const Tensor a = random_integers(shape(s.rows, s.k), s.dtype, 3),
+                 b = random_integers(shape(s.k, s.width), s.dtype, 4);
+    const Tensor scratch = take(shape(s.rows, s.width), s.dtype);
     const Tensor dx = s.in_place ? forward.activation.x : take(forward.activation.x.shape, s.dtype);
-    return {.product = {.a = a, .b = b, .out = room},
-            .activation = {.kind = Activation::swiglu, .dy = room, .x = forward.activation.x, .dx = dx}};
+    return {.gemm = {.a = a, .b = b, .out = scratch},
+            .activation = {.kind = Activation::swiglu, .dy = scratch, .x = forward.activation.x, .dx = dx}};
   }
 
   Tensor take(const Shape& of, DType dtype) {
@@ -108,7 +109,7 @@ class Player {
   }
 
   // -2 to 2, over 32: gates are of the size that SwiGLU bends.
-  Tensor whole_numbers(const Shape& of, DType dtype, std::uint64_t seed) {
+  Tensor random_integers(const Shape& of, DType dtype, std::uint64_t seed) {
     const Tensor tensor = take(of, dtype);
     Bits bits(static_cast<std::size_t>(count(of)));
     std::uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
@@ -139,7 +140,7 @@ bool is_hopper() {
 }
 
 // Which rows and columns differ first.
-std::string first_difference(const Player::Bits& got, const Player::Bits& want, std::int64_t columns) {
+std::string first_difference(const OpRunner::Bits& got, const OpRunner::Bits& want, std::int64_t columns) {
   for (std::size_t i = 0; i < want.size(); ++i)
     if (got[i] != want[i])
       return fmt::format("row {} column {}: {:04x}, not {:04x}", static_cast<std::int64_t>(i) / columns,
@@ -147,7 +148,7 @@ std::string first_difference(const Player::Bits& got, const Player::Bits& want, 
   return "none";
 }
 
-constexpr auto everywhere = cuda::HopperKernels::wherever_they_fit;
+constexpr auto everywhere = cuda::HopperKernels::wherever_supported;
 
 class CudaGemmActivation : public testing::Test {
  protected:
@@ -157,54 +158,54 @@ class CudaGemmActivation : public testing::Test {
 };
 
 TEST_F(CudaGemmActivation, OneKernelGivesTheBitsOfTwo) {
-  Player plain({.plain_products = true}), fast({.hopper_kernels = everywhere});
+  OpRunner plain({.only_plain_gemm = true}), fast({.hopper_kernels = everywhere});
   for (const Sizes& s :
        {Sizes{64, 128, 64}, Sizes{129, 136, 520}, Sizes{2304, 1032, 192}, Sizes{5000, 2048, 328},
         Sizes{5000, 2048, 328, DType::bf16, true}, Sizes{4096, 2816, 1024, DType::f16}, Sizes{257, 8, 8}}) {
     SCOPED_TRACE(fmt::format("{} rows, {} columns, {} terms, {}", s.rows, s.width, s.k, name_of(s.dtype)));
-    const Player::Result want = plain.play(s, false), got = fast.play(s, true);
+    const OpRunner::Result want = plain.run(s, false), got = fast.run(s, true);
     EXPECT_EQ(first_difference(got.x, want.x, 2 * s.width), "none");
     EXPECT_EQ(first_difference(got.act, want.act, s.width), "none");
     EXPECT_EQ(first_difference(got.dx, want.dx, 2 * s.width), "none");
-    EXPECT_TRUE(fast.play(s, true) == got) << "does not repeat";
+    EXPECT_TRUE(fast.run(s, true) == got) << "does not repeat";
   }
 }
 
-// Ranks as threads share a GPU: blocks of several calls are there at once. Again and again, since nothing else looks
+// Ranks as threads share a GPU: blocks of several calls run at once. The calls are repeated, since no other test looks
 // for races here.
 TEST_F(CudaGemmActivation, CallsOnTwoStreamsDoNotMix) {
-  Player players[2] = {Player({.hopper_kernels = everywhere}), Player({.hopper_kernels = everywhere})};
-  Player::Calls calls[2];
-  Player::Result alone[2];
+  OpRunner runners[2] = {OpRunner({.hopper_kernels = everywhere}), OpRunner({.hopper_kernels = everywhere})};
+  OpRunner::Calls calls[2];
+  OpRunner::Result alone[2];
   for (const int i : {0, 1}) {
-    calls[i] = players[i].calls_of({3000, i == 0 ? 1024 : 1288, i == 0 ? 256 : 72});
-    players[i].start(calls[i]);
-    alone[i] = players[i].read(calls[i]);
+    calls[i] = runners[i].calls_of({3000, i == 0 ? 1024 : 1288, i == 0 ? 256 : 72});
+    runners[i].start(calls[i]);
+    alone[i] = runners[i].read(calls[i]);
   }
   for (int round = 0; round < 5; ++round) {
     for (int times = 0; times < 20; ++times)
-      for (const int i : {0, 1}) players[i].start(calls[i]);
-    for (const int i : {0, 1}) EXPECT_TRUE(players[i].read(calls[i]) == alone[i]) << "player " << i;
+      for (const int i : {0, 1}) runners[i].start(calls[i]);
+    for (const int i : {0, 1}) EXPECT_TRUE(runners[i].read(calls[i]) == alone[i]) << "player " << i;
   }
 }
 
 TEST_F(CudaGemmActivation, SmallCallsAreLeftToTheLibrary) {
-  Player usual({});
-  usual.play({2048, 2048, 64}, false);
-  usual.play({4096, 4096, 64}, true);
+  OpRunner default_options({});
+  default_options.run({2048, 2048, 64}, false);
+  default_options.run({4096, 4096, 64}, true);
 }
 
-// What is computed by two kernels has one of cuBLASLt's chosen for its product; what is not, has not.
-TEST_F(CudaGemmActivation, OnlyProductsOfTheirOwnAreTimed) {
+// A call of two kernels has a cuBLASLt kernel chosen for its GEMM; a fused call has none.
+TEST_F(CudaGemmActivation, OnlyUnfusedGemmsAreTimed) {
   const TempFolder folder;
-  Player player({.hopper_kernels = everywhere, .choices = folder / "kernels.json"});
-  const Player::Calls fused = player.calls_of({512, 256, 128});
-  Player::Calls not_fused = player.calls_of({512, 256, 64});
+  OpRunner runner({.hopper_kernels = everywhere, .choices = folder / "kernels.json"});
+  const OpRunner::Calls fused = runner.calls_of({512, 256, 128});
+  OpRunner::Calls not_fused = runner.calls_of({512, 256, 64});
   not_fused.forward.activation.kind = Activation::geglu;
   not_fused.back.activation.kind = Activation::geglu;
-  player.ops().prepare(
+  runner.ops().prepare(
       {.gemm_activations = {fused.forward, not_fused.forward}, .gemm_activation_backs = {fused.back, not_fused.back}},
-      player.slab());
+      runner.slab());
   std::ifstream file(folder / "kernels.json");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   EXPECT_NE(text.find("512x512x64"), std::string::npos) << text;

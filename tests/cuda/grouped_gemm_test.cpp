@@ -1,5 +1,6 @@
-// Hopper's grouped products against plain loops. Most operands are small whole numbers: their sums are exact in any
-// order, so that every bit of the result is known, and a wrong tile, swizzle or mask shows as a wrong number.
+// Hopper's grouped GEMM (wgmma, TMA, warp specialisation) against plain loops. Most operands are small integers: their
+// sums are exact in any order, so that every bit of the result is known, and a wrong tile, swizzle or mask shows as a
+// wrong number.
 
 #include <gtest/gtest.h>
 
@@ -12,9 +13,9 @@
 #include <span>
 #include <vector>
 
-#include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
-#include "tera/backend/cuda/kernels/hopper_grouped_gemm.cuh"
+#include "tera/backend/cuda/kernels/hopper/hopper_grouped_gemm.cuh"
+#include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tests/support/gpu.h"
 
 namespace tera::test {
@@ -30,7 +31,7 @@ constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
 cudaStream_t stream() { return dynamic_cast<cuda::CudaOps&>(gpu_ops()).stream(); }
 
-// On the device, freed at the end.
+// Memory on the device, freed at the end.
 template <class T>
 class OnDevice {
  public:
@@ -88,7 +89,7 @@ struct Problem {
   GroupedForm form = GroupedForm::transposed;
   std::vector<int> sizes;
   int n = 0, other = 0;  // other: K, or M for weights
-  int behind = 0;        // rows behind the last group
+  int unused_rows = 0;   // rows after the last group
   Scalar type = Scalar::bf16;
   bool out_f32 = false;
   bool accumulate = true;  // for weights
@@ -96,7 +97,7 @@ struct Problem {
   bool weights() const { return form == GroupedForm::weights; }
   int groups() const { return static_cast<int>(sizes.size()); }
   int used_rows() const { return std::accumulate(sizes.begin(), sizes.end(), 0); }
-  int rows() const { return used_rows() + behind; }
+  int rows() const { return used_rows() + unused_rows; }
   Scalar out_type() const { return weights() || out_f32 ? Scalar::f32 : type; }
   std::size_t a_count() const { return static_cast<std::size_t>(rows()) * static_cast<std::size_t>(other); }
   std::size_t b_count() const {
@@ -123,9 +124,9 @@ struct Operands {
   Values a, b, out;  // out: what is there before
 };
 
-// Whole numbers from -3 to 3. Rows behind the last group, and the weights of groups without rows, are NaN: nobody may
-// let them in.
-Operands whole_numbers(const Problem& problem, unsigned seed) {
+// Integers from -3 to 3. Rows after the last group, and the weights of groups without rows, are NaN: no kernel may use
+// them.
+Operands random_integers(const Problem& problem, unsigned seed) {
   std::mt19937 draw(seed);
   const auto some = [&](std::size_t count) {
     Values values(count);
@@ -175,9 +176,9 @@ std::vector<double> expected_of(const Problem& problem, const Operands& from) {
 }
 
 // A problem on the device.
-class Played {
+class DeviceProblem {
  public:
-  Played(const Problem& problem, const Operands& from)
+  DeviceProblem(const Problem& problem, const Operands& from)
       : problem_(problem),
         first_(from.out),
         a_(to_bits(from.a, problem.type)),
@@ -235,31 +236,31 @@ class Played {
   OnDevice<std::byte> out_;
 };
 
-// Says where the wrong ones lie: which rows and columns of tiles tell which part of the kernel is to blame.
+// Reports where wrong elements lie: the rows and columns of tiles show which part of the kernel is to blame.
 void expect_same(const Problem& problem, const Values& got, const std::function<bool(std::size_t)>& right,
                  const std::vector<double>& expected) {
   std::size_t wrong = 0;
-  int least_row = 1 << 30, most_row = -1, least_column = 1 << 30, most_column = -1;
+  int least_row = 1 << 30, max_row = -1, least_column = 1 << 30, max_column = -1;
   std::string first;
   for (std::size_t i = 0; i < got.size(); ++i) {
     if (right(i)) continue;
     const int row = static_cast<int>(i / static_cast<std::size_t>(problem.n));
     const int column = static_cast<int>(i % static_cast<std::size_t>(problem.n));
-    least_row = std::min(least_row, row), most_row = std::max(most_row, row);
-    least_column = std::min(least_column, column), most_column = std::max(most_column, column);
+    least_row = std::min(least_row, row), max_row = std::max(max_row, row);
+    least_column = std::min(least_column, column), max_column = std::max(max_column, column);
     if (wrong++ < 8)
       first += "\n  row " + std::to_string(row) + " column " + std::to_string(column) + ": " + std::to_string(got[i]) +
                ", expected " + std::to_string(expected[i]);
   }
   EXPECT_EQ(wrong, 0u) << problem.name() << ": " << wrong << " of " << got.size() << " wrong, in rows " << least_row
-                       << " to " << most_row << ", columns " << least_column << " to " << most_column << first;
+                       << " to " << max_row << ", columns " << least_column << " to " << max_column << first;
 }
 
 void expect_exact_once(const Problem& problem, const Operands& from) {
-  const Played played(problem, from);
-  ASSERT_TRUE(hopper_grouped_gemm_takes(played.args())) << problem.name();
-  played.launch();
-  const Values got = played.out();
+  const DeviceProblem on_device(problem, from);
+  ASSERT_TRUE(hopper_grouped_gemm_supports(on_device.args())) << problem.name();
+  on_device.launch();
+  const Values got = on_device.out();
   const std::vector<double> expected = expected_of(problem, from);
   const Scalar type = problem.out_type();
   expect_same(
@@ -299,7 +300,7 @@ class CudaGroupedGemm : public testing::Test {
   }
 };
 
-// The first to look at when others fail: one tile, one block of terms.
+// The simplest case, to be looked at first when others fail: one tile, one block of terms.
 TEST_F(CudaGroupedGemm, OneTile) {
   for (const GroupedForm form : all_forms)
     for (const int n : {128, 256}) {
@@ -307,7 +308,7 @@ TEST_F(CudaGroupedGemm, OneTile) {
                             .sizes = {form == GroupedForm::weights ? 64 : 128},
                             .n = n,
                             .other = form == GroupedForm::weights ? 128 : 64};
-      expect_exact(problem, whole_numbers(problem, 1));
+      expect_exact(problem, random_integers(problem, 1));
     }
 }
 
@@ -317,7 +318,7 @@ TEST_F(CudaGroupedGemm, LongSumsAndClusters) {
     for (const int n : {256, 512, 768}) {
       const bool weights = form == GroupedForm::weights;
       const Problem problem{.form = form, .sizes = {weights ? 640 : 128}, .n = n, .other = weights ? 128 : 640};
-      expect_exact(problem, whole_numbers(problem, 2));
+      expect_exact(problem, random_integers(problem, 2));
     }
 }
 
@@ -328,26 +329,27 @@ TEST_F(CudaGroupedGemm, GroupsOfAllSizes) {
                             .sizes = {0, 1, 127, 128, 129, 0, 0, 63, 64, 65, 300, 7, 0},
                             .n = 520,
                             .other = 200,
-                            .behind = 77,
+                            .unused_rows = 77,
                             .type = type};
-      expect_exact(problem, whole_numbers(problem, 3));
+      expect_exact(problem, random_integers(problem, 3));
     }
 }
 
 TEST_F(CudaGroupedGemm, Fp32Results) {
   for (const GroupedForm form : {GroupedForm::transposed, GroupedForm::plain}) {
-    const Problem problem{.form = form, .sizes = {1, 0, 130, 60}, .n = 264, .other = 72, .behind = 5, .out_f32 = true};
-    expect_exact(problem, whole_numbers(problem, 4));
+    const Problem problem{
+        .form = form, .sizes = {1, 0, 130, 60}, .n = 264, .other = 72, .unused_rows = 5, .out_f32 = true};
+    expect_exact(problem, random_integers(problem, 4));
   }
 }
 
-// 128 wide ones are taken; rows that are no whole vector of the copy engine's box, and the smallest of all.
+// Widths from 128 are supported; rows that are no multiple of a TMA box, and the smallest of all.
 TEST_F(CudaGroupedGemm, NarrowAndSmall) {
   for (const GroupedForm form : all_forms)
     for (const int n : {8, 72, 128, 384, 1032})
       for (const int other : {8, 136}) {
-        const Problem problem{.form = form, .sizes = {3, 0, 200, 1}, .n = n, .other = other, .behind = 1};
-        expect_exact(problem, whole_numbers(problem, 5));
+        const Problem problem{.form = form, .sizes = {3, 0, 200, 1}, .n = n, .other = other, .unused_rows = 1};
+        expect_exact(problem, random_integers(problem, 5));
       }
 }
 
@@ -356,8 +358,8 @@ TEST_F(CudaGroupedGemm, ManyGroups) {
   std::vector<int> sizes(512);
   for (int& size : sizes) size = draw() % 4 == 0 ? 0 : static_cast<int>(draw() % 20);
   for (const GroupedForm form : all_forms) {
-    const Problem problem{.form = form, .sizes = sizes, .n = 256, .other = 64, .behind = 3};
-    expect_exact(problem, whole_numbers(problem, 6));
+    const Problem problem{.form = form, .sizes = sizes, .n = 256, .other = 64, .unused_rows = 3};
+    expect_exact(problem, random_integers(problem, 6));
   }
 }
 
@@ -369,48 +371,48 @@ TEST_F(CudaGroupedGemm, OneHugeGroup) {
                           .sizes = {0, weights ? 3001 : 40001, 0, weights ? 70 : 2},
                           .n = weights ? 1024 : 512,
                           .other = weights ? 1544 : 72,
-                          .behind = 300};
-    expect_exact(problem, whole_numbers(problem, 7));
+                          .unused_rows = 300};
+    expect_exact(problem, random_integers(problem, 7));
   }
 }
 
 // High groups, in tiles of 256 rows whose ends are cut: ends of one part of 64 rows, of two, three and four, with rows
-// of the next group behind them, and groups that are nothing but an end. Then columns of tiles of an odd number.
+// of the next group after them, and groups that are nothing but an end. Then columns of tiles of an odd number.
 TEST_F(CudaGroupedGemm, EndsOfHighGroups) {
   for (const GroupedForm form : {GroupedForm::transposed, GroupedForm::plain}) {
     const Problem even{.form = form,
                        .sizes = {2049, 2112, 2113, 2176, 0, 2177, 2240, 2241, 2303, 2304, 1, 65, 129, 193, 13000},
                        .n = 512,
                        .other = 72,
-                       .behind = 77,
+                       .unused_rows = 77,
                        .out_f32 = form == GroupedForm::plain};
     ASSERT_GE(even.rows() / even.groups(), 2048) << "not high";
-    expect_exact(even, whole_numbers(even, 12));
+    expect_exact(even, random_integers(even, 12));
     const Problem odd{.form = form, .sizes = {2049, 2177}, .n = 17 * 256 - 8, .other = 72, .type = Scalar::f16};
-    expect_exact(odd, whole_numbers(odd, 13));
+    expect_exact(odd, random_integers(odd, 13));
   }
 }
 
 TEST_F(CudaGroupedGemm, OneHighGroup) {
   for (const GroupedForm form : {GroupedForm::transposed, GroupedForm::plain})
     for (const int end : {0, 1, 64, 65, 128, 129, 192, 193, 255}) {
-      const Problem problem{.form = form, .sizes = {2048 + end}, .n = 512, .other = 136, .behind = 3};
-      expect_exact(problem, whole_numbers(problem, 14));
+      const Problem problem{.form = form, .sizes = {2048 + end}, .n = 512, .other = 136, .unused_rows = 3};
+      expect_exact(problem, random_integers(problem, 14));
     }
 }
 
 TEST_F(CudaGroupedGemm, NoRowsAtAll) {
   for (const GroupedForm form : all_forms) {
-    const Problem problem{.form = form, .sizes = {0, 0, 0}, .n = 256, .other = 64, .behind = 200};
-    expect_exact(problem, whole_numbers(problem, 8));
+    const Problem problem{.form = form, .sizes = {0, 0, 0}, .n = 256, .other = 64, .unused_rows = 200};
+    expect_exact(problem, random_integers(problem, 8));
   }
 }
 
-// A group of NaN stays alone with them.
+// NaN in one group reaches no other.
 TEST_F(CudaGroupedGemm, NanStaysInItsGroup) {
   for (const GroupedForm form : all_forms) {
-    const Problem problem{.form = form, .sizes = {70, 100, 33, 130}, .n = 512, .other = 136, .behind = 9};
-    Operands from = whole_numbers(problem, 9);
+    const Problem problem{.form = form, .sizes = {70, 100, 33, 130}, .n = 512, .other = 136, .unused_rows = 9};
+    Operands from = random_integers(problem, 9);
     for (int r = 70; r < 170; ++r) {
       std::fill_n(from.a.begin() + r * problem.other, problem.other, nan);
       if (problem.weights()) std::fill_n(from.b.begin() + r * problem.n, problem.n, nan);
@@ -440,33 +442,33 @@ TEST_F(CudaGroupedGemm, RandomNumbersAndTheSameBits) {
                             .out_f32 = form != GroupedForm::weights};
       const Operands from = random_numbers(problem, 10);
       const std::vector<double> expected = expected_of(problem, from);
-      Played played(problem, from);
-      played.launch();
-      const Values got = played.out();
+      DeviceProblem on_device(problem, from);
+      on_device.launch();
+      const Values got = on_device.out();
       expect_same(
           problem, got, [&](std::size_t i) { return std::abs(got[i] - expected[i]) < 1e-3; }, expected);
-      const std::vector<std::byte> once = played.bits();
+      const std::vector<std::byte> once = on_device.bits();
       for (int i = 0; i < 5; ++i) {
-        played.reset();
-        played.launch();
-        EXPECT_TRUE(played.bits() == once) << problem.name() << ": other bits in run " << i + 2;
+        on_device.reset();
+        on_device.launch();
+        EXPECT_TRUE(on_device.bits() == once) << problem.name() << ": other bits in run " << i + 2;
       }
-      played.reset();
+      on_device.reset();
       cudaGraph_t graph = nullptr;
       cudaGraphExec_t ready = nullptr;
       check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "capture");
-      played.launch();
+      on_device.launch();
       check(cudaStreamEndCapture(stream(), &graph), "capture");
       check(cudaGraphInstantiate(&ready, graph, 0), "graph");
       check(cudaGraphLaunch(ready, stream()), "graph");
-      EXPECT_TRUE(played.bits() == once) << problem.name() << ": other bits from a graph";
+      EXPECT_TRUE(on_device.bits() == once) << problem.name() << ": other bits from a graph";
       check(cudaGraphExecDestroy(ready), "graph");
       check(cudaGraphDestroy(graph), "graph");
     }
 }
 
-// A sum is made in the same order in every kind of tile: groups that more empty ones make lower on average are worked
-// on in low tiles, without them in high ones and cut ends.
+// A sum is made in the same order in every kind of tile: added empty groups lower the mean height, so that the same
+// groups are computed in low tiles, and without them in high ones and cut ends.
 TEST_F(CudaGroupedGemm, TheSameBitsInTilesOfAllKinds) {
   for (const GroupedForm form : {GroupedForm::transposed, GroupedForm::plain}) {
     const Problem high{.form = form, .sizes = {2303, 2177, 2049}, .n = 512, .other = 328, .out_f32 = true};
@@ -475,7 +477,7 @@ TEST_F(CudaGroupedGemm, TheSameBitsInTilesOfAllKinds) {
     const Operands of_high = random_numbers(high, 19);
     Operands of_low = of_high;
     of_low.b.resize(low.b_count(), nan);
-    const Played in_high(high, of_high), in_low(low, of_low);
+    const DeviceProblem in_high(high, of_high), in_low(low, of_low);
     in_high.launch();
     in_low.launch();
     EXPECT_TRUE(in_high.bits() == in_low.bits()) << high.name();
@@ -484,13 +486,13 @@ TEST_F(CudaGroupedGemm, TheSameBitsInTilesOfAllKinds) {
 
 TEST_F(CudaGroupedGemm, WhatItDoesNotTake) {
   const Problem problem{.sizes = {10, 20}, .n = 64, .other = 64};
-  const Played played(problem, whole_numbers(problem, 11));
-  const HopperGroupedGemm good = played.args();
-  EXPECT_TRUE(hopper_grouped_gemm_takes(good));
+  const DeviceProblem on_device(problem, random_integers(problem, 11));
+  const HopperGroupedGemm good = on_device.args();
+  EXPECT_TRUE(hopper_grouped_gemm_supports(good));
   const auto refused = [&](const char* why, const std::function<void(HopperGroupedGemm&)>& change) {
     HopperGroupedGemm args = good;
     change(args);
-    EXPECT_FALSE(hopper_grouped_gemm_takes(args)) << why;
+    EXPECT_FALSE(hopper_grouped_gemm_supports(args)) << why;
     EXPECT_EQ(launch_hopper_grouped_gemm(args, stream()), cudaErrorInvalidValue) << why;
   };
   refused("rows of b and out of no whole 16 bytes", [](auto& args) { args.n = 68; });

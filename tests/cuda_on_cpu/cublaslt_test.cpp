@@ -1,4 +1,4 @@
-// The stand-in for cuBLASLt against loops in double precision, and what it refuses.
+// The emulated cuBLASLt against loops in double precision, and what it refuses.
 
 #include <cublasLt.h>
 #include <cuda_bf16.h>
@@ -60,7 +60,7 @@ class Operand {
   void* data() const { return values_.get(); }
   cublasLtMatrixLayout_t layout() const { return layout_; }
   double at(int row, int column) const { return read(data(), type_, column * stride_ + row); }
-  double behind(int column) const { return read(data(), type_, column * stride_ + rows_); }  // in the gap
+  double in_gap(int column) const { return read(data(), type_, column * stride_ + rows_); }  // in the gap
 
  private:
   int rows_, stride_;
@@ -77,13 +77,13 @@ struct Trial {
   Operand added{c.m, c.n, c.gap, c.out, random}, out{c.m, c.n, c.gap, c.out, random}, bias{c.m, 1, 0, c.out, random};
   Memory<float> workspace{1 << 18};
   cublasLtHandle_t handle = nullptr;
-  cublasLtMatmulDesc_t product = nullptr;
+  cublasLtMatmulDesc_t matmul = nullptr;
   cublasLtMatmulHeuristicResult_t found[8] = {};
   int count = 0;
 
   explicit Trial(const Case& its_case) : c(its_case) {
     EXPECT_EQ(cublasLtCreate(&handle), CUBLAS_STATUS_SUCCESS);
-    EXPECT_EQ(cublasLtMatmulDescCreate(&product, c.compute, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(cublasLtMatmulDescCreate(&matmul, c.compute, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);
     set(CUBLASLT_MATMUL_DESC_TRANSA, c.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, c.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (!c.bias) return;
@@ -92,7 +92,7 @@ struct Trial {
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.data());
   }
   ~Trial() {
-    cublasLtMatmulDescDestroy(product);
+    cublasLtMatmulDescDestroy(matmul);
     cublasLtDestroy(handle);
   }
   Trial(const Trial&) = delete;
@@ -100,21 +100,21 @@ struct Trial {
 
   template <class Value>
   void set(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
-    EXPECT_EQ(cublasLtMatmulDescSetAttribute(product, attribute, &value, sizeof value), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(cublasLtMatmulDescSetAttribute(matmul, attribute, &value, sizeof value), CUBLAS_STATUS_SUCCESS);
   }
-  cublasStatus_t choose(std::size_t workspace_bytes = 1 << 20, int room = 8) {
+  cublasStatus_t choose(std::size_t workspace_bytes = 1 << 20, int max_results = 8) {
     cublasLtMatmulPreference_t preference = nullptr;
     EXPECT_EQ(cublasLtMatmulPreferenceCreate(&preference), CUBLAS_STATUS_SUCCESS);
     EXPECT_EQ(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                    &workspace_bytes, sizeof workspace_bytes),
               CUBLAS_STATUS_SUCCESS);
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        handle, product, a.layout(), b.layout(), added.layout(), out.layout(), preference, room, found, &count);
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, matmul, a.layout(), b.layout(), added.layout(),
+                                                                 out.layout(), preference, max_results, found, &count);
     EXPECT_EQ(cublasLtMatmulPreferenceDestroy(preference), CUBLAS_STATUS_SUCCESS);
     return status;
   }
   cublasStatus_t run(int kernel, const void* added_data, std::size_t workspace_bytes, cudaStream_t stream = nullptr) {
-    return cublasLtMatmul(handle, product, &c.alpha, a.data(), a.layout(), b.data(), b.layout(), &c.beta, added_data,
+    return cublasLtMatmul(handle, matmul, &c.alpha, a.data(), a.layout(), b.data(), b.layout(), &c.beta, added_data,
                           added.layout(), out.data(), out.layout(), &found[kernel].algo, workspace.get(),
                           workspace_bytes, stream);
   }
@@ -133,7 +133,7 @@ void check(const Case& c) {
   ASSERT_EQ(trial.choose(), CUBLAS_STATUS_SUCCESS);
   ASSERT_EQ(trial.count, 2);
   std::vector<double> gaps;
-  for (int j = 0; j < c.n && c.gap > 0; ++j) gaps.push_back(trial.out.behind(j));
+  for (int j = 0; j < c.n && c.gap > 0; ++j) gaps.push_back(trial.out.in_gap(j));
   for (int kernel = 0; kernel < trial.count; ++kernel) {
     ASSERT_EQ(trial.run(kernel, trial.added.data(), trial.workspace.bytes()), CUBLAS_STATUS_SUCCESS);
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -144,7 +144,7 @@ void check(const Case& c) {
         worst = std::max(worst, error / (epsilon_of(c.out) * (std::abs(expected) + 1) + 4e-7 * std::sqrt(c.k)));
       }
     EXPECT_LE(worst, 1) << c.m << "x" << c.n << "x" << c.k << " types " << c.in << " to " << c.out;
-    for (int j = 0; j < c.n && c.gap > 0; ++j) EXPECT_EQ(trial.out.behind(j), gaps[static_cast<std::size_t>(j)]);
+    for (int j = 0; j < c.n && c.gap > 0; ++j) EXPECT_EQ(trial.out.in_gap(j), gaps[static_cast<std::size_t>(j)]);
   }
 }
 
@@ -158,7 +158,7 @@ TEST(CudaOnCpuCublasLt, MultipliesLikeLoopsInDouble) {
   check({.m = 64, .n = 48, .k = 1000, .compute = CUBLAS_COMPUTE_32F_FAST_TF32});
 }
 
-TEST(CudaOnCpuCublasLt, TakesTypesFactorsAndBias) {
+TEST(CudaOnCpuCublasLt, SupportsTypesFactorsAndBias) {
   for (const cudaDataType_t in : {CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F})
     for (const cudaDataType_t out : {in, CUDA_R_32F}) {
       check({.m = 20, .n = 6, .k = 40, .transpose_a = true, .in = in, .out = out});
@@ -176,7 +176,7 @@ TEST(CudaOnCpuCublasLt, AddsInPlace) {
   EXPECT_NEAR(trial.out.at(16, 4), trial.expected(16, 4) - added + before, 1e-5);
 }
 
-// What is left in the output is not read where nothing is added: it may be no number.
+// Where beta is 0, the previous output is not read: it may be NaN.
 TEST(CudaOnCpuCublasLt, WithoutAFactorNothingIsAdded) {
   Trial trial({.m = 4, .n = 4, .k = 4});
   ASSERT_EQ(trial.choose(), CUBLAS_STATUS_SUCCESS);
@@ -202,7 +202,7 @@ TEST(CudaOnCpuCublasLt, IsPartOfAGraph) {
   Trial trial({.m = 4, .n = 4, .k = 4, .beta = 1});
   ASSERT_EQ(trial.choose(), CUBLAS_STATUS_SUCCESS);
   const Stream stream;
-  const double before = trial.out.at(0, 0), product = trial.expected(0, 0) - trial.added.at(0, 0);
+  const double before = trial.out.at(0, 0), matmul = trial.expected(0, 0) - trial.added.at(0, 0);
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
   ASSERT_EQ(trial.run(0, trial.out.data(), trial.workspace.bytes(), stream), CUBLAS_STATUS_SUCCESS);
   cudaGraph_t graph = nullptr;
@@ -211,7 +211,7 @@ TEST(CudaOnCpuCublasLt, IsPartOfAGraph) {
   ASSERT_EQ(cudaGraphInstantiate(&ready, graph, 0), cudaSuccess);
   for (int i = 0; i < 3; ++i) ASSERT_EQ(cudaGraphLaunch(ready, stream), cudaSuccess);
   stream.wait();
-  EXPECT_NEAR(trial.out.at(0, 0), before + 3 * product, 1e-5);
+  EXPECT_NEAR(trial.out.at(0, 0), before + 3 * matmul, 1e-5);
   EXPECT_EQ(cudaGraphExecDestroy(ready), cudaSuccess);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
@@ -222,26 +222,26 @@ TEST(CudaOnCpuCublasLt, RefusesWhatItHasNoKernelFor) {
   EXPECT_EQ(Trial({.m = 4, .n = 4, .k = 4, .in = CUDA_R_32F, .out = CUDA_R_16BF}).choose(),
             CUBLAS_STATUS_NOT_SUPPORTED);
   EXPECT_EQ(Trial({.m = 4, .n = 4, .k = 4, .compute = CUBLAS_COMPUTE_64F}).choose(), CUBLAS_STATUS_NOT_SUPPORTED);
-  Trial misfit({.m = 4, .n = 4, .k = 5});
-  misfit.set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
-  EXPECT_EQ(misfit.choose(), CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT_EQ(misfit.count, 0);
+  Trial mismatched({.m = 4, .n = 4, .k = 5});
+  mismatched.set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+  EXPECT_EQ(mismatched.choose(), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(mismatched.count, 0);
   cublasLtMatrixLayout_t layout = nullptr;
   EXPECT_EQ(cublasLtMatrixLayoutCreate(&layout, CUDA_R_32F, 8, 4, 7), CUBLAS_STATUS_INVALID_VALUE);
   const cublasLtEpilogue_t gelu = CUBLASLT_EPILOGUE_GELU;
-  EXPECT_EQ(cublasLtMatmulDescSetAttribute(misfit.product, CUBLASLT_MATMUL_DESC_EPILOGUE, &gelu, sizeof gelu),
+  EXPECT_EQ(cublasLtMatmulDescSetAttribute(mismatched.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, &gelu, sizeof gelu),
             CUBLAS_STATUS_NOT_SUPPORTED);
-  EXPECT_EQ(cublasLtMatmulDescSetAttribute(misfit.product, CUBLASLT_MATMUL_DESC_EPILOGUE, &gelu, 1),
+  EXPECT_EQ(cublasLtMatmulDescSetAttribute(mismatched.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, &gelu, 1),
             CUBLAS_STATUS_INVALID_VALUE);
 }
 
-TEST(CudaOnCpuCublasLtDeathTest, AnOperandThatIsLessAlignedThanToldEndsTheProgram) {
+TEST(CudaOnCpuCublasLtDeathTest, AnOperandThatIsLessAlignedThanStatedEndsTheProgram) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   Trial trial({.m = 4, .n = 4, .k = 4});
   ASSERT_EQ(trial.choose(), CUBLAS_STATUS_SUCCESS);
   void* const moved = static_cast<float*>(trial.a.data()) + 1;
   const auto run = [&] {
-    cublasLtMatmul(trial.handle, trial.product, &trial.c.alpha, moved, trial.a.layout(), trial.b.data(),
+    cublasLtMatmul(trial.handle, trial.matmul, &trial.c.alpha, moved, trial.a.layout(), trial.b.data(),
                    trial.b.layout(), &trial.c.beta, trial.added.data(), trial.added.layout(), trial.out.data(),
                    trial.out.layout(), &trial.found[0].algo, trial.workspace.get(), trial.workspace.bytes(), nullptr);
   };

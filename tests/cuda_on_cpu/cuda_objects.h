@@ -41,7 +41,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// Of the device or, pinned, of the host. The host may read both here.
+// Memory of the device or pinned memory of the host. The host may read both here.
 template <class T>
 class Memory {
  public:
@@ -65,7 +65,7 @@ class Memory {
   T* begin_ = nullptr;
 };
 
-// One thread that calls `body`.
+// Launches one thread that calls `body`.
 inline void launch(cudaStream_t stream, std::function<void()> body) {
   cuda_on_cpu::enqueue_kernel(stream, {.grid = 1, .block = 1, .kernel = std::move(body), .name = "body"});
 }

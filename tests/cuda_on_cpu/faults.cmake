@@ -117,31 +117,31 @@ tera_planted_fault(named_barrier_gone IN random thread
   FILE norm_backward.cu TESTS "NormOp.Backward" OLD "ptx::bar_sync(team.team + 1, team.lanes);" NEW "")
 if(TARGET cuda_tests_on_cpu)  # attention of mma.sync: a copy that begins while others still read what was there
   tera_planted_fault(copy_begins_early IN random PROGRAM cuda_tests_on_cpu
-    FILE attention_mma.cu TESTS "CudaAttention.FastIsNearExactInSmallCases"
+    FILE attention/attention_mma.cu TESTS "CudaAttention.FastIsNearExactInSmallCases"
     OLD "__syncthreads();  // before this stage is overwritten" NEW "// before this stage is overwritten")
 endif()
 tera_planted_fault(attention_tile_overwritten_early IN thread
-  FILE attention.cu TESTS "Attention.ForwardWithWindows"
+  FILE attention/attention.cu TESTS "Attention.ForwardWithWindows"
   OLD "__syncthreads();  // before the tiles" NEW "// before the tiles")
 # A barrier that not all threads reach.
 tera_planted_fault(barrier_in_a_branch IN forward
   FILE reduce.cu TESTS "ReduceOp.ColumnSum"
   OLD "sums[warp][lane * N + j] = sum[j];\n  __syncthreads();"
   NEW "sums[warp][lane * N + j] = sum[j];\n  if (first_column + lane * N < args.width) __syncthreads();")
-# A __syncwarp that is missing: in the order of lanes nothing is wrong. Behind the last one lanes happen to be in step.
+# A __syncwarp that is missing: in the order of lanes nothing is wrong. After the last one, lanes happen to be in step.
 tera_planted_fault(syncwarp_before_overwriting IN reverse random thread
-  FILE route.cu TESTS "RouteOp.Groups"
+  FILE experts/route.cu TESTS "RouteOp.Groups"
   OLD "left_out;\n  }\n  __syncwarp();" NEW "left_out;\n  }")
 tera_planted_fault(syncwarp_before_reading IN strict
-  FILE route.cu TESTS "RouteOp.Groups"
+  FILE experts/route.cu TESTS "RouteOp.Groups"
   OLD "memory[group] = 1;\n  }\n  __syncwarp();" NEW "memory[group] = 1;\n  }")
 # Copies that are read before they have arrived.
 tera_planted_fault(copies_awaited_a_group_short IN forward SAYS "copies in flight"
   FILE loss.cu TESTS "CrossEntropyOp.WideVocabularies"
-  OLD "cp_async_wait_group<most_kept_pairs - 1>" NEW "cp_async_wait_group<most_kept_pairs>")
+  OLD "cp_async_wait_group<max_kept_pairs - 1>" NEW "cp_async_wait_group<max_kept_pairs>")
 # An update that other threads may overwrite.
 tera_planted_fault(lost_atomic IN thread
-  FILE group_rows.cu TESTS "GroupRowsOp.EveryChoiceHasItsRow" OLD "atomicAdd(&counts[g], 1)" NEW "counts[g] += 1")
+  FILE experts/group_rows.cu TESTS "GroupRowsOp.EveryChoiceHasItsRow" OLD "atomicAdd(&counts[g], 1)" NEW "counts[g] += 1")
 # Memory of others, and memory that none has written.
 tera_planted_fault(shared_array_one_row_too_far IN address
   FILE reduce.cu TESTS "ReduceOp.ColumnSum"

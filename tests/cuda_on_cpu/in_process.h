@@ -1,6 +1,6 @@
 #pragma once
-// The emulation reads its options once in a process. What other options do is tested in processes of their own: the
-// test program begins again, with these variables, and comes to the same place.
+// The emulation reads its options once in a process. Other options are tested in processes of their own: the test
+// program starts again with these variables and reaches the same call.
 
 #include <gtest/gtest.h>
 
@@ -20,14 +20,14 @@ struct Variable {
 [[noreturn]] inline void run_and_exit(const std::function<void()>& body) {
   body();
   const testing::TestResult& result = *testing::UnitTest::GetInstance()->current_test_info()->result();
-  for (int i = 0; i < result.total_part_count(); ++i) {  // nobody else prints them there
+  for (int i = 0; i < result.total_part_count(); ++i) {  // they are printed nowhere else there
     const testing::TestPartResult& part = result.GetTestPartResult(i);
     if (part.failed()) std::fprintf(stderr, "%s:%d: %s\n", part.file_name(), part.line_number(), part.message());
   }
   std::exit(testing::Test::HasFailure() ? 1 : 0);
 }
 
-// Nothing of CUDA may be called before, by the same test.
+// No CUDA function may be called earlier in the calling test.
 inline void in_process(std::initializer_list<Variable> environment, const std::function<void()>& body) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   for (const Variable& variable : environment) ::setenv(variable.name, variable.value.c_str(), 1);
@@ -35,7 +35,7 @@ inline void in_process(std::initializer_list<Variable> environment, const std::f
   for (const Variable& variable : environment) ::unsetenv(variable.name);
 }
 
-// For what must hold whichever stream goes on.
+// Runs a body that must hold in every order of streams.
 inline void in_each_order(const std::function<void()>& body) {
   for (const char* order : {"lazy", "eager", "random:1", "random:2", "random:3"}) {
     SCOPED_TRACE(order);

@@ -33,7 +33,7 @@ __global__ void warp_functions(WarpResults* out) {
   mine.greatest = __reduce_max_sync(all, static_cast<unsigned>(i * 7 % 32));
   mine.least = __reduce_min_sync(all, static_cast<unsigned>(i * 7 % 32 + 3));
   mine.any = __any_sync(all, i == 31);
-  // Two halves of a warp go their own ways.
+  // Two halves of a warp diverge.
   if (i < 16)
     mine.of_half = __shfl_xor_sync(0x0000ffffu, i, 15);
   else

@@ -1,4 +1,4 @@
-# Ranks with an emulated GPU each: the tests of ../nccl with a stand-in for NCCL (tools/cuda_on_cpu/nccl.cpp), and the
+# Ranks with an emulated GPU each: the tests of ../nccl with an emulated NCCL (tools/cuda_on_cpu/nccl.cpp), and the
 # tests of that.
 
 add_executable(emulated_nccl_tests nccl_test.cpp nccl_faults_test.cpp nccl_ranks.cpp)

@@ -1,4 +1,4 @@
-// What the stand-in for NCCL does when ranks abort, die, or ask for what makes no sense.
+// What the emulated NCCL does when ranks abort, die or make invalid calls.
 
 #include <gtest/gtest.h>
 #include <nccl.h>
@@ -35,7 +35,7 @@ TEST(CudaOnCpuNccl, AbortEndsWhatWaits) {
   });
 }
 
-// The others wait, as on GPUs; who is gone is found out by other means.
+// The others wait, as on GPUs; the missing rank is found by other means.
 TEST(CudaOnCpuNccl, AKilledRankLeavesNothingBehind) {
   const std::vector<int> statuses = run_nccl_ranks(3, [](const NcclRank& self) {
     std::vector<float> data(above_a_ring, 1);
@@ -62,7 +62,7 @@ TEST(CudaOnCpuNccl, AKilledRankLeavesNothingBehind) {
   EXPECT_EQ(statuses, std::vector<int>({0, 0, 128 + SIGKILL}));
 }
 
-// The result of the communicator once it is not success, and what is said of it.
+// The communicator's first result that is not success, and its message.
 std::string async_fault(const NcclRank& self) {
   ncclResult_t error = ncclSuccess;
   for (int i = 0; i < 2'000 && error == ncclSuccess; ++i) {
@@ -133,7 +133,7 @@ TEST(CudaOnCpuNccl, WrongArgumentsAreRefused) {
     refused(ncclCommSplit(self.world, -3, 0, &part, nullptr), "color");
     EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
 
-    // Nothing of a group is done when one of its calls is refused.
+    // No call of a group runs when one of them is refused.
     EXPECT_NCCL(ncclGroupStart());
     EXPECT_NCCL(send(1 - self.rank));
     EXPECT_EQ(send(9), ncclInvalidArgument);

@@ -32,8 +32,8 @@ int status_of(int pid, std::chrono::steady_clock::time_point deadline) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Of the test that runs, those of the process that this one was forked from included.
-int parts_told() { return testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count(); }
+// Failures of the running test, including those of the process that this one was forked from.
+int failed_parts() { return testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count(); }
 
 }  // namespace
 
@@ -47,10 +47,10 @@ std::vector<int> run_nccl_processes(int ranks, const std::function<void(int, Boa
   for (int rank = 0; rank < ranks; ++rank) {
     const int pid = fork();
     if (pid == 0) {
-      const int told_before = parts_told();
+      const int parts_before = failed_parts();
       body(rank, board);
       std::fflush(nullptr);
-      _exit(parts_told() > told_before ? 1 : 0);
+      _exit(failed_parts() > parts_before ? 1 : 0);
     }
     pids.push_back(pid);
   }

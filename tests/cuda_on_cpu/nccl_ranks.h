@@ -14,9 +14,9 @@
 
 namespace tera::test {
 
-inline constexpr std::size_t above_a_ring = 70'001;  // elements, of any size: more bytes than are under way at once
+inline constexpr std::size_t above_a_ring = 70'001;  // elements, of any size: more bytes than are in flight at once
 
-// What ranks tell each other beside NCCL.
+// Shared memory for messages between ranks outside of NCCL.
 struct Board {
   std::atomic<bool> has_id;
   ncclUniqueId id;
@@ -32,10 +32,10 @@ struct NcclRank {
   void finish() const;  // the stream
 };
 
-// Status of each rank: 0 where nothing failed, 128 + signal where one ended it.
+// Returns the status of each rank: 0 where nothing failed, 128 + signal where one ended it.
 std::vector<int> run_nccl_ranks(int ranks, const std::function<void(const NcclRank&)>& body);
 void expect_all(int ranks, const std::function<void(const NcclRank&)>& body);  // to end with 0
-// The same for ranks that come without a communicator.
+// Runs ranks without a communicator.
 std::vector<int> run_nccl_processes(int ranks, const std::function<void(int rank, Board& board)>& body);
 
 // The id that rank 0 made.

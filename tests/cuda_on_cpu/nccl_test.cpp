@@ -1,5 +1,5 @@
-// The stand-in for NCCL, on processes that fork from the test. Memory of an emulated device is the host's, so vectors
-// serve as tensors.
+// The emulated NCCL, on processes that fork from the test. Memory of an emulated device is the host's, so vectors serve
+// as tensors.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -40,20 +40,22 @@ double value_of(T value) {
     return static_cast<double>(value);
 }
 
-// What a rank brings as element i: small whole numbers, whose sums and products no type rounds.
-int brought(int rank, std::size_t i) { return static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 3) % 5); }
+// Element i of a rank's input: small integers, whose sums and products no type rounds.
+int input_of_rank(int rank, std::size_t i) {
+  return static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 3) % 5);
+}
 
 template <class T>
 std::vector<T> tensor_of(int rank, std::size_t count, std::size_t begin = 0) {
   std::vector<T> all(count);
-  for (std::size_t i = 0; i < count; ++i) all[i] = number<T>(brought(rank, begin + i));
+  for (std::size_t i = 0; i < count; ++i) all[i] = number<T>(input_of_rank(rank, begin + i));
   return all;
 }
 
 double reduced(ncclRedOp_t op, int ranks, std::size_t i) {
-  double all = brought(0, i);
+  double all = input_of_rank(0, i);
   for (int rank = 1; rank < ranks; ++rank) {
-    const double one = brought(rank, i);
+    const double one = input_of_rank(rank, i);
     if (op == ncclMax)
       all = std::max(all, one);
     else if (op == ncclMin)
@@ -88,13 +90,13 @@ void check_reductions(const NcclRank& self, ncclDataType_t type, ncclRedOp_t op)
 
     const std::size_t begin = count * static_cast<std::size_t>(self.rank);
     const auto own = [&](std::size_t i) { return expected(begin + i); };
-    std::vector<T> whole = tensor_of<T>(self.rank, count * static_cast<std::size_t>(self.ranks)), part(count);
-    EXPECT_NCCL(ncclReduceScatter(whole.data(), part.data(), count, type, op, self.world, self.stream));
-    EXPECT_NCCL(ncclReduceScatter(whole.data(), whole.data() + begin, count, type, op, self.world, self.stream));
+    std::vector<T> full = tensor_of<T>(self.rank, count * static_cast<std::size_t>(self.ranks)), part(count);
+    EXPECT_NCCL(ncclReduceScatter(full.data(), part.data(), count, type, op, self.world, self.stream));
+    EXPECT_NCCL(ncclReduceScatter(full.data(), full.data() + begin, count, type, op, self.world, self.stream));
     self.finish();
     expect_values(part, own, "reduce_scatter");
-    expect_values(std::vector<T>(whole.begin() + static_cast<std::ptrdiff_t>(begin),
-                                 whole.begin() + static_cast<std::ptrdiff_t>(begin + count)),
+    expect_values(std::vector<T>(full.begin() + static_cast<std::ptrdiff_t>(begin),
+                                 full.begin() + static_cast<std::ptrdiff_t>(begin + count)),
                   own, "reduce_scatter in place");
   }
 }
@@ -103,7 +105,7 @@ template <class T>
 void check_movements(const NcclRank& self, ncclDataType_t type) {
   for (const std::size_t count : {std::size_t{1}, std::size_t{37}, above_a_ring}) {
     const std::size_t begin = count * static_cast<std::size_t>(self.rank);
-    const auto expected = [&](std::size_t i) { return brought(static_cast<int>(i / count), i); };
+    const auto expected = [&](std::size_t i) { return input_of_rank(static_cast<int>(i / count), i); };
     const std::vector<T> part = tensor_of<T>(self.rank, count, begin);
     std::vector<T> apart(count * static_cast<std::size_t>(self.ranks)), inside = apart;
     std::copy(part.begin(), part.end(), inside.begin() + static_cast<std::ptrdiff_t>(begin));
@@ -113,7 +115,7 @@ void check_movements(const NcclRank& self, ncclDataType_t type) {
     expect_values(apart, expected, "all_gather");
     expect_values(inside, expected, "all_gather in place");
     for (int root = 0; root < self.ranks; ++root) {
-      const auto of_root = [&](std::size_t i) { return brought(root, i); };
+      const auto of_root = [&](std::size_t i) { return input_of_rank(root, i); };
       std::vector<T> in = tensor_of<T>(self.rank, count), out(count);
       EXPECT_NCCL(ncclBroadcast(in.data(), out.data(), count, type, root, self.world, self.stream));
       EXPECT_NCCL(ncclBroadcast(in.data(), in.data(), count, type, root, self.world, self.stream));
@@ -150,7 +152,7 @@ TEST(CudaOnCpuNccl, Movements) {
     });
 }
 
-// Rounding shows the order of additions: it is that of the ranks, everywhere, whoever adds.
+// Rounding shows the order of additions: it is that of the ranks, on every rank.
 TEST(CudaOnCpuNccl, SumsAreMadeInTheOrderOfRanks) {
   expect_all(4, [](const NcclRank& self) {
     const auto part = [](int rank, std::size_t i) {
@@ -242,7 +244,7 @@ TEST(CudaOnCpuNccl, OrderWithinACommunicator) {
   });
 }
 
-// A rank whose host does other things still serves those that wait for it.
+// A rank whose host is busy still serves those that wait for it.
 TEST(CudaOnCpuNccl, WorkGoesOnWhileTheHostIsAway) {
   expect_all(2, [](const NcclRank& self) {
     std::vector<float> data(above_a_ring, 1);
@@ -265,21 +267,21 @@ TEST(CudaOnCpuNccl, Splits) {
       return all;
     };
     using Ranks = std::vector<float>;
-    ncclComm_t odd = nullptr, turned = nullptr, three = nullptr, pair = nullptr;
+    ncclComm_t odd = nullptr, reversed = nullptr, three = nullptr, pair = nullptr;
     EXPECT_NCCL(ncclCommSplit(self.world, self.rank % 2, 0, &odd, nullptr));
     EXPECT_EQ(ranks_seen(odd, 2), self.rank % 2 == 0 ? Ranks({0, 2}) : Ranks({1, 3}));
-    EXPECT_NCCL(ncclCommSplit(self.world, 5, -self.rank, &turned, nullptr));
-    EXPECT_EQ(ranks_seen(turned, 4), Ranks({3, 2, 1, 0}));
+    EXPECT_NCCL(ncclCommSplit(self.world, 5, -self.rank, &reversed, nullptr));
+    EXPECT_EQ(ranks_seen(reversed, 4), Ranks({3, 2, 1, 0}));
     EXPECT_NCCL(ncclCommSplit(self.world, self.rank == 2 ? NCCL_SPLIT_NOCOLOR : 1, 0, &three, nullptr));
     EXPECT_EQ(three == nullptr, self.rank == 2);
     if (three != nullptr) {
       EXPECT_EQ(ranks_seen(three, 3), Ranks({0, 1, 3}));
     }
-    EXPECT_NCCL(ncclCommSplit(turned, self.rank < 2 ? 0 : 1, 0, &pair, nullptr));
+    EXPECT_NCCL(ncclCommSplit(reversed, self.rank < 2 ? 0 : 1, 0, &pair, nullptr));
     EXPECT_EQ(ranks_seen(pair, 2), self.rank < 2 ? Ranks({1, 0}) : Ranks({3, 2}));
     EXPECT_EQ(ranks_seen(self.world, 4), Ranks({0, 1, 2, 3}));
     EXPECT_TRUE(shares_memory());
-    for (ncclComm_t comm : {odd, turned, three, pair, self.world})
+    for (ncclComm_t comm : {odd, reversed, three, pair, self.world})
       if (comm != nullptr) {
         EXPECT_NCCL(ncclCommDestroy(comm));
       }

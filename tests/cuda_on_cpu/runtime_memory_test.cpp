@@ -1,4 +1,4 @@
-// The emulated runtime: memory and copies, errors, several devices.
+// The emulated CUDA runtime: memory and copies, errors, several devices.
 
 #include <cstring>
 #include <string>
@@ -134,7 +134,7 @@ cudaError_t error_of_launch(dim3 grid, dim3 block, std::size_t shared = 0, const
   return cudaGetLastError();
 }
 
-TEST(CudaOnCpuRuntime, LaunchesThatNoGpuTakesAreRefused) {
+TEST(CudaOnCpuRuntime, LaunchesThatNoGpuSupportsAreRefused) {
   EXPECT_EQ(error_of_launch(1, 1024), cudaSuccess);
   EXPECT_EQ(error_of_launch(1, 1025), cudaErrorInvalidConfiguration);
   EXPECT_EQ(error_of_launch(1, dim3(32, 33)), cudaErrorInvalidConfiguration);
@@ -219,7 +219,7 @@ TEST(CudaOnCpuRuntime, EachDeviceHasItsOwn) {
     launch(first, [] {});
     EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidResourceHandle);
     EXPECT_EQ(cudaEventRecord(of_first, second), cudaErrorInvalidResourceHandle);
-    EXPECT_EQ(cudaMemsetAsync(memory.get(), 3, 16, first), cudaSuccess);  // copies may be put there
+    EXPECT_EQ(cudaMemsetAsync(memory.get(), 3, 16, first), cudaSuccess);  // copies may be enqueued there
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     EXPECT_FALSE(done);
     // The new thread begins with the first device.

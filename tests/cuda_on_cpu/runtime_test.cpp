@@ -1,4 +1,4 @@
-// The emulated runtime: which work is done when, whatever the order among streams.
+// The emulated CUDA runtime: the order of work, for every order among streams.
 
 #include <atomic>
 #include <chrono>
@@ -60,7 +60,7 @@ TEST(CudaOnCpuRuntime, AStreamWaitsForAnEvent) {
 TEST(CudaOnCpuRuntime, RandomOrderFindsAMissingWait) {
   for (const char* order : {"random:1", "random:2", "random:3"})
     in_process({{"CUDA_ON_CPU_STREAMS", order}}, [] { EXPECT_GT(count_early(false), 0); });
-  // Why it is needed: the host waits for the first stream, and so it goes first.
+  // Control case without an event: the host waits for the first stream, which therefore runs first.
   for (const char* order : {"lazy", "eager"})
     in_process({{"CUDA_ON_CPU_STREAMS", order}}, [] { EXPECT_EQ(count_early(false), 0); });
 }
@@ -78,7 +78,7 @@ TEST(CudaOnCpuRuntime, AWaitIsForTheLastRecordBeforeIt) {
     ASSERT_EQ(cudaEventRecord(event, first), cudaSuccess);
     ASSERT_EQ(cudaStreamWaitEvent(second, event, 0), cudaSuccess);
     launch(second, [&] { seen = value; });
-    // A later record, behind what waits for the second stream itself, is another matter: no circle.
+    // A later record, after work that waits for the second stream itself, makes no cycle.
     const Event back;
     ASSERT_EQ(cudaEventRecord(back, second), cudaSuccess);
     ASSERT_EQ(cudaStreamWaitEvent(first, back, 0), cudaSuccess);
@@ -118,7 +118,7 @@ TEST(CudaOnCpuRuntime, TheDefaultStreamIsNotOrderedWithOthers) {
   });
 }
 
-TEST(CudaOnCpuRuntime, AQueryTellsWhatIsNotDoneYet) {
+TEST(CudaOnCpuRuntime, AQueryReportsWhatIsNotDoneYet) {
   in_process({{"CUDA_ON_CPU_STREAMS", "lazy"}}, [] {
     const Stream stream;
     const Event event;
@@ -128,13 +128,13 @@ TEST(CudaOnCpuRuntime, AQueryTellsWhatIsNotDoneYet) {
     EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
     EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);
     EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
-    int asked = 0;
-    while (cudaEventQuery(event) == cudaErrorNotReady) ASSERT_LT(++asked, 100);
+    int queries = 0;
+    while (cudaEventQuery(event) == cudaErrorNotReady) ASSERT_LT(++queries, 100);
     EXPECT_EQ(cudaStreamQuery(stream), cudaSuccess);
   });
 }
 
-TEST(CudaOnCpuRuntime, EventsTellTime) {
+TEST(CudaOnCpuRuntime, EventsReportTime) {
   in_process({{"CUDA_ON_CPU_STREAMS", "lazy"}}, [] {
     const Stream stream;
     const Event begin, end, without(cudaEventDisableTiming);
@@ -207,7 +207,7 @@ TEST(CudaOnCpuRuntime, ACaptureIsDoneWhenItIsLaunched) {
   });
 }
 
-// Each of these ends a capture in failure, and nothing of it remains.
+// Each of these calls makes the capture fail, and nothing of it remains.
 TEST(CudaOnCpuRuntime, ACaptureRefusesWhatCannotBePartOfIt) {
   const Stream stream, blocking(cudaStreamDefault);
   const Event outside;
@@ -255,7 +255,7 @@ TEST(CudaOnCpuRuntime, OtherThreadsAreFreeDuringACapture) {
 
 // ---- several threads of the host
 
-// The first thread's work ends only after the second one's: it must not keep the others out meanwhile.
+// The first thread's work ends only after the second one's: it must not block other threads meanwhile.
 TEST(CudaOnCpuRuntime, WorkOfOneThreadDoesNotKeepOthersOut) {
   in_each_order([] {
     const Stream slow, quick;
@@ -278,22 +278,22 @@ TEST(CudaOnCpuRuntime, WorkOfOneThreadDoesNotKeepOthersOut) {
 // Ranks hand a number around; each adds one. Every step looks whether the rank before has left it.
 TEST(CudaOnCpuRuntime, PolledWorkGoesOnBetweenThreads) {
   in_each_order([] {
-    constexpr int ranks = 8, turns = 5;
+    constexpr int ranks = 8, laps = 5;
     std::atomic<int> number = 0;
     std::vector<std::thread> threads;
     for (int rank = 0; rank < ranks; ++rank)
       threads.emplace_back([&number, rank] {
         const Stream stream;
         int before = -1;
-        for (int turn = 0; turn < turns; ++turn) {
-          cuda_on_cpu::enqueue_steps(stream, [&number, wanted = turn * ranks + rank] { return number == wanted; });
+        for (int lap = 0; lap < laps; ++lap) {
+          cuda_on_cpu::enqueue_steps(stream, [&number, wanted = lap * ranks + rank] { return number == wanted; });
           launch(stream, [&number, &before] { before = number++; });
         }
         stream.wait();
-        EXPECT_EQ(before, (turns - 1) * ranks + rank);
+        EXPECT_EQ(before, (laps - 1) * ranks + rank);
       });
     for (std::thread& thread : threads) thread.join();
-    EXPECT_EQ(number, ranks * turns);
+    EXPECT_EQ(number, ranks * laps);
   });
 }
 
@@ -317,7 +317,7 @@ TEST(CudaOnCpuRuntime, OtherStreamsGoOnWhileWorkIsPolled) {
 
 TEST(CudaOnCpuRuntime, StreamsGoOnByThemselves) {
   in_each_order([] {
-    cuda_on_cpu::go_on_by_itself();
+    cuda_on_cpu::start_progress_thread();
     const Stream first, second;
     const Event event;
     std::atomic<bool> allowed = false, done = false;

@@ -1,4 +1,4 @@
-// A fault of the host's: no stream waits for another. Preloaded before the emulated runtime.
+// A planted fault of the host: no stream waits for another. This library is preloaded before the emulated runtime.
 
 #include <cuda_runtime_api.h>
 

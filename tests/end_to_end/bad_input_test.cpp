@@ -1,5 +1,5 @@
-// What users get wrong: exit status 2, a line or two that name the thing, and nothing half-written. All through the
-// real program.
+// Mistakes of users: exit status 2, a line or two that name the cause, and nothing half-written. All tests run the real
+// program.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tera/backend/cuda/make_cuda.h"
+#include "tera/backend/cuda/runtime/make_cuda.h"
 #include "tera/checkpoint/manifest.h"
 #include "tests/end_to_end/program.h"
 #include "tests/support/paths.h"
@@ -47,7 +47,7 @@ class BadInput : public testing::Test {
     }
   }
 
-  // A config file of its own instead of the smallest one.
+  // A run with a given config file instead of the smallest one.
   void expect_file_refused(const std::string& yaml, const std::string& words) const {
     const auto file = folder_.write("own.yaml", yaml);
     expect_mistake(run_program(fmt::format("train {} run.dir={}", file.string(), run_dir())),
@@ -66,7 +66,7 @@ TEST_F(BadInput, Keys) {
   expect_file_refused("model:\n  arch: llama\n  hiden_size: 32\n", "own.yaml:3: unknown key model.hiden_size");
 }
 
-// Its data is made on the way.
+// The data of this example is made by an earlier command.
 TEST_F(BadInput, TheFirstExampleWithoutItsData) {
   expect_mistake(
       run_shell("cd " + folder_.path().string() + " && \"" + std::string(paths::program) + "\" train \"" +
@@ -111,7 +111,7 @@ TEST_F(BadInput, Sizes) {
                    "more than can be counted"}});
 }
 
-// Each size is allowed, their product is not to be had; and it is known before any of it is allocated.
+// Each size is allowed, their product is more than the machine has; the error comes before anything is allocated.
 TEST_F(BadInput, MoreThanTheMachineHas) {
   for (const char* sizes :
        {"model.hidden_size=1048576 model.num_layers=1000", "train.seq_length=1000000000",
@@ -122,7 +122,7 @@ TEST_F(BadInput, MoreThanTheMachineHas) {
   }
 }
 
-// By the first of the ranks that share the machine, and no other.
+// Only the first of the ranks that share the machine reports it.
 TEST_F(BadInput, MoreThanTheMachineHasForAllRanks) {
   const Outcome outcome = train("--ranks 4 train.seq_length=1000000000 dist.context_parallel_size=4");
   expect_mistake(outcome, {"--ranks 4", "the plans of the 4 ranks need "});
@@ -249,7 +249,7 @@ TEST_F(BadInput, PathsThatAreTooLong) {
   expect_mistake(run_program("generate --model . --prompt-file " + name), {"--prompt-file", words});
 }
 
-// There is room for metrics.jsonl of an earlier run in the longest path, but not for metrics.jsonl.1.
+// The longest path still allows metrics.jsonl of an earlier run, but not metrics.jsonl.1.
 TEST_F(BadInput, AnEarlierFileThatCannotBeRenamed) {
   std::string folder = run_dir();
   constexpr std::size_t length = 4095 - sizeof "/metrics.jsonl" + 1;
@@ -271,7 +271,7 @@ TEST_F(BadInput, OutputThatIsClosedOrFull) {
   }
 }
 
-// On a file system of 64 KiB of which the run's own files take the rest: it stops, and every line it wrote is whole.
+// On a file system of 64 KiB that the run's own files fill: the run stops, and every line that it wrote is complete.
 TEST_F(BadInput, FullDisk) {
   const std::string disk = (folder_ / "disk").string();
   fs::create_directory(disk);
@@ -323,7 +323,7 @@ class BadCheckpoint : public BadInput {
       const std::size_t at = content.find(from);
       if (at == std::string::npos) return;
       content.replace(at, from.size(), to);
-      if (file.ends_with("manifest.json")) content = seal_manifest(content);  // it is not the checksum that tells
+      if (file.ends_with("manifest.json")) content = seal_manifest(content);  // the checksum must not reveal it
     });
   }
 };
@@ -360,8 +360,8 @@ TEST_F(BadCheckpoint, Manifest) {
   expect_edit_noticed(manifest, "\"seed\":", "\"seed\":1,\"seed\":", "'seed' occurs twice");
   expect_edit_noticed(manifest, "\"bytes\":", "\"bytes\":1,\"bytes\":", "'bytes' occurs twice");
   expect_edit_noticed(manifest, "\"step\":4", "\"step\":5", "is of step 5, but its folder is named as step 4");
-  const auto flip = [](const std::string& words, std::size_t behind) {
-    return [words, behind](std::string& content) { content.at(content.find(words) + words.size() + behind) ^= 1; };
+  const auto flip = [](const std::string& words, std::size_t offset) {
+    return [words, offset](std::string& content) { content.at(content.find(words) + words.size() + offset) ^= 1; };
   };
   for (const char* key : {"consumed_samples", "updates", "offset", "step", "config"})
     expect_damage_noticed(manifest, "manifest.json: its checksum is ", flip(fmt::format("\"{}\":", key), 1));

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "tera/base/error.h"
-#include "tera/train/bench_ops.h"
+#include "tera/bench/bench_ops.h"
 
 namespace tera {
 namespace {
@@ -46,7 +46,7 @@ TEST(BenchOps, TimesEveryFamily) {
     options.precision = precision;
     const std::vector<OpTime> times = run(options);
     std::set<std::string> families;
-    double best_product = 0;
+    double best_gemm = 0;
     for (const OpTime& time : times) {
       SCOPED_TRACE(time.op);
       EXPECT_TRUE(std::isfinite(time.ms) && time.ms > 0);
@@ -54,7 +54,7 @@ TEST(BenchOps, TimesEveryFamily) {
       EXPECT_TRUE(std::isfinite(time.of_limit) && time.of_limit > 0);
       EXPECT_FALSE(time.shape.empty());
       families.insert(time.op.substr(0, time.op.find_first_of(" ,")));
-      if (time.is_product()) best_product = std::max(best_product, time.of_limit);
+      if (time.is_gemm()) best_gemm = std::max(best_gemm, time.of_limit);
     }
     EXPECT_EQ(families, (std::set<std::string>{"adam",
                                                "attention",
@@ -79,7 +79,7 @@ TEST(BenchOps, TimesEveryFamily) {
                                                "swiglu",
                                                "swiglu_back"}));
     EXPECT_EQ(find(times, "copy").of_limit, 1);
-    EXPECT_EQ(best_product, 1);
+    EXPECT_EQ(best_gemm, 1);
   }
 }
 

@@ -1,5 +1,5 @@
 // What `tera bench step` reports adds up.
-#include "tera/train/bench.h"
+#include "tera/bench/bench.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
-#include "tera/config/load.h"
-#include "tera/train/profile.h"
+#include "tera/bench/profile.h"
+#include "tera/setup/load.h"
 #include "tests/end_to_end/training_run.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/paths.h"
@@ -94,10 +94,10 @@ TEST(Profile, Overlap) {
                         .work = {{{1, 2}, WorkKind::gemm, "mlp"},
                                  {{2, 4}, WorkKind::memory_bound, "mlp"},
                                  {{6, 7}, WorkKind::gemm, "attention"}},
-                        .beside = {{{0, 3}, "tp", "all_gather"},      // 2 of 3
-                                   {{3.5, 6.5}, "tp", "all_gather"},  // 1 of 3
-                                   {{4, 6}, "pp", "exchange"},        // none
-                                   {{1.25, 1.75}, "pp", "all_gather"}}};
+                        .async_calls = {{{0, 3}, "tp", "all_gather"},      // 2 of 3
+                                        {{3.5, 6.5}, "tp", "all_gather"},  // 1 of 3
+                                        {{4, 6}, "pp", "exchange"},        // none
+                                        {{1.25, 1.75}, "pp", "all_gather"}}};
   const auto overlaps = profile.overlaps();
   ASSERT_EQ(overlaps.size(), 3u);
   EXPECT_EQ(overlaps.at("tp all_gather").calls, 2);

@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
-#include "tera/data/indexed_writer.h"
+#include "tera/data/indexed/indexed_writer.h"
 #include "tests/end_to_end/program.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/paths.h"
@@ -49,19 +49,20 @@ class ChatRuns : public testing::Test {
   std::filesystem::path run_folder_ = folder_ / "run";
 };
 
-// Conversations leave most of their sequences empty; dealt out over two ranks they take fewer microbatches.
-TEST_F(ChatRuns, ConversationsDealtOut) {
+// Conversations leave most of their sequences empty; dynamic context parallelism over two ranks needs fewer
+// microbatches.
+TEST_F(ChatRuns, DynamicContextParallelOfConversations) {
   const std::string run =
       chat() + " train.train_iters=8 train.micro_batch_size=1 train.global_batch_size=8 train.eval_iters=0 ";
   ASSERT_EQ(train(run).status, 0);
   const auto losses = numbers("loss"), norms = numbers("grad_norm");
   const Outcome outcome = train(run + "--ranks 2 dist.context_parallel_size=2 dist.dynamic_context_parallel=true");
   ASSERT_EQ(outcome.status, 0) << outcome.output;
-  const auto dealt = numbers("loss"), dealt_norms = numbers("grad_norm");
-  ASSERT_EQ(dealt.size(), losses.size());
+  const auto assigned = numbers("loss"), assigned_norms = numbers("grad_norm");
+  ASSERT_EQ(assigned.size(), losses.size());
   for (std::size_t i = 0; i < losses.size(); ++i) {
-    EXPECT_NEAR(dealt[i], losses[i], 1e-5 * losses[i]) << i;
-    EXPECT_NEAR(dealt_norms[i], norms[i], 1e-4 * norms[i]) << i;
+    EXPECT_NEAR(assigned[i], losses[i], 1e-5 * losses[i]) << i;
+    EXPECT_NEAR(assigned_norms[i], norms[i], 1e-4 * norms[i]) << i;
   }
   for (const double padding : numbers("padding")) EXPECT_LT(padding, 0.5) << "of sequences it is more";
 }
@@ -109,7 +110,7 @@ TEST_F(ChatRuns, ABadLineEndsTheRunWithItsNumber) {
   EXPECT_FALSE(std::filesystem::exists(run_folder_));
 }
 
-TEST_F(ChatRuns, SamplesWithoutTargetAreTold) {
+TEST_F(ChatRuns, SamplesWithoutTargetAreReported) {
   const auto with_question = [&](int length) {
     return fmt::format(R"({{"messages":[{{"role":"user","content":"{}"}},{{"role":"assistant","content":"b"}}]}})"
                        "\n",

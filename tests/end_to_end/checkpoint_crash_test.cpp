@@ -1,5 +1,5 @@
-// A run that is killed again and again while it saves, and always goes on: in the end it is the run that never was.
-// TERA_KILLS (the slow test has 500 of each mode) says how often.
+// A run that is killed again and again while it saves, and always resumes: in the end it equals the run that was never
+// killed. TERA_KILLS (the slow test has 500 of each mode) says how often.
 
 #include <cstdlib>
 #include <random>
@@ -10,7 +10,7 @@
 namespace tera::test {
 namespace {
 
-constexpr int most_lives = 4000;
+constexpr int max_lives = 4000;
 
 int kills() {
   const char* const wanted = std::getenv("TERA_KILLS");
@@ -26,7 +26,7 @@ class CheckpointCrash : public CheckpointRuns {
         on(layouts.at("dp2zero1")), steps_, path(save), keep_last_, async);
   }
 
-  // One life: killed some moments after it has begun to train or to save for the n-th time, or at its end.
+  // One process of the run: it is killed some moments after it began to train or to save for the n-th time, or it ends.
   bool live(const std::string& words, std::mt19937& random) const {
     const double delay = std::uniform_real_distribution<>(0, 0.02)(random);
     const int saves = static_cast<int>(random() % 4);
@@ -42,7 +42,7 @@ class CheckpointCrash : public CheckpointRuns {
     return outcome.output.find("status 0") != std::string::npos;
   }
 
-  // What was called durable is there.
+  // Every checkpoint that was reported as durable exists.
   void expect_nothing_lost(const std::string& saved) const {
     const std::string text = slurp(folder_ / "out"), words = "durable at step ";
     std::int64_t last = 0;
@@ -65,7 +65,7 @@ class CheckpointCrash : public CheckpointRuns {
       fs::remove_all(folder_ / "run");
       keep_last_ = 3 - keep_last_;
       bool done = false;
-      for (int life = 0; !done && life < most_lives; ++life) {
+      for (int life = 0; !done && life < max_lives; ++life) {
         done = live(arguments(async, "saved"), random);
         killed += done ? 0 : 1;
         expect_nothing_lost("saved");
@@ -79,7 +79,7 @@ class CheckpointCrash : public CheckpointRuns {
     }
   }
 
-  // A run that went back replaces what it left behind, and is killed while it does.
+  // A run that went back replaces its later checkpoints, and is killed while it does.
   void expect_survival_after_going_back(bool async) {
     const int wanted = kills();
     steps_ = std::min(wanted + 4, 40);
@@ -97,7 +97,7 @@ class CheckpointCrash : public CheckpointRuns {
       fs::remove_all(folder_ / "run");
       fs::copy(folder_ / "left", folder_ / "saved", fs::copy_options::recursive);
       bool done = false;
-      for (int life = 0; !done && life < most_lives && killed < wanted; ++life) {
+      for (int life = 0; !done && life < max_lives && killed < wanted; ++life) {
         done = live(back("saved"), random);
         killed += done ? 0 : 1;
         expect_nothing_lost("saved");

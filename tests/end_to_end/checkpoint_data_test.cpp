@@ -1,7 +1,7 @@
-// A run that goes on reads on: the samples, masks and batches after the checkpoint are those of the run that was never
-// ended, whatever the data is and however many threads read it.
+// A resumed run reads on: the samples, masks and batches after the checkpoint are those of the uninterrupted run, for
+// every kind of data and any number of threads that read it.
 
-#include "tera/data/indexed_writer.h"
+#include "tera/data/indexed/indexed_writer.h"
 #include "tests/end_to_end/checkpoint_runs.h"
 
 namespace tera::test {
@@ -35,14 +35,14 @@ class CheckpointData : public CheckpointRuns {
            " ";
   }
 
-  // From the middle of a run to its end, with other numbers of threads that read.
+  // Resumes from the middle of a run to its end, with other numbers of threads that read.
   void expect_reads_on(const std::string& data, const std::string& layout = "", int step = 7,
                        const std::string& length = "train.train_iters=20 ") {
     SCOPED_TRACE(data + layout);
     const std::string id = std::to_string(++runs_), arguments = data + " train.eval_iters=0 " + length + layout;
-    const std::string whole = id + "whole", saved = path(whole + "-saved");
+    const std::string uninterrupted = id + "whole", saved = path(uninterrupted + "-saved");
     expect_trained(
-        "tiny", whole,
+        "tiny", uninterrupted,
         fmt::format("{} dataset.num_workers=3 checkpoint.save={} checkpoint.save_interval={}", arguments, saved, step));
     for (const int workers : {0, 1, 4}) {
       const std::string parts = fmt::format("{}parts{}", id, workers);
@@ -50,12 +50,12 @@ class CheckpointData : public CheckpointRuns {
                      fmt::format("{} dataset.num_workers={} checkpoint.load={}/step_{:08d} checkpoint.save={}",
                                  arguments, workers, saved, step, path(parts + "-saved")));
       for (const char* key : {"step", "loss", "grad_norm", "lr", "tokens"}) {
-        std::vector<std::string> rest = column(folder_ / whole, key);
+        std::vector<std::string> rest = column(folder_ / uninterrupted, key);
         ASSERT_GT(rest.size(), static_cast<std::size_t>(step) + 5);
         rest.erase(rest.begin(), rest.begin() + step);
         EXPECT_EQ(column(folder_ / parts, key), rest) << key << " with " << workers;
       }
-      EXPECT_TRUE(tensors(parts + "-saved") == tensors(whole + "-saved")) << workers;
+      EXPECT_TRUE(tensors(parts + "-saved") == tensors(uninterrupted + "-saved")) << workers;
     }
   }
 
@@ -70,7 +70,7 @@ TEST_F(CheckpointData, IndexedAndBlended) {
   expect_reads_on(indexed(fmt::format("[3,{},1,{}]", path("one"), path("two"))), dp2);
 }
 
-// What is asked for reaches to the end of the run: 16 samples are behind, and not steps of the size that they have now.
+// The samples requested reach to the end of the run: 16 samples were consumed, in steps of another size than now.
 TEST_F(CheckpointData, SmallerBatchesDoNotReadFromTheBeginning) {
   const std::string once = indexed(fmt::format("[{},{}]", path("one"), path("two"))) + "train.eval_iters=0 ";
   expect_trained("tiny", "a",

@@ -1,4 +1,4 @@
-// A run that was ended goes on: with the same bits on the same layout, and as one rank does on any other.
+// A run is resumed: with the same bits on the same layout, and as one rank does on any other.
 
 #include "tests/end_to_end/checkpoint_runs.h"
 
@@ -25,10 +25,10 @@ class CheckpointLayouts : public CheckpointRuns {
     for (const char* key : {"loss", "grad_norm", "lr"})
       EXPECT_EQ(column(folder_ / (id + "parts"), key), column(folder_ / (id + "whole"), key)) << key;
     EXPECT_EQ(column(folder_ / (id + "parts"), "eval_loss").size(), 4u);
-    const Tensors whole = tensors(id + "whole-saved"), parts = tensors(id + "parts-saved");
-    ASSERT_FALSE(whole.empty());
-    ASSERT_EQ(whole.size(), parts.size());
-    for (const auto& [name, values] : whole) EXPECT_TRUE(parts.at(name) == values) << name;
+    const Tensors uninterrupted = tensors(id + "whole-saved"), parts = tensors(id + "parts-saved");
+    ASSERT_FALSE(uninterrupted.empty());
+    ASSERT_EQ(uninterrupted.size(), parts.size());
+    for (const auto& [name, values] : uninterrupted) EXPECT_TRUE(parts.at(name) == values) << name;
   }
 };
 
@@ -108,22 +108,22 @@ TEST_F(CheckpointPairs, Gpt) {
                              {"tp2pp2dp2", "tp4"}});
 }
 
-// With biases and shares of experts, which are state as well. At the rate of the others (3e-3) this model magnifies
+// The state includes router state: biases and shares of experts. At the rate of the others (3e-3) this model magnifies
 // rounding: scores that differ by 1e-7 at first differ by 1e-4 after ten steps, and from step 12 on tokens choose other
-// experts. That is not of layouts: one rank with AVX2 drifts as far from one with AVX-512 (docs/numerics.md, "Near
+// experts. The cause is not the layout: one rank with AVX2 drifts as far from one with AVX-512 (docs/numerics.md, "Near
 // ties"). At 3e-4 the difference stays 3e-7 for all 20 steps.
 TEST_F(CheckpointPairs, Moe) {
   expect_pairs("sweep_moe_bias", {{"tp1", "tp2"}, {"tp2", "pp4"}, {"pp4", "dp2zero1"}, {"dp2zero1", "tp1"}},
                "optimizer.lr=3e-4");
   const Tensors saved = tensors("tp2-saved");
   double sum = 0;
-  for (const float share : saved.at("optimizer.expert_shares.model.layers.1.mlp.gate")) sum += share;
+  for (const float fraction : saved.at("optimizer.expert_shares.model.layers.1.mlp.gate")) sum += fraction;
   EXPECT_NEAR(sum, 1, 1e-6);
   EXPECT_EQ(saved.at("model.layers.3.mlp.gate.e_score_correction_bias").size(), 6u);
   EXPECT_FALSE(saved.contains("optimizer.exp_avg.model.layers.3.mlp.gate.e_score_correction_bias"));
 }
 
-// With layers that predict further ahead, which lie with the head wherever that is, beside a copy of the table.
+// A model with MTP layers, which are on the stage of the head, beside a copy of the embedding table.
 TEST_F(CheckpointPairs, Mtp) {
   expect_pairs("sweep_mtp", {{"tp1", "pp4"}, {"pp4", "tp2"}, {"tp2", "dp4zero3"}, {"dp4zero3", "pp2"}, {"pp2", "tp1"}},
                "optimizer.lr=3e-4");
@@ -132,7 +132,7 @@ TEST_F(CheckpointPairs, Mtp) {
   EXPECT_TRUE(saved.contains("optimizer.exp_avg.model.layers.4.hnorm.weight"));
   EXPECT_FALSE(saved.contains("model.layers.4.embed_tokens.weight")) << "it is the model's own table";
 
-  // Weights alone go to a model that predicts less far ahead, or further; all of the state does not.
+  // Weights alone can be loaded into a model with fewer or more MTP layers; the full state cannot.
   const std::string args = "train.eval_iters=0 train.train_iters=2 checkpoint.load=" + path("pp4-saved");
   const Outcome fewer = train("sweep_mtp", "fewer", args + " checkpoint.finetune=true model.mtp_num_layers=1");
   EXPECT_EQ(fewer.status, 0) << fewer.output;
@@ -147,15 +147,15 @@ TEST_F(CheckpointPairs, Mtp) {
 
 class CheckpointRound : public CheckpointRuns {
  protected:
-  // Not one element is another: all of the state, through many layouts and back.
+  // No element of the state changes through many layouts and back.
   void expect_unchanged(const std::string& extra, const std::vector<std::string>& names) const {
     const std::string args = "train.train_iters=4 train.eval_iters=0 " + extra;
     expect_trained("sweep_gpt", "first", args + " checkpoint.save=" + path("saved0"));
     const Tensors first = tensors("saved0");
-    int turn = 0;
+    int round = 0;
     for (const std::string& name : names) {
       // Nothing is left to train: what was loaded is saved in another folder.
-      const std::string from = fmt::format("saved{}", turn), to = fmt::format("saved{}", ++turn);
+      const std::string from = fmt::format("saved{}", round), to = fmt::format("saved{}", ++round);
       expect_trained(
           "sweep_gpt", name,
           fmt::format("{} {} checkpoint.load={} checkpoint.save={}", args, on(layouts.at(name)), path(from), path(to)));

@@ -1,4 +1,4 @@
-// What a run takes from a checkpoint, what it leaves behind, and what it refuses.
+// What a run loads from a checkpoint, what it leaves on the disk, and what it refuses.
 
 #include <algorithm>
 #include <cstdlib>
@@ -51,7 +51,7 @@ TEST_F(CheckpointResume, IntervalAndKeepLast) {
   EXPECT_TRUE(a == b);
 }
 
-// An old one that somebody moved to a larger disk, and left a link to.
+// An old checkpoint was moved to a larger disk, and replaced by a link.
 TEST_F(CheckpointResume, WhatALinkPointsToIsNotRemoved) {
   expect_trained("tiny", "a", save(2));
   fs::rename(folder_ / "saved/step_00000002", folder_ / "moved");
@@ -102,7 +102,7 @@ TEST_F(CheckpointResume, TheNewestCompleteOneIsTaken) {
   EXPECT_TRUE(tensors("saved") == nine);
 }
 
-// A file that is short or gone is as good as none of the checkpoint.
+// A checkpoint with a short or missing file counts as incomplete.
 TEST_F(CheckpointResume, OneThatLacksAFileIsPassedOver) {
   expect_trained("tiny", "a", save(6) + "checkpoint.save_interval=3");
   fs::resize_file(folder_ / "saved/step_00000006/rank_00000.safetensors", 1000);
@@ -148,7 +148,7 @@ TEST_F(CheckpointResume, LoadAndSaveMayBeTheSame) {
   EXPECT_EQ(column(folder_ / "a", "step"), (Names{"1", "2", "3", "4"}));
 }
 
-// Whatever ends the run, the same words are given to it again.
+// Whatever ends the run, the same command line resumes it.
 TEST_F(CheckpointResume, TheSameWordsGoOnAfterGoingBack) {
   expect_trained("tiny", "a", save(6) + "checkpoint.save_interval=2");
   const std::string back = "checkpoint.load=" + path("saved/step_00000002") + " optimizer.lr=1e-3";
@@ -176,7 +176,8 @@ TEST_F(CheckpointResume, WhatIsDoneOtherwiseIsSaid) {
                          "optimizer.lr 0.002 -> 0.003, train.micro_batch_size 2 -> 1");
 }
 
-// The same words on other ranks train the same: what micro_batch_size x replicas was when the run began.
+// A command line trains the same on other ranks: the global batch is micro_batch_size x replicas of the run's
+// beginning.
 TEST_F(CheckpointResume, ABatchThatIsLeftOpenStays) {
   const std::string open = "train.global_batch_size=0 train.micro_batch_size=";
   expect_trained("tiny", "whole", save(12, "whole-saved") + open + "4");
@@ -189,8 +190,8 @@ TEST_F(CheckpointResume, ABatchThatIsLeftOpenStays) {
   expect_logged("a", "micro_batch_size x replicas would be 1");
   EXPECT_EQ(column(folder_ / "a", "lr"), column(folder_ / "whole", "lr"));
   EXPECT_EQ(column(folder_ / "a", "tokens"), column(folder_ / "whole", "tokens"));
-  const std::vector<double> parts = numbers("a", "loss"), whole = numbers("whole", "loss");
-  for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts.at(i), whole[i], 1e-5) << i;
+  const std::vector<double> parts = numbers("a", "loss"), uninterrupted = numbers("whole", "loss");
+  for (std::size_t i = 0; i < uninterrupted.size(); ++i) EXPECT_NEAR(parts.at(i), uninterrupted[i], 1e-5) << i;
 
   expect_trained("tiny", "a", save(13) + open + "4 --ranks 2");
   expect_logged("a", "train.global_batch_size is not given, and cannot stay 4, as when " + path("saved/step_00000012") +
@@ -201,7 +202,7 @@ TEST_F(CheckpointResume, ABatchThatIsLeftOpenStays) {
                 "train.global_batch_size 4 -> 8, train.micro_batch_size 1 -> 4");
 }
 
-// One that an earlier program saved has no more of an open batch than its layout.
+// A checkpoint of an earlier program describes an open batch by its layout alone.
 TEST_F(CheckpointResume, ABatchThatWasLeftOpenIsThatOfTheRanksThatSaved) {
   const std::string open = "train.global_batch_size=0 ";
   expect_trained("tiny", "a", save(3) + open + "--ranks 4" + tp2);
@@ -211,7 +212,7 @@ TEST_F(CheckpointResume, ABatchThatWasLeftOpenIsThatOfTheRanksThatSaved) {
   EXPECT_EQ(log("a").find("not as when"), std::string::npos) << log("a");
 }
 
-// What is compared is what follows: other words for the same are no change, and the same words may be one.
+// Resolved values are compared: other keys for the same values are no change, and the same keys may be one.
 TEST_F(CheckpointResume, LengthsAreComparedInSamples) {
   expect_trained("tiny", "a", save(3));
   expect_trained("tiny", "a",
@@ -228,7 +229,7 @@ TEST_F(CheckpointResume, LengthsAreComparedInSamples) {
                 "scheduler.lr_warmup_samples=12 keeps those of before");
 }
 
-// Without a length of its own the decay is as long as the run, and a longer run begins anew with a high rate.
+// Without a length of its own the decay is as long as the run, so that a longer run starts again with a high rate.
 TEST_F(CheckpointResume, ALongerRunSaysWhatItsLearningRateDoes) {
   const std::string open = "scheduler.lr_decay_iters=0 ";
   const std::string advice = "scheduler.lr_decay_iters=20 ", samples = "train.train_iters=0 train.train_samples=";
@@ -257,7 +258,7 @@ TEST_F(CheckpointResume, ALongerRunSaysWhatItsLearningRateDoes) {
                 "falls over the whole run, 48 samples, and fell over 24: scheduler.lr_decay_samples=24 keeps that");
 }
 
-// A run that died before it removed old ones, or one with more to keep.
+// Old checkpoints remain from a run that died before it removed them, or that kept more.
 TEST_F(CheckpointResume, OldOnesAreRemovedAtTheStartToo) {
   expect_trained("tiny", "a", save(4) + "checkpoint.save_interval=1");
   folder_.write("saved/latest.next", "step_00000004\n");
@@ -394,11 +395,11 @@ TEST_F(CheckpointResume, TypesOfMomentsMayChange) {
   EXPECT_NE(onwards.output.find("optimizer.exp_avg_dtype"), std::string::npos) << onwards.output;
 }
 
-// Rows behind the vocabulary that are trained too: as many as both have are kept.
+// Padding rows of the vocabulary that are trained, too: as many as both have are kept.
 TEST_F(CheckpointResume, VocabularyPaddingMayChange) {
   const std::string padded = " model.pad_vocab_in_softmax=true model.make_vocab_size_divisible_by=";
   const std::string name = "lm_head.weight.vocab_padding", moment = "optimizer.exp_avg." + name;
-  expect_trained("tiny", "a", save(5) + padded + "32");  // 61 words and 3 more
+  expect_trained("tiny", "a", save(5) + padded + "32");  // 61 tokens and 3 padding rows
   const Tensors few = tensors("saved");
   ASSERT_EQ(few.at(name).size(), 3u * 32);
   expect_trained("tiny", "b", save(5, "many") + padded + "128 --ranks 2" + tp2 + " checkpoint.load=" + path("saved"));
@@ -452,7 +453,7 @@ TEST_F(CheckpointResume, WhatDoesNotSuitIsRefused) {
                  "are not tensors of this model");
 }
 
-// Whoever follows the words of a refusal is not refused again.
+// A command that follows the advice of a refusal is not refused again.
 TEST_F(CheckpointResume, WhatARefusalAdvisesIsPossible) {
   expect_trained("tiny", "a", save(4));
   const std::string step = path("saved/step_00000004"),
@@ -467,10 +468,10 @@ TEST_F(CheckpointResume, WhatARefusalAdvisesIsPossible) {
                        " checkpoint.finetune=true");
 }
 
-// The config that the checkpoint keeps tells more than its tensors.
-TEST_F(CheckpointResume, AnotherModelIsToldByItsKeys) {
-  const std::string seed = " train.seed=7 ", ahead = " model.mtp_num_layers=1 ";
-  expect_trained("sweep_mla", "a", save(4) + seed + ahead);
+// The config in the checkpoint describes more than its tensors.
+TEST_F(CheckpointResume, AnotherModelIsNamedByItsKeys) {
+  const std::string seed = " train.seed=7 ", mtp = " model.mtp_num_layers=1 ";
+  expect_trained("sweep_mla", "a", save(4) + seed + mtp);
   const std::string load = seed + "train.train_iters=8 checkpoint.load=" + path("saved") + " ";
   const auto refused = [&](const std::string& model, const std::string& keys, const std::string& words) {
     const Outcome outcome = train(model, "b", load + keys);
@@ -480,11 +481,11 @@ TEST_F(CheckpointResume, AnotherModelIsToldByItsKeys) {
   refused("tiny_mixtral", "", "manifest.json: it is of a deepseek_v3, and the config describes a mixtral: model.");
   refused("tiny_mixtral", "checkpoint.finetune=false", "; it has no tensor 'model.layers.0.");
   const std::string other = "manifest.json: it is of another model than the config describes: ";
-  refused("sweep_mla", ahead + "model.moe.num_experts=12",
+  refused("sweep_mla", mtp + "model.moe.num_experts=12",
           other + "model.moe.num_experts is 8 there and 12 in the config; ");
-  refused("sweep_mla", ahead + "model.moe.router_enable_expert_bias=false",
+  refused("sweep_mla", mtp + "model.moe.router_enable_expert_bias=false",
           other + "model.moe.router_enable_expert_bias is true there and false in the config; ");
-  refused("sweep_mla", ahead + "model.moe.shared_expert_intermediate_size=0",
+  refused("sweep_mla", mtp + "model.moe.shared_expert_intermediate_size=0",
           other + "model.moe.shared_expert_intermediate_size is 16 there and 0 in the config; ");
   refused("sweep_mla", "model.rotary_base=500 model.moe.num_experts=12",
           other +
@@ -510,7 +511,7 @@ TEST_F(CheckpointResume, DamageIsNoticed) {
   expect_refused(train("tiny", "b", "checkpoint.load=" + file.parent_path().string()), "No such file or directory");
 }
 
-TEST_F(CheckpointResume, ADamagedOneIsToldWithTheOneBefore) {
+TEST_F(CheckpointResume, ADamagedOneIsReportedWithTheOneBefore) {
   expect_trained("tiny", "a", save(4) + "checkpoint.save_interval=2");
   const fs::path file = folder_ / "saved/step_00000004/rank_00000.safetensors";
   std::string content = slurp(file);
@@ -530,7 +531,7 @@ TEST_F(CheckpointResume, ADamagedOneIsToldWithTheOneBefore) {
                  "No such file or directory; " + path("saved/step_00000002") + " is complete");
 }
 
-// The manifest is whole, but is not that of these files.
+// The manifest is intact, but is not that of these files.
 TEST_F(CheckpointResume, ManifestAndFilesMustAgree) {
   expect_trained("tiny", "a", save(2));
   const fs::path good = folder_ / "saved/step_00000002";
@@ -554,8 +555,8 @@ TEST_F(CheckpointResume, ManifestAndFilesMustAgree) {
                  "manifest.json: 'consumed_samples' is 9223372036854775807");
 }
 
-// The disk is too small for a second checkpoint, as is known before, or only when files that are kept with it are
-// copied: the first stays, and training can go on from it elsewhere.
+// The disk is too small for a second checkpoint, which shows before the save, or only when the files kept with it are
+// copied: the first stays, and training can be resumed from it elsewhere.
 TEST_F(CheckpointResume, AFullDiskLeavesTheLastGoodOne) {
   for (const std::string mode : {"false", "true"})
     for (const bool known : {true, false}) {
@@ -587,7 +588,7 @@ TEST_F(CheckpointResume, AFullDiskLeavesTheLastGoodOne) {
     }
 }
 
-// Not even when they have the folder of the run in common: the one that may not start leaves it alone.
+// Two runs that share the folder of the run exclude each other, too: the second leaves it alone.
 TEST_F(CheckpointResume, TwoRunsCannotSaveInOneFolder) {
   const std::string run = path("a");
   const Outcome outcome = run_program(fmt::format(

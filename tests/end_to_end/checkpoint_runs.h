@@ -1,5 +1,5 @@
 #pragma once
-// Runs of the real program that save and go on.
+// Runs of the real program that save and resume.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ class CheckpointRuns : public testing::Test {
   static std::string config(const std::string& name) { return source_path("configs/tests/") + name + ".yaml"; }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
-  // In the run folder `run` below this test's folder.
+  // Trains in the run folder `run` below this test's folder.
   Outcome train(const std::string& model, const std::string& run, const std::string& arguments) const {
     return run_program(fmt::format("train {} run.dir={} dist.threads=1 dist.timeout_seconds=60 {} {}", config(model),
                                    path(run), schedule, arguments));

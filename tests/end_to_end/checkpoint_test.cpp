@@ -1,5 +1,4 @@
-// Saving where something is in the way: a complete checkpoint exists at every moment, and a load finds it or says
-// where.
+// Saving despite failures: a complete checkpoint exists at every moment, and a load finds it or says where.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -29,7 +28,7 @@ class Saving : public testing::Test {
  protected:
   Saving() { model_.bind(backend_); }
 
-  // The config only tells one checkpoint from another.
+  // The config serves only to distinguish checkpoints.
   void save(const std::string& config, std::int64_t at = 7) {
     save_checkpoint(root_, {.step = at, .config_yaml = config}, model_.params(), *backend_.ops, *backend_.device);
   }
@@ -100,14 +99,14 @@ TEST_F(Saving, AFailureBeforePublishingLeavesTheEarlierOne) {
 // A mount point cannot be renamed, not even by root.
 TEST_F(Saving, WhatCannotBePublishedIsKept) {
   fs::create_directories(root_ / step);
-  const std::string place = (root_ / step).string();
-  if (std::system(fmt::format("mount -t tmpfs -o size=64k none {} 2>/dev/null", place).c_str()) != 0)
+  const std::string step_folder = (root_ / step).string();
+  if (std::system(fmt::format("mount -t tmpfs -o size=64k none {} 2>/dev/null", step_folder).c_str()) != 0)
     GTEST_SKIP() << "only root can mount";
   const std::string message = failed_save("first");
-  EXPECT_EQ(std::system(fmt::format("umount {}", place).c_str()), 0);
-  EXPECT_TRUE(contains(message, "cannot rename " + place + " to " + place + ".old: ")) << message;
-  EXPECT_TRUE(contains(message, "the new checkpoint is complete in " + place + ".writing")) << message;
-  expect_loads(place + ".writing", "first");
+  EXPECT_EQ(std::system(fmt::format("umount {}", step_folder).c_str()), 0);
+  EXPECT_TRUE(contains(message, "cannot rename " + step_folder + " to " + step_folder + ".old: ")) << message;
+  EXPECT_TRUE(contains(message, "the new checkpoint is complete in " + step_folder + ".writing")) << message;
+  expect_loads(step_folder + ".writing", "first");
   save("second");
   expect_loads(root_, "second");
   EXPECT_EQ(names(), (Names{"latest", step}));
@@ -126,11 +125,12 @@ TEST_F(Saving, ACrashBeforeLatestIsNamedLosesNothing) {
   folder_.write("saved/latest.next", "step_00000009\n");
   folder_.write("saved/latest", step + "\n");
   expect_loads(root_, "first");
-  folder_.write("saved/latest.next", "step_00000008\n");  // a save that did not come so far
+  folder_.write("saved/latest.next", "step_00000008\n");  // a save that was interrupted earlier
   expect_loads(root_, "second");
 }
 
-// One that replaces another of its step, which a run that went back has left behind, is taken from where it is written.
+// A checkpoint that replaces an earlier one of its step, which a run before going back had saved, is loaded from where
+// it is written.
 TEST_F(Saving, ACrashWhileReplacingNeverBringsBackWhatWasLeftBehind) {
   save("new");
   fs::rename(root_ / step, folder_ / "new");
@@ -140,13 +140,13 @@ TEST_F(Saving, ACrashWhileReplacingNeverBringsBackWhatWasLeftBehind) {
   folder_.write("saved/latest.next", step + "\n");
   expect_loads(root_, "new");
   EXPECT_TRUE(find_newest(root_).folder == root_ / (step + ".writing"));
-  CheckpointFolder(root_).mend();
+  CheckpointFolder(root_).recover();
   expect_loads(root_, "new");
   EXPECT_EQ(names(), (Names{"latest", "step_00000005", step}));
   EXPECT_EQ(slurp(root_ / "latest"), step + "\n");
 }
 
-// What is whole is kept under its name, whatever has that name now; and nothing is removed that is the only one.
+// A complete checkpoint is kept under its name, whatever has that name now; and no only checkpoint is removed.
 TEST_F(Saving, MendingRemovesNothingThatIsTheOnlyOne) {
   for (const std::string suffix : {".old", ".writing"}) {
     fs::remove_all(root_);
@@ -154,7 +154,7 @@ TEST_F(Saving, MendingRemovesNothingThatIsTheOnlyOne) {
     fs::rename(root_ / step, root_ / (step + suffix));
     folder_.write("saved/" + step + "/rank_00000.safetensors", "half of it");
     expect_loads(root_, "first");
-    CheckpointFolder(root_).mend();
+    CheckpointFolder(root_).recover();
     EXPECT_EQ(names(), (Names{"latest", step})) << suffix;
     expect_loads(root_, "first");
   }
@@ -164,13 +164,13 @@ TEST_F(Saving, WhatCannotGetItsNameIsKept) {
   save("first");
   fs::rename(root_ / step, root_ / (step + ".writing"));
   fs::create_directories(root_ / step);
-  const std::string place = (root_ / step).string();
-  if (std::system(fmt::format("mount -t tmpfs -o size=64k none {} 2>/dev/null", place).c_str()) != 0)
+  const std::string step_folder = (root_ / step).string();
+  if (std::system(fmt::format("mount -t tmpfs -o size=64k none {} 2>/dev/null", step_folder).c_str()) != 0)
     GTEST_SKIP() << "only root can mount";
-  const std::string message = message_of<UserError>([&] { CheckpointFolder(root_).mend(); });
-  EXPECT_EQ(std::system(fmt::format("umount {}", place).c_str()), 0);
-  EXPECT_TRUE(contains(message, "is complete in " + place + ".writing")) << message;
-  expect_loads(place + ".writing", "first");
+  const std::string message = message_of<UserError>([&] { CheckpointFolder(root_).recover(); });
+  EXPECT_EQ(std::system(fmt::format("umount {}", step_folder).c_str()), 0);
+  EXPECT_TRUE(contains(message, "is complete in " + step_folder + ".writing")) << message;
+  expect_loads(step_folder + ".writing", "first");
 }
 
 TEST_F(Saving, LeftoversOfACrashAreRemoved) {
@@ -194,7 +194,7 @@ TEST_F(Saving, NothingLaterThanLatestIsTaken) {
   EXPECT_TRUE(contains(message_of<UserError>([&] { Checkpoint{root_}; }), "step_00000005 is complete"));
 }
 
-// Readers do not look at what the run that saves there is busy with.
+// Readers ignore files that a saving run is writing.
 TEST_F(Saving, WhoReadsWhileARunSavesTakesWhatIsPublished) {
   save("first");
   save("second", 9);
@@ -211,7 +211,7 @@ TEST_F(Saving, WhoReadsWhileARunSavesTakesWhatIsPublished) {
   expect_loads(root_, "second");
 }
 
-// What a reader has found may be replaced or removed before it is opened: then it looks again.
+// A checkpoint that a reader has found may be replaced or removed before it is opened: then the reader searches again.
 TEST_F(Saving, WhoReadsWhileCheckpointsComeAndGoAlwaysFindsOne) {
   CheckpointFolder folder(root_);
   const auto publish = [&](std::int64_t at) {

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tera/data/indexed_writer.h"
+#include "tera/data/indexed/indexed_writer.h"
 #include "tests/end_to_end/program.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
@@ -84,17 +84,17 @@ TEST_F(DatasetCommand, PrintsWhatTheStepWouldSee) {
       << partial.output;
 }
 
-// Of seven samples, six fill microbatches of two; torch.randperm(6) with seed 0 begins 2 5 3.
+// Six of seven samples fill microbatches of two; torch.randperm(6) with seed 0 begins 2 5 3.
 TEST_F(DatasetCommand, PrintsTheCyclicOrder) {
   expect("dataset.dataloader_type=cyclic --samples :3", 0,
          "{\"index\":0,\"tokens\":[52,99,0,1,2]}\n{\"index\":1,\"tokens\":[45,46,47,99,30]}\n"
          "{\"index\":2,\"tokens\":[2,3,99,40,41]}\n");
 }
 
-// Whoever reads it.
+// The message is the same for every reader.
 TEST_F(DatasetCommand, TrainingNamesTheFileAndTheSampleThatIsWrong) {
   std::vector<std::int32_t> ids(6000, 7);
-  ids[300] = 99;  // between the places that are looked at before the run
+  ids[300] = 99;  // between the positions that are checked before the run
   IndexedWriter writer((folder_ / "long").string(), TokenType::u16);
   writer.add_document(ids);
   writer.finish();
@@ -186,7 +186,7 @@ TEST_F(DatasetCommand, PrefixesAreFound) {
              " --output-prefix P` makes one, P_text_document\n");
 }
 
-TEST_F(DatasetCommand, TellsMistakes) {
+TEST_F(DatasetCommand, ReportsMistakes) {
   for (const auto& [arguments, words] : std::vector<std::pair<std::string, std::string>>{
            {"--samples 3", "--samples 3: must be A:B"},
            {"--samples -1:2", "must be A:B"},

@@ -59,7 +59,8 @@ TEST(Fp16, AConstantScaleThatOverflowsEndsTheRun) {
       << message;
 }
 
-// Megatron's defaults: 2^32, one overflow let pass, then halved with each until nothing overflows.
+// Megatron's defaults: the scale begins at 2^32, one overflow is tolerated, then each halves it until nothing
+// overflows.
 TEST(Fp16, FindsItsScale) {
   const RunRecord run = train_once("tiny", fp16 + Overrides{"train.train_iters=40", "optimizer.lr=1e-2"});
   int skips = 0;
@@ -74,7 +75,7 @@ TEST(Fp16, FindsItsScale) {
   EXPECT_LT(run.loss.back(), run.loss[0] - 0.1);
 }
 
-// With a window of 4 it grows until it overflows, again and again, and training goes on.
+// A loss scale with a window of 4 grows until it overflows, again and again, and training goes on.
 TEST(Fp16, GrowsAndFallsBack) {
   const RunRecord run =
       train_once("tiny", longer + fp16 + initial_scale(14) +
@@ -134,8 +135,7 @@ void load_nothing(TrainingStep& step, const tera::Setup& setup) {
     step.load(i, {tokens, targets, positions, row_ids}, 1);
 }
 
-// Over steps alone, without the trainer: what a step that is skipped leaves as it is, and that none of its gradients
-// get into the next one.
+// Steps without the trainer: a skipped step changes no state, and none of its gradients get into the next one.
 TEST(Fp16, ASkippedStepChangesNoBit) {
   for (const char* optimizer : {"adam", "sgd"}) {
     const tera::Setup setup = load_setup(
@@ -150,10 +150,10 @@ TEST(Fp16, ASkippedStepChangesNoBit) {
       for (const StatePiece& piece : step.state().kept()) ops.to_host(piece.data, all.emplace_back(piece.data.bytes()));
       return all;
     };
-    const auto play = [&](float broken) {
+    const auto run_step = [&](float broken) {
       for (const Bucket& bucket : step.params().buckets()) {
-        const std::vector<float> grads(static_cast<std::size_t>(count(bucket.own_grad.shape)), 0.5f * 1024);
-        ops.from_host(std::as_bytes(std::span(grads)), bucket.own_grad);
+        const std::vector<float> grads(static_cast<std::size_t>(count(bucket.local_grad.shape)), 0.5f * 1024);
+        ops.from_host(std::as_bytes(std::span(grads)), bucket.local_grad);
       }
       const Tensor& some = step.params().by_name().front()->grad;
       if (broken != 0)
@@ -162,13 +162,13 @@ TEST(Fp16, ASkippedStepChangesNoBit) {
       return step.result(step.read_back());
     };
     const auto first = everything();
-    EXPECT_FALSE(play(0).skipped());
+    EXPECT_FALSE(run_step(0).skipped());
     const auto second = everything();
     EXPECT_NE(first, second);
     constexpr float infinity = std::numeric_limits<float>::infinity();
     double scale = 1024;
     for (const float broken : {infinity, -infinity, std::nanf("")}) {
-      const TrainingStep::Result result = play(broken);
+      const TrainingStep::Result result = run_step(broken);
       EXPECT_TRUE(result.skipped());
       EXPECT_EQ(result.scaling.scale, scale /= 2);
       EXPECT_EQ(result.scaling.updates, 1);
@@ -177,9 +177,9 @@ TEST(Fp16, ASkippedStepChangesNoBit) {
       load_nothing(step, setup);
       step.forward_backward();
       for (const Bucket& bucket : step.params().buckets())
-        EXPECT_TRUE(std::ranges::all_of(download(ops, bucket.own_grad), [](float g) { return g == 0; }));
+        EXPECT_TRUE(std::ranges::all_of(download(ops, bucket.local_grad), [](float g) { return g == 0; }));
     }
-    EXPECT_FALSE(play(0).skipped());
+    EXPECT_FALSE(run_step(0).skipped());
     EXPECT_EQ(step.updates(), 2);
     EXPECT_NE(everything(), second);
   }
@@ -187,7 +187,8 @@ TEST(Fp16, ASkippedStepChangesNoBit) {
 
 class Fp16Program : public CheckpointRuns {};
 
-// Saved between overflows, in the middle of a window: the same losses, scales and tensors as without a stop.
+// A run saved between overflows, in the middle of a window, resumes with the losses, scales and tensors of an
+// uninterrupted run.
 TEST_F(Fp16Program, ResumeIsBitwise) {
   const std::string half =
       "mixed_precision.precision=fp16 mixed_precision.initial_loss_scale=262144 mixed_precision.loss_scale_window=5 "
@@ -205,17 +206,17 @@ TEST_F(Fp16Program, ResumeIsBitwise) {
     const std::vector<std::string> skipped = column(folder_ / (run + "whole"), "skipped");
     EXPECT_GT(std::count(skipped.begin(), skipped.end(), "true"), 1);
     EXPECT_TRUE(tensors(run + "whole-saved") == tensors(run + "parts-saved"));
-    const Checkpoint whole(folder_ / (run + "whole-saved")), parts(folder_ / (run + "parts-saved"));
-    ASSERT_TRUE(whole.source().loss_scale);
-    EXPECT_TRUE(whole.source().loss_scale == parts.source().loss_scale);
-    EXPECT_EQ(whole.source().updates, parts.source().updates);
-    EXPECT_EQ(whole.source().updates, 24 - std::count(skipped.begin(), skipped.end(), "true"));
-    EXPECT_EQ(whole.source().skipped_samples, parts.source().skipped_samples);
-    EXPECT_EQ(whole.source().skipped_samples, 4 * std::count(skipped.begin(), skipped.end(), "true"));
+    const Checkpoint uninterrupted(folder_ / (run + "whole-saved")), parts(folder_ / (run + "parts-saved"));
+    ASSERT_TRUE(uninterrupted.source().loss_scale);
+    EXPECT_TRUE(uninterrupted.source().loss_scale == parts.source().loss_scale);
+    EXPECT_EQ(uninterrupted.source().updates, parts.source().updates);
+    EXPECT_EQ(uninterrupted.source().updates, 24 - std::count(skipped.begin(), skipped.end(), "true"));
+    EXPECT_EQ(uninterrupted.source().skipped_samples, parts.source().skipped_samples);
+    EXPECT_EQ(uninterrupted.source().skipped_samples, 4 * std::count(skipped.begin(), skipped.end(), "true"));
   }
 }
 
-TEST_F(Fp16Program, TellsWhatItSkips) {
+TEST_F(Fp16Program, ReportsWhatItSkips) {
   const Outcome outcome =
       train("tiny", "a", "mixed_precision.precision=fp16 train.train_iters=40 logger.log_interval=10");
   ASSERT_EQ(outcome.status, 0) << outcome.output;
@@ -223,27 +224,28 @@ TEST_F(Fp16Program, TellsWhatItSkips) {
     EXPECT_NE(outcome.output.find(words), std::string::npos) << words << "\n" << outcome.output;
   const Outcome low = train("tiny", "b", "mixed_precision.precision=fp16 mixed_precision.min_loss_scale=4294967296");
   EXPECT_EQ(low.status, 0) << low.output;
-  const std::string told = "the gradients overflow at the smallest loss scale, 4294967296, too";
-  EXPECT_NE(low.output.find(told), std::string::npos) << low.output;
-  EXPECT_EQ(low.output.find(told), low.output.rfind(told)) << low.output;
+  const std::string warning = "the gradients overflow at the smallest loss scale, 4294967296, too";
+  EXPECT_NE(low.output.find(warning), std::string::npos) << low.output;
+  EXPECT_EQ(low.output.find(warning), low.output.rfind(warning)) << low.output;
 }
 
 // A scale that may not fall below one at which everything overflows: the run ends.
 TEST_F(Fp16Program, OverflowsForEverEndTheRun) {
   const std::string endless =
       "mixed_precision.precision=fp16 mixed_precision.min_loss_scale=4294967296 train.eval_iters=0 train.train_iters=";
-  const Outcome enough = train("tiny", "a", endless + "50");  // of the first step nobody knows that it was at the floor
+  const Outcome enough = train("tiny", "a", endless + "50");  // nobody knows that the first step was at the floor
   EXPECT_EQ(enough.status, 0) << enough.output;
   for (const char* ranks : {"", " --ranks 2"}) {
     const Outcome outcome = train("tiny", "b", endless + "1000" + ranks);
     EXPECT_EQ(outcome.status, 2) << outcome.output;
-    const std::string told = "step 51: the gradients have overflowed fp16 for 50 steps in a row at the smallest loss";
-    EXPECT_NE(outcome.output.find(told), std::string::npos) << outcome.output;
-    EXPECT_EQ(outcome.output.find(told), outcome.output.rfind(told)) << outcome.output;
+    const std::string warning =
+        "step 51: the gradients have overflowed fp16 for 50 steps in a row at the smallest loss";
+    EXPECT_NE(outcome.output.find(warning), std::string::npos) << outcome.output;
+    EXPECT_EQ(outcome.output.find(warning), outcome.output.rfind(warning)) << outcome.output;
   }
 }
 
-// From one precision to another: the scale begins anew where there was none.
+// Resuming with another precision: the scale starts from its initial value where the checkpoint has none.
 TEST_F(Fp16Program, ChangesOfPrecision) {
   const std::string half = "mixed_precision.precision=fp16 mixed_precision.initial_loss_scale=2048 ",
                     brain = "mixed_precision.precision=bf16 ",

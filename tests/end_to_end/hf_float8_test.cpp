@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tera/checkpoint/hf_folder.h"
+#include "tera/hf/hf_folder.h"
 #include "tests/end_to_end/program.h"
 #include "tests/support/float8_file.h"
 #include "tests/support/paths.h"
@@ -21,7 +21,7 @@ bool stays(const std::string& name) {
   return false;
 }
 
-// Blocks of 5x3: no rank's part begins or ends with one.
+// Blocks of 5x3: no rank's shard begins or ends with a block.
 class HfFloat8 : public testing::Test {
  protected:
   HfFloat8() { write_folders(fs::path(source_path("tests/golden/hf")) / "latents_bias"); }
@@ -69,7 +69,7 @@ class HfFloat8 : public testing::Test {
     const HfFolder want(path("plain")), got(path(name));
     ASSERT_EQ(got.tensors().size(), want.tensors().size());
     for (const auto& [tensor, entry] : want.tensors()) {
-      const WeightBox box = whole_box(entry.shape);
+      const WeightBox box = full_box(entry.shape);
       const auto read = [&, &tensor = tensor](const HfFolder& folder) {
         const DType dtype = folder.tensors().at(tensor).dtype;
         std::vector<std::byte> raw(static_cast<std::size_t>(box.elements()) * size_of(dtype));
@@ -102,8 +102,8 @@ TEST_F(HfFloat8, ImportAndExportGivePlainWeights) {
   expect_plain("straight");
 }
 
-// As DeepSeek-V3 is published: FP8, and a layer behind the last that predicts further ahead.
-TEST_F(HfFloat8, LayersAheadComeAlong) {
+// The published form of DeepSeek-V3: FP8, and an MTP layer after the last.
+TEST_F(HfFloat8, MtpLayersComeAlong) {
   done("train " + source_path("configs/tests/sweep_mtp.yaml") +
        " model.mtp_num_layers=1 train.train_iters=1 train.eval_iters=0 run.dir=" + path("run") +
        " checkpoint.save=" + path("trained"));
@@ -115,7 +115,7 @@ TEST_F(HfFloat8, LayersAheadComeAlong) {
   EXPECT_EQ(logits("fp8", ""), logits("plain", ""));
 }
 
-// A learning rate so small that nothing moves: what comes out is what went in, through whatever layout held it.
+// The learning rate is so small that nothing changes: in every layout the exported tensors are the imported ones.
 TEST_F(HfFloat8, TrainingStartsFromItInAnyLayout) {
   folder_.write("run.yaml", R"(
 train: {train_iters: 1, micro_batch_size: 1, global_batch_size: 4, seq_length: 8, eval_iters: 0}

@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "tera/checkpoint/hf_folder.h"
 #include "tera/checkpoint/safetensors_header.h"
+#include "tera/hf/hf_folder.h"
 #include "tests/end_to_end/letters_tokenizer.h"
 #include "tests/end_to_end/program.h"
 #include "tests/support/close.h"
@@ -47,7 +47,7 @@ class HfProgram : public testing::Test {
     for (const auto& [name, entry] : a.tensors()) {
       ASSERT_TRUE(b.tensors().contains(name)) << name;
       ASSERT_EQ(b.tensors().at(name).shape, entry.shape) << name << ": no padding of the vocabulary, for one";
-      const WeightBox box = whole_box(entry.shape);
+      const WeightBox box = full_box(entry.shape);
       const auto read = [&](const HfFolder& folder) {
         const DType dtype = folder.tensors().at(name).dtype;
         std::vector<std::byte> raw(static_cast<std::size_t>(box.elements()) * size_of(dtype));
@@ -76,17 +76,17 @@ TEST_F(HfProgram, LogitsAreTheSameInEveryLayout) {
   }
 }
 
-// A DeepSeek-V3 with a layer behind its last: written under the published names, with copies of the tables; read again
-// whatever config.json says of it; and left out by all that does not train it.
-TEST_F(HfProgram, LayersThatPredictFurtherAheadComeAndGo) {
+// A DeepSeek-V3 with an MTP layer: it is written under the published names, with copies of the tables, read again
+// whatever config.json says of it, and left out by every command that does not train it.
+TEST_F(HfProgram, MtpLayersComeAndGo) {
   const std::string config = source_path("configs/tests/sweep_mtp.yaml"), run = " run.dir=" + path("run");
   const std::string few = " model.mtp_num_layers=1 train.train_iters=2 train.eval_iters=0";
   expect_done("train " + config + few + run + " checkpoint.save=" + path("ck"));
   expect_done("export --model " + path("ck") + " --output " + path("hf"));
   const SafetensorsFile exported(folder_ / "hf/model.safetensors");
-  std::set<std::string> behind;
+  std::set<std::string> extra;
   for (const SafetensorsEntry& entry : exported.entries())
-    if (entry.name.starts_with("model.layers.4.")) behind.insert(entry.name.substr(15));
+    if (entry.name.starts_with("model.layers.4.")) extra.insert(entry.name.substr(15));
   for (const char* name : {"enorm.weight",
                            "hnorm.weight",
                            "eh_proj.weight",
@@ -107,8 +107,8 @@ TEST_F(HfProgram, LayersThatPredictFurtherAheadComeAndGo) {
                            "mlp.shared_experts.gate_proj.weight",
                            "mlp.shared_experts.up_proj.weight",
                            "mlp.shared_experts.down_proj.weight"})
-    EXPECT_EQ(behind.erase(name), 1u) << name;
-  EXPECT_EQ(behind.size(), 3u * 8u) << "and the experts";
+    EXPECT_EQ(extra.erase(name), 1u) << name;
+  EXPECT_EQ(extra.size(), 3u * 8u) << "and the experts";
   EXPECT_EQ(exported.get("model.layers.4.eh_proj.weight").shape, shape(32, 64));
   EXPECT_EQ(exported.read_floats("model.layers.4.embed_tokens.weight"),
             exported.read_floats("model.embed_tokens.weight"));
@@ -125,7 +125,7 @@ TEST_F(HfProgram, LayersThatPredictFurtherAheadComeAndGo) {
   EXPECT_EQ(nlohmann::json::parse(slurp(folder_ / "hf2/config.json"))["num_nextn_predict_layers"], 1);
   expect_equal_weights(folder_ / "hf", folder_ / "hf2");
 
-  // In training: taken, left out, or begun anew; each is told.
+  // In training the MTP layers are loaded, left out or initialised; each case is reported.
   folder_.write("hf.yaml", R"(
 model: {moe: {router_bias_update_rate: 0}}
 train: {train_iters: 1, micro_batch_size: 1, global_batch_size: 2, seq_length: 8, eval_iters: 0}
@@ -173,7 +173,7 @@ TEST_F(HfProgram, ADeepSeekWithoutBiasesOfExpertsHasZerosInItsFolder) {
   expect_done("export --model " + path("ck") + " --output " + path("hf"));
   for (const char* folder : {"hf", "half"}) {
     const SafetensorsFile file(folder_ / folder / "model.safetensors");
-    for (const char* layer : {"1", "2", "3", "4"}) {  // the first is dense, the last predicts further ahead
+    for (const char* layer : {"1", "2", "3", "4"}) {  // the first is dense, the last is an MTP layer
       const std::string bias = std::string("model.layers.") + layer + "." + name;
       EXPECT_EQ(file.get(bias).dtype, DType::f32);
       EXPECT_EQ(file.read_floats(bias), std::vector<float>(8)) << bias;
@@ -194,18 +194,18 @@ TEST_F(HfProgram, ADeepSeekWithoutBiasesOfExpertsHasZerosInItsFolder) {
   expect_equal_weights(folder_ / "hf", folder_ / "hf2");
 }
 
-// What an export would refuse is told before weeks of training.
-TEST_F(HfProgram, AModelWithoutAFolderIsToldAtTheStart) {
+// What an export would refuse is reported before weeks of training.
+TEST_F(HfProgram, AModelWithoutAFolderIsReportedAtTheStart) {
   const std::string configs = source_path("configs/tests/"), words = "this model has no Hugging Face form";
-  const auto told = [&](const std::string& command) {
+  const auto reported = [&](const std::string& command) {
     const Outcome outcome = run_program(command);
     EXPECT_EQ(outcome.status, 0) << command << "\n" << outcome.output;
     const std::size_t at = outcome.output.find(words);
     return at == std::string::npos ? std::string() : outcome.output.substr(at, outcome.output.find('\n', at) - at);
   };
   for (const char* model : {"tiny", "tiny_gpt", "tiny_qwen3_moe", "tiny_mixtral", "sweep_mtp", "tiny_deepseek_v2"})
-    EXPECT_EQ(told("plan " + configs + model + ".yaml"), "") << model;
-  EXPECT_EQ(told("plan " + configs + "sweep_mtp.yaml model.moe.router_enable_expert_bias=false"), "") << "zeros";
+    EXPECT_EQ(reported("plan " + configs + model + ".yaml"), "") << model;
+  EXPECT_EQ(reported("plan " + configs + "sweep_mtp.yaml model.moe.router_enable_expert_bias=false"), "") << "zeros";
   const std::string cases[][3] = {
       {"tiny_qwen3_moe", "model.moe.shared_expert_intermediate_size=32",
        ": config.json of a qwen3_moe cannot say that, it would mean 0"},
@@ -215,19 +215,19 @@ TEST_F(HfProgram, AModelWithoutAFolderIsToldAtTheStart) {
        ": config.json of a qwen3_moe cannot say that, it would mean 1"},
       {"tiny_mixtral", "model.moe.first_k_dense=1", ": config.json of a mixtral cannot say that"}};
   for (const auto& [model, key, why] : cases)
-    EXPECT_EQ(told("plan " + configs + model + ".yaml " + key), words + ": " + key + why);
-  EXPECT_EQ(told("plan " + configs + "tiny_mla.yaml"),
+    EXPECT_EQ(reported("plan " + configs + model + ".yaml " + key), words + ": " + key + why);
+  EXPECT_EQ(reported("plan " + configs + "tiny_mla.yaml"),
             words + ": model.multi_latent_attention=true: config.json of a llama cannot say that");
   const auto& [model, key, why] = cases[3];
   const std::string run = configs + model + ".yaml train.train_iters=3 train.eval_iters=0 run.dir=" + path("run") + " ";
-  EXPECT_EQ(told("train " + run + "checkpoint.save=" + path("ck") + " " + key), words + ": " + key + why);
-  EXPECT_EQ(told("train " + run), "");
+  EXPECT_EQ(reported("train " + run + "checkpoint.save=" + path("ck") + " " + key), words + ": " + key + why);
+  EXPECT_EQ(reported("train " + run), "");
   const Outcome refused = run_program("export --model " + path("ck") + " --output " + path("hf"));
   EXPECT_EQ(refused.status, 2);
   EXPECT_NE(refused.output.find(key + why), std::string::npos) << refused.output;
 }
 
-// A learning rate so small that nothing moves: what comes out is what went in, through whatever layout held it.
+// The learning rate is so small that nothing changes: in every layout the exported tensors are the imported ones.
 TEST_F(HfProgram, TrainingStartsFromAFolderInAnyLayoutAndGivesItBack) {
   const std::string config = folder_
                                  .write("run.yaml", R"(
@@ -253,7 +253,7 @@ mixed_precision: {precision: fp32}
   }
 }
 
-// Of the config all that was there; what transformers 4 needs is added to the keys of 5.
+// The config keeps all its keys; what transformers 4 needs is added to the keys of 5.
 TEST_F(HfProgram, ImportAndExportKeepWeightsToTheBitAndConfig) {
   for (const char* name : {"old_llama2", "sharded", "gpt2_square", "qwen2_layer_types", "rope_yarn_mscale",
                            "mixtral_experts", "mixtral_fused", "qwen3_moe_experts", "qwen3_moe_fused"}) {
@@ -305,9 +305,9 @@ TEST_F(HfProgram, GeneratesWithTheFoldersTokenizerAndStopsAtItsEndTokens) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which need memory of their own
-// What the largest of these held; 0 if one failed. A process of their own starts them, so that nothing counts which
-// other tests have run before.
-long most_kilobytes(const std::vector<std::string>& commands) {
+// The peak memory of these commands; 0 if one failed. A separate process starts them, so that earlier tests do not
+// count.
+long max_kilobytes(const std::vector<std::string>& commands) {
   std::array<int, 2> ends{};
   EXPECT_EQ(::pipe(ends.data()), 0);
   const pid_t starter = ::fork();
@@ -317,16 +317,16 @@ long most_kilobytes(const std::vector<std::string>& commands) {
     if (!done || ::getrusage(RUSAGE_CHILDREN, &usage) != 0) usage.ru_maxrss = 0;
     ::_exit(::write(ends[1], &usage.ru_maxrss, sizeof(long)) == sizeof(long) ? 0 : 1);
   }
-  long most = 0;
+  long peak = 0;
   ::close(ends[1]);
-  EXPECT_EQ(::read(ends[0], &most, sizeof(most)), static_cast<ssize_t>(sizeof(most)));
+  EXPECT_EQ(::read(ends[0], &peak, sizeof(peak)), static_cast<ssize_t>(sizeof(peak)));
   ::close(ends[0]);
   EXPECT_EQ(::waitpid(starter, nullptr, 0), starter);
-  return most;
+  return peak;
 }
 
-// A table of 256 MB, none of which is on the disk or in this program's memory: what tera holds at a time is a few
-// megabytes of it.
+// An embedding table of 256 MB, none of which is on the disk or in this program's memory: tera holds a few megabytes of
+// it at a time.
 TEST_F(HfProgram, ImportAndExportNeedLittleMemory) {
   folder_.write("large/config.json", R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 64,
     "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 1000000,
@@ -352,14 +352,14 @@ TEST_F(HfProgram, ImportAndExportNeedLittleMemory) {
   fs::resize_file(weights, sizeof(length) + length + end);
 
   const std::string large = (folder_ / "large").string(), saved = (folder_ / "saved").string();
-  const long most =
-      most_kilobytes({"import --model " + large + " --output " + saved,
-                      "export --model " + saved + " --output " + (folder_ / "out").string(),
-                      "export --dtype bf16 --model " + saved + " --output " + (folder_ / "half").string()});
+  const long peak =
+      max_kilobytes({"import --model " + large + " --output " + saved,
+                     "export --model " + saved + " --output " + (folder_ / "out").string(),
+                     "export --dtype bf16 --model " + saved + " --output " + (folder_ / "half").string()});
   EXPECT_GT(fs::file_size(folder_ / "out/model.safetensors"), end);
   EXPECT_GT(fs::file_size(folder_ / "half/model.safetensors"), end / 2);
-  EXPECT_GT(most, 0) << "all were done";
-  EXPECT_LT(most, 100 << 10);
+  EXPECT_GT(peak, 0) << "all were done";
+  EXPECT_LT(peak, 100 << 10);
 }
 #endif
 

@@ -1,4 +1,4 @@
-// What goes along with a model from folder to checkpoint to folder, and what does not.
+// Which files go with a model from folder to checkpoint to folder, and which do not.
 
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ dist: {device: cpu, threads: 1}
 )");
   }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  static std::string own_model() {
+  static std::string stored_model() {
     return " model.arch=llama model.num_layers=1 model.hidden_size=16 model.ffn_hidden_size=16"
            " model.num_attention_heads=2 model.vocab_size=29";
   }
@@ -95,7 +95,7 @@ TEST_F(HfRuns, OnlyWhatTheManifestListsGoesAlong) {
 }
 
 TEST_F(HfRuns, KernelChoicesThatNoManifestListsAreNotTaken) {
-  const std::string words = own_model() + " checkpoint.save=" + path("ck");
+  const std::string words = stored_model() + " checkpoint.save=" + path("ck");
   done(train(words));
   folder_.write("ck/step_00000002/kernels.json", "{}");
   fs::remove_all(folder_ / "run");
@@ -105,7 +105,7 @@ TEST_F(HfRuns, KernelChoicesThatNoManifestListsAreNotTaken) {
 
 TEST_F(HfRuns, AModelOfOurOwnGoesOutWithItsTokenizer) {
   const std::string tokenizer = " tokenizer.tokenizer_type=HuggingFaceTokenizer tokenizer.tokenizer_model=";
-  done(train(own_model() + " checkpoint.save=" + path("ck") + tokenizer + path("own/tokenizer.json")));
+  done(train(stored_model() + " checkpoint.save=" + path("ck") + tokenizer + path("own/tokenizer.json")));
   fs::remove_all(folder_ / "own");
   done("export --model " + path("ck") + " --output " + path("out"));
   EXPECT_EQ(slurp(folder_ / "out/tokenizer.json"), letters_tokenizer());
@@ -164,7 +164,7 @@ TEST_F(HfRuns, DoublesAreRoundedAndThatIsSaid) {
 }
 
 TEST_F(HfRuns, MasterWeightsAreExportedAsFp32) {
-  done(train(own_model() + " checkpoint.save=" + path("ck") + " mixed_precision.precision=bf16"));
+  done(train(stored_model() + " checkpoint.save=" + path("ck") + " mixed_precision.precision=bf16"));
   done("export --model " + path("ck") + " --output " + path("fp32") + " --dtype fp32");
   done("export --model " + path("ck") + " --output " + path("stored"));
   const SafetensorsFile exact(folder_ / "fp32/model.safetensors"), rounded(folder_ / "stored/model.safetensors");
@@ -200,8 +200,8 @@ TEST_F(HfRuns, ARunDoesNotGoOnWithAnotherTokenizer) {
   other.replace(a, 6, "\"a\": 3").replace(other.find("\"b\": 3"), 6, "\"b\": 2");
   folder_.write("other/tokenizer.json", other);
   folder_.write("same/renamed.json", letters_tokenizer());
-  const std::string text = " dataset.kind=text dataset.split='1' dataset.data_path=" + path("text.txt") + own_model() +
-                           " model.vocab_size=512",
+  const std::string text = " dataset.kind=text dataset.split='1' dataset.data_path=" + path("text.txt") +
+                           stored_model() + " model.vocab_size=512",
                     save = " checkpoint.save=" + path("ck"), longer = " train.train_iters=4";
   const auto tokenizer = [&](const std::string& name) {
     return " tokenizer.tokenizer_type=HuggingFaceTokenizer tokenizer.tokenizer_model=" + path(name);
@@ -262,7 +262,7 @@ TEST_F(HfRuns, InspectSaysWhetherAFolderCanBeUsed) {
 }
 
 TEST_F(HfRuns, DifferencesAreSaidInTheWordsOfTheConfig) {
-  const std::string words = own_model() + " checkpoint.save=" + path("ck") + " ";
+  const std::string words = stored_model() + " checkpoint.save=" + path("ck") + " ";
   done(train(words));
   refused(train(words + "model.num_layers=2"), "model.num_layers is 1 there and 2 in the config; it has no tensor");
   refused(train(words + "model.vocab_size=28"), "the vocabulary is 29 in the checkpoint, and 28 by the config");

@@ -1,4 +1,4 @@
-// docs/library.md, taken at its word: a block of one's own in a model of ours, planned, bound and trained by the parts.
+// The example of docs/library.md: a custom block in a model of the library, planned, bound and trained by its parts.
 
 #include <gtest/gtest.h>
 
@@ -80,7 +80,7 @@ class AdaptedModel {
     fill_batch();
   }
 
-  // The loss; gradients accumulate.
+  // Returns the loss; gradients accumulate.
   double run() {
     Pipeline(ops_, stage_, memory_).step({&mb_, 1});
     double sum = 0;
@@ -118,18 +118,18 @@ class AdaptedModel {
 };
 
 TEST(Library, OwnBlockHasTheGradientsOfFiniteDifferences) {
-  struct Place {
+  struct Element {
     const char* name;
     int at;
     double gradient;
   };
-  std::vector<Place> places;
+  std::vector<Element> elements;
   for (const char* name : {"adapter.down.weight", "adapter.up.weight", "adapter.norm.weight"})
-    for (const int at : {0, 5, 17}) places.push_back({name, at, 0});
+    for (const int at : {0, 5, 17}) elements.push_back({name, at, 0});
   AdaptedModel model;
   model.run();
-  for (auto& place : places) place.gradient = model.params().find(place.name).grad.as<float>()[place.at];
-  for (const auto& [name, at, gradient] : places) {
+  for (auto& element : elements) element.gradient = model.params().find(element.name).grad.as<float>()[element.at];
+  for (const auto& [name, at, gradient] : elements) {
     float& weight = model.params().find(name).value.as<float>()[at];
     const float before = weight, step = 1e-2f;
     weight = before + step;

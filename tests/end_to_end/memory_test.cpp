@@ -1,5 +1,5 @@
-// After binding, a run allocates nothing: real calls of malloc and its kin are counted, on all threads, over whole
-// steps with data, metrics, console and evaluation. And what is bound is what was planned, byte for byte.
+// After binding, a run allocates nothing: real calls of malloc and its kin are counted, on all threads, over complete
+// steps with data, metrics, console and evaluation. The bound memory is the planned one, byte for byte.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 #include "tera/backend/cpu/cpu_device.h"
 #include "tera/base/signals.h"
-#include "tera/train/console.h"
+#include "tera/train/sinks/console.h"
 #include "tests/end_to_end/training_run.h"
 #include "tests/support/count_allocations.h"
 #include "tests/support/temp_folder.h"
@@ -19,7 +19,7 @@ namespace {
 struct Case {
   std::string name, config;
   std::vector<std::string> overrides;
-  int kinds = 6;  // of arenas that a step takes and gives back
+  int kinds = 6;  // number of arenas that a step allocates from and frees
 };
 
 void PrintTo(const Case& test_case, std::ostream* out) { *out << test_case.name; }
@@ -137,7 +137,7 @@ TEST_P(Memory, TakesWhatWasPlannedToTheByte) {
   trainer.run(stop);
 
   const MemoryPlan& plan = trainer.step().memory();
-  EXPECT_EQ(device.asked, std::vector{plan.total()});
+  EXPECT_EQ(device.requested, std::vector{plan.total()});
   const StageMemory& stage = trainer.step().stage_memory();
   int kinds = 0;
   stage.visit([&](std::string_view name, std::span<const Arena> arenas) {
@@ -159,7 +159,7 @@ TEST_P(Memory, TakesWhatWasPlannedToTheByte) {
 
 INSTANTIATE_TEST_SUITE_P(Runs, Memory, testing::ValuesIn(cases()), [](const auto& test) { return test.param.name; });
 
-// That the counter counts, whoever allocates.
+// The counter sees allocations of every kind.
 TEST(CountAllocations, SeesEveryWay) {
   if (!can_count_allocations()) GTEST_SKIP() << "the sanitizer has an allocator of its own";
   start_counting_allocations();

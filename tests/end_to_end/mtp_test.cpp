@@ -1,5 +1,5 @@
-// Layers that predict further ahead: losses and gradients of a whole step against the model written down once more, in
-// double and without any of the program's parts; and what runs with such layers tell, keep and leave out.
+// Multi-token prediction (MTP): losses and gradients of a step against an independent model in double, without any of
+// the program's parts; and what runs with MTP layers report, save and leave out.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ class Reference {
 
   struct Sequence {
     std::vector<std::int32_t> tokens, targets;
-    std::vector<std::vector<std::int32_t>> ahead_tokens, ahead_targets;  // by depth
+    std::vector<std::vector<std::int32_t>> mtp_tokens, mtp_targets;  // by depth
   };
   // Sums over targets: the model's own loss, then that of each depth.
   std::vector<double> losses(const std::vector<Sequence>& batch) const {
@@ -35,12 +35,12 @@ class Reference {
       sums[0] += loss(h, sequence.targets);
       for (std::size_t depth = 0; depth + 1 < sums.size(); ++depth) {
         const std::string at = prefix(model_.num_layers + static_cast<std::int64_t>(depth));
-        Rows joined = norm(embed(sequence.ahead_tokens[depth]), at + "enorm.weight");
+        Rows joined = norm(embed(sequence.mtp_tokens[depth]), at + "enorm.weight");
         const Rows hidden = norm(h, at + "hnorm.weight");
         for (std::size_t i = 0; i < joined.size(); ++i)
           joined[i].insert(joined[i].end(), hidden[i].begin(), hidden[i].end());
-        h = norm(layer(product(joined, at + "eh_proj.weight"), at), at + "shared_head.norm.weight");
-        sums[depth + 1] += loss(h, sequence.ahead_targets[depth]);
+        h = norm(layer(matmul(joined, at + "eh_proj.weight"), at), at + "shared_head.norm.weight");
+        sums[depth + 1] += loss(h, sequence.mtp_targets[depth]);
       }
     }
     return sums;
@@ -70,7 +70,7 @@ class Reference {
     return y;
   }
 
-  Rows product(const Rows& x, const std::string& name) const {
+  Rows matmul(const Rows& x, const std::string& name) const {
     const std::vector<double>& weight = weights.at(name);
     const std::size_t in = x[0].size(), out = weight.size() / in;
     Rows y(x.size(), std::vector<double>(out));
@@ -80,7 +80,7 @@ class Reference {
     return y;
   }
 
-  void turn(Rows& x, std::size_t heads) const {
+  void rotate(Rows& x, std::size_t heads) const {
     const auto size = static_cast<std::size_t>(model_.head_dim), half = size / 2;
     for (std::size_t row = 0; row < x.size(); ++row)
       for (std::size_t head = 0; head < heads; ++head)
@@ -88,43 +88,43 @@ class Reference {
           const double angle = static_cast<double>(row) *
                                std::pow(model_.rope.base, -2.0 * static_cast<double>(i) / static_cast<double>(size));
           double &a = x[row][head * size + i], &b = x[row][head * size + half + i];
-          const double turned = a * std::cos(angle) - b * std::sin(angle);
+          const double rotated = a * std::cos(angle) - b * std::sin(angle);
           b = b * std::cos(angle) + a * std::sin(angle);
-          a = turned;
+          a = rotated;
         }
   }
 
   Rows attend(const Rows& x, const std::string& at) const {
     const auto heads = static_cast<std::size_t>(model_.heads), groups = static_cast<std::size_t>(model_.kv_heads),
                size = static_cast<std::size_t>(model_.head_dim);
-    Rows q = product(x, at + "self_attn.q_proj.weight"), k = product(x, at + "self_attn.k_proj.weight");
-    const Rows v = product(x, at + "self_attn.v_proj.weight");
-    turn(q, heads);
-    turn(k, groups);
+    Rows q = matmul(x, at + "self_attn.q_proj.weight"), k = matmul(x, at + "self_attn.k_proj.weight");
+    const Rows v = matmul(x, at + "self_attn.v_proj.weight");
+    rotate(q, heads);
+    rotate(k, groups);
     Rows out(x.size(), std::vector<double>(heads * size));
     for (std::size_t row = 0; row < x.size(); ++row)
       for (std::size_t head = 0; head < heads; ++head) {
         const std::size_t group = head / (heads / groups);
-        std::vector<double> shares(row + 1);
+        std::vector<double> probabilities(row + 1);
         double sum = 0;
         for (std::size_t seen = 0; seen <= row; ++seen) {
           double score = 0;
           for (std::size_t i = 0; i < size; ++i) score += q[row][head * size + i] * k[seen][group * size + i];
-          sum += shares[seen] = std::exp(score / std::sqrt(static_cast<double>(size)));
+          sum += probabilities[seen] = std::exp(score / std::sqrt(static_cast<double>(size)));
         }
         for (std::size_t seen = 0; seen <= row; ++seen)
           for (std::size_t i = 0; i < size; ++i)
-            out[row][head * size + i] += shares[seen] / sum * v[seen][group * size + i];
+            out[row][head * size + i] += probabilities[seen] / sum * v[seen][group * size + i];
       }
-    return product(out, at + "self_attn.o_proj.weight");
+    return matmul(out, at + "self_attn.o_proj.weight");
   }
 
   Rows feed_forward(const Rows& x, const std::string& at) const {
-    Rows gate = product(x, at + "mlp.gate_proj.weight");
-    const Rows up = product(x, at + "mlp.up_proj.weight");
+    Rows gate = matmul(x, at + "mlp.gate_proj.weight");
+    const Rows up = matmul(x, at + "mlp.up_proj.weight");
     for (std::size_t row = 0; row < x.size(); ++row)
       for (std::size_t i = 0; i < up[row].size(); ++i) gate[row][i] *= up[row][i] / (1 + std::exp(-gate[row][i]));
-    return product(gate, at + "mlp.down_proj.weight");
+    return matmul(gate, at + "mlp.down_proj.weight");
   }
 
   static Rows sum(Rows a, const Rows& b) {
@@ -138,7 +138,7 @@ class Reference {
   }
 
   double loss(const Rows& h, const std::vector<std::int32_t>& targets) const {
-    const Rows logits = product(h, model_.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
+    const Rows logits = matmul(h, model_.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
     double all = 0;
     for (std::size_t row = 0; row < h.size(); ++row) {
       if (targets[row] < 0) continue;
@@ -152,7 +152,8 @@ class Reference {
   const ModelShape& model_;
 };
 
-// Two sequences with a few targets that do not count; rows ahead are looked up in what comes behind each row.
+// Two sequences with a few masked targets; the MTP rows of depth k are the tokens and targets k positions after each
+// row.
 std::vector<Reference::Sequence> make_batch(const ModelShape& model, std::int64_t length) {
   std::vector<Reference::Sequence> batch(2);
   for (std::size_t s = 0; s < batch.size(); ++s) {
@@ -164,7 +165,7 @@ std::vector<Reference::Sequence> make_batch(const ModelShape& model, std::int64_
     sequence.tokens.assign(ids.begin(), ids.end() - 1);
     for (std::size_t i = 0; i < sequence.tokens.size(); ++i) sequence.targets.push_back(i % 6 == 4 ? -1 : ids[i + 1]);
     for (std::int64_t depth = 1; depth <= model.mtp_layers; ++depth) {
-      auto &tokens = sequence.ahead_tokens.emplace_back(), &targets = sequence.ahead_targets.emplace_back();
+      auto &tokens = sequence.mtp_tokens.emplace_back(), &targets = sequence.mtp_targets.emplace_back();
       for (std::int64_t i = 0; i < length; ++i) {
         const auto seen = static_cast<std::size_t>(i + depth);
         tokens.push_back(i + depth < length ? sequence.tokens[seen] : 0);
@@ -175,15 +176,16 @@ std::vector<Reference::Sequence> make_batch(const ModelShape& model, std::int64_
   return batch;
 }
 
-struct Played {
+struct StepOutputs {
   std::vector<double> losses;  // sums over targets: the model's own, then by depth
   std::map<std::string, std::vector<float>> gradients;
 };
 
 constexpr float scale = 0.01f;
-constexpr std::array<float, 2> ahead_scales{0.03f, 0.02f};
+constexpr std::array<float, 2> mtp_scales{0.03f, 0.02f};
 
-Played play(const tera::Setup& setup, const std::vector<Reference::Sequence>& batch, const Reference& reference) {
+StepOutputs run_step(const tera::Setup& setup, const std::vector<Reference::Sequence>& batch,
+                     const Reference& reference) {
   Backend backend = make_backend(setup.config.dist);
   TrainingStep step(setup);
   step.bind(backend);
@@ -192,18 +194,18 @@ Played play(const tera::Setup& setup, const std::vector<Reference::Sequence>& ba
       const auto& values = reference.weights.at(part.name);
       write_part(*backend.ops, *param, part, std::vector<float>(values.begin(), values.end()));
     }
-  std::vector<std::int32_t> tokens, targets, positions, ahead_tokens, ahead_targets;
+  std::vector<std::int32_t> tokens, targets, positions, mtp_tokens, mtp_targets;
   std::vector<std::int64_t> row_ids;
   for (const Reference::Sequence& sequence : batch) {
     tokens.insert(tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
     targets.insert(targets.end(), sequence.targets.begin(), sequence.targets.end());
     for (std::size_t i = 0; i < sequence.tokens.size(); ++i) positions.push_back(static_cast<std::int32_t>(i));
   }
-  for (std::size_t depth = 0; depth < ahead_scales.size(); ++depth)
+  for (std::size_t depth = 0; depth < mtp_scales.size(); ++depth)
     for (const Reference::Sequence& sequence : batch) {
-      const auto &some = sequence.ahead_tokens[depth], &others = sequence.ahead_targets[depth];
-      ahead_tokens.insert(ahead_tokens.end(), some.begin(), some.end());
-      ahead_targets.insert(ahead_targets.end(), others.begin(), others.end());
+      const auto &some = sequence.mtp_tokens[depth], &others = sequence.mtp_targets[depth];
+      mtp_tokens.insert(mtp_tokens.end(), some.begin(), some.end());
+      mtp_targets.insert(mtp_targets.end(), others.begin(), others.end());
     }
   row_ids.resize(tokens.size());
   step.load(0,
@@ -211,16 +213,17 @@ Played play(const tera::Setup& setup, const std::vector<Reference::Sequence>& ba
              .targets = targets,
              .positions = positions,
              .row_ids = row_ids,
-             .ahead_tokens = ahead_tokens,
-             .ahead_targets = ahead_targets},
-            scale, 0, ahead_scales);
+             .mtp_tokens = mtp_tokens,
+             .mtp_targets = mtp_targets},
+            scale, 0, mtp_scales);
   step.forward_backward();
   const TrainingStep::Result result = step.result(step.read_back());
-  Played played{.losses = {result.loss_sum}, .gradients = {}};
-  for (std::size_t depth = 0; depth < ahead_scales.size(); ++depth) played.losses.push_back(result.ahead_losses[depth]);
+  StepOutputs outputs{.losses = {result.loss_sum}, .gradients = {}};
+  for (std::size_t depth = 0; depth < mtp_scales.size(); ++depth) outputs.losses.push_back(result.mtp_loss_sums[depth]);
   for (const Param* param : step.params().by_name())
-    for (const Part& part : param->spec.parts) played.gradients[part.name] = read_part(*backend.ops, param->grad, part);
-  return played;
+    for (const Part& part : param->spec.parts)
+      outputs.gradients[part.name] = read_part(*backend.ops, param->grad, part);
+  return outputs;
 }
 
 double dot(const std::vector<double>& a, const std::vector<double>& b) {
@@ -243,18 +246,18 @@ TEST(Mtp, LossesAndGradientsAreTheDefinition) {
       for (const double value : values) reference.weights[tensor.name].push_back(static_cast<float>(value));
     }
     const auto batch = make_batch(setup.model, setup.batch.seq_length);
-    const Played played = play(setup, batch, reference);
+    const StepOutputs outputs = run_step(setup, batch, reference);
     const std::vector<double> wanted = reference.losses(batch);
-    ASSERT_EQ(played.losses.size(), wanted.size());
-    for (std::size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(played.losses[i], wanted[i], 2e-6 * wanted[i]) << i;
+    ASSERT_EQ(outputs.losses.size(), wanted.size());
+    for (std::size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(outputs.losses[i], wanted[i], 2e-6 * wanted[i]) << i;
 
     const auto total = [&] {
       const std::vector<double> sums = reference.losses(batch);
-      return sums[0] * static_cast<double>(scale) + sums[1] * static_cast<double>(ahead_scales[0]) +
-             sums[2] * static_cast<double>(ahead_scales[1]);
+      return sums[0] * static_cast<double>(scale) + sums[1] * static_cast<double>(mtp_scales[0]) +
+             sums[2] * static_cast<double>(mtp_scales[1]);
     };
-    ASSERT_EQ(played.gradients.size(), reference.weights.size());
-    for (const auto& [name, gradient] : played.gradients) {
+    ASSERT_EQ(outputs.gradients.size(), reference.weights.size());
+    for (const auto& [name, gradient] : outputs.gradients) {
       std::vector<double>& at = reference.weights.at(name);
       const std::vector<double> there = at, exact(gradient.begin(), gradient.end());
       const Values direction = normal_values(shape(static_cast<std::int64_t>(at.size())), ++seed);
@@ -271,7 +274,7 @@ TEST(Mtp, LossesAndGradientsAreTheDefinition) {
   }
 }
 
-// A factor of 0 leaves the model as it is without such layers, to the bit: all that it learns of them is in gradients.
+// A loss factor of 0 gives the model without MTP layers, to the bit: their only effect on it is by gradients.
 TEST(Mtp, WithoutAFactorTheModelIsTheSame) {
   const RunRecord plain = train_once("tiny"),
                   none = train_once("tiny", {"model.mtp_num_layers=2", "model.mtp_loss_scaling_factor=0"}),

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tera/data/prefetch.h"
+#include "tera/data/batching/prefetch.h"
 
 namespace tera::test {
 namespace {
@@ -55,7 +55,7 @@ std::vector<float> read_gradients(TrainingStep& step, Ops& ops) {
   return all;
 }
 
-LossAndGradients play(const std::string& config, const Overrides& overrides, std::vector<Ids> samples) {
+LossAndGradients run_step(const std::string& config, const Overrides& overrides, std::vector<Ids> samples) {
   const auto number = std::to_string(samples.size());
   const tera::Setup setup = load_setup(
       config, Overrides{"train.seq_length=12", "model.max_position_embeddings=12", "train.micro_batch_size=2",
@@ -85,7 +85,7 @@ LossAndGradients play(const std::string& config, const Overrides& overrides, std
 
 }  // namespace
 
-PackedDocuments play_documents(const std::string& config, const Overrides& overrides) {
+PackedDocuments run_documents(const std::string& config, const Overrides& overrides) {
   std::vector<Ids> together, apart;
   for (const auto& sequence : make_documents()) {
     together.emplace_back();
@@ -95,9 +95,9 @@ PackedDocuments play_documents(const std::string& config, const Overrides& overr
     }
   }
   const Overrides packed{"dataset.reset_attention_mask=true"};
-  return {.packed = play(config, overrides + packed, together),
-          .apart = play(config, overrides, apart),
-          .mixed = play(config, overrides, together)};
+  return {.packed = run_step(config, overrides + packed, together),
+          .apart = run_step(config, overrides, apart),
+          .mixed = run_step(config, overrides, together)};
 }
 
 double difference(const std::vector<float>& a, const std::vector<float>& b) {

@@ -1,5 +1,5 @@
 #pragma once
-// Documents packed into one sequence, against each of them in a sequence of its own.
+// Documents packed into one sequence compared with each of them in a sequence of its own.
 
 #include "tests/end_to_end/training_run.h"
 
@@ -7,7 +7,7 @@ namespace tera::test {
 
 struct LossAndGradients {
   double eval_loss = 0, loss = 0;  // sums over tokens
-  std::vector<float> gradients;    // of all parameters, in name order
+  std::vector<float> gradients;    // all parameters, in name order
 };
 
 struct PackedDocuments {
@@ -15,7 +15,7 @@ struct PackedDocuments {
   LossAndGradients mixed;  // packed, but attending over the ends of documents
 };
 
-PackedDocuments play_documents(const std::string& config, const Overrides& overrides);
+PackedDocuments run_documents(const std::string& config, const Overrides& overrides);
 
 // The largest difference over the largest value.
 double difference(const std::vector<float>& a, const std::vector<float>& b);

@@ -16,7 +16,7 @@ TEST(PackedDocuments, TrainAsEachWouldAlone) {
       {"tiny_qwen3", {}},
       {"tiny_mla", {}}};
   for (const auto& [config, overrides] : cases) {
-    const auto [packed, apart, mixed] = play_documents(config, overrides);
+    const auto [packed, apart, mixed] = run_documents(config, overrides);
     EXPECT_NEAR(packed.loss, apart.loss, 1e-5 * apart.loss) << config;
     EXPECT_NEAR(packed.eval_loss, apart.eval_loss, 1e-5 * apart.eval_loss) << config;
     EXPECT_LT(difference(packed.gradients, apart.gradients), 1e-5) << config;

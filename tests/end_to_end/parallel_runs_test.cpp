@@ -74,7 +74,7 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& wa
     EXPECT_NEAR(found[i], wanted[i], 1e-5 * std::abs(wanted[i])) << what << ", line " << i;
 }
 
-// What metrics.jsonl tells of experts: loads to the last token, losses but for rounding.
+// What metrics.jsonl reports of experts: loads to the last token, losses but for rounding.
 TEST_F(ParallelRuns, DeepSeekOnFourRanks) {
   expect_trained("tiny_deepseek_v3", "");
   const auto losses = numbers("loss"), norms = numbers("grad_norm");
@@ -88,7 +88,7 @@ TEST_F(ParallelRuns, DeepSeekOnFourRanks) {
   EXPECT_EQ(count(log, "4 ranks: tp 2 x pp 1 x dp 2, experts etp 1 x ep 4 x edp 1 (alltoall)"), 1u) << log;
 }
 
-TEST_F(ParallelRuns, ExpertsAreToldOfAlike) {
+TEST_F(ParallelRuns, ExpertsAreReportedAlike) {
   const std::string all = "logger.log_expert_load=true train.train_iters=4 ";
   const auto lines = [&] {
     std::vector<nlohmann::json> read;
@@ -176,12 +176,12 @@ TEST_F(ParallelRuns, SequencesOverRanks) {
   EXPECT_EQ(count(log, "4 ranks: tp 1 x cp 2 (p2p) x pp 1 x dp 2, optim_grads_params"), 1u) << log;
 }
 
-// Each microbatch on as many ranks as its documents need.
-TEST_F(ParallelRuns, DocumentsDealtOut) {
+// Dynamic context parallelism: each microbatch is on as many ranks as its documents need.
+TEST_F(ParallelRuns, DynamicContextParallel) {
   const std::string packed =
       "dataset.reset_attention_mask=true dataset.eod_mask_loss=true train.micro_batch_size=1 train.seq_length=16 "
       "train.eval_iters=1 train.eval_interval=5 ";
-  const std::string dealt = " dist.dynamic_context_parallel=true", cp4 = " dist.context_parallel_size=4";
+  const std::string assigned = " dist.dynamic_context_parallel=true", cp4 = " dist.context_parallel_size=4";
   const std::string save = (folder_ / "saved").string();
   expect_trained("sweep_llama", packed);
   const auto losses = numbers("loss"), eval_losses = numbers("eval_loss"), norms = numbers("grad_norm");
@@ -193,31 +193,31 @@ TEST_F(ParallelRuns, DocumentsDealtOut) {
   };
   for (const std::string& layout : {"--ranks 4" + cp4, "--ranks 4" + cp2 + " dataset.num_workers=3",
                                     "--ranks 4" + cp2 + pp2 + " dataset.num_workers=0"}) {
-    expect_trained("sweep_llama", packed + layout + dealt);
+    expect_trained("sweep_llama", packed + layout + assigned);
     expect_same(layout);
     EXPECT_EQ(numbers("padding").size(), losses.size());
   }
   const std::string log = slurp(run_folder_ / "log.txt"), metrics = slurp(run_folder_ / "metrics.jsonl");
   EXPECT_EQ(count(log, ", dynamic) x pp "), 1u) << log;
   EXPECT_GT(count(metrics, "\"cp_degrees\":[[1,"), 0u) << metrics;
-  // Stopped in between and gone on with, to the last bit.
-  const std::string layout = packed + "--ranks 4" + cp4 + dealt;
+  // The run is stopped in between and resumed, to the last bit.
+  const std::string layout = packed + "--ranks 4" + cp4 + assigned;
   expect_trained("sweep_llama", layout);
-  const auto whole = column(run_folder_, "loss");
+  const auto expected = column(run_folder_, "loss");
   const auto degrees = column(run_folder_, "padding");
   fs::remove_all(run_folder_);
   expect_trained("sweep_llama", layout + " train.train_iters=4 checkpoint.save=" + save);
   expect_trained("sweep_llama", layout + " train.train_iters=10 checkpoint.save=" + save + " checkpoint.load=" + save);
-  EXPECT_EQ(column(run_folder_, "loss"), whole);
+  EXPECT_EQ(column(run_folder_, "loss"), expected);
   EXPECT_EQ(column(run_folder_, "padding"), degrees);
-  // Steps that grow.
+  // A run whose steps grow.
   const std::string growing = packed + "train.train_iters=0 train.train_samples=64 train.rampup_batch_size=[4,4,24] ";
   fs::remove_all(run_folder_);
   expect_trained("sweep_llama", growing);
   const auto grown = numbers("loss");
-  expect_trained("sweep_llama", growing + "--ranks 4" + cp2 + pp2 + dealt);
+  expect_trained("sweep_llama", growing + "--ranks 4" + cp2 + pp2 + assigned);
   expect_near(numbers("loss"), grown, "growing");
-  const Outcome refused = train("sweep_llama", "--ranks 2" + cp2 + dealt);
+  const Outcome refused = train("sweep_llama", "--ranks 2" + cp2 + assigned);
   EXPECT_EQ(refused.status, 2);
   EXPECT_EQ(count(refused.output, "needs dataset.reset_attention_mask=true or dataset.kind=sft"), 1u) << refused.output;
 }
@@ -252,24 +252,24 @@ TEST_F(ParallelRuns, CheckpointsDoNotDependOnTheLayout) {
       "train.train_iters=1 scheduler.lr_decay_iters=10 train.eval_iters=0 train.micro_batch_size=1 model.num_layers=4 ";
   const std::string tp4 = " dist.tensor_model_parallel_size=4";
   for (const char* name : {"tiny", "tiny_gpt"}) {
-    const Weights whole = saved_weights(name, once);
-    EXPECT_FALSE(saved_weights(name, once + "train.seed=7") == whole) << name;
+    const Weights expected = saved_weights(name, once);
+    EXPECT_FALSE(saved_weights(name, once + "train.seed=7") == expected) << name;
     for (const std::string& layout :
          {"--ranks 2" + tp2, "--ranks 4" + tp4, "--ranks 2" + pp2, "--ranks 2" + zero + "optim",
           "--ranks 4" + zero + "optim_grads", "--ranks 8" + tp2 + pp2 + zero + "optim_grads_params",
           "--ranks 2" + tp2 + " dist.sequence_parallel=true",
           "--ranks 2" + pp2 + " dist.pipeline_schedule=zero_bubble_v",
           "--ranks 4" + pp2 + zero + "optim mixed_precision.precision=bf16"})
-      EXPECT_TRUE(saved_weights(name, once + layout) == whole) << name << " " << layout;
+      EXPECT_TRUE(saved_weights(name, once + layout) == expected) << name << " " << layout;
   }
 }
 
 TEST_F(ParallelRuns, FrozenWeightsAreSavedOnce) {
   const std::string rest =
       "train.train_iters=1 scheduler.lr_decay_iters=10 train.eval_iters=0 model.freeze=[model.layers.0.*] ";
-  const Weights whole = saved_weights("tiny", rest);
-  EXPECT_TRUE(saved_weights("tiny", rest + "--ranks 2" + zero + "optim") == whole);
-  EXPECT_TRUE(saved_weights("tiny", rest + "--ranks 2" + pp2) == whole);
+  const Weights expected = saved_weights("tiny", rest);
+  EXPECT_TRUE(saved_weights("tiny", rest + "--ranks 2" + zero + "optim") == expected);
+  EXPECT_TRUE(saved_weights("tiny", rest + "--ranks 2" + pp2) == expected);
 }
 
 TEST_F(ParallelRuns, TheTextDoesNotDependOnTheLayout) {
@@ -294,7 +294,7 @@ TEST_F(ParallelRuns, TheTextDoesNotDependOnTheLayout) {
   }
 }
 
-// Losses, checkpoints and text of a model whose experts lie on other ranks than the rest.
+// Losses, checkpoints and text of a model with expert parallelism.
 TEST_F(ParallelRuns, ExpertsOnOtherRanks) {
   const std::string ep2 = " dist.expert_model_parallel_size=2", ep4 = " dist.expert_model_parallel_size=4",
                     etp1 = " dist.expert_tensor_parallel_size=1";
@@ -348,7 +348,7 @@ TEST_F(ParallelRuns, LayoutsThatCannotBeAreRefusedBeforeAnyRankStarts) {
   expect_refused(train("tiny", "--ranks 2 train.seq_length=18" + cp2), "train.seq_length=18");
 }
 
-TEST_F(ParallelRuns, AFaultIsToldOnceWithItsRank) {
+TEST_F(ParallelRuns, AFaultIsReportedOnceWithItsRank) {
   folder_.write("in the way", "x");
   const Outcome first =
       train("tiny", fmt::format("--ranks 4{} 'checkpoint.save={}'", tp2, (folder_ / "in the way").string()));

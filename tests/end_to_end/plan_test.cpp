@@ -1,4 +1,4 @@
-// `tera plan` of worlds nobody has here, through the real program.
+// `tera plan` of worlds larger than this machine, through the real program.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tera/train/memory_plan.h"
+#include "tera/plan/memory_plan.h"
 #include "tests/end_to_end/program.h"
 #include "tests/support/paths.h"
 
@@ -40,15 +40,17 @@ const char* const llama3_405b =
     "dist.account_for_embedding_in_pipeline_split=true dist.account_for_loss_in_pipeline_split=true "
     "optimizer.use_distributed_optimizer=true train.seq_length=8192 train.global_batch_size=2048 --world 1024";
 
-// The plan of what a step may choose is that of every sequence over all ranks, with more microbatches and room for what
-// other degrees need.
+// The plan of dynamic context parallelism is that of every sequence over all ranks, with more microbatches and memory
+// for what other degrees need.
 TEST(PlanProgram, DynamicContext) {
   const std::string run =
       "dist.device=cuda mixed_precision.precision=bf16 train.seq_length=32768 train.global_batch_size=16 --world 16 "
       "dist.context_parallel_size=8 dataset.reset_attention_mask=true ";
   for (const char* how : {"p2p", "all_gather", "a2a"}) {
-    const std::string fixed = run + "dist.cp_comm_type=" + how, dealt = fixed + " dist.dynamic_context_parallel=true";
-    const nlohmann::json before = plan_json("models/llama3.1-8b", fixed), then = plan_json("models/llama3.1-8b", dealt);
+    const std::string fixed = run + "dist.cp_comm_type=" + how,
+                      assigned = fixed + " dist.dynamic_context_parallel=true";
+    const nlohmann::json before = plan_json("models/llama3.1-8b", fixed),
+                         then = plan_json("models/llama3.1-8b", assigned);
     EXPECT_EQ(then.at("layout").at("context_degrees"), (std::vector<int>{1, 2, 4, 8}));
     EXPECT_EQ(then.at("microbatches"), 8);
     EXPECT_EQ(then.at("most_microbatches"), 10);
@@ -58,7 +60,7 @@ TEST(PlanProgram, DynamicContext) {
     const std::string cp = "cp";
     EXPECT_EQ(stage(then).at("groups").at(cp).at("calls").get<int>() * 8,
               stage(before).at("groups").at(cp).at("calls").get<int>() * 10);
-    const Outcome table = plan("models/llama3.1-8b", dealt);
+    const Outcome table = plan("models/llama3.1-8b", assigned);
     EXPECT_TRUE(contains(table.output, "10 microbatches a step at most, each over 1 or 2 or 4 or 8 ranks"))
         << table.output;
   }
@@ -82,18 +84,18 @@ TEST(PlanProgram, Llama405bOn1024RanksByFormula) {
     EXPECT_EQ(item_bytes(stage, "weights"), 2 * parameters) << i;
     EXPECT_EQ(item_bytes(stage, "gradients"), 4 * parameters) << i;
     EXPECT_EQ(item_bytes(stage, "master weights"), 4 * parameters / dp) << i;
-    const std::int64_t borders = (first || last ? 15 : 16) * batches;  // y and dx of each chunk; none at the ends
-    EXPECT_EQ(stage.at("groups").at("pp").at("calls"), borders) << i;
-    EXPECT_EQ(stage.at("groups").at("pp").at("bytes"), static_cast<double>(borders * 8192 / tp * hidden * 2)) << i;
+    const std::int64_t boundaries = (first || last ? 15 : 16) * batches;  // y and dx of each chunk; none at the ends
+    EXPECT_EQ(stage.at("groups").at("pp").at("calls"), boundaries) << i;
+    EXPECT_EQ(stage.at("groups").at("pp").at("bytes"), static_cast<double>(boundaries * 8192 / tp * hidden * 2)) << i;
     EXPECT_EQ(stage.at("groups").at("dp_cp").at("bytes"), static_cast<double>(parameters * (4 + 2) / dp * (dp - 1)))
         << i;
   }
-  const double tokens = 2048.0 * 8192, model = 6 * 405.8e9 * tokens;  // and attention
+  const double tokens = 2048.0 * 8192, model = 6 * 405.8e9 * tokens;  // attention's FLOPs come on top
   EXPECT_GT(json.at("flops_per_step").get<double>(), model);
   EXPECT_LT(json.at("flops_per_step").get<double>(), 1.1 * model);
 }
 
-// A rank's copy of what it writes: bf16 weights, and of its share masters and two moments in fp32.
+// A rank's copy of what it saves: bf16 weights, and masters and two moments of its shard in fp32.
 TEST(PlanProgram, CountsTheCopyForAsynchronousSaving) {
   const std::string arguments = "mixed_precision.precision=bf16 optimizer.use_distributed_optimizer=true --world 2";
   const std::string saving = arguments + " checkpoint.save=/nowhere checkpoint.async_save=true";
@@ -105,14 +107,14 @@ TEST(PlanProgram, CountsTheCopyForAsynchronousSaving) {
   EXPECT_LT(bytes, (elements / 2 + cut) * (2 + 12) + header);
 }
 
-// Of what a rank has a share of: with ZeRO less.
+// Sharded state: with ZeRO it is less.
 TEST(PlanProgram, MomentsInBf16TakeTwoBytesLessForEachParameter) {
   const std::string first = " optimizer.exp_avg_dtype=bf16", second = " optimizer.exp_avg_sq_dtype=bf16";
   const std::string saving =
       "optimizer.adam_beta2=0.95 mixed_precision.precision=bf16 checkpoint.save=/nowhere checkpoint.async_save=true "
       "train.global_batch_size=8 ";
   const std::string zero = "--world 4 ddp.data_parallel_sharding_strategy=";
-  for (const auto& [layout, shares] : {std::pair<std::string, int>{"--world 1", 1},
+  for (const auto& [layout, shards] : {std::pair<std::string, int>{"--world 1", 1},
                                        {zero + "optim", 4},
                                        {zero + "optim_grads", 4},
                                        {zero + "optim_grads_params", 4}}) {
@@ -120,11 +122,11 @@ TEST(PlanProgram, MomentsInBf16TakeTwoBytesLessForEachParameter) {
       return plan_json("tests/tiny", run + more).at("stages")[0];
     };
     const nlohmann::json plain = stage_of(""), both = stage_of(first + second);
-    // Buckets are cut into shares of 128 elements; main weights have the same, in four bytes.
+    // Buckets are cut into shards of multiples of 128 elements; main weights have the same, in four bytes.
     const std::int64_t elements = item_bytes(plain, "master weights") / 4;
     const std::int64_t parameters = plain.at("parameters");
-    EXPECT_GE(elements, parameters / shares) << layout;
-    EXPECT_LE(elements, parameters / shares + 128 * 8) << layout;
+    EXPECT_GE(elements, parameters / shards) << layout;
+    EXPECT_LE(elements, parameters / shards + 128 * 8) << layout;
     const auto saved = [&](const nlohmann::json& stage) {
       EXPECT_EQ(plain.at("total_bytes").get<std::int64_t>() - stage.at("total_bytes").get<std::int64_t>(),
                 item_bytes(plain, "optimizer") - item_bytes(stage, "optimizer"));
@@ -133,15 +135,16 @@ TEST(PlanProgram, MomentsInBf16TakeTwoBytesLessForEachParameter) {
     EXPECT_EQ(saved(stage_of(first)), 2 * elements) << layout;
     EXPECT_EQ(saved(stage_of(second)), 2 * elements) << layout;
     EXPECT_EQ(saved(both), 4 * elements) << layout;
-    if (shares > 1) continue;
-    // Nor do copies for saving have them, which leave out rows behind the vocabulary. Headers differ by some letters.
+    if (shards > 1) continue;
+    // Copies for saving do not have them either, which leave out padding rows of the vocabulary. Headers differ by some
+    // letters.
     const std::int64_t copied = plain.at("host_bytes").get<std::int64_t>() - both.at("host_bytes").get<std::int64_t>();
     const std::int64_t padding = 2 * (128 - 61) * 32;
     EXPECT_LE(std::abs(copied - 4 * (parameters - padding)), 1024);
   }
 }
 
-// Names and bytes of a table; those of the workspace, and with it shares and the total, follow from the machine.
+// Names and bytes of a table; the bytes of the workspace, percentages and the total depend on the machine.
 std::vector<std::string> items_and_bytes(std::istream& in) {
   std::vector<std::string> lines;
   for (std::string line; std::getline(in, line);) {
@@ -159,7 +162,7 @@ TEST(PlanProgram, PrintsTheSampleOfTheDocuments) {
   EXPECT_EQ(items_and_bytes(page), lines);
 }
 
-// On standard error, where it is in nobody's way.
+// Messages are on standard error, apart from the JSON.
 TEST(PlanProgram, WarnsOfDecaysThatBf16Loses) {
   const std::string words = "warning: optimizer.exp_avg_sq_dtype is bf16, and optimizer.adam_beta2 is 0.999: ";
   const std::string file = " " + source_path("configs/tests/tiny.yaml") + " optimizer.exp_avg_sq_dtype=bf16 ";
@@ -223,7 +226,7 @@ TEST(PlanProgram, SaysWhoIsLargestAndWhatFits) {
     EXPECT_TRUE(contains(text, words)) << words << "\n" << text;
 }
 
-// In the JSON and by the exit status, so that scripts need not read sentences.
+// The JSON and the exit status say whether the plan fits, so that scripts need not read sentences.
 TEST(PlanProgram, SaysToProgramsWhatFits) {
   const nlohmann::json none = plan_json("tests/tiny", "dist.pipeline_model_parallel_size=2 --memory 1e-6", 3);
   const nlohmann::json all = plan_json("tests/tiny", "dist.pipeline_model_parallel_size=2 --memory 1");
@@ -233,24 +236,24 @@ TEST(PlanProgram, SaysToProgramsWhatFits) {
   }
   EXPECT_EQ(none.at("fits"), false);
   EXPECT_EQ(all.at("fits"), true);
-  const nlohmann::json unasked = plan_json("tests/tiny", "");
-  EXPECT_FALSE(unasked.contains("fits"));
-  EXPECT_FALSE(unasked.at("stages").at(0).contains("fits"));
+  const nlohmann::json without_memory = plan_json("tests/tiny", "");
+  EXPECT_FALSE(without_memory.contains("fits"));
+  EXPECT_FALSE(without_memory.at("stages").at(0).contains("fits"));
   EXPECT_EQ(plan("tests/tiny", "--memory 1").status, 0);
 
   // The last stage has the loss, and needs more than the first.
   const nlohmann::json& stages = all.at("stages");
-  const std::size_t most = all.at("largest_stage"), total = stages.at(most).at("total_bytes");
-  ASSERT_LT(stages.at(1 - most).at("total_bytes"), total);
+  const std::size_t largest = all.at("largest_stage"), total = stages.at(largest).at("total_bytes");
+  ASSERT_LT(stages.at(1 - largest).at("total_bytes"), total);
   const std::string less =
       fmt::format("dist.pipeline_model_parallel_size=2 --memory {:.12f}", (static_cast<double>(total) - 1) / (1 << 30));
   const nlohmann::json one = plan_json("tests/tiny", less, 3);
   EXPECT_EQ(one.at("fits"), false);
-  EXPECT_EQ(one.at("stages").at(most).at("fits"), false);
-  EXPECT_EQ(one.at("stages").at(1 - most).at("fits"), true);
+  EXPECT_EQ(one.at("stages").at(largest).at("fits"), false);
+  EXPECT_EQ(one.at("stages").at(1 - largest).at("fits"), true);
 }
 
-// What stands behind "does not fit ...: stage 0 is the largest and needs 3.00 GiB more; ".
+// The text after "does not fit ...: stage 0 is the largest and needs 3.00 GiB more; ".
 std::string advice_of(const std::string& config, const std::string& arguments) {
   const Outcome outcome = plan(config, arguments);
   EXPECT_EQ(outcome.status, 3) << outcome.output;
@@ -277,7 +280,7 @@ std::string total_of(const std::string& config, const std::string& arguments) {
   return format_bytes(plan_json(config, arguments).at("total_bytes").get<std::size_t>());
 }
 
-// Each change that is named is rehearsed: with it, the plan is what was said.
+// Each change that the message names was rehearsed: the plan with it has the bytes that the message says.
 TEST(PlanProgram, SaysWhatWouldNeedLess) {
   const std::string model = "models/llama3.2-1b", full = "model.recompute_granularity=full";
   const std::string rows =
@@ -354,7 +357,7 @@ TEST(PlanProgram, SaysWhichTwoChangesFit) {
       << none.fitting;
 }
 
-// Room for rows of experts, where those of all ranks may come to one; and experts on more ranks.
+// The advice is expert capacity, where rows of all ranks may come to one, and experts on more ranks.
 TEST(PlanProgram, SaysWhatExpertsCanDo) {
   const std::string factor = "model.moe.expert_rank_capacity_factor=", model = "models/mixtral-8x22b";
   const std::string layout =
@@ -363,14 +366,14 @@ TEST(PlanProgram, SaysWhatExpertsCanDo) {
       "dist.expert_tensor_parallel_size=1 model.moe.token_dispatcher_type=alltoall train.seq_length=4096 "
       "train.global_batch_size=128 optimizer.use_distributed_optimizer=true ";
   const std::string ep = "dist.expert_model_parallel_size=";
-  const auto room = [&](const std::string& value) {
+  const auto capacity = [&](const std::string& value) {
     return fmt::format("{}{} ({} a rank; a step whose load exceeds it ends with an error)", factor, value,
                        total_of(model, layout + ep + "8 " + factor + value));
   };
   const auto advice = [&](const std::string& more) { return Advice(advice_of(model, layout + more)); };
-  EXPECT_TRUE(contains(advice(ep + "8 --memory 80").fitting, room("1.5")));
-  EXPECT_TRUE(contains(advice(ep + "8 --memory 100").fitting, room("2"))) << "enough already";
-  EXPECT_TRUE(contains(advice(ep + "8 --memory 64").too_large, room("1.5")));
+  EXPECT_TRUE(contains(advice(ep + "8 --memory 80").fitting, capacity("1.5")));
+  EXPECT_TRUE(contains(advice(ep + "8 --memory 100").fitting, capacity("2"))) << "enough already";
+  EXPECT_TRUE(contains(advice(ep + "8 --memory 64").too_large, capacity("1.5")));
   EXPECT_FALSE(contains(advice(ep + "8 --memory 64 " + factor + "1.5").fitting, factor)) << "there already";
 
   const std::string fewer = layout + factor + "2 ", more = ep + "4";
@@ -379,7 +382,7 @@ TEST(PlanProgram, SaysWhatExpertsCanDo) {
       << spread.fitting;
 }
 
-// What a run keeps free of a GPU is kept free by a plan for one.
+// A plan for a GPU keeps as much of it free as a run does.
 TEST(PlanProgram, KeepsTheSameFreeOfAGpu) {
   const auto fits = [](const char* device, int status) {
     return plan_json("tests/tiny", fmt::format("dist.device={} --memory 1.0001", device), status).at("fits");
@@ -388,7 +391,7 @@ TEST(PlanProgram, KeepsTheSameFreeOfAGpu) {
   EXPECT_EQ(fits("cuda", 3), false);
 }
 
-TEST(PlanProgram, HeadsThatNoGpuTakesAreRefused) {
+TEST(PlanProgram, HeadsThatNoGpuSupportsAreRefused) {
   const std::string sizes = "model.hidden_size=1024 model.num_attention_heads=2 model.num_query_groups=2 ";
   const Outcome derived = plan("tests/tiny", sizes + "dist.device=cuda");
   EXPECT_EQ(derived.status, 2);
@@ -401,8 +404,8 @@ TEST(PlanProgram, HeadsThatNoGpuTakesAreRefused) {
   EXPECT_EQ(plan("tests/tiny", sizes + "dist.device=cpu").status, 0);
 }
 
-// Of 8 experts 2 on a rank; 4 ranks have 2 x 64 tokens each that choose 3 experts.
-TEST(PlanProgram, TellsWhatExpertsNeed) {
+// A rank has 2 of 8 experts; 4 ranks have 2 x 64 tokens each that choose 3 experts.
+TEST(PlanProgram, ReportsWhatExpertsNeed) {
   const std::string config = "plan " + source_path("configs/tests/tiny_qwen3_moe.yaml") +
                              " --world 4 train.micro_batch_size=2 "
                              "train.global_batch_size=8 "
@@ -420,7 +423,7 @@ TEST(PlanProgram, TellsWhatExpertsNeed) {
   EXPECT_TRUE(contains(limited.output, "with room for 576 rows")) << limited.output;
 }
 
-TEST(PlanProgram, OneRankHasNoWorldToTellOf) {
+TEST(PlanProgram, OneRankHasNoWorldToReport) {
   const Outcome outcome = plan("tests/tiny", "");
   EXPECT_EQ(outcome.status, 0);
   for (const char* words : {"ranks", "stage", "bubble", "sent by"})
@@ -433,7 +436,7 @@ TEST(PlanProgram, TakesAsFewRanksAsTheLayoutNeeds) {
   EXPECT_EQ(plan_json("tests/tiny", layout + " --world 8").at("layout").at("data_parallel"), 2);
 }
 
-// Ranks that are planned for are given by another flag than ranks that are started; each command names its own.
+// The number of planned ranks is given by another flag than that of started ranks; each command names its own.
 TEST(PlanProgram, NamesItsOwnFlagForRanks) {
   const std::string config = fmt::format(" \"{}/tests/tiny_qwen3_moe.yaml\" ", source_path("configs"));
   const auto refusal = [&](const std::string& command, const std::string& arguments) {

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "tera/data/indexed_dataset.h"
-#include "tera/data/indexed_writer.h"
+#include "tera/data/indexed/indexed_dataset.h"
+#include "tera/data/indexed/indexed_writer.h"
 #include "tests/end_to_end/program.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/paths.h"
@@ -25,7 +25,7 @@ class Preprocess : public testing::Test {
   Outcome run(const std::string& input, const std::string& options) const {
     return run_program("preprocess --input " + input + " --output-prefix " + prefix() + options);
   }
-  // Runs, and compares both keys with the golden files of a name.
+  // Runs the command, and compares both keys with the golden files of a name.
   void expect_same(const std::string& input, const std::string& options, const std::string& name) const {
     const Outcome outcome = run(input, options);
     ASSERT_EQ(outcome.status, 0) << outcome.output;
@@ -60,11 +60,11 @@ TEST_F(Preprocess, ReadsCompressedFilesPatternsAndStandardInput) {
   expect_same(source("bytes.jsonl.zst"), bytes_options, "bytes_plain");
   for (const char* name : {"bytes.jsonl", "bytes.jsonl.gz", "bytes.jsonl.zst"})
     expect_same("- < " + source(name), bytes_options, "bytes_plain");
-  // Two halves, found in the order of their names. The first file's last line may lack its end.
-  const std::string whole = slurp(golden / "bytes.jsonl");
-  const std::size_t cut = whole.find('\n', whole.size() / 2);
-  folder_.write("part-10.jsonl", whole.substr(cut + 1));
-  folder_.write("part-09.jsonl", whole.substr(0, cut));
+  // Two halves are read in the order of their names. The first file's last line may lack its newline.
+  const std::string content = slurp(golden / "bytes.jsonl");
+  const std::size_t cut = content.find('\n', content.size() / 2);
+  folder_.write("part-10.jsonl", content.substr(cut + 1));
+  folder_.write("part-09.jsonl", content.substr(0, cut));
   expect_same("'" + (folder_ / "part-*.jsonl").string() + "'", bytes_options, "bytes_plain");
   expect_same((folder_ / "part-09.jsonl").string() + " - < " + (folder_ / "part-10.jsonl").string(), bytes_options,
               "bytes_plain");
@@ -84,7 +84,7 @@ TEST_F(Preprocess, ABadLineIsOneLineOfErrorAndNoOutput) {
   EXPECT_EQ(IndexedDataset(prefix() + "_text_document").documents(), 2);
 }
 
-TEST_F(Preprocess, MistakesAreTold) {
+TEST_F(Preprocess, MistakesAreReported) {
   const std::string input = folder_.write("in.jsonl", "{\"text\":\"a\"}\n").string();
   const auto expect_problem = [&](const Outcome& outcome, const std::string& words) {
     EXPECT_EQ(outcome.status, 2) << outcome.output;
@@ -102,7 +102,7 @@ TEST_F(Preprocess, MistakesAreTold) {
 }
 
 // More than `ulimit -f` allows (in blocks of 512 or 1024 bytes) is a failed write, not the end by a signal.
-TEST_F(Preprocess, AFileThatMayNotGrowIsTold) {
+TEST_F(Preprocess, AFileThatMayNotGrowIsReported) {
   const std::string input = folder_.write("in.jsonl", "{\"text\":\"" + std::string(100'000, 'a') + "\"}\n").string();
   const Outcome outcome = run_shell("ulimit -f 8; \"" + std::string(paths::program) + "\" preprocess --input " + input +
                                     " --output-prefix " + prefix() + " --tokenizer-type ByteTokenizer");
@@ -114,7 +114,7 @@ TEST_F(Preprocess, AFileThatMayNotGrowIsTold) {
 TEST_F(Preprocess, InterruptedItLeavesNothing) {
   const std::string command = "preprocess --input - --output-prefix " + prefix() + " --tokenizer-type ByteTokenizer";
   for (const auto& [signal, status] : {std::pair<std::string, int>{"INT", 130}, {"TERM", 143}, {"HUP", 129}}) {
-    // Lines, then silence: it waits for more when the signal comes.
+    // The input is some lines, then nothing: the command waits for more when the signal comes.
     const Outcome outcome =
         run_shell("mkfifo " + prefix() + ".pipe; (cat " + source("bytes.jsonl") + "; sleep 20) > " + prefix() +
                   ".pipe & writer=$!; \"" + std::string(paths::program) + "\" " + command + " < " + prefix() +
@@ -128,15 +128,15 @@ TEST_F(Preprocess, InterruptedItLeavesNothing) {
 }
 
 TEST_F(Preprocess, MergedPartsEqualTheWhole) {
-  const std::string whole = slurp(golden / "bytes.jsonl");
-  const std::size_t cut = whole.find('\n', whole.size() / 2) + 1;
+  const std::string content = slurp(golden / "bytes.jsonl");
+  const std::size_t cut = content.find('\n', content.size() / 2) + 1;
   const auto part = [&](const char* name, const std::string& text) {
     const std::string input = folder_.write(std::string(name) + ".jsonl", text).string();
     const std::string output = (folder_ / name).string();
     EXPECT_EQ(run_program("preprocess --input " + input + " --output-prefix " + output + bytes_options).status, 0);
     return output + "_text_document";
   };
-  const std::string a = part("a", whole.substr(0, cut)), b = part("b", whole.substr(cut));
+  const std::string a = part("a", content.substr(0, cut)), b = part("b", content.substr(cut));
   for (const std::string end : {"", ".bin", ".idx"}) {
     const Outcome outcome = run_program("dataset merge --input " + a + " " + b + " --output-prefix " + prefix() + end);
     ASSERT_EQ(outcome.status, 0) << outcome.output;
@@ -154,8 +154,8 @@ TEST_F(Preprocess, MergedPartsEqualTheWhole) {
   EXPECT_EQ(run_program("dataset merge --input " + a).status, 2);
 }
 
-// Numbers that are no ids of any tokenizer; there is no run, and so no key of one to name.
-TEST(Inspect, TellsIdsThatAreTooLarge) {
+// Numbers that are no ids of any tokenizer; without a run there is no key of a config to name.
+TEST(Inspect, ReportsIdsThatAreTooLarge) {
   const TempFolder folder;
   const std::string prefix = (folder / "wide").string();
   IndexedWriter writer(prefix, TokenType::i64);
@@ -213,7 +213,7 @@ TEST(Inspect, SaysWhatIsWrong) {
   expect_problem((golden / "numbers16_plain_text_document").string() + " --tokenizer-type ByteTokenizer",
                  "outside the vocabulary of 512");
   expect_problem((golden / "bytes_eod").string(), "bytes_eod_text_document, ");
-  // Far behind what is shown.
+  // The bad sample is far after those that are shown.
   std::vector<std::int32_t> ids(1000, 7);
   ids.back() = 600;
   IndexedWriter writer((folder / "late").string(), TokenType::u16);
@@ -244,7 +244,7 @@ TEST(Inspect, DescribesHuggingFaceFoldersAndTokenizers) {
     EXPECT_EQ(outcome.status, status) << outcome.output;
     return nlohmann::json::parse(outcome.output.substr(0, outcome.output.find('\n')));
   };
-  const auto found = inspect("hf", 2);  // with the reason; its config does not suit its tensors
+  const auto found = inspect("hf", 2);  // a problem, with the reason: its config does not suit its tensors
   EXPECT_FALSE(found["problem"].empty());
   EXPECT_EQ(found["kind"], "Hugging Face folder");
   EXPECT_EQ(found["config.hidden_size"], 16);
@@ -282,7 +282,7 @@ TEST(Inspect, DescribesACheckpoint) {
   EXPECT_EQ(run_program("inspect " + save).status, 2);
 }
 
-TEST(Inspect, TellsWhatMomentsAreKeptIn) {
+TEST(Inspect, ReportsWhatMomentsAreKeptIn) {
   const TempFolder folder;
   const auto inspect = [&](const std::string& name, const std::string& arguments) {
     const std::string save = (folder / name).string();

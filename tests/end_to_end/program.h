@@ -36,7 +36,7 @@ inline Outcome run_program(const std::string& arguments) {
   return run_shell("\"" + std::string(paths::program) + "\" " + arguments);
 }
 
-// The text behind a key of every line of a run's metrics that has it, digits as they were printed.
+// The text after a key of every line of a run's metrics that has it, digits as they were printed.
 inline std::vector<std::string> column(const std::filesystem::path& run, const std::string& key) {
   std::vector<std::string> values;
   const std::string before = "\"" + key + "\":";

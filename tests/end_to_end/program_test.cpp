@@ -1,4 +1,4 @@
-// The program as users meet it: exit status and message of every way to start it wrongly, and what it says of itself.
+// The program's interface: exit status and message of every way to start it wrongly, and what it reports of itself.
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ void expect(const std::string& arguments, int status, const std::string& words) 
   EXPECT_NE(outcome.output.find(words), std::string::npos) << arguments << "\n" << outcome.output;
 }
 
-TEST(Program, TellsItsVersion) {
+TEST(Program, ReportsItsVersion) {
   expect("--version", 0, std::string("tera ") + project_version);
   expect("--version", 0, "backends: cpu");
 }
@@ -53,8 +53,7 @@ TEST(Program, OutputThatCannotBeWrittenIsNotSuccess) {
 }
 
 TEST(Program, ReaderThatWentAwayIsNotSuccess) {
-  // The pipe's reader ends at once, and the program starts later; unless it takes care, a signal would kill it
-  // silently.
+  // The pipe's reader ends at once, and the program starts later; SIGPIPE would kill it silently.
   const Outcome outcome = run_program("--version; { sleep 0.2; \"" + std::string(paths::program) +
                                       "\" doctor; echo \"status $?\" >&2; } | true");
   EXPECT_NE(outcome.output.find("status 2"), std::string::npos) << outcome.output;

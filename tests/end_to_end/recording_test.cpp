@@ -1,4 +1,4 @@
-// Steps that are recorded once and played again (a GPU's graphs), on the CPU: the same bits as call by call.
+// Steps that are recorded once and replayed (CUDA graphs), on the CPU: the same bits as call by call.
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 struct Recorded {
   RunRecord run;
-  int played = 0;
+  int replayed = 0;
   std::int64_t steps = 0;
 };
 
@@ -36,7 +36,7 @@ Recorded train_recorded(const std::string& config, const Overrides& overrides, b
   trainer.add_sink(std::make_unique<Losses>(result.run));
   trainer.run(stop);
   result.run.weights = read_weights(trainer.step().params(), *backend.ops);
-  result.played = ops.played;
+  result.replayed = ops.replayed;
   result.steps = trainer.steps();
   return result;
 }
@@ -59,7 +59,7 @@ TEST(Recording, GivesTheBitsOfSingleCalls) {
   for (const auto& [config, more] : runs) {
     const Recorded recorded = train_recorded(config, more);
     expect_same(recorded, train_once(config, more), config);
-    EXPECT_EQ(recorded.played, recorded.steps - 1) << config << ": all but the first";
+    EXPECT_EQ(recorded.replayed, recorded.steps - 1) << config << ": all but the first";
   }
 }
 
@@ -68,15 +68,15 @@ TEST(Recording, OfWholeStepsOnly) {
                           "train.micro_batch_size=1", "train.global_batch_size=6", "scheduler.lr_warmup_iters=0"};
   const Recorded recorded = train_recorded("tiny", growing);
   expect_same(recorded, train_once("tiny", growing), "growing");
-  EXPECT_GT(recorded.played, 1);
-  EXPECT_LT(recorded.played, recorded.steps - 2);
+  EXPECT_GT(recorded.replayed, 1);
+  EXPECT_LT(recorded.replayed, recorded.steps - 2);
 }
 
 TEST(Recording, IsLeftWhereItCannotBe) {
   const Overrides asked_not{"train.cuda_graph_impl=none"}, offload{"model.offload_modules=[mlp]"};
   for (const Overrides& more : {asked_not, offload}) {
     const Recorded calls = train_recorded("tiny", more);
-    EXPECT_EQ(calls.played, 0);
+    EXPECT_EQ(calls.replayed, 0);
     expect_same(calls, train_once("tiny", more), more[0]);
   }
 }
@@ -91,7 +91,7 @@ TEST(Recording, PointsOfAWholeStepAreKept) {
 // An attempt that ends in the middle leaves the step as it was.
 TEST(Recording, ThatFailsChangesNothing) {
   const Recorded refused = train_recorded("tiny", {}, /*refuses=*/true);
-  EXPECT_EQ(refused.played, 0);
+  EXPECT_EQ(refused.replayed, 0);
   expect_same(refused, train_once("tiny"), "refused");
 }
 

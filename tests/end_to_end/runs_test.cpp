@@ -1,4 +1,4 @@
-// Runs and checkpoints through the real program: what it leaves behind, and what can be done with it.
+// Runs and checkpoints of the real program: the files it writes, and what can be done with them.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "tera/checkpoint/checkpoint.h"
 #include "tera/checkpoint/checkpoint_writer.h"
-#include "tera/train/generator.h"
+#include "tera/infer/generator.h"
 #include "tests/end_to_end/program.h"
 #include "tests/end_to_end/training_run.h"
 #include "tests/support/model.h"
@@ -83,7 +83,7 @@ TEST_F(Runs, AnInterruptEndsAfterTheStep) {
   EXPECT_EQ(checkpoint.step(), static_cast<std::int64_t>(loss_column(run).size()));
 }
 
-// These evaluations would take hours; what they are of is on the disk before they begin.
+// These evaluations would take hours; the checkpoint that they evaluate is on the disk before they begin.
 TEST_F(Runs, AnInterruptedEvaluationLosesNothing) {
   int number = 0;
   for (const std::string when : {"train.train_iters=2", "train.train_iters=2 checkpoint.async_save=true --ranks 2",
@@ -168,7 +168,7 @@ std::vector<std::int32_t> generate_without_cache(const Setup& setup, const Check
 }
 
 TEST_F(Runs, GenerationFromTheCacheEqualsGenerationWithout) {
-  // With keys of training that are to change nothing here: rows that are dropped, or dealt out, for those beside them.
+  // Keys of training that must change nothing here: dropped rows of experts, dynamic context parallelism.
   const std::vector<std::pair<const char*, std::vector<std::string>>> models{
       {"tiny_mistral", {}},
       {"tiny_gpt", {}},

@@ -52,7 +52,7 @@ TEST_F(TokenizerCommand, NamesTheBadLine) {
   }
 }
 
-TEST_F(TokenizerCommand, TellsWhatATokenizerIs) {
+TEST_F(TokenizerCommand, DescribesATokenizer) {
   EXPECT_EQ(
       run_program("tokenizer info --tokenizer-type ByteTokenizer").output,
       "{\"tokenizer_type\":\"ByteTokenizer\",\"vocab_size\":512,\"eod\":0,\"bos\":null,\"pad\":1,\"unk\":null}\n");
@@ -120,7 +120,7 @@ TEST_F(TokenizerCommand, TrainsOneThatItReads) {
   }
 }
 
-// Names of files tell JSONL; of standard input the first line does, unless an option says what it is.
+// JSONL is detected by the file's name, and on standard input by the first line, unless an option gives the format.
 TEST_F(TokenizerCommand, TakesJsonlFromAPipe) {
   std::string jsonl;
   for (int i = 0; i < 50; ++i) jsonl += "{\"text\": \"the cat sat on the mat\"}\n";
@@ -149,8 +149,8 @@ TEST_F(TokenizerCommand, TakesJsonlFromAPipe) {
   const Outcome plain = from_pipe("{ not JSON }\n" + jsonl, "");
   EXPECT_TRUE(contains(plain.output, "standard input is taken as plain text")) << plain.output;
   EXPECT_NE(slurp(output), expected);
-  const Outcome told = from_pipe(jsonl, "--input-format jsonl");
-  EXPECT_FALSE(contains(told.output, "taken as")) << told.output;
+  const Outcome detected = from_pipe(jsonl, "--input-format jsonl");
+  EXPECT_FALSE(contains(detected.output, "taken as")) << detected.output;
   EXPECT_EQ(slurp(output), expected);
   EXPECT_EQ(from_pipe(jsonl, "--input-format text").status, 0);
   EXPECT_NE(slurp(output), expected);

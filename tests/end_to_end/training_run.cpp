@@ -14,7 +14,7 @@ class Recorder final : public MetricsSink {
     record_.grad_norm.push_back(metrics.grad_norm);
     record_.lr.push_back(metrics.lr);
     record_.skipped.push_back(metrics.skipped);
-    if (const auto ahead = metrics.mtp_loss()) record_.mtp_loss.push_back(*ahead);
+    if (const auto losses = metrics.mtp_loss()) record_.mtp_loss.push_back(*losses);
     if (metrics.loss_scale) record_.loss_scale.push_back(*metrics.loss_scale);
   }
   void eval(const EvalMetrics& metrics) override { record_.eval_loss.push_back(metrics.eval_loss); }

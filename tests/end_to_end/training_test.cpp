@@ -1,4 +1,4 @@
-// Whole runs against each other: what must not change a result changes no bit of it, and what must, does.
+// Training runs against each other: what must not change a result changes no bit of it, and what must, does.
 
 #include <gtest/gtest.h>
 
@@ -120,8 +120,8 @@ TEST(Training, HowTheBatchIsCutMattersOnlyByRounding) {
     return train_once("tiny_gpt",
                       dropout + Overrides{"train.global_batch_size=8", std::string("train.micro_batch_size=") + micro});
   };
-  const RunRecord whole = cut("8");
-  for (const char* micro : {"4", "2", "1"}) expect_close(whole, cut(micro), 1e-5, micro);
+  const RunRecord uncut = cut("8");
+  for (const char* micro : {"4", "2", "1"}) expect_close(uncut, cut(micro), 1e-5, micro);
 }
 
 TEST(Training, Bf16FollowsFp32) {
@@ -133,7 +133,7 @@ TEST(Training, Bf16FollowsFp32) {
   EXPECT_LT(rounded.loss.back(), rounded.loss[0] - 0.5);
 }
 
-// An update takes what moments are before it rounds them: the first one is that of fp32, and only the second differs.
+// An update uses moments before they are rounded: the first update is that of fp32, and only the second differs.
 TEST(Training, MomentsInBf16FollowFp32) {
   const Overrides longer{"train.train_iters=60", "optimizer.lr=5e-3", "optimizer.adam_beta2=0.95",
                          "scheduler.lr_warmup_iters=0"};
@@ -208,7 +208,7 @@ TEST(Training, FrozenParametersStay) {
   }
 }
 
-// Samples of odd length: what lies behind their end has no target.
+// Samples of odd length: positions after their end have no target.
 class GappyDataset final : public Dataset {
  public:
   explicit GappyDataset(bool gaps) : gaps_(gaps), mock_(61, 3) {}

@@ -1,11 +1,11 @@
-// A checkpoint of format version 1, made by the program of that time: weights alone, whole, GPT-2's [in,out].
+// A checkpoint of format version 1, made by the program of that time: weights alone, unsharded, GPT-2's [in,out].
 
 #include <gtest/gtest.h>
 
 #include "tera/checkpoint/checkpoint.h"
 #include "tera/checkpoint/safetensors.h"
-#include "tera/config/load.h"
-#include "tera/config/resolve.h"
+#include "tera/setup/load.h"
+#include "tera/setup/resolve.h"
 #include "tera/train/backend.h"
 #include "tera/train/training_step.h"
 #include "tests/support/expect_error.h"
@@ -27,7 +27,7 @@ TEST(CheckpointVersion1, IsRead) {
   step.bind(backend);
   step.load_checkpoint(checkpoint, Checkpoint::Take::weights);
   const SafetensorsFile file(checkpoint.folder() / "model.safetensors");
-  std::size_t turned = 0, compared = 0;
+  std::size_t transposed_count = 0, compared = 0;
   for (const Param* param : step.params().by_name())
     for (const Part& part : param->spec.parts) {
       const std::vector<float> stored = file.read_floats(part.name),
@@ -38,9 +38,9 @@ TEST(CheckpointVersion1, IsRead) {
         const std::int64_t at = part.transposed ? i % columns * rows + i / columns : i;
         ASSERT_EQ(found[static_cast<std::size_t>(i)], stored[static_cast<std::size_t>(at)]) << part.name << " " << i;
       }
-      turned += part.transposed ? 1 : 0;
+      transposed_count += part.transposed ? 1 : 0;
     }
-  EXPECT_EQ(turned, 4u);
+  EXPECT_EQ(transposed_count, 4u);
   EXPECT_GT(compared, 2500u);
   EXPECT_TRUE(contains(
       message_of<UserError>([&] { step.load_checkpoint(checkpoint, Checkpoint::Take::everything); }),

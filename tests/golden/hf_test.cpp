@@ -1,5 +1,5 @@
-// Folders as transformers writes them and the hub publishes them, each there for one thing that readers get wrong:
-// the logits must be transformers', and where the usual mistake can be made on purpose, they must not be.
+// Folders as transformers writes them and the Hugging Face hub publishes them, each for one mistake that readers make:
+// the logits must be those of transformers, and where the mistake can be made on purpose, they must not be.
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 #include <cstring>
 #include <functional>
 
-#include "tera/checkpoint/hf_folder.h"
-#include "tera/config/resolve.h"
-#include "tera/train/generator.h"
+#include "tera/hf/hf_folder.h"
+#include "tera/infer/generator.h"
+#include "tera/setup/resolve.h"
 #include "tests/support/close.h"
 #include "tests/support/paths.h"
 
@@ -28,7 +28,7 @@ class Spoilt final : public WeightSource {
  public:
   explicit Spoilt(const WeightSource& source) {
     for (const auto& [name, entry] : source.tensors()) {
-      const WeightBox box = whole_box(entry.shape);
+      const WeightBox box = full_box(entry.shape);
       std::vector<std::byte> raw(static_cast<std::size_t>(box.elements()) * size_of(entry.dtype));
       source.read(name, box, raw);
       values_[name].resize(static_cast<std::size_t>(box.elements()));
@@ -48,7 +48,7 @@ class Spoilt final : public WeightSource {
   }
 
   void swap(const std::string& one, const std::string& other) { values_.at(one).swap(values_.at(other)); }
-  void turn(const std::string& name) {  // a square matrix
+  void transpose(const std::string& name) {  // a square matrix
     const auto n = static_cast<std::size_t>(tensors_.at(name).shape[0]);
     std::vector<float>& values = values_.at(name);
     for (std::size_t r = 0; r < n; ++r)
@@ -87,7 +87,7 @@ std::vector<float> logits_of(const ModelConfig& model, const WeightSource& sourc
     const auto logits = generator.prompt_logits(
         std::span(ids).subspan(static_cast<std::size_t>(i * length), static_cast<std::size_t>(length)));
     for (std::int64_t row = 0; row < length; ++row) {
-      const auto begin = logits.begin() + row * setup.model.padded_vocab;  // padding rows are no words
+      const auto begin = logits.begin() + row * setup.model.padded_vocab;  // padding rows are no tokens
       all.insert(all.end(), begin, begin + setup.model.vocab);
     }
   }
@@ -137,7 +137,7 @@ std::vector<Trap> traps() {
       {"latents", [](ModelConfig& m) { m.rotary_interleaved = false; }},
       {"latents_bias", [](ModelConfig& m) { m.moe.router_topk_scaling_factor = 1; }},
       {"latents_yarn", [](ModelConfig& m) { m.mla.mscale_all_dim = 0; }},  // the scale of scores
-      {"gpt2_square", {}, [](Spoilt& w) { w.turn(gpt_layer0 + "attn.c_proj.weight"); }},
+      {"gpt2_square", {}, [](Spoilt& w) { w.transpose(gpt_layer0 + "attn.c_proj.weight"); }},
       {"gpt2_published", [](ModelConfig& m) { m.activation = Activation::silu; }},
       {"gpt2_untied_erf"},
       // The weights of the chosen experts add up to 1, or they do not.
@@ -183,23 +183,23 @@ TEST(HfTraps, HeadSizeIsNotHiddenOverHeads) {
   EXPECT_NE(model.kv_channels, model.hidden_size / model.num_attention_heads);
 }
 
-// A turn leaves the length of a head as it is, so that the order of norm and RoPE shows only where the weights of the
-// two elements that turn together differ. With equal ones the golden logits above would be right in either order.
+// A rotation keeps the length of a head, so that the order of norm and RoPE shows only where the weights of the two
+// elements that rotate together differ. With equal weights the golden logits above would be right in either order.
 TEST(HfTraps, QkNormWeightsTellItsOrderWithRope) {
   const HfFolder folder(golden("qk_norm_before_rope"));
   for (const char* name : {"self_attn.q_norm.weight", "self_attn.k_norm.weight"}) {
     const DType dtype = folder.tensors().at(layer0 + name).dtype;
     std::vector<std::byte> stored(10 * size_of(dtype));
     std::vector<float> weight(10);
-    folder.read(layer0 + name, whole_box(shape(10)), stored);
+    folder.read(layer0 + name, full_box(shape(10)), stored);
     to_floats(dtype, stored, weight);
-    float most = 0;
-    for (std::size_t i = 0; i < 5; ++i) most = std::max(most, std::abs(weight[i] - weight[i + 5]));
-    EXPECT_GT(most, 0.1F) << name;
+    float largest = 0;
+    for (std::size_t i = 0; i < 5; ++i) largest = std::max(largest, std::abs(weight[i] - weight[i + 5]));
+    EXPECT_GT(largest, 0.1F) << name;
   }
 }
 
-// However many rows are behind the vocabulary, words keep their logits.
+// The number of padding rows does not change the logits of tokens.
 TEST(HfTraps, VocabularyPadding) {
   const HfFolder folder(golden("sharded"));
   const SafetensorsFile expected(golden("sharded") / "expected.safetensors");

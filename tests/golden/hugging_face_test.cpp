@@ -7,8 +7,8 @@
 
 #include "tera/checkpoint/checkpoint.h"
 #include "tera/checkpoint/safetensors.h"
-#include "tera/config/load.h"
-#include "tera/config/resolve.h"
+#include "tera/setup/load.h"
+#include "tera/setup/resolve.h"
 #include "tests/support/close.h"
 #include "tests/support/model.h"
 #include "tests/support/paths.h"

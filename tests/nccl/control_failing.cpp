@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "tera/backend/cpu/cpu_ops.h"
-#include "tera/backend/nccl/run_process.h"
+#include "tera/comm/nccl/run_process.h"
 #include "tests/parallel/stub_comm.h"
 
 namespace tera::test {
@@ -25,63 +25,63 @@ struct Rank {
   Control& control;
   ControlGroup world = control.world();
   int rank = control.rank();
-  void meet() { barrier(control, world); }
+  void synchronize() { barrier(control, world); }
 };
 
 void signals(Rank& r, int who, int signal) {
-  r.meet();
+  r.synchronize();
   if (r.rank == who) raise(signal);
-  for (;;) r.meet();
+  for (;;) r.synchronize();
 }
 
 // Rank 0 is stopped while all others are in calls that nobody can end.
-void hub_stopped_and_stuck(Rank& r) {
-  r.meet();
+void coordinator_stopped_and_stuck(Rank& r) {
+  r.synchronize();
   if (r.rank == 0) raise(SIGSTOP);
   std::this_thread::sleep_for(1h);
 }
 
 void stuck(Rank& r) {  // the others wait for a rank that nothing can end but its process
-  r.meet();
+  r.synchronize();
   if (r.rank == 1) std::this_thread::sleep_for(1h);
-  r.meet();
+  r.synchronize();
 }
 
-// Until somebody else ends it; says when all are there.
+// Runs until another process ends it, and prints when all are there.
 void endless(Rank& r) {
-  r.meet();
+  r.synchronize();
   fmt::print("all are there\n");
   std::fflush(nullptr);
   for (;;) {
-    r.meet();
+    r.synchronize();
     std::this_thread::sleep_for(r.rank == 1 ? 100ms : 1ms);  // the others wait in the call
   }
 }
 
-void long_work(Rank& r) {  // longer than anything is waited for, but nobody waits
-  r.meet();
+void long_work(Rank& r) {  // longer than every timeout, but nobody waits
+  r.synchronize();
   std::this_thread::sleep_for(2s);
-  r.meet();
+  r.synchronize();
 }
 
-// A rank that takes long to end after its fault, as one does that waits for files or for a GPU: the others hear of it
-// at once, and so does the user.
+// A rank that takes long to end after its fault, as one that waits for files or for a GPU: the fault is reported to the
+// others and to the user at once.
 void slow_to_end(Rank& r) {
   struct Slow {
     ~Slow() { std::this_thread::sleep_for(3s); }
   };
-  struct Telling final : StubComm {
-    explicit Telling(Control& c) : StubComm(c.rank(), c.size()), control(c) {}
+  struct ReportingComm final : StubComm {
+    explicit ReportingComm(Control& c) : StubComm(c.rank(), c.size()), control(c) {}
     void abort(std::string_view reason) noexcept override { control.abort(reason); }
     Control& control;
   } world(r.control);
   const auto begin = std::chrono::steady_clock::now();
   try {
     const auto slow = r.rank == 1 ? std::make_unique<Slow>() : nullptr;
-    tell_faults(world, [&] {
-      r.meet();
+    report_faults(world, [&] {
+      r.synchronize();
       require(r.rank != 1, "the disk is full");
-      r.meet();
+      r.synchronize();
     });
   } catch (const CommError& error) {
     const std::chrono::duration<double> after = std::chrono::steady_clock::now() - begin;
@@ -93,13 +93,13 @@ void slow_to_end(Rank& r) {
 
 bool fail_in(const std::string& way, Rank& r) {
   if (way == "killed") signals(r, 1, SIGKILL);
-  if (way == "hub_killed") signals(r, 0, SIGKILL);
+  if (way == "coordinator_killed") signals(r, 0, SIGKILL);
   if (way == "stopped") signals(r, 2, SIGSTOP);
-  if (way == "hub_stopped") signals(r, 0, SIGSTOP);
+  if (way == "coordinator_stopped") signals(r, 0, SIGSTOP);
   if (way == "endless") endless(r);
   if (way == "mistake") throw UserError("train.seed=x: not a number");
   if (way == "slow_to_end") slow_to_end(r);
-  if (way == "hub_stopped_stuck" || way == "hub_stopped_usual") hub_stopped_and_stuck(r);
+  if (way == "coordinator_stopped_stuck" || way == "coordinator_stopped_default") coordinator_stopped_and_stuck(r);
   if (way == "stuck") return stuck(r), true;
   if (way == "long_work") return long_work(r), true;
   return false;
@@ -108,13 +108,13 @@ bool fail_in(const std::string& way, Rank& r) {
 int number(const char* name) { return std::atoi(std::getenv(name)); }
 
 int run(const std::string& way) {
-  const nccl::ProcessOptions usual;  // how long everything may take
-  const nccl::ProcessOptions options{.meeting = {.host = std::getenv("MASTER_ADDR"), .port = number("MASTER_PORT")},
+  const nccl::ProcessOptions defaults;  // how long everything may take
+  const nccl::ProcessOptions options{.address = {.host = std::getenv("MASTER_ADDR"), .port = number("MASTER_PORT")},
                                      .rank = number("RANK"),
                                      .size = number("WORLD_SIZE"),
-                                     .timeout = way.ends_with("_usual") ? usual.timeout
-                                                : way == "endless"      ? 2s  // it has to live through pauses
-                                                                        : 1s,
+                                     .timeout = way.ends_with("_default") ? defaults.timeout
+                                                : way == "endless"        ? 2s  // it has to live through pauses
+                                                                          : 1s,
                                      .machine = {}};
   bool known = true;
   Control* control = nullptr;
@@ -124,9 +124,9 @@ int run(const std::string& way) {
   };
   const int status = nccl::run_process(
       options,
-      [&](Seat& seat) {
+      [&](RankHandle& rank_handle) {
         cpu::CpuOps ops(1, cpu::best_isa());  // nothing is computed here
-        seat.join(ops);
+        rank_handle.join(ops);
         Rank rank{.control = *control};
         known = fail_in(way, rank);
       },

@@ -1,4 +1,4 @@
-// Processes of which one is killed, stopped or stuck: all others end soon, and say which it was.
+// One of several processes is killed, stopped or stuck: all others end soon and name it.
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ class ControlFailure : public testing::Test {
                                                                         .folder = folder_.path().string()});
     return *processes_;
   }
-  // Of ranks that are "endless".
+  // The job has ranks that are "endless".
   static void wait_until_all_are_there(const RankProcesses& job, int ranks) {
     for (int i = 0; i < 1000; ++i, std::this_thread::sleep_for(10ms)) {
       int there = 0;
@@ -39,7 +39,7 @@ class ControlFailure : public testing::Test {
     }
     ADD_FAILURE() << "not all came:\n" << job.all_output();
   }
-  static void expect_told(const RankProcesses& processes, const std::string& words) {
+  static void expect_reported(const RankProcesses& processes, const std::string& words) {
     const std::string text = processes.all_output();
     const std::size_t first = text.find(words);
     EXPECT_NE(first, std::string::npos) << "'" << words << "' is not in:\n" << text;
@@ -52,22 +52,22 @@ class ControlFailure : public testing::Test {
 
 TEST_F(ControlFailure, AKilledRank) {
   const RankProcesses& job = run(4, "killed");
-  expect_told(job, "told by rank 0: rank 1 is gone: its connection was closed, as when it is killed");
+  expect_reported(job, "told by rank 0: rank 1 is gone: its connection was closed, as when it is killed");
   EXPECT_EQ(job.status(1), 128 + SIGKILL);
   for (int rank : {0, 2, 3}) EXPECT_EQ(job.status(rank), 1) << job.all_output();
 }
 
 TEST_F(ControlFailure, AStoppedRank) {
   RankProcesses& job = run(4, "stopped", {2});
-  expect_told(job, "told by rank 0: rank 2 has not answered for 1 s: it is stopped, or its machine is");
+  expect_reported(job, "told by rank 0: rank 2 has not answered for 1 s: it is stopped, or its machine is");
   for (int rank : {0, 1, 3}) EXPECT_EQ(job.status(rank), 1) << job.all_output();
   job.send_signal(2, SIGCONT);  // it finds the others gone
   EXPECT_TRUE(job.wait(10s)) << job.all_output();
   EXPECT_EQ(job.status(2), 1);
 }
 
-// As by Ctrl-Z and fg, or scontrol suspend and resume: longer than a rank may be silent, and than anybody waits. Rank 0
-// goes on first. One that stays stopped after that is named.
+// The job is suspended as by Ctrl-Z and fg, or scontrol suspend and resume, for longer than the heartbeat timeout and
+// every other timeout. Rank 0 goes on first. A rank that stays stopped after that is named.
 TEST_F(ControlFailure, AJobThatIsSuspendedGoesOn) {
   RankProcesses& job = start(3, "endless");
   wait_until_all_are_there(job, 3);
@@ -83,11 +83,11 @@ TEST_F(ControlFailure, AJobThatIsSuspendedGoesOn) {
   }
   job.send_signal(2, SIGSTOP);
   EXPECT_TRUE(job.wait(10s, {2})) << job.all_output();
-  expect_told(job, "told by rank 0: rank 2 has not answered for 2 s: it is stopped, or its machine is");
+  expect_reported(job, "told by rank 0: rank 2 has not answered for 2 s: it is stopped, or its machine is");
 }
 
 TEST_F(ControlFailure, AKilledRankZero) {
-  const RankProcesses& job = run(3, "hub_killed");
+  const RankProcesses& job = run(3, "coordinator_killed");
   for (int rank : {1, 2}) {
     EXPECT_EQ(job.status(rank), 1);
     EXPECT_NE(job.output(rank).find("rank 0 is gone"), std::string::npos) << job.all_output();
@@ -95,7 +95,7 @@ TEST_F(ControlFailure, AKilledRankZero) {
 }
 
 TEST_F(ControlFailure, AStoppedRankZero) {
-  RankProcesses& job = run(3, "hub_stopped", {0});
+  RankProcesses& job = run(3, "coordinator_stopped", {0});
   for (int rank : {1, 2}) {
     EXPECT_EQ(job.status(rank), 1);
     EXPECT_NE(job.output(rank).find("rank 0 has not answered for 1.25 s"), std::string::npos) << job.all_output();
@@ -105,19 +105,19 @@ TEST_F(ControlFailure, AStoppedRankZero) {
   EXPECT_EQ(job.status(0), 1);
 }
 
-// Nobody can throw.
+// No rank can throw.
 TEST_F(ControlFailure, AStoppedRankZeroOfStuckRanks) {
-  const RankProcesses& job = run(3, "hub_stopped_stuck", {0});
+  const RankProcesses& job = run(3, "coordinator_stopped_stuck", {0});
   for (int rank : {1, 2}) {
     EXPECT_EQ(job.status(rank), 1);
     EXPECT_NE(job.output(rank).find("rank 0 has not answered for 1.25 s"), std::string::npos) << job.all_output();
   }
 }
 
-// With the timeout that runs have when nothing is said of it.
+// The timeout is the default of runs.
 using ControlFailureSlow = ControlFailure;
 TEST_F(ControlFailureSlow, AStoppedRankZeroEndsStuckRanksWithin15Seconds) {
-  const RankProcesses& job = run(3, "hub_stopped_usual", {0});
+  const RankProcesses& job = run(3, "coordinator_stopped_default", {0});
   for (int rank : {1, 2}) {
     EXPECT_EQ(job.status(rank), 1);
     EXPECT_NE(job.output(rank).find("rank 0 has not answered for 10 s"), std::string::npos) << job.all_output();
@@ -137,17 +137,17 @@ TEST_F(ControlFailure, ARankThatIsStuck) {
 
 TEST_F(ControlFailure, AMistakeOfTheUser) {
   const RankProcesses& job = run(3, "mistake");
-  expect_told(job, "told by rank 0: train.seed=x: not a number");
+  expect_reported(job, "told by rank 0: train.seed=x: not a number");
   for (int rank : {0, 1, 2}) EXPECT_EQ(job.status(rank), 2) << job.all_output();
 }
 
 TEST_F(ControlFailure, ARankThatIsSlowToEnd) {
   RankProcesses& job = run(3, "slow_to_end", {1});
   EXPECT_EQ(job.status(1), -1) << "it is not slow";
-  std::this_thread::sleep_for(500ms);  // it tells what it has to tell when the others have ended
-  expect_told(job, "told by rank 1: the disk is full");
+  std::this_thread::sleep_for(500ms);  // it reports after the others have ended
+  expect_reported(job, "told by rank 1: the disk is full");
   EXPECT_TRUE(job.wait(10s)) << job.all_output();
-  expect_told(job, "told by rank 1: the disk is full");
+  expect_reported(job, "told by rank 1: the disk is full");
   for (int rank : {0, 2}) {
     EXPECT_NE(job.output(rank).find("heard within 1.5 s: world: barrier"), std::string::npos) << job.all_output();
     EXPECT_NE(job.output(rank).find("rank 1 failed: the disk is full"), std::string::npos) << job.all_output();

@@ -1,6 +1,7 @@
-// What ranks tell each other beside their tensors: gathering, splitting, who did not come, and how it ends.
+// The control plane, over which ranks exchange what is no tensor: gathers, splits, reports of ranks that did not come,
+// and the end.
 
-#include "tera/backend/nccl/control.h"
+#include "tera/comm/control/control.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -9,9 +10,9 @@
 #include <numeric>
 #include <thread>
 
-#include "tera/backend/nccl/gpu_places.h"
-#include "tera/backend/nccl/owning_comm.h"
 #include "tera/comm/comm.h"
+#include "tera/comm/nccl/gpu_ids.h"
+#include "tera/comm/nccl/owning_comm.h"
 #include "tera/comm/timed_calls.h"
 #include "tests/parallel/stub_comm.h"
 #include "tests/support/expect_error.h"
@@ -22,48 +23,50 @@ namespace {
 using namespace nccl;
 using namespace std::chrono_literals;
 
-struct Told {
+struct Reports {
   std::vector<std::string> lines, errors;  // by rank; an error is what the body threw
 };
 
-// Of ranks that have met.
+// Links as they are after a rendezvous.
 std::vector<Links> make_links(int ranks) {
   std::vector<Links> links(static_cast<std::size_t>(ranks));
   for (Links& one : links) {
-    auto [own, hubs] = connected_pair();
-    one.to_hub = Link(std::move(own), Link::most_gathered);
-    links.front().of_hub.emplace_back(std::move(hubs), Link::most_payload);
+    auto [own, coordinators] = connected_pair();
+    one.to_coordinator = Link(std::move(own), Link::max_gathered);
+    links.front().to_ranks.emplace_back(std::move(coordinators), Link::max_payload);
   }
   return links;
 }
 
-// Ranks as threads, each with a connection of its own, as if they had met.
-Told run_ranks(int ranks, std::chrono::milliseconds timeout, const std::function<void(Control&)>& body) {
+// Runs ranks as threads, each with a connection of its own, as after a rendezvous.
+Reports run_ranks(int ranks, std::chrono::milliseconds timeout, const std::function<void(Control&)>& body) {
   std::vector<Links> links = make_links(ranks);
-  Told told{.lines = std::vector<std::string>(links.size()), .errors = std::vector<std::string>(links.size())};
+  Reports reports{.lines = std::vector<std::string>(links.size()), .errors = std::vector<std::string>(links.size())};
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
       const auto at = static_cast<std::size_t>(rank);
-      std::string told_by_thread;  // where the rank was slow to leave
+      std::string thread_report;  // reports of a rank that was slow to leave
       {
-        const auto tell = [&](std::string_view line) { told_by_thread += std::string(line) + "\n"; };
-        Control control(std::move(links[at]), {.rank = rank, .size = ranks, .timeout = timeout, .grace = 60s}, tell);
+        const auto report = [&](std::string_view line) { thread_report += std::string(line) + "\n"; };
+        Control control(std::move(links[at]), {.rank = rank, .size = ranks, .timeout = timeout, .shutdown_grace = 60s},
+                        report);
         std::string fault;
         try {
           body(control);
         } catch (const CommAborted& error) {
-          told.errors[at] = error.what();
+          reports.errors[at] = error.what();
         } catch (const std::exception& error) {
-          told.errors[at] = fault = error.what();
+          reports.errors[at] = fault = error.what();
         }
-        for (const std::string& line : control.leave(fault, !told.errors[at].empty())) told.lines[at] += line + "\n";
+        for (const std::string& line : control.leave(fault, !reports.errors[at].empty()))
+          reports.lines[at] += line + "\n";
       }
       const std::string name = fmt::format("rank {}: ", rank);
-      if (!told_by_thread.empty()) told.lines[at] += told_by_thread.substr(name.size());
+      if (!thread_report.empty()) reports.lines[at] += thread_report.substr(name.size());
     });
   for (std::thread& thread : threads) thread.join();
-  return told;
+  return reports;
 }
 
 void barrier(Control& control, ControlGroup& group) { control.gather(group, {.kind = CallKind::barrier}, {}, {}); }
@@ -77,7 +80,7 @@ std::vector<int> gather_ints(Control& control, ControlGroup& group, int own) {
 
 TEST(Control, GathersInTheOrderOfTheGroup) {
   for (int ranks : {1, 2, 5}) {
-    const Told told = run_ranks(ranks, 30s, [&](Control& control) {
+    const Reports reports = run_ranks(ranks, 30s, [&](Control& control) {
       ControlGroup world = control.world();
       std::vector<int> expected(static_cast<std::size_t>(ranks));
       for (int round = 0; round < 200; ++round) {
@@ -86,15 +89,15 @@ TEST(Control, GathersInTheOrderOfTheGroup) {
       }
       barrier(control, world);
     });
-    for (const std::string& error : told.errors) EXPECT_EQ(error, "");
-    for (const std::string& line : told.lines) EXPECT_EQ(line, "");
+    for (const std::string& error : reports.errors) EXPECT_EQ(error, "");
+    for (const std::string& line : reports.lines) EXPECT_EQ(line, "");
   }
 }
 
-// As much as ten thousand ranks would bring, a little of each.
+// The payload is that of ten thousand ranks with a few bytes each.
 TEST(Control, GathersMuch) {
   constexpr std::size_t each = 100'000;
-  const Told told = run_ranks(16, 30s, [&](Control& control) {
+  const Reports reports = run_ranks(16, 30s, [&](Control& control) {
     ControlGroup world = control.world();
     for (int round = 0; round < 3; ++round) {
       const std::vector<std::byte> own(each, static_cast<std::byte>(control.rank() + round));
@@ -104,10 +107,10 @@ TEST(Control, GathersMuch) {
         ASSERT_EQ(all[i], static_cast<std::byte>(static_cast<int>(i / each) + round)) << i;
     }
   });
-  for (const std::string& error : told.errors) EXPECT_EQ(error, "");
-  const Told too_much = run_ranks(2, 30s, [&](Control& control) {
+  for (const std::string& error : reports.errors) EXPECT_EQ(error, "");
+  const Reports too_much = run_ranks(2, 30s, [&](Control& control) {
     ControlGroup world = control.world();
-    const std::vector<std::byte> own(Link::most_payload);
+    const std::vector<std::byte> own(Link::max_payload);
     std::vector<std::byte> all(2 * own.size());
     control.gather(world, {.kind = CallKind::split}, own, all);
   });
@@ -115,16 +118,16 @@ TEST(Control, GathersMuch) {
 }
 
 TEST(Control, TakesFromTheFirst) {
-  const Told told = run_ranks(5, 30s, [&](Control& control) {
+  const Reports reports = run_ranks(5, 30s, [&](Control& control) {
     ControlGroup world = control.world();
     ControlGroup others = control.split(world, control.rank() == 1 ? 1 : 0, -control.rank(), "others");
     for (int round = 0; round < 5; ++round) {
       int number = 100 * round + control.rank();
-      control.take_from_first(others, {.kind = CallKind::split}, std::as_writable_bytes(std::span(&number, 1)));
+      control.broadcast_from_first(others, {.kind = CallKind::split}, std::as_writable_bytes(std::span(&number, 1)));
       EXPECT_EQ(number, 100 * round + (control.rank() == 1 ? 1 : 4));
     }
   });
-  for (const std::string& error : told.errors) EXPECT_EQ(error, "");
+  for (const std::string& error : reports.errors) EXPECT_EQ(error, "");
 }
 
 TEST(Control, SplitsByColorAndKey) {
@@ -144,10 +147,10 @@ TEST(Control, SplitsByColorAndKey) {
   });
 }
 
-// A second thread of a rank is told so, and the first goes on.
-TEST(Control, OneThreadOfARankMeetsAtATime) {
+// A second thread of a rank gets an error, and the first goes on.
+TEST(Control, OneThreadOfARankCallsAtATime) {
   std::string refusal;
-  const Told told = run_ranks(2, 30s, [&](Control& control) {
+  const Reports reports = run_ranks(2, 30s, [&](Control& control) {
     ControlGroup world = control.world(), other = control.world();
     if (control.rank() == 1) std::this_thread::sleep_for(500ms);
     std::thread second([&] {
@@ -159,32 +162,32 @@ TEST(Control, OneThreadOfARankMeetsAtATime) {
     second.join();
   });
   EXPECT_TRUE(contains(refusal, "two threads of a rank join, split or meet at once")) << refusal;
-  for (const std::string& error : told.errors) EXPECT_EQ(error, "");
+  for (const std::string& error : reports.errors) EXPECT_EQ(error, "");
 }
 
-TEST(Control, AFaultIsToldByItsRankAndEndsTheOthers) {
-  const Told told = run_ranks(4, 30s, [&](Control& control) {
+TEST(Control, AFaultIsReportedByItsRankAndEndsTheOthers) {
+  const Reports reports = run_ranks(4, 30s, [&](Control& control) {
     ControlGroup world = control.world();
     barrier(control, world);
     if (control.rank() == 2) throw Error("the disk is full");
     barrier(control, world);
   });
-  EXPECT_EQ(told.lines, (std::vector<std::string>{"", "", "the disk is full\n", ""}));
-  EXPECT_TRUE(contains(told.errors[1], "world: barrier on rank 1 ended because rank 2 failed: the disk is full"))
-      << told.errors[1];
+  EXPECT_EQ(reports.lines, (std::vector<std::string>{"", "", "the disk is full\n", ""}));
+  EXPECT_TRUE(contains(reports.errors[1], "world: barrier on rank 1 ended because rank 2 failed: the disk is full"))
+      << reports.errors[1];
 }
 
-TEST(Control, TheSameFaultIsToldOnceAndOthersAsWell) {
-  const Told same = run_ranks(3, 30s, [](Control&) { throw UserError("train.seed=x: not a number"); });
+TEST(Control, TheSameFaultIsReportedOnceAndOthersAsWell) {
+  const Reports same = run_ranks(3, 30s, [](Control&) { throw UserError("train.seed=x: not a number"); });
   EXPECT_EQ(same.lines, (std::vector<std::string>{"train.seed=x: not a number\n", "", ""}));
-  const Told two = run_ranks(3, 30s, [](Control& control) {
+  const Reports two = run_ranks(3, 30s, [](Control& control) {
     if (control.rank() > 0) throw Error(fmt::format("fault {}", control.rank()));
   });
   EXPECT_EQ(two.lines, (std::vector<std::string>{"", "fault 1\n", "fault 2\n"}));
 }
 
 TEST(Control, WhoDoesNotComeIsNamedWithWhatItDoes) {
-  const Told told = run_ranks(3, 400ms, [](Control& control) {
+  const Reports reports = run_ranks(3, 400ms, [](Control& control) {
     ControlGroup world = control.world();
     ControlGroup tp = control.split(world, 0, 0, "tp");
     Call call{.kind = CallKind::all_gather, .elements = 2};
@@ -195,13 +198,13 @@ TEST(Control, WhoDoesNotComeIsNamedWithWhatItDoes) {
     }
     barrier(control, tp);
   });
-  const std::string text = told.lines[0] + told.lines[2];
+  const std::string text = reports.lines[0] + reports.lines[2];
   EXPECT_TRUE(
       contains(text, "waited 0.4 s: rank 1 did not come (rank 1 last did all_gather f32 x 2 of tp, its call 2)"))
       << text;
 }
 
-// Calls on the GPU are counted, so that those who made them are not suspected.
+// Calls on the GPU are counted, so that ranks that made them are not named.
 TEST(Control, ThoseWhoCameAreNotNamed) {
   std::string answer;
   run_ranks(4, 30s, [&](Control& control) {
@@ -209,14 +212,14 @@ TEST(Control, ThoseWhoCameAreNotNamed) {
     const int calls = control.rank() == 2 ? 4 : 5;
     for (int i = 0; i < calls; ++i) control.note_call(world, {.kind = CallKind::all_reduce, .elements = 7});
     std::this_thread::sleep_for(700ms);  // until all have said so
-    if (control.rank() == 0) answer = control.who_did_not_come(world, world.members, 5);
+    if (control.rank() == 0) answer = control.query_absent(world, world.members, 5);
     barrier(control, world);
   });
   EXPECT_EQ(answer, "rank 2 did not come (rank 2 last did all_reduce sum f32 x 7 of world, its call 4)");
 }
 
-// Of an exchange nobody counts who has come, and of a collective all may have, while the GPU waits: then nobody is said
-// not to have come.
+// Nobody counts the ranks that came to an exchange, and all may have come to a collective while the GPU waits: in both
+// cases no rank is reported as missing.
 TEST(Control, ThoseWhoMayHaveComeAreNotSaidNotToHave) {
   std::string exchange, collective;
   run_ranks(3, 30s, [&](Control& control) {
@@ -225,8 +228,8 @@ TEST(Control, ThoseWhoMayHaveComeAreNotSaidNotToHave) {
     control.note_call(pp, {.kind = CallKind::exchange, .elements = 10});
     std::this_thread::sleep_for(700ms);  // until all have said so
     if (control.rank() == 1) {
-      exchange = control.who_did_not_come(pp, std::vector{0, 2}, Control::any_call);
-      collective = control.who_did_not_come(pp, std::vector{0, 1}, 1);
+      exchange = control.query_absent(pp, std::vector{0, 2}, Control::any_call);
+      collective = control.query_absent(pp, std::vector{0, 1}, 1);
     }
     barrier(control, pp);
   });
@@ -237,26 +240,27 @@ TEST(Control, ThoseWhoMayHaveComeAreNotSaidNotToHave) {
   EXPECT_EQ(collective, "it waits for rank 0 (rank 0 last did exchange of 10 elements of pp, its call 3)");
 }
 
-TEST(Control, DifferentCallsAreToldOnce) {
-  const Told told = run_ranks(3, 30s, [](Control& control) {
+TEST(Control, DifferentCallsAreReportedOnce) {
+  const Reports reports = run_ranks(3, 30s, [](Control& control) {
     ControlGroup world = control.world();
     if (control.rank() == 1)
       gather_ints(control, world, 0);
     else
       barrier(control, world);
   });
-  EXPECT_EQ(told.lines[0], "world: the ranks make different calls: rank 0: barrier; rank 1: split; rank 2: barrier\n");
-  EXPECT_EQ(told.lines[1] + told.lines[2], "");
+  EXPECT_EQ(reports.lines[0],
+            "world: the ranks make different calls: rank 0: barrier; rank 1: split; rank 2: barrier\n");
+  EXPECT_EQ(reports.lines[1] + reports.lines[2], "");
 }
 
-// A rank that ended between the meeting and the hub's first look.
+// Rank 1 ended between the rendezvous and the coordinator's first poll.
 TEST(Control, AConnectionThatWasClosedFromTheStart) {
-  auto [own, hubs] = connected_pair();
-  Links links{.to_hub = Link(std::move(own), Link::most_gathered), .of_hub = {}};
-  links.of_hub.emplace_back(std::move(hubs), Link::most_payload);
-  links.of_hub.emplace_back();
-  const auto tell = [](std::string_view) {};
-  Control control(std::move(links), {.rank = 0, .size = 2, .timeout = 5s, .grace = 60s}, tell);
+  auto [own, coordinators] = connected_pair();
+  Links links{.to_coordinator = Link(std::move(own), Link::max_gathered), .to_ranks = {}};
+  links.to_ranks.emplace_back(std::move(coordinators), Link::max_payload);
+  links.to_ranks.emplace_back();
+  const auto report = [](std::string_view) {};
+  Control control(std::move(links), {.rank = 0, .size = 2, .timeout = 5s, .shutdown_grace = 60s}, report);
   ControlGroup world = control.world();
   const std::string message = message_of<CommError>([&] { barrier(control, world); });
   EXPECT_TRUE(contains(message, "rank 1 is gone: its connection was closed, as when it is killed")) << message;
@@ -264,35 +268,35 @@ TEST(Control, AConnectionThatWasClosedFromTheStart) {
             std::vector<std::string>{"rank 1 is gone: its connection was closed, as when it is killed"});
 }
 
-// What the hub says next that is no beat.
+// The coordinator's next frame that is no heartbeat.
 std::optional<Frame> next_news(Link& link) {
   for (const auto deadline = Clock::now() + 10s; Clock::now() < deadline;)
-    if (auto frame = wait_for_frame(link, deadline); frame && frame->kind != FrameKind::beat) return frame;
+    if (auto frame = wait_for_frame(link, deadline); frame && frame->kind != FrameKind::heartbeat) return frame;
   return std::nullopt;
 }
 
-// The hub keeps so much for a rank and no more: then it is lost, whoever brought what was too much.
+// The coordinator buffers a limited number of bytes for a rank. A rank that exceeds it is lost, whoever sent the bytes.
 TEST(Control, ARankThatReadsNothingIsLost) {
-  auto [own_0, hubs_0] = connected_pair();
-  auto [own_1, hubs_1] = connected_pair();
-  std::vector<Link> of_hub;
-  of_hub.emplace_back(std::move(hubs_0), Link::most_payload);
-  of_hub.emplace_back(std::move(hubs_1), Link::most_payload);
-  const Hub hub(std::move(of_hub), 60s);
-  Link zero(std::move(own_0), Link::most_gathered), one(std::move(own_1), Link::most_gathered);
+  auto [local_0, coordinators_0] = connected_pair();
+  auto [local_1, coordinators_1] = connected_pair();
+  std::vector<Link> to_ranks;
+  to_ranks.emplace_back(std::move(coordinators_0), Link::max_payload);
+  to_ranks.emplace_back(std::move(coordinators_1), Link::max_payload);
+  const Coordinator coordinator(std::move(to_ranks), 60s);
+  Link zero(std::move(local_0), Link::max_gathered), one(std::move(local_1), Link::max_gathered);
   const std::vector<std::byte> much(1'000'000);
-  const auto bring = [&](Link& link, std::uint64_t round, int rank, std::span<const std::byte> bytes) {
+  const auto deliver = [&](Link& link, std::uint64_t round, int rank, std::span<const std::byte> bytes) {
     Packer part;
     part.put(std::uint64_t{1}).put(round).put(std::int32_t{2}).put(std::int32_t{rank});
     link.send(FrameKind::gather, part.put(Call{}).put(std::uint8_t{1}).put_bytes(bytes).bytes());
     link.pump();
   };
   constexpr std::uint64_t rounds = 80;
-  for (std::uint64_t round = 0; round < rounds; ++round) bring(one, round, 1, {});
-  std::this_thread::sleep_for(200ms);  // the hub has them
+  for (std::uint64_t round = 0; round < rounds; ++round) deliver(one, round, 1, {});
+  std::this_thread::sleep_for(200ms);  // until the coordinator has them
   std::optional<Frame> news;
   for (std::uint64_t round = 0; round < rounds && (!news || news->kind == FrameKind::gathered); ++round) {
-    bring(zero, round, 0, much);
+    deliver(zero, round, 0, much);
     news = next_news(zero);
   }
   while (news && news->kind == FrameKind::gathered) news = next_news(zero);
@@ -304,29 +308,29 @@ TEST(Control, ARankThatReadsNothingIsLost) {
   EXPECT_TRUE(contains(payload.get_text(), "rank 1 does not read what it is sent"));
 }
 
-TEST(Control, TwoRanksOnOneGpuAreToldOnce) {
-  const auto check = [](std::string no_local_rank, auto place_of) {
+TEST(Control, TwoRanksOnOneGpuAreReportedOnce) {
+  const auto check = [](std::string no_local_rank, auto id_of) {
     return run_ranks(4, 30s, [&](Control& control) {
       ControlGroup world = control.world();
-      check_gpu_places(control, world, place_of(control.rank()), {.name = "H200", .no_local_rank = no_local_rank});
+      check_gpu_ids(control, world, id_of(control.rank()), {.name = "H200", .no_local_rank = no_local_rank});
     });
   };
   const auto gpu = [](int number, std::uint64_t machine) {
-    return GpuPlace{.gpu = {static_cast<char>(number)}, .machine = machine};
+    return GpuId{.gpu = {static_cast<char>(number)}, .machine = machine};
   };
-  const Told fine = check("LOCAL_RANK", [&](int rank) { return gpu(rank, 0); });
-  const Told machines = check("LOCAL_RANK", [&](int rank) { return gpu(0, static_cast<std::uint64_t>(rank)); });
-  for (const Told& told : {fine, machines}) EXPECT_EQ(told.errors, std::vector<std::string>(4));
-  const Told two = check("", [&](int rank) { return gpu(rank == 3 ? 1 : rank, 0); });
+  const Reports fine = check("LOCAL_RANK", [&](int rank) { return gpu(rank, 0); });
+  const Reports machines = check("LOCAL_RANK", [&](int rank) { return gpu(0, static_cast<std::uint64_t>(rank)); });
+  for (const Reports& reports : {fine, machines}) EXPECT_EQ(reports.errors, std::vector<std::string>(4));
+  const Reports two = check("", [&](int rank) { return gpu(rank == 3 ? 1 : rank, 0); });
   EXPECT_TRUE(contains(two.lines[0], "two ranks on one GPU: ranks 1 and 3 have the same H200; start no more processes"))
       << two.lines[0];
   EXPECT_EQ(two.lines[1] + two.lines[2] + two.lines[3], "");
-  const Told unknown = check("LOCAL_RANK", [&](int) { return gpu(0, 0); });
+  const Reports unknown = check("LOCAL_RANK", [&](int) { return gpu(0, 0); });
   EXPECT_TRUE(contains(unknown.lines[0], "ranks 0 and 1 have the same H200, as LOCAL_RANK is not set, which says"))
       << unknown.lines[0];
 }
 
-// Under mpirun: each rank's Comm has the control plane of its own. What `use` or the joining throws, by rank.
+// Under mpirun each rank's Comm owns its control plane. Returns what `use` or joining threw, by rank.
 using JoinRank = std::function<std::unique_ptr<Comm>(Control&)>;
 std::vector<std::string> run_owning(int ranks, const JoinRank& join, const std::function<void(Comm&)>& use) {
   std::vector<Links> links = make_links(ranks);
@@ -336,10 +340,10 @@ std::vector<std::string> run_owning(int ranks, const JoinRank& join, const std::
     threads.emplace_back([&, rank] {
       const auto at = static_cast<std::size_t>(rank);
       try {
-        const auto tell = [](std::string_view) {};
+        const auto report = [](std::string_view) {};
         const ControlOptions options{
-            .rank = rank, .size = ranks, .timeout = 5s, .grace = 60s, .lost_is_an_error = true};
-        use(*make_owning_comm(std::move(links[at]), options, tell, join));
+            .rank = rank, .size = ranks, .timeout = 5s, .shutdown_grace = 60s, .lost_is_an_error = true};
+        use(*make_owning_comm(std::move(links[at]), options, report, join));
       } catch (const std::exception& error) {
         errors[at] = error.what();
       }
@@ -348,7 +352,7 @@ std::vector<std::string> run_owning(int ranks, const JoinRank& join, const std::
   return errors;
 }
 
-// The others hear why, and do not take it for killed.
+// The others get the reason, and do not take the rank for killed.
 TEST(OwningComm, ARankThatCannotJoin) {
   const auto errors = run_owning(
       3,
@@ -365,18 +369,18 @@ TEST(OwningComm, ARankThatCannotJoin) {
     EXPECT_TRUE(contains(errors[rank], "ended because rank 1 failed: ncclCommInitRank: no memory")) << errors[rank];
 }
 
-// A profile asks it for calls as it asks others.
+// A profile can record its calls as it does those of other Comms.
 TEST(OwningComm, NotesCalls) {
   struct Timed final : StubComm, CallTimer {
-    Timed(Control& control, std::vector<std::vector<TimedCall>*>& asked)
-        : StubComm(control.rank(), control.size()), asked_(asked) {}
-    void note_calls(std::vector<TimedCall>* notes) override { asked_.push_back(notes); }
-    std::vector<std::vector<TimedCall>*>& asked_;
+    Timed(Control& control, std::vector<std::vector<TimedCall>*>& requested)
+        : StubComm(control.rank(), control.size()), requested_(requested) {}
+    void note_calls(std::vector<TimedCall>* notes) override { requested_.push_back(notes); }
+    std::vector<std::vector<TimedCall>*>& requested_;
   };
-  std::vector<std::vector<TimedCall>*> asked;
+  std::vector<std::vector<TimedCall>*> requested;
   std::vector<TimedCall> notes;
   const auto errors = run_owning(
-      1, [&](Control& control) { return std::make_unique<Timed>(control, asked); },
+      1, [&](Control& control) { return std::make_unique<Timed>(control, requested); },
       [&](Comm& world) {
         auto* const timer = dynamic_cast<CallTimer*>(&world);
         ASSERT_NE(timer, nullptr);
@@ -384,15 +388,15 @@ TEST(OwningComm, NotesCalls) {
         timer->note_calls(nullptr);
       });
   EXPECT_EQ(errors[0], "");
-  EXPECT_EQ(asked, (std::vector<std::vector<TimedCall>*>{&notes, nullptr}));
+  EXPECT_EQ(requested, (std::vector<std::vector<TimedCall>*>{&notes, nullptr}));
 }
 
-// A rank that is done waits for the others, and is not taken for lost.
+// A rank that is done waits for the others, which do not take it for lost.
 TEST(Control, ARankMayEndBeforeTheOthers) {
-  const Told told = run_ranks(3, 300ms, [](Control& control) {
+  const Reports reports = run_ranks(3, 300ms, [](Control& control) {
     if (control.rank() == 2) std::this_thread::sleep_for(1s);
   });
-  for (const std::string& line : told.lines) EXPECT_EQ(line, "");
+  for (const std::string& line : reports.lines) EXPECT_EQ(line, "");
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
-// The body that every Comm must pass, on ranks that are processes and share one GPU by the grace of NCCL_HOSTID; and
-// what they promise beyond it.
+// The body that every Comm must pass, on ranks that are processes and share one GPU (NCCL_HOSTID differs for each), and
+// what these ranks promise beyond it.
 
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <vector>
 
-#include "tera/backend/cuda/make_cuda.h"
+#include "tera/backend/cuda/runtime/make_cuda.h"
 #include "tests/nccl/nccl_main.h"
 #include "tests/parallel/comm_body.h"
 #include "tests/parallel/comm_values.h"
@@ -15,10 +15,10 @@
 namespace tera::test {
 namespace {
 
-// Meeting takes seconds: once for all tests.
+// The rendezvous takes seconds, so all tests share one.
 struct OnGpu {
   cuda::CudaParts gpu = cuda::make_cuda({});
-  std::unique_ptr<Comm> world = nccl_seat().join(*gpu.ops);
+  std::unique_ptr<Comm> world = nccl_rank_handle().join(*gpu.ops);
 };
 
 class NcclComm : public testing::Test {
@@ -49,9 +49,9 @@ TEST_F(NcclComm, SmallCalls) { run(check_small_calls); }
 TEST_F(NcclComm, Rejected) { run(check_rejected); }
 TEST_F(NcclComm, Unwinding) { run(check_unwinding); }
 
-// The host asks one world while it waits for a queue. The one that there is goes on.
+// The host calls a collective while it waits for a queue.
 TEST_F(NcclComm, AQueueJoinsOnce) {
-  const std::string message = message_of<Error>([&] { nccl_seat().join(ops); });
+  const std::string message = message_of<Error>([&] { nccl_rank_handle().join(ops); });
   EXPECT_TRUE(contains(message, "joins ranks that it has joined already")) << message;
   run(check_movements);
 }
@@ -66,10 +66,10 @@ TEST_F(NcclComm, TheHostDoesNotWait) {
   const auto begin = Clock::now();
   Ticket last;
   for (int i = 0; i < 10; ++i) last = world.all_reduce(large, Reduce::max, ops.record());
-  const auto asked = Clock::now();
+  const auto called = Clock::now();
   ops.finish(last);
   const auto done = Clock::now();
-  EXPECT_LT((asked - begin) * 2, done - begin) << "640 MiB were reduced while the host asked for it";
+  EXPECT_LT((called - begin) * 2, done - begin) << "640 MiB were reduced while the host asked for it";
   EXPECT_EQ(tensors.read(large.rows(0, 3)), Values(3, 77));
 }
 
@@ -77,7 +77,7 @@ TEST_F(NcclComm, TheHostDoesNotWait) {
 TEST_F(NcclComm, SameBitsAgain) {
   CommTensors tensors({world, ops, device}, std::size_t{64} << 20);
   const std::int64_t n = 1'000'003;
-  const Values mine = brought(world.rank(), n, DType::f32, 11);
+  const Values mine = input_of_rank(world.rank(), n, DType::f32, 11);
   Values first;
   for (int round = 0; round < 5; ++round) {
     const Tensor x = tensors.make(shape(n), DType::f32, mine);
@@ -94,14 +94,14 @@ TEST_F(NcclComm, SameBitsAgain) {
 
 // Groups work side by side, each on a stream of its own.
 TEST_F(NcclComm, GroupsSideBySide) {
-  const auto all = world.split(0, 0, "all"), turned = world.split(0, -world.rank(), "turned");
+  const auto all = world.split(0, 0, "all"), reversed = world.split(0, -world.rank(), "turned");
   CommTensors tensors({world, ops, device}, std::size_t{64} << 20);
   const std::int64_t n = 200'000;
   std::vector<Tensor> sums;
   std::vector<Ticket> tickets;
   for (int i = 0; i < 12; ++i) {
     sums.push_back(tensors.make(shape(n), DType::f32, Values(static_cast<std::size_t>(n), world.rank() + i)));
-    Comm& comm = i % 3 == 0 ? world : i % 3 == 1 ? *all : *turned;
+    Comm& comm = i % 3 == 0 ? world : i % 3 == 1 ? *all : *reversed;
     tickets.push_back(comm.all_reduce(sums.back(), Reduce::sum, ops.record()));
   }
   for (std::size_t i = tickets.size(); i-- > 0;) ops.finish(tickets[i]);
@@ -117,15 +117,15 @@ TEST_F(NcclComm, AGroupDoesNotWaitForAnother) {
   const auto first = world.split(0, 0, "first"), second = world.split(0, -world.rank(), "second");
   CommTensors tensors({world, ops, device}, std::size_t{64} << 20);
   const Tensor a = tensors.garbage(shape(1000), DType::f32), b = tensors.garbage(shape(1000), DType::f32);
-  const auto ask_first = [&] { return first->all_reduce(a, Reduce::max, ops.record()); };
-  const auto ask_second = [&] { return second->all_reduce(b, Reduce::max, ops.record()); };
-  ops.finish(ask_first());  // connections are made by the first call
-  ops.finish(ask_second());
+  const auto start_first = [&] { return first->all_reduce(a, Reduce::max, ops.record()); };
+  const auto start_second = [&] { return second->all_reduce(b, Reduce::max, ops.record()); };
+  ops.finish(start_first());  // connections are made by the first call
+  ops.finish(start_second());
   world.barrier();
   Ticket late;
-  if (world.rank() > 0) late = ask_first();
-  ops.finish(ask_second());
-  if (world.rank() == 0) late = ask_first();
+  if (world.rank() > 0) late = start_first();
+  ops.finish(start_second());
+  if (world.rank() == 0) late = start_first();
   ops.finish(late);
 }
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <thread>
 
-#include "tera/backend/cuda/make_cuda.h"
-#include "tera/backend/nccl/make_nccl.h"
+#include "tera/backend/cuda/runtime/make_cuda.h"
+#include "tera/comm/nccl/make_nccl.h"
 #include "tera/train/launch.h"
 #include "tests/parallel/comm_values.h"
 
@@ -27,7 +27,7 @@ struct Rank {
   int rank = world.rank();
 
   void sum(Comm& comm) { ops.finish(comm.all_reduce(x, Reduce::max, ops.record())); }
-  // To the next rank, from the one before.
+  // Sends to the next rank and receives from the one before.
   void pass_on(Comm& comm) {
     const int next = (comm.rank() + 1) % comm.size(), before = (comm.rank() + comm.size() - 1) % comm.size();
     const Transfer transfers[] = {{x.rows(0, 500), next, true}, {x.rows(500, 1000), before, false}};
@@ -59,7 +59,7 @@ void comes_late(Rank& r) {
   }
 }
 
-// While all others wait for it in calls of several groups.
+// The rank throws while all others wait for it in calls of several groups.
 void throws(Rank& r) {
   const auto part = r.world.split(0, -r.rank, "part");
   r.sum(*part);
@@ -88,7 +88,7 @@ bool fail_in(const std::string& way, Rank& r) {
 int run(const std::string& way, double seconds) {
   const Launch launch = detect_launch({});
   const std::chrono::duration<double> timeout(seconds);
-  const nccl::ProcessOptions options{.meeting = launch.meeting,
+  const nccl::ProcessOptions options{.address = launch.address,
                                      .rank = launch.rank,
                                      .size = launch.world,
                                      .timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout),
@@ -96,15 +96,15 @@ int run(const std::string& way, double seconds) {
   bool known = true;
   const int status = nccl::run_process(
       options,
-      [&](Seat& seat) {
+      [&](RankHandle& rank_handle) {
         const cuda::CudaParts gpu = cuda::make_cuda({});
-        const std::unique_ptr<Comm> world = seat.join(*gpu.ops);
+        const std::unique_ptr<Comm> world = rank_handle.join(*gpu.ops);
         CommTensors tensors({*world, *gpu.ops, *gpu.device}, 1 << 20);
         Rank rank{.world = *world,
                   .ops = *gpu.ops,
                   .x = tensors.make(shape(1000), DType::f32, Values(1000, 1)),
                   .timeout = timeout};
-        tell_faults(*world, [&] { known = fail_in(way, rank); });
+        report_faults(*world, [&] { known = fail_in(way, rank); });
       },
       [](std::string_view fault) { fmt::print(stderr, "told by {}\n", fault); });
   return known ? status : 99;

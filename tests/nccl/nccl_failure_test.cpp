@@ -1,5 +1,4 @@
-// Ranks with a GPU each, of which one is killed, stopped, late or at odds with the others: these end soon, and say
-// which it was.
+// One of several ranks with GPUs is killed, stopped, late or makes other calls: the others end soon and name it.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -7,8 +6,8 @@
 #include <csignal>
 #include <memory>
 
-#include "tera/backend/cuda/make_cuda.h"
-#include "tera/backend/nccl/nccl_info.h"
+#include "tera/backend/cuda/runtime/make_cuda.h"
+#include "tera/comm/nccl/nccl_info.h"
 #include "tests/support/paths.h"
 #include "tests/support/start_ranks.h"
 #include "tests/support/temp_folder.h"
@@ -90,7 +89,7 @@ TEST_F(NcclFailure, ARankThatThrowsWhileGroupsWait) {
   expect_statuses({1, 1, 1, 1});
 }
 
-// The stand-in for NCCL notices it; NCCL itself does what it likes.
+// The emulated NCCL notices it; what NCCL itself does is undefined.
 TEST_F(NcclFailure, CallsThatDiffer) {
   if (!gpus_are_emulated) GTEST_SKIP() << "only with the stand-in for NCCL";
   const RankProcesses& job = run(2, "differs");

@@ -6,9 +6,9 @@
 #include <chrono>
 #include <cstdio>
 
-#include "tera/backend/cuda/make_cuda.h"
-#include "tera/backend/nccl/make_nccl.h"
-#include "tera/backend/nccl/nccl_info.h"
+#include "tera/backend/cuda/runtime/make_cuda.h"
+#include "tera/comm/nccl/make_nccl.h"
+#include "tera/comm/nccl/nccl_info.h"
 #include "tera/train/launch.h"
 #include "tests/support/rank_tests.h"
 
@@ -22,20 +22,20 @@ int run_tests(std::string_view wanted_ranks) {
     return 1;
   }
   int failed = 0;
-  const nccl::ProcessOptions options{.meeting = launch.meeting,
+  const nccl::ProcessOptions options{.address = launch.address,
                                      .rank = launch.rank,
                                      .size = launch.world,
                                      .timeout = std::chrono::seconds(60),
                                      .machine = launch.machine};
   const int status = nccl::run_process(
-      options, [&](Seat& seat) { failed = run_tests_as(seat); },
+      options, [&](RankHandle& rank_handle) { failed = run_tests_as(rank_handle); },
       [](std::string_view fault) { fmt::print(stderr, "{}\n", fault); });
   return status != 0 ? status : failed;
 }
 
 }  // namespace
 
-Seat& nccl_seat() { return seat_of_this_process(); }
+RankHandle& nccl_rank_handle() { return rank_handle_of_this_process(); }
 
 }  // namespace tera::test
 

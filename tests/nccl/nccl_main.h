@@ -7,6 +7,6 @@
 
 namespace tera::test {
 
-Seat& nccl_seat();  // of this process, while tests run
+RankHandle& nccl_rank_handle();  // this process's handle while tests run
 
 }  // namespace tera::test

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "tera/backend/cuda/make_cuda.h"
-#include "tera/backend/nccl/nccl_info.h"
+#include "tera/backend/cuda/runtime/make_cuda.h"
+#include "tera/comm/nccl/nccl_info.h"
 #include "tests/end_to_end/program.h"
 #include "tests/support/paths.h"
 #include "tests/support/start_ranks.h"
@@ -21,12 +21,12 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
-using Words = std::vector<std::string>;
+using Arguments = std::vector<std::string>;
 
 const std::string config = source_path("configs/tests/tiny.yaml");
-const Words tp2{"dist.tensor_model_parallel_size=2"}, pp2{"dist.pipeline_model_parallel_size=2"};
+const Arguments tp2{"dist.tensor_model_parallel_size=2"}, pp2{"dist.pipeline_model_parallel_size=2"};
 
-Words operator+(Words a, const Words& b) {
+Arguments operator+(Arguments a, const Arguments& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
@@ -38,29 +38,30 @@ class NcclRuns : public testing::Test {
     if (gpus_are_emulated) FAIL() << "the emulated GPU, or the stand-in for NCCL, is not found";
     GTEST_SKIP() << "no GPU, or no NCCL";
   }
-  Words train(const std::string& name, const Words& more) const {
-    return Words{"train", config, "run.dir=" + (folder_ / name).string(), "dist.device=cuda",
-                 "mixed_precision.precision=fp32"} +
+  Arguments train(const std::string& name, const Arguments& more) const {
+    return Arguments{"train", config, "run.dir=" + (folder_ / name).string(), "dist.device=cuda",
+                     "mixed_precision.precision=fp32"} +
            more;
   }
-  std::unique_ptr<RankProcesses> start(int ranks, const std::string& name, const Words& more,
-                                       const Words& environment = {}, Starter starter = Starter::torchrun) const {
+  std::unique_ptr<RankProcesses> start(int ranks, const std::string& name, const Arguments& more,
+                                       const Arguments& environment = {}, Starter starter = Starter::torchrun) const {
     const fs::path said = folder_ / (name + ".said");
     fs::create_directories(said);
-    return std::make_unique<RankProcesses>(RankProcesses::Options{.ranks = ranks,
-                                                                  .command = Words{paths::program} + train(name, more),
-                                                                  .environment = environment,
-                                                                  .folder = said.string(),
-                                                                  .starter = starter});
+    return std::make_unique<RankProcesses>(
+        RankProcesses::Options{.ranks = ranks,
+                               .command = Arguments{paths::program} + train(name, more),
+                               .environment = environment,
+                               .folder = said.string(),
+                               .starter = starter});
   }
-  void run(int ranks, const std::string& name, const Words& more, Starter starter = Starter::torchrun) const {
+  void run(int ranks, const std::string& name, const Arguments& more, Starter starter = Starter::torchrun) const {
     const auto processes = start(ranks, name, more, {}, starter);
     ASSERT_TRUE(processes->wait(120s)) << "not done after 120 s:\n" << processes->all_output();
     for (int rank = 0; rank < ranks; ++rank) ASSERT_EQ(processes->status(rank), 0) << processes->all_output();
   }
-  void expect_like_alone(const std::string& name, const Words& keys = {"loss", "eval_loss", "grad_norm"}) const {
+  void expect_like_alone(const std::string& name, const Arguments& keys = {"loss", "eval_loss", "grad_norm"}) const {
     for (const std::string& key : keys) {
-      const Words alone = column(folder_ / "alone", key), several = column(folder_ / name, key);
+      const Arguments alone = column(folder_ / "alone", key), several = column(folder_ / name, key);
       ASSERT_EQ(alone.size(), several.size()) << name;
       ASSERT_FALSE(alone.empty());
       for (std::size_t i = 0; i < alone.size(); ++i)
@@ -68,7 +69,7 @@ class NcclRuns : public testing::Test {
             << name << ", " << key << " at line " << i;
     }
   }
-  void train_on_one(const std::string& name, const Words& more) const {
+  void train_on_one(const std::string& name, const Arguments& more) const {
     std::string line;
     for (const std::string& word : train(name, more)) line += word + " ";
     const Outcome outcome = run_program(line);
@@ -76,8 +77,9 @@ class NcclRuns : public testing::Test {
   }
   void train_alone() const { train_on_one("alone", {}); }
   // Trains on four ranks until all are at it, and sends one of them a signal.
-  std::unique_ptr<RankProcesses> train_and_signal(int rank, int signal, const Words& more = {}) const {
-    auto processes = start(4, "endless", tp2 + pp2 + Words{"train.train_iters=1000000", "train.eval_iters=0"} + more);
+  std::unique_ptr<RankProcesses> train_and_signal(int rank, int signal, const Arguments& more = {}) const {
+    auto processes =
+        start(4, "endless", tp2 + pp2 + Arguments{"train.train_iters=1000000", "train.eval_iters=0"} + more);
     wait_for_first_loss(*processes);
     processes->send_signal(rank, signal);
     return processes;
@@ -100,12 +102,11 @@ TEST_F(NcclRuns, TrainLikeOneRank) {
   expect_like_alone("tp2pp2");
 }
 
-// Checkpoints of ranks that are processes: saved by four, gone on with by two, and by one, as if there had always been
-// one.
+// A checkpoint that four processes saved is resumed by two, and by one, with the results of one rank.
 TEST_F(NcclRuns, GoOnInAnotherLayout) {
-  const Words saved{"checkpoint.save=" + (folder_ / "saved").string()};
+  const Arguments saved{"checkpoint.save=" + (folder_ / "saved").string()};
   const auto until = [](int step) {
-    return Words{fmt::format("train.train_iters={}", step), "scheduler.lr_decay_iters=10", "train.eval_iters=0"};
+    return Arguments{fmt::format("train.train_iters={}", step), "scheduler.lr_decay_iters=10", "train.eval_iters=0"};
   };
   run(4, "parts", tp2 + pp2 + saved + until(4));
   run(2, "parts", tp2 + saved + until(7));
@@ -116,10 +117,10 @@ TEST_F(NcclRuns, GoOnInAnotherLayout) {
 }
 
 TEST_F(NcclRuns, TheSameBitsAgain) {
-  const Words layout = tp2 + Words{"ddp.data_parallel_sharding_strategy=optim_grads_params"};
+  const Arguments layout = tp2 + Arguments{"ddp.data_parallel_sharding_strategy=optim_grads_params"};
   run(4, "first", layout);
   fs::create_directories(folder_ / "second");
-  for (const auto& entry : fs::directory_iterator(folder_ / "first"))  // the same choice of kernels
+  for (const auto& entry : fs::directory_iterator(folder_ / "first"))  // the first run's kernel choices
     if (entry.path().filename().string().starts_with("kernels")) fs::copy(entry.path(), folder_ / "second");
   run(4, "second", layout);
   for (const char* key : {"loss", "eval_loss", "grad_norm"})
@@ -129,23 +130,23 @@ TEST_F(NcclRuns, TheSameBitsAgain) {
 // Calls of every kind of group run beside the computation, as the profile shows; how much of each is luck on a GPU that
 // ranks share, that some of each is not.
 TEST_F(NcclRuns, CallsOverlapWithWork) {
-  const Words large{"model.num_layers=8",          "model.hidden_size=1024",         "model.ffn_hidden_size=4096",
-                    "model.num_attention_heads=8", "train.seq_length=1024",          "train.micro_batch_size=2",
-                    "train.global_batch_size=16",  "mixed_precision.precision=bf16", "dist.device=cuda"};
+  const Arguments large{"model.num_layers=8",          "model.hidden_size=1024",         "model.ffn_hidden_size=4096",
+                        "model.num_attention_heads=8", "train.seq_length=1024",          "train.micro_batch_size=2",
+                        "train.global_batch_size=16",  "mixed_precision.precision=bf16", "dist.device=cuda"};
   struct Case {
-    Words layout, calls;
+    Arguments layout, calls;
   };
   const Case cases[] = {{{"ddp.data_parallel_sharding_strategy=optim_grads_params",
                           "comm_overlap.overlap_grad_reduce=true", "comm_overlap.overlap_param_gather=true"},
                          {"dp_cp reduce_scatter", "dp_cp all_gather"}},
-                        {tp2 + Words{"comm_overlap.tp_comm_overlap=true"}, {"tp all_reduce"}},
-                        {pp2 + Words{"dist.virtual_pipeline_model_parallel_size=2"}, {"pp exchange"}}};
+                        {tp2 + Arguments{"comm_overlap.tp_comm_overlap=true"}, {"tp all_reduce"}},
+                        {pp2 + Arguments{"dist.virtual_pipeline_model_parallel_size=2"}, {"pp exchange"}}};
   for (std::size_t i = 0; i < std::size(cases); ++i) {
     const fs::path said = folder_ / fmt::format("bench{}", i);
     fs::create_directories(said);
     RankProcesses job({.ranks = 2,
-                       .command = Words{paths::program, "bench", "step", config, "--steps", "2", "--warmup", "1",
-                                        "--profile", "--json"} +
+                       .command = Arguments{paths::program, "bench", "step", config, "--steps", "2", "--warmup", "1",
+                                            "--profile", "--json"} +
                                   large + cases[i].layout,
                        .environment = {},
                        .folder = said.string()});
@@ -163,21 +164,21 @@ TEST_F(NcclRuns, CallsOverlapWithWork) {
   }
 }
 
-// A fault of one rank alone, while the others are in calls that wait for it: it is told at once, and nobody is stuck in
-// giving back memory.
+// One rank alone has a fault while the others are in calls that wait for it: it is reported at once, and no rank is
+// stuck freeing memory.
 TEST_F(NcclRuns, AFaultOfOneRankEndsTheJob) {
-  const Words more = tp2 + pp2 +
-                     Words{"train.train_iters=1000000", "train.eval_iters=0",
-                           fmt::format("checkpoint.save_interval={}", gpus_are_emulated ? 40 : 200),
-                           "checkpoint.save=" + (folder_ / "saved").string()};
-  RankProcesses job(
-      {.ranks = 4,  // a file that is too large is an error, not a signal
-       .command = Words{"/bin/sh", "-c", "trap '' XFSZ; exec \"$0\" \"$@\"", paths::program} + train("endless", more),
-       .environment = {},
-       .folder = folder_.path().string()});
+  const Arguments more = tp2 + pp2 +
+                         Arguments{"train.train_iters=1000000", "train.eval_iters=0",
+                                   fmt::format("checkpoint.save_interval={}", gpus_are_emulated ? 40 : 200),
+                                   "checkpoint.save=" + (folder_ / "saved").string()};
+  RankProcesses job({.ranks = 4,  // a file that is too large is an error, not a signal
+                     .command = Arguments{"/bin/sh", "-c", "trap '' XFSZ; exec \"$0\" \"$@\"", paths::program} +
+                                train("endless", more),
+                     .environment = {},
+                     .folder = folder_.path().string()});
   wait_for_first_loss(job);
   job.limit_files(1, 16 << 10);
-  for (int i = 0; i < 1200 && job.output(1).empty(); ++i) std::this_thread::sleep_for(50ms);  // until it has told
+  for (int i = 0; i < 1200 && job.output(1).empty(); ++i) std::this_thread::sleep_for(50ms);  // until it has reported
   EXPECT_TRUE(job.wait(30s)) << job.all_output();
   EXPECT_NE(job.output(1).find("File too large"), std::string::npos) << job.all_output();
   EXPECT_EQ(job.status(1), 2) << job.all_output();
@@ -210,7 +211,7 @@ TEST_F(NcclRuns, AStoppedRankZeroEndsTheJob) {
   }
 }
 
-// Where nobody waits so long, it is sooner.
+// A shorter heartbeat timeout ends the job sooner.
 TEST_F(NcclRuns, AStoppedRankEndsTheJobWithinTheTimeout) {
   const auto job = train_and_signal(1, SIGSTOP, {"dist.timeout_seconds=2"});
   EXPECT_TRUE(job->wait(8s, {1})) << job->all_output();
@@ -255,11 +256,11 @@ TEST_F(NcclRuns, UnderMpirun) {
   expect_like_alone("mpi");
 }
 
-// One of two stops itself when it has trained for a while; the other cannot go on, and says for whom it waited.
+// One of two ranks stops itself after some steps; the other cannot go on, and names the rank that it waited for.
 TEST_F(NcclRuns, AStoppedRankUnderMpirunIsNamed) {
   if (*paths::mpirun == 0) GTEST_SKIP() << "no mpirun";
   std::string words;
-  for (const std::string& word : train("mpi", tp2 + Words{"train.train_iters=1000000", "train.eval_iters=0"}))
+  for (const std::string& word : train("mpi", tp2 + Arguments{"train.train_iters=1000000", "train.eval_iters=0"}))
     words += word + " ";
   const std::string metrics = (folder_ / "mpi/metrics.jsonl").string();
   const fs::path stopped = folder_ / "stopped";

@@ -1,4 +1,4 @@
-// Every way to configure attention.
+// The attention block in every configuration.
 
 #include <gtest/gtest.h>
 
@@ -106,7 +106,7 @@ TEST(AttentionBlocks, DocumentsOfEqualLengthAreSequences) {
 TEST(AttentionBlocks, DocumentsDoNotSeeEachOther) {
   const BlockSetup setup = setup_of(case_of("documents"));
   BlockHarness block(setup);
-  block.play(one_stage(2));
+  block.execute(one_stage(2));
   const std::vector<float> before = block.y(0);
   block.reset();
   std::vector<float> x = block.x(0);

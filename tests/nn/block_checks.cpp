@@ -14,8 +14,8 @@ namespace {
 // forward grows with its inverse. Largest error over all cases, of the gradient's norm, by step: 2^-6 2e-3, 2^-7 8e-4,
 // 2^-8 2.6e-4, 2^-9 2.9e-4, 2^-10 5.6e-4; half of the cases stay below 1.2e-5 at 2^-8.
 constexpr double step = 0x1p-8;
-// Of the gradient's norm. One wrong element of a gradient of n moves a random directional derivative by about 1/sqrt(n)
-// of the norm, 2 % for the largest here.
+// Tolerance as a fraction of the gradient's norm. One wrong element of a gradient of n moves a random directional
+// derivative by about 1/sqrt(n) of the norm, 2 % for the largest here.
 constexpr double limit = 1e-3;
 
 double norm_of(const std::vector<float>& values) {
@@ -48,7 +48,7 @@ void compare_along(BlockHarness& block, const std::vector<float>& at, const std:
   EXPECT_NEAR(measured, expected, limit * norm_of(gradient)) << what;
 }
 
-// Those that have gradients.
+// Parameters that have gradients.
 std::vector<const Param*> trained(const BlockHarness& block) {
   std::vector<const Param*> params;
   for (const Param* param : block.params().by_name())
@@ -62,7 +62,7 @@ Schedule of(std::initializer_list<Action> actions) { return actions; }
 
 void check_gradients(const BlockSetup& setup) {
   BlockHarness block(setup);
-  block.play(of({{Act::F, 0}, {Act::BW, 0}}));
+  block.execute(of({{Act::F, 0}, {Act::BW, 0}}));
   std::vector<std::vector<float>> gradients;
   for (const Param* param : trained(block)) gradients.push_back(block.gradient(*param));
   const std::vector<float> dx = setup.has_x ? block.dx(0) : std::vector<float>{};
@@ -80,13 +80,13 @@ void check_gradients(const BlockSetup& setup) {
 void check_split_backward(const BlockSetup& setup) {
   using enum Act;
   BlockHarness block(setup);
-  block.play(one_stage(2));
+  block.execute(one_stage(2));
   const std::vector<float> together = block.everything();
   for (const Schedule& apart :
        {of({{F, 0}, {B, 0}, {W, 0}, {F, 1}, {B, 1}, {W, 1}}), of({{F, 0}, {F, 1}, {B, 0}, {B, 1}, {W, 0}, {W, 1}}),
         of({{F, 0}, {B, 0}, {F, 1}, {B, 1}, {W, 0}, {W, 1}}), of({{F, 0}, {F, 1}, {B, 0}, {W, 0}, {BW, 1}}),
         of({{F, 0}, {F, 1}, {BW, 0}, {BW, 1}})}) {
-    block.play(apart);
+    block.execute(apart);
     expect_same_bits(block.everything(), together, "a schedule");
   }
 }
@@ -95,10 +95,10 @@ void check_accumulation(const BlockSetup& setup) {
   BlockHarness block(setup);
   std::vector<std::vector<float>> alone;
   for (const int microbatch : {0, 1}) {
-    block.play(of({{Act::F, microbatch}, {Act::BW, microbatch}}));
+    block.execute(of({{Act::F, microbatch}, {Act::BW, microbatch}}));
     for (const Param* param : trained(block)) alone.push_back(block.gradient(*param));
   }
-  block.play(one_stage(2));
+  block.execute(one_stage(2));
   const std::size_t params = trained(block).size();
   for (std::size_t i = 0; i < params; ++i) {
     const Param& param = *trained(block)[i];
@@ -112,7 +112,7 @@ void check_accumulation(const BlockSetup& setup) {
 
 void check_memory(const BlockSetup& setup) {
   BlockHarness block(setup);
-  block.play(one_stage(2));
+  block.execute(one_stage(2));
   EXPECT_TRUE(block.peaks_as_planned());
   EXPECT_TRUE(block.stashes_are_empty());
 }
@@ -120,11 +120,11 @@ void check_memory(const BlockSetup& setup) {
 void check_threads(const BlockSetup& setup) {
   BlockSetup threaded = setup;
   BlockHarness one(setup);
-  one.play(one_stage(2));
+  one.execute(one_stage(2));
   for (const int threads : {2, 3}) {
     threaded.threads = threads;
     BlockHarness several(threaded);
-    several.play(one_stage(2));
+    several.execute(one_stage(2));
     expect_same_bits(several.everything(), one.everything(), "threads");
   }
 }
@@ -136,15 +136,15 @@ void check_rounded(const BlockSetup& setup, DType compute) {
   // Start both from the rounded weights, so that only the rounding of activations differs.
   for (std::size_t i = 0; i < exact.params().by_name().size(); ++i)
     exact.set_value(*exact.params().by_name()[i], coarse.value(*coarse.params().by_name()[i]));
-  exact.play(one_stage(2));
-  coarse.play(one_stage(2));
+  exact.execute(one_stage(2));
+  coarse.execute(one_stage(2));
   EXPECT_TRUE(coarse.peaks_as_planned());
   // A value is rounded about ten times on its way, each by up to 2^-9 of itself in bf16, by 2^-12 in fp16.
-  const double most = compute == DType::bf16 ? 0.03 : 0.004;
+  const double tolerance = compute == DType::bf16 ? 0.03 : 0.004;
   const auto close = [&](const std::vector<float>& got, const std::vector<float>& want, const std::string& what) {
     std::vector<float> difference(want.size());
     for (std::size_t i = 0; i < want.size(); ++i) difference[i] = got[i] - want[i];
-    EXPECT_LT(norm_of(difference), most * norm_of(want)) << what << " in " << name_of(compute);
+    EXPECT_LT(norm_of(difference), tolerance * norm_of(want)) << what << " in " << name_of(compute);
   };
   for (int i = 0; i < 2; ++i) {
     if (setup.has_x) close(coarse.dx(i), exact.dx(i), "dx");
@@ -166,8 +166,8 @@ void expect_same_bits(const std::vector<float>& got, const std::vector<float>& w
 
 void expect_same_results(const BlockSetup& setup, const BlockSetup& other) {
   BlockHarness one(setup), two(other);
-  one.play(one_stage(2));
-  two.play(one_stage(2));
+  one.execute(one_stage(2));
+  two.execute(one_stage(2));
   expect_same_bits(two.everything(), one.everything(), "the other form");
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// What every block must hold, whatever it computes. A block's tests call these for each way it can be configured.
+// Checks of what every block must hold, whatever it computes. A block's tests call these for each configuration.
 
 #include "tests/support/block_harness.h"
 
@@ -11,7 +11,7 @@ void check_gradients(const BlockSetup& setup);
 void check_split_backward(const BlockSetup& setup);
 // Gradients of two microbatches add up.
 void check_accumulation(const BlockSetup& setup);
-// Real peaks are the planned ones, and nothing stays behind.
+// Real peaks are the planned ones, and no stash is left.
 void check_memory(const BlockSetup& setup);
 // One, two and three threads give the same bits.
 void check_threads(const BlockSetup& setup);

@@ -25,7 +25,7 @@ TEST(EmbeddingBlock, HoldsItWithDocuments) { check_block(setup_of(true, 0, {0, 4
 
 TEST(EmbeddingBlock, TakesRowsOfItsTables) {
   BlockHarness block(setup_of(true, 0));
-  block.play(one_stage(2));
+  block.execute(one_stage(2));
   const auto table = block.value(block.params().find("transformer.wte.weight"));
   const auto positions = block.value(block.params().find("transformer.wpe.weight"));
   const auto tokens = block.tokens(0);
@@ -35,10 +35,10 @@ TEST(EmbeddingBlock, TakesRowsOfItsTables) {
                 table[static_cast<std::size_t>(tokens[row]) * 24 + i] + positions[row % 9 * 24 + i]);
 }
 
-// Rows that no token names, padding among them, get no gradient.
+// Rows of the embedding table that no token names, padding among them, get no gradient.
 TEST(EmbeddingBlock, OtherRowsGetNoGradient) {
   BlockHarness block(setup_of(false, 0));
-  block.play(one_stage(2));
+  block.execute(one_stage(2));
   const auto gradient = block.gradient(block.params().find("model.embed_tokens.weight"));
   std::vector<bool> named(32, false);
   for (const int microbatch : {0, 1})
@@ -47,10 +47,10 @@ TEST(EmbeddingBlock, OtherRowsGetNoGradient) {
     for (std::size_t i = 0; i < 24; ++i) ASSERT_EQ(gradient[row * 24 + i] != 0, named[row]) << row;
 }
 
-TEST(EmbeddingBlock, DropoutDropsItsShareAndScalesTheRest) {
+TEST(EmbeddingBlock, DropoutDropsItsFractionAndScalesTheRest) {
   BlockHarness kept(setup_of(false, 0)), dropped(setup_of(false, 0.25f));
-  kept.play(one_stage(2));
-  dropped.play(one_stage(2));
+  kept.execute(one_stage(2));
+  dropped.execute(one_stage(2));
   int zeros = 0;
   for (std::size_t i = 0; i < kept.y(0).size(); ++i) {
     zeros += dropped.y(0)[i] == 0 ? 1 : 0;

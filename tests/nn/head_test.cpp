@@ -38,7 +38,7 @@ TEST(HeadBlock, HoldsWhatEveryBlockMust) {
   check_block(setup_of(tiny_gpt_shape()));
 }
 
-// Where layers follow that predict further ahead, what they take of the normed x comes back as dy.
+// Where MTP layers follow, their gradient of the normed x comes back as dy.
 TEST(HeadBlock, HoldsItWithAYToo) {
   for (const ModelShape& model : {tiny_shape(), tiny_gpt_shape()}) {
     BlockSetup setup = setup_of(model);
@@ -56,7 +56,7 @@ TEST(HeadBlock, LossIsTheDefinition) {
     block.reset();
     const auto x = block.x(0), weight = block.value(block.params().find("model.norm.weight"));
     const auto table = block.value(block.params().find("lm_head.weight"));
-    block.play(one_stage(2));
+    block.execute(one_stage(2));
     const auto losses = block.token_loss(0);
     const auto targets = block.targets(0);
     for (std::size_t row = 0; row < 18; ++row) {
@@ -81,7 +81,7 @@ TEST(HeadBlock, PaddingRowsGetNoGradientOutsideTheSoftmax) {
     ModelShape model = tiny_shape();
     model.pad_vocab_in_softmax = pad_in_softmax;
     BlockHarness block(setup_of(model));
-    block.play(one_stage(2));
+    block.execute(one_stage(2));
     const auto gradient = block.gradient(block.params().find("lm_head.weight"));
     for (std::size_t i = 29 * 24; i < 32 * 24; ++i) ASSERT_EQ(gradient[i] != 0, pad_in_softmax);
     for (std::size_t i = 0; i < 29 * 24; ++i) ASSERT_NE(gradient[i], 0);
@@ -90,7 +90,7 @@ TEST(HeadBlock, PaddingRowsGetNoGradientOutsideTheSoftmax) {
 
 TEST(HeadBlock, MaskedRowsHaveNoLossAndNoGradient) {
   BlockHarness block(setup_of(tiny_shape()));
-  block.play(one_stage(2));
+  block.execute(one_stage(2));
   const auto targets = block.targets(0);
   const auto losses = block.token_loss(0), dx = block.dx(0);
   for (std::size_t row = 0; row < targets.size(); ++row) {
@@ -113,8 +113,8 @@ TEST(HeadBlock, SeveralChunksOfRowsAreOne) {
   first.seq = 64;
   BlockHarness two_chunks(both), one_chunk(first);
   const Schedule once{{Act::F, 0}, {Act::BW, 0}};
-  two_chunks.play(once);
-  one_chunk.play(once);
+  two_chunks.execute(once);
+  one_chunk.execute(once);
   EXPECT_TRUE(two_chunks.scratch_as_planned());
   const auto head_of = [](std::vector<float> values, std::size_t size) {
     values.resize(size);

@@ -1,4 +1,4 @@
-// A layer, and a layer that is computed again in B.
+// A layer with and without full recomputation in B.
 
 #include <gtest/gtest.h>
 
@@ -79,15 +79,15 @@ TEST(LayerBlocks, RecomputedKeepsNothingBetweenForwardAndBackward) {
 // T=18, H=24, N=4, G=2, D=8, F=40, counted by hand: a tensor kept longer than it is needed shows here.
 TEST(LayerBlocks, KeepsWhatItNeedsAndNoLonger) {
   const BlockHarness layer(layer_of(tiny_shape()));
-  const auto sum = [](std::initializer_list<std::size_t> widths) {  // of rows of floats
+  const auto sum = [](std::initializer_list<std::size_t> widths) {  // bytes of one tensor per width
     std::size_t bytes = 0;
     for (const std::size_t width : widths) bytes += align_up(18 * width * sizeof(float), Arena::alignment);
     return bytes;
   };
   // Middle, two norms' rstd, q k v, log-sum-exp, gate and up.
   EXPECT_EQ(layer.planned(Life::f_to_b), sum({24, 1, 1, (4 + 2 + 2) * 8, 4, 2 * 40}));
-  EXPECT_EQ(layer.planned(Life::f_to_w), sum({24, 4 * 8, 24, 40}));            // inputs of the four products
-  EXPECT_EQ(layer.planned(Life::b_to_w), sum({24, (4 + 2 + 2) * 8, 2 * 40}));  // and their output gradients
+  EXPECT_EQ(layer.planned(Life::f_to_w), sum({24, 4 * 8, 24, 40}));            // inputs of the four GEMMs
+  EXPECT_EQ(layer.planned(Life::b_to_w), sum({24, (4 + 2 + 2) * 8, 2 * 40}));  // output gradients of the four GEMMs
 }
 
 TEST(LayerBlocks, SelectiveRecomputeKeepsLess) {
@@ -110,11 +110,11 @@ TEST(LayerBlocks, FrozenParametersAreLeftOut) {
   for (const auto& [model, patterns] : {std::pair{tiny_shape(), llama}, {tiny_gpt_shape(), gpt}}) {
     BlockSetup setup = layer_of(model);
     BlockHarness all(setup);
-    all.play(one_stage(2));
+    all.execute(one_stage(2));
     for (const char* pattern : patterns) {
       setup.freeze = {pattern};
       BlockHarness some(setup);
-      some.play(one_stage(2));
+      some.execute(one_stage(2));
       EXPECT_TRUE(some.peaks_as_planned());
       expect_same_bits(some.y(1), all.y(1), "y");
       expect_same_bits(some.dx(1), all.dx(1), "dx");

@@ -1,6 +1,6 @@
-// Every way to configure latent attention, and the forward by its definition.
+// Multi-head latent attention (MLA) in every configuration, and its forward by the definition.
 
-#include "tera/nn/mla.h"
+#include "tera/nn/mixers/mla.h"
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 // No two sizes are equal, and values are narrower than keys.
 ModelShape tiny_mla() {
   ModelShape model = tiny_shape();
-  model.mla = MlaShape{.q_lora = 14, .kv_lora = 10, .own = 5, .rotary = 4, .values = 7};
+  model.mla = MlaShape{.q_lora = 14, .kv_lora = 10, .nope = 5, .rotary = 4, .values = 7};
   model.kv_heads = model.heads;
   model.head_dim = 9;
   model.rope = {.base = 100, .rotary_dim = 4, .interleaved = true, .scaling = {}};
@@ -113,8 +113,8 @@ TEST(MlaBlocks, FrozenProjectionsStillPassGradientsOn) {
   BlockHarness all(setup_of(spec)), some(frozen);
   for (std::size_t i = 0; i < all.params().by_name().size(); ++i)
     some.set_value(*some.params().by_name()[i], all.value(*all.params().by_name()[i]));
-  all.play(one_stage(2));
-  some.play(one_stage(2));
+  all.execute(one_stage(2));
+  some.execute(one_stage(2));
   expect_same_bits(some.dx(0), all.dx(0), "dx");
   const char* norm = "model.layers.0.self_attn.kv_a_layernorm.weight";
   expect_same_bits(some.gradient(some.params().find(norm)), all.gradient(all.params().find(norm)), "the latent's norm");
@@ -150,7 +150,7 @@ class Definition {
 
   std::size_t rows() const { return x_.size(); }
 
-  // Of one sequence of `length` rows each.
+  // Each is one sequence of `length` rows.
   Row y(std::size_t row, std::size_t length) const {
     const std::size_t first = row / length * length;
     Row attended;
@@ -198,8 +198,8 @@ class Definition {
   static Row part(const Row& x, std::int64_t begin, std::int64_t count) {
     return {x.begin() + begin, x.begin() + begin + count};
   }
-  // Neighbours are a pair; a row's position is its number in the sequence.
-  Row turned(Row x, double position) const {
+  // RoPE rotates pairs of neighbours; a row's position is its number in the sequence.
+  Row rotated(Row x, double position) const {
     for (std::size_t pair = 0; pair < x.size() / 2; ++pair) {
       const double angle =
           position * std::pow(100.0, -2.0 * static_cast<double>(pair) / static_cast<double>(spec_.rotary));
@@ -215,18 +215,18 @@ class Definition {
     const Row in = normed("input_layernorm", x, 1e-5), down = times("self_attn.latent_proj", in);
     const Row q_latent = normed("self_attn.q_a_layernorm", part(down, 0, spec_.q_lora), 1e-6);
     const Row kv_latent = normed("self_attn.kv_a_layernorm", part(down, spec_.q_lora, spec_.kv_lora), 1e-6);
-    const Row shared = turned(part(down, spec_.q_lora + spec_.kv_lora, spec_.rotary), position);
+    const Row shared = rotated(part(down, spec_.q_lora + spec_.kv_lora, spec_.rotary), position);
     const Row q = times("self_attn.q_b_proj", q_latent), kv = times("self_attn.kv_b_proj", kv_latent);
-    const std::int64_t own = spec_.own, values = spec_.values;
+    const std::int64_t nope = spec_.nope, values = spec_.values;
     std::vector<Row> queries, keys, all_values;
     for (std::int64_t head = 0; head < spec_.heads; ++head) {
-      Row query = part(q, head * spec_.head(), own), key = part(kv, head * (own + values), own);
-      const Row rotary = turned(part(q, head * spec_.head() + own, spec_.rotary), position);
+      Row query = part(q, head * spec_.head(), nope), key = part(kv, head * (nope + values), nope);
+      const Row rotary = rotated(part(q, head * spec_.head() + nope, spec_.rotary), position);
       query.insert(query.end(), rotary.begin(), rotary.end());
       key.insert(key.end(), shared.begin(), shared.end());
       queries.push_back(query);
       keys.push_back(key);
-      all_values.push_back(part(kv, head * (own + values) + own, values));
+      all_values.push_back(part(kv, head * (nope + values) + nope, values));
     }
     q_.push_back(queries);
     k_.push_back(keys);

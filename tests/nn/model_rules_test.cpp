@@ -1,4 +1,4 @@
-// Rules of whole models: packed documents, frozen parameters, padding of the vocabulary, initial weights.
+// Rules of complete models: packed documents, frozen parameters, padding of the vocabulary, initial weights.
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 namespace tera::test {
 namespace {
 
-constexpr std::uint64_t init_seed = 11;  // of tests/support/model.cpp
+constexpr std::uint64_t init_seed = 11;  // the seed in tests/support/model.cpp
 
 std::vector<float> part_value(Model& model, const std::string& name) {
   for (const Param* param : model.params().by_name())
@@ -49,8 +49,8 @@ TEST(ModelRules, PackedDocumentsAreSeparateSequences) {
       if (counted(alone.targets) == 0) continue;
       model.train({alone});
       const std::vector<float> part = model.all_gradients();
-      const float share = counted(alone.targets) / counted(packed.targets);
-      for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += part[j] * share;
+      const float fraction = counted(alone.targets) / counted(packed.targets);
+      for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += part[j] * fraction;
     }
     EXPECT_LT(relative_difference(gradients, sum), 1e-5);
   }

@@ -1,4 +1,4 @@
-// Whole models under schedules of several microbatches: the engine's side of the blocks' contract.
+// Complete models under schedules of several microbatches: the engine's side of the blocks' contract.
 
 #include <gtest/gtest.h>
 
@@ -106,15 +106,15 @@ TEST(ModelSchedules, ThreadsChangeNoBit) {
   }
 }
 
-struct Recorder final : ParamWatch {
+struct Recorder final : ParamHooks {
   std::vector<int> ready;
   void after(int block, Act, bool last) override {
     if (last) ready.push_back(block);
   }
 };
 
-// Embedding, two layers, head: each is reported once, in the order of backward, and only by the last microbatch: what
-// was reported does not change any more.
+// Embedding, two layers and head are reported as ready once each, in the order of backward, and only by the last
+// microbatch: their gradients do not change any more.
 TEST(ModelSchedules, BlocksAreReadyOnceInReverse) {
   std::vector<Schedule> schedules = schedules_in_order();
   schedules.push_back(one_stage(3));
@@ -126,7 +126,7 @@ TEST(ModelSchedules, BlocksAreReadyOnceInReverse) {
   }
 }
 
-struct HeadGradientAtReady final : ParamWatch {
+struct HeadGradientAtReady final : ParamHooks {
   explicit HeadGradientAtReady(Model& m) : model(m) {}
   void after(int block, Act, bool last) override {
     if (!last) return;
@@ -140,10 +140,10 @@ struct HeadGradientAtReady final : ParamWatch {
 TEST(ModelSchedules, GradientsOfAReadyBlockAreComplete) {
   for (const Schedule& schedule : schedules_in_order()) {
     Model model(tiny_shape(), {.schedule = schedule, .batch = batch_size, .seq = seq});
-    HeadGradientAtReady watch(model);
-    model.train(random_batches(3), watch);
-    expect_same_bits(watch.head, model.gradient("lm_head.weight"), "head");
-    expect_same_bits(watch.layer, model.gradient("model.layers.1.mlp.down_proj.weight"), "layer");
+    HeadGradientAtReady hooks(model);
+    model.train(random_batches(3), hooks);
+    expect_same_bits(hooks.head, model.gradient("lm_head.weight"), "head");
+    expect_same_bits(hooks.layer, model.gradient("model.layers.1.mlp.down_proj.weight"), "layer");
   }
 }
 

@@ -1,4 +1,4 @@
-#include "tera/nn/moe.h"
+#include "tera/nn/ffn/moe.h"
 
 #include <gtest/gtest.h>
 
@@ -89,7 +89,7 @@ TEST(MoeBlock, SelectiveRecomputeChangesNoBit) {
   }
 }
 
-// On one rank no row travels; what is computed in another order, or kept, is the same.
+// On one rank no row is sent; overlap changes only the order of computation and what is kept.
 TEST(MoeBlock, OverlapChangesNoBit) {
   MoeSpec spec = moe_spec(5, 2);
   spec.shared = shared_expert();
@@ -112,8 +112,8 @@ TEST(MoeBlock, FrozenExpertsStillPassGradientsOn) {
   BlockHarness all(setup_of(spec)), some(frozen);
   for (std::size_t i = 0; i < all.params().by_name().size(); ++i)
     some.set_value(*some.params().by_name()[i], all.value(*all.params().by_name()[i]));
-  all.play(one_stage(2));
-  some.play(one_stage(2));
+  all.execute(one_stage(2));
+  some.execute(one_stage(2));
   expect_same_bits(some.dx(0), all.dx(0), "dx");
   expect_same_bits(some.gradient(some.params().find("layers.0.mlp.gate.weight")),
                    all.gradient(all.params().find("layers.0.mlp.gate.weight")), "the gate");
@@ -178,7 +178,7 @@ class Definition {
     return order;
   }
 
-  // Of the experts that a row chose.
+  // The weights of the experts that a row chose.
   using Weights = std::map<std::size_t, double>;
   Weights weights(std::size_t row) const { return weights(row, chosen(row)); }
   Weights weights(std::size_t row, const std::vector<std::size_t>& chosen) const {
@@ -246,7 +246,7 @@ TEST(MoeBlock, RowsThatAreTooManyAreDropped) {
     std::vector<std::set<std::size_t>> kept(5);
     std::size_t dropped = 0;
     for (std::size_t e = 0; e < kept.size(); ++e) {
-      std::vector<std::pair<double, std::size_t>> rows;  // of this expert, best first
+      std::vector<std::pair<double, std::size_t>> rows;  // rows that chose this expert, best first
       for (std::size_t row = 0; row < definition.rows(); ++row)
         if (definition.weights(row).contains(e))
           rows.emplace_back(drop == TokenDropPolicy::probs ? -definition.weights(row).at(e) : 0.0, row);
@@ -278,11 +278,11 @@ TEST(MoeBlock, TheGateScalesTheSharedExpert) {
   MoeSpec spec = moe_spec(5, 2);
   BlockHarness without(setup_of(spec));
   spec.shared = shared_expert();
-  BlockHarness whole(setup_of(spec));
+  BlockHarness ungated(setup_of(spec));
   const std::string gate_name = "layers.0.mlp.shared_expert_gate";
   spec.shared->gate = gate_name;
   BlockHarness gated(setup_of(spec));
-  for (BlockHarness* block : {&without, &whole}) {
+  for (BlockHarness* block : {&without, &ungated}) {
     for (const Param* param : block->params().by_name())
       block->set_value(*param, gated.value(gated.params().find(param->spec.name)));
     block->set_x(gated.x(0));
@@ -294,9 +294,9 @@ TEST(MoeBlock, TheGateScalesTheSharedExpert) {
   ASSERT_EQ(gate.size(), static_cast<std::size_t>(hidden));
   for (std::size_t row = 0; row < definition.rows(); ++row) {
     const std::vector<double> in = definition.normed(row);
-    const double share = 1 / (1 + std::exp(-std::inner_product(in.begin(), in.end(), gate.begin(), 0.0)));
+    const double gate_value = 1 / (1 + std::exp(-std::inner_product(in.begin(), in.end(), gate.begin(), 0.0)));
     for (std::size_t i = row * hidden; i < (row + 1) * hidden; ++i) {
-      const double want = without.y(0)[i] + share * (static_cast<double>(whole.y(0)[i]) - without.y(0)[i]);
+      const double want = without.y(0)[i] + gate_value * (static_cast<double>(ungated.y(0)[i]) - without.y(0)[i]);
       EXPECT_NEAR(gated.y(0)[i], want, 2e-5) << row;
     }
   }
@@ -322,8 +322,8 @@ void expect_balance_gradient(const Balance& wanted) {
   for (const Param* param : without.params().by_name())
     with.set_value(with.params().find(param->spec.name), without.value(*param));
   const Schedule one{{Act::F, 0}, {Act::BW, 0}};
-  without.play(one);
-  with.play(one);
+  without.execute(one);
+  with.execute(one);
   const std::vector<float> got = with.gradient(with.params().find("layers.0.mlp.gate.weight")),
                            base = without.gradient(without.params().find("layers.0.mlp.gate.weight"));
   with.reset();
@@ -375,8 +375,8 @@ TEST(MoeBlock, BalanceOverAllOfThem) {
   expect_balance_gradient({.microbatch = 2, .sequence = 3, .global = 4});
 }
 
-// What a step learns of its routers, by definition: rows of each expert over both microbatches, and the sums of losses;
-// whether F is played once or twice.
+// What a step reports of its routers, by definition: rows of each expert over both microbatches, and the sums of
+// losses, whether F runs once or twice.
 void expect_tallies(bool recomputed) {
   MoeSpec spec = moe_spec(5, 2);
   spec.router.layer = 0;
@@ -416,14 +416,14 @@ void expect_tallies(bool recomputed) {
       for (const std::size_t e : definition.chosen(row)) ++all[e];
     }
   }
-  block.play(one_stage(2));
+  block.execute(one_stage(2));
   const std::vector<std::int32_t> counts = block.expert_counts();
   EXPECT_EQ(std::vector<double>(counts.begin(), counts.end()), all);
   for (std::size_t i = 0; i < losses.size(); ++i)
     EXPECT_NEAR(block.aux_losses()[i], losses[i], 1e-5 * std::abs(losses[i])) << "loss " << i;
 }
 
-TEST(MoeBlock, TellsHowExpertsAreUsed) {
+TEST(MoeBlock, ReportsHowExpertsAreUsed) {
   expect_tallies(false);
   expect_tallies(true);
 }
@@ -437,7 +437,7 @@ TEST(MoeBlock, BiasIsForTheChoiceAlone) {
   const Param& bias = block.params().find(spec.router.bias);
   EXPECT_FALSE(bias.grad);
   EXPECT_EQ(bias.value.dtype, DType::f32);
-  block.set_value(bias, {0.0f, 100.0f, 0.0f, 100.0f, 0.0f});  // scores are at most 1: every row takes 1 and 3
+  block.set_value(bias, {0.0f, 100.0f, 0.0f, 100.0f, 0.0f});  // scores are at most 1: every row chooses 1 and 3
   block.reset();
   block.forward_only();
   const Definition definition(block, spec);

@@ -1,4 +1,4 @@
-// The first block of a layer that predicts further ahead. The whole of such layers: tests/end_to_end/mtp_test.cpp.
+// The input block of a multi-token prediction (MTP) layer. Complete MTP layers: tests/end_to_end/mtp_test.cpp.
 
 #include <gtest/gtest.h>
 
@@ -33,11 +33,11 @@ TEST(MtpInputBlock, HoldsWhatEveryBlockMust) {
 TEST(MtpInputBlock, FrozenParametersAreLeftOut) {
   BlockSetup setup = setup_of(shape_with_mtp());
   BlockHarness all(setup);
-  all.play(one_stage(2));
+  all.execute(one_stage(2));
   for (const char* pattern : {"*norm*", "*eh_proj*", "*embed_tokens*"}) {
     setup.freeze = {pattern};
     BlockHarness some(setup);
-    some.play(one_stage(2));
+    some.execute(one_stage(2));
     EXPECT_TRUE(some.peaks_as_planned());
     expect_same_bits(some.dx(1), all.dx(1), "dx");
     for (const Param* param : some.params().by_name())
@@ -46,7 +46,8 @@ TEST(MtpInputBlock, FrozenParametersAreLeftOut) {
   }
 }
 
-// In double, from the same weights: the embedding's half of the projection comes first, each half is normed by itself.
+// The definition in double, from the same weights: the embedding's half of the projection comes first, each half is
+// normed by itself.
 TEST(MtpInputBlock, ForwardIsTheDefinition) {
   constexpr std::size_t hidden = 24, rows = 18;
   const ModelShape model = shape_with_mtp();
@@ -58,7 +59,7 @@ TEST(MtpInputBlock, ForwardIsTheDefinition) {
   const auto x = block.x(0);
   const auto tokens = block.tokens(0);
   ASSERT_EQ(project.size(), hidden * 2 * hidden);
-  block.play(one_stage(2));
+  block.execute(one_stage(2));
   const auto normed = [&](const float* row, const std::vector<float>& weight) {
     double squares = 0;
     for (std::size_t i = 0; i < hidden; ++i) squares += static_cast<double>(row[i]) * row[i];

@@ -1,4 +1,4 @@
-// Activations that wait on the host: the same bits, less memory of the device by what was planned.
+// Activation offload to the host: the same bits, less memory of the device by what was planned.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ constexpr OffloadShape everything{.attn_norm = true,
                                   .mlp_act = true,
                                   .mlp_fc2 = true};
 
-// Layers enough for each buffer to be used by several.
+// There are enough layers for each offload buffer to be used by several.
 ModelShape with_layers(ModelShape model, std::int64_t layers) {
   model.num_layers = layers;
   model.window.assign(static_cast<std::size_t>(layers), 0);
@@ -63,7 +63,7 @@ struct Result {
   std::vector<float> gradients, logits;
 };
 
-Result play(const ModelShape& shape, const Schedule& schedule, bool late = false) {
+Result run_schedule(const ModelShape& shape, const Schedule& schedule, bool late = false) {
   const std::size_t microbatches = 4;
   Model model(shape, {.schedule = schedule, .batch = batch_size, .seq = seq, .late_copies = late});
   const std::vector<Batch> batches = random_batches(microbatches);
@@ -100,23 +100,23 @@ std::vector<std::pair<std::string, Schedule>> schedules() {
 TEST(Offload, ChangesNoBitInAnySchedule) {
   for (const ModelShape& shape : {with_layers(tiny_shape(), 6), gpt_with_dropout(), qk_normed(), with_experts(true)})
     for (const auto& [name, schedule] : schedules()) {
-      const Result kept = play(shape, schedule);
+      const Result kept = run_schedule(shape, schedule);
       ModelShape offloaded = shape;
       offloaded.offload = everything;
-      expect_same(play(offloaded, schedule), kept, name);
-      expect_same(play(offloaded, schedule, /*late=*/true), kept, name + ", copies as late as they may be");
+      expect_same(run_schedule(offloaded, schedule), kept, name);
+      expect_same(run_schedule(offloaded, schedule, /*late=*/true), kept, name + ", copies as late as they may be");
     }
 }
 
 void expect_no_change_for_any_module(const ModelShape& shape) {
   for (const auto& [name, schedule] : {schedules()[0], schedules()[3]}) {
-    const Result kept = play(shape, schedule);
+    const Result kept = run_schedule(shape, schedule);
     for (bool OffloadShape::*module :
          {&OffloadShape::attn_norm, &OffloadShape::qkv_linear, &OffloadShape::core_attn, &OffloadShape::attn_proj,
           &OffloadShape::mlp_norm, &OffloadShape::mlp_fc1, &OffloadShape::mlp_act, &OffloadShape::mlp_fc2}) {
       ModelShape offloaded = shape;
       offloaded.offload.*module = true;
-      expect_same(play(offloaded, schedule, /*late=*/true), kept, name);
+      expect_same(run_schedule(offloaded, schedule, /*late=*/true), kept, name);
     }
   }
 }
@@ -140,14 +140,14 @@ TEST(Offload, GoesTogetherWithRecompute) {
       for (const auto& [recompute, offload] : cases) {
         ModelShape both = shape;
         both.recompute = recompute;  // parameters lie in another order where layers are recomputed together
-        const Result kept = play(both, schedule);
+        const Result kept = run_schedule(both, schedule);
         both.offload = offload;
-        expect_same(play(both, schedule, /*late=*/true), kept, name);
+        expect_same(run_schedule(both, schedule, /*late=*/true), kept, name);
       }
 }
 
-// The device has less by what is on the host, but for the buffers that it passes through: two, whatever the number of
-// layers and microbatches.
+// The device holds less by what is offloaded, but for the transfer buffers: two, for any number of layers and
+// microbatches.
 TEST(Offload, TheDeviceKeepsLessByWhatIsOnTheHost) {
   std::vector<std::size_t> buffers;
   for (const std::int64_t layers : {4, 9})
@@ -168,7 +168,7 @@ TEST(Offload, TheDeviceKeepsLessByWhatIsOnTheHost) {
   for (const std::size_t bytes : buffers) EXPECT_EQ(bytes, buffers.front());
 }
 
-// By hand: T=20, H=24, q and k and v 64 wide, F=40.
+// Counted by hand for T=20, H=24, q and k and v 64 wide, F=40.
 TEST(Offload, BytesByHand) {
   ModelShape shape = with_layers(tiny_shape(), 4);
   shape.offload = {.core_attn = true, .mlp_fc2 = true};
@@ -194,8 +194,8 @@ TEST(Offload, BytesOfExpertsByHand) {
   EXPECT_EQ(on_host({.mlp_fc2 = true}), 5 * (aligned(20 * 2 * 16) + aligned(20 * 12)));
 }
 
-// Of one microbatch forward and back, the last two blocks are still in the buffers.
-TEST(Offload, BringsBackOnlyWhatHasLeft) {
+// After the forward of one microbatch, the last two blocks are still in the buffers and are not prefetched.
+TEST(Offload, PrefetchesOnlyWhatLeftTheBuffers) {
   ModelShape shape = with_layers(tiny_shape(), 6);
   shape.offload = {.mlp_act = true};
   Model model(shape, {.schedule = one_stage(4), .batch = batch_size, .seq = seq, .late_copies = true});

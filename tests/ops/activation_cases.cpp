@@ -38,7 +38,7 @@ double slope_at(Activation kind, double x) {
 struct ActivationCase {
   Activation kind;
   DType dtype;
-  std::int64_t rows, width;  // of y
+  std::int64_t rows, width;  // shape of y
   double scale = 2;
 };
 
@@ -61,11 +61,11 @@ std::string name_of_case(const char* op, const ActivationCase& c) {
 
 Shape x_shape(const ActivationCase& c) { return shape(c.rows, is_gated(c.kind) ? 2 * c.width : c.width); }
 
-// Where in x the gate (or the only input) and the up value of output i are.
-struct Place {
+// Indices in x of the gate (or the only input) and of the up value of output i.
+struct InputIndices {
   std::size_t gate, up;
 };
-Place place(const ActivationCase& c, std::size_t i) {
+InputIndices input_indices(const ActivationCase& c, std::size_t i) {
   const auto width = static_cast<std::size_t>(c.width);
   if (!is_gated(c.kind)) return {i, i};
   const std::size_t gate = i / width * 2 * width + i % width;
@@ -79,7 +79,7 @@ OpCase forward_case(const ActivationCase& c) {
   op.call([=](Ops& ops, const Bound& at) { ops.activation({.kind = c.kind, .x = at[x], .y = at[y]}); });
   op.reference([=](Reference& r) {
     for (std::size_t i = 0; i < r[y].size(); ++i) {
-      const auto [gate, up] = place(c, i);
+      const auto [gate, up] = input_indices(c, i);
       const double factor = is_gated(c.kind) ? r[x][up] : 1, value = act(c.kind, r[x][gate]) * factor;
       // In the tail of gelu its error is absolute, relative to x.
       r.expect(y, i, value, std::abs(value) + std::abs(r[x][gate] * factor));
@@ -100,7 +100,7 @@ OpCase backward_case(const ActivationCase& c, bool in_place) {
   });
   op.reference([=](Reference& r) {
     for (std::size_t i = 0; i < r[dy].size(); ++i) {
-      const auto [gate, up] = place(c, i);
+      const auto [gate, up] = input_indices(c, i);
       const double v = r[x][gate], factor = is_gated(c.kind) ? r[x][up] : 1;
       const double slope = slope_at(c.kind, v);
       r.expect(dx, gate, r[dy][i] * factor * slope, std::abs(r[dy][i] * factor) * (1 + std::abs(v) + std::abs(slope)));
@@ -113,7 +113,7 @@ OpCase backward_case(const ActivationCase& c, bool in_place) {
   return op;
 }
 
-// Rows of experts: a source for each row, no two the same; some rows are padding, the last are behind all groups.
+// Rows of experts: a source for each row, no two the same; some rows are padding, the last ones belong to no group.
 struct Sources {
   explicit Sources(std::int64_t rows) : weights_shape(shape(rows + 1, 2)), of_row(static_cast<std::size_t>(rows)) {
     const std::size_t choices = 2 * (of_row.size() + 1);
@@ -144,7 +144,7 @@ OpCase weighted_forward_case(const ActivationCase& c) {
         r.expect(y, i, source == -2 ? 77 : 0, 0);
         continue;
       }
-      const auto [gate, up] = place(c, i);
+      const auto [gate, up] = input_indices(c, i);
       const double weight = r[weights][static_cast<std::size_t>(source)];
       const double factor = weight * (is_gated(c.kind) ? r[x][up] : 1), value = act(c.kind, r[x][gate]) * factor;
       r.expect(y, i, value, std::abs(value) + std::abs(r[x][gate] * factor));
@@ -178,7 +178,7 @@ OpCase weighted_backward_case(const ActivationCase& c, bool in_place) {
     for (double source : r[sources])
       if (source >= 0) sum[static_cast<std::size_t>(source)] = 0;
     for (std::size_t i = 0; i < r[dy].size(); ++i) {
-      const auto [gate, up] = place(c, i);
+      const auto [gate, up] = input_indices(c, i);
       const double source = r[sources][i / static_cast<std::size_t>(c.width)];
       if (source < 0) {
         for (std::size_t at : {gate, up}) r.expect(dx, at, source == -1 ? 0 : r[dx][at], 0);
@@ -198,24 +198,24 @@ OpCase weighted_backward_case(const ActivationCase& c, bool in_place) {
 }
 
 TEST(ActivationOp, Forward) {
-  for (const ActivationCase& c : activation_cases()) forward_case(c).play();
+  for (const ActivationCase& c : activation_cases()) forward_case(c).run();
 }
 
 TEST(ActivationOp, Backward) {
   for (const ActivationCase& c : activation_cases())
-    for (bool in_place : {false, true}) backward_case(c, in_place).play();
+    for (bool in_place : {false, true}) backward_case(c, in_place).run();
 }
 
 TEST(ActivationOp, WithWeightsOfRows) {
   for (const ActivationCase& c : activation_cases()) {
-    weighted_forward_case(c).play();
-    for (bool in_place : {false, true}) weighted_backward_case(c, in_place).play();
+    weighted_forward_case(c).run();
+    for (bool in_place : {false, true}) weighted_backward_case(c, in_place).run();
   }
   for (DType dtype : float_dtypes) {  // rows wider than a block of a GPU, aligned and not
     const ActivationCase wide{Activation::swiglu, dtype, 9, 2312}, odd{Activation::swiglu, dtype, 9, 1031};
     for (const ActivationCase& c : {wide, odd}) {
-      weighted_forward_case(c).play();
-      weighted_backward_case(c, true).play();
+      weighted_forward_case(c).run();
+      weighted_backward_case(c, true).run();
     }
   }
 }
@@ -245,7 +245,7 @@ TEST(ActivationOp, PaddingRowsAreZeros) {
     for (std::size_t i = 0; i < 12; ++i) r.expect(dx, i, i < 6 ? 0 : 77, 0);
     r.expect(dweights, 0, 77, 0);
   });
-  op.play();
+  op.run();
 }
 
 TEST(ActivationOp, RejectsWrongWeights) {
@@ -304,7 +304,7 @@ TEST(ActivationOp, ExtremeInputs) {
         r.expect(dx, i, slope, slope + 1e-30);
       }
     });
-    op.play();
+    op.run();
   }
 }
 

@@ -14,7 +14,7 @@ namespace tera::test {
 namespace {
 
 struct AttentionCase {
-  std::int64_t queries = 0, keys = 0;  // of each sequence
+  std::int64_t queries = 0, keys = 0;  // rows of each sequence
   std::int64_t N = 1, G = 1, D = 8;
   Mask mask = Mask::causal;
   std::int64_t window = 0, batch = 1;
@@ -22,8 +22,8 @@ struct AttentionCase {
   std::vector<std::int32_t> q_positions = {}, k_positions = {};
   float dropout = 0;
   DType dtype = DType::f32;
-  std::int64_t gap = 0;  // free elements behind each row
-  double spread = 1;     // of q and k: large makes sharp probabilities
+  std::int64_t gap = 0;  // free elements after each row
+  double spread = 1;     // scale of q and k: large makes sharp probabilities
   std::string name() const {
     return fmt::format(
         "{} queries, {} keys, N={} G={} D={} {} window={} batch={} documents={} positions={} dropout={} {} gap={}",
@@ -51,7 +51,7 @@ std::vector<AttentionCase> shape_cases() {
       {.queries = 600, .keys = 600, .N = 4, .G = 2, .D = 8, .mask = full},
       {.queries = 30, .keys = 90, .N = 2, .G = 2, .D = 16},
       {.queries = 90, .keys = 30, .N = 2, .G = 1, .D = 16},             // the first 60 queries see no key
-      {.queries = 700, .keys = 300, .N = 2, .G = 1, .D = 8, .gap = 5},  // so do whole tasks
+      {.queries = 700, .keys = 300, .N = 2, .G = 1, .D = 8, .gap = 5},  // some tasks have no visible key at all
       {.queries = 300, .keys = 700, .N = 1, .G = 1, .D = 8},
       {.queries = 1, .keys = 500, .N = 4, .G = 2, .D = 64},
       {.queries = 40, .keys = 40, .N = 1, .G = 1, .D = 64, .spread = 8},
@@ -107,7 +107,7 @@ std::vector<std::int32_t> runs(std::initializer_list<std::pair<std::int32_t, int
   return positions;
 }
 
-// Rows from the front and the back of sequences, as context-parallel ranks have them.
+// Rows of the zigzag split: from the front and the back of sequences, as context-parallel ranks have them.
 std::vector<AttentionCase> position_cases() {
   const auto front_and_back = runs({{100, 50}, {350, 50}}), middle = runs({{150, 50}, {300, 50}});
   const auto ends = runs({{0, 50}, {450, 50}}), all = runs({{0, 500}});
@@ -244,7 +244,7 @@ void expect_all(Reference& r, Handle handle, const Measured& measured) {
 // Outputs of [0, ..] sequences aside, terms: D products per score, then as many terms as rows.
 std::int64_t terms_of(const AttentionProblem& p) { return p.D + std::max(p.q_rows(), p.k_rows()); }
 
-void play_forward(const AttentionCase& c) {
+void run_forward(const AttentionCase& c) {
   const AttentionProblem p = problem_of(c);
   OpCase op("forward: " + c.name());
   const Shape q_shape = shape(p.q_rows(), c.N, c.D), k_shape = shape(p.k_rows(), c.G, c.D);
@@ -262,10 +262,10 @@ void play_forward(const AttentionCase& c) {
     expect_all(r, out, result.out);
     expect_all(r, lse, result.lse);
   });
-  op.play();
+  op.run();
 }
 
-void play_backward(const AttentionCase& c) {
+void run_backward(const AttentionCase& c) {
   const AttentionProblem p = problem_of(c);
   OpCase op("backward: " + c.name());
   const Shape q_shape = shape(p.q_rows(), c.N, c.D), k_shape = shape(p.k_rows(), c.G, c.D);
@@ -305,45 +305,45 @@ void play_backward(const AttentionCase& c) {
     expect_all(r, dk, result.dk);
     expect_all(r, dv, result.dv);
   });
-  op.play();
+  op.run();
 }
 
 TEST(Attention, ForwardFollowsTheDefinition) {
-  for (const auto& c : in_every_dtype(shape_cases())) play_forward(c);
+  for (const auto& c : in_every_dtype(shape_cases())) run_forward(c);
 }
 TEST(Attention, ForwardWithWindows) {
-  for (const auto& c : window_cases()) play_forward(c);
+  for (const auto& c : window_cases()) run_forward(c);
 }
 TEST(Attention, ForwardWithDocuments) {
-  for (const auto& c : in_every_dtype(document_cases())) play_forward(c);
+  for (const auto& c : in_every_dtype(document_cases())) run_forward(c);
 }
 TEST(Attention, ForwardWithPositions) {
-  for (const auto& c : in_every_dtype(position_cases())) play_forward(c);
+  for (const auto& c : in_every_dtype(position_cases())) run_forward(c);
 }
 TEST(Attention, ForwardWithDropout) {
-  for (const auto& c : in_every_dtype(dropout_cases())) play_forward(c);
+  for (const auto& c : in_every_dtype(dropout_cases())) run_forward(c);
 }
-// In several cases of the test, which tools that are slow can play side by side.
+// Several test cases, which slow tools can run in parallel.
 class AttentionShapes : public testing::TestWithParam<std::size_t> {
  protected:
   static constexpr std::size_t parts = 6;
 };
 TEST_P(AttentionShapes, BackwardFollowsTheDefinition) {
   const auto cases = in_every_dtype(shape_cases());
-  for (std::size_t i = GetParam(); i < cases.size(); i += parts) play_backward(cases[i]);
+  for (std::size_t i = GetParam(); i < cases.size(); i += parts) run_backward(cases[i]);
 }
 INSTANTIATE_TEST_SUITE_P(Parts, AttentionShapes, testing::Range<std::size_t>(0, 6));
 TEST(Attention, BackwardWithWindows) {
-  for (const auto& c : in_every_dtype(window_cases())) play_backward(c);
+  for (const auto& c : in_every_dtype(window_cases())) run_backward(c);
 }
 TEST(Attention, BackwardWithDocuments) {
-  for (const auto& c : in_every_dtype(document_cases())) play_backward(c);
+  for (const auto& c : in_every_dtype(document_cases())) run_backward(c);
 }
 TEST(Attention, BackwardWithPositions) {
-  for (const auto& c : in_every_dtype(position_cases())) play_backward(c);
+  for (const auto& c : in_every_dtype(position_cases())) run_backward(c);
 }
 TEST(Attention, BackwardWithDropout) {
-  for (const auto& c : in_every_dtype(dropout_cases())) play_backward(c);
+  for (const auto& c : in_every_dtype(dropout_cases())) run_backward(c);
 }
 
 struct MergeCase {
@@ -352,9 +352,9 @@ struct MergeCase {
   std::int64_t gap = 0;
 };
 
-// Of two softmaxes, each over keys of its own, to that over all of them. lse of the first rows: -inf in one, the other,
-// both; then far apart.
-void play_merge(const MergeCase& c) {
+// Merges two softmaxes, each over keys of its own, into that over all of them. lse of the first rows: -inf in one, the
+// other, both; then far apart.
+void run_merge(const MergeCase& c) {
   OpCase op(fmt::format("merge: {} rows, N={} D={} {} gap={}", c.rows, c.N, c.D, name_of(c.dtype), c.gap));
   const Shape rows = shape(c.rows, c.N, c.D), lse_shape = shape(c.N, c.rows);
   const double none = -std::numeric_limits<double>::infinity();
@@ -381,8 +381,8 @@ void play_merge(const MergeCase& c) {
     for (std::int64_t row = 0; row < c.rows; ++row)
       for (std::int64_t head = 0; head < c.N; ++head) {
         const auto at = static_cast<std::size_t>(head * c.rows + row);
-        const double x = r[lse][at], y = r[part_lse][at], most = std::max(x, y);
-        const double all = y == none ? x : most + std::log(std::exp(x - most) + std::exp(y - most));
+        const double x = r[lse][at], y = r[part_lse][at], largest = std::max(x, y);
+        const double all = y == none ? x : largest + std::log(std::exp(x - largest) + std::exp(y - largest));
         const double first = y == none ? 1 : std::exp(x - all), second = y == none ? 0 : std::exp(y - all);
         r.expect(lse, at, all, std::abs(all) + 1);
         for (std::int64_t d = 0; d < c.D; ++d) {
@@ -392,7 +392,7 @@ void play_merge(const MergeCase& c) {
         }
       }
   });
-  op.play();
+  op.run();
 }
 
 TEST(Attention, PartsAreMerged) {
@@ -404,7 +404,7 @@ TEST(Attention, PartsAreMerged) {
                                                      {.rows = 129, .N = 2, .D = 128}}) {
       MergeCase with = c;
       with.dtype = dtype;
-      play_merge(with);
+      run_merge(with);
     }
 }
 

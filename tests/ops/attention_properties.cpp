@@ -32,7 +32,7 @@ struct AlignedBytes {
 class AttentionProperty : public testing::Test {
  protected:
   void forward(AttentionArgs args) {
-    if (played_on() == PlayedOn::gpu) {
+    if (test_device() == TestDevice::gpu) {
       Tensor* const tensors[] = {&args.q,
                                  &args.k,
                                  &args.v,
@@ -50,7 +50,7 @@ class AttentionProperty : public testing::Test {
     ops_.attention(args);
   }
   void backward(AttentionBackArgs args) {
-    if (played_on() == PlayedOn::gpu) {
+    if (test_device() == TestDevice::gpu) {
       Tensor* const tensors[] = {&args.q,
                                  &args.k,
                                  &args.v,
@@ -91,8 +91,8 @@ void merge(Floats& out, Floats& lse, const Floats& other_out, const Floats& othe
   for (std::int64_t head = 0; head < N; ++head)
     for (std::int64_t i = 0; i < queries; ++i) {
       const auto row = static_cast<std::size_t>(head * queries + i);
-      const double a = lse[row], b = other_lse[row], most = std::max(a, b);
-      const double all = most + std::log(std::exp(a - most) + std::exp(b - most));
+      const double a = lse[row], b = other_lse[row], largest = std::max(a, b);
+      const double all = largest + std::log(std::exp(a - largest) + std::exp(b - largest));
       for (std::int64_t d = 0; d < D; ++d) {
         const auto at = static_cast<std::size_t>((i * N + head) * D + d);
         out[at] = static_cast<float>(out[at] * std::exp(a - all) + other_out[at] * std::exp(b - all));
@@ -107,7 +107,8 @@ void expect_close(const Floats& got, const Measured& expected, std::int64_t term
         << i;
 }
 
-// Backward of each part with the merged out and lse gives the gradients of the whole: what split sequences stand on.
+// Backward of each part with the merged out and lse gives the gradients of unsplit attention: context parallelism
+// relies on this.
 TEST_F(AttentionProperty, PartsOfTheKeysMergeExactly) {
   constexpr std::int64_t queries = 50, keys = 333, cut = 70, terms = D + keys;
   const Shape q_shape = shape(queries, N, D), k_shape = shape(keys, G, D), lse_shape = shape(N, queries);
@@ -115,8 +116,8 @@ TEST_F(AttentionProperty, PartsOfTheKeysMergeExactly) {
   Floats dout = normal_floats(q_shape, 4);
   const AttentionShape s{.mask = Mask::full, .scale = scale};
   Floats out[2], lse[2], dq[2], dk(k.size()), dv(v.size());
-  const std::int64_t border[] = {0, cut, keys};
-  const auto part = [&](Floats& of, int i) { return tensor(of, k_shape).rows(border[i], border[i + 1]); };
+  const std::int64_t bounds[] = {0, cut, keys};
+  const auto part = [&](Floats& of, int i) { return tensor(of, k_shape).rows(bounds[i], bounds[i + 1]); };
   for (int i = 0; i < 2; ++i) {
     out[i].resize(q.size());
     lse[i].resize(static_cast<std::size_t>(N * queries));
@@ -142,17 +143,17 @@ TEST_F(AttentionProperty, PartsOfTheKeysMergeExactly) {
               .shape = s});
   for (std::size_t i = 0; i < q.size(); ++i) dq[0][i] += dq[1][i];
 
-  const AttentionProblem whole{.sequences = {{0, queries, 0, keys}},
-                               .N = N,
-                               .G = G,
-                               .D = D,
-                               .mask = Mask::full,
-                               .scale = static_cast<double>(scale)};
-  const auto reference = attention_reference(whole, doubles(q), doubles(k), doubles(v));
+  const AttentionProblem unsplit{.sequences = {{0, queries, 0, keys}},
+                                 .N = N,
+                                 .G = G,
+                                 .D = D,
+                                 .mask = Mask::full,
+                                 .scale = static_cast<double>(scale)};
+  const auto reference = attention_reference(unsplit, doubles(q), doubles(k), doubles(v));
   expect_close(out[0], reference.out, terms);
   expect_close(lse[0], reference.lse, terms);
   const auto gradients = attention_back_reference(
-      whole, {doubles(q), doubles(k), doubles(v), reference.out.value, doubles(dout), reference.lse.value});
+      unsplit, {doubles(q), doubles(k), doubles(v), reference.out.value, doubles(dout), reference.lse.value});
   expect_close(dq[0], gradients.dq, terms);
   expect_close(dk, gradients.dk, terms);
   expect_close(dv, gradients.dv, terms);
@@ -250,7 +251,7 @@ TEST_F(AttentionProperty, NotANumberIsHandedOn) {
 }
 
 TEST_F(AttentionProperty, BadOffsetsAreRefused) {
-  if (played_on() == PlayedOn::gpu) GTEST_SKIP() << "a GPU cannot refuse";
+  if (test_device() == TestDevice::gpu) GTEST_SKIP() << "a GPU cannot refuse";
   constexpr std::int64_t T = 10;
   const Shape q_shape = shape(T, N, D), k_shape = shape(T, G, D);
   Floats q = normal_floats(q_shape, 1), k = normal_floats(k_shape, 2), out(q.size()), lse(N * T);

@@ -70,20 +70,20 @@ void add(Measured& sum, std::size_t i, double value, double magnitude) {
 AttentionResult attention_reference(const AttentionProblem& p, const Values& q, const Values& k, const Values& v) {
   const auto rows = static_cast<std::size_t>(p.N * p.q_rows());
   constexpr double infinity = std::numeric_limits<double>::infinity();
-  Values most(rows, -infinity), sum(rows), widest(rows);
+  Values row_max(rows, -infinity), sum(rows), widest(rows);
   for_each_pair(p, [&](const Pair& pair) {
     const Dot score = dot(q, pair.q, k, pair.k, p.D);
     const std::size_t row = lse_index(p, pair);
-    most[row] = std::max(most[row], p.scale * score.value);
+    row_max[row] = std::max(row_max[row], p.scale * score.value);
     widest[row] = std::max(widest[row], p.scale * score.magnitude);
   });
   for_each_pair(p, [&](const Pair& pair) {
     const std::size_t row = lse_index(p, pair);
-    sum[row] += std::exp(p.scale * dot(q, pair.q, k, pair.k, p.D).value - most[row]);
+    sum[row] += std::exp(p.scale * dot(q, pair.q, k, pair.k, p.D).value - row_max[row]);
   });
   AttentionResult result{zeros(q.size()), zeros(rows)};
   for (std::size_t row = 0; row < rows; ++row)
-    add(result.lse, row, sum[row] == 0 ? -infinity : most[row] + std::log(sum[row]), 1 + widest[row]);
+    add(result.lse, row, sum[row] == 0 ? -infinity : row_max[row] + std::log(sum[row]), 1 + widest[row]);
   for_each_pair(p, [&](const Pair& pair) {
     const std::size_t row = lse_index(p, pair);
     const double score = p.scale * dot(q, pair.q, k, pair.k, p.D).value;
@@ -102,7 +102,7 @@ AttentionGradients attention_back_reference(const AttentionProblem& p, const Att
     const Dot dp = dot(saved.dout, pair.q, saved.v, pair.k, p.D);
     const double lse = saved.lse[lse_index(p, pair)], kept = keep(p, pair);
     const double probability = std::exp(p.scale * score.value - lse);
-    const double blur = 1 + p.scale * score.magnitude + std::abs(lse);  // of the probability, in units of rounding
+    const double blur = 1 + p.scale * score.magnitude + std::abs(lse);  // the probability's error, units of rounding
     const double ds = probability * (kept * dp.value - delta.value);
     const double ds_magnitude = std::abs(ds) * blur + probability * (kept * dp.magnitude + delta.magnitude);
     for (std::size_t d = 0; d < static_cast<std::size_t>(p.D); ++d) {

@@ -23,7 +23,7 @@ struct AttentionProblem {
   double dropout = 0;
   RngKey key;
   std::vector<std::int64_t> q_ids, k_ids;              // for dropout
-  std::vector<std::int32_t> q_positions, k_positions;  // of all rows, or none
+  std::vector<std::int32_t> q_positions, k_positions;  // positions of all rows, or empty
 
   std::int64_t q_rows() const { return sequences.back().q_end; }
   std::int64_t k_rows() const { return sequences.back().k_end; }
@@ -40,7 +40,7 @@ struct AttentionResult {
 };
 AttentionResult attention_reference(const AttentionProblem& problem, const Values& q, const Values& k, const Values& v);
 
-// From the out and lse that it is given.
+// Backward from the given out and lse.
 struct AttentionGradients {
   Measured dq, dk, dv;
 };

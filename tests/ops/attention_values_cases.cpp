@@ -1,5 +1,5 @@
-// Attention whose values have fewer channels than its queries and keys: as if the others were not there, and where they
-// are, zeros.
+// Attention whose values have fewer channels than its queries and keys (MLA): the result of padding values with zeros,
+// without the padding.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ struct ValuesCase {
   Mask mask = Mask::causal;
   std::int64_t batch = 1;
   DType dtype = DType::f32;
-  std::int64_t gap = 0;  // free elements behind each row
+  std::int64_t gap = 0;  // free elements after each row
   std::string name() const {
     return fmt::format("{} queries, {} keys, N={} G={} D={} {} of values {} batch={} {}", queries, keys, N, G, D, U,
                        name_of(mask), batch, name_of(dtype));
@@ -57,7 +57,7 @@ AttentionShape shape_of(const ValuesCase& c, const AttentionProblem& p) {
   return {.batch = c.batch, .mask = c.mask, .scale = static_cast<float>(p.scale), .values = c.U};
 }
 
-// Zeros in the channels of each head behind those that count.
+// The channels of each head after those that count are zeros.
 Values narrowed(const ValuesCase& c, Values values) {
   for (std::size_t i = 0; i < values.size(); ++i)
     if (static_cast<std::int64_t>(i) % c.D >= c.U) values[i] = 0;
@@ -70,7 +70,7 @@ void expect_all(Reference& r, Handle handle, const Measured& measured) {
 
 std::int64_t terms_of(const ValuesCase& c) { return c.D + c.batch * std::max(c.queries, c.keys); }
 
-void play_forward(const ValuesCase& c) {
+void run_forward(const ValuesCase& c) {
   const AttentionProblem p = problem_of(c);
   OpCase op("forward: " + c.name());
   const Shape q_shape = shape(p.q_rows(), c.N, c.D), k_shape = shape(p.k_rows(), c.G, c.D);
@@ -88,10 +88,10 @@ void play_forward(const ValuesCase& c) {
     expect_all(r, out, result.out);
     expect_all(r, lse, result.lse);
   });
-  op.play();
+  op.run();
 }
 
-void play_backward(const ValuesCase& c) {
+void run_backward(const ValuesCase& c) {
   const AttentionProblem p = problem_of(c);
   OpCase op("backward: " + c.name());
   const Shape q_shape = shape(p.q_rows(), c.N, c.D), k_shape = shape(p.k_rows(), c.G, c.D);
@@ -129,14 +129,14 @@ void play_backward(const ValuesCase& c) {
     expect_all(r, dk, result.dk);
     expect_all(r, dv, result.dv);
   });
-  op.play();
+  op.run();
 }
 
 TEST(AttentionValues, ForwardFollowsTheDefinition) {
-  for (const ValuesCase& c : cases()) play_forward(c);
+  for (const ValuesCase& c : cases()) run_forward(c);
 }
 TEST(AttentionValues, BackwardFollowsTheDefinition) {
-  for (const ValuesCase& c : cases()) play_backward(c);
+  for (const ValuesCase& c : cases()) run_backward(c);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What keeps experts evenly used: the balance loss and the bias.
+// Load balancing of experts: the balance loss and the expert bias.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace tera::test {
 namespace {
 
-void play_balance(std::int64_t parts, std::int64_t experts, bool accumulate) {
+void run_balance(std::int64_t parts, std::int64_t experts, bool accumulate) {
   OpCase op(fmt::format("balance_loss of {} parts, {} experts, accumulate {}", parts, experts, accumulate));
   const Shape s = shape(parts, experts);
   constexpr double coefficient = 0.01;
@@ -50,10 +50,10 @@ void play_balance(std::int64_t parts, std::int64_t experts, bool accumulate) {
       r.expect(loads, i, before + load, std::abs(before) + std::abs(load) + 1e-4);
     }
   });
-  op.play();
+  op.run();
 }
 
-void play_shares(std::int64_t experts, bool accumulate) {
+void run_shares(std::int64_t experts, bool accumulate) {
   OpCase op(fmt::format("balance_loss of shares, {} experts, accumulate {}", experts, accumulate));
   const Shape s = shape(1, experts);
   constexpr double coefficient = 0.01;
@@ -87,20 +87,20 @@ void play_shares(std::int64_t experts, bool accumulate) {
     }
     r.expect(loss, 0, r[loss][0] + value, 0.7 + value);
   });
-  op.play();
+  op.run();
 }
 
 TEST(BalanceLossOp, OfShares) {
   for (const bool accumulate : {false, true})
-    for (const std::int64_t experts : {1, 37, 512}) play_shares(experts, accumulate);
+    for (const std::int64_t experts : {1, 37, 512}) run_shares(experts, accumulate);
 }
 
 TEST(BalanceLossOp, LossAndLoads) {
   for (const bool accumulate : {false, true}) {
-    play_balance(1, 1, accumulate);
-    play_balance(1, 8, accumulate);
-    play_balance(3, 37, accumulate);
-    play_balance(5, 512, accumulate);
+    run_balance(1, 1, accumulate);
+    run_balance(1, 8, accumulate);
+    run_balance(3, 37, accumulate);
+    run_balance(5, 512, accumulate);
   }
 }
 
@@ -123,7 +123,7 @@ TEST(BalanceLossOp, OfBalancedExpertsIsTheCoefficient) {
   EXPECT_EQ(loss, 0.125f);
 }
 
-void play_bias(const Values& given) {
+void run_bias(const Values& given) {
   const auto experts = static_cast<std::int64_t>(given.size());
   OpCase op(fmt::format("expert_bias of {} experts", experts));
   const Handle counts = op.input("counts", shape(experts), DType::i32, given);
@@ -138,19 +138,19 @@ void play_bias(const Values& given) {
       r.expect(bias, e, r[bias][e] + step, step == 0 ? 0 : std::abs(r[bias][e]) + 0.01);
     }
   });
-  op.play();
+  op.run();
 }
 
 TEST(ExpertBiasOp, MovesTowardsTheMean) {
-  play_bias({5});
-  play_bias({3, 3, 3});
-  play_bias({1, 2, 3, 0, 4, 2});
-  play_bias({2e9, 2e9, 2e9, 2e9 - 1});  // no 32 bits hold the sum, no float the difference
-  for (const std::int64_t experts : {31, 100, 512}) play_bias(integer_values(shape(experts), 3, 40));
+  run_bias({5});
+  run_bias({3, 3, 3});
+  run_bias({1, 2, 3, 0, 4, 2});
+  run_bias({2e9, 2e9, 2e9, 2e9 - 1});  // no 32 bits hold the sum, no float the difference
+  for (const std::int64_t experts : {31, 100, 512}) run_bias(integer_values(shape(experts), 3, 40));
 }
 
-// shares of the choices; and a step that is skipped, which leaves the bias alone but not the shares.
-void play_bias_and_shares(const Values& given, double factor) {
+// The fractions of choices, and a skipped step, which leaves the bias alone but not the fractions.
+void run_bias_and_shares(const Values& given, double factor) {
   const auto experts = static_cast<std::int64_t>(given.size());
   OpCase op(fmt::format("expert_bias and shares of {} experts, factor {}", experts, factor));
   const Handle counts = op.input("counts", shape(experts), DType::i32, given);
@@ -172,15 +172,15 @@ void play_bias_and_shares(const Values& given, double factor) {
       r.expect(shares, e, share, share);
     }
   });
-  op.play();
+  op.run();
 }
 
 TEST(ExpertBiasOp, SharesAndSkippedSteps) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   for (const double factor : {1.0, 0.25, infinity, std::numeric_limits<double>::quiet_NaN()}) {
-    play_bias_and_shares({1, 2, 3, 0, 4, 2}, factor);
-    play_bias_and_shares({0, 0, 0}, factor);
-    play_bias_and_shares(integer_values(shape(300), 3, 40), factor);
+    run_bias_and_shares({1, 2, 3, 0, 4, 2}, factor);
+    run_bias_and_shares({0, 0, 0}, factor);
+    run_bias_and_shares(integer_values(shape(300), 3, 40), factor);
   }
 }
 

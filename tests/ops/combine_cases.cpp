@@ -19,7 +19,7 @@ struct Setting {
   std::int64_t in_place = -1;  // out is this source
 };
 
-// In the type that the sum is made in, one after the other.
+// Sums one after the other, in the accumulation type.
 template <class Inside>
 double combined(const Setting& s, const std::vector<double>& values) {
   auto total = static_cast<Inside>(values[0]);
@@ -80,16 +80,16 @@ TEST(CombineOp, EveryDtypeInOrder) {
   for (DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64})
     for (Reduce how : {Reduce::sum, Reduce::mean, Reduce::max}) {
       if (!can_combine(dtype, how)) continue;
-      for (std::int64_t n : {1, 15, 64, 131}) combine_case({dtype, how, 3, n}).play();
-      combine_case({dtype, how, 1, 37}).play();
-      combine_case({dtype, how, 8, 40000}).play();
-      for (std::int64_t place : {0, 1, 4}) combine_case({dtype, how, 5, 83, place}).play();
+      for (std::int64_t n : {1, 15, 64, 131}) combine_case({dtype, how, 3, n}).run();
+      combine_case({dtype, how, 1, 37}).run();
+      combine_case({dtype, how, 8, 40000}).run();
+      for (std::int64_t in_place : {0, 1, 4}) combine_case({dtype, how, 5, 83, in_place}).run();
     }
 }
 
-TEST(CombineOp, AsManySourcesAsAllowed) { combine_case({DType::bf16, Reduce::mean, 256, 21}).play(); }
+TEST(CombineOp, AsManySourcesAsAllowed) { combine_case({DType::bf16, Reduce::mean, 256, 21}).run(); }
 
-// 1 vanishes beside 2^24 unless the two large numbers meet first; and -0 stays what it is.
+// 1 vanishes beside 2^24 unless the two large numbers are added first; -0 stays -0.
 TEST(CombineOp, OrderAndOddValues) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
   for (Reduce how : {Reduce::sum, Reduce::max}) {
@@ -106,7 +106,7 @@ TEST(CombineOp, OrderAndOddValues) {
       const Values sums{0, 0, nan, nan, nan, -0.0}, largest{0x1p24, 0x1p24, nan, nan, inf, -0.0};
       for (std::size_t i = 0; i < 6; ++i) r.expect(out, i, how == Reduce::sum ? sums[i] : largest[i], 0);
     });
-    op.play();
+    op.run();
   }
 }
 

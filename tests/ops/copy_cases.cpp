@@ -24,7 +24,7 @@ OpCase copy_case(const Shape& s, DType from, DType to, std::int64_t src_gap = 0,
   return op;
 }
 
-// Heads moved from the middle of one tensor to the front of another: dims 0 and 1 strided on both sides.
+// Copies heads from the middle of one tensor to the front of another: dims 0 and 1 are strided on both sides.
 OpCase sliced_copy_case(DType from, DType to) {
   OpCase op(fmt::format("sliced copy {} to {}", name_of(from), name_of(to)));
   const Handle src = op.input("src", shape(3, 5, 7), from, normal_values(shape(3, 5, 7), 1));
@@ -53,22 +53,22 @@ OpCase fill_case(DType dtype, double value, std::int64_t n) {
 TEST(CopyOp, ConvertsAndCopies) {
   for (DType from : float_dtypes) {
     for (DType to : float_dtypes) {
-      for (const Shape& s : {shape(1), shape(67), shape(3, 20), shape(2, 3, 5)}) copy_case(s, from, to).play();
-      copy_case(shape(5, 19), from, to, 3, 0).play();
-      copy_case(shape(5, 4, 4), from, to, 0, 7).play();
-      copy_case(shape(40, 1100), from, to, 1, 2).play();
-      copy_case(shape(6, 64), from, to, 8, 16).play();  // rows that can be moved 16 bytes at a time
-      sliced_copy_case(from, to).play();
+      for (const Shape& s : {shape(1), shape(67), shape(3, 20), shape(2, 3, 5)}) copy_case(s, from, to).run();
+      copy_case(shape(5, 19), from, to, 3, 0).run();
+      copy_case(shape(5, 4, 4), from, to, 0, 7).run();
+      copy_case(shape(40, 1100), from, to, 1, 2).run();
+      copy_case(shape(6, 64), from, to, 8, 16).run();  // rows that can be moved 16 bytes at a time
+      sliced_copy_case(from, to).run();
     }
   }
-  for (DType dtype : {DType::f64, DType::i32, DType::i64, DType::u8}) copy_case(shape(9, 5), dtype, dtype, 2, 3).play();
-  copy_case(shape(40000), DType::f32, DType::f32).play();  // several tasks
-  copy_case(shape(40000), DType::f32, DType::bf16).play();
+  for (DType dtype : {DType::f64, DType::i32, DType::i64, DType::u8}) copy_case(shape(9, 5), dtype, dtype, 2, 3).run();
+  copy_case(shape(40000), DType::f32, DType::f32).run();  // several tasks
+  copy_case(shape(40000), DType::f32, DType::bf16).run();
 }
 
-// Where a copy is tried: every instruction set, or the GPU.
+// A copy is tested on every instruction set, or on the GPU.
 void copy_everywhere(const Tensor& src, const Tensor& dst, const std::function<void(std::string_view)>& check) {
-  if (played_on() == PlayedOn::gpu) {
+  if (test_device() == TestDevice::gpu) {
     Tensor from = src, to = dst;
     Tensor* const both[] = {&from, &to};
     call_on_gpu(both, [&](Ops& ops) { ops.copy({.src = from, .dst = to}); });
@@ -81,8 +81,8 @@ void copy_everywhere(const Tensor& src, const Tensor& dst, const std::function<v
   }
 }
 
-// The bits of a NaN are not ours to say on a GPU.
-bool any_nan_will_do(float value) { return played_on() == PlayedOn::gpu && std::isnan(value); }
+// A GPU chooses the bits of a NaN itself.
+bool any_nan_will_do(float value) { return test_device() == TestDevice::gpu && std::isnan(value); }
 
 TEST(CopyOp, ConversionsAgreeWithTheHostOnEveryPattern) {
   std::vector<std::uint16_t> bits(65536);
@@ -127,13 +127,13 @@ TEST(CopyOp, RoundingAgreesWithTheHost) {
 
 TEST(CopyOp, Fill) {
   for (const auto& [dtype, name] : EnumNames<DType>::values)
-    for (double value : {0.0, 3.0}) fill_case(dtype, value, 37).play();
-  fill_case(DType::f32, -1.5, 40000).play();
-  fill_case(DType::i64, static_cast<double>(1LL << 40), 3).play();
+    for (double value : {0.0, 3.0}) fill_case(dtype, value, 37).run();
+  fill_case(DType::f32, -1.5, 40000).run();
+  fill_case(DType::i64, static_cast<double>(1LL << 40), 3).run();
 }
 
 TEST(CopyOp, HostAndBack) {
-  if (played_on() == PlayedOn::gpu) GTEST_SKIP() << "part of every case there";
+  if (test_device() == TestDevice::gpu) GTEST_SKIP() << "part of every case there";
   cpu::CpuOps ops(1, cpu::best_isa());
   const std::vector<float> values{1, 2, 3, 4, 5, 6};
   std::vector<float> device(6), back(6);

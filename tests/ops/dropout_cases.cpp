@@ -56,11 +56,11 @@ TEST(DropoutOp, FollowsTheCounterGenerator) {
   for (DType dtype : float_dtypes)
     for (std::int64_t width : {1, 5, 64, 131})
       for (float rate : {0.0f, 0.1f, 0.75f})
-        for (bool residual : {false, true}) dropout_case({dtype, 3, width, rate, residual, width == 5}).play();
-  dropout_case({DType::f32, 200, 200, 0.3f, true, false}).play();  // several tasks
+        for (bool residual : {false, true}) dropout_case({dtype, 3, width, rate, residual, width == 5}).run();
+  dropout_case({DType::f32, 200, 200, 0.3f, true, false}).run();  // several tasks
 }
 
-TEST(DropoutOp, KeepsTheRightShare) {
+TEST(DropoutOp, KeepsTheRightFraction) {
   int count = 0;
   for (std::int64_t row = 0; row < 100; ++row)
     for (std::int64_t column = 0; column < 1000; ++column) count += kept({7}, row, column, 0.25f) ? 1 : 0;

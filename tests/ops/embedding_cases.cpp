@@ -9,7 +9,7 @@
 namespace tera::test {
 namespace {
 
-// The rows of a table that are there, of ids `first` and up. Without `partial` all ids are among them.
+// The rows of a vocabulary shard: ids from `first` on. Without `partial` it has all ids.
 struct TablePart {
   std::int64_t first = 0, rows = 11;
   bool partial = false;
@@ -17,7 +17,7 @@ struct TablePart {
   bool holds(double id) const { return id >= static_cast<double>(first) && id < static_cast<double>(first + rows); }
   std::size_t row(double id) const { return static_cast<std::size_t>(id) - static_cast<std::size_t>(first); }
   std::string name() const { return fmt::format("ids {}+{} partial {}", first, rows, partial); }
-  // Of the table, or of 5 more before and behind, which are negative where the table begins early.
+  // Ids are those of the table or up to 5 outside of it on both sides, which are negative where the table begins early.
   Values ids(std::int64_t count) const {
     Values out = integer_values(shape(count), 1, partial ? rows + 10 : rows);
     for (double& id : out) id += static_cast<double>(partial ? first - 5 : first);
@@ -26,14 +26,15 @@ struct TablePart {
 };
 
 OpCase forward_case(DType dtype, std::int64_t tokens, std::int64_t width, bool with_positions, TablePart part = {}) {
-  constexpr std::int64_t places = 7;
+  constexpr std::int64_t max_positions = 7;
   OpCase op(
       fmt::format("embedding {} [{},{}] positions {} {}", name_of(dtype), tokens, width, with_positions, part.name()));
   const Handle ids = op.input("tokens", shape(tokens), DType::i32, part.ids(tokens));
   const Handle table = op.input("table", shape(part.rows, width), dtype, normal_values(shape(part.rows, width), 2));
-  const Handle positions = op.input("positions", shape(tokens), DType::i32, integer_values(shape(tokens), 3, places));
+  const Handle positions =
+      op.input("positions", shape(tokens), DType::i32, integer_values(shape(tokens), 3, max_positions));
   const Handle position_table =
-      op.input("position_table", shape(places, width), dtype, normal_values(shape(places, width), 4));
+      op.input("position_table", shape(max_positions, width), dtype, normal_values(shape(max_positions, width), 4));
   const Handle y = op.output("y", shape(tokens, width), dtype, {.terms = with_positions ? 1 : 0});
   op.call([=](Ops& ops, const Bound& at) {
     EmbeddingArgs args{.tokens = at[ids], .table = at[table], .y = at[y]};
@@ -45,8 +46,8 @@ OpCase forward_case(DType dtype, std::int64_t tokens, std::int64_t width, bool w
     const auto w = static_cast<std::size_t>(width);
     for (std::size_t i = 0; i < r[y].size(); ++i) {
       const double id = r[ids][i / w], token = part.holds(id) ? r[table][part.row(id) * w + i % w] : 0;
-      const double place = r[position_table][static_cast<std::size_t>(r[positions][i / w]) * w + i % w];
-      r.expect(y, i, with_positions ? token + place : token, std::abs(token) + std::abs(place));
+      const double position_value = r[position_table][static_cast<std::size_t>(r[positions][i / w]) * w + i % w];
+      r.expect(y, i, with_positions ? token + position_value : token, std::abs(token) + std::abs(position_value));
     }
   });
   return op;
@@ -63,7 +64,7 @@ OpCase backward_case(DType dtype, std::int64_t tokens, std::int64_t width, Table
     ops.embedding_back({at[ids], at[dy], at[dtable], part.first, part.partial});
   });
   op.reference([=](Reference& r) {
-    // In fp32 and in the order of t: this op promises its order, so its bits.
+    // The sum is in fp32 and in the order of t: this op promises its order, and so its bits.
     std::vector<float> sum(r[dtable].begin(), r[dtable].end());
     const auto w = static_cast<std::size_t>(width);
     for (std::size_t i = 0; i < r[dy].size(); ++i)
@@ -76,30 +77,30 @@ OpCase backward_case(DType dtype, std::int64_t tokens, std::int64_t width, Table
 TEST(EmbeddingOp, Forward) {
   for (DType dtype : float_dtypes)
     for (std::int64_t width : {1, 16, 133})
-      for (bool with_positions : {false, true}) forward_case(dtype, 9, width, with_positions).play();
-  forward_case(DType::f32, 300, 133, true).play();  // several tasks
+      for (bool with_positions : {false, true}) forward_case(dtype, 9, width, with_positions).run();
+  forward_case(DType::f32, 300, 133, true).run();  // several tasks
 }
 
 TEST(EmbeddingOp, Backward) {
   for (DType dtype : float_dtypes) {
-    for (std::int64_t width : {1, 16, 133, 200}) backward_case(dtype, 23, width).play();
-    backward_case(dtype, 700, 133).play();  // ids come more than a hundred times
+    for (std::int64_t width : {1, 16, 133, 200}) backward_case(dtype, 23, width).run();
+    backward_case(dtype, 700, 133).run();  // ids come more than a hundred times
   }
-  backward_case(DType::f32, 23000, 16).play();  // thousands of times
+  backward_case(DType::f32, 23000, 16).run();  // thousands of times
 }
 
 TEST(EmbeddingOp, PartOfATable) {
   for (DType dtype : float_dtypes)
     for (const TablePart part : {TablePart{3, 4, true}, {4, 1, true}, {2000000000, 4, true}, {100, 5, false}})
       for (std::int64_t width : {16, 133}) {
-        for (bool with_positions : {false, true}) forward_case(dtype, 37, width, with_positions, part).play();
-        backward_case(dtype, 203, width, part).play();
+        for (bool with_positions : {false, true}) forward_case(dtype, 37, width, with_positions, part).run();
+        backward_case(dtype, 203, width, part).run();
       }
-  backward_case(DType::bf16, 23000, 16, {3, 4, true}).play();  // thousands of times
+  backward_case(DType::bf16, 23000, 16, {3, 4, true}).run();  // thousands of times
 }
 
 TEST(EmbeddingOp, RefusesForeignIds) {
-  if (played_on() == PlayedOn::gpu) GTEST_SKIP() << "a GPU cannot refuse";
+  if (test_device() == TestDevice::gpu) GTEST_SKIP() << "a GPU cannot refuse";
   float memory[64] = {};
   std::int32_t token = 4;
   const Tensor ids = make_tensor(&token, shape(1), DType::i32), table = make_tensor(memory, shape(4, 2), DType::f32);
@@ -109,7 +110,7 @@ TEST(EmbeddingOp, RefusesForeignIds) {
     EXPECT_THROW(ops.embedding({.tokens = ids, .table = table, .y = table.rows(0, 1)}), Error);
     EXPECT_THROW(ops.embedding_back({.ids = ids, .dy = table.rows(0, 1), .dtable = table}), Error);
   }
-  token = 1;  // of another slice
+  token = 1;  // row of another vocabulary shard
   EmbeddingArgs later{.tokens = ids, .table = table, .y = make_tensor(memory + 32, shape(1, 2), DType::f32)};
   later.first = 2;
   EXPECT_THROW(ops.embedding(later), Error);

@@ -63,7 +63,7 @@ std::vector<Numbers> kept_choices(const GroupCase& c, const Values& chosen, cons
   return kept;
 }
 
-void play(const GroupCase& c, const Values& weight_values = {}) {
+void run_case(const GroupCase& c, const Values& weight_values = {}) {
   OpCase op(c.name());
   const Shape of_choices = shape(c.tokens, c.topk);
   const Handle experts = op.input("experts", of_choices, DType::i32, c.chosen());
@@ -106,47 +106,50 @@ void play(const GroupCase& c, const Values& weight_values = {}) {
     for (std::size_t i = 0; i < want_places.size(); ++i) r.expect(places, i, want_places[i], 0);
     r.expect(overflow, 0, c.overflow ? static_cast<double>(all - given) : 77, 0);
   });
-  op.play();
+  op.run();
 }
 
 TEST(GroupRowsOp, EveryChoiceHasItsRow) {
-  play({.tokens = 1, .topk = 1, .experts = 1});
-  play({.tokens = 7, .topk = 2, .experts = 4});
-  play({.tokens = 7, .topk = 2, .experts = 4, .overflow = false});
-  play({.tokens = 33, .topk = 3, .experts = 5, .holes = 4});
-  play({.tokens = 5, .topk = 2, .experts = 300});  // most experts have no row
-  play({.tokens = 40, .topk = 8, .experts = 8, .one_expert = true});
-  play({.tokens = 1000, .topk = 8, .experts = 512});
-  play({.tokens = 3000, .topk = 7, .experts = 1024});
-  play({.tokens = 20011, .topk = 2, .experts = 8, .holes = 3});  // many blocks of a GPU
+  run_case({.tokens = 1, .topk = 1, .experts = 1});
+  run_case({.tokens = 7, .topk = 2, .experts = 4});
+  run_case({.tokens = 7, .topk = 2, .experts = 4, .overflow = false});
+  run_case({.tokens = 33, .topk = 3, .experts = 5, .holes = 4});
+  run_case({.tokens = 5, .topk = 2, .experts = 300});  // most experts have no row
+  run_case({.tokens = 40, .topk = 8, .experts = 8, .one_expert = true});
+  run_case({.tokens = 1000, .topk = 8, .experts = 512});
+  run_case({.tokens = 3000, .topk = 7, .experts = 1024});
+  run_case({.tokens = 20011, .topk = 2, .experts = 8, .holes = 3});  // many blocks of a GPU
 }
 
 TEST(GroupRowsOp, ExpertsOfOneRank) {
-  for (std::int64_t first : {0, 2, 6}) play({.tokens = 50, .topk = 3, .experts = 8, .first = first, .groups = 2});
-  play({.tokens = 50, .topk = 3, .experts = 8, .first = 100, .groups = 4});  // nobody's choice
-  play({.tokens = 5000, .topk = 4, .experts = 256, .first = 128, .groups = 64, .rows = 9000});
+  for (std::int64_t first : {0, 2, 6}) run_case({.tokens = 50, .topk = 3, .experts = 8, .first = first, .groups = 2});
+  run_case({.tokens = 50, .topk = 3, .experts = 8, .first = 100, .groups = 4});  // nobody's choice
+  run_case({.tokens = 5000, .topk = 4, .experts = 256, .first = 128, .groups = 64, .rows = 9000});
 }
 
 TEST(GroupRowsOp, RowsThatAreTooMany) {
-  for (std::int64_t rows : {0, 1, 50, 99, 100, 101, 250}) play({.tokens = 50, .topk = 2, .experts = 6, .rows = rows});
-  play({.tokens = 9000, .topk = 2, .experts = 16, .rows = 10007});
+  for (std::int64_t rows : {0, 1, 50, 99, 100, 101, 250})
+    run_case({.tokens = 50, .topk = 2, .experts = 6, .rows = rows});
+  run_case({.tokens = 9000, .topk = 2, .experts = 16, .rows = 10007});
 }
 
 TEST(GroupRowsOp, NoTokens) {
-  play({.tokens = 0, .topk = 2, .experts = 3, .rows = 5});
-  play({.tokens = 0, .topk = 2, .experts = 3, .capacity = 2});
+  run_case({.tokens = 0, .topk = 2, .experts = 3, .rows = 5});
+  run_case({.tokens = 0, .topk = 2, .experts = 3, .capacity = 2});
 }
 
 TEST(GroupRowsOp, Capacity) {
   for (bool weights : {false, true})
     for (std::int64_t capacity : {1, 3, 12, 40, 200}) {
-      play({.tokens = 60, .topk = 2, .experts = 5, .capacity = capacity, .weights = weights});
-      play({.tokens = 60, .topk = 2, .experts = 5, .rows = 1100, .capacity = capacity, .weights = weights, .holes = 7});
-      play({.tokens = 60, .topk = 2, .experts = 9, .first = 3, .groups = 4, .capacity = capacity, .weights = weights});
+      run_case({.tokens = 60, .topk = 2, .experts = 5, .capacity = capacity, .weights = weights});
+      run_case(
+          {.tokens = 60, .topk = 2, .experts = 5, .rows = 1100, .capacity = capacity, .weights = weights, .holes = 7});
+      run_case(
+          {.tokens = 60, .topk = 2, .experts = 9, .first = 3, .groups = 4, .capacity = capacity, .weights = weights});
     }
   for (bool weights : {false, true}) {
-    play({.tokens = 9000, .topk = 2, .experts = 4, .capacity = 1111, .weights = weights, .one_expert = true});
-    play({.tokens = 9000, .topk = 4, .experts = 64, .capacity = 500, .weights = weights, .overflow = false});
+    run_case({.tokens = 9000, .topk = 2, .experts = 4, .capacity = 1111, .weights = weights, .one_expert = true});
+    run_case({.tokens = 9000, .topk = 4, .experts = 64, .capacity = 500, .weights = weights, .overflow = false});
   }
 }
 
@@ -154,14 +157,14 @@ TEST(GroupRowsOp, Capacity) {
 TEST(GroupRowsOp, TheHeaviestStay) {
   const GroupCase c{.tokens = 2000, .topk = 2, .experts = 3, .capacity = 300, .weights = true};
   Values weights = normal_values(shape(c.tokens, c.topk), 8);
-  play(c, weights);
+  run_case(c, weights);
   const double infinity = std::numeric_limits<double>::infinity();
   const double special[] = {0.0, -0.0, infinity, -infinity, std::nan(""), -std::nan(""), 1.0, 1.0 + 0x1p-23, -1.0};
   for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = special[i * 5 % 9];
-  play(c, weights);
-  play({.tokens = 2000, .topk = 2, .experts = 3, .capacity = 900, .weights = true}, weights);
+  run_case(c, weights);
+  run_case({.tokens = 2000, .topk = 2, .experts = 3, .capacity = 900, .weights = true}, weights);
   for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = 0.25;
-  play(c, weights);
+  run_case(c, weights);
 }
 
 // Some of every kind of source, and choices of each token.
@@ -173,7 +176,7 @@ Values some_sources(std::int64_t rows, std::int64_t choices) {
   return out;
 }
 
-void play_permute(DType dtype, std::int64_t tokens, std::int64_t topk, std::int64_t rows, std::int64_t width) {
+void run_permute(DType dtype, std::int64_t tokens, std::int64_t topk, std::int64_t rows, std::int64_t width) {
   OpCase op(fmt::format("permute {} [{},{}] topk {} rows {}", name_of(dtype), tokens, width, topk, rows));
   const Handle x = op.input("x", shape(tokens, width), dtype, normal_values(shape(tokens, width), 1));
   const Handle sources = op.input("sources", shape(rows), DType::i32, some_sources(rows, tokens * topk));
@@ -188,27 +191,28 @@ void play_permute(DType dtype, std::int64_t tokens, std::int64_t topk, std::int6
       r.expect(y, i, source == -2 ? 77 : source == -1 ? 0 : r[x][token * w + i % w], 0);
     }
   });
-  op.play();
+  op.run();
 }
 
 TEST(PermuteOp, TakesRowsOfTokens) {
   for (DType dtype : float_dtypes) {
-    play_permute(dtype, 1, 1, 1, 1);
-    for (std::int64_t width : {1, 8, 37, 64, 256, 1000}) play_permute(dtype, 9, 3, 23, width);
-    play_permute(dtype, 70, 8, 560, 264);
+    run_permute(dtype, 1, 1, 1, 1);
+    for (std::int64_t width : {1, 8, 37, 64, 256, 1000}) run_permute(dtype, 9, 3, 23, width);
+    run_permute(dtype, 70, 8, 560, 264);
   }
-  play_permute(DType::bf16, 300, 2, 700, 2056);
+  run_permute(DType::bf16, 300, 2, 700, 2056);
 }
 
 enum class Residual { none, apart, in_place };
 
-void play_unpermute(DType dtype, std::int64_t tokens, std::int64_t topk, std::int64_t rows, std::int64_t width,
-                    Residual residual) {
+void run_unpermute(DType dtype, std::int64_t tokens, std::int64_t topk, std::int64_t rows, std::int64_t width,
+                   Residual residual) {
   OpCase op(fmt::format("unpermute {} [{},{}] topk {} rows {} residual {}", name_of(dtype), tokens, width, topk, rows,
                         static_cast<int>(residual)));
   const Shape y_shape = shape(tokens, width);
   Values place_values = integer_values(shape(tokens, topk), 2, rows + 2);  // some have no row
-  for (double& place : place_values) place = place >= static_cast<double>(rows) ? -1 : place;
+  for (double& row_of_choice : place_values)
+    row_of_choice = row_of_choice >= static_cast<double>(rows) ? -1 : row_of_choice;
   const Handle x = op.input("x", shape(rows, width), dtype, normal_values(shape(rows, width), 1));
   const Handle places = op.input("places", shape(tokens, topk), DType::i32, place_values);
   const Handle other = op.input("residual", y_shape, dtype, normal_values(y_shape, 3));
@@ -221,29 +225,29 @@ void play_unpermute(DType dtype, std::int64_t tokens, std::int64_t topk, std::in
   op.reference([=](Reference& r) {
     const auto w = static_cast<std::size_t>(width), k_count = static_cast<std::size_t>(topk);
     for (std::size_t i = 0; i < r[y].size(); ++i) {
-      // In fp32 and in the order of k: this op promises its order, so its bits.
+      // The sum is in fp32 and in the order of k: this op promises its order, and so its bits.
       float sum = residual == Residual::none ? 0 : static_cast<float>(r[residual == Residual::apart ? other : y][i]);
       for (std::size_t k = 0; k < k_count; ++k) {
-        const double place = r[places][i / w * k_count + k];
-        if (place >= 0) sum += static_cast<float>(r[x][static_cast<std::size_t>(place) * w + i % w]);
+        const double row_of_choice = r[places][i / w * k_count + k];
+        if (row_of_choice >= 0) sum += static_cast<float>(r[x][static_cast<std::size_t>(row_of_choice) * w + i % w]);
       }
       r.expect(y, i, OpCase::stored(dtype, static_cast<double>(sum)), 0);
     }
   });
-  op.play();
+  op.run();
 }
 
 TEST(UnpermuteOp, AddsTheRowsOfAToken) {
   for (DType dtype : float_dtypes)
     for (Residual residual : {Residual::none, Residual::apart, Residual::in_place}) {
-      play_unpermute(dtype, 1, 1, 1, 1, residual);
-      for (std::int64_t width : {1, 8, 37, 256, 1000}) play_unpermute(dtype, 11, 3, 30, width, residual);
-      for (std::int64_t topk : {1, 2, 4, 8, 9, 40}) play_unpermute(dtype, 13, topk, 60, 264, residual);
+      run_unpermute(dtype, 1, 1, 1, 1, residual);
+      for (std::int64_t width : {1, 8, 37, 256, 1000}) run_unpermute(dtype, 11, 3, 30, width, residual);
+      for (std::int64_t topk : {1, 2, 4, 8, 9, 40}) run_unpermute(dtype, 13, topk, 60, 264, residual);
     }
-  play_unpermute(DType::bf16, 300, 2, 700, 2056, Residual::apart);
+  run_unpermute(DType::bf16, 300, 2, 700, 2056, Residual::apart);
 }
 
-// What group_rows says, permute and unpermute understand: every token gets itself back, as often as it chose.
+// permute and unpermute use the output of group_rows: every token gets its own row back, once for each of its choices.
 TEST(UnpermuteOp, UndoesPermute) {
   constexpr std::int64_t tokens = 37, topk = 4, experts = 6, width = 24;
   OpCase op("there and back");
@@ -278,11 +282,11 @@ TEST(UnpermuteOp, UndoesPermute) {
                0);
     for (std::size_t i = 0; i < r[y].size(); ++i) r.expect(y, i, topk * r[x][i], 0);
   });
-  op.play();
+  op.run();
 }
 
 TEST(ExpertRowOps, RefuseForeignRows) {
-  if (played_on() == PlayedOn::gpu) GTEST_SKIP() << "a GPU cannot refuse";
+  if (test_device() == TestDevice::gpu) GTEST_SKIP() << "a GPU cannot refuse";
   float memory[64] = {};
   std::int32_t number = 0;
   const Tensor one = make_tensor(&number, shape(1), DType::i32), x = make_tensor(memory, shape(4, 2), DType::f32);

@@ -1,6 +1,5 @@
-// A product and its activation as one call. Operands are small whole numbers over powers of two, so that sums are exact
-// in any order and what storage makes of them is known: a wrong tile, or a sum that is not rounded before the
-// activation, shows.
+// A fused GEMM and activation. Operands are small integers over powers of two, so that sums are exact in any order and
+// their rounding to storage is known: a wrong tile, or a sum that is not rounded before the activation, shows.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -15,14 +14,14 @@ namespace {
 struct GatedCase {
   std::int64_t rows, width, k;  // width: of act
   DType dtype;
-  bool bias = false;  // no kernel takes it together with the activation
+  bool bias = false;  // no kernel fuses it with the activation
   std::string name() const {
     return fmt::format("{} [{},{}] of {} terms{}", name_of(dtype), rows, width, k, bias ? " and a bias" : "");
   }
 };
 
-// Fewer rows than the GPU has a kernel for; edges in every direction; several tiles and more terms than its stages
-// hold; sizes that it does not take.
+// Fewer rows than the GPU has a kernel for; edges in every direction; several tiles and more terms than the pipeline's
+// stages hold; sizes that the kernel does not support.
 std::vector<GatedCase> gated_cases() {
   std::vector<GatedCase> cases;
   for (DType dtype : float_dtypes) {
@@ -37,7 +36,7 @@ std::vector<GatedCase> gated_cases() {
   return cases;
 }
 
-Values whole_numbers(const Shape& of, std::uint64_t seed, double unit) {
+Values random_integers(const Shape& of, std::uint64_t seed, double unit) {
   Values values = normal_values(of, seed);
   for (double& value : values) value = unit * std::fmin(3, std::fmax(-3, std::round(value)));
   return values;
@@ -60,22 +59,22 @@ double dot(const Values& a, std::size_t row, std::size_t k, const At& b) {
 OpCase forward_case(const GatedCase& c) {
   OpCase op("gemm_activation " + c.name());
   const Shape all = shape(c.rows, c.k), weights = shape(2 * c.width, c.k);
-  const Handle a = op.input("a", all, c.dtype, whole_numbers(all, 1, 0.5));
-  const Handle b = op.input("b", weights, c.dtype, whole_numbers(weights, 2, 0.125));
-  const Handle bias = op.input("bias", shape(2 * c.width), c.dtype, whole_numbers(shape(2 * c.width), 3, 0.25));
+  const Handle a = op.input("a", all, c.dtype, random_integers(all, 1, 0.5));
+  const Handle b = op.input("b", weights, c.dtype, random_integers(weights, 2, 0.125));
+  const Handle bias = op.input("bias", shape(2 * c.width), c.dtype, random_integers(shape(2 * c.width), 3, 0.25));
   const Handle x = op.output("x", shape(c.rows, 2 * c.width), c.dtype, {.terms = 0});
   const Handle act = op.output("act", shape(c.rows, c.width), c.dtype, {.terms = 4});
   op.call([=](Ops& ops, const Bound& at) {
     ops.gemm_activation(
-        {.product = {.a = at[a], .b = at[b], .out = at[x], .bias = c.bias ? at[bias] : Tensor{}, .trans_b = true},
+        {.gemm = {.a = at[a], .b = at[b], .out = at[x], .bias = c.bias ? at[bias] : Tensor{}, .trans_b = true},
          .activation = {.kind = Activation::swiglu, .x = at[x], .y = at[act]}});
   });
   op.reference([=](Reference& r) {
     const auto width = static_cast<std::size_t>(c.width), k = static_cast<std::size_t>(c.k);
     for (std::size_t row = 0; row < static_cast<std::size_t>(c.rows); ++row) {
       const auto sum = [&](std::size_t column) {
-        const double product = dot(r[a], row, k, [&](std::size_t i) { return r[b][column * k + i]; });
-        const double value = OpCase::stored(c.dtype, product + (c.bias ? r[bias][column] : 0));
+        const double gemm = dot(r[a], row, k, [&](std::size_t i) { return r[b][column * k + i]; });
+        const double value = OpCase::stored(c.dtype, gemm + (c.bias ? r[bias][column] : 0));
         r.expect(x, row * 2 * width + column, value, 0);
         return value;
       };
@@ -92,16 +91,16 @@ OpCase backward_case(const GatedCase& c, bool in_place) {
   OpCase op("gemm_activation_back " + c.name() + (in_place ? " in place" : ""));
   const Shape all = shape(c.rows, c.k), weights = shape(c.k, c.width), both = shape(c.rows, 2 * c.width);
   const Values x_values = normal_values(both, 4, 2);
-  const Handle a = op.input("a", all, c.dtype, whole_numbers(all, 1, 0.5));
-  const Handle b = op.input("b", weights, c.dtype, whole_numbers(weights, 2, 0.125));
+  const Handle a = op.input("a", all, c.dtype, random_integers(all, 1, 0.5));
+  const Handle b = op.input("b", weights, c.dtype, random_integers(weights, 2, 0.125));
   const Handle x =
       in_place ? op.output("x", both, c.dtype, {.terms = 8}, x_values) : op.input("x", both, c.dtype, x_values);
   const Handle dx = in_place ? x : op.output("dx", both, c.dtype, {.terms = 8});
-  const Handle room = op.output("room", shape(c.rows, c.width), c.dtype, {.terms = 0});
+  const Handle scratch = op.output("room", shape(c.rows, c.width), c.dtype, {.terms = 0});
   op.call([=](Ops& ops, const Bound& at) {
-    ops.gemm_activation_back({.product = {.a = at[a], .b = at[b], .out = at[room]},
-                              .activation = {.kind = Activation::swiglu, .dy = at[room], .x = at[x], .dx = at[dx]}});
-    ops.fill({.out = at[room], .value = 0});  // what the call leaves there is not defined
+    ops.gemm_activation_back({.gemm = {.a = at[a], .b = at[b], .out = at[scratch]},
+                              .activation = {.kind = Activation::swiglu, .dy = at[scratch], .x = at[x], .dx = at[dx]}});
+    ops.fill({.out = at[scratch], .value = 0});  // the call leaves undefined values there
   });
   op.reference([=](Reference& r) {
     const auto width = static_cast<std::size_t>(c.width), k = static_cast<std::size_t>(c.k);
@@ -113,36 +112,36 @@ OpCase backward_case(const GatedCase& c, bool in_place) {
             OpCase::stored(c.dtype, dot(r[a], row, k, [&](std::size_t i) { return r[b][i * width + column]; }));
         r.expect(dx, gate_at, dact * up * silu_slope(gate), std::abs(dact * up) * (2 + std::abs(gate)));
         r.expect(dx, up_at, dact * silu(gate), std::abs(dact) * (1 + std::abs(gate)));
-        r.expect(room, row * width + column, 0, 0);
+        r.expect(scratch, row * width + column, 0, 0);
       }
   });
   return op;
 }
 
 TEST(GemmActivationOp, Forward) {
-  for (const GatedCase& c : gated_cases()) forward_case(c).play();
+  for (const GatedCase& c : gated_cases()) forward_case(c).run();
 }
 
 TEST(GemmActivationOp, Backward) {
   for (const GatedCase& c : gated_cases())
     if (!c.bias)
-      for (bool in_place : {false, true}) backward_case(c, in_place).play();
+      for (bool in_place : {false, true}) backward_case(c, in_place).run();
 }
 
 TEST(GemmActivationOp, PartsMustFit) {
   float memory[128] = {};
   const auto tensor = [&](int at, Shape s) { return make_tensor(memory + at, s, DType::f32); };
-  const GemmArgs product{
+  const GemmArgs gemm{
       .a = tensor(0, shape(2, 3)), .b = tensor(16, shape(4, 3)), .out = tensor(32, shape(2, 4)), .trans_b = true};
   const ActivationArgs of_another{
       .kind = Activation::swiglu, .x = tensor(64, shape(2, 4)), .y = tensor(96, shape(2, 2))};
-  expect_rejected([&](Ops& ops) { ops.gemm_activation({.product = product, .activation = of_another}); },
+  expect_rejected([&](Ops& ops) { ops.gemm_activation({.gemm = gemm, .activation = of_another}); },
                   {"gemm_activation", "product's output"});
   const ActivationBackArgs back{.kind = Activation::silu,
                                 .dy = tensor(64, shape(2, 4)),
                                 .x = tensor(80, shape(2, 4)),
                                 .dx = tensor(96, shape(2, 4))};
-  expect_rejected([&](Ops& ops) { ops.gemm_activation_back({.product = product, .activation = back}); },
+  expect_rejected([&](Ops& ops) { ops.gemm_activation_back({.gemm = gemm, .activation = back}); },
                   {"gemm_activation_back", "product's output"});
 }
 

@@ -1,5 +1,5 @@
-// Matrix products against loops in double, on every instruction set of this machine (or on the GPU, see
-// tests/support/gpu.h), with guard bytes around each tensor.
+// GEMM against loops in double, on every instruction set of this machine (or on the GPU, see tests/support/gpu.h), with
+// guard bytes around each tensor.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ struct GemmCase {
   bool trans_a = false, trans_b = false;
   DType in = DType::f32, out = DType::f32;
   Extra extra = Extra::none;
-  DType extra_dtype = DType::f32;  // of bias and residual
+  DType extra_dtype = DType::f32;  // dtype of bias and residual
   std::int64_t padding = 0;        // added to every row stride
 
   std::string name() const {
@@ -36,7 +36,7 @@ struct GemmCase {
   }
 };
 
-// A matrix with guard bytes before, behind and between its rows.
+// A matrix with guard bytes before, after and between its rows.
 class Matrix {
  public:
   Matrix(std::int64_t rows, std::int64_t columns, DType dtype, std::int64_t padding)
@@ -108,7 +108,7 @@ struct Operands {
         residual(c.m, c.n, c.extra_dtype, c.padding) {
     a.fill(1);
     b.fill(2);
-    // Else what is there is NaN, and nobody may look at it.
+    // Without `accumulate` the output holds NaN, which must not be read.
     if (c.extra == Extra::residual_is_out || c.extra == Extra::accumulate) out.fill(3);
     bias.fill(4);
     residual.fill(5);
@@ -128,7 +128,7 @@ struct Operands {
 };
 
 void run(cpu::Isa isa, int threads, GemmArgs args) {
-  if (test::played_on() == test::PlayedOn::gpu) {
+  if (test::test_device() == test::TestDevice::gpu) {
     Tensor* const tensors[] = {&args.a, &args.b, &args.out, &args.bias, &args.residual};
     return test::call_on_gpu(tensors, [&](Ops& ops) { ops.gemm(args); });
   }
@@ -142,7 +142,7 @@ void run(cpu::Isa isa, int threads, GemmArgs args) {
 }
 
 std::vector<cpu::Isa> isas() {
-  if (test::played_on() == test::PlayedOn::gpu) return {cpu::best_isa()};  // run() does not look at it
+  if (test::test_device() == test::TestDevice::gpu) return {cpu::best_isa()};  // run() does not look at it
   std::vector<cpu::Isa> all;
   for (const auto& [isa, name] : EnumNames<cpu::Isa>::values)
     if (cpu::supports(isa)) all.push_back(isa);
@@ -153,7 +153,7 @@ struct Expected {
   double value, magnitude;
 };
 
-// By the definition, from operands as they were before the call.
+// The result by the definition, from operands as they were before the call.
 Expected expected(const GemmCase& c, const Operands& before, std::int64_t i, std::int64_t j) {
   Expected e{0, 0};
   const auto add = [&e](double term) {
@@ -188,7 +188,7 @@ void check_result(const GemmCase& c, const std::vector<Expected>& wanted, const 
   EXPECT_TRUE(after.residual == before.residual);
 }
 
-void play(const GemmCase& c) {
+void check_case(const GemmCase& c) {
   SCOPED_TRACE(c.name());
   const Operands before(c);
   const auto wanted = all_expected(c, before);
@@ -208,19 +208,19 @@ constexpr std::pair<DType, DType> types[] = {{DType::f32, DType::f32},
                                              {DType::bf16, DType::bf16},
                                              {DType::bf16, DType::f32},
                                              {DType::f16, DType::f16},
-                                             {DType::f16, DType::f32}};  // of the operands, of the result
+                                             {DType::f16, DType::f32}};  // dtypes of operands, result
 constexpr Extra extras[] = {
     Extra::none, Extra::bias, Extra::residual, Extra::bias_and_residual, Extra::residual_is_out, Extra::accumulate};
 
-TEST(Gemm, EverySizeAroundTileBorders) {
+TEST(Gemm, EverySizeAroundTileBoundaries) {
   const std::int64_t sizes[] = {1, 2, 3, 5, 7, 8, 11, 12, 13, 16, 17, 23, 31, 32, 33, 47, 64, 65, 70};
   int index = 0;
   for (const auto& [trans_a, trans_b] : forms)
     for (const auto m : sizes)
       for (const auto n : sizes) {
-        // Walk through the depths rather than cross them too.
+        // The depths are cycled through, not crossed with the other sizes.
         const std::int64_t k = sizes[static_cast<std::size_t>(++index * 7 % 19)];
-        play({.m = m, .n = n, .k = k, .trans_a = trans_a, .trans_b = trans_b, .padding = index % 3});
+        check_case({.m = m, .n = n, .k = k, .trans_a = trans_a, .trans_b = trans_b, .padding = index % 3});
       }
 }
 
@@ -230,36 +230,36 @@ TEST(Gemm, StorageAndExtras) {
       for (const auto extra : extras)
         for (const auto extra_dtype : {in, out})
           for (const std::int64_t k : {29, 530}) {  // one block of depth, and several
-            play({.m = 37,
-                  .n = 75,
-                  .k = k,
-                  .trans_a = trans_a,
-                  .trans_b = trans_b,
-                  .in = in,
-                  .out = out,
-                  .extra = extra,
-                  .extra_dtype = extra_dtype,
-                  .padding = 5});
+            check_case({.m = 37,
+                        .n = 75,
+                        .k = k,
+                        .trans_a = trans_a,
+                        .trans_b = trans_b,
+                        .in = in,
+                        .out = out,
+                        .extra = extra,
+                        .extra_dtype = extra_dtype,
+                        .padding = 5});
             if (HasFatalFailure()) return;
           }
 }
 
-// Rows that begin at multiples of 16 bytes, as those of models do: on a GPU other kernels take them.
+// Rows begin at multiples of 16 bytes, as those of models do: on a GPU other kernels compute them.
 TEST(Gemm, AlignedRows) {
   for (const auto& [in, out] : types)
     for (const auto& [trans_a, trans_b] : forms)
       for (const auto extra : extras)
         for (const std::int64_t padding : {0, 8}) {
-          play({.m = 72,
-                .n = 64,
-                .k = 136,
-                .trans_a = trans_a,
-                .trans_b = trans_b,
-                .in = in,
-                .out = out,
-                .extra = extra,
-                .extra_dtype = out,
-                .padding = padding});
+          check_case({.m = 72,
+                      .n = 64,
+                      .k = 136,
+                      .trans_a = trans_a,
+                      .trans_b = trans_b,
+                      .in = in,
+                      .out = out,
+                      .extra = extra,
+                      .extra_dtype = out,
+                      .padding = padding});
           if (HasFatalFailure()) return;
         }
 }
@@ -291,9 +291,9 @@ TEST(Gemm, EmptyDims) {
   for (const auto& [m, n] : {std::pair<std::int64_t, std::int64_t>{0, 5}, {5, 0}, {0, 0}, {14, 35}})
     for (const auto extra : {Extra::none, Extra::bias_and_residual, Extra::residual_is_out, Extra::accumulate})
       for (const auto out : {DType::f32, DType::bf16})
-        play({.m = m, .n = n, .k = 0, .in = out, .out = out, .extra = extra, .extra_dtype = out, .padding = 2});
-  play({.m = 0, .n = 8, .k = 3});
-  play({.m = 8, .n = 0, .k = 3});
+        check_case({.m = m, .n = n, .k = 0, .in = out, .out = out, .extra = extra, .extra_dtype = out, .padding = 2});
+  check_case({.m = 0, .n = 8, .k = 3});
+  check_case({.m = 8, .n = 0, .k = 3});
 }
 
 TEST(Gemm, NotANumberPassesThrough) {
@@ -341,7 +341,7 @@ TEST(Gemm, RefusesWhatDoesNotFit) {
 }
 
 TEST(Gemm, NeedsThePlannedWorkspace) {
-  if (test::played_on() == test::PlayedOn::gpu) GTEST_SKIP() << "of the CPU";
+  if (test::test_device() == test::TestDevice::gpu) GTEST_SKIP() << "of the CPU";
   const GemmCase c{.m = 40, .n = 64, .k = 32};
   const Operands operands(c);
   cpu::CpuOps ops(1, cpu::best_isa());

@@ -1,4 +1,4 @@
-// Products of experts against loops in double: groups of every kind of size, and rows behind all of them that are NaN.
+// Grouped GEMM against loops in double: groups of every kind of size, and rows of NaN after all groups.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -25,11 +25,11 @@ struct GroupedCase {
   std::int64_t width, n;  // columns of a and of the result
   DType in = DType::f32, out = DType::f32;
   bool trans_b = false;
-  std::int64_t behind = 3;  // rows behind the last group
+  std::int64_t unused_rows = 3;  // rows after the last group
 
   std::int64_t groups() const { return static_cast<std::int64_t>(sizes.size()); }
   std::int64_t used() const { return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}); }
-  std::int64_t rows() const { return used() + behind; }
+  std::int64_t rows() const { return used() + unused_rows; }
   std::string name(const char* op) const {
     return fmt::format("{} [{},{}]x{} {}->{} trans_b {} groups {}", op, rows(), width, n, name_of(in), name_of(out),
                        trans_b, joined(sizes, " "));
@@ -39,7 +39,7 @@ struct GroupedCase {
     for (std::int64_t size : sizes) out_values.push_back(out_values.back() + static_cast<double>(size));
     return out_values;
   }
-  // Rows of values, those behind the last group NaN.
+  // Rows of values; those after the last group are NaN.
   Values row_values(std::int64_t columns, std::uint64_t seed) const {
     Values values = normal_values(shape(rows(), columns), seed);
     for (auto i = static_cast<std::size_t>(used() * columns); i < values.size(); ++i) values[i] = std::nan("");
@@ -47,7 +47,7 @@ struct GroupedCase {
   }
 };
 
-// For all rows of all groups: body(g, row).
+// Calls body(g, row) for all rows of all groups.
 template <class Body>
 void for_rows(const GroupedCase& c, const Body& body) {
   std::size_t row = 0;
@@ -55,7 +55,7 @@ void for_rows(const GroupedCase& c, const Body& body) {
     for (std::int64_t i = 0; i < c.sizes[g]; ++i) body(g, row++);
 }
 
-void play_product(const GroupedCase& c) {
+void run_grouped_gemm(const GroupedCase& c) {
   OpCase op(c.name("grouped_gemm"));
   const Shape b_shape = c.trans_b ? shape(c.groups(), c.n, c.width) : shape(c.groups(), c.width, c.n);
   const Handle a = op.input("a", shape(c.rows(), c.width), c.in, c.row_values(c.width, 1));
@@ -81,20 +81,20 @@ void play_product(const GroupedCase& c) {
       }
     });
   });
-  op.play();
+  op.run();
 }
 
-// What was there before is added to, or NaN and written over.
-void play_gradient(const GroupedCase& c, bool accumulate) {
+// The output accumulates into previous values, or overwrites NaN.
+void run_weight_gradient(const GroupedCase& c, bool accumulate) {
   OpCase op(c.name("grouped_weight_gradient") + (accumulate ? "" : ", written"));
   const Shape out_shape = shape(c.groups(), c.width, c.n);
   const Handle a = op.input("a", shape(c.rows(), c.width), c.in, c.row_values(c.width, 1));
   const Handle b = op.input("b", shape(c.rows(), c.n), c.in, c.row_values(c.n, 2));
   const Handle offsets = op.input("offsets", shape(c.groups() + 1), DType::i32, c.offsets());
-  const std::int64_t most = *std::max_element(c.sizes.begin(), c.sizes.end());
+  const std::int64_t max_terms = *std::max_element(c.sizes.begin(), c.sizes.end());
   const Values before =
       accumulate ? normal_values(out_shape, 3) : Values(static_cast<std::size_t>(count(out_shape)), std::nan(""));
-  const Handle out = op.output("out", out_shape, DType::f32, {.terms = most + 1}, before);
+  const Handle out = op.output("out", out_shape, DType::f32, {.terms = max_terms + 1}, before);
   op.call([=](Ops& ops, const Bound& at) {
     ops.grouped_weight_gradient(
         {.a = at[a], .b = at[b], .out = at[out], .offsets = at[offsets], .accumulate = accumulate});
@@ -113,18 +113,18 @@ void play_gradient(const GroupedCase& c, bool accumulate) {
     });
     for (std::size_t i = 0; i < sum.size(); ++i) r.expect(out, i, sum[i], magnitude[i]);
   });
-  op.play();
+  op.run();
 }
 
-void play_gradient(const GroupedCase& c) {
-  for (const bool accumulate : {true, false}) play_gradient(c, accumulate);
+void run_weight_gradient(const GroupedCase& c) {
+  for (const bool accumulate : {true, false}) run_weight_gradient(c, accumulate);
 }
 
 constexpr std::pair<DType, DType> types[] = {{DType::f32, DType::f32},
                                              {DType::bf16, DType::bf16},
                                              {DType::bf16, DType::f32},
                                              {DType::f16, DType::f16},
-                                             {DType::f16, DType::f32}};  // of the operands, of the result
+                                             {DType::f16, DType::f32}};  // dtypes of operands, result
 
 std::vector<Sizes> kinds_of_groups() {
   return {{1}, {5}, {0}, {0, 0, 7}, {3, 0, 0, 1, 2, 0}, {16, 17, 1}, {63, 64, 65}, {0, 130, 0, 2}};
@@ -134,53 +134,59 @@ TEST(GroupedGemm, EveryKindOfGroup) {
   for (const auto& [in, out] : types)
     for (const Sizes& sizes : kinds_of_groups())
       for (bool trans_b : {false, true})
-        for (std::int64_t behind : {0, 3})
-          play_product(
-              {.sizes = sizes, .width = 29, .n = 37, .in = in, .out = out, .trans_b = trans_b, .behind = behind});
+        for (std::int64_t unused_rows : {0, 3})
+          run_grouped_gemm({.sizes = sizes,
+                            .width = 29,
+                            .n = 37,
+                            .in = in,
+                            .out = out,
+                            .trans_b = trans_b,
+                            .unused_rows = unused_rows});
 }
 
 TEST(GroupedGemm, EveryWidth) {
   for (std::int64_t width : {1, 8, 15, 64, 70, 400})  // the last: several blocks of depth
     for (std::int64_t n : {1, 8, 33, 64, 72, 130})
       for (bool trans_b : {false, true}) {
-        play_product({.sizes = {2, 20, 0, 31}, .width = width, .n = n, .trans_b = trans_b});
-        play_product({.sizes = {2, 20, 0, 31},
-                      .width = width,
-                      .n = n,
-                      .in = DType::bf16,
-                      .out = DType::bf16,
-                      .trans_b = trans_b});
+        run_grouped_gemm({.sizes = {2, 20, 0, 31}, .width = width, .n = n, .trans_b = trans_b});
+        run_grouped_gemm({.sizes = {2, 20, 0, 31},
+                          .width = width,
+                          .n = n,
+                          .in = DType::bf16,
+                          .out = DType::bf16,
+                          .trans_b = trans_b});
       }
 }
 
 TEST(GroupedGemm, ManyGroups) {
   Sizes sizes;
   for (std::int64_t g = 0; g < 300; ++g) sizes.push_back(g * g % 7);
-  for (bool trans_b : {false, true}) play_product({.sizes = sizes, .width = 24, .n = 16, .trans_b = trans_b});
-  play_gradient({.sizes = sizes, .width = 24, .n = 16});
+  for (bool trans_b : {false, true}) run_grouped_gemm({.sizes = sizes, .width = 24, .n = 16, .trans_b = trans_b});
+  run_weight_gradient({.sizes = sizes, .width = 24, .n = 16});
 }
 
-// More rows, columns and depth than one chunk of a CPU takes, in 16 bits, whose sums then wait in the workspace.
+// More rows, columns and depth than one chunk of a CPU covers, in 16 bits, whose partial sums are kept in the
+// workspace.
 TEST(GroupedGemm, LargeGroups) {
   for (bool trans_b : {false, true})
-    play_product(
+    run_grouped_gemm(
         {.sizes = {2100, 0, 90}, .width = 392, .n = 24, .in = DType::bf16, .out = DType::bf16, .trans_b = trans_b});
-  play_gradient({.sizes = {2400, 1, 300}, .width = 40, .n = 72});
-  play_gradient({.sizes = {2305, 383}, .width = 16, .n = 24, .in = DType::bf16});
+  run_weight_gradient({.sizes = {2400, 1, 300}, .width = 40, .n = 72});
+  run_weight_gradient({.sizes = {2305, 383}, .width = 16, .n = 24, .in = DType::bf16});
 }
 
 TEST(GroupedWeightGradient, EveryKindOfGroup) {
   for (DType in : float_dtypes)
     for (const Sizes& sizes : kinds_of_groups())
-      for (std::int64_t behind : {0, 3})
-        play_gradient({.sizes = sizes, .width = 29, .n = 37, .in = in, .behind = behind});
+      for (std::int64_t unused_rows : {0, 3})
+        run_weight_gradient({.sizes = sizes, .width = 29, .n = 37, .in = in, .unused_rows = unused_rows});
 }
 
 TEST(GroupedWeightGradient, EveryWidth) {
   for (std::int64_t width : {1, 8, 33, 64, 70})
     for (std::int64_t n : {1, 8, 33, 64, 130})
       for (DType in : {DType::f32, DType::bf16})
-        play_gradient({.sizes = {2, 20, 0, 31}, .width = width, .n = n, .in = in});
+        run_weight_gradient({.sizes = {2, 20, 0, 31}, .width = width, .n = n, .in = in});
 }
 
 TEST(GroupedGemm, PlanCountsAllRows) {
@@ -201,14 +207,14 @@ TEST(GroupedGemm, PlanCountsAllRows) {
 }
 
 TEST(GroupedGemm, RefusesForeignOffsets) {
-  if (played_on() == PlayedOn::gpu) GTEST_SKIP() << "a GPU cannot refuse";
+  if (test_device() == TestDevice::gpu) GTEST_SKIP() << "a GPU cannot refuse";
   float memory[64] = {};
-  std::int32_t borders[3] = {};
+  std::int32_t group_bounds[3] = {};
   const auto tensor = [&](Shape s) { return make_tensor(memory, s, DType::f32); };
-  const Tensor offsets = make_tensor(borders, shape(3), DType::i32);
+  const Tensor offsets = make_tensor(group_bounds, shape(3), DType::i32);
   cpu::CpuOps ops(1, cpu::best_isa());
   for (const auto& [first, middle, last] : {std::array{-1, 0, 1}, {0, 3, 2}, {0, 1, 8}}) {
-    borders[0] = first, borders[1] = middle, borders[2] = last;
+    group_bounds[0] = first, group_bounds[1] = middle, group_bounds[2] = last;
     EXPECT_THROW(ops.grouped_gemm({tensor(shape(7, 3)), tensor(shape(2, 3, 4)), tensor(shape(7, 4)), offsets}), Error);
     EXPECT_THROW(
         ops.grouped_weight_gradient({tensor(shape(7, 3)), tensor(shape(7, 4)), tensor(shape(2, 3, 4)), offsets}),

@@ -1,4 +1,5 @@
-// Heads of latent attention against their definition; exact but for the sum over heads.
+// Keys and values of multi-head latent attention (MLA) heads against their definition; exact but for the sum over
+// heads.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@ namespace {
 
 struct LatentCase {
   std::int64_t rows, heads, own, rotary, values;
-  std::int64_t gap = 0;  // behind rows of the rotary key
+  std::int64_t gap = 0;  // after rows of the rotary key
 
   std::int64_t head() const { return own + rotary; }
   Shape kv() const { return shape(rows, heads, own + values); }
@@ -26,7 +27,7 @@ struct LatentCase {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-void play_forward(const LatentCase& c, DType dtype) {
+void run_forward(const LatentCase& c, DType dtype) {
   OpCase op(c.name("latent_heads", dtype));
   const Handle kv = op.input("kv", c.kv(), dtype, normal_values(c.kv(), 1));
   const Handle rotary = op.input("rotary", c.shared(), dtype, normal_values(c.shared(), 2), {.row_gap = c.gap});
@@ -43,10 +44,10 @@ void play_forward(const LatentCase& c, DType dtype) {
         r.expect(v, at(n * c.head() + i), i < c.values ? r[kv][at(from + c.own + i)] : 0, 0);
       }
   });
-  op.play();
+  op.run();
 }
 
-void play_backward(const LatentCase& c, DType dtype) {
+void run_backward(const LatentCase& c, DType dtype) {
   OpCase op(c.name("latent_heads_back", dtype));
   const Handle dk = op.input("dk", c.key(), dtype, normal_values(c.key(), 3));
   const Handle dv = op.input("dv", c.key(), dtype, normal_values(c.key(), 4));
@@ -71,7 +72,7 @@ void play_backward(const LatentCase& c, DType dtype) {
         r.expect(drotary, at(row * c.rotary + i), sum, magnitude);
       }
   });
-  op.play();
+  op.run();
 }
 
 const LatentCase cases[] = {
@@ -81,12 +82,12 @@ const LatentCase cases[] = {
 
 TEST(LatentHeads, KeysAndValuesOfEveryHead) {
   for (const LatentCase& c : cases)
-    for (const DType dtype : float_dtypes) play_forward(c, dtype);
+    for (const DType dtype : float_dtypes) run_forward(c, dtype);
 }
 
 TEST(LatentHeads, GradientsGoBackAndTheSharedKeyGetsTheirSum) {
   for (const LatentCase& c : cases)
-    for (const DType dtype : float_dtypes) play_backward(c, dtype);
+    for (const DType dtype : float_dtypes) run_backward(c, dtype);
 }
 
 TEST(LatentHeads, WrongCalls) {

@@ -19,20 +19,20 @@ struct LossCase {
 };
 
 double cross_entropy(const Values& logits, std::size_t target) {
-  double most = -std::numeric_limits<double>::infinity(), sum = 0;
-  for (double x : logits) most = std::max(most, x);
-  for (double x : logits) sum += std::exp(x - most);
-  return std::log(sum) + most - logits[target];
+  double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+  for (double x : logits) largest = std::max(largest, x);
+  for (double x : logits) sum += std::exp(x - largest);
+  return std::log(sum) + largest - logits[target];
 }
 
 // Its gradient in closed form, for rows too long for differences.
 Values cross_entropy_gradient(const Values& logits, std::size_t target, double factor) {
-  double most = -std::numeric_limits<double>::infinity(), sum = 0;
-  for (double x : logits) most = std::max(most, x);
-  for (double x : logits) sum += std::exp(x - most);
+  double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+  for (double x : logits) largest = std::max(largest, x);
+  for (double x : logits) sum += std::exp(x - largest);
   Values gradient;
   gradient.reserve(logits.size());
-  for (double x : logits) gradient.push_back(factor * std::exp(x - most) / sum);
+  for (double x : logits) gradient.push_back(factor * std::exp(x - largest) / sum);
   gradient[target] -= factor;
   return gradient;
 }
@@ -89,25 +89,25 @@ OpCase loss_case(const LossCase& c) {
 TEST(CrossEntropyOp, LossAndGradient) {
   for (DType dtype : float_dtypes) {
     for (const auto& [columns, vocab] : {std::pair{1, 1}, {7, 5}, {64, 64}, {67, 66}, {160, 131}}) {
-      loss_case({dtype, 4, columns, vocab}).play();
-      loss_case({dtype, 4, columns, vocab, 2, true}).play();
+      loss_case({dtype, 4, columns, vocab}).run();
+      loss_case({dtype, 4, columns, vocab, 2, true}).run();
     }
-    loss_case({dtype, 3, 40, 40, 30}).play();
-    loss_case({dtype, 2, 1104, 1101}).play();
-    loss_case({dtype, 2500, 24, 23}).play();  // more rows than a GPU takes at a time
-    loss_case({dtype, 2500, 24, 24, 2, true}).play();
+    loss_case({dtype, 3, 40, 40, 30}).run();
+    loss_case({dtype, 2, 1104, 1101}).run();
+    loss_case({dtype, 2500, 24, 23}).run();  // more rows than a GPU processes at a time
+    loss_case({dtype, 2500, 24, 24, 2, true}).run();
   }
-  loss_case({DType::f32, 400, 70, 70, 2, true}).play();  // several tasks
+  loss_case({DType::f32, 400, 70, 70, 2, true}).run();  // several tasks
 }
 
 // Vocabularies of which a GPU cannot keep a whole row between its two sweeps.
 TEST(CrossEntropyOp, WideVocabularies) {
   for (bool loss_only : {false, true}) {
-    loss_case({DType::bf16, 3, 128256, 128256, 2, loss_only}).play();
-    loss_case({DType::bf16, 3, 151936, 151936, 2, loss_only}).play();
-    loss_case({DType::bf16, 3, 151936, 151669, 2, loss_only}).play();  // padded
+    loss_case({DType::bf16, 3, 128256, 128256, 2, loss_only}).run();
+    loss_case({DType::bf16, 3, 151936, 151936, 2, loss_only}).run();
+    loss_case({DType::bf16, 3, 151936, 151669, 2, loss_only}).run();  // padded
   }
-  loss_case({DType::f16, 3, 128256, 128256}).play();
+  loss_case({DType::f16, 3, 128256, 128256}).run();
 }
 
 TEST(CrossEntropyOp, TheReferenceOfWideRowsFollowsTheDifferences) {
@@ -117,7 +117,7 @@ TEST(CrossEntropyOp, TheReferenceOfWideRowsFollowsTheDifferences) {
   for (std::size_t i = 0; i < logits.size(); ++i) EXPECT_NEAR(closed[i], differences[i], 1e-7);
 }
 
-// On plain vectors; gives the gradient.
+// Runs the op on plain vectors and returns the gradient.
 std::vector<float> run_loss(std::vector<float> logits, std::int32_t target, float& loss) {
   float scale = 1;
   const auto vocab = static_cast<std::int64_t>(logits.size());
@@ -153,7 +153,7 @@ TEST(CrossEntropyOp, InfinitiesAndNan) {
 }
 
 TEST(CrossEntropyOp, RefusesTargetsOutsideTheVocabulary) {
-  if (played_on() == PlayedOn::gpu) GTEST_SKIP() << "a GPU cannot refuse";
+  if (test_device() == TestDevice::gpu) GTEST_SKIP() << "a GPU cannot refuse";
   float loss = 0;
   EXPECT_THROW(run_loss({0, 1, 2}, 3, loss), Error);
 }

@@ -1,5 +1,5 @@
-// Cross entropy over columns that are cut into parts, as ranks hold them: each gives its stats, each gets the loss and
-// its own columns of the gradient from the stats of all.
+// Vocabulary-parallel cross entropy: columns are split into the shards of ranks. Each gives its stats, and gets the
+// loss and its own columns of the gradient from the stats of all.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 struct PartsCase {
   DType dtype;
   std::int64_t rows;
-  std::vector<std::int64_t> columns;  // of each part
+  std::vector<std::int64_t> columns;  // vocabulary columns in each part
   std::int64_t vocab;
   double spread = 2;
   bool loss_only = false;
@@ -77,51 +77,51 @@ void call_parts(Ops& ops, const Bound& at, const PartsCase& c, const PartsHandle
                        .loss_only = c.loss_only});
 }
 
-// logits: those that take part.
+// logits: the columns that count.
 double log_sum(const Values& logits) {
-  double most = -infinity, sum = 0;
-  for (double x : logits) most = std::max(most, x);
-  for (double x : logits) sum += std::exp(x - most);
-  return std::log(sum) + most;
+  double largest = -infinity, sum = 0;
+  for (double x : logits) largest = std::max(largest, x);
+  for (double x : logits) sum += std::exp(x - largest);
+  return std::log(sum) + largest;
 }
 
 void expect_stats(Reference& r, const PartsCase& c, const PartsHandles& h, std::size_t p, std::size_t t) {
   const double target = r[h.targets][t];
-  double most = -infinity, sum = 0, chosen = 0;
+  double largest = -infinity, sum = 0, chosen = 0;
   const auto used = [&](std::size_t v) { return target >= 0 && c.first(p) + static_cast<std::int64_t>(v) < c.vocab; };
   const auto columns = static_cast<std::size_t>(c.columns[p]);
   const double* row = &r[h.logits[p]][t * columns];
   for (std::size_t v = 0; v < columns && used(v); ++v) {
-    most = std::max(most, row[v]);
+    largest = std::max(largest, row[v]);
     if (target == static_cast<double>(c.first(p)) + static_cast<double>(v)) chosen = row[v];
   }
-  for (std::size_t v = 0; v < columns && used(v); ++v) sum += std::exp(row[v] - most);
+  for (std::size_t v = 0; v < columns && used(v); ++v) sum += std::exp(row[v] - largest);
   const std::size_t at = (p * static_cast<std::size_t>(c.rows) + t) * 3;
-  r.expect(h.stats, at, most, 0);
+  r.expect(h.stats, at, largest, 0);
   r.expect(h.stats, at + 1, sum, sum);
   r.expect(h.stats, at + 2, chosen, 0);
 }
 
 void expect_row(Reference& r, const PartsCase& c, const PartsHandles& h, std::size_t t) {
-  Values whole;  // the row of all parts
+  Values full;  // the row of all parts
   for (std::size_t p = 0; p < c.columns.size(); ++p) {
     const auto columns = static_cast<std::size_t>(c.columns[p]);
     const double* row = &r[h.logits[p]][t * columns];
-    whole.insert(whole.end(), row, row + columns);
+    full.insert(full.end(), row, row + columns);
     expect_stats(r, c, h, p, t);
   }
-  whole.resize(static_cast<std::size_t>(c.vocab));
+  full.resize(static_cast<std::size_t>(c.vocab));
   const bool counted = r[h.targets][t] >= 0;
   const auto target = static_cast<std::size_t>(counted ? r[h.targets][t] : 0);
-  const double total = log_sum(whole), loss = counted ? total - whole[target] : 0;
+  const double total = log_sum(full), loss = counted ? total - full[target] : 0;
   for (std::size_t p = 0; p < c.columns.size(); ++p) {
     r.expect(h.losses[p], t, loss, std::abs(loss) + 1);
     const auto columns = static_cast<std::size_t>(c.columns[p]);
     for (std::size_t v = 0; v < columns; ++v) {
       const std::size_t column = static_cast<std::size_t>(c.first(p)) + v, i = t * columns + v;
-      const bool used = counted && column < whole.size();
+      const bool used = counted && column < full.size();
       const double hit = used && column == target ? 1 : 0;
-      const double gradient = used ? r[h.scale][0] * (std::exp(whole[column] - total) - hit) : 0;
+      const double gradient = used ? r[h.scale][0] * (std::exp(full[column] - total) - hit) : 0;
       if (c.loss_only)
         r.expect(h.logits[p], i, r[h.logits[p]][i], 0);
       else
@@ -130,41 +130,41 @@ void expect_row(Reference& r, const PartsCase& c, const PartsHandles& h, std::si
   }
 }
 
-void play(const PartsCase& c) {
+void run_case(const PartsCase& c) {
   OpCase op(c.name());
   const PartsHandles h = add_tensors(op, c);
   op.call([&](Ops& ops, const Bound& at) { call_parts(ops, at, c, h); });
   op.reference([&](Reference& r) {
     for (std::size_t t = 0; t < r[h.targets].size(); ++t) expect_row(r, c, h, t);
   });
-  op.play();
+  op.run();
 }
 
 TEST(CrossEntropyPartsOp, LossAndGradient) {
   for (DType dtype : float_dtypes) {
     for (bool loss_only : {false, true}) {
-      play({dtype, 5, {80}, 77, 2, loss_only});
-      play({dtype, 5, {40, 40}, 80, 2, loss_only});
-      play({dtype, 5, {40, 40}, 67, 2, loss_only});
-      play({dtype, 5, {33, 20, 27}, 70, 2, loss_only});
-      play({dtype, 5, {64, 64, 64}, 100, 2, loss_only});  // the last is padding
-      play({dtype, 5, {1, 1, 1}, 2, 2, loss_only});
+      run_case({dtype, 5, {80}, 77, 2, loss_only});
+      run_case({dtype, 5, {40, 40}, 80, 2, loss_only});
+      run_case({dtype, 5, {40, 40}, 67, 2, loss_only});
+      run_case({dtype, 5, {33, 20, 27}, 70, 2, loss_only});
+      run_case({dtype, 5, {64, 64, 64}, 100, 2, loss_only});  // the last is padding
+      run_case({dtype, 5, {1, 1, 1}, 2, 2, loss_only});
     }
-    play({dtype, 3, {40, 40}, 80, 30});
-    play({dtype, 2, {10000, 10000, 10000}, 29001});
-    play({dtype, 1500, {24, 24}, 43});  // more rows than a GPU takes at a time
+    run_case({dtype, 3, {40, 40}, 80, 30});
+    run_case({dtype, 2, {10000, 10000, 10000}, 29001});
+    run_case({dtype, 1500, {24, 24}, 43});  // more rows than a GPU processes at a time
   }
 }
 
 TEST(CrossEntropyPartsOp, WideVocabularies) {
   for (bool loss_only : {false, true}) {
-    play({DType::bf16, 2, {32064, 32064, 32064, 32064}, 128256, 2, loss_only});
-    play({DType::bf16, 2, {75968, 75968}, 151669, 2, loss_only});  // more than a GPU keeps of a row
+    run_case({DType::bf16, 2, {32064, 32064, 32064, 32064}, 128256, 2, loss_only});
+    run_case({DType::bf16, 2, {75968, 75968}, 151669, 2, loss_only});  // more than a GPU keeps of a row
   }
-  play({DType::f16, 2, {64128, 64128}, 128256});
+  run_case({DType::f16, 2, {64128, 64128}, 128256});
 }
 
-// On plain vectors: a matrix of logits, cut into parts.
+// A matrix of logits in plain vectors, split into parts.
 template <class T>
 struct Cut {
   std::vector<T> logits;  // [rows, all columns]
@@ -188,16 +188,16 @@ struct PartResult {
 };
 
 template <class T>
-std::vector<float> stats_of(Cut<T>& cut, const std::vector<std::int64_t>& borders) {
+std::vector<float> stats_of(Cut<T>& cut, const std::vector<std::int64_t>& bounds) {
   std::vector<float> all;
-  for (std::size_t p = 0; p + 1 < borders.size(); ++p) {
-    std::vector<T> part = cut.columns(borders[p], borders[p + 1]);
+  for (std::size_t p = 0; p + 1 < bounds.size(); ++p) {
+    std::vector<T> part = cut.columns(bounds[p], bounds[p + 1]);
     std::vector<float> stats(cut.targets.size() * 3);
     CrossEntropyStatsArgs args{
-        .logits = make_tensor(part.data(), shape(cut.rows(), borders[p + 1] - borders[p]), dtype_of<T>()),
+        .logits = make_tensor(part.data(), shape(cut.rows(), bounds[p + 1] - bounds[p]), dtype_of<T>()),
         .targets = make_tensor(cut.targets.data(), shape(cut.rows()), DType::i32),
         .stats = make_tensor(stats.data(), shape(cut.rows(), 3), DType::f32),
-        .first = borders[p],
+        .first = bounds[p],
         .vocab = cut.vocab};
     Tensor* const tensors[] = {&args.logits, &args.targets, &args.stats};
     call_once(tensors, [&](Ops& ops) { ops.cross_entropy_stats(args); });
@@ -206,7 +206,7 @@ std::vector<float> stats_of(Cut<T>& cut, const std::vector<std::int64_t>& border
   return all;
 }
 
-// Without stats: [begin, end) is all there is.
+// Without stats, [begin, end) are all columns.
 template <class T>
 PartResult<T> part_of(Cut<T>& cut, std::int64_t begin, std::int64_t end, std::vector<float> stats) {
   float scale = 0.25f;
@@ -228,11 +228,10 @@ PartResult<T> part_of(Cut<T>& cut, std::int64_t begin, std::int64_t end, std::ve
 }
 
 template <class T>
-std::vector<PartResult<T>> parts_of(Cut<T>& cut, const std::vector<std::int64_t>& borders) {
-  const std::vector<float> stats = stats_of(cut, borders);
+std::vector<PartResult<T>> parts_of(Cut<T>& cut, const std::vector<std::int64_t>& bounds) {
+  const std::vector<float> stats = stats_of(cut, bounds);
   std::vector<PartResult<T>> results;
-  for (std::size_t p = 0; p + 1 < borders.size(); ++p)
-    results.push_back(part_of(cut, borders[p], borders[p + 1], stats));
+  for (std::size_t p = 0; p + 1 < bounds.size(); ++p) results.push_back(part_of(cut, bounds[p], bounds[p + 1], stats));
   return results;
 }
 
@@ -257,9 +256,9 @@ void expect_the_bits(Cut<T> cut) {
   EXPECT_TRUE(same_bits(three[0].loss, three[1].loss));
   EXPECT_TRUE(same_bits(three[0].loss, three[2].loss));
   const std::vector<PartResult<T>> one = parts_of(cut, {0, width});
-  const PartResult<T> whole = part_of(cut, 0, width, {});
-  EXPECT_TRUE(same_bits(one[0].loss, whole.loss));
-  EXPECT_TRUE(same_bits(one[0].gradient, whole.gradient));
+  const PartResult<T> full = part_of(cut, 0, width, {});
+  EXPECT_TRUE(same_bits(one[0].loss, full.loss));
+  EXPECT_TRUE(same_bits(one[0].gradient, full.gradient));
 }
 
 TEST(CrossEntropyPartsOp, EveryPartHasTheSameLossAndOnePartIsTheWhole) {
@@ -293,7 +292,7 @@ TEST(CrossEntropyPartsOp, InfinitiesAndNan) {
 }
 
 TEST(CrossEntropyPartsOp, RefusesTargetsOutsideTheVocabulary) {
-  if (played_on() == PlayedOn::gpu) GTEST_SKIP() << "a GPU cannot refuse";
+  if (test_device() == TestDevice::gpu) GTEST_SKIP() << "a GPU cannot refuse";
   Cut<float> cut{{0, 1, 2, 3}, {3}, 3};
   EXPECT_THROW(stats_of(cut, {0, 2, 4}), Error);
   EXPECT_THROW(part_of(cut, 0, 2, {0, 0, 0}), Error);

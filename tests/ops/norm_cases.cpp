@@ -118,9 +118,9 @@ double weighted_norm(NormKind kind, const Values& x, const Values& weight, const
   return total;
 }
 
-// Those derivatives in closed form, for rows too long for differences.
+// The derivatives of weighted_norm in closed form, for rows too long for differences.
 struct NormGradient {
-  Values x;       // of all rows
+  Values x;       // gradient of every row
   Values weight;  // summed over rows
 };
 NormGradient norm_gradient(NormKind kind, const Values& x, const Values& weight, const Values& dy) {
@@ -223,21 +223,21 @@ OpCase backward_case(const NormCase& c, Fused fused) {
 }
 
 TEST(NormOp, Forward) {
-  for (const NormCase& c : norm_cases()) forward_case(c).play();
+  for (const NormCase& c : norm_cases()) forward_case(c).run();
 }
 
 TEST(NormOp, Backward) {
   for (const NormCase& c : norm_cases()) {
     if (c.mean != 0 && c.kind == NormKind::rms_norm) continue;
     for (Fused fused : {Fused::nothing, Fused::residual, Fused::in_place, Fused::no_weight})
-      backward_case(c, fused).play();
+      backward_case(c, fused).run();
   }
 }
 
 TEST(NormOp, WideRows) {
   for (const NormCase& c : wide_cases()) {
-    forward_case(c).play();
-    for (Fused fused : {Fused::nothing, Fused::in_place, Fused::no_weight}) backward_case(c, fused).play();
+    forward_case(c).run();
+    for (Fused fused : {Fused::nothing, Fused::in_place, Fused::no_weight}) backward_case(c, fused).run();
   }
 }
 

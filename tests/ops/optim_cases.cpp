@@ -19,7 +19,7 @@ struct StepCase {
   DType copy = DType::f32;
   bool with_copy = false, clear_grad = false, momentum = false;
   double grad_factor = 0.5;
-  DType m = DType::f32, v = DType::f32;  // of adam
+  DType m = DType::f32, v = DType::f32;  // dtypes of Adam's moments
 
   bool skipped() const { return !std::isfinite(grad_factor); }
 };
@@ -51,7 +51,7 @@ struct MomentTypes {
 constexpr MomentTypes rounded_moments[] = {
     {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}, {DType::f32, DType::bf16}};
 
-// What both optimizers share. Handles of the tensors that a step changes.
+// Handles of the tensors that a step of either optimizer changes.
 struct StepTensors {
   Handle weight, grad, copy, scalars;
 };
@@ -108,9 +108,9 @@ OpCase adam_case(const StepCase& c) {
   return op;
 }
 
-Values whole_numbers(std::int64_t n, std::uint64_t seed, double most) {
-  Values values = normal_values(shape(n), seed, most / 2);
-  for (double& value : values) value = std::round(std::clamp(value, -most, most));
+Values random_integers(std::int64_t n, std::uint64_t seed, double limit) {
+  Values values = normal_values(shape(n), seed, limit / 2);
+  for (double& value : values) value = std::round(std::clamp(value, -limit, limit));
   return values;
 }
 
@@ -122,11 +122,11 @@ OpCase exact_moments_case(const MomentTypes& types, std::int64_t n, int steps, s
   const double beta1 = 0.5, beta2 = 0.75;
   const float eps = 0.5f;
   const Shape s = shape(n);
-  Values squares = whole_numbers(n, 4, 200);
+  Values squares = random_integers(n, 4, 200);
   for (double& value : squares) value *= value;
   const Handle weight = op.output("weight", s, DType::f32, {.terms = 4 * steps}, normal_values(s, 1));
-  const Handle grad = op.input("grad", s, DType::f32, whole_numbers(n, 2, 500));
-  const Handle m = op.output("m", s, types.m, {.terms = 0}, whole_numbers(n, 3, 250));
+  const Handle grad = op.input("grad", s, DType::f32, random_integers(n, 2, 500));
+  const Handle m = op.output("m", s, types.m, {.terms = 0}, random_integers(n, 3, 250));
   const Handle v = op.output("v", s, types.v, {.terms = 0}, squares);
   const Handle scalars = op.input("scalars", shape(4), DType::f32, {lr, correction1, correction2, 0.5});
   op.call([=](Ops& ops, const Bound& at) {
@@ -214,8 +214,8 @@ OpCase clip_case(const Values& sums, float max_norm, double scale = 0) {
   op.reference([=](Reference& r) {
     double total = 0;
     for (double s : r[in]) total += s;
-    const double by = scale > 0 ? scale : 1, length = std::sqrt(total) / by, most = static_cast<double>(max_norm);
-    const double clipped = most == 0 ? 1 : std::min(1.0, most / (length + 1e-6));
+    const double by = scale > 0 ? scale : 1, length = std::sqrt(total) / by, limit = static_cast<double>(max_norm);
+    const double clipped = limit == 0 ? 1 : std::min(1.0, limit / (length + 1e-6));
     const double ratio = std::isfinite(static_cast<float>(length)) ? clipped / by : not_a_number;
     r.expect(norm, 0, OpCase::stored(DType::f32, length), length);  // infinite beyond fp32's range
     r.expect(factor, 0, ratio, ratio);
@@ -239,7 +239,7 @@ struct ScaleValues {
   double scale, good_steps, hysteresis;
 };
 
-// One step: from one state to another, of which the table below says what it is.
+// One step of the loss scale from one state to another, which the table below gives.
 OpCase count_step_case(const ScaleValues& from, bool overflow, const ScaleValues& to, const LossScaleRule& rule,
                        bool after_skip) {
   OpCase op(fmt::format("count_step from {} {} {}, overflow {}, after a skip {}", from.scale, from.good_steps,
@@ -271,7 +271,7 @@ Values normal_squares(std::int64_t n) {
 }
 
 TEST(OptimOp, Adam) {
-  for (const StepCase& c : step_cases()) adam_case(c).play();
+  for (const StepCase& c : step_cases()) adam_case(c).run();
 }
 
 TEST(OptimOp, AdamWithMomentsInBf16) {
@@ -279,7 +279,7 @@ TEST(OptimOp, AdamWithMomentsInBf16) {
     for (StepCase c : step_cases()) {
       c.m = types.m;
       c.v = types.v;
-      adam_case(c).play();
+      adam_case(c).run();
     }
 }
 
@@ -287,42 +287,42 @@ TEST(OptimOp, MomentsInBf16AreRoundedToNearestEven) {
   std::int64_t ties = 0;
   for (const MomentTypes& types : rounded_moments)
     for (const std::int64_t n : {1, 133, 3000})
-      for (const int steps : {1, 4}) exact_moments_case(types, n, steps, ties).play();
+      for (const int steps : {1, 4}) exact_moments_case(types, n, steps, ties).run();
   EXPECT_GT(ties, 100);
 }
 
 TEST(OptimOp, Sgd) {
-  for (const StepCase& c : step_cases()) sgd_case(c).play();
+  for (const StepCase& c : step_cases()) sgd_case(c).run();
 }
 
 TEST(OptimOp, Clip) {
-  clip_case({4, 5, 16}, 1).play();  // norm 5
-  clip_case({0.25}, 1).play();      // below: untouched
-  clip_case({4, 5, 16}, 0).play();  // no clipping
-  clip_case({0, 0}, 1).play();
+  clip_case({4, 5, 16}, 1).run();  // norm 5
+  clip_case({0.25}, 1).run();      // below: untouched
+  clip_case({4, 5, 16}, 0).run();  // no clipping
+  clip_case({0, 0}, 1).run();
   for (float max_norm : {0.0f, 1.0f})  // a broken gradient stays visible
-    for (double broken : {not_a_number, infinity, 1e300}) clip_case({1, broken, 2}, max_norm).play();
-  clip_case(normal_squares(1000), 1).play();
+    for (double broken : {not_a_number, infinity, 1e300}) clip_case({1, broken, 2}, max_norm).run();
+  clip_case(normal_squares(1000), 1).run();
 }
 
 TEST(OptimOp, ClipTakesTheLossScaleOut) {
   for (double scale : {1.0, 1024.0, 0x1p32, 1000.1}) {
-    clip_case({4 * scale * scale, 5 * scale * scale, 16 * scale * scale}, 1, scale).play();
-    clip_case({0.25 * scale * scale}, 1, scale).play();
-    clip_case({4 * scale * scale}, 0, scale).play();
-    for (double broken : {not_a_number, infinity}) clip_case({1, broken, 2}, 1, scale).play();
+    clip_case({4 * scale * scale, 5 * scale * scale, 16 * scale * scale}, 1, scale).run();
+    clip_case({0.25 * scale * scale}, 1, scale).run();
+    clip_case({4 * scale * scale}, 0, scale).run();
+    for (double broken : {not_a_number, infinity}) clip_case({1, broken, 2}, 1, scale).run();
   }
-  clip_case({1e80}, 1, 0x1p32).play();  // large, but not its root over the scale
+  clip_case({1e80}, 1, 0x1p32).run();  // large, but not its root over the scale
 }
 
 TEST(OptimOp, ScaleLoss) {
-  for (double scale : {1.0, 65536.0, 1000.1, 0x1p126}) scale_loss_case(3, scale).play();
-  scale_loss_case(1, 0.5).play();
-  scale_loss_case(1000, 8).play();
+  for (double scale : {1.0, 65536.0, 1000.1, 0x1p126}) scale_loss_case(3, scale).run();
+  scale_loss_case(1, 0.5).run();
+  scale_loss_case(1000, 8).run();
 }
 
-// Written out by hand: doubles after three good steps in a row, and all is forgiven then; of overflows the first is let
-// pass, and from the second on each halves, down to 2, until it has doubled again.
+// A loss scale table by hand: it doubles after three good steps in a row, which resets the count of overflows; the
+// first overflow is tolerated, and from the second on each halves the scale, down to 2, until it has doubled again.
 TEST(OptimOp, TheLossScaleFollowsOverflows) {
   const LossScaleRule rule{.dynamic = true, .min_scale = 2, .window = 3, .hysteresis = 2};
   struct Row {
@@ -337,7 +337,7 @@ TEST(OptimOp, TheLossScaleFollowsOverflows) {
   ScaleValues before{16, 0, 2};
   bool skipped = false;
   for (const Row& row : rows) {
-    count_step_case(before, row.overflow, row.after, rule, skipped).play();
+    count_step_case(before, row.overflow, row.after, rule, skipped).run();
     before = row.after;
     skipped = row.overflow;
   }
@@ -345,11 +345,11 @@ TEST(OptimOp, TheLossScaleFollowsOverflows) {
 
 TEST(OptimOp, TheLossScaleAtItsEnds) {
   const LossScaleRule rule{.dynamic = true, .min_scale = 1, .window = 1, .hysteresis = 1};
-  count_step_case({most_loss_scale, 0, 1}, false, {most_loss_scale, 0, 1}, rule, false).play();
-  count_step_case({1.5, 0, 1}, true, {1, 0, 0}, rule, false).play();
-  count_step_case({8, 5, 1}, false, {16, 0, 1}, rule, false).play();  // of a run that had a longer window
+  count_step_case({max_loss_scale, 0, 1}, false, {max_loss_scale, 0, 1}, rule, false).run();
+  count_step_case({1.5, 0, 1}, true, {1, 0, 0}, rule, false).run();
+  count_step_case({8, 5, 1}, false, {16, 0, 1}, rule, false).run();  // 5 good steps: the run had a longer window
   const LossScaleRule constant{.dynamic = false, .min_scale = 1, .window = 1, .hysteresis = 1};
-  for (bool overflow : {false, true}) count_step_case({64, 0, 1}, overflow, {64, 0, 1}, constant, true).play();
+  for (bool overflow : {false, true}) count_step_case({64, 0, 1}, overflow, {64, 0, 1}, constant, true).run();
 }
 
 TEST(OptimOp, RejectsWrongScales) {

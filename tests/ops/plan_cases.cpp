@@ -1,4 +1,4 @@
-// What PlanOps counts. That it accepts what the CPU accepts, and reserves enough, is part of every op's cases.
+// What PlanOps counts. Every op's cases also test that it accepts what the CPU accepts and reserves enough.
 
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ double attention_flops(std::int64_t queries, std::int64_t keys, AttentionShape s
   return plan.flops();
 }
 
-TEST(PlanOps, CountsProductsAndTheLargestWorkspace) {
+TEST(PlanOps, CountsGemmsAndTheLargestWorkspace) {
   Arena arena = Arena::measuring();  // addresses only: reading one would crash
   const FixedRules rules;
   PlanOps plan(rules);
@@ -45,20 +45,20 @@ TEST(PlanOps, CountsProductsAndTheLargestWorkspace) {
   EXPECT_EQ(plan.flops(), 2.0 * (3 + 7 + 2) * 5 * 4);
 }
 
-TEST(PlanOps, KeepsEachShapeOfProductAndAttentionOnce) {
+TEST(PlanOps, KeepsEachShapeOfGemmAndAttentionOnce) {
   Arena arena = Arena::measuring();
   const FixedRules rules;
   PlanOps plan(rules);
-  const auto product = [&](std::int64_t m, bool accumulate) {
+  const auto plan_gemm = [&](std::int64_t m, bool accumulate) {
     plan.gemm({.a = arena.take(shape(m, 5), DType::f32, "a"),
                .b = arena.take(shape(5, 4), DType::f32, "b"),
                .out = arena.take(shape(m, 4), DType::f32, "out"),
                .accumulate = accumulate});
   };
-  product(3, false);
-  product(3, false);
-  product(3, true);
-  product(7, false);
+  plan_gemm(3, false);
+  plan_gemm(3, false);
+  plan_gemm(3, true);
+  plan_gemm(7, false);
   plan.attention(attention(arena, 8, 8, {}));
   plan.attention(attention(arena, 8, 8, {}));
   plan.attention(attention(arena, 8, 8, {.window = 4}));
@@ -67,22 +67,22 @@ TEST(PlanOps, KeepsEachShapeOfProductAndAttentionOnce) {
   EXPECT_EQ(plan.planned_calls().attention_backs.size(), 0u);
 }
 
-// A product with its activation is one call of the plan: who computes it says whether the product is one of its own.
-TEST(PlanOps, KeepsProductsWithTheirActivationsApart) {
+// A fused GEMM and activation is one call of the plan: the backend says whether its GEMM is computed unfused.
+TEST(PlanOps, KeepsGemmsWithTheirActivationsApart) {
   Arena arena = Arena::measuring();
   const FixedRules rules;
   PlanOps plan(rules);
   const auto call = [&](std::int64_t m, Activation kind) {
-    const Tensor x = arena.take(shape(m, 8), DType::f32, "x"), room = arena.take(shape(m, 4), DType::f32, "room");
-    plan.gemm_activation({.product = {.a = arena.take(shape(m, 5), DType::f32, "a"),
-                                      .b = arena.take(shape(8, 5), DType::f32, "b"),
-                                      .out = x,
-                                      .trans_b = true},
+    const Tensor x = arena.take(shape(m, 8), DType::f32, "x"), scratch = arena.take(shape(m, 4), DType::f32, "room");
+    plan.gemm_activation({.gemm = {.a = arena.take(shape(m, 5), DType::f32, "a"),
+                                   .b = arena.take(shape(8, 5), DType::f32, "b"),
+                                   .out = x,
+                                   .trans_b = true},
                           .activation = {.kind = kind, .x = x, .y = arena.take(shape(m, 4), DType::f32, "y")}});
-    plan.gemm_activation_back({.product = {.a = arena.take(shape(m, 5), DType::f32, "a"),
-                                           .b = arena.take(shape(5, 4), DType::f32, "b"),
-                                           .out = room},
-                               .activation = {.kind = kind, .dy = room, .x = x, .dx = x}});
+    plan.gemm_activation_back({.gemm = {.a = arena.take(shape(m, 5), DType::f32, "a"),
+                                        .b = arena.take(shape(5, 4), DType::f32, "b"),
+                                        .out = scratch},
+                               .activation = {.kind = kind, .dy = scratch, .x = x, .dx = x}});
   };
   call(3, Activation::swiglu);
   call(3, Activation::swiglu);

@@ -28,7 +28,7 @@ OpCase normal_case(DType dtype, std::int64_t elements) {
 
 TEST(RandomOp, NormalIsThePartOfTheStreamThatItsKeyNames) {
   for (DType dtype : float_dtypes)
-    for (std::int64_t elements : {1, 4, 7, 1000, 40003}) normal_case(dtype, elements).play();
+    for (std::int64_t elements : {1, 4, 7, 1000, 40003}) normal_case(dtype, elements).run();
 }
 
 // Rows and columns of a larger tensor.
@@ -48,16 +48,16 @@ std::vector<T> drawn(const Shape& of, std::int64_t first, std::int64_t row_strid
 }
 
 template <class T>
-void expect_slices_of_the_whole(std::int64_t rows, std::int64_t columns, const std::vector<Slice>& slices) {
-  const std::vector<T> whole = drawn<T>(shape(rows, columns), 0, 0);
-  EXPECT_EQ(std::memcmp(whole.data(), drawn<T>(shape(rows, columns), 0, columns).data(), whole.size() * sizeof(T)), 0);
+void expect_slices_of_the_full_tensor(std::int64_t rows, std::int64_t columns, const std::vector<Slice>& slices) {
+  const std::vector<T> full = drawn<T>(shape(rows, columns), 0, 0);
+  EXPECT_EQ(std::memcmp(full.data(), drawn<T>(shape(rows, columns), 0, columns).data(), full.size() * sizeof(T)), 0);
   for (const Slice& s : slices) {
     SCOPED_TRACE(fmt::format("{}: rows {}+{}, columns {}+{}", name_of(dtype_of<T>()), s.first_row, s.rows,
                              s.first_column, s.columns));
     const std::vector<T> part = drawn<T>(shape(s.rows, s.columns), s.first_row * columns + s.first_column, columns);
     for (std::int64_t row = 0; row < s.rows; ++row)
       ASSERT_EQ(std::memcmp(&part[static_cast<std::size_t>(row * s.columns)],
-                            &whole[static_cast<std::size_t>((s.first_row + row) * columns + s.first_column)],
+                            &full[static_cast<std::size_t>((s.first_row + row) * columns + s.first_column)],
                             static_cast<std::size_t>(s.columns) * sizeof(T)),
                 0)
           << "row " << row;
@@ -69,8 +69,8 @@ TEST(RandomOp, SlicesHaveTheBitsOfTheWhole) {
                                     {0, 7, 36, 1}, {5, 1, 2, 3},  {1, 2, 7, 30}, {6, 1, 35, 2}};
   const std::vector<Slice> large = {{1, 30, 3, 1000}, {0, 31, 1003, 998}, {17, 3, 0, 2001}};  // several tasks
   const auto expect = [&]<class T>(T) {
-    expect_slices_of_the_whole<T>(7, 37, small);
-    expect_slices_of_the_whole<T>(31, 2001, large);
+    expect_slices_of_the_full_tensor<T>(7, 37, small);
+    expect_slices_of_the_full_tensor<T>(31, 2001, large);
   };
   expect(float{});
   expect(BFloat16{});
@@ -83,7 +83,7 @@ TEST(RandomOp, SlicesOfSeveralDimsAndFarAlongTheStream) {
   EXPECT_EQ(rows, cube);
   const std::vector<float> run = drawn<float>(shape(60), far, 0);
   for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i], run[i / 5 * 11 + i % 5]) << i;
-  if (played_on() == PlayedOn::gpu) return;  // its logarithm may round another way
+  if (test_device() == TestDevice::gpu) return;  // its logarithm may round another way
   for (std::size_t i = 0; i < run.size(); ++i) {
     const std::uint64_t draw = static_cast<std::uint64_t>(far) + i;
     EXPECT_EQ(run[i], 0.5f * normals_at({5}, draw / 4)[draw % 4]) << i;

@@ -51,18 +51,18 @@ OpCase sum_case(std::int64_t n, bool squares, bool accumulate) {
 TEST(ReduceOp, ColumnSum) {
   for (DType dtype : float_dtypes) {
     for (const auto& [rows, width] : {std::pair{1, 1}, {6, 5}, {33, 64}, {200, 19}})
-      column_sum_case(dtype, rows, width, 0).play();
-    column_sum_case(dtype, 70, 20, 13).play();
-    column_sum_case(dtype, 9000, 16, 8).play();  // blocks of many rows
+      column_sum_case(dtype, rows, width, 0).run();
+    column_sum_case(dtype, 70, 20, 13).run();
+    column_sum_case(dtype, 9000, 16, 8).run();  // blocks of many rows
   }
-  column_sum_case(DType::f32, 40, 700, 0).play();
-  column_sum_case(DType::f32, 5000, 3, 0).play();
+  column_sum_case(DType::f32, 40, 700, 0).run();
+  column_sum_case(DType::f32, 5000, 3, 0).run();
 }
 
 TEST(ReduceOp, Sums) {
   for (bool squares : {false, true})
-    for (std::int64_t n : {1, 31, 64, 1000, 16384, 16385, 70001}) sum_case(n, squares, false).play();
-  sum_case(100, false, true).play();
+    for (std::int64_t n : {1, 31, 64, 1000, 16384, 16385, 70001}) sum_case(n, squares, false).run();
+  sum_case(100, false, true).run();
 }
 
 TEST(ReduceOp, RejectsWrongTensors) {

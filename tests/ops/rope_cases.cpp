@@ -18,7 +18,7 @@ struct RopeCase {
   std::int64_t gap = 0, first = 0;
 };
 
-void play_rope(const RopeCase& c, DType dtype, bool interleaved, bool inverse) {
+void run_rope(const RopeCase& c, DType dtype, bool interleaved, bool inverse) {
   constexpr std::int64_t P = 50;
   OpCase op(fmt::format("rope T={} N={} D={} R={} gap={} first={} {} interleaved={} inverse={}", c.T, c.N, c.D, c.R,
                         c.gap, c.first, name_of(dtype), interleaved, inverse));
@@ -54,12 +54,12 @@ void play_rope(const RopeCase& c, DType dtype, bool interleaved, bool inverse) {
       const double other = r[x][static_cast<std::size_t>(second ? i - step : i + step)];
       const auto row = static_cast<std::size_t>(i / (c.N * c.D));
       const auto entry = static_cast<std::size_t>(static_cast<std::int64_t>(r[positions][row]) * c.R + pair);
-      const double turn = (second ? 1 : -1) * (inverse ? -1 : 1) * r[sin][entry];
-      const double kept = r[x][at] * r[cos][entry], brought = other * turn;
-      r.expect(x, at, kept + brought, std::abs(kept) + std::abs(brought));
+      const double rotation = (second ? 1 : -1) * (inverse ? -1 : 1) * r[sin][entry];
+      const double kept = r[x][at] * r[cos][entry], rotated = other * rotation;
+      r.expect(x, at, kept + rotated, std::abs(kept) + std::abs(rotated));
     }
   });
-  op.play();
+  op.run();
 }
 
 TEST(Rope, RotatesPairs) {
@@ -70,11 +70,11 @@ TEST(Rope, RotatesPairs) {
   for (const auto& c : cases)
     for (DType dtype : float_dtypes)
       for (bool interleaved : {false, true})
-        for (bool inverse : {false, true}) play_rope(c, dtype, interleaved, inverse);
+        for (bool inverse : {false, true}) run_rope(c, dtype, interleaved, inverse);
 }
 
 TEST(Rope, PositionsOutsideTheTablesAreRefused) {
-  if (played_on() == PlayedOn::gpu) GTEST_SKIP() << "a GPU cannot refuse";
+  if (test_device() == TestDevice::gpu) GTEST_SKIP() << "a GPU cannot refuse";
   float x[4] = {}, table[6] = {};
   for (std::int32_t position : {-1, 3}) {
     cpu::CpuOps ops(1, cpu::best_isa());

@@ -1,4 +1,5 @@
-// The choice of experts against sorting in fp64, gradients against finite differences of the weights and losses.
+// Routing (top-k choice of experts) against sorting in fp64, gradients against finite differences of the weights and
+// losses.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -37,7 +38,7 @@ double log_sum(const Values& logits) {
   return std::log(sum);
 }
 
-// Places of values from the best down. margin becomes the smallest distance, relative to the values' sizes, between
+// Indices of values from the best down. margin becomes the smallest distance, relative to the values' sizes, between
 // the first `wanted` and what follows each of them, where that is less.
 std::vector<std::size_t> best_of(const Values& values, std::int64_t wanted, double& margin) {
   std::vector<std::size_t> order(values.size());
@@ -78,7 +79,7 @@ Choice choose(const RouterRule& rule, const Values& logits, const Values& bias, 
       if (std::find(groups.begin(), groups.end(), e / size) == groups.end()) biased[e] = -1e9;
   }
   choice.experts = best_of(biased, rule.topk, choice.margin);
-  if (bias.empty() && rule.groups == 1) choice.margin = 1;  // logits tell, and they are exact
+  if (bias.empty() && rule.groups == 1) choice.margin = 1;  // logits decide, and they are exact
   return choice;
 }
 
@@ -95,7 +96,7 @@ Values weights_of(const RouterRule& rule, const Values& logits, const std::vecto
 struct Case {
   std::int64_t rows, experts;
   RouterRule rule;
-  double spread = 2, mean = 0;  // of logits
+  double spread = 2, mean = 0;  // distribution of the logits
   bool bias = false, sums = true;
   std::int64_t parts = 1, part_rows = 0, first_row = 0;
 
@@ -124,7 +125,7 @@ Values row_of(const Values& values, std::size_t row, std::size_t width) {
   return {begin, begin + static_cast<std::ptrdiff_t>(width)};
 }
 
-// Rows whose choice hangs on the last bits of fp32 are drawn again.
+// Rows whose choice depends on the last bits of fp32 are drawn again.
 Values clear_logits(const Case& c) {
   Values all;
   const Values bias = c.bias_values();
@@ -190,7 +191,7 @@ void expect_route(Reference& r, const Case& c, const Handles& h) {
   r.expect(h.z_sum, 0, z, z_magnitude);
 }
 
-void play(const Case& c) {
+void run_forward(const Case& c) {
   OpCase op(c.name());
   const Handles h = add_tensors(op, c);
   op.call([=](Ops& ops, const Bound& at) {
@@ -207,7 +208,7 @@ void play(const Case& c) {
                .rule = c.rule});
   });
   op.reference([&](Reference& r) { expect_route(r, c, h); });
-  op.play();
+  op.run();
 }
 
 constexpr float z_coefficient = 0.75f;
@@ -228,9 +229,9 @@ double row_loss(const Case& c, const Values& logits, const std::vector<std::size
 }
 
 double largest(const Values& values) {
-  double most = 0;
-  for (double x : values) most = std::max(most, std::abs(x));
-  return most;
+  double maximum = 0;
+  for (double x : values) maximum = std::max(maximum, std::abs(x));
+  return maximum;
 }
 
 void expect_back(Reference& r, const Case& c, const BackHandles& h) {
@@ -257,7 +258,7 @@ void expect_back(Reference& r, const Case& c, const BackHandles& h) {
   }
 }
 
-void play_back(const Case& c) {
+void run_backward(const Case& c) {
   OpCase op("back: " + c.name());
   const Shape choices = shape(c.rows, c.rule.topk);
   const Values logits = clear_logits(c);
@@ -288,14 +289,14 @@ void play_back(const Case& c) {
                     .rule = c.rule});
   });
   op.reference([&](Reference& r) { expect_back(r, c, h); });
-  op.play();
+  op.run();
 }
 
 // Forward and backward; the latter of few rows, since differences of every logit take time.
-void play_both(Case c) {
-  play(c);
+void run_both(Case c) {
+  run_forward(c);
   if (c.part_rows == 0) c.rows = std::min<std::int64_t>(c.rows, c.experts > 100 ? 2 : 7);
-  play_back(c);
+  run_backward(c);
 }
 
 constexpr RouterRule deepseek_v3{.score = sigmoid, .topk = 8, .scale = 2.5f, .groups = 8, .group_topk = 4};
@@ -308,72 +309,73 @@ TEST(RouteOp, ScoresAndSizes) {
       const auto rule = [&](std::int64_t topk) {
         return RouterRule{.score = score, .topk = topk, .renormalize = renormalize};
       };
-      play_both({.rows = 5, .experts = 8, .rule = rule(2)});
-      play_both({.rows = 5, .experts = 8, .rule = rule(1)});
-      play_both({.rows = 3, .experts = 1, .rule = rule(1)});
-      play_both({.rows = 9, .experts = 7, .rule = rule(7)});    // all of them
-      play_both({.rows = 4, .experts = 32, .rule = rule(32)});  // as many as there may be
-      play_both({.rows = 4, .experts = 33, .rule = rule(3)});
-      play_both({.rows = 3, .experts = 65, .rule = rule(4)});
-      play_both({.rows = 3, .experts = 200, .rule = rule(10)});
-      play_both({.rows = 3, .experts = 512, .rule = rule(32)});
-      play_both({.rows = 6, .experts = 16, .rule = rule(4), .sums = false});
-      play_both({.rows = 6, .experts = 16, .rule = rule(4), .bias = true});
-      play({.rows = 0, .experts = 8, .rule = rule(2)});
-      play_back({.rows = 0, .experts = 8, .rule = rule(2)});
-      play({.rows = 1500, .experts = 60, .rule = rule(4), .bias = true});  // many blocks of rows
+      run_both({.rows = 5, .experts = 8, .rule = rule(2)});
+      run_both({.rows = 5, .experts = 8, .rule = rule(1)});
+      run_both({.rows = 3, .experts = 1, .rule = rule(1)});
+      run_both({.rows = 9, .experts = 7, .rule = rule(7)});    // all of them
+      run_both({.rows = 4, .experts = 32, .rule = rule(32)});  // as many as there may be
+      run_both({.rows = 4, .experts = 33, .rule = rule(3)});
+      run_both({.rows = 3, .experts = 65, .rule = rule(4)});
+      run_both({.rows = 3, .experts = 200, .rule = rule(10)});
+      run_both({.rows = 3, .experts = 512, .rule = rule(32)});
+      run_both({.rows = 6, .experts = 16, .rule = rule(4), .sums = false});
+      run_both({.rows = 6, .experts = 16, .rule = rule(4), .bias = true});
+      run_forward({.rows = 0, .experts = 8, .rule = rule(2)});
+      run_backward({.rows = 0, .experts = 8, .rule = rule(2)});
+      run_forward({.rows = 1500, .experts = 60, .rule = rule(4), .bias = true});  // many blocks of rows
     }
 }
 
 TEST(RouteOp, ScaleAndSpread) {
-  play_both({.rows = 5, .experts = 24, .rule = {.topk = 4, .scale = 2.5f}, .spread = 8});
-  play_both({.rows = 5, .experts = 24, .rule = {.score = sigmoid, .topk = 4, .scale = 2.5f}, .spread = 8});
-  play_both({.rows = 5, .experts = 24, .rule = {.score = sigmoid, .topk = 4, .renormalize = false, .scale = 0.5f}});
+  run_both({.rows = 5, .experts = 24, .rule = {.topk = 4, .scale = 2.5f}, .spread = 8});
+  run_both({.rows = 5, .experts = 24, .rule = {.score = sigmoid, .topk = 4, .scale = 2.5f}, .spread = 8});
+  run_both({.rows = 5, .experts = 24, .rule = {.score = sigmoid, .topk = 4, .renormalize = false, .scale = 0.5f}});
 }
 
 TEST(RouteOp, SumsOfTinySigmoidsAreNotZero) {
   for (const bool renormalize : {true, false}) {
     const RouterRule rule{.score = sigmoid, .topk = 3, .renormalize = renormalize};
-    play_both({.rows = 5, .experts = 10, .rule = rule, .spread = 1, .mean = -46});  // around 1e-20
-    play_both({.rows = 5, .experts = 10, .rule = rule, .spread = 1, .mean = -60});
+    run_both({.rows = 5, .experts = 10, .rule = rule, .spread = 1, .mean = -46});  // around 1e-20
+    run_both({.rows = 5, .experts = 10, .rule = rule, .spread = 1, .mean = -60});
   }
 }
 
 TEST(RouteOp, Groups) {
-  play_both({.rows = 40, .experts = 256, .rule = deepseek_v3, .bias = true});
-  play_both({.rows = 40, .experts = 160, .rule = deepseek_v2});
+  run_both({.rows = 40, .experts = 256, .rule = deepseek_v3, .bias = true});
+  run_both({.rows = 40, .experts = 160, .rule = deepseek_v2});
   for (const bool bias : {false, true})
     for (const std::int64_t best : {1, 2, 3}) {
-      play({.rows = 40,
-            .experts = 24,
-            .rule = {.topk = 5, .groups = 4, .group_topk = 2, .group_best = best},
-            .bias = bias});
-      play({.rows = 40,
-            .experts = 35,
-            .rule = {.score = sigmoid, .topk = 5, .groups = 7, .group_topk = 1, .group_best = best},
-            .bias = bias});
+      run_forward({.rows = 40,
+                   .experts = 24,
+                   .rule = {.topk = 5, .groups = 4, .group_topk = 2, .group_best = best},
+                   .bias = bias});
+      run_forward({.rows = 40,
+                   .experts = 35,
+                   .rule = {.score = sigmoid, .topk = 5, .groups = 7, .group_topk = 1, .group_best = best},
+                   .bias = bias});
     }
-  play({.rows = 20, .experts = 12, .rule = {.topk = 3, .groups = 12, .group_topk = 4, .group_best = 1}});
-  play({.rows = 20, .experts = 12, .rule = {.topk = 3, .groups = 4, .group_topk = 4, .group_best = 9}});  // all groups
-  play({.rows = 9, .experts = 128, .rule = {.topk = 3, .groups = 64, .group_topk = 5}});
+  run_forward({.rows = 20, .experts = 12, .rule = {.topk = 3, .groups = 12, .group_topk = 4, .group_best = 1}});
+  run_forward(
+      {.rows = 20, .experts = 12, .rule = {.topk = 3, .groups = 4, .group_topk = 4, .group_best = 9}});  // all groups
+  run_forward({.rows = 9, .experts = 128, .rule = {.topk = 3, .groups = 64, .group_topk = 5}});
 }
 
 TEST(RouteOp, Parts) {
   for (const ScoreFunction score : {ScoreFunction::softmax, sigmoid}) {
     const RouterRule rule{.score = score, .topk = 2};
-    play_both({.rows = 12, .experts = 6, .rule = rule, .parts = 3, .part_rows = 4});
-    play_both({.rows = 11, .experts = 6, .rule = rule, .parts = 5, .part_rows = 4, .first_row = 6});
-    play_both({.rows = 2, .experts = 6, .rule = rule, .parts = 3, .part_rows = 1000, .first_row = 1999});
-    play_both({.rows = 5, .experts = 6, .rule = rule, .parts = 7, .part_rows = 1, .first_row = 1});
-    play({.rows = 0, .experts = 6, .rule = rule, .parts = 2, .part_rows = 4, .first_row = 4});
-    play({.rows = 700, .experts = 6, .rule = rule, .parts = 4, .part_rows = 257, .first_row = 130});
+    run_both({.rows = 12, .experts = 6, .rule = rule, .parts = 3, .part_rows = 4});
+    run_both({.rows = 11, .experts = 6, .rule = rule, .parts = 5, .part_rows = 4, .first_row = 6});
+    run_both({.rows = 2, .experts = 6, .rule = rule, .parts = 3, .part_rows = 1000, .first_row = 1999});
+    run_both({.rows = 5, .experts = 6, .rule = rule, .parts = 7, .part_rows = 1, .first_row = 1});
+    run_forward({.rows = 0, .experts = 6, .rule = rule, .parts = 2, .part_rows = 4, .first_row = 4});
+    run_forward({.rows = 700, .experts = 6, .rule = rule, .parts = 4, .part_rows = 257, .first_row = 130});
   }
 }
 
 TEST(RouteOp, ForcedBalance) {
-  play_both({.rows = 16, .experts = 12, .rule = {.topk = 4, .force_balance = true}, .bias = true});
-  play_both({.rows = 9, .experts = 5, .rule = {.score = sigmoid, .topk = 5, .force_balance = true}});
-  play({.rows = 9, .experts = 7, .rule = {.topk = 3, .renormalize = false, .force_balance = true}});
+  run_both({.rows = 16, .experts = 12, .rule = {.topk = 4, .force_balance = true}, .bias = true});
+  run_both({.rows = 9, .experts = 5, .rule = {.score = sigmoid, .topk = 5, .force_balance = true}});
+  run_forward({.rows = 9, .experts = 7, .rule = {.topk = 3, .renormalize = false, .force_balance = true}});
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ struct Routed {
   std::vector<float> weights;
 };
 
-// One row, on plain vectors.
+// Routes one row on plain vectors.
 Routed route_row(std::vector<float> logits, const RouterRule& rule, std::vector<float> bias = {}) {
   const auto topk = static_cast<std::size_t>(rule.topk), width = logits.size();
   Routed out{std::vector<std::int32_t>(topk, -7), std::vector<float>(topk, 77.0f)};
@@ -62,7 +62,7 @@ TEST(RouteOp, OfEqualScoresTheLowerNumberWins) {
 TEST(RouteOp, ScoresThatSaturateKeepTheOrderOfLogits) {
   EXPECT_EQ(route_row({40, 41, 42, 43}, {.score = sigmoid, .topk = 2}).experts, (Experts{3, 2}));
   EXPECT_EQ(route_row({-200, -199, 0, -198}, {.topk = 3}).experts, (Experts{2, 3, 1}));
-  // Those left for a row by a bias share its weight, however unlikely they were.
+  // The experts that a bias leaves for a row share its weight, however unlikely they were.
   const Routed unlikely = route_row({-200, -200, 0, 0}, {.topk = 2}, {5, 5, 0, 0});
   EXPECT_EQ(unlikely.experts, (Experts{0, 1}));
   EXPECT_EQ(unlikely.weights, (std::vector<float>{0.5f, 0.5f}));
@@ -82,8 +82,8 @@ TEST(RouteOp, MinusInfinityIsAnExpertThatIsNotThere) {
   }
 }
 
-// Whatever the logits: different experts, all of them valid. A row with a NaN, or with an infinity that softmax cannot
-// take, must not look sound.
+// For any logits the chosen experts are different and valid. A row with a NaN, or with an infinity that softmax does
+// not allow, must not look sound.
 TEST(RouteOp, BrokenLogitsGiveValidExpertsAndNan) {
   const float nan = std::nanf("");
   for (const ScoreFunction score : {ScoreFunction::softmax, sigmoid})
@@ -116,7 +116,7 @@ TEST(RouteOp, BackRefusesExpertsThatAreNotThere) {
                        .dlogits = make_tensor(dlogits, shape(1, 3), DType::f32)};
     Tensor* const tensors[] = {&args.logits, &args.experts, &args.dweights, &args.dlogits};
     const auto call = [&] { call_once(tensors, [&](Ops& ops) { ops.route_back(args); }); };
-    if (played_on() == PlayedOn::cpu) {
+    if (test_device() == TestDevice::cpu) {
       EXPECT_THROW(call(), Error);
       continue;
     }

@@ -17,13 +17,13 @@
 namespace tera::test {
 namespace {
 
-// Each rank brings its own.
+// Each rank has a hash of its own.
 void agree_on(const std::vector<std::uint64_t>& hashes) {
-  run_threads(static_cast<int>(hashes.size()), {.timeout = std::chrono::seconds(60)}, [&](Seat& seat) {
+  run_threads(static_cast<int>(hashes.size()), {.timeout = std::chrono::seconds(60)}, [&](RankHandle& rank_handle) {
     cpu::CpuDevice device;
     cpu::CpuOps ops(1, cpu::best_isa());
-    const auto world = seat.join(ops);
-    agree(*world, ops, device, "the configuration", hashes[static_cast<std::size_t>(seat.rank())]);
+    const auto world = rank_handle.join(ops);
+    agree(*world, ops, device, "the configuration", hashes[static_cast<std::size_t>(rank_handle.rank())]);
   });
 }
 
@@ -34,23 +34,24 @@ TEST(Agree, RanksThatAreAlike) {
 }
 
 TEST(Agree, NamesTheRanksThatDifferFromTheMost) {
-  const auto told = [](const std::vector<std::uint64_t>& hashes) {
+  const auto message_for = [](const std::vector<std::uint64_t>& hashes) {
     const std::string message = message_of<UserError>([&] { agree_on(hashes); });
     EXPECT_FALSE(contains(message, "\n")) << "told once: " << message;
     return message;
   };
-  EXPECT_TRUE(contains(told({7, 7, 8, 7}),
+  EXPECT_TRUE(contains(message_for({7, 7, 8, 7}),
                        "the configuration is not the same on all ranks: that of rank 2 differs from that of ranks 0, "
                        "1, 3;"));
-  EXPECT_TRUE(contains(told({8, 7, 7, 9}), "that of ranks 0, 3 differs from that of ranks 1, 2;"));
-  EXPECT_TRUE(contains(told({8, 7}), "that of rank 1 differs from that of rank 0;"));
-  // One bit, at either end.
-  EXPECT_TRUE(contains(told({6, 7, 6}), "rank 1 differs"));
-  EXPECT_TRUE(contains(told({6, 6, 6 | std::uint64_t{1} << 63}), "rank 2 differs"));
+  EXPECT_TRUE(contains(message_for({8, 7, 7, 9}), "that of ranks 0, 3 differs from that of ranks 1, 2;"));
+  EXPECT_TRUE(contains(message_for({8, 7}), "that of rank 1 differs from that of rank 0;"));
+  // Hashes that differ in one bit, at either end.
+  EXPECT_TRUE(contains(message_for({6, 7, 6}), "rank 1 differs"));
+  EXPECT_TRUE(contains(message_for({6, 6, 6 | std::uint64_t{1} << 63}), "rank 2 differs"));
   std::vector<std::uint64_t> many(12);
   std::iota(many.begin(), many.end(), 0);
   many[1] = 0;
-  EXPECT_TRUE(contains(told(many), "that of ranks 2, 3, 4, 5, 6, 7, 8, 9 and 2 more differs from that of ranks 0, 1;"));
+  EXPECT_TRUE(
+      contains(message_for(many), "that of ranks 2, 3, 4, 5, 6, 7, 8, 9 and 2 more differs from that of ranks 0, 1;"));
 }
 
 // Published values of FNV-1a.

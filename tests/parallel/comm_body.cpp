@@ -16,10 +16,10 @@ namespace {
 constexpr DType reduced_dtypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64};
 constexpr Reduce all_reductions[] = {Reduce::sum, Reduce::mean, Reduce::max};
 
-// Element i of what all ranks brought, reduced.
+// Element i of the inputs of all ranks, reduced.
 Values reduced_all(const Comm& comm, std::int64_t n, DType dtype, Reduce how, std::uint64_t seed) {
   std::vector<Values> all;
-  for (int r = 0; r < comm.size(); ++r) all.push_back(brought(r, n, dtype, seed));
+  for (int r = 0; r < comm.size(); ++r) all.push_back(input_of_rank(r, n, dtype, seed));
   Values out(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < out.size(); ++i) {
     std::vector<double> column;
@@ -40,8 +40,8 @@ double rounding(DType dtype) {
   }
 }
 
-// Elements [begin, begin + got.size()) of what all ranks brought, n each, reduced: to the bit, or as any order of ranks
-// may round.
+// Compares with elements [begin, begin + got.size()) of the inputs of all ranks, n each, reduced: to the bit, or within
+// the rounding of any order of ranks.
 void expect_reduced(const CommSubject& s, const Values& got, std::int64_t n, std::int64_t begin, DType dtype,
                     Reduce how, std::uint64_t seed) {
   const Values all = reduced_all(s.comm, n, dtype, how, seed);
@@ -52,7 +52,7 @@ void expect_reduced(const CommSubject& s, const Values& got, std::int64_t n, std
   }
   Values magnitude(got.size());
   for (int r = 0; r < s.comm.size(); ++r) {
-    const Values values = brought(r, n, dtype, seed);
+    const Values values = input_of_rank(r, n, dtype, seed);
     for (std::size_t i = 0; i < got.size(); ++i) magnitude[i] += std::abs(values[static_cast<std::size_t>(begin) + i]);
   }
   for (std::size_t i = 0; i < got.size(); ++i)
@@ -68,7 +68,7 @@ void append(Values& values, const Values& more) { values.insert(values.end(), mo
 void check_all_reduce(const CommSubject& s, CommTensors& tensors, std::int64_t n, DType dtype, Reduce how) {
   SCOPED_TRACE(
       fmt::format("all_reduce {} {} x {} on {} of {}", name_of(how), name_of(dtype), n, s.comm.rank(), s.comm.size()));
-  const Tensor x = tensors.make(shape(n), dtype, brought(s.comm.rank(), n, dtype, 1));
+  const Tensor x = tensors.make(shape(n), dtype, input_of_rank(s.comm.rank(), n, dtype, 1));
   s.ops.finish(s.comm.all_reduce(x, how, s.ops.record()));
   expect_reduced(s, tensors.read(x), n, 0, dtype, how, 1);
   tensors.clear();
@@ -81,15 +81,15 @@ void check_reduce_scatter(const CommSubject& s, CommTensors& tensors, const Shap
   const std::int64_t n = count(part_shape), rows = part_shape[0], me = s.comm.rank(), ranks = s.comm.size();
   Shape all = part_shape;
   all[0] *= ranks;
-  const Values mine = brought(s.comm.rank(), n * ranks, dtype, 2);
-  const Tensor whole = tensors.make(all, dtype, mine);
-  const Tensor shard = in_place ? whole.rows(me * rows, (me + 1) * rows) : tensors.garbage(part_shape, dtype);
-  s.ops.finish(s.comm.reduce_scatter(whole, shard, how, s.ops.record()));
+  const Values mine = input_of_rank(s.comm.rank(), n * ranks, dtype, 2);
+  const Tensor full = tensors.make(all, dtype, mine);
+  const Tensor shard = in_place ? full.rows(me * rows, (me + 1) * rows) : tensors.garbage(part_shape, dtype);
+  s.ops.finish(s.comm.reduce_scatter(full, shard, how, s.ops.record()));
   const Values got = tensors.read(shard);
   expect_reduced(s, got, n * ranks, me * n, dtype, how, 2);
-  Values rest = mine;  // nothing else of whole may change
+  Values rest = mine;  // no other element may change
   if (in_place) std::copy(got.begin(), got.end(), rest.begin() + me * n);
-  EXPECT_EQ(tensors.read(whole), rest);
+  EXPECT_EQ(tensors.read(full), rest);
   tensors.clear();
 }
 
@@ -99,19 +99,19 @@ void check_all_gather(const CommSubject& s, CommTensors& tensors, const Shape& p
   const std::int64_t n = count(part_shape), rows = part_shape[0], me = s.comm.rank();
   Shape all = part_shape;
   all[0] *= s.comm.size();
-  const Tensor whole = tensors.garbage(all, dtype);
-  const Values mine = brought(s.comm.rank(), n, dtype, 3);
-  const Tensor shard = in_place ? whole.rows(me * rows, (me + 1) * rows) : tensors.garbage(part_shape, dtype);
+  const Tensor full = tensors.garbage(all, dtype);
+  const Values mine = input_of_rank(s.comm.rank(), n, dtype, 3);
+  const Tensor shard = in_place ? full.rows(me * rows, (me + 1) * rows) : tensors.garbage(part_shape, dtype);
   tensors.write(shard, mine);
-  s.ops.finish(s.comm.all_gather(shard, whole, s.ops.record()));
+  s.ops.finish(s.comm.all_gather(shard, full, s.ops.record()));
   Values expected;
-  for (int r = 0; r < s.comm.size(); ++r) append(expected, brought(r, n, dtype, 3));
-  EXPECT_EQ(tensors.read(whole), expected);
+  for (int r = 0; r < s.comm.size(); ++r) append(expected, input_of_rank(r, n, dtype, 3));
+  EXPECT_EQ(tensors.read(full), expected);
   EXPECT_EQ(tensors.read(shard), mine);
   tensors.clear();
 }
 
-// Rows that go from one rank to another: uneven, and none for some pairs.
+// Rows from one rank to another: uneven numbers, none for some pairs.
 std::int64_t rows_between(int from, int to) { return (from * 3 + to * 5 + 1) % 4; }
 
 void check_all_to_all(const CommSubject& s, CommTensors& tensors, std::int64_t width, DType dtype) {
@@ -131,12 +131,13 @@ void check_all_to_all(const CommSubject& s, CommTensors& tensors, std::int64_t w
   for (int from = 0; from < ranks; ++from) {
     const std::vector<std::int64_t> theirs = rows_to(from);
     const std::int64_t before = std::accumulate(theirs.begin(), theirs.begin() + me, 0L);
-    const Values all = brought(from, total(theirs) * width, dtype, 4);
+    const Values all = input_of_rank(from, total(theirs) * width, dtype, 4);
     append(expected, part(all, before * width, (before + rows_between(from, me)) * width));
     out_rows.push_back(rows_between(from, me));
   }
-  const std::int64_t spare = 2;  // room that is not used
-  const Tensor in = tensors.make(shape(total(in_rows), width), dtype, brought(me, total(in_rows) * width, dtype, 4));
+  const std::int64_t spare = 2;  // capacity that is not used
+  const Tensor in =
+      tensors.make(shape(total(in_rows), width), dtype, input_of_rank(me, total(in_rows) * width, dtype, 4));
   const Tensor out = tensors.garbage(shape(total(out_rows) + spare, width), dtype);
   s.ops.finish(s.comm.all_to_all(in, out, in_rows, out_rows, s.ops.record()));
   append(expected, Values(static_cast<std::size_t>(spare * width), 77));
@@ -146,13 +147,13 @@ void check_all_to_all(const CommSubject& s, CommTensors& tensors, std::int64_t w
 
 void check_broadcast(const CommSubject& s, CommTensors& tensors, std::int64_t n, DType dtype, int root) {
   SCOPED_TRACE(fmt::format("broadcast {} x {} from {} on {}", name_of(dtype), n, root, s.comm.rank()));
-  const Tensor x = tensors.make(shape(n), dtype, brought(s.comm.rank(), n, dtype, 5));
+  const Tensor x = tensors.make(shape(n), dtype, input_of_rank(s.comm.rank(), n, dtype, 5));
   s.ops.finish(s.comm.broadcast(x, root, s.ops.record()));
-  EXPECT_EQ(tensors.read(x), brought(root, n, dtype, 5));
+  EXPECT_EQ(tensors.read(x), input_of_rank(root, n, dtype, 5));
   tensors.clear();
 }
 
-// Finishing it brings the tensor's values: whoever does not wait sees garbage.
+// Finishing the call copies the tensor's values: a reader that does not wait sees garbage.
 struct LateValues final : Timeline {
   LateValues(CommTensors& all, const Tensor& x, Values late) : tensors(all), tensor(x), values(std::move(late)) {}
   void finish(std::uint64_t id) override {
@@ -195,11 +196,12 @@ void check_exchanges(const CommSubject& s) {
   const int me = s.comm.rank(), ranks = s.comm.size();
   const int next = (me + 1) % ranks, before = (me + ranks - 1) % ranks;
   SCOPED_TRACE(fmt::format("exchange on {} of {}", me, ranks));
-  for (DType dtype : all_dtypes) {  // around both ways, two to each side; the order within a pair counts
+  for (DType dtype :
+       all_dtypes) {  // rings in both directions, two messages to each side; the order within a pair counts
     const std::int64_t n = 23;
-    const Tensor to_next[] = {tensors.make(shape(n), dtype, brought(me, n, dtype, 6)),
-                              tensors.make(shape(2, 3), dtype, brought(me, 6, dtype, 7))};
-    const Tensor to_before = tensors.make(shape(n), dtype, brought(me, n, dtype, 8));
+    const Tensor to_next[] = {tensors.make(shape(n), dtype, input_of_rank(me, n, dtype, 6)),
+                              tensors.make(shape(2, 3), dtype, input_of_rank(me, 6, dtype, 7))};
+    const Tensor to_before = tensors.make(shape(n), dtype, input_of_rank(me, n, dtype, 8));
     const Tensor from_before[] = {tensors.garbage(shape(n), dtype), tensors.garbage(shape(2, 3), dtype)};
     const Tensor from_next = tensors.garbage(shape(n), dtype);
     const Transfer transfers[] = {{to_next[0], next, true},
@@ -210,18 +212,18 @@ void check_exchanges(const CommSubject& s) {
                                   {from_next, next, false},
                                   {tensors.garbage(shape(0), dtype), next, true},
                                   {tensors.garbage(shape(0), dtype), before, false}};
-    // With two ranks, next and before are one peer: what comes third is what it sent third.
+    // On two ranks the next and the previous rank are one peer: the third message received is the third it sent.
     const Ticket done = s.comm.exchange(transfers, s.ops.record());
     s.ops.finish(done);
-    EXPECT_EQ(tensors.read(from_before[0]), brought(before, n, dtype, 6));
-    EXPECT_EQ(tensors.read(from_before[1]), brought(before, 6, dtype, 7));
-    EXPECT_EQ(tensors.read(from_next), brought(next, n, dtype, 8));
-    EXPECT_EQ(tensors.read(to_before), brought(me, n, dtype, 8));
+    EXPECT_EQ(tensors.read(from_before[0]), input_of_rank(before, n, dtype, 6));
+    EXPECT_EQ(tensors.read(from_before[1]), input_of_rank(before, 6, dtype, 7));
+    EXPECT_EQ(tensors.read(from_next), input_of_rank(next, n, dtype, 8));
+    EXPECT_EQ(tensors.read(to_before), input_of_rank(me, n, dtype, 8));
     tensors.clear();
   }
   if (ranks == 1) return;
   // A chain in which only neighbours call, and in which the last exchange is finished before the first.
-  const Tensor out = tensors.make(shape(9), DType::f32, brought(me, 9, DType::f32, 9));
+  const Tensor out = tensors.make(shape(9), DType::f32, input_of_rank(me, 9, DType::f32, 9));
   const Tensor in = tensors.garbage(shape(9), DType::f32);
   const Transfer send{out, next, true}, receive{in, before, false};
   Ticket sent, received;
@@ -229,19 +231,19 @@ void check_exchanges(const CommSubject& s) {
   if (me > 0) received = s.comm.exchange({&receive, 1}, s.ops.record());
   s.ops.finish(received);
   s.ops.finish(sent);
-  EXPECT_EQ(tensors.read(in), me > 0 ? brought(before, 9, DType::f32, 9) : Values(9, 77));
+  EXPECT_EQ(tensors.read(in), me > 0 ? input_of_rank(before, 9, DType::f32, 9) : Values(9, 77));
   s.comm.barrier();
 }
 
 void check_tickets(const CommSubject& s) {
   CommTensors tensors(s);
   const int me = s.comm.rank(), ranks = s.comm.size();
-  const Values mine = brought(me, 40, DType::f32, 10);
+  const Values mine = input_of_rank(me, 40, DType::f32, 10);
   const auto late_tensor = [&](const auto& call, const auto& check) {
     const Tensor x = tensors.garbage(shape(40), DType::f32);
     LateValues late(tensors, x, mine);
     const Ticket done = call(x, Ticket{7, &late});
-    s.ops.wait(done);  // behind this, the queue sees it
+    s.ops.wait(done);  // after this, the queue sees it
     check(x);
     s.ops.finish(s.ops.record());
     EXPECT_EQ(late.finished > 0, true);
@@ -249,12 +251,12 @@ void check_tickets(const CommSubject& s) {
   };
   late_tensor([&](const Tensor& x, Ticket after) { return s.comm.all_reduce(x, Reduce::sum, after); },
               [&](const Tensor& x) { expect_reduced(s, tensors.read(x), 40, 0, DType::f32, Reduce::sum, 10); });
-  const Tensor whole = tensors.garbage(shape(40 * ranks), DType::f32);
-  late_tensor([&](const Tensor& x, Ticket after) { return s.comm.all_gather(x, whole, after); },
+  const Tensor full = tensors.garbage(shape(40 * ranks), DType::f32);
+  late_tensor([&](const Tensor& x, Ticket after) { return s.comm.all_gather(x, full, after); },
               [&](const Tensor&) {
                 Values all;
-                for (int r = 0; r < ranks; ++r) append(all, brought(r, 40, DType::f32, 10));
-                EXPECT_EQ(tensors.read(whole), all);
+                for (int r = 0; r < ranks; ++r) append(all, input_of_rank(r, 40, DType::f32, 10));
+                EXPECT_EQ(tensors.read(full), all);
               });
   const Tensor got = tensors.garbage(shape(40), DType::f32);
   late_tensor(
@@ -262,7 +264,9 @@ void check_tickets(const CommSubject& s) {
         const Transfer both[] = {{x, (me + 1) % ranks, true}, {got, (me + ranks - 1) % ranks, false}};
         return s.comm.exchange(both, after);
       },
-      [&](const Tensor&) { EXPECT_EQ(tensors.read(got), brought((me + ranks - 1) % ranks, 40, DType::f32, 10)); });
+      [&](const Tensor&) {
+        EXPECT_EQ(tensors.read(got), input_of_rank((me + ranks - 1) % ranks, 40, DType::f32, 10));
+      });
 }
 
 namespace {
@@ -308,7 +312,7 @@ void check_splits(const CommSubject& s) {
   };
   const auto zero = from([](int) { return 0; });
   check_group(s, zero, zero);                                                            // all, in order
-  check_group(s, zero, from([](int r) { return -r; }));                                  // all, turned around
+  check_group(s, zero, from([](int r) { return -r; }));                                  // all, in reverse order
   check_group(s, from([](int r) { return r % 2; }), zero);                               // odd and even
   check_group(s, from([](int r) { return r / 2; }), from([](int r) { return r % 2; }));  // pairs
   check_group(s, from([](int r) { return r == 0 ? -5 : 9; }), zero);                     // one and the rest
@@ -321,11 +325,12 @@ void check_small_calls(const CommSubject& s) {
   CommTensors tensors(s, 1 << 16);
   const int me = s.comm.rank(), ranks = s.comm.size();
   const Tensor x = tensors.garbage(shape(3), DType::i64), y = tensors.garbage(shape(3), DType::i64);
-  const Tensor whole = tensors.garbage(shape(3 * ranks), DType::i64);
+  const Tensor full = tensors.garbage(shape(3 * ranks), DType::i64);
   for (int round = 0; round < s.small_rounds; ++round) {
     s.ops.fill({.out = x, .value = static_cast<double>(round * ranks + me)});
-    s.ops.wait(s.comm.all_gather(x, whole, s.ops.record()));
-    s.ops.wait(s.comm.reduce_scatter(whole, y, Reduce::sum, s.ops.record()));  // ranks times my own
+    s.ops.wait(s.comm.all_gather(x, full, s.ops.record()));
+    s.ops.wait(
+        s.comm.reduce_scatter(full, y, Reduce::sum, s.ops.record()));  // the number of ranks times this rank's values
     s.ops.wait(s.comm.all_reduce(y, Reduce::sum, s.ops.record()));
     const Transfer ring[] = {{y, (me + 1) % ranks, true}, {x, (me + ranks - 1) % ranks, false}};
     s.ops.wait(s.comm.exchange(ring, s.ops.record()));
@@ -336,8 +341,8 @@ void check_small_calls(const CommSubject& s) {
   }
 }
 
-// What is cleaned up behind a fault that is caught further out may still need the others. The group ends as any other:
-// what is under way is waited for.
+// Code that unwinds after a fault may still need the other ranks. The group ends as any other: it waits for transfers
+// in flight.
 void check_unwinding(const CommSubject& s) {
   struct Cleaning {
     ~Cleaning() {
@@ -357,7 +362,7 @@ void check_unwinding(const CommSubject& s) {
   } catch (const Error&) {
   }
   EXPECT_EQ(tensors.read(x), Values(n, ranks * (ranks + 1) / 2)) << "on rank " << me;
-  s.ops.finish(s.comm.all_reduce(x, Reduce::max, s.ops.record()));  // and the others are as they were
+  s.ops.finish(s.comm.all_reduce(x, Reduce::max, s.ops.record()));  // s.comm still works
 }
 
 void check_rejected(const CommSubject& s) {

@@ -1,4 +1,4 @@
-// What a rank gets to read when another does not do its part.
+// The errors that a rank gets when another does not make its calls.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -18,11 +18,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr ThreadCommOptions patient{.timeout = 60s}, hasty{.timeout = 1s};
+constexpr ThreadCommOptions long_timeout{.timeout = 60s}, short_timeout{.timeout = 1s};
 
 // A rank with a tensor, as the bodies below need it.
 struct Rank {
-  explicit Rank(Seat& seat) : ops(1, cpu::best_isa()), world(seat.join(ops)), rank(seat.rank()) {}
+  explicit Rank(RankHandle& rank_handle)
+      : ops(1, cpu::best_isa()), world(rank_handle.join(ops)), rank(rank_handle.rank()) {}
   Tensor floats(std::int64_t n) { return make_tensor(memory, shape(n), DType::f32); }
   cpu::CpuOps ops;
   std::unique_ptr<Comm> world;
@@ -43,12 +44,12 @@ FailedRun run_failing(int ranks, const ThreadCommOptions& options, const Body& b
   run.messages.resize(static_cast<std::size_t>(ranks));
   const auto begin = std::chrono::steady_clock::now();
   run.thrown = message_of<Error>([&] {
-    run_threads(ranks, options, [&](Seat& seat) {
-      Rank rank(seat);
+    run_threads(ranks, options, [&](RankHandle& rank_handle) {
+      Rank rank(rank_handle);
       try {
         body(rank);
       } catch (const std::exception& error) {
-        run.messages[static_cast<std::size_t>(seat.rank())] = error.what();
+        run.messages[static_cast<std::size_t>(rank_handle.rank())] = error.what();
         throw;
       }
     });
@@ -63,7 +64,7 @@ void expect_words(const std::string& message, const std::vector<std::string>& wo
 }
 
 TEST(CommFailure, ARankThatThrowsWakesTheOthers) {
-  const FailedRun run = run_failing(4, patient, [](Rank& r) {
+  const FailedRun run = run_failing(4, long_timeout, [](Rank& r) {
     r.world->barrier();
     if (r.rank == 2) throw Error("the disk is full");
     const auto half = r.world->split(r.rank % 2, 0, "half");
@@ -75,7 +76,7 @@ TEST(CommFailure, ARankThatThrowsWakesTheOthers) {
 }
 
 TEST(CommFailure, ARankThatNeverComesIsNamed) {
-  const FailedRun run = run_failing(4, hasty, [](Rank& r) {
+  const FailedRun run = run_failing(4, short_timeout, [](Rank& r) {
     const auto tp = r.world->split(0, 0, "tp");
     tp->all_gather(r.floats(2), make_tensor(r.memory + 8, shape(8), DType::f32));
     if (r.rank == 3) {
@@ -94,14 +95,14 @@ TEST(CommFailure, ARankThatNeverComesIsNamed) {
 }
 
 TEST(CommFailure, RanksThatWaitElsewhereAreNamedWithWhatTheyDo) {
-  const FailedRun run = run_failing(3, hasty, [](Rank& r) {
+  const FailedRun run = run_failing(3, short_timeout, [](Rank& r) {
     const auto dp = r.world->split(0, 0, "dp");
     if (r.rank == 0)
       r.world->all_reduce(r.floats(5), Reduce::sum);
     else
       dp->broadcast(r.floats(4), 1);
   });
-  // Whoever is first tells its own view; both name a rank that is somewhere else.
+  // The rank that fails first reports its own view; each view names a rank that is in another call.
   expect_words(run.messages[0], {"world: all_reduce sum f32 x 5", "ranks 1, 2 did not come",
                                  "rank 1 is in broadcast from 1 f32 x 4 of dp, its call 2"});
   expect_words(run.messages[1], {"dp: broadcast from 1 f32 x 4", "rank 0 did not come",
@@ -110,7 +111,7 @@ TEST(CommFailure, RanksThatWaitElsewhereAreNamedWithWhatTheyDo) {
 
 TEST(CommFailure, DifferentCallsAreNamedOnEveryRank) {
   const auto expect_mismatch = [](const auto& body, const std::vector<std::string>& words) {
-    const FailedRun run = run_failing(3, patient, body);
+    const FailedRun run = run_failing(3, long_timeout, body);
     for (const std::string& message : run.messages) {
       expect_words(message, words);
       expect_words(message, {"world: the ranks make different calls"});
@@ -140,7 +141,7 @@ TEST(CommFailure, DifferentCallsAreNamedOnEveryRank) {
 }
 
 TEST(CommFailure, RowsThatDoNotMatch) {
-  const FailedRun run = run_failing(2, patient, [](Rank& r) {
+  const FailedRun run = run_failing(2, long_timeout, [](Rank& r) {
     const std::int64_t in[] = {1, 2}, out[] = {1, 1};
     r.world->all_to_all(r.floats(4), make_tensor(r.memory + 8, shape(4), DType::f32), in, out);
   });
@@ -149,7 +150,7 @@ TEST(CommFailure, RowsThatDoNotMatch) {
 }
 
 TEST(CommFailure, AnExchangeThatDoesNotFit) {
-  const FailedRun run = run_failing(2, patient, [](Rank& r) {
+  const FailedRun run = run_failing(2, long_timeout, [](Rank& r) {
     const Transfer transfer{r.floats(r.rank == 0 ? 4 : 5), 1 - r.rank, r.rank == 0};
     r.ops.finish(r.world->exchange({&transfer, 1}));
   });
@@ -157,7 +158,7 @@ TEST(CommFailure, AnExchangeThatDoesNotFit) {
 }
 
 TEST(CommFailure, AnExchangeWhoseOtherSideNeverComes) {
-  const FailedRun run = run_failing(3, hasty, [](Rank& r) {
+  const FailedRun run = run_failing(3, short_timeout, [](Rank& r) {
     if (r.rank != 1) return;
     const Transfer transfers[] = {{r.floats(4), 0, true}, {make_tensor(r.memory + 8, shape(6), DType::f32), 2, false}};
     r.ops.finish(r.world->exchange(transfers));
@@ -166,8 +167,8 @@ TEST(CommFailure, AnExchangeWhoseOtherSideNeverComes) {
                             "rank 2 has called nothing yet"});
 }
 
-TEST(CommFailure, TooManyTransfersUnderWay) {
-  const FailedRun run = run_failing(2, patient, [](Rank& r) {
+TEST(CommFailure, TooManyTransfersInFlight) {
+  const FailedRun run = run_failing(2, long_timeout, [](Rank& r) {
     const Transfer transfer{r.floats(1), 1, true};
     for (int i = 0; i < 65 && r.rank == 0; ++i) r.world->exchange({&transfer, 1});
     if (r.rank == 1) r.world->barrier();
@@ -176,7 +177,7 @@ TEST(CommFailure, TooManyTransfersUnderWay) {
 }
 
 TEST(CommFailure, AbortWithoutAnException) {
-  const FailedRun run = run_failing(2, patient, [](Rank& r) {
+  const FailedRun run = run_failing(2, long_timeout, [](Rank& r) {
     if (r.rank == 0)
       r.world->abort("stopped by hand");
     else
@@ -186,8 +187,8 @@ TEST(CommFailure, AbortWithoutAnException) {
   expect_words(run.messages[1], {"world: barrier on rank 1 ended because rank 0 failed: stopped by hand"});
 }
 
-// The others hear of a fault before what the rank holds goes away.
-TEST(CommFailure, AFaultIsToldBeforeTheRankUnwinds) {
+// The fault is reported to the others before the rank frees what it holds.
+TEST(CommFailure, AFaultIsReportedBeforeTheRankUnwinds) {
   std::atomic<bool> heard{false}, in_time{false};
   struct Waits {
     Waits(std::atomic<bool>& h, std::atomic<bool>& t) : heard(h), in_time(t) {}
@@ -197,11 +198,11 @@ TEST(CommFailure, AFaultIsToldBeforeTheRankUnwinds) {
     }
     std::atomic<bool>&heard, &in_time;
   };
-  const FailedRun run = run_failing(2, patient, [&](Rank& r) {
+  const FailedRun run = run_failing(2, long_timeout, [&](Rank& r) {
     std::optional<Waits> waits;
     if (r.rank == 1) waits.emplace(heard, in_time);
     try {
-      tell_faults(*r.world, [&] {
+      report_faults(*r.world, [&] {
         r.world->barrier();
         if (r.rank == 1) throw Error("the disk is full");
         r.world->barrier();
@@ -216,45 +217,45 @@ TEST(CommFailure, AFaultIsToldBeforeTheRankUnwinds) {
   expect_words(run.messages[0], {"rank 1 failed: the disk is full"});
 }
 
-TEST(RunThreads, KeepsTheKindOfAFaultAndTellsIndependentOnes) {
+TEST(RunThreads, KeepsTheKindOfAFaultAndReportsIndependentOnes) {
   const std::string mistake = message_of<UserError>(
-      [] { run_threads(3, patient, [](Seat&) { throw UserError("train.seed=x: not a number"); }); });
+      [] { run_threads(3, long_timeout, [](RankHandle&) { throw UserError("train.seed=x: not a number"); }); });
   expect_words(mistake, {"rank ", ": train.seed=x: not a number"});
-  EXPECT_EQ(std::count(mistake.begin(), mistake.end(), '\n'), 0);  // the same on all ranks: told once
+  EXPECT_EQ(std::count(mistake.begin(), mistake.end(), '\n'), 0);  // all ranks have this fault: reported once
   const std::string two = message_of<Error>([] {
-    run_threads(3, patient, [](Seat& seat) {
-      if (seat.rank() < 2) throw Error(fmt::format("fault {}", seat.rank()));
+    run_threads(3, long_timeout, [](RankHandle& rank_handle) {
+      if (rank_handle.rank() < 2) throw Error(fmt::format("fault {}", rank_handle.rank()));
     });
   });
   expect_words(two, {"rank 0: fault 0", "rank 1: fault 1"});
-  expect_words(message_of<Error>([] { run_threads(2, patient, [](Seat&) { throw 5; }); }), {"unknown type"});
+  expect_words(message_of<Error>([] { run_threads(2, long_timeout, [](RankHandle&) { throw 5; }); }), {"unknown type"});
 }
 
 TEST(RunThreads, ReturnsWhenAllAreDone) {
   std::mutex mutex;
   std::vector<int> seen;
-  run_threads(5, patient, [&](Seat& seat) {
+  run_threads(5, long_timeout, [&](RankHandle& rank_handle) {
     const std::lock_guard lock(mutex);
-    seen.push_back(seat.rank() * 10 + seat.size());
+    seen.push_back(rank_handle.rank() * 10 + rank_handle.size());
   });
   std::sort(seen.begin(), seen.end());
   EXPECT_EQ(seen, (std::vector<int>{5, 15, 25, 35, 45}));
-  EXPECT_THROW(run_threads(0, patient, [](Seat&) {}), Error);
+  EXPECT_THROW(run_threads(0, long_timeout, [](RankHandle&) {}), Error);
 }
 
-// A rank that another one reads from is woken by the fault of a third, and its memory goes: not before the reader is
+// The fault of a third rank wakes a rank that another one reads from. Its memory is freed only after the reader is
 // done.
 TEST(CommFailure, MemoryStaysWhileOthersReadIt) {
   for (int round = 0; round < 3; ++round) {
     const std::string message = message_of<Error>([] {
-      run_threads(3, patient, [](Seat& seat) {
+      run_threads(3, long_timeout, [](RankHandle& rank_handle) {
         constexpr std::int64_t n = 20'000'000;  // so large that it is given back to the system at once
         cpu::CpuOps ops(1, cpu::best_isa());
-        std::vector<float> memory(seat.rank() < 2 ? static_cast<std::size_t>(n) : 0, 1.0f);
-        const auto world = seat.join(ops);
-        const auto pair = world->split(seat.rank() < 2 ? 0 : 1, seat.rank(), "pair");
+        std::vector<float> memory(rank_handle.rank() < 2 ? static_cast<std::size_t>(n) : 0, 1.0f);
+        const auto world = rank_handle.join(ops);
+        const auto pair = world->split(rank_handle.rank() < 2 ? 0 : 1, rank_handle.rank(), "pair");
         world->barrier();
-        if (seat.rank() == 2) {
+        if (rank_handle.rank() == 2) {
           std::this_thread::sleep_for(3ms);
           throw std::runtime_error("the fault of a third");
         }
@@ -265,12 +266,12 @@ TEST(CommFailure, MemoryStaysWhileOthersReadIt) {
   }
 }
 
-// What all say about one of them names that one, and nobody else.
-TEST(CommFailure, AMessageThatNamesItsRankIsToldAsItIs) {
-  EXPECT_EQ(told_by(3, "no room"), "rank 3: no room");
-  EXPECT_EQ(told_by(3, "rank 12: no room"), "rank 12: no room");
+// Reports of all ranks about one of them name that one alone.
+TEST(CommFailure, AMessageThatNamesItsRankIsReportedAsItIs) {
+  EXPECT_EQ(report_of(3, "no room"), "rank 3: no room");
+  EXPECT_EQ(report_of(3, "rank 12: no room"), "rank 12: no room");
   for (const char* other : {"", "rank ", "rank 2", "rank 2 is gone: it was killed", "rank : none", "ranks 2: none"})
-    EXPECT_EQ(told_by(3, other), std::string("rank 3: ") + other);
+    EXPECT_EQ(report_of(3, other), std::string("rank 3: ") + other);
 }
 
 }  // namespace

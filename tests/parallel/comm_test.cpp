@@ -8,8 +8,8 @@
 
 #include "tera/backend/cpu/cpu_device.h"
 #include "tera/backend/cpu/cpu_ops.h"
-#include "tera/comm/groups.h"
 #include "tera/comm/world.h"
+#include "tera/parallel/groups.h"
 #include "tests/parallel/comm_body.h"
 #include "tests/support/count_allocations.h"
 
@@ -18,14 +18,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr ThreadCommOptions patient{.timeout = 60s};
+constexpr ThreadCommOptions long_timeout{.timeout = 60s};
 
 void on_threads(int ranks, void (*check)(const CommSubject&)) {
-  run_threads(ranks, patient, [&](Seat& seat) {
+  run_threads(ranks, long_timeout, [&](RankHandle& rank_handle) {
     cpu::CpuOps ops(1, cpu::best_isa());
     cpu::CpuDevice device;
-    const auto world = seat.join(ops);
-    ASSERT_EQ(world->rank(), seat.rank());
+    const auto world = rank_handle.join(ops);
+    ASSERT_EQ(world->rank(), rank_handle.rank());
     ASSERT_EQ(world->size(), ranks);
     check({*world, ops, device});
   });
@@ -62,71 +62,71 @@ TEST_P(ThreadCommTest, Unwinding) { on_threads(GetParam(), check_unwinding); }
 
 TEST(ThreadComm, AnExchangeReturnsBeforeItsOtherSideCame) {
   std::atomic<bool> posted{false};
-  run_threads(2, patient, [&](Seat& seat) {
+  run_threads(2, long_timeout, [&](RankHandle& rank_handle) {
     cpu::CpuOps ops(1, cpu::best_isa());
-    const auto world = seat.join(ops);
-    float sent = static_cast<float>(seat.rank()) + 1, received = 0;
-    const Transfer both[] = {{make_tensor(&sent, shape(1), DType::f32), 1 - seat.rank(), true},
-                             {make_tensor(&received, shape(1), DType::f32), 1 - seat.rank(), false}};
-    if (seat.rank() == 1) posted.wait(false);  // would never end if rank 0 waited for us
+    const auto world = rank_handle.join(ops);
+    float sent = static_cast<float>(rank_handle.rank()) + 1, received = 0;
+    const Transfer both[] = {{make_tensor(&sent, shape(1), DType::f32), 1 - rank_handle.rank(), true},
+                             {make_tensor(&received, shape(1), DType::f32), 1 - rank_handle.rank(), false}};
+    if (rank_handle.rank() == 1) posted.wait(false);  // would never end if rank 0 waited for us
     const Ticket done = world->exchange(both, ops.record());
     posted = true;
     posted.notify_all();
     ops.finish(done);
-    EXPECT_EQ(received, seat.rank() == 0 ? 2.0f : 1.0f);
+    EXPECT_EQ(received, rank_handle.rank() == 0 ? 2.0f : 1.0f);
     world->barrier();
   });
 }
 
-// Its queue made the copy, so its tickets must be there until the other has looked at them.
+// Its queue made the copy, so its tickets must stay valid until the other rank has read them.
 TEST(ThreadComm, ARankThatIsDoneWaitsForThoseWhoNeedItsQueue) {
   std::atomic<bool> posted{false}, queue_is_gone{false};
-  run_threads(2, patient, [&](Seat& seat) {
+  run_threads(2, long_timeout, [&](RankHandle& rank_handle) {
     auto ops = std::make_unique<cpu::CpuOps>(1, cpu::best_isa());
-    auto world = seat.join(*ops);
+    auto world = rank_handle.join(*ops);
     float value = 3;
-    const Transfer transfer{make_tensor(&value, shape(1), DType::f32), 1 - seat.rank(), seat.rank() == 0};
-    if (seat.rank() == 0) posted.wait(false);
+    const Transfer transfer{make_tensor(&value, shape(1), DType::f32), 1 - rank_handle.rank(), rank_handle.rank() == 0};
+    if (rank_handle.rank() == 0) posted.wait(false);
     const Ticket done = world->exchange({&transfer, 1}, ops->record());
     posted = true;
     posted.notify_all();
-    if (seat.rank() == 1) {
+    if (rank_handle.rank() == 1) {
       std::this_thread::sleep_for(50ms);
       EXPECT_FALSE(queue_is_gone);
       ops->finish(done);
     }
     world.reset();
-    if (seat.rank() == 0) queue_is_gone = true;
+    if (rank_handle.rank() == 0) queue_is_gone = true;
   });
 }
 
 TEST(ThreadComm, AllocatesNothingAfterSetUp) {
   if (!can_count_allocations()) GTEST_SKIP() << "a sanitizer has its own allocator";
   std::int64_t allocations = -1;
-  run_threads(4, patient, [&](Seat& seat) {
+  run_threads(4, long_timeout, [&](RankHandle& rank_handle) {
     cpu::CpuOps ops(1, cpu::best_isa());
     cpu::CpuDevice device;
-    const auto world = seat.join(ops);
-    const auto pair = world->split(seat.rank() / 2, 0, "pair");
+    const auto world = rank_handle.join(ops);
+    const auto pair = world->split(rank_handle.rank() / 2, 0, "pair");
     const std::span<std::byte> memory = device.allocate(4096);
-    const Tensor whole = make_tensor(memory.data(), shape(4, 8), DType::bf16), shard = whole.rows(0, 1);
+    const Tensor full = make_tensor(memory.data(), shape(4, 8), DType::bf16), shard = full.rows(0, 1);
     const Tensor other = make_tensor(memory.data() + 2048, shape(4, 8), DType::bf16);
     const std::int64_t rows[] = {1, 1, 1, 1};
     world->barrier();
-    if (seat.rank() == 0) start_counting_allocations();
+    if (rank_handle.rank() == 0) start_counting_allocations();
     world->barrier();
     for (int round = 0; round < 100; ++round) {
-      world->all_reduce(whole, Reduce::mean);
+      world->all_reduce(full, Reduce::mean);
       world->all_gather(shard, other);
       world->reduce_scatter(other, shard, Reduce::max);
-      world->all_to_all(whole, other, rows, rows);
-      pair->broadcast(whole, round % 2);
-      const int next = (seat.rank() + 1) % 4, before = (seat.rank() + 3) % 4;
+      world->all_to_all(full, other, rows, rows);
+      pair->broadcast(full, round % 2);
+      const int next = (rank_handle.rank() + 1) % 4, before = (rank_handle.rank() + 3) % 4;
       const Transfer ring[] = {{shard, next, true}, {other.rows(1, 2), before, false}};
       ops.wait(world->exchange(ring));
     }
     world->barrier();
-    if (seat.rank() == 0) allocations = stop_counting_allocations();
+    if (rank_handle.rank() == 0) allocations = stop_counting_allocations();
     world->barrier();
   });
   EXPECT_EQ(allocations, 0);
@@ -135,13 +135,13 @@ TEST(ThreadComm, AllocatesNothingAfterSetUp) {
 TEST(ThreadComm, TheSameBitsOnEveryRankAndInEveryRun) {
   std::vector<std::vector<std::uint16_t>> results(6);
   for (std::size_t run = 0; run < 2; ++run)
-    run_threads(3, patient, [&](Seat& seat) {
+    run_threads(3, long_timeout, [&](RankHandle& rank_handle) {
       cpu::CpuOps ops(1 + static_cast<int>(run), cpu::best_isa());  // more threads in the second
-      const auto world = seat.join(ops);
-      std::vector<std::uint16_t>& mine = results[run * 3 + static_cast<std::size_t>(seat.rank())];
+      const auto world = rank_handle.join(ops);
+      std::vector<std::uint16_t>& mine = results[run * 3 + static_cast<std::size_t>(rank_handle.rank())];
       for (std::size_t i = 0; i < 40000; ++i)
         mine.push_back(
-            to_bf16(static_cast<float>((i * 7919 + static_cast<std::size_t>(seat.rank()) * 131) % 1009)).bits);
+            to_bf16(static_cast<float>((i * 7919 + static_cast<std::size_t>(rank_handle.rank()) * 131) % 1009)).bits);
       world->all_reduce(make_tensor(mine.data(), shape(mine.size()), DType::bf16), Reduce::sum);
     });
   for (const auto& result : results) EXPECT_EQ(result, results[0]);
@@ -150,18 +150,18 @@ TEST(ThreadComm, TheSameBitsOnEveryRankAndInEveryRun) {
 // Every group of a mesh has the members that the plan says, in its order.
 TEST(Groups, AreThoseOfThePlan) {
   const MeshPlan plan({.world = 8, .tp = 2, .cp = 1, .pp = 2, .ep = 2, .etp = 1});
-  run_threads(8, patient, [&](Seat& seat) {
+  run_threads(8, long_timeout, [&](RankHandle& rank_handle) {
     cpu::CpuOps ops(1, cpu::best_isa());
-    const auto world = seat.join(ops);
-    Groups groups(plan, seat.rank());
+    const auto world = rank_handle.join(ops);
+    Groups groups(plan, rank_handle.rank());
     groups.join(*world);
     const auto check = [&](Comm& group, Axis axis) {
-      SCOPED_TRACE(fmt::format("{} of rank {}", name_of(axis), seat.rank()));
-      std::int32_t me = seat.rank();
+      SCOPED_TRACE(fmt::format("{} of rank {}", name_of(axis), rank_handle.rank()));
+      std::int32_t me = rank_handle.rank();
       std::vector<int> members(static_cast<std::size_t>(group.size()));
       group.all_gather(make_tensor(&me, shape(1), DType::i32),
                        make_tensor(members.data(), shape(group.size()), DType::i32));
-      EXPECT_EQ(members, plan.members(axis, seat.rank()));
+      EXPECT_EQ(members, plan.members(axis, rank_handle.rank()));
       EXPECT_EQ(group.name(), name_of(axis));
     };
     const auto all = groups.all();

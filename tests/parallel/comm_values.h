@@ -1,5 +1,6 @@
 #pragma once
-// What ranks bring to a test: numbers that each can work out for all, and how they get into a tensor and out of it.
+// Inputs of the ranks in a test: numbers that each rank can compute for all, and how they get into a tensor and out of
+// it.
 
 #include <cmath>
 #include <cstring>
@@ -52,11 +53,11 @@ inline double rounded(DType dtype, double value) {
   });
 }
 
-// The n numbers that a rank brings, as its dtype keeps them: whole ones for integers.
-inline Values brought(int rank, std::int64_t n, DType dtype, std::uint64_t seed) {
-  const bool whole = dtype == DType::i32 || dtype == DType::i64 || dtype == DType::u8;
+// The n numbers that are a rank's input, as its dtype keeps them.
+inline Values input_of_rank(int rank, std::int64_t n, DType dtype, std::uint64_t seed) {
+  const bool is_integer = dtype == DType::i32 || dtype == DType::i64 || dtype == DType::u8;
   const std::uint64_t key = seed * 1000 + static_cast<std::uint64_t>(rank);
-  Values values = whole ? integer_values(shape(n), key, 200) : normal_values(shape(n), key);
+  Values values = is_integer ? integer_values(shape(n), key, 200) : normal_values(shape(n), key);
   for (double& value : values) value = rounded(dtype, value);
   return values;
 }

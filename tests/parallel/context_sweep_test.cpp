@@ -1,5 +1,5 @@
-// Sequences over several ranks: each layout trains as one rank does. Beside what is particular to some, the whole
-// lists, for make slow.
+// Context parallelism (Ulysses, all-gather and ring attention; dynamic): each layout trains as one rank does. The full
+// lists are for make slow.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ void sweep(const ContextSweep& one, const Overrides& how, SweepLimits limits = {
     limits.stop_counting = stop_counting_allocations;
   }
   SweepResult alone;
-  play_threads(one.alone, limits.steps, alone);
+  run_on_threads(one.alone, limits.steps, alone);
   for (const auto& [ranks, layout] : one.layouts) {
     SweepCase shared = one.alone;
     shared.ranks = ranks;
@@ -33,13 +33,13 @@ void sweep(const ContextSweep& one, const Overrides& how, SweepLimits limits = {
 
 class ContextSweepSlow : public testing::TestWithParam<ContextSweep> {};
 
-TEST_P(ContextSweepSlow, HeadsTravel) { sweep(GetParam(), heads_travel); }
-TEST_P(ContextSweepSlow, KeysAreGathered) { sweep(GetParam(), keys_gathered); }
-TEST_P(ContextSweepSlow, KeysGoRound) { sweep(GetParam(), keys_go_round); }
+TEST_P(ContextSweepSlow, Ulysses) { sweep(GetParam(), ulysses); }
+TEST_P(ContextSweepSlow, AllGather) { sweep(GetParam(), cp_all_gather); }
+TEST_P(ContextSweepSlow, Ring) { sweep(GetParam(), cp_ring); }
 
 const Overrides s24{"train.seq_length=24"}, cp3{"dist.context_parallel_size=3"};
 
-// Ranks that share sequences need not divide the heads, unless these travel.
+// The number of context-parallel ranks need not divide the heads, except for Ulysses.
 TEST(ContextSlow, FewHeads) {
   const Overrides one_group{"model.num_query_groups=1"}, window{"model.window_size=7"};
   const Overrides one_sequence{"train.micro_batch_size=1"};
@@ -51,8 +51,8 @@ TEST(ContextSlow, FewHeads) {
                             {8, cp2 + tp4},
                             {6, cp3 + pp2 + zero_bubble},
                             {6, cp3 + zero3 + full}}};
-    sweep(one, keys_gathered);
-    sweep(one, keys_go_round);
+    sweep(one, cp_all_gather);
+    sweep(one, cp_ring);
   }
 }
 
@@ -60,22 +60,22 @@ TEST(ContextSweep, OneHeadOnThreeRanks) {
   const Overrides one_group{"model.num_query_groups=1"};
   sweep({{.config = "sweep_llama", .overrides = one_group + s24 + packed_documents},
          {{3, cp3}, {6, cp3 + pp2 + zero_bubble}}},
-        keys_go_round);
-  sweep({{.config = "sweep_llama", .overrides = one_group + s24}, {{6, cp3 + zero3 + full}}}, keys_gathered);
+        cp_ring);
+  sweep({{.config = "sweep_llama", .overrides = one_group + s24}, {{6, cp3 + zero3 + full}}}, cp_all_gather);
 }
 
 TEST(ContextSweep, LongerThanTilesOfAttention) {
   const Overrides long_ones{"train.seq_length=320", "train.global_batch_size=2", "train.micro_batch_size=1"};
   const SweepLimits limits{.steps = 3};
-  sweep({{.config = "sweep_gpt", .overrides = long_ones}, {{4, cp4}}}, heads_travel, limits);
-  sweep({{.config = "sweep_gpt", .overrides = long_ones + packed_documents}, {{2, cp2}}}, keys_go_round, limits);
-  sweep({{.config = "sweep_gpt", .overrides = long_ones + packed_documents}, {{2, cp2}}}, keys_gathered, limits);
+  sweep({{.config = "sweep_gpt", .overrides = long_ones}, {{4, cp4}}}, ulysses, limits);
+  sweep({{.config = "sweep_gpt", .overrides = long_ones + packed_documents}, {{2, cp2}}}, cp_ring, limits);
+  sweep({{.config = "sweep_gpt", .overrides = long_ones + packed_documents}, {{2, cp2}}}, cp_all_gather, limits);
 }
 
-// Only the first piece has targets, so only the first rank does.
+// Only the first chunk of the zigzag split has targets, so only the first rank has any.
 TEST(ContextSweep, TargetsOnOneRank) {
   const ContextSweep one{{.config = "sweep_llama", .counted_targets = 3}, {{2, cp2}, {4, cp2 + pp2}, {4, cp2 + zero3}}};
-  sweep(one, keys_go_round);
+  sweep(one, cp_ring);
 }
 
 // Parts of attention, rounded to 16 bits, are merged and summed in 32.
@@ -85,40 +85,40 @@ TEST(ContextSlow, Bf16) {
   for (const Overrides& model : {bf16 + s16 + Overrides{"train.micro_batch_size=1"}, bf16 + s16 + packed_documents}) {
     const ContextSweep one{{.config = "sweep_gpt", .overrides = model},
                            {{2, cp2}, {4, cp4}, {4, cp2 + tp2 + sp + full}}};
-    for (const Overrides& how : {heads_travel, keys_gathered, keys_go_round}) sweep(one, how, limits);
+    for (const Overrides& how : {ulysses, cp_all_gather, cp_ring}) sweep(one, how, limits);
   }
 }
 
-// Whole documents, on as many ranks as each needs.
+// Dynamic context parallelism: documents on as many ranks as each needs.
 class DynamicSweepSlow : public testing::TestWithParam<DynamicSweep> {};
 
 void sweep(const DynamicSweep& one, const Overrides& how) {
   sweep({one.alone, one.layouts}, dynamic + how, {.same_rows = false, .degrees = one.degrees});
 }
 
-TEST_P(DynamicSweepSlow, HeadsTravel) { sweep(GetParam(), heads_travel); }
-TEST_P(DynamicSweepSlow, KeysAreGathered) { sweep(GetParam(), keys_gathered); }
-TEST_P(DynamicSweepSlow, KeysGoRound) { sweep(GetParam(), keys_go_round); }
+TEST_P(DynamicSweepSlow, Ulysses) { sweep(GetParam(), ulysses); }
+TEST_P(DynamicSweepSlow, AllGather) { sweep(GetParam(), cp_all_gather); }
+TEST_P(DynamicSweepSlow, Ring) { sweep(GetParam(), cp_ring); }
 
 TEST(ContextSweep, AllDegreesAreUsed) {
   const DynamicSweep one = dynamic_sweeps()[1];
-  sweep({one.alone, {{4, cp4}}, one.degrees}, keys_gathered);
+  sweep({one.alone, {{4, cp4}}, one.degrees}, cp_all_gather);
 }
 
-// Degrees are whatever divides the ranks.
+// A degree is any divisor of the number of ranks.
 TEST(ContextSweep, DynamicOverSix) {
   const Overrides cp6{"dist.context_parallel_size=6"}, one_sequence{"train.micro_batch_size=1"};
   const ContextSweep one{{.config = "sweep_llama", .overrides = packed_documents + s24 + one_sequence}, {{6, cp6}}};
   const SweepLimits limits{.degrees = 1u << 1 | 1u << 2 | 1u << 3 | 1u << 6};
-  sweep(one, dynamic + keys_go_round, limits);
-  sweep(one, dynamic + keys_gathered, limits);
+  sweep(one, dynamic + cp_ring, limits);
+  sweep(one, dynamic + cp_all_gather, limits);
 }
 
 TEST(ContextSlow, DynamicMtp) {
-  const Overrides two_ahead{"model.mtp_num_layers=2"}, s16{"train.seq_length=16", "train.micro_batch_size=1"};
-  const ContextSweep one{{.config = "sweep_llama", .overrides = packed_documents + s16 + two_ahead},
+  const Overrides two_mtp{"model.mtp_num_layers=2"}, s16{"train.seq_length=16", "train.micro_batch_size=1"};
+  const ContextSweep one{{.config = "sweep_llama", .overrides = packed_documents + s16 + two_mtp},
                          {{2, cp2}, {4, cp4}, {4, cp2 + pp2}}};
-  sweep(one, dynamic + keys_go_round, {.degrees = 1u << 1 | 1u << 2});
+  sweep(one, dynamic + cp_ring, {.degrees = 1u << 1 | 1u << 2});
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DynamicSweepSlow, testing::ValuesIn(dynamic_sweeps()));

@@ -8,16 +8,16 @@
 
 #include "tera/base/rng.h"
 #include "tera/checkpoint/checkpoint_writer.h"
-#include "tera/config/load.h"
-#include "tera/config/resolve.h"
+#include "tera/setup/load.h"
+#include "tera/setup/resolve.h"
 #include "tests/support/paths.h"
 
 namespace tera::test {
 namespace {
 
 constexpr std::int64_t hidden = 20, ffn = 24, mixed = 32, all_experts = 4;
-constexpr int items = 8;                              // of a microbatch, over all ranks
-constexpr std::string_view unused = "unused.weight";  // trained, and never in any product
+constexpr int items = 8;                              // items in a microbatch, over all ranks
+constexpr std::string_view unused = "unused.weight";  // trained, and never in any GEMM
 
 tera::Setup setup_of(const ExpertCase& one) {
   const LoadedConfig loaded = load_config(source_path("configs/tests/sweep_llama.yaml"), {});
@@ -28,7 +28,7 @@ tera::Setup setup_of(const ExpertCase& one) {
   return setup;
 }
 
-// Of one item: a whole number from -4 to 4.
+// The gradient of one item: an integer from -4 to 4.
 float term(std::uint64_t stream, std::int64_t element, int step, int microbatch, int item) {
   const auto counter = static_cast<std::uint64_t>(element) * 4096 + static_cast<std::uint64_t>(step) * 256 +
                        static_cast<std::uint64_t>(microbatch) * 32 + static_cast<std::uint64_t>(item);
@@ -47,21 +47,21 @@ std::int64_t element_of(const Part& part, std::int64_t row, std::int64_t column)
 std::int64_t width_of(const Param& param) { return count(param.spec.shape) / param.spec.shape[0]; }
 
 ParamSpec dense(const std::string& name, const Part& part, Init init) {
-  return {.name = name, .shape = part.held(), .parts = {part}, .init = init, .decay = part.global.rank == 2};
+  return {.name = name, .shape = part.local_shape(), .parts = {part}, .init = init, .decay = part.global.rank == 2};
 }
 
 void add_dense(ParamStore& params, const TensorParallel& tp, const std::string& layer) {
   const Init normal{.kind = Init::Kind::normal, .std = 0.1f};
-  const auto whole = [&](const char* name, Shape shape) { return Part{.name = layer + name, .global = shape}; };
-  params.add(dense(layer + "mix", tp.piece(whole("mix.weight", shape(mixed, hidden)), 0), normal));
-  params.add(dense(layer + "scale", tp.replicated(whole("scale", shape(hidden))), {.kind = Init::Kind::ones}));
-  ParamSpec norm = dense(layer + "norm", tp.replicated(whole("norm", shape(hidden))), {.kind = Init::Kind::ones});
+  const auto full = [&](const char* name, Shape shape) { return Part{.name = layer + name, .global = shape}; };
+  params.add(dense(layer + "mix", tp.piece(full("mix.weight", shape(mixed, hidden)), 0), normal));
+  params.add(dense(layer + "scale", tp.replicated(full("scale", shape(hidden))), {.kind = Init::Kind::ones}));
+  ParamSpec norm = dense(layer + "norm", tp.replicated(full("norm", shape(hidden))), {.kind = Init::Kind::ones});
   norm.partial_gradient = true;
   params.add(norm);
 }
 
 ParamSpec of_experts(const std::string& name, std::vector<Part> parts, Init init) {
-  Shape shape = parts.back().held();
+  Shape shape = parts.back().local_shape();
   shape[0] += parts.back().local_row;
   const bool decay = shape.rank == 2;
   return {.name = name,
@@ -70,7 +70,7 @@ ParamSpec of_experts(const std::string& name, std::vector<Part> parts, Init init
           .init = init,
           .decay = decay,
           .expert = true,
-          .written_first = decay};
+          .first_use_overwrites = decay};
 }
 
 void add_experts(ParamStore& params, const ExpertParallel& experts, const std::string& layer) {
@@ -108,7 +108,7 @@ std::string ExpertCase::describe() const {
 
 OptimizerConfig expert_optimizer() { return {.lr = expert_rate, .weight_decay = 0.1, .clip_grad = 5}; }
 
-std::vector<float> whole_gradient(const Part& part, int step) {
+std::vector<float> global_gradient(const Part& part, int step) {
   std::vector<float> sum(static_cast<std::size_t>(count(part.global)));
   if (part.name.ends_with(unused)) return sum;
   for (std::size_t i = 0; i < sum.size(); ++i)
@@ -143,21 +143,21 @@ void ExpertRank::build(ParamStore& params, const TensorParallel& tp, const Exper
   }
 }
 
-ExpertRank::ExpertRank(const ExpertCase& one, Seat& seat)
+ExpertRank::ExpertRank(const ExpertCase& one, RankHandle& rank_handle)
     : ops_(1, cpu::best_isa()),
       case_(one),
-      layout_(setup_of(one), seat.rank()),
+      layout_(setup_of(one), rank_handle.rank()),
       params_(one.compute),
       optimizer_(expert_optimizer(), params_),
-      world_(seat.join(ops_)),
+      world_(rank_handle.join(ops_)),
       blocks_(layers / one.mesh.pp) {
   build(params_, layout_.tp, layout_.experts, layout_.groups.pp.rank() * blocks_, blocks_);
   params_.lay_out(layout_.flat);
-  ParamStore whole(DType::f32);  // in the cut of this rank
-  build(whole, layout_.tp, layout_.experts, 0, layers);
-  whole.lay_out();
+  ParamStore full(DType::f32);  // in the cut of this rank
+  build(full, layout_.tp, layout_.experts, 0, layers);
+  full.lay_out();
   optimizer_.span_ranks(
-      {.world = &layout_.groups.world, .counts = layout_.counts_norm, .parts_of_model = norm_keys(whole)});
+      {.world = &layout_.groups.world, .counts = layout_.counts_norm, .parts_of_model = norm_keys(full)});
   bind();
   layout_.groups.join(*world_);
   replicas_ = std::make_unique<DataParallel>(
@@ -190,10 +190,10 @@ void ExpertRank::add_gradients(Param& param, int number, int microbatch) {
   for (const Part& part : param.spec.parts)
     for (int item = 0; item < items; ++item) {
       const bool here = item % replica.count == replica.index;
-      const bool its_turn = !param.spec.partial_gradient || item / replica.count % part.replicas == part.replica;
-      if (!here || !its_turn) continue;
-      if (!param.next_adds()) std::fill_n(grad, count(param.spec.shape), 0.0f);
-      for (std::int64_t row = 0; row < part.held()[0]; ++row)
+      const bool counted_here = !param.spec.partial_gradient || item / replica.count % part.replicas == part.replica;
+      if (!here || !counted_here) continue;
+      if (!param.accumulate_next()) std::fill_n(grad, count(param.spec.shape), 0.0f);
+      for (std::int64_t row = 0; row < part.local_shape()[0]; ++row)
         for (std::int64_t column = 0; column < width; ++column)
           grad[(part.local_row + row) * width + column] +=
               term(stream_of(part), element_of(part, row, column), number, microbatch, item);
@@ -206,7 +206,7 @@ void ExpertRank::see_values(int block, ExpertResult& result) {
     if (param->blocks.front() != block) continue;
     const std::vector<float> values = download(ops_, param->value);
     for (const Part& part : param->spec.parts)
-      for (std::int64_t row = 0; row < part.held()[0]; ++row)
+      for (std::int64_t row = 0; row < part.local_shape()[0]; ++row)
         for (std::int64_t column = 0; column < width_of(*param); ++column)
           result.values.put(part, row, column,
                             values[static_cast<std::size_t>((part.local_row + row) * width_of(*param) + column)]);
@@ -216,11 +216,11 @@ void ExpertRank::see_values(int block, ExpertResult& result) {
 void ExpertRank::see_own(ExpertResult& result, bool gradients) {
   const std::lock_guard lock(result.mutex);
   for (const Bucket& bucket : params_.buckets()) {
-    const std::vector<float> values = download(ops_, gradients ? bucket.own_grad : bucket.own_master);
-    const std::int64_t own = bucket.begin + bucket.own_begin();
+    const std::vector<float> values = download(ops_, gradients ? bucket.local_grad : bucket.local_master);
+    const std::int64_t own = bucket.begin + bucket.local_begin();
     for (const Param* param : bucket.params)
       for (const Part& part : param->spec.parts)
-        for (std::int64_t row = 0; row < part.held()[0]; ++row)
+        for (std::int64_t row = 0; row < part.local_shape()[0]; ++row)
           for (std::int64_t column = 0; column < width_of(*param); ++column) {
             const std::int64_t at = param->offset + (part.local_row + row) * width_of(*param) + column - own;
             if (at >= 0 && at < std::ssize(values))
@@ -230,15 +230,15 @@ void ExpertRank::see_own(ExpertResult& result, bool gradients) {
   }
 }
 
-// Of an earlier step, or worse.
+// Gradient memory holds values of an earlier step, or NaN.
 void ExpertRank::spoil_gradients() {
   constexpr float nan = std::numeric_limits<float>::quiet_NaN();
   for (const Bucket& bucket : params_.buckets())
-    ops_.fill({.out = bucket.grad ? bucket.grad : bucket.own_grad, .value = nan});
-  for (const Tensor& room : params_.grad_rooms()) ops_.fill({.out = room, .value = nan});
+    ops_.fill({.out = bucket.grad ? bucket.grad : bucket.local_grad, .value = nan});
+  for (const Tensor& buffer : params_.grad_buffers()) ops_.fill({.out = buffer, .value = nan});
 }
 
-void ExpertRank::play(int number, ExpertResult* seen) {
+void ExpertRank::run(int number, ExpertResult* seen) {
   replicas_->training(seen == nullptr);
   if (!seen) {
     spoil_gradients();
@@ -260,23 +260,23 @@ void ExpertRank::play(int number, ExpertResult* seen) {
 }
 
 void ExpertRank::step(int number, ExpertResult& result) {
-  play(number, nullptr);
+  run(number, nullptr);
   replicas_->finish_gradients();
   see_own(result, /*gradients=*/true);
   optimizer_.prepare(ops_, expert_rate, number + 1);
   optimizer_.step(ops_);
-  replicas_->hand_out_weights();
-  play(number, &result);
+  replicas_->all_gather_params();
+  run(number, &result);
   see_own(result, /*gradients=*/false);
   const std::lock_guard lock(result.mutex);
   result.norms.push_back(download(ops_, optimizer_.grad_norm()).front());
 }
 
 ModelState ExpertRank::state() const {
-  ParamStore whole(DType::f32);
-  build(whole, {}, {}, 0, layers);
-  whole.lay_out();
-  return {list_tensors(whole), params_, &optimizer_};
+  ParamStore full(DType::f32);
+  build(full, {}, {}, 0, layers);
+  full.lay_out();
+  return {list_tensors(full), params_, &optimizer_};
 }
 
 void ExpertRank::save(const std::filesystem::path& root, int steps) {
@@ -287,11 +287,11 @@ void ExpertRank::save(const std::filesystem::path& root, int steps) {
 
 void ExpertRank::load(const std::filesystem::path& root) {
   for (Bucket& bucket : params_.buckets()) {  // all of it must come from the files
-    ops_.fill({.out = bucket.own_weight, .value = 99});
-    ops_.fill({.out = bucket.own_master, .value = 99});
+    ops_.fill({.out = bucket.local_weight, .value = 99});
+    ops_.fill({.out = bucket.local_master, .value = 99});
   }
   Checkpoint(root).load(state(), Checkpoint::Take::everything, ops_);
-  replicas_->hand_out_weights();
+  replicas_->all_gather_params();
   replicas_->wait_for_weights();
 }
 

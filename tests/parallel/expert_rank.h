@@ -1,7 +1,7 @@
 #pragma once
 // A rank with parameters of routed experts and others, and no blocks: gradients are known numbers. Each is a sum of
-// small whole numbers, one for every item of a global batch, so that sums over any ranks are exact, and every layout
-// must give the same bits.
+// small integers, one for every item of a global batch, so that sums over any ranks are exact, and every layout must
+// give the same bits.
 
 #include <map>
 #include <mutex>
@@ -18,7 +18,7 @@
 
 namespace tera::test {
 
-using Tensors = std::map<std::string, std::vector<float>>;  // whole, by outside name
+using Tensors = std::map<std::string, std::vector<float>>;  // global tensors by outside name
 
 struct ExpertCase {
   MeshSizes mesh{};
@@ -29,18 +29,18 @@ struct ExpertCase {
   std::string describe() const;
 };
 
-constexpr double expert_rate = 0.01;  // of learning
+constexpr double expert_rate = 0.01;  // learning rate
 OptimizerConfig expert_optimizer();
 
-// Of the whole model: gradients of a step, summed over items and microbatches.
-std::vector<float> whole_gradient(const Part& part, int step);
+// Gradients of a step of the global model, summed over items and microbatches.
+std::vector<float> global_gradient(const Part& part, int step);
 
-// What came from ranks: every element from one at least, and the same from all.
+// Tensors gathered from the ranks: every element comes from at least one, with the same value from all.
 class Gathered {
  public:
   void put(const Part& part, std::int64_t row, std::int64_t column, float value);
   const Tensors& tensors() const { return tensors_; }
-  bool complete() const;  // of all tensors that anything came of
+  bool complete() const;  // for every tensor of which any element came
   bool contradicted() const { return contradicted_; }
 
  private:
@@ -49,20 +49,20 @@ class Gathered {
   bool contradicted_ = false;
 };
 
-// Of all ranks after a step.
+// The results of all ranks after a step.
 struct ExpertResult {
   std::mutex mutex;
-  Gathered gradients;  // summed; of what each rank keeps as its own
+  Gathered gradients;  // summed; each rank adds its shard
   Gathered values;     // as the next step's forward sees them
   Gathered masters;
-  std::vector<float> norms;  // of every rank
+  std::vector<float> norms;  // gradient norm on each rank
 };
 
 class ExpertRank {
  public:
   static constexpr int layers = 4, microbatches = 2;
 
-  ExpertRank(const ExpertCase& one, Seat& seat);
+  ExpertRank(const ExpertCase& one, RankHandle& rank_handle);
 
   void step(int number, ExpertResult& result);  // counts from 0
   void save(const std::filesystem::path& root, int steps);
@@ -77,7 +77,7 @@ class ExpertRank {
 
  private:
   void bind();
-  void play(int number, ExpertResult* seen);
+  void run(int number, ExpertResult* seen);
   void add_gradients(Param& param, int number, int microbatch);
   void spoil_gradients();
   ModelState state() const;

@@ -1,4 +1,4 @@
-// When rows leave for experts of other ranks and who waits for them, written out: one of two ranks that share experts.
+// A trace of when rows are sent to experts of other ranks and what waits for them, on one of two expert-parallel ranks.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 
 #include "tera/backend/cpu/cpu_device.h"
 #include "tera/backend/cpu/cpu_ops.h"
+#include "tera/nn/ffn/moe.h"
 #include "tera/nn/layer.h"
-#include "tera/nn/moe.h"
 #include "tera/pipeline/pipeline.h"
 #include "tests/parallel/stub_comm.h"
 
@@ -22,14 +22,14 @@ struct Log {
   std::string text;
 };
 
-// Products are only written down: those of experts, by their weights. All else is computed, of zeros.
+// GEMMs are only recorded in the trace: those of experts, by their weights. All else is computed, of zeros.
 class TalkingOps final : public cpu::CpuOps {
  public:
   explicit TalkingOps(Log& log) : CpuOps(1, cpu::best_isa()), log_(log) {}
 
  private:
   void do_gemm(const GemmArgs& args) override {
-    const Tensor& weight = args.trans_a ? args.out : args.b;  // of W, or of F and B
+    const Tensor& weight = args.trans_a ? args.out : args.b;  // W writes its gradient, F and B read it
     const std::string who = args.trans_a ? "W_shared" : "shared";
     if (weight.shape == shape(2 * shared_ffn, hidden)) log_.add(who + "_up");
     if (weight.shape == shape(hidden, shared_ffn)) log_.add(who + "_down");
@@ -41,8 +41,8 @@ class TalkingOps final : public cpu::CpuOps {
   Log& log_;
 };
 
-// "+rows3" sends rows as the third such call, "~rows3" waits for it. What goes with them (numbers of experts, weights)
-// is left out. The other rank sends and takes nothing.
+// "+rows3" sends rows as the third such call, "~rows3" waits for it. The trace leaves out what is sent with them
+// (numbers of experts, weights). The other rank sends and receives nothing.
 class TalkingComm final : public StubComm, public Timeline {
  public:
   explicit TalkingComm(Log& log) : StubComm(0, 2), log_(log) {}
@@ -51,15 +51,15 @@ class TalkingComm final : public StubComm, public Timeline {
  private:
   Ticket do_all_to_all(const Tensor& in, const Tensor&, std::span<const std::int64_t>, std::span<const std::int64_t>,
                        Ticket) override {
-    return in.dim(1) == hidden ? leaves() : Ticket{};
+    return in.dim(1) == hidden ? note_send() : Ticket{};
   }
   Ticket do_all_gather(const Tensor& shard, const Tensor&, Ticket) override {
-    return shard.shape == shape(tokens, hidden) ? leaves() : Ticket{};
+    return shard.shape == shape(tokens, hidden) ? note_send() : Ticket{};
   }
   Ticket do_reduce_scatter(const Tensor&, const Tensor& shard, Reduce, Ticket) override {
-    return shard.shape == shape(tokens, hidden) ? leaves() : Ticket{};
+    return shard.shape == shape(tokens, hidden) ? note_send() : Ticket{};
   }
-  Ticket leaves() {
+  Ticket note_send() {
     log_.add(fmt::format("+rows{}", ++calls_));
     return {calls_, this};
   }
@@ -69,7 +69,7 @@ class TalkingComm final : public StubComm, public Timeline {
 
 struct NothingSaved final : Saved {};
 
-// In place of attention; and, silent, of embedding and head.
+// A block in place of attention and, without a trace, of embedding and head.
 class TalkingMixer final : public BlockOf<NothingSaved> {
  public:
   explicit TalkingMixer(Log* log) : log_(log) {}
@@ -120,7 +120,7 @@ std::string talk(const MoeSpec& spec, const PipelineSchedule& schedule) {
   TalkingOps ops(log);
   TalkingComm comm(log);
   cpu::CpuDevice device;
-  const auto room = [&](std::string_view name) { return Arena(device.allocate(1 << 16), name); };
+  const auto make_arena = [&](std::string_view name) { return Arena(device.allocate(1 << 16), name); };
   ParamStore params(DType::f32, {});
   std::vector<std::unique_ptr<Block>> blocks;
   blocks.push_back(std::make_unique<TalkingMixer>(nullptr));
@@ -129,14 +129,14 @@ std::string talk(const MoeSpec& spec, const PipelineSchedule& schedule) {
                  std::make_unique<Moe>(params, spec, TensorParallel{}, ExpertParallel{.ep = &comm, .group = &comm})));
   blocks.push_back(std::make_unique<TalkingMixer>(nullptr));
   params.lay_out();
-  Arena weights = room("weights"), constants = room("constants"), grads = room("gradients");
+  Arena weights = make_arena("weights"), constants = make_arena("constants"), grads = make_arena("gradients");
   params.bind({weights, constants, &weights, &grads});
   ops.bind_workspace(device.allocate(1 << 16));
 
   const Stage stage{.chunks = {blocks}, .training = make_stage_plan(schedule, 0), .hidden = hidden};
-  StageMemory memory =
-      StageMemory::measuring(stage).bind([&](std::string_view name, std::size_t, const Arena&) { return room(name); });
-  Arena inputs = room("inputs");
+  StageMemory memory = StageMemory::measuring(stage).bind(
+      [&](std::string_view name, std::size_t, const Arena&) { return make_arena(name); });
+  Arena inputs = make_arena("inputs");
   const Tensor ids = inputs.take(shape(tokens), DType::i32, "tokens");
   const Tensor rows = inputs.take(shape(tokens), DType::i64, "rows");
   std::vector<std::int32_t> offsets(static_cast<std::size_t>(2 * (experts + 1)));
@@ -160,8 +160,8 @@ TEST(ExpertTalk, WithoutOverlapRowsAreWaitedForAtOnce) {
   }
 }
 
-// Rows are under way while the shared expert is computed, in each direction and in W.
-TEST(ExpertTalk, TheSharedExpertComputesWhileRowsTravel) {
+// Rows are in flight while the shared expert is computed, in each direction and in W.
+TEST(ExpertTalk, TheSharedExpertComputesWhileRowsAreInFlight) {
   for (const TokenDispatcher dispatcher : both) {
     MoeSpec spec = moe_spec(dispatcher);
     spec.shared = shared_expert();
@@ -189,7 +189,7 @@ TEST(ExpertTalk, TwoMicrobatchesAreComputedInTurns) {
   }
 }
 
-// Where W is played later, nothing is kept for it: both kinds of rows are sent before either is needed.
+// Where W runs later, nothing is kept for it: both kinds of rows are sent before either is needed.
 TEST(ExpertTalk, WeightGradientsApart) {
   using enum Act;
   MoeSpec spec = moe_spec(TokenDispatcher::alltoall);

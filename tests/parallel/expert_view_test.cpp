@@ -1,5 +1,5 @@
-// Parameters of routed experts beside others, on ranks that hold them in two views at once: sums, norm, updates, what
-// is handed round and checkpoints are those of one rank, to the bit.
+// Parameters of routed experts beside others, on ranks that hold shards of both under two meshes: gradient sums, norm,
+// updates, gathered parameters and checkpoints are those of one rank, to the bit.
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <set>
 
 #include "tera/comm/planned_comm.h"
-#include "tera/config/mesh_plan.h"
+#include "tera/parallel/mesh_plan.h"
 #include "tests/parallel/expert_rank.h"
 #include "tests/support/temp_folder.h"
 
@@ -32,13 +32,13 @@ std::vector<MeshSizes> meshes() {
           {.world = 6, .tp = 1, .ep = 2, .etp = 1}};                                              // dp 6, edp 3
 }
 
-// One rank after each of the steps.
+// The results of one rank after each of the steps.
 const ExpertResult& one_rank(DType compute, int step) {
   static std::map<DType, std::array<ExpertResult, steps + 1>> known;
   const auto [found, fresh] = known.try_emplace(compute);
   if (fresh)
-    run_threads(1, {}, [&, results = &found->second](Seat& seat) {
-      ExpertRank rank({.compute = compute}, seat);
+    run_threads(1, {}, [&, results = &found->second](RankHandle& rank_handle) {
+      ExpertRank rank({.compute = compute}, rank_handle);
       for (int i = 0; i <= steps; ++i) rank.step(i, results->at(static_cast<std::size_t>(i)));
     });
   return found->second.at(static_cast<std::size_t>(step));
@@ -60,40 +60,40 @@ void expect_as_on_one_rank(const ExpertResult& result, const ExpertCase& one, in
 void expect_like_one_rank(const ExpertCase& one) {
   SCOPED_TRACE(one.describe());
   std::array<ExpertResult, steps> results;
-  run_threads(one.mesh.world, {.timeout = std::chrono::seconds(60)}, [&](Seat& seat) {
-    ExpertRank rank(one, seat);
+  run_threads(one.mesh.world, {.timeout = std::chrono::seconds(60)}, [&](RankHandle& rank_handle) {
+    ExpertRank rank(one, rank_handle);
     for (int i = 0; i < steps; ++i) rank.step(i, results[static_cast<std::size_t>(i)]);
   });
   for (int i = 0; i < steps; ++i) expect_as_on_one_rank(results[static_cast<std::size_t>(i)], one, i);
 }
 
-std::vector<Part> whole_parts() {
-  ParamStore whole(DType::f32);
-  ExpertRank::build(whole, {}, {}, 0, ExpertRank::layers);
-  whole.lay_out();
+std::vector<Part> full_parts() {
+  ParamStore full(DType::f32);
+  ExpertRank::build(full, {}, {}, 0, ExpertRank::layers);
+  full.lay_out();
   std::vector<Part> parts;
-  for (const Param* param : whole.by_name())
+  for (const Param* param : full.by_name())
     if (param->spec.trainable) parts.insert(parts.end(), param->spec.parts.begin(), param->spec.parts.end());
   return parts;
 }
 
-// In fp64, from the definitions: what all the other tests compare with.
+// The reference of the other tests, in fp64 from the definitions.
 TEST(ExpertView, OneRankSumsClipsAndUpdates) {
   const OptimizerConfig config = expert_optimizer();
   std::map<std::string, std::vector<double>> first, second;  // moments
   for (int step = 0; step < steps; ++step) {
     const ExpertResult& result = one_rank(DType::f32, step);
     double squares = 0;
-    for (const Part& part : whole_parts()) {
-      const std::vector<float> gradient = whole_gradient(part, step);
+    for (const Part& part : full_parts()) {
+      const std::vector<float> gradient = global_gradient(part, step);
       EXPECT_TRUE(result.gradients.tensors().at(part.name) == gradient) << part.name;
       for (const float value : gradient) squares += static_cast<double>(value) * static_cast<double>(value);
     }
     const double norm = std::sqrt(squares), factor = config.clip_grad / (norm + 1e-6);
     EXPECT_EQ(result.norms.front(), static_cast<float>(norm));
     ASSERT_LT(factor, 1);
-    for (const Part& part : whole_parts()) {
-      const std::vector<float> gradient = whole_gradient(part, step);
+    for (const Part& part : full_parts()) {
+      const std::vector<float> gradient = global_gradient(part, step);
       auto &m = first[part.name], &v = second[part.name];
       m.resize(gradient.size());
       v.resize(gradient.size());
@@ -131,7 +131,8 @@ TEST(ExpertView, OverlapMastersAndLargeBucketsToo) {
   }
 }
 
-// Saved by one layout, the last step made by another; each piece is in one file (the writer checks that as well).
+// One layout saves a checkpoint and another makes the last step; each piece is in one file (the writer checks that as
+// well).
 TEST(ExpertView, CheckpointsLoadIntoOtherLayouts) {
   std::vector<MeshSizes> all = meshes();
   all.push_back({.world = 1});
@@ -144,15 +145,15 @@ TEST(ExpertView, CheckpointsLoadIntoOtherLayouts) {
                           .compute = compute};
       SCOPED_TRACE(from.describe() + "\nto " + to.describe());
       const TempFolder folder;
-      run_threads(from.mesh.world, {.timeout = std::chrono::seconds(60)}, [&](Seat& seat) {
-        ExpertRank rank(from, seat);
+      run_threads(from.mesh.world, {.timeout = std::chrono::seconds(60)}, [&](RankHandle& rank_handle) {
+        ExpertRank rank(from, rank_handle);
         ExpertResult unseen;
         for (int step = 0; step < steps; ++step) rank.step(step, unseen);
         rank.save(folder.path(), steps);
       });
       ExpertResult result;
-      run_threads(to.mesh.world, {.timeout = std::chrono::seconds(60)}, [&](Seat& seat) {
-        ExpertRank rank(to, seat);
+      run_threads(to.mesh.world, {.timeout = std::chrono::seconds(60)}, [&](RankHandle& rank_handle) {
+        ExpertRank rank(to, rank_handle);
         rank.load(folder.path());
         rank.step(steps, result);
       });
@@ -161,64 +162,65 @@ TEST(ExpertView, CheckpointsLoadIntoOtherLayouts) {
   }
 }
 
-// Buckets have one kind, shares of it, and room only where something is not kept.
+// A bucket holds parameters of one kind in shards of its own, and there are gather buffers only where weights or
+// gradients are not kept.
 TEST(ExpertView, BucketsKnowTheirKind) {
-  const auto laid_out = [](ParamStore& params, const Replicas& shares) {
+  const auto laid_out = [](ParamStore& params, const Replicas& replicas) {
     ExpertRank::build(params, {}, {}, 0, ExpertRank::layers);
     params.lay_out(
-        {.bucket_size = 1, .bucket_per_block = true, .shares = shares, .keep_grads = false, .keep_weights = false});
+        {.bucket_size = 1, .bucket_per_block = true, .shards = replicas, .keep_grads = false, .keep_weights = false});
     Arena weights = Arena::measuring(), constants = Arena::measuring(), grads = Arena::measuring();
     params.bind({weights, constants, nullptr, &grads});
   };
-  for (const Replicas& shares : {Replicas{{0, 4}, {0, 1}}, Replicas{{0, 1}, {1, 2}}, Replicas{{3, 4}, {1, 2}}}) {
+  for (const Replicas& replicas : {Replicas{{0, 4}, {0, 1}}, Replicas{{0, 1}, {1, 2}}, Replicas{{3, 4}, {1, 2}}}) {
     ParamStore params(DType::f32);
-    laid_out(params, shares);
+    laid_out(params, replicas);
     std::int64_t own = 0;
     std::array<std::int64_t, 2> largest{};
     EXPECT_EQ(params.buckets().size(), 2u * ExpertRank::layers);
     for (const Bucket& bucket : params.buckets()) {
-      const Replica& expected = shares.of(bucket.expert);
+      const Replica& expected = replicas.of(bucket.expert);
       for (const Param* param : bucket.params) EXPECT_EQ(param->spec.expert, bucket.expert);
-      EXPECT_EQ(bucket.shares.count, expected.count);
-      EXPECT_EQ(bucket.own_begin(), bucket.elements() / expected.count * expected.index);
+      EXPECT_EQ(bucket.shards.count, expected.count);
+      EXPECT_EQ(bucket.local_begin(), bucket.elements() / expected.count * expected.index);
       EXPECT_EQ(bucket.expert, bucket.begin >= params.dense_end());
       EXPECT_EQ(static_cast<bool>(bucket.weight), expected.count == 1);
       EXPECT_EQ(static_cast<bool>(bucket.grad), expected.count == 1);
-      EXPECT_EQ(bucket.own_weight.dim(0), bucket.share());
-      auto& most = largest[bucket.expert ? 1 : 0];
-      most = std::max(most, bucket.elements());
-      own += bucket.share();
+      EXPECT_EQ(bucket.local_weight.dim(0), bucket.shard_size());
+      auto& max_elements = largest[bucket.expert ? 1 : 0];
+      max_elements = std::max(max_elements, bucket.elements());
+      own += bucket.shard_size();
     }
-    EXPECT_EQ(params.share_elements(), own);
-    const bool both = shares.dense.count > 1 && shares.expert.count > 1;
-    const std::int64_t room = shares.expert.count > 1 ? largest[1] : largest[0];
-    ASSERT_EQ(params.weight_rooms().size(), both ? 3u : 2u);
-    EXPECT_EQ(params.grad_rooms().size(), params.weight_rooms().size());
-    EXPECT_EQ(params.weight_rooms().front().dim(0), room);
+    EXPECT_EQ(params.shard_elements(), own);
+    const bool both = replicas.dense.count > 1 && replicas.expert.count > 1;
+    const std::int64_t expected_elements = replicas.expert.count > 1 ? largest[1] : largest[0];
+    ASSERT_EQ(params.weight_buffers().size(), both ? 3u : 2u);
+    EXPECT_EQ(params.grad_buffers().size(), params.weight_buffers().size());
+    EXPECT_EQ(params.weight_buffers().front().dim(0), expected_elements);
   }
 }
 
 // Every rank has the same names, and together they hold each element of each expert as often as there are replicas.
 TEST(ExpertView, ExpertsAreCutOverEpAndEtp) {
   const MeshPlan plan({.world = 16, .tp = 4, .ep = 2, .etp = 2});
-  std::map<std::string, std::int64_t> held;
+  std::map<std::string, std::int64_t> local_elements;
   std::set<std::vector<std::string>> keys;
   for (int rank = 0; rank < 16; ++rank) {
     Groups groups(plan, rank);
     const ExpertParallel experts{.ep = &groups.ep, .etp = &groups.etp};
-    EXPECT_EQ(experts.held(4).begin, 2 * groups.coord.ep);
-    EXPECT_EQ(experts.held(4).size(), 2);
+    EXPECT_EQ(experts.local_experts(4).begin, 2 * groups.coord.ep);
+    EXPECT_EQ(experts.local_experts(4).size(), 2);
     ParamStore params(DType::f32);
     ExpertRank::build(params, {.group = &groups.tp}, experts, 0, 1);
     params.lay_out();
     keys.insert(norm_keys(params));
     for (const Param* param : params.by_name())
       for (const Part& part : param->spec.parts)
-        if (param->spec.expert) held[part.name] += count(part.held()) / part.replicas;
+        if (param->spec.expert) local_elements[part.name] += count(part.local_shape()) / part.replicas;
   }
   EXPECT_EQ(keys.size(), 1u);
-  EXPECT_EQ(held.size(), 4u * 6u);
-  for (const auto& [name, elements] : held) {
+  EXPECT_EQ(local_elements.size(), 4u * 6u);
+  for (const auto& [name, elements] : local_elements) {
     const bool small = name.ends_with("frozen.weight") || name.ends_with("unused.weight");
     EXPECT_EQ(elements, 4 * (name.ends_with("bias") ? 20 : small ? 60 : 480)) << name;
   }

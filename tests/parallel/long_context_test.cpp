@@ -20,12 +20,12 @@ constexpr std::int64_t length = 32768;
 
 const Overrides one_long_sequence{fmt::format("train.seq_length={}", length), "train.micro_batch_size=1",
                                   "train.global_batch_size=1", "model.num_layers=2"};
-// Two query heads to a key head, and as many of these as ranks, since heads may travel. A vocabulary in which the last
-// id, the end of a document, comes every few thousand tokens.
+// There are two query heads to a key head, and as many key heads as ranks, as Ulysses needs. The last id of the
+// vocabulary, the end of a document, comes every few thousand tokens.
 const Overrides model{"model.num_attention_heads=8", "model.num_query_groups=4", "model.vocab_size=1021",
                       "tokenizer.tokenizer_type=NullTokenizer"};
 
-// Of the first sequence: how many there are, and how many tokens the longest has.
+// The number of documents in the first sequence, and the tokens of the longest.
 struct Documents {
   std::int64_t count = 0, longest = 0;
 };
@@ -48,7 +48,7 @@ void expect_same_training(const Overrides& data, std::span<const Overrides> ways
   const SweepLimits limits{.steps = 2, .terms = length};
   const SweepCase one{.config = "sweep_llama", .overrides = one_long_sequence + model + data};
   SweepResult alone;
-  play_threads(one, limits.steps, alone);
+  run_on_threads(one, limits.steps, alone);
   for (const Overrides& how : ways) {
     SweepCase shared = one;
     shared.ranks = 4;
@@ -57,16 +57,14 @@ void expect_same_training(const Overrides& data, std::span<const Overrides> ways
   }
 }
 
-TEST(LongContext, FourRanksTrainAsOne) {
-  expect_same_training({}, std::vector{keys_go_round, keys_gathered, heads_travel});
-}
+TEST(LongContext, FourRanksTrainAsOne) { expect_same_training({}, std::vector{cp_ring, cp_all_gather, ulysses}); }
 
 TEST(LongContext, FourRanksTrainAsOneOnPackedDocuments) {
   const Documents documents = documents_of({.config = "sweep_llama", .overrides = one_long_sequence + model});
   ASSERT_GE(documents.count, 4);
   ASSERT_GT(documents.longest, length / 4) << "none is longer than what a rank has";
   ASSERT_LT(documents.longest, length);
-  expect_same_training(packed_documents, std::vector{keys_go_round, keys_gathered, heads_travel});
+  expect_same_training(packed_documents, std::vector{cp_ring, cp_all_gather, ulysses});
 }
 
 nlohmann::json json_of(const std::string& arguments) {

@@ -1,6 +1,6 @@
 // MeshPlan against plain loops over all coordinates, in the order of the name, and against Megatron-LM's examples.
 
-#include "tera/config/mesh_plan.h"
+#include "tera/parallel/mesh_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -9,33 +9,33 @@
 #include <string>
 
 #include "tera/base/error.h"
-#include "tera/config/mesh_rules.h"
+#include "tera/parallel/mesh_rules.h"
 #include "tests/support/expect_error.h"
 
 namespace tera::test {
 namespace {
 
 using Ranks = std::vector<int>;
-using Place = std::map<std::string, int>;  // a coordinate for each axis
+using Coordinates = std::map<std::string, int>;  // a coordinate for each axis
 
-// The definition: count through the axes, the leftmost fastest. Returns each rank's place.
-std::vector<Place> count_through(const std::vector<std::pair<std::string, int>>& axes) {
-  std::vector<Place> places(1);
+// The definition: count through the axes, the leftmost fastest. Returns each rank's coordinates.
+std::vector<Coordinates> count_through(const std::vector<std::pair<std::string, int>>& axes) {
+  std::vector<Coordinates> coordinates(1);
   for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
-    std::vector<Place> longer;
-    for (const Place& outer : places)
+    std::vector<Coordinates> longer;
+    for (const Coordinates& outer : coordinates)
       for (int i = 0; i < axis->second; ++i) {
-        Place place = outer;
-        place[axis->first] = i;
-        longer.push_back(place);
+        Coordinates coordinate = outer;
+        coordinate[axis->first] = i;
+        longer.push_back(coordinate);
       }
-    places = longer;
+    coordinates = longer;
   }
-  return places;
+  return coordinates;
 }
 
 struct Brute {
-  std::vector<Place> dense, expert;
+  std::vector<Coordinates> dense, expert;
 };
 
 Brute brute_force(const MeshSizes& s) {
@@ -49,20 +49,20 @@ Brute brute_force(const MeshSizes& s) {
 }
 
 // All ranks that differ from this one along the given axes only.
-Ranks alike(const std::vector<Place>& places, int rank, const std::vector<std::string>& free) {
+Ranks alike(const std::vector<Coordinates>& coordinates, int rank, const std::vector<std::string>& free) {
   Ranks ranks;
-  for (std::size_t r = 0; r < places.size(); ++r) {
+  for (std::size_t r = 0; r < coordinates.size(); ++r) {
     bool same = true;
-    for (const auto& [axis, value] : places[static_cast<std::size_t>(rank)])
-      if (std::find(free.begin(), free.end(), axis) == free.end()) same = same && places[r].at(axis) == value;
+    for (const auto& [axis, value] : coordinates[static_cast<std::size_t>(rank)])
+      if (std::find(free.begin(), free.end(), axis) == free.end()) same = same && coordinates[r].at(axis) == value;
     if (same) ranks.push_back(static_cast<int>(r));
   }
   return ranks;
 }
 
 void compare_rank(const MeshPlan& plan, const Brute& brute, int rank) {
-  const Place& dense = brute.dense[static_cast<std::size_t>(rank)];
-  const Place& expert = brute.expert[static_cast<std::size_t>(rank)];
+  const Coordinates& dense = brute.dense[static_cast<std::size_t>(rank)];
+  const Coordinates& expert = brute.expert[static_cast<std::size_t>(rank)];
   const Coord c = plan.coord(rank);
   EXPECT_EQ(c, (Coord{dense.at("tp"), dense.at("cp"), dense.at("dp"), dense.at("pp"), expert.at("tp"), expert.at("ep"),
                       expert.at("dp")}));
@@ -86,8 +86,8 @@ void compare_rank(const MeshPlan& plan, const Brute& brute, int rank) {
             stages.size() == 1 || !at_an_end ? Ranks{rank} : (Ranks{stages.front(), stages.back()}));
 }
 
-// A layout that keeps the rules, with at most `most` ranks.
-MeshSizes random_sizes(std::mt19937& random, int most) {
+// A layout that keeps the rules, with at most `max_world` ranks.
+MeshSizes random_sizes(std::mt19937& random, int max_world) {
   const auto pick = [&](std::initializer_list<int> from) { return *(from.begin() + random() % from.size()); };
   while (true) {
     MeshSizes s;
@@ -102,7 +102,7 @@ MeshSizes random_sizes(std::mt19937& random, int most) {
     s.ep = s.order == MeshOrder::tp_cp_ep_pp_dp && s.pp > 1 ? s.tp * s.cp / etp : pick({1, 2, 3, 4, 6, 8, 16, 64});
     const bool fits = s.ep >= 1 && s.world % (etp * s.ep * s.pp) == 0;
     const bool same_pipelines = s.order == MeshOrder::tp_cp_ep_dp_pp || s.pp == 1 || etp * s.ep == s.tp * s.cp;
-    if (s.world <= most && fits && same_pipelines) return s;
+    if (s.world <= max_world && fits && same_pipelines) return s;
   }
 }
 
@@ -172,7 +172,7 @@ TEST(MeshPlan, ExpertsOverAllOfAStage) {
   EXPECT_EQ(MeshPlan({.world = 8, .tp = 2, .ep = 2}).sizes().etp, 2);
 }
 
-TEST(MeshProblems, AreToldTogetherWithTheNearestValues) {
+TEST(MeshProblems, AreReportedTogetherWithTheNearestValues) {
   EXPECT_TRUE(mesh_problems({.world = 8, .tp = 2, .pp = 2, .ep = 2}).empty());
   const auto dense = mesh_problems({.world = 12, .tp = 8, .cp = 1, .pp = 1});
   ASSERT_EQ(dense.size(), 1u);

@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 class MpiComm : public testing::Test {
  protected:
-  MpiComm() : ops(1, cpu::best_isa()), joined(mpi_seat().join(ops)), world(*joined) {}
+  MpiComm() : ops(1, cpu::best_isa()), joined(mpi_rank_handle().join(ops)), world(*joined) {}
   void run(void (*check)(const CommSubject&)) { check({world, ops, device}); }
 
   cpu::CpuDevice device;
@@ -39,9 +39,9 @@ TEST_F(MpiComm, SmallCalls) { run(check_small_calls); }
 TEST_F(MpiComm, Rejected) { run(check_rejected); }
 TEST_F(MpiComm, Unwinding) { run(check_unwinding); }
 
-// What a rank brings to the comparison with threads.
+// The input of a rank in the comparison with threads.
 template <class T>
-std::vector<T> brought_by(int rank, std::size_t n) {
+std::vector<T> input_of_rank(int rank, std::size_t n) {
   std::vector<T> values(n);
   for (std::size_t i = 0; i < n; ++i)
     to_storage(1e-3 * static_cast<double>((i * 7919 + static_cast<std::size_t>(rank) * 131) % 10007) - 4.7, values[i]);
@@ -50,7 +50,7 @@ std::vector<T> brought_by(int rank, std::size_t n) {
 
 template <class T>
 std::vector<T> reduced_by(Comm& comm, Ops& ops, std::size_t n, DType dtype, Reduce how) {
-  std::vector<T> values = brought_by<T>(comm.rank(), n), shard(n / static_cast<std::size_t>(comm.size()));
+  std::vector<T> values = input_of_rank<T>(comm.rank(), n), shard(n / static_cast<std::size_t>(comm.size()));
   ops.finish(comm.all_reduce(make_tensor(values.data(), shape(n), dtype), how, ops.record()));
   ops.finish(comm.reduce_scatter(make_tensor(values.data(), shape(n), dtype),
                                  make_tensor(shard.data(), shape(shard.size()), dtype), how, ops.record()));
@@ -59,21 +59,21 @@ std::vector<T> reduced_by(Comm& comm, Ops& ops, std::size_t n, DType dtype, Redu
 }
 
 template <class T>
-void expect_same_as_threads(Comm& world, Ops& own_ops, DType dtype, Reduce how, std::size_t n) {
-  const auto mine = reduced_by<T>(world, own_ops, n, dtype, how);
+void expect_same_as_threads(Comm& world, Ops& local_ops, DType dtype, Reduce how, std::size_t n) {
+  const auto mine = reduced_by<T>(world, local_ops, n, dtype, how);
   std::vector<T> threads;
-  run_threads(world.size(), {.timeout = 60s}, [&](Seat& seat) {
+  run_threads(world.size(), {.timeout = 60s}, [&](RankHandle& rank_handle) {
     cpu::CpuOps ops(1, cpu::best_isa());
-    const auto comm = seat.join(ops);
+    const auto comm = rank_handle.join(ops);
     auto result = reduced_by<T>(*comm, ops, n, dtype, how);
-    if (seat.rank() == world.rank()) threads = std::move(result);
+    if (rank_handle.rank() == world.rank()) threads = std::move(result);
   });
   ASSERT_EQ(mine.size(), threads.size());
   EXPECT_EQ(std::memcmp(mine.data(), threads.data(), mine.size() * sizeof(T)), 0)
       << name_of(dtype) << " " << name_of(how) << " x " << n;
 }
 
-// Large enough for several pieces of a sum, small enough for one message, and between.
+// Sizes: large enough for several pieces of a sum, small enough for one message, and between.
 TEST_F(MpiComm, TheSameBitsAsThreads) {
   const std::size_t ranks = static_cast<std::size_t>(world.size());
   for (std::size_t n : {8 * ranks, 1000 * ranks})
@@ -86,16 +86,16 @@ TEST_F(MpiComm, TheSameBitsAsThreads) {
   expect_same_as_threads<BFloat16>(world, ops, DType::bf16, Reduce::sum, 300'000 * ranks);
 }
 
-// Several calls of several groups under way at once, large and small, finished in another order.
-TEST_F(MpiComm, ManyCallsUnderWay) {
+// Several calls of several groups are in flight at once, large and small, and finished in another order.
+TEST_F(MpiComm, ManyCallsInFlight) {
   const int me = world.rank(), ranks = world.size();
-  const auto turned = world.split(0, -me, "turned");
+  const auto reversed = world.split(0, -me, "turned");
   constexpr std::int64_t n = 200'000;
   std::vector<std::vector<float>> values(12, std::vector<float>(n)), gathered;
   std::vector<Ticket> tickets;
   for (std::size_t i = 0; i < values.size(); ++i) {
     std::fill(values[i].begin(), values[i].end(), static_cast<float>(me + 1) * static_cast<float>(i));
-    Comm& comm = i % 2 == 0 ? world : *turned;
+    Comm& comm = i % 2 == 0 ? world : *reversed;
     const std::int64_t length = i % 3 == 0 ? 10 : n;
     tickets.push_back(comm.all_reduce(make_tensor(values[i].data(), shape(length), DType::f32), Reduce::sum));
   }
@@ -113,8 +113,8 @@ TEST_F(MpiComm, ManyCallsUnderWay) {
   }
 }
 
-// More calls than a group keeps under way: the oldest are waited for.
-TEST_F(MpiComm, MoreCallsThanThereIsRoomFor) {
+// A group keeps a limited number of calls in flight: one more waits for the oldest.
+TEST_F(MpiComm, MoreCallsThanMayBeInFlight) {
   std::vector<double> values(300, 1.0);
   Ticket last;
   for (double& value : values) last = world.all_reduce(make_tensor(&value, shape(1), DType::f64), Reduce::sum);
@@ -122,7 +122,7 @@ TEST_F(MpiComm, MoreCallsThanThereIsRoomFor) {
   for (double value : values) EXPECT_EQ(value, world.size());
 }
 
-// One of many calls that are under way together: every rank can work out what comes of it.
+// One of many calls in flight together: every rank can compute its result.
 struct RandomCall {
   std::vector<double> values, out;
   Ticket done;
@@ -172,10 +172,11 @@ void check(const RandomCall& call, std::size_t number, const Comm& comm) {
   }
 }
 
-// Calls of all kinds and sizes in three groups, finished in another order than begun, by ranks that dawdle differently.
+// Calls of all kinds and sizes in three groups are finished in another order than begun, with random delays on each
+// rank.
 TEST_F(MpiComm, RandomCalls) {
-  const auto turned = world.split(0, -world.rank(), "turned"), half = world.split(world.rank() % 2, 0, "half");
-  Comm* const groups[] = {&world, turned.get(), half.get()};
+  const auto reversed = world.split(0, -world.rank(), "turned"), half = world.split(world.rank() % 2, 0, "half");
+  Comm* const groups[] = {&world, reversed.get(), half.get()};
   std::uint64_t state = 12345, own = static_cast<std::uint64_t>(world.rank()) + 1;
   const auto next = [](std::uint64_t& s) { return (s = s * 6364136223846793005u + 1442695040888963407u) >> 33; };
   constexpr std::int64_t sizes[] = {0, 1, 100, 225, 250, 260, 3000, 40'000, 90'000};
@@ -218,11 +219,11 @@ TEST_F(MpiComm, AllocatesNothingAfterSetUp) {
   if (!can_count_allocations()) GTEST_SKIP() << "a sanitizer has its own allocator";
   const int me = world.rank(), ranks = world.size();
   const auto pair = world.split(me / 2, 0, "pair");
-  std::vector<float> large(1 << 18), whole(static_cast<std::size_t>(ranks) * 64);
-  const Tensor all = make_tensor(whole.data(), shape(ranks, 64), DType::f32), mine = all.rows(me, me + 1);
+  std::vector<float> large(1 << 18), full(static_cast<std::size_t>(ranks) * 64);
+  const Tensor all = make_tensor(full.data(), shape(ranks, 64), DType::f32), mine = all.rows(me, me + 1);
   const Tensor big = make_tensor(large.data(), shape(large.size()), DType::f32);
   const std::vector<std::int64_t> rows(static_cast<std::size_t>(ranks), 1);
-  std::vector<float> other(whole.size());
+  std::vector<float> other(full.size());
   const Tensor copy = make_tensor(other.data(), all.shape, DType::f32);
   std::int64_t allocations = 0;
   for (int phase = 0; phase < 2; ++phase) {  // MPI has its own set-up: the first calls of each kind
@@ -240,8 +241,8 @@ TEST_F(MpiComm, AllocatesNothingAfterSetUp) {
     allocations = stop_counting_allocations();
     world.barrier();
   }
-  // MPI may still find memory of its own for bytes that come before they are asked for; ours would be at least one for
-  // each of 120 calls.
+  // MPI may still allocate memory of its own for bytes that come before their receive is posted; ours would be at least
+  // one allocation for each of 120 calls.
   EXPECT_LE(allocations, 8);
 }
 

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "tera/backend/cpu/cpu_ops.h"
-#include "tera/backend/mpi/make_mpi.h"
+#include "tera/comm/mpi/make_mpi.h"
 #include "tera/train/launch.h"
 
 namespace tera::test {
@@ -17,7 +17,8 @@ namespace {
 using namespace std::chrono_literals;
 
 struct Rank {
-  explicit Rank(Seat& seat) : large(1 << 20), ops(1, cpu::best_isa()), world(seat.join(ops)), rank(seat.rank()) {}
+  explicit Rank(RankHandle& rank_handle)
+      : large(1 << 20), ops(1, cpu::best_isa()), world(rank_handle.join(ops)), rank(rank_handle.rank()) {}
   Tensor floats(std::int64_t n) { return make_tensor(memory, shape(n), DType::f32); }
   Tensor many() { return make_tensor(large.data(), shape(large.size()), DType::f32); }
   double memory[64] = {};  // outlives the Comm
@@ -33,7 +34,7 @@ void throws(Rank& r) {
   r.ops.finish(r.world->all_reduce(r.floats(3), Reduce::sum));
 }
 
-void throws_with_bytes_under_way(Rank& r) {
+void throws_with_bytes_in_flight(Rank& r) {
   const Ticket done = r.world->all_reduce(r.many(), Reduce::sum);
   if (r.rank == 1) throw Error("the disk is full");
   r.ops.finish(done);
@@ -114,7 +115,7 @@ struct Way {
 };
 constexpr Way ways[] = {
     {"throws", throws},
-    {"throws_with_bytes_under_way", throws_with_bytes_under_way},
+    {"throws_with_bytes_in_flight", throws_with_bytes_in_flight},
     {"stops", stops},
     {"killed", killed},
     {"never_comes", never_comes},
@@ -136,8 +137,8 @@ int fail_in(std::string_view name) {
     cpu::CpuOps combiner(1, cpu::best_isa());
     return mpi::run_process(
         {.timeout = 1s, .launcher_kills = detect_launch({}).launcher_kills}, combiner,
-        [&](Seat& seat) {
-          Rank rank(seat);
+        [&](RankHandle& rank_handle) {
+          Rank rank(rank_handle);
           way.body(rank);
         },
         [](std::string_view fault) { fmt::print(stderr, "told by {}\n", fault); });

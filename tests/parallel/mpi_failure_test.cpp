@@ -1,4 +1,4 @@
-// What the console says, and how soon a job of processes is over, when a rank does not do its part.
+// The console's text, and the time until a job of processes is over, when a rank fails.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ struct Job {
   double seconds = 0;
   std::vector<std::string> left_behind;  // command lines
 
-  int told(const std::string& words) const {
+  int occurrences(const std::string& words) const {
     int times = 0;
     for (std::size_t at = output.find(words); at != std::string::npos; at = output.find(words, at + 1)) ++times;
     return times;
@@ -67,31 +67,31 @@ Job run(int ranks, const std::string& way) {
   return job;
 }
 
-// The job is over, soon and entirely, and the console has these words. The status is Open MPI's; another is that of a
-// way that is not known (77), of a time that ran out (124, or 137 late) or of an mpirun that broke down itself (139).
+// The job is over, soon and entirely, and the console has these words. The status is Open MPI's; another status means
+// an unknown way (77), a timeout (124, or 137 late) or a crash of mpirun itself (139).
 Job expect_failure(int ranks, const std::string& way, const std::vector<std::string>& words, int status = 1) {
   Job job = run(ranks, way);
   EXPECT_EQ(job.status, status) << way << ":\n" << job.output;
   EXPECT_LT(job.seconds, 15) << way;
   EXPECT_TRUE(job.left_behind.empty()) << way << " left " << job.left_behind.size() << " processes";
   for (const std::string& word : words)
-    EXPECT_GE(job.told(word), 1) << way << ": '" << word << "' is not in:\n" << job.output;
+    EXPECT_GE(job.occurrences(word), 1) << way << ": '" << word << "' is not in:\n" << job.output;
   return job;
 }
 
 TEST(MpiFailure, ARankThatThrows) {
   const Job job = expect_failure(3, "throws", {"told by rank 1: the disk is full"});
-  EXPECT_EQ(job.told("told by"), 1) << job.output;
+  EXPECT_EQ(job.occurrences("told by"), 1) << job.output;
 }
 
-TEST(MpiFailure, ARankThatThrowsWithBytesUnderWay) {
-  const Job job = expect_failure(3, "throws_with_bytes_under_way", {"told by rank 1: the disk is full"});
-  EXPECT_EQ(job.told("told by"), 1) << job.output;
+TEST(MpiFailure, ARankThatThrowsWithBytesInFlight) {
+  const Job job = expect_failure(3, "throws_with_bytes_in_flight", {"told by rank 1: the disk is full"});
+  EXPECT_EQ(job.occurrences("told by"), 1) << job.output;
 }
 
 TEST(MpiFailure, ARankThatIsStopped) {
   const Job job = expect_failure(3, "stops", {"tp: all_reduce max f32 x 10 on rank "});
-  EXPECT_GE(job.told("waited 1 s: rank 1 did not come (rank 1 does not answer: it is stopped, or gone)"), 1)
+  EXPECT_GE(job.occurrences("waited 1 s: rank 1 did not come (rank 1 does not answer: it is stopped, or gone)"), 1)
       << job.output;
 }
 
@@ -109,8 +109,8 @@ TEST(MpiFailure, ARankThatIsDoneAlready) {
 
 TEST(MpiFailure, RanksThatWaitElsewhere) {
   const Job job = expect_failure(3, "waits_elsewhere", {"did not come (rank "});
-  EXPECT_GE(job.told("rank 1 is in broadcast from 1 f32 x 4 of dp, its call 2") +
-                job.told("rank 0 is in all_reduce sum f32 x 5 of world, its call 2"),
+  EXPECT_GE(job.occurrences("rank 1 is in broadcast from 1 f32 x 4 of dp, its call 2") +
+                job.occurrences("rank 0 is in all_reduce sum f32 x 5 of world, its call 2"),
             1)
       << job.output;
 }
@@ -119,7 +119,7 @@ TEST(MpiFailure, DifferentCalls) {
   const Job job = expect_failure(3, "other_call",
                                  {"world: the ranks make different calls: rank 0: all_reduce sum f32 x 1048576; rank "
                                   "1: barrier; rank 2: all_reduce sum f32 x 1048576"});
-  EXPECT_EQ(job.told("told by"), 1) << job.output;  // the same words on all ranks
+  EXPECT_EQ(job.occurrences("told by"), 1) << job.output;  // all ranks have this text: reported once
   expect_failure(2, "other_size", {"rank 0: all_reduce sum f32 x 10; rank 1: all_reduce sum f32 x 11"});
 }
 
@@ -140,9 +140,9 @@ TEST(MpiFailure, AbortWithoutAnException) { expect_failure(2, "aborts", {"told b
 
 TEST(MpiFailure, FaultsOfSeveralRanks) {
   Job job = expect_failure(4, "same_mistake", {"told by rank 0: train.seed=x: not a number"}, 2);
-  EXPECT_EQ(job.told("told by"), 1) << job.output;
+  EXPECT_EQ(job.occurrences("told by"), 1) << job.output;
   job = expect_failure(3, "two_faults", {"told by rank 0: fault 0", "told by rank 1: fault 1"});
-  EXPECT_EQ(job.told("told by"), 2) << job.output;
+  EXPECT_EQ(job.occurrences("told by"), 2) << job.output;
 }
 
 }  // namespace

@@ -7,12 +7,12 @@
 #include <cstdio>
 
 #include "tera/backend/cpu/cpu_ops.h"
-#include "tera/backend/mpi/make_mpi.h"
+#include "tera/comm/mpi/make_mpi.h"
 #include "tests/support/rank_tests.h"
 
 namespace tera::test {
 
-Seat& mpi_seat() { return seat_of_this_process(); }
+RankHandle& mpi_rank_handle() { return rank_handle_of_this_process(); }
 
 }  // namespace tera::test
 
@@ -22,7 +22,8 @@ int main(int argc, char** argv) {
   int failed = 0;
   cpu::CpuOps combiner(1, cpu::best_isa());
   const int status = mpi::run_process(
-      {.timeout = std::chrono::seconds(60)}, combiner, [&](Seat& seat) { failed = test::run_tests_as(seat); },
+      {.timeout = std::chrono::seconds(60)}, combiner,
+      [&](RankHandle& rank_handle) { failed = test::run_tests_as(rank_handle); },
       [](std::string_view fault) { fmt::print(stderr, "{}\n", fault); });
   return status != 0 ? status : failed;
 }

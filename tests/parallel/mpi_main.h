@@ -6,6 +6,6 @@
 
 namespace tera::test {
 
-Seat& mpi_seat();  // of this process, while tests run
+RankHandle& mpi_rank_handle();  // this process's handle while tests run
 
 }  // namespace tera::test

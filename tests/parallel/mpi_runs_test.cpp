@@ -39,7 +39,7 @@ class MpiRuns : public testing::Test {
                        more);
   }
 
-  // Trains on four ranks until all are at it, sends one of them a signal, and returns what the job said until its end.
+  // Trains on four ranks until all do, sends one of them a signal, and returns the job's output.
   Outcome train_and_signal(const std::string& signal, int rank) const {
     const std::string pids = (folder_ / "pid").string(), run = (folder_ / "run").string();
     return run_shell(fmt::format(
@@ -84,11 +84,12 @@ TEST_F(MpiRuns, ProcessesTrainAsThreadsDo) {
   EXPECT_NE(text.output.find("Once"), std::string::npos) << text.output;
 }
 
-// Ended in the middle, once by itself and once by a kill, and gone on with; the ranks may be threads the next time.
+// The run ends in the middle, once by itself and once by a kill, and is resumed; the ranks may be threads the next
+// time.
 TEST_F(MpiRuns, ProcessesGoOnAsIfNeverEnded) {
   const std::string often = "train.eval_iters=0 scheduler.lr_decay_iters=60 checkpoint.async_save=true ";
-  const Outcome whole = run_program(train("whole", often + "train.train_iters=60 --ranks 4"));
-  ASSERT_EQ(whole.status, 0) << whole.output;
+  const Outcome uninterrupted = run_program(train("whole", often + "train.train_iters=60 --ranks 4"));
+  ASSERT_EQ(uninterrupted.status, 0) << uninterrupted.output;
   const Outcome first = as_processes(4, train("parts", often + "train.train_iters=20"));
   ASSERT_EQ(first.status, 0) << first.output;
   const std::string pid = (folder_ / "pid").string(), metrics = (folder_ / "parts/run/metrics.jsonl").string();
@@ -109,8 +110,8 @@ TEST_F(MpiRuns, ProcessesGoOnAsIfNeverEnded) {
             slurp(folder_ / "whole/saved/step_00000060/rank_00003.safetensors"));
 }
 
-// Each file is verified by one rank: what that one finds ends all.
-TEST_F(MpiRuns, ADamagedCheckpointIsToldOnce) {
+// Each file is verified by one rank, whose fault ends all.
+TEST_F(MpiRuns, ADamagedCheckpointIsReportedOnce) {
   ASSERT_EQ(run_program(train("a", "--ranks 4")).status, 0);
   const fs::path file = folder_ / "a/saved/step_00000010/rank_00002.safetensors";
   std::string content = slurp(file);
@@ -123,7 +124,7 @@ TEST_F(MpiRuns, ADamagedCheckpointIsToldOnce) {
   }
 }
 
-TEST_F(MpiRuns, AMistakeThatAllFindIsToldOnce) {
+TEST_F(MpiRuns, AMistakeThatAllFindIsReportedOnce) {
   const Outcome config_mistake = as_processes(3, train("a"));
   EXPECT_EQ(config_mistake.status, 2) << config_mistake.output;
   EXPECT_EQ(count(config_mistake.output, "must divide the number of ranks"), 1u) << config_mistake.output;

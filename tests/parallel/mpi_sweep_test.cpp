@@ -13,37 +13,37 @@ constexpr int steps = 3;
 void expect_same_as_threads(const SweepCase& one) {
   SCOPED_TRACE(one.describe());
   SweepResult threads, processes;
-  play_threads(one, steps, threads);
+  run_on_threads(one, steps, threads);
   processes.loss.reserve(steps);
   processes.norm.reserve(steps);
   processes.scale.reserve(steps);
   processes.aux_losses.reserve(steps * static_cast<std::size_t>(AuxLoss::count));
-  play_rank(one, mpi_seat(), steps, processes);
+  run_rank(one, mpi_rank_handle(), steps, processes);
   EXPECT_TRUE(processes.gradients.is_part_of(threads.gradients));
   EXPECT_TRUE(processes.weights.is_part_of(threads.weights));
   EXPECT_TRUE(processes.peaks_as_planned);
-  EXPECT_EQ(processes.counted.is_part_of(threads.counted), !threads.counted.tensors().empty());
-  if (mpi_seat().rank() != 0) return;  // only the first writes down the rest
+  EXPECT_EQ(processes.router_state.is_part_of(threads.router_state), !threads.router_state.tensors().empty());
+  if (mpi_rank_handle().rank() != 0) return;  // only the first writes down the rest
   EXPECT_EQ(processes.initial_loss, threads.initial_loss);
   EXPECT_EQ(processes.loss, threads.loss);
   EXPECT_EQ(processes.norm, threads.norm);
   EXPECT_EQ(processes.scale, threads.scale);
   EXPECT_EQ(processes.aux_losses, threads.aux_losses);
   EXPECT_EQ(processes.choices, threads.choices);
-  // MPI finds memory of its own for bytes that come before they are asked for, until it has enough; an allocation of
-  // ours would come with every one of some hundred calls. Nothing is counted under a sanitizer.
+  // MPI allocates memory of its own for bytes that come before their receive is posted, until it has enough; an
+  // allocation of ours would come with every one of some hundred calls. Nothing is counted under a sanitizer.
   EXPECT_LE(processes.allocations, 8);
 }
 
 TEST(MpiSweep, EveryValueOfEveryAxis) {
-  const std::vector<Choice> layouts = every_value(mpi_seat().size());
+  const std::vector<Choice> layouts = every_value(mpi_rank_handle().size());
   EXPECT_GE(layouts.size(), 6u);
   for (const Choice& layout : layouts) expect_same_as_threads(drawn_layout(layout).shared);
 }
 
-// Longer lists, for make slow.
+// The longer lists are for make slow.
 void expect_same_as_threads(const std::string& config, const Overrides& overrides) {
-  expect_same_as_threads({.config = config, .ranks = mpi_seat().size(), .overrides = overrides});
+  expect_same_as_threads({.config = config, .ranks = mpi_rank_handle().size(), .overrides = overrides});
 }
 
 Overrides with(std::initializer_list<const char*> short_names) {
@@ -93,8 +93,8 @@ TEST(MpiSweepSlow, TheSameBitsAsThreads) {
       {4,
        {with({"z3", "overlap"}), with({"tp2sp", "z1", "gather"}), with({"pp4", "zb"}), with({"tp2", "pp2", "full"})}},
       {8, {with({"tp2sp", "pp2", "z1", "gather", "tp_overlap"}), with({"tp2", "pp2", "zb", "z3", "overlap"})}}};
-  const auto found = layouts.find(mpi_seat().size());
-  ASSERT_NE(found, layouts.end()) << "no layouts for " << mpi_seat().size() << " ranks";
+  const auto found = layouts.find(mpi_rank_handle().size());
+  ASSERT_NE(found, layouts.end()) << "no layouts for " << mpi_rank_handle().size() << " ranks";
   for (const Overrides& overrides : found->second)
     for (const char* config : {"sweep_llama", "sweep_gpt"}) expect_same_as_threads(config, overrides);
 }
@@ -106,10 +106,11 @@ TEST(MpiSweepSlow, ExpertsOnOtherRanks) {
        {with({"tp2", "ep2", "a2a"}), with({"tp2sp", "ep4", "etp1", "z3"}), with({"pp2", "ep2", "a2a", "zb"}),
         with({"ep4", "a2a", "full"})}},
       {8, {with({"tp2sp", "pp2", "ep4", "etp1", "a2a", "z1"}), with({"tp2", "ep4", "etp1", "z2", "overlap"})}}};
-  for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_experts", overrides);
+  for (const Overrides& overrides : layouts.at(mpi_rank_handle().size()))
+    expect_same_as_threads("sweep_experts", overrides);
 }
 
-// Here rows really are under way while something else is computed.
+// Between processes, rows really are in flight while something else is computed.
 TEST(MpiSweepSlow, OverlapOfExperts) {
   const std::map<int, std::vector<Overrides>> layouts{
       {2,
@@ -119,7 +120,8 @@ TEST(MpiSweepSlow, OverlapOfExperts) {
        {with({"pp2", "ep2", "a2a", "together"}), with({"pp2", "vp2", "ep2", "a2a", "shared", "together"}),
         with({"pp2", "ep2", "zb", "together"}), with({"tp2", "ep2", "a2a", "shared", "together"})}},
       {8, {with({"tp2sp", "pp2", "ep4", "etp1", "a2a", "z1", "shared", "together"})}}};
-  for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_experts", overrides);
+  for (const Overrides& overrides : layouts.at(mpi_rank_handle().size()))
+    expect_same_as_threads("sweep_experts", overrides);
 }
 
 TEST(MpiSweepSlow, SequencesOverRanks) {
@@ -127,34 +129,36 @@ TEST(MpiSweepSlow, SequencesOverRanks) {
       {2, {with({"cp2", "heads"}), with({"cp2", "gathered", "packed", "z3", "gather"}), with({"cp2", "ring"})}},
       {4, {with({"cp2", "heads", "tp2sp", "full"}), with({"cp2", "ring", "pp2", "zb", "packed"})}},
       {8, {with({"cp2", "ring", "tp2", "pp2", "packed"})}}};
-  for (const Overrides& overrides : layouts.at(mpi_seat().size()))
+  for (const Overrides& overrides : layouts.at(mpi_rank_handle().size()))
     for (const char* config : {"sweep_gpt", "sweep_mla"}) expect_same_as_threads(config, overrides);
 }
 
-// Groups of every degree are made of that of all.
-TEST(MpiSweepSlow, DocumentsDealtOut) {
+// Groups of every degree are split from the group of all ranks.
+TEST(MpiSweepSlow, DynamicContextParallel) {
   const std::map<int, std::vector<Overrides>> layouts{
       {2, {with({"dealt", "cp2", "heads"}), with({"dealt", "cp2", "ring", "z3", "gather"})}},
       {4,
        {with({"dealt", "cp4", "ring"}), with({"dealt", "cp4", "gathered", "full"}), with({"dealt", "cp2", "heads"})}},
       {8, {with({"dealt", "cp4", "ring", "pp2", "zb"}), with({"dealt", "cp2", "gathered", "tp2sp", "z1"})}}};
-  for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_gpt", overrides);
+  for (const Overrides& overrides : layouts.at(mpi_rank_handle().size()))
+    expect_same_as_threads("sweep_gpt", overrides);
 }
 
-// With what is counted of experts.
+// The comparison includes the router state.
 TEST(MpiSweepSlow, MoeBias) {
   const std::map<int, std::vector<Overrides>> layouts{
       {2, {with({"tp2sp"}), with({"z3", "gather"}), with({"pp2", "zb"})}},
       {4, {with({"tp2", "pp2", "full"})}},
       {8, {with({"tp2sp", "pp2", "z1", "gather", "tp_overlap"})}}};
-  for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_moe_bias", overrides);
+  for (const Overrides& overrides : layouts.at(mpi_rank_handle().size()))
+    expect_same_as_threads("sweep_moe_bias", overrides);
 }
 
 TEST(MpiSweepSlow, BiasOfExpertsOnOtherRanks) {
   const std::map<int, std::vector<Overrides>> layouts{{2, {with({"ep2", "a2a"}), with({"tp2sp", "ep2", "etp1"})}},
                                                       {4, {with({"pp2", "ep2", "a2a", "zb"})}},
                                                       {8, {with({"tp2sp", "ep4", "etp1", "a2a", "z1"})}}};
-  for (const Overrides& overrides : layouts.at(mpi_seat().size()))
+  for (const Overrides& overrides : layouts.at(mpi_rank_handle().size()))
     expect_same_as_threads("sweep_expert_bias", overrides);
 }
 
@@ -163,7 +167,8 @@ TEST(MpiSweepSlow, LatentAttention) {
       {2, {with({"tp2sp", "tp_overlap"}), with({"pp2", "zbv"}), with({"ep2", "a2a", "z1"})}},
       {4, {with({"tp2", "pp2", "full"}), with({"tp2sp", "ep4", "etp1", "z3"})}},
       {8, {with({"tp2sp", "pp2", "ep2", "a2a", "z1", "gather"})}}};
-  for (const Overrides& overrides : layouts.at(mpi_seat().size())) expect_same_as_threads("sweep_mla", overrides);
+  for (const Overrides& overrides : layouts.at(mpi_rank_handle().size()))
+    expect_same_as_threads("sweep_mla", overrides);
 }
 
 }  // namespace

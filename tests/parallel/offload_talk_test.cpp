@@ -1,4 +1,4 @@
-// When activations are sent to the host, when they are brought back and who waits for them, written out.
+// A trace of when activations are offloaded to the host, when they are prefetched and what waits for them.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,8 @@ struct Log {
   std::string text, latest;  // block that was forward
 };
 
-// "+out0.1" begins to send what block 1 keeps of microbatch 0, "+in0.1" to bring it back; "~in0.1" waits for that.
+// "+out0.1" begins to offload what block 1 keeps of microbatch 0, "+in0.1" begins to prefetch it; "~in0.1" waits for
+// that.
 class TalkingOps final : public cpu::CpuOps {
  public:
   explicit TalkingOps(Log& log) : CpuOps(1, cpu::best_isa()), log_(log), beside_(log) {}
@@ -34,17 +35,17 @@ class TalkingOps final : public cpu::CpuOps {
     Log& log;
     std::vector<std::string> names;
   };
-  CopyPoints do_to_host_beside(const HostCopyArgs& args) override {
+  CopyPoints do_to_host_overlapped(const HostCopyArgs& args) override {
     at_[args.host.data()] = log_.latest;
     return beside_.post("out" + log_.latest);
   }
-  CopyPoints do_from_host_beside(const HostCopyArgs& args) override {
+  CopyPoints do_from_host_overlapped(const HostCopyArgs& args) override {
     return beside_.post("in" + at_.at(args.host.data()));
   }
 
   Log& log_;
   Beside beside_;
-  std::map<const std::byte*, std::string> at_;  // what is there
+  std::map<const std::byte*, std::string> at_;  // the data at an address of the host
 };
 
 struct Kept final : Saved {
@@ -88,7 +89,8 @@ std::string talk(const Schedule& schedule, int number_of_blocks, Life life) {
   return log.text;
 }
 
-// A buffer is waited for when it is written again, two blocks later; what comes back, when it is read, one block later.
+// A block waits for a buffer when it writes it again, two blocks later, and for a prefetch when it reads it, one block
+// later.
 TEST(OffloadTalk, OneMicrobatchAtATime) {
   EXPECT_EQ(talk(one_stage(2), 4, Life::f_to_b),
             "F0.0 +out0.0 F0.1 +out0.1 ~out0.0 F0.2 +out0.2 ~out0.1 F0.3 +out0.3 "
@@ -97,7 +99,8 @@ TEST(OffloadTalk, OneMicrobatchAtATime) {
             "B1.3 W1.3 +in1.1 B1.2 W1.2 ~in1.1 +in1.0 B1.1 W1.1 ~in1.0 B1.0 W1.0");
 }
 
-// The first block of a backward is brought while the last one of the forward before it computes.
+// The activations of the first block of a backward are prefetched while the last block of the forward before it
+// computes.
 TEST(OffloadTalk, SeveralInFlight) {
   using enum Act;
   EXPECT_EQ(talk({{F, 0}, {F, 1}, {BW, 0}, {BW, 1}}, 3, Life::f_to_b),
@@ -107,7 +110,7 @@ TEST(OffloadTalk, SeveralInFlight) {
             "~in1.2 +in1.1 B1.2 W1.2 ~in1.1 +in1.0 B1.1 W1.1 ~in1.0 B1.0 W1.0");
 }
 
-// What W needs comes for it once more when others have used the buffers since B.
+// What W needs is prefetched once more when others have used the buffers since B.
 TEST(OffloadTalk, WeightGradientsApart) {
   using enum Act;
   EXPECT_EQ(talk({{F, 0}, {B, 0}, {W, 0}}, 3, Life::f_to_w),

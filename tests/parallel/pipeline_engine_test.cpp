@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr ThreadCommOptions patient{.timeout = 60s};
+constexpr ThreadCommOptions long_timeout{.timeout = 60s};
 
 ModelShape with_six_layers(ModelShape shape) {
   shape.num_layers = 6;
@@ -46,9 +46,9 @@ struct Results {
 };
 
 Results plain_results(const ModelShape& shape, int microbatches) {
-  WholeModel model(shape, microbatches);
+  GlobalModel model(shape, microbatches);
   Results results;
-  play_plainly(model);
+  run_plainly(model);
   results.gradients = model.gradients();
   results.losses = model.losses();
   model.reset();
@@ -57,34 +57,34 @@ Results plain_results(const ModelShape& shape, int microbatches) {
   return results;
 }
 
-// What no other rank has is zero there, so adding changes no bit.
+// Tensors of other ranks are zero, so adding changes no bit.
 void add(std::vector<float>& to, const std::vector<float>& from) {
   to.resize(from.size());
   for (std::size_t i = 0; i < from.size(); ++i) to[i] += from[i];
 }
 
-using MakeWatch = std::unique_ptr<ParamWatch> (*)(int rank);
-std::unique_ptr<ParamWatch> nobody(int) { return std::make_unique<ParamWatch>(); }
+using MakeHooks = std::unique_ptr<ParamHooks> (*)(int rank);
+std::unique_ptr<ParamHooks> nobody(int) { return std::make_unique<ParamHooks>(); }
 
-Results pipeline_results(const ModelShape& shape, const PipelineCase& one, MakeWatch make_watch = nobody) {
+Results pipeline_results(const ModelShape& shape, const PipelineCase& one, MakeHooks make_hooks = nobody) {
   const int ranks = one.training.placement.stages;
   std::vector<Results> of_ranks(static_cast<std::size_t>(ranks));
-  run_threads(ranks, patient, [&](Seat& seat) {
-    Results& mine = of_ranks[static_cast<std::size_t>(seat.rank())];
+  run_threads(ranks, long_timeout, [&](RankHandle& rank_handle) {
+    Results& mine = of_ranks[static_cast<std::size_t>(rank_handle.rank())];
     cpu::CpuOps comm_ops(1, cpu::best_isa());
-    const auto pp = seat.join(comm_ops);
-    PipelineRank rank(shape, one, seat.rank(), pp.get());
-    const auto watch = make_watch(seat.rank());
-    rank.train(*watch);
+    const auto pp = rank_handle.join(comm_ops);
+    PipelineRank rank(shape, one, rank_handle.rank(), pp.get());
+    const auto hooks = make_hooks(rank_handle.rank());
+    rank.train(*hooks);
     rank.model().reset();
-    rank.evaluate(*watch);
+    rank.evaluate(*hooks);
     mine.evaluation = rank.model().losses();
     rank.model().reset();
-    rank.train(*watch);  // a second time: nothing is left over
+    rank.train(*hooks);  // a second time: nothing is left over
     mine.gradients = rank.model().gradients();
     mine.losses = rank.model().losses();
-    EXPECT_EQ(rank.wrong_memory(), "") << "rank " << seat.rank();
-    EXPECT_EQ(rank.uneven_pools(), "") << "rank " << seat.rank();
+    EXPECT_EQ(rank.wrong_memory(), "") << "rank " << rank_handle.rank();
+    EXPECT_EQ(rank.uneven_pools(), "") << "rank " << rank_handle.rank();
     pp->barrier();
   });
   Results sum;
@@ -101,16 +101,16 @@ void expect_equal(const std::vector<float>& got, const std::vector<float>& want,
   for (std::size_t i = 0; i < want.size(); ++i) ASSERT_EQ(got[i], want[i]) << what << " " << i << " of " << want.size();
 }
 
-// Against plain loops, which are played once for each number of microbatches.
+// The reference are plain loops, which run once for each number of microbatches.
 class Expect {
  public:
   explicit Expect(const ModelShape& shape) : shape_(shape) {}
 
-  void plain(const PipelineCase& one, MakeWatch make_watch = nobody) {
+  void plain(const PipelineCase& one, MakeHooks make_hooks = nobody) {
     SCOPED_TRACE(one.describe());
     const auto [want, is_new] = plain_.try_emplace(one.training.microbatches);
     if (is_new) want->second = plain_results(shape_, one.training.microbatches);
-    const Results got = pipeline_results(shape_, one, make_watch);
+    const Results got = pipeline_results(shape_, one, make_hooks);
     expect_equal(got.losses, want->second.losses, "loss");
     expect_equal(got.gradients, want->second.gradients, "gradient");
     expect_equal(got.evaluation, want->second.evaluation, "evaluation");
@@ -133,7 +133,7 @@ std::vector<PipelineSchedule> schedules(int stages, int microbatches) {
 class PipelineEngine : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Stages, PipelineEngine, testing::Values(1, 2, 3, 4));
 
-TEST_P(PipelineEngine, EverySchedulePlaysAsPlainLoops) {
+TEST_P(PipelineEngine, EveryScheduleRunsAsPlainLoops) {
   Expect expect(six_layers());
   for (const int microbatches : {1, 2, 3, 8})
     for (const PipelineSchedule& schedule : schedules(GetParam(), microbatches)) expect.plain({.training = schedule});
@@ -153,8 +153,8 @@ TEST_P(PipelineEngine, DropoutAndRecomputeKeepTheirBits) {
   }
 }
 
-// Sleeps before blocks, on every rank another while.
-struct Jitter final : ParamWatch {
+// Sleeps before blocks, for another time on every rank.
+struct Jitter final : ParamHooks {
   explicit Jitter(int rank) : rank_(rank) {}
   void before(int, Act, int) override {
     const auto bits = philox({99}, static_cast<std::uint64_t>(rank_), ++calls_);
@@ -165,7 +165,7 @@ struct Jitter final : ParamWatch {
 };
 
 TEST_P(PipelineEngine, TimingChangesNoBit) {
-  const MakeWatch jitter = [](int rank) -> std::unique_ptr<ParamWatch> { return std::make_unique<Jitter>(rank); };
+  const MakeHooks jitter = [](int rank) -> std::unique_ptr<ParamHooks> { return std::make_unique<Jitter>(rank); };
   Expect expect(six_layers());
   for (const bool overlap : {true, false})
     for (const PipelineSchedule& schedule : schedules(GetParam(), 6))
@@ -183,14 +183,14 @@ TEST(PipelineEngineLayouts, UnevenAndEmptyStages) {
 }
 
 TEST(PipelineEngineLayouts, NoBlocksAtTheEndsAreRefused) {
-  WholeModel model(tiny_shape(), 1);
+  GlobalModel model(tiny_shape(), 1);
   Stage stage{.chunks = {{}}, .training = plan_alone(one_stage(1)), .hidden = model.shape.hidden};
   StageMemory memory = StageMemory::measuring(stage);
   EXPECT_THROW(Pipeline(model.ops, stage, memory), Error);
 }
 
 TEST(PipelineEngineLayouts, WhatHasNoPlanIsRefused) {
-  WholeModel model(tiny_shape(), 2);
+  GlobalModel model(tiny_shape(), 2);
   Stage stage{.chunks = {model.blocks}, .evaluation = plan_forward_alone(), .hidden = model.shape.hidden};
   StageMemory memory = StageMemory::measuring(stage);
   Pipeline pipeline(model.ops, stage, memory);
@@ -199,7 +199,7 @@ TEST(PipelineEngineLayouts, WhatHasNoPlanIsRefused) {
 }
 
 TEST(PipelineEngineLayouts, AGroupThatIsNotThePlansIsRefused) {
-  WholeModel model(tiny_shape(), 2);
+  GlobalModel model(tiny_shape(), 2);
   const auto alone = make_self_comm(model.ops);
   for (Comm* pp : {static_cast<Comm*>(nullptr), alone.get()}) {
     Stage stage{.chunks = {ChunkBlocks(model.blocks).first(2)},
@@ -215,20 +215,20 @@ TEST(PipelineEngineMemory, AStepAllocatesNothing) {
   if (!can_count_allocations()) GTEST_SKIP() << "a sanitizer has its own allocator";
   for (const PipelineSchedule& schedule : schedules(3, 5)) {
     std::int64_t allocations = -1;
-    run_threads(3, patient, [&](Seat& seat) {
+    run_threads(3, long_timeout, [&](RankHandle& rank_handle) {
       cpu::CpuOps comm_ops(1, cpu::best_isa());
-      const auto pp = seat.join(comm_ops);
-      PipelineRank rank(six_layers(), {.training = schedule}, seat.rank(), pp.get());
-      ParamWatch watch;
-      rank.train(watch);
-      rank.evaluate(watch);
+      const auto pp = rank_handle.join(comm_ops);
+      PipelineRank rank(six_layers(), {.training = schedule}, rank_handle.rank(), pp.get());
+      ParamHooks hooks;
+      rank.train(hooks);
+      rank.evaluate(hooks);
       pp->barrier();
-      if (seat.rank() == 0) start_counting_allocations();
+      if (rank_handle.rank() == 0) start_counting_allocations();
       pp->barrier();
-      rank.train(watch);
-      rank.evaluate(watch);
+      rank.train(hooks);
+      rank.evaluate(hooks);
       pp->barrier();
-      if (seat.rank() == 0) allocations = stop_counting_allocations();
+      if (rank_handle.rank() == 0) allocations = stop_counting_allocations();
       pp->barrier();
     });
     EXPECT_EQ(allocations, 0);
@@ -239,19 +239,19 @@ TEST(PipelineEngineMemory, AStepAllocatesNothing) {
 TEST(PipelineEngineMemory, ARehearsalCountsEveryMessage) {
   struct {
     PipelineSchedule schedule;
-    int borders;  // between ranks, in one direction
+    int boundaries;  // between ranks, in one direction
   } cases[] = {{one_f_one_b(1, 4), 0},       {one_f_one_b(3, 4), 2},   {interleaved(2, 3, 4, 2), 5},
                {interleaved(1, 3, 4, 1), 0}, {zero_bubble_v(3, 4), 4}, {zero_bubble_v(1, 4), 0}};
-  for (const auto& [schedule, borders] : cases) {
+  for (const auto& [schedule, boundaries] : cases) {
     std::int64_t messages = 0;
     for (int rank = 0; rank < schedule.placement.stages; ++rank)
       messages += PipelineRank(six_layers(), {.training = schedule}, rank, nullptr).planned_messages();
-    EXPECT_EQ(messages, 2 * borders * 4 * 3);  // two ends; y and dx in training, y in evaluation
+    EXPECT_EQ(messages, 2 * boundaries * 4 * 3);  // two ends; y and dx in training, y in evaluation
   }
 }
 
-// Told of every call, in the order of the actions: what comes next is what comes next, and the gradients of a block
-// are complete once.
+// The hooks see every call in the order of the actions: the announced next call is the next one, and the gradients of a
+// block are complete once.
 struct Call {
   int block;
   Act act;
@@ -264,7 +264,7 @@ void PrintTo(const Call& call, std::ostream* out) {
                       call.last);
 }
 
-struct Recorder final : ParamWatch {
+struct Recorder final : ParamHooks {
   void before(int block, Act act, int next) override {
     EXPECT_FALSE(inside);
     inside = true;
@@ -281,7 +281,7 @@ struct Recorder final : ParamWatch {
 
 std::vector<Call> expected_calls(const Stage& stage, const StagePlan& plan) {
   std::vector<Call> calls;
-  std::map<int, std::size_t> last_weights;  // of each block
+  std::map<int, std::size_t> last_weights;  // index of the last W of each block
   for (const Action& action : plan.actions) {
     int first = 0;
     for (int chunk = 0; chunk < action.chunk; ++chunk)
@@ -298,14 +298,14 @@ std::vector<Call> expected_calls(const Stage& stage, const StagePlan& plan) {
   return calls;
 }
 
-TEST(PipelineEngineWatch, SeesEveryCallAndWhatComesNext) {
+TEST(PipelineEngineHooks, SeesEveryCallAndWhatComesNext) {
   for (const PipelineSchedule& schedule : schedules(2, 4))
-    run_threads(2, patient, [&](Seat& seat) {
+    run_threads(2, long_timeout, [&](RankHandle& rank_handle) {
       cpu::CpuOps comm_ops(1, cpu::best_isa());
-      const auto pp = seat.join(comm_ops);
+      const auto pp = rank_handle.join(comm_ops);
       const std::vector<int> layers =
           schedule.placement.virtual_stages() == 4 ? std::vector{3, 0, 1, 2} : std::vector<int>{};
-      PipelineRank rank(six_layers(), {.training = schedule, .layers = layers}, seat.rank(), pp.get());
+      PipelineRank rank(six_layers(), {.training = schedule, .layers = layers}, rank_handle.rank(), pp.get());
       Recorder training, evaluation;
       rank.train(training);
       rank.evaluate(evaluation);

@@ -52,7 +52,7 @@ std::vector<ChunkBlocks> chunks_of(const Blocks& blocks, const PipelineCase& one
 
 }  // namespace
 
-WholeModel::WholeModel(const ModelShape& model, int microbatches)
+GlobalModel::GlobalModel(const ModelShape& model, int microbatches)
     : shape(model),
       ops(1, cpu::best_isa()),
       params(DType::f32),
@@ -68,7 +68,7 @@ WholeModel::WholeModel(const ModelShape& model, int microbatches)
   reset();
 }
 
-void WholeModel::bind(Arena& arena) {
+void GlobalModel::bind(Arena& arena) {
   params.bind({arena, arena, &arena, &arena});
   evaluation_batch.clear();
   for (MicroBatch& mb : batch) {
@@ -84,7 +84,7 @@ void WholeModel::bind(Arena& arena) {
   }
 }
 
-void WholeModel::reset() {
+void GlobalModel::reset() {
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const Batch values = random_batch(pipeline_batch, pipeline_seq, shape.vocab, 50 + i);
     std::vector<std::int32_t> positions(rows);
@@ -103,13 +103,13 @@ void WholeModel::reset() {
   for (const auto& group : params.groups()) ops.fill({.out = group.grad, .value = 0});
 }
 
-std::vector<float> WholeModel::gradients() {
+std::vector<float> GlobalModel::gradients() {
   std::vector<float> all;
   for (const auto& group : params.groups()) append(ops, group.grad, all);
   return all;
 }
 
-std::vector<float> WholeModel::losses() {
+std::vector<float> GlobalModel::losses() {
   std::vector<float> all;
   for (const auto& mb : batch) append(ops, mb.token_loss, all);
   return all;
@@ -117,9 +117,9 @@ std::vector<float> WholeModel::losses() {
 
 namespace {
 
-// Room for everything that is kept, never used twice.
+// Memory for everything that is kept, never used twice.
 struct PlainMemory {
-  explicit PlainMemory(WholeModel& model)
+  explicit PlainMemory(GlobalModel& model)
       : kept(model.device.allocate(std::size_t{4} << 20), "plain"),
         replay(model.device.allocate(std::size_t{1} << 20), "replay"),
         scratch(model.device.allocate(std::size_t{1} << 20), "scratch") {}
@@ -129,24 +129,24 @@ struct PlainMemory {
 
 struct PlainForward {
   std::vector<std::unique_ptr<Saved>> saved;
-  std::vector<Tensor> borders;  // x of each block
+  std::vector<Tensor> boundaries;  // x of each block
 };
 
-PlainForward forward_plainly(WholeModel& model, Run& run, Arena& arena) {
+PlainForward forward_plainly(GlobalModel& model, Run& run, Arena& arena) {
   PlainForward result;
   const std::size_t n = model.blocks.size();
-  result.borders.resize(n + 1);
+  result.boundaries.resize(n + 1);
   for (std::size_t i = 0; i < n; ++i) {
     result.saved.push_back(model.blocks[i]->make_saved());
-    if (i + 1 < n) result.borders[i + 1] = arena.take(shape(rows, model.shape.hidden), DType::f32, "x");
-    model.blocks[i]->forward(run, *result.saved[i], result.borders[i], result.borders[i + 1]);
+    if (i + 1 < n) result.boundaries[i + 1] = arena.take(shape(rows, model.shape.hidden), DType::f32, "x");
+    model.blocks[i]->forward(run, *result.saved[i], result.boundaries[i], result.boundaries[i + 1]);
   }
   return result;
 }
 
 }  // namespace
 
-void play_plainly(WholeModel& model) {
+void run_plainly(GlobalModel& model) {
   for (const MicroBatch& mb : model.batch) {
     PlainMemory memory(model);
     Run run{model.ops, memory.stash, memory.scratch, mb};
@@ -154,14 +154,14 @@ void play_plainly(WholeModel& model) {
     Tensor dy;
     for (std::size_t i = model.blocks.size(); i-- > 0;) {
       const Tensor dx = i > 0 ? memory.kept.take(shape(rows, model.shape.hidden), DType::f32, "dx") : Tensor{};
-      model.blocks[i]->backward_input(run, *forward.saved[i], forward.borders[i], dy, dx);
+      model.blocks[i]->backward_input(run, *forward.saved[i], forward.boundaries[i], dy, dx);
       model.blocks[i]->backward_weight(run, *forward.saved[i], dy);
       dy = dx;
     }
   }
 }
 
-void evaluate_plainly(WholeModel& model) {
+void evaluate_plainly(GlobalModel& model) {
   for (const MicroBatch& mb : model.evaluation_batch) {
     PlainMemory memory(model);
     Run run{model.ops, memory.stash, memory.scratch, mb};

@@ -16,10 +16,10 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::int64_t hidden = 5;
-constexpr int row_shards = 2, most_blocks = 32;
+constexpr int row_shards = 2, max_blocks = 32;
 
 // Which block and which microbatch.
-float x_of(int block, const MicroBatch& mb) { return static_cast<float>(mb.batch * most_blocks + block); }
+float x_of(int block, const MicroBatch& mb) { return static_cast<float>(mb.batch * max_blocks + block); }
 float dy_of(int block, const MicroBatch& mb) { return -x_of(block + 1, mb); }
 
 struct ProbeSaved final : Saved {
@@ -78,10 +78,10 @@ std::vector<int> blocks_per_stage(int stages) {
   return blocks;
 }
 
-void play_probes(const PipelineSchedule& schedule, Seat& seat, bool overlap) {
+void run_probes(const PipelineSchedule& schedule, RankHandle& rank_handle, bool overlap) {
   cpu::CpuOps ops(1, cpu::best_isa());
   cpu::CpuDevice device;
-  const auto pp = seat.join(ops);
+  const auto pp = rank_handle.join(ops);
   const Placement& placement = schedule.placement;
   const std::vector<int> counts = blocks_per_stage(placement.virtual_stages());
   int all = 0, number = 0;
@@ -89,7 +89,7 @@ void play_probes(const PipelineSchedule& schedule, Seat& seat, bool overlap) {
   std::vector<std::vector<std::unique_ptr<Block>>> blocks(static_cast<std::size_t>(placement.chunks));
   for (int stage = 0; stage < placement.virtual_stages(); ++stage)
     for (int i = 0; i < counts[static_cast<std::size_t>(stage)]; ++i, ++number)
-      if (placement.rank_of(stage) == seat.rank())
+      if (placement.rank_of(stage) == rank_handle.rank())
         blocks[static_cast<std::size_t>(placement.chunk_of(stage))].push_back(std::make_unique<Probe>(number, all));
 
   std::vector<std::int32_t> tokens(32);
@@ -101,8 +101,8 @@ void play_probes(const PipelineSchedule& schedule, Seat& seat, bool overlap) {
     evaluation.back().training = false;
   }
   Stage stage{.chunks = {blocks.begin(), blocks.end()},
-              .training = make_stage_plan(schedule, seat.rank()),
-              .evaluation = make_stage_plan(forward_only(placement, schedule.microbatches), seat.rank()),
+              .training = make_stage_plan(schedule, rank_handle.rank()),
+              .evaluation = make_stage_plan(forward_only(placement, schedule.microbatches), rank_handle.rank()),
               .hidden = hidden,
               .row_shards = row_shards,
               .pp = pp.get(),
@@ -128,7 +128,8 @@ TEST_P(PipelineRules, BlocksGetWhatIsTheirs) {
            {one_f_one_b(stages, microbatches), zero_bubble_h1(stages, microbatches),
             zero_bubble_v(stages, microbatches), interleaved(stages, 2, microbatches, stages),
             interleaved(stages, 3, microbatches, stages + 2), interleaved(stages, 4, microbatches, 2 * stages)})
-        run_threads(stages, {.timeout = 60s}, [&](Seat& seat) { play_probes(schedule, seat, overlap); });
+        run_threads(stages, {.timeout = 60s},
+                    [&](RankHandle& rank_handle) { run_probes(schedule, rank_handle, overlap); });
 }
 
 }  // namespace

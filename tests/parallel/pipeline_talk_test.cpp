@@ -1,4 +1,4 @@
-// When a rank posts and waits, written out: the middle one of three.
+// A trace of when a rank posts transfers and waits for them: the middle rank of three.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ struct Log {
   std::string text;
 };
 
-// "+y0" posts the send of y of microbatch 0, "~y0" waits for it. The other ranks take and send at once.
+// "+y0" posts the send of y of microbatch 0, "~y0" waits for it. The other ranks receive and send at once.
 class TalkingComm final : public StubComm, public Timeline {
  public:
   explicit TalkingComm(Log& log) : StubComm(1, 3), log_(log) {}
@@ -74,8 +74,8 @@ std::string talk(const PipelineSchedule& schedule, bool overlap) {
   return log.text;
 }
 
-// Receives are posted one action ahead of the sender's and waited for where they are read; a send, where its buffer is
-// filled again, and at the end.
+// A receive is posted one action ahead of the sender's and waited for where its data is read; a send is waited for
+// where its buffer is filled again, and at the end.
 TEST(PipelineTalk, WithOverlapOnlyWhatIsNeededIsWaitedFor) {
   EXPECT_EQ(talk(one_f_one_b(3, 3), true),
             "+x0 +x1 ~x0 F0 "

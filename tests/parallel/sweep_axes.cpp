@@ -13,7 +13,7 @@ namespace {
 using Names = std::vector<std::string>;
 
 constexpr std::uint32_t seed = 1;
-constexpr int most_ranks = 8;
+constexpr int max_ranks = 8;
 
 const Overrides common{"train.seq_length=16"};  // which every degree of context parallelism can cut
 
@@ -42,12 +42,12 @@ std::vector<SweepAxis> make_axes() {
         {"tp4sp", tp4 + sp, {}, {.tp = 4}}}},
       {"context",
        {{"cp1"},
-        {"cp2heads", cp2 + heads_travel, {}, {.cp = 2, .heads_travel = true}},
-        {"cp2gathered", cp2 + keys_gathered, {}, {.cp = 2}},
-        {"cp2ring", cp2 + keys_go_round, {}, {.cp = 2}},
-        {"cp4heads", cp4 + heads_travel, {}, {.cp = 4, .heads_travel = true}},
-        {"cp4gathered", cp4 + keys_gathered, {}, {.cp = 4}},
-        {"cp4ring", cp4 + keys_go_round, {}, {.cp = 4}}}},
+        {"cp2heads", cp2 + ulysses, {}, {.cp = 2, .ulysses = true}},
+        {"cp2gathered", cp2 + cp_all_gather, {}, {.cp = 2}},
+        {"cp2ring", cp2 + cp_ring, {}, {.cp = 2}},
+        {"cp4heads", cp4 + ulysses, {}, {.cp = 4, .ulysses = true}},
+        {"cp4gathered", cp4 + cp_all_gather, {}, {.cp = 4}},
+        {"cp4ring", cp4 + cp_ring, {}, {.cp = 4}}}},
       {"pipeline",
        {{"pp1"},
         {"pp2", pp2, {}, {.pp = 2}},
@@ -87,11 +87,11 @@ std::vector<SweepAxis> make_axes() {
       {"table", {{"table"}, {"tied", {}, {"model.untie_embeddings_and_output_weights=false"}}}},
       {"vocabulary",
        {{"words"}, {"padded", {}, {"model.pad_vocab_in_softmax=true", "model.make_vocab_size_divisible_by=16"}}}},
-      {"latent_queries", {{"usual_queries"}, {"whole_queries", {}, {"model.mla.q_lora_rank=0"}}}},
+      {"latent_queries", {{"default_queries"}, {"full_queries", {}, {"model.mla.q_lora_rank=0"}}}},
       {"head_norm", {{"no_head_norm"}, {"head_norm", {}, {"model.qk_layernorm=true"}}}},
       {"head_bias", {{"no_head_bias"}, {"head_bias", {}, {"model.add_qkv_bias=true"}}}},
       {"window", {{"no_window"}, {"window", {}, {"model.window_size=5"}}}},
-      {"ahead", {{"next_word"}, {"words_ahead", {}, {"model.mtp_num_layers=1"}}}},
+      {"ahead", {{"next_word"}, {"mtp1", {}, {"model.mtp_num_layers=1"}}}},
       {"precision",
        {{"fp32"},
         {"fp16", {}, {"mixed_precision.precision=fp16", "mixed_precision.initial_loss_scale=4096"}},
@@ -125,24 +125,24 @@ std::vector<Apart> make_apart() {
       {program, {"unsharded"}, {"reduced_and_gathered"}},
       {program, {"again", "two_again"}, {"offload", "offload_blocks"}},
       {program, {"some_again", "up_again"}, {"offload"}},
-      {program, {"gpt"}, {"words_ahead"}},
+      {program, {"gpt"}, {"mtp1"}},
       {program, {"llama", "gpt", "experts", "expert_bias"}, {"up_again"}},
       {program, {"pp1", "pp2", "pp2zb", "pp2zbv", "pp4", "pp4zb"}, {"groups_of_3"}},
       {program, latent, {"one_group", "head_norm"}},
-      // They would change nothing.
+      // These values would change nothing.
       {sense, {"cp1"}, {"dealt"}},
-      {sense, {"llama", "gpt", "experts", "expert_bias"}, {"whole_queries"}},
-      // Its layers are those of four stages and of one prediction.
+      {sense, {"llama", "gpt", "experts", "expert_bias"}, {"full_queries"}},
+      // The layout string has the layers of four stages and one MTP layer.
       {sense, {"pp1", "pp2", "pp2zb", "pp2zbv", "pp2vp2"}, {"uneven_stages"}},
-      {sense, {"mtp", "words_ahead"}, {"uneven_stages"}},
+      {sense, {"mtp", "mtp1"}, {"uneven_stages"}},
       // Which experts are chosen would depend on how sums are rounded.
       {sense, moe, {"fp16", "bf16"}},
-      // Without positions in keys, the bias of their norm has a gradient of rounding errors alone.
+      // Without positions in keys, the gradient of their norm's bias is nothing but rounding errors.
       {sense, {"gpt"}, {"head_norm"}},
   };
 }
 
-// What a value says besides, next to others.
+// What a value sets in addition, beside certain others.
 struct Beside {
   std::string one;
   Names others;
@@ -161,12 +161,12 @@ const AxisValue* chosen(const Choice& choice, std::size_t axis) {
   return value == open ? nullptr : &sweep_axes()[axis].values[static_cast<std::size_t>(value)];
 }
 
-struct Place {
+struct ValueIndex {
   std::size_t axis;
   int value;
 };
 
-Place place_of(const std::string& name) {
+ValueIndex index_of_value(const std::string& name) {
   const auto& axes = sweep_axes();
   for (std::size_t axis = 0; axis < axes.size(); ++axis)
     for (std::size_t value = 0; value < axes[axis].values.size(); ++value)
@@ -175,7 +175,7 @@ Place place_of(const std::string& name) {
 }
 
 bool has(const Choice& choice, const std::string& name) {
-  const auto [axis, value] = place_of(name);
+  const auto [axis, value] = index_of_value(name);
   return choice[axis] == value;
 }
 
@@ -193,7 +193,7 @@ SweepSizes sizes_of(const Choice& choice) {
            .etp = all.etp + own.etp,
            .key_heads = all.key_heads + own.key_heads,
            .other_key_heads = all.other_key_heads + own.other_key_heads,
-           .heads_travel = all.heads_travel || own.heads_travel};
+           .ulysses = all.ulysses || own.ulysses};
   }
   return all;
 }
@@ -203,10 +203,10 @@ bool sizes_fit(const SweepSizes& all) {
   const bool has_expert_view = all.ep > 1 || all.etp > 0;
   if (has_expert_view && all.tp * all.cp * all.dp % (all.ep * etp) != 0) return false;
   const int key_heads = all.other_key_heads > 0 ? all.other_key_heads : all.key_heads;
-  return !all.heads_travel || std::max(key_heads / all.tp, 1) % all.cp == 0;
+  return !all.ulysses || std::max(key_heads / all.tp, 1) % all.cp == 0;
 }
 
-// Pairs of values that are not apart, by the place of each among all values.
+// Pairs of values that go together, by the index of each among all values.
 class Together {
  public:
   Together() {
@@ -218,7 +218,7 @@ class Together {
     for (const Apart& rule : values_apart())
       for (const std::string& one : rule.one)
         for (const std::string& other : rule.other) {
-          const Place a = place_of(one), b = place_of(other);
+          const ValueIndex a = index_of_value(one), b = index_of_value(other);
           apart_[index(a, b)] = apart_[index(b, a)] = true;
         }
   }
@@ -229,7 +229,7 @@ class Together {
   }
 
  private:
-  std::size_t index(const Place& a, const Place& b) const {
+  std::size_t index(const ValueIndex& a, const ValueIndex& b) const {
     return (first_[a.axis] + static_cast<std::size_t>(a.value)) * values_ + first_[b.axis] +
            static_cast<std::size_t>(b.value);
   }
@@ -249,7 +249,7 @@ std::vector<bool> axes_with_sizes() {
   return with;
 }
 
-// `ranks`: how many there are; 0: any number up to the most.
+// `ranks`: how many there are; 0: any number up to the largest.
 ChoiceRules rules_for(int ranks) {
   ChoiceRules rules;
   for (const SweepAxis& axis : sweep_axes()) rules.values.push_back(static_cast<int>(axis.values.size()));
@@ -258,7 +258,7 @@ ChoiceRules rules_for(int ranks) {
     if (!together.allows(choice, axis)) return false;
     if (!with_sizes[axis]) return true;
     const SweepSizes sizes = sizes_of(choice);
-    if (sizes.ranks() > (ranks > 0 ? ranks : most_ranks)) return false;
+    if (sizes.ranks() > (ranks > 0 ? ranks : max_ranks)) return false;
     for (std::size_t i = 0; i < choice.size(); ++i)
       if (with_sizes[i] && choice[i] == open) return true;  // known when all are chosen
     return sizes_fit(sizes) && (ranks == 0 || sizes.ranks() == ranks);
@@ -268,8 +268,8 @@ ChoiceRules rules_for(int ranks) {
 
 SweepLimits limits_of(const Choice& choice, std::int64_t terms) {
   SweepLimits limits{.terms = terms};
-  // Partial sums are rounded before they are added over ranks, and every rounding of an activation goes on through the
-  // layers behind it: several units.
+  // Partial sums are rounded before they are added over ranks, and every rounding of an activation propagates through
+  // the layers after it: several units.
   if (has(choice, "fp16")) limits = {.loss = 5e-4, .norm = 5e-3, .gradients = DType::f16, .slack = 8, .terms = terms};
   if (has(choice, "bf16")) limits = {.loss = 5e-3, .norm = 5e-2, .gradients = DType::bf16, .slack = 8, .terms = terms};
   limits.same_rows = !has(choice, "dealt");
@@ -299,7 +299,7 @@ ChoiceRules sweep_rules() { return rules_for(0); }
 Choice choice_of(const Names& names) {
   Choice choice(sweep_axes().size(), open);
   for (const std::string& name : names) {
-    const auto [axis, value] = place_of(name);
+    const auto [axis, value] = index_of_value(name);
     choice[axis] = value;
   }
   return choice;

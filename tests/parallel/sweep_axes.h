@@ -1,7 +1,7 @@
 #pragma once
-// What layouts and models of the sweep can be made of, what of it does not go together, and the layouts that are drawn
-// from it. A new feature is one more axis in sweep_axes.cpp: of two values it adds a few layouts, in which it meets
-// every value of every other axis.
+// The axes of the sweep over layouts and models, which values exclude each other, and the layouts that are drawn from
+// them (a pairwise covering list). A new feature is one more axis in sweep_axes.cpp: with two values it adds a few
+// layouts, in which it meets every value of every other axis.
 
 #include <cstdint>
 #include <string>
@@ -16,8 +16,8 @@ namespace tera::test {
 struct SweepSizes {
   int tp = 1, cp = 1, pp = 1, dp = 1, ep = 1;
   int etp = 0;                             // 0: as tp
-  int key_heads = 0, other_key_heads = 0;  // of the model's config; and where something else says how many, these
-  bool heads_travel = false;
+  int key_heads = 0, other_key_heads = 0;  // KV heads of the model's config, and of an axis that overrides them
+  bool ulysses = false;
   int ranks() const { return tp * cp * pp * dp; }
 };
 
@@ -39,7 +39,7 @@ std::vector<std::string> sweep_models();  // the values of the first axis
 // Values that do not go with each other, all of the first with all of the second.
 struct Apart {
   enum class By : std::uint8_t {
-    program,  // refuses them
+    program,  // the program refuses them
     sense,    // the program takes them, but they say nothing, or what one rank has is then no measure
   };
   By by = By::program;
@@ -48,7 +48,7 @@ struct Apart {
 
 const std::vector<Apart>& values_apart();
 
-// The same for lists of choices. Beside pairs of values that do not go together, sizes limit each other.
+// The rules for covering lists: pairs of values that do not go together, and sizes that limit each other.
 ChoiceRules sweep_rules();
 Choice choice_of(const std::vector<std::string>& names);  // open on all other axes
 std::string describe(const Choice& choice);               // without what is the first of its axis

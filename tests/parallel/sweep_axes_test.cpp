@@ -1,4 +1,4 @@
-// What is drawn from the axes: it has every pair of values, and nothing is left out that the program would take.
+// The layouts drawn from the axes have every pair of values, and leave out nothing that the program supports.
 
 #include <gtest/gtest.h>
 
@@ -43,17 +43,17 @@ TEST(SweepAxes, TheProgramTakesWhatIsDrawn) {
     for (const Choice& one : list) EXPECT_TRUE(is_taken(one)) << describe(one);
 }
 
-// Else a pair would never be tested because of a rule that no longer holds.
+// A rule that no longer holds would keep a pair from ever being tested.
 TEST(SweepAxes, TheProgramRefusesWhatIsApart) {
   ChoiceRules rules = sweep_rules();
   const auto obeyed = rules.allowed;
   for (const Apart& rule : values_apart()) {
     if (rule.by == Apart::By::sense) continue;
-    int asked = 0;
+    int checked = 0;
     for (const std::string& one : rule.one)
       for (const std::string& other : rule.other) {
         const Choice pair = choice_of({one, other});
-        // The rules, but for this one: what they say of the two values is left out.
+        // All rules but this one, without what they say of the two values.
         rules.allowed = [&](const Choice& choice, int axis) {
           const auto without = [&](const std::string& name) {
             Choice rest = choice;
@@ -67,18 +67,18 @@ TEST(SweepAxes, TheProgramRefusesWhatIsApart) {
         };
         const auto layout = completed(rules, pair);
         if (!layout) continue;  // Another rule keeps them apart as well.
-        ++asked;
+        ++checked;
         EXPECT_FALSE(is_taken(*layout)) << one << " goes with " << other << ": " << describe(*layout);
       }
-    EXPECT_GT(asked, 0) << "no layout shows what the rule of " << rule.one.front() << " and " << rule.other.front()
-                        << " is for";
+    EXPECT_GT(checked, 0) << "no layout shows what the rule of " << rule.one.front() << " and " << rule.other.front()
+                          << " is for";
   }
 }
 
-// The list without a value's axis is that of before the feature.
+// The list without a value's axis is the list before the feature.
 TEST(SweepAxes, AFeatureAddsFewLayouts) {
   const ChoiceRules rules = sweep_rules();
-  const std::size_t whole = all_pairs().size();
+  const std::size_t full_size = all_pairs().size();
   const auto pairs = pairs_of_values(rules);
   for (const std::string name : {"dropout", "tied", "packed", "calls_together", "sgd"}) {
     const Choice feature = choice_of({name});
@@ -87,7 +87,7 @@ TEST(SweepAxes, AFeatureAddsFewLayouts) {
     std::vector<Choice> before;
     for (const Choice& pair : pairs)
       if (pair[axis] == open) before.push_back(pair);
-    EXPECT_LE(whole, covering_list(rules, before, 1).size() + 10) << name;
+    EXPECT_LE(full_size, covering_list(rules, before, 1).size() + 10) << name;
   }
 }
 

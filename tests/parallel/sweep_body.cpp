@@ -8,8 +8,8 @@
 
 #include "tera/base/error.h"
 #include "tera/base/joined.h"
-#include "tera/config/load.h"
-#include "tera/config/resolve.h"
+#include "tera/setup/load.h"
+#include "tera/setup/resolve.h"
 #include "tera/train/data_source.h"
 #include "tests/support/paths.h"
 
@@ -23,16 +23,16 @@ struct HostBatch {
         targets(rows),
         positions(rows),
         offsets(rows + 1),
-        ahead_tokens(depths * rows),
-        ahead_targets(depths * rows),
+        mtp_tokens(depths * rows),
+        mtp_targets(depths * rows),
         row_ids(rows) {}
-  BatchSpans spans() { return {tokens, targets, positions, row_ids, offsets, ahead_tokens, ahead_targets}; }
+  BatchSpans spans() { return {tokens, targets, positions, row_ids, offsets, mtp_tokens, mtp_targets}; }
   BatchSpans filled(const BatchCounts& counts) {
     BatchSpans all = spans();
     all.offsets = all.offsets.first(counts.documents > 0 ? static_cast<std::size_t>(counts.documents + 1) : 0);
     return all;
   }
-  std::vector<std::int32_t> tokens, targets, positions, offsets, ahead_tokens, ahead_targets;
+  std::vector<std::int32_t> tokens, targets, positions, offsets, mtp_tokens, mtp_targets;
   std::vector<std::int64_t> row_ids;
 };
 
@@ -54,14 +54,16 @@ class Feeder {
         host_(static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length),
               static_cast<std::size_t>(setup.model.mtp_layers)) {
     const Groups& groups = step.layout().groups;
-    if (setup.parallel.dynamic_cp) dealer_.emplace(deal_options(setup, groups.dp.rank(), groups.cp.rank()));
+    if (setup.parallel.dynamic_cp)
+      dynamic_cp_loader_.emplace(dynamic_cp_options(setup, groups.dp.rank(), groups.cp.rank()));
   }
 
-  // What the next step reads; returns how many targets count.
+  // Loads what the next step reads; returns how many targets count.
   std::int64_t load_next(bool overflow) {
     microbatches_ = setup_.batch.microbatches_at(consumed_);
     const std::int64_t samples = setup_.batch.global_batch_at(consumed_);
-    const std::int64_t counted = dealer_ ? load_dealt(consumed_, samples) : load(consumed_, samples, overflow);
+    const std::int64_t counted =
+        dynamic_cp_loader_ ? load_assigned(consumed_, samples) : load(consumed_, samples, overflow);
     consumed_ += samples;
     return counted;
   }
@@ -70,46 +72,46 @@ class Feeder {
     return load(0, setup_.batch.global_batch);
   }
   std::int64_t microbatches() const { return microbatches_; }
-  const TargetsAhead& counted_ahead() const { return counted_ahead_; }
-  // Bits of the degrees that microbatches had so far, on any replica; all of one rank are no such.
+  const MtpTargetCounts& mtp_target_counts() const { return mtp_target_counts_; }
+  // Bits of the degrees that microbatches had so far, on any replica; microbatches of one rank each count as none.
   std::uint64_t degrees() const { return degrees_; }
 
  private:
-  std::array<float, most_mtp_layers> ahead_scales(const TargetsAhead& counted) const {
-    std::array<float, most_mtp_layers> ahead{};
+  std::array<float, max_mtp_layers> mtp_scales(const MtpTargetCounts& counted) const {
+    std::array<float, max_mtp_layers> scales{};
     for (std::size_t i = 0; i < static_cast<std::size_t>(setup_.model.mtp_layers); ++i)
-      ahead[i] =
+      scales[i] =
           static_cast<float>(setup_.model.mtp_loss_factor) / static_cast<float>(setup_.model.mtp_layers * counted[i]);
-    return ahead;
+    return scales;
   }
 
-  std::int64_t load_dealt(std::int64_t consumed, std::int64_t samples) {
-    const Dealer::Step& dealt = dealer_->step(loader_, consumed, samples);
-    const DocumentDeal& deal = dealt.deal();
-    microbatches_ = deal.microbatches();
-    counted_ahead_ = dealt.counts().ahead;
-    const auto ahead = ahead_scales(counted_ahead_);
+  std::int64_t load_assigned(std::int64_t consumed, std::int64_t samples) {
+    const DynamicCpLoader::Step& assigned = dynamic_cp_loader_->step(loader_, consumed, samples);
+    const DynamicCpScheduler& scheduler = assigned.scheduler();
+    microbatches_ = scheduler.microbatches();
+    mtp_target_counts_ = assigned.counts().mtp_targets;
+    const auto scales = mtp_scales(mtp_target_counts_);
     for (std::int64_t i = 0; i < microbatches_; ++i) {
-      for (int replica = 0; replica < setup_.parallel.dp; ++replica) degrees_ |= 1u << deal.degree(i, replica);
-      step_.load(i, dealer_->fill(loader_, dealt, i, host_.spans()).rows,
-                 1.0f / static_cast<float>(dealt.counts().targets), 0,
-                 std::span(ahead).first(static_cast<std::size_t>(setup_.model.mtp_layers)));
+      for (int replica = 0; replica < setup_.parallel.dp; ++replica) degrees_ |= 1u << scheduler.degree(i, replica);
+      step_.load(i, dynamic_cp_loader_->fill(loader_, assigned, i, host_.spans()).rows,
+                 1.0f / static_cast<float>(assigned.counts().targets), 0,
+                 std::span(scales).first(static_cast<std::size_t>(setup_.model.mtp_layers)));
     }
-    return dealt.counts().targets;
+    return assigned.counts().targets;
   }
 
   std::int64_t load(std::int64_t consumed, std::int64_t samples, bool overflow = false) {
     BatchCounts counted = loader_.count(consumed, samples);
     if (counted_targets_ > 0) counted.targets = samples * counted_targets_;
     const auto depths = static_cast<std::size_t>(setup_.model.mtp_layers);
-    const auto ahead = ahead_scales(counted.ahead);
+    const auto scales = mtp_scales(counted.mtp_targets);
     for (std::int64_t i = 0; i < microbatches_; ++i) {
       const BatchCounts counts = loader_.fill(consumed, i, host_.spans());
       if (counted_targets_ > 0) mask_targets();
       step_.load(i, host_.filled(counts), overflow && i == 0 ? 1e30f : 1.0f / static_cast<float>(counted.targets),
-                 1.0f / static_cast<float>(microbatches_ * setup_.parallel.dp), std::span(ahead).first(depths));
+                 1.0f / static_cast<float>(microbatches_ * setup_.parallel.dp), std::span(scales).first(depths));
     }
-    counted_ahead_ = counted.ahead;
+    mtp_target_counts_ = counted.mtp_targets;
     return counted.targets;
   }
 
@@ -123,22 +125,22 @@ class Feeder {
   std::int64_t counted_targets_;
   DataSource data_;
   BatchLoader loader_;
-  std::optional<Dealer> dealer_;
+  std::optional<DynamicCpLoader> dynamic_cp_loader_;
   std::uint64_t degrees_ = 0;
   HostBatch host_;
   std::int64_t consumed_ = 0, microbatches_ = 0;
-  TargetsAhead counted_ahead_{};
+  MtpTargetCounts mtp_target_counts_{};
 };
 
-// In the middle of what this rank keeps of a gradient that is a matrix, and so no replica of another rank's.
+// An element in the middle of this rank's shard of a gradient that is a matrix, and so no replica of another rank's.
 void break_a_gradient(TrainingStep& step, Ops& ops) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   const ParamStore& params = step.params();
   for (const Bucket& bucket : params.buckets()) {
-    const std::int64_t own = bucket.begin + bucket.own_begin(), at = own + bucket.share() / 2;
+    const std::int64_t own = bucket.begin + bucket.local_begin(), at = own + bucket.shard_size() / 2;
     for (const Param* param : bucket.params)
       if (param->spec.shape.rank == 2 && param->offset <= at && at < param->offset + count(param->spec.shape))
-        return ops.from_host(std::as_bytes(std::span(&infinity, 1)), bucket.own_grad.rows(at - own, at - own + 1));
+        return ops.from_host(std::as_bytes(std::span(&infinity, 1)), bucket.local_grad.rows(at - own, at - own + 1));
   }
   fail("no matrix is in the middle of what this rank keeps");
 }
@@ -146,8 +148,8 @@ void break_a_gradient(TrainingStep& step, Ops& ops) {
 void spoil_gradients(TrainingStep& step, Ops& ops, float value) {
   const ParamStore& params = step.params();
   for (const Bucket& bucket : params.buckets())
-    ops.fill({.out = bucket.grad ? bucket.grad : bucket.own_grad, .value = value});
-  for (const Tensor& room : params.grad_rooms()) ops.fill({.out = room, .value = value});
+    ops.fill({.out = bucket.grad ? bucket.grad : bucket.local_grad, .value = value});
+  for (const Tensor& buffer : params.grad_buffers()) ops.fill({.out = buffer, .value = value});
 }
 
 bool peaks_as_planned(const TrainingStep& step) {
@@ -155,7 +157,7 @@ bool peaks_as_planned(const TrainingStep& step) {
   const auto compare = [&](const MemoryItem& item, std::span<const Arena> arenas) {
     std::size_t largest = 0;
     for (const Arena& arena : arenas) largest = std::max(largest, arena.peak());
-    // Where a step may choose, the plan is of what takes most.
+    // Where a step may choose, the plan is that of the largest choice.
     same = same && (step.layout().degrees.size() > 1 ? largest <= item.bytes : largest == item.bytes);
   };
   step.stage_memory().visit(
@@ -187,8 +189,8 @@ void Assembled::add(const TrainingStep& step, Ops& ops, What what) {
   const ParamStore& params = step.params();
   const std::lock_guard lock(mutex_);
   for (const Bucket& bucket : params.buckets()) {
-    const std::int64_t share = bucket.share(), own = bucket.begin + bucket.own_begin();
-    const std::vector<float> values = download(ops, what == What::gradients ? bucket.own_grad : bucket.own_master);
+    const std::int64_t shard = bucket.shard_size(), own = bucket.begin + bucket.local_begin();
+    const std::vector<float> values = download(ops, what == What::gradients ? bucket.local_grad : bucket.local_master);
     for (const Param* param : bucket.params) {
       const std::int64_t width = count(param->spec.shape) / param->spec.shape[0];
       for (const Part& part : param->spec.parts) {
@@ -197,10 +199,10 @@ void Assembled::add(const TrainingStep& step, Ops& ops, What what) {
         tensor.resize(static_cast<std::size_t>(count(part.global)));
         came.resize(tensor.size());
         const std::int64_t columns = part.global.rank == 2 ? part.global[1] : 1;
-        for (std::int64_t row = 0; row < part.held()[0]; ++row) {
+        for (std::int64_t row = 0; row < part.local_shape()[0]; ++row) {
           for (std::int64_t column = 0; column < width; ++column) {
             const std::int64_t flat = param->offset + (part.local_row + row) * width + column;
-            if (flat < own || flat >= own + share) continue;
+            if (flat < own || flat >= own + shard) continue;
             const std::int64_t global_row = row + (part.split == 0 ? part.begin : 0);
             const std::int64_t global_column = column + (part.split == 1 ? part.begin : 0);
             const auto to = static_cast<std::size_t>(global_row * columns + global_column);
@@ -215,10 +217,10 @@ void Assembled::add(const TrainingStep& step, Ops& ops, What what) {
   }
 }
 
-void Assembled::add_counted(const TrainingStep& step, Ops& ops) {
+void Assembled::add_router_state(const TrainingStep& step, Ops& ops) {
   const std::lock_guard lock(mutex_);
   for (const Param* param : step.params().by_name()) {
-    if (!param->spec.is_counted()) continue;
+    if (!param->spec.is_router_state()) continue;
     const std::vector<float> values = download(ops, param->value);
     const auto [tensor, fresh] = tensors_.try_emplace(param->spec.name, values);
     contradicted_ = contradicted_ || tensor->second != values;
@@ -232,10 +234,10 @@ bool Assembled::complete() const {
   return !contradicted_ && !tensors_.empty();
 }
 
-bool Assembled::is_part_of(const Assembled& whole) const {
+bool Assembled::is_part_of(const Assembled& reference) const {
   for (const auto& [name, came] : came_) {
-    const auto found = whole.tensors_.find(name);
-    if (found == whole.tensors_.end() || found->second.size() != came.size()) return false;
+    const auto found = reference.tensors_.find(name);
+    if (found == reference.tensors_.end() || found->second.size() != came.size()) return false;
     for (std::size_t i = 0; i < came.size(); ++i)
       if (came[i] && tensors_.at(name)[i] != found->second[i]) return false;
   }
@@ -251,19 +253,19 @@ double Assembled::worst_difference(const std::string& name, const std::vector<fl
   return worst;
 }
 
-void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result) {
+void run_rank(const SweepCase& one, RankHandle& rank_handle, int steps, SweepResult& result) {
   static std::mutex mutex;
   const tera::Setup setup = sweep_setup(one);
   BackendOptions options = backend_options(setup, 0);
   options.small_calls_too = true;
   Backend backend = make_backend(setup.config.dist, options);
-  const auto world = seat.join(*backend.ops);
-  TrainingStep step(setup, seat.rank());
+  const auto world = rank_handle.join(*backend.ops);
+  TrainingStep step(setup, rank_handle.rank());
   step.bind(backend, *world);
   Feeder feeder(one, setup, step);
 
-  const bool first_rank = seat.rank() == 0;
-  const auto count_from_here = [&] {  // allocations of all ranks, none of which is ahead or behind
+  const bool first_rank = rank_handle.rank() == 0;
+  const auto count_from_here = [&] {  // allocations of all ranks, between two barriers
     world->barrier();
     if (first_rank && result.start_counting) result.start_counting();
     world->barrier();
@@ -280,7 +282,7 @@ void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result)
   int skipped = 0;
   TrainingStep::Result read;
   for (int i = 0; i < steps; ++i) {
-    const bool overflow = i == one.overflow.step && seat.rank() == one.overflow.rank;
+    const bool overflow = i == one.overflow.step && rank_handle.rank() == one.overflow.rank;
     const std::int64_t targets = feeder.load_next(overflow && one.overflow.in_loss);
     spoil_gradients(step, *backend.ops, one.old_gradients);
     step.forward_backward(feeder.microbatches());
@@ -298,29 +300,29 @@ void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result)
     result.norm.push_back(read.grad_norm);
     result.scale.push_back(read.scaling.scale);
     for (std::size_t depth = 0; depth < static_cast<std::size_t>(setup.model.mtp_layers); ++depth)
-      result.loss_ahead.push_back(read.ahead_losses[depth] / static_cast<double>(feeder.counted_ahead()[depth]));
+      result.mtp_loss.push_back(read.mtp_loss_sums[depth] / static_cast<double>(feeder.mtp_target_counts()[depth]));
     if (setup.model.moe)
       result.aux_losses.insert(result.aux_losses.end(), read.aux_losses.begin(), read.aux_losses.end());
   }
   count_up_to_here();
   result.weights.add(step, *backend.ops, Assembled::What::weights);
-  result.counted.add_counted(step, *backend.ops);
+  result.router_state.add_router_state(step, *backend.ops);
   if (first_rank) result.degrees = feeder.degrees();
   if (first_rank) result.choices.assign(read.expert_counts.begin(), read.expert_counts.end());
   const std::lock_guard lock(mutex);
   result.skipped += skipped;
   result.peaks_as_planned = result.peaks_as_planned && peaks_as_planned(step);
-  result.most_bytes = std::max(result.most_bytes, step.memory().total());
+  result.max_bytes = std::max(result.max_bytes, step.memory().total());
 }
 
-void play_threads(const SweepCase& one, int steps, SweepResult& result) {
+void run_on_threads(const SweepCase& one, int steps, SweepResult& result) {
   result.loss.reserve(static_cast<std::size_t>(steps));
   result.norm.reserve(static_cast<std::size_t>(steps));
   result.scale.reserve(static_cast<std::size_t>(steps));
-  result.loss_ahead.reserve(static_cast<std::size_t>(steps) * most_mtp_layers);
+  result.mtp_loss.reserve(static_cast<std::size_t>(steps) * max_mtp_layers);
   result.aux_losses.reserve(static_cast<std::size_t>(steps) * static_cast<std::size_t>(AuxLoss::count));
   run_threads(one.ranks, {.timeout = std::chrono::seconds(60)},
-              [&](Seat& seat) { play_rank(one, seat, steps, result); });
+              [&](RankHandle& rank_handle) { run_rank(one, rank_handle, steps, result); });
 }
 
 }  // namespace tera::test

@@ -1,7 +1,7 @@
 #pragma once
-// A few steps of a small model in one layout, and all that can be said of them: losses, norms, every gradient put
-// together from its pieces, weights at the end, memory and allocations. The body of a rank is the same for threads and
-// for processes.
+// A few training steps of a small model in one layout, and all their results: losses, norms, every gradient assembled
+// from its shards, weights at the end, memory and allocations. The body of a rank is the same for threads and for
+// processes.
 
 #include <limits>
 #include <map>
@@ -20,33 +20,33 @@ struct SweepCase {
   std::string config = "sweep_llama";  // below configs/tests
   int ranks = 1;
   Overrides overrides{};
-  // Where something overflows, in the sense of fp16, on one rank alone: in a step, or in none.
+  // An fp16 overflow on one rank alone, in one step or in none.
   struct Overflow {
     int step = -1, rank = 0;
-    bool in_loss = false;  // else in a gradient, after it was summed
+    bool in_loss = false;  // false: in a gradient, after it was reduced
   };
   Overflow overflow{};
-  std::int64_t counted_targets = 0;  // of each sequence only the first so many; 0: all
-  // What is in the memory of all gradients when a step begins: none of it may get into its own.
+  std::int64_t counted_targets = 0;  // only the first this many of each sequence; 0: all
+  // The content of gradient memory when a step begins: none of it may get into the step's gradients.
   float old_gradients = std::numeric_limits<float>::quiet_NaN();
   std::string describe() const;
 };
 
 Setup sweep_setup(const SweepCase& one);
 
-// Whole tensors by outside name, put together from what ranks hold.
+// Global tensors by outside name, assembled from the shards of the ranks.
 class Assembled {
  public:
-  // The pieces that `params` has of all parts: of the gradients, or of the (master) weights.
+  // Adds this rank's shards of all parts: of the gradients, or of the (master) weights.
   enum class What : std::uint8_t { gradients, weights };
   void add(const TrainingStep& step, Ops& ops, What what);
-  // What follows from choices of experts instead (ParamSpec::Counts).
-  void add_counted(const TrainingStep& step, Ops& ops);
+  // Adds the router state, which follows from choices of experts (ParamSpec::Counts).
+  void add_router_state(const TrainingStep& step, Ops& ops);
 
   const std::map<std::string, std::vector<float>>& tensors() const { return tensors_; }
-  bool complete() const;                          // every element came, and where it came twice it was the same
-  bool is_part_of(const Assembled& whole) const;  // what came has the same bits there
-  // Of what came of a tensor, the largest difference from there; 0: nothing came.
+  bool complete() const;                              // every element was added, with the same value each time
+  bool is_part_of(const Assembled& reference) const;  // what was added has the same bits in `reference`
+  // The largest difference of a tensor's added elements from `there`; 0: none was added.
   double worst_difference(const std::string& name, const std::vector<float>& there) const;
 
  private:
@@ -58,26 +58,26 @@ class Assembled {
 
 struct SweepResult {
   double initial_loss = 0;             // by evaluation, before the first step
-  std::vector<double> loss, norm;      // of each step
-  std::vector<double> loss_ahead;      // of each step, every depth
-  std::vector<double> scale;           // of the loss after each step, where it has one
+  std::vector<double> loss, norm;      // one per step
+  std::vector<double> mtp_loss;        // one per step and depth
+  std::vector<double> scale;           // loss scale after each step, where there is one
   int skipped = 0;                     // steps, counted by every rank
-  Assembled gradients;                 // of the first step
-  Assembled weights, counted;          // after the last
-  std::vector<double> aux_losses;      // of each step, all kinds
-  std::vector<std::int32_t> choices;   // of experts, in the last step
-  std::uint64_t degrees = 0;           // bits of those that dealt microbatches had
+  Assembled gradients;                 // gradients of the first step
+  Assembled weights, router_state;     // after the last
+  std::vector<double> aux_losses;      // one per step, all kinds
+  std::vector<std::int32_t> choices;   // chosen experts in the last step
+  std::uint64_t degrees = 0;           // bits of the degrees that microbatches of dynamic CP had
   bool peaks_as_planned = true;        // on every rank
   std::int64_t allocations = 0;        // after binding, on all ranks
-  void (*start_counting)() = nullptr;  // of allocations, where they are counted
+  void (*start_counting)() = nullptr;  // starts counting allocations, where they are counted
   std::int64_t (*stop_counting)() = nullptr;
-  std::size_t most_bytes = 0;  // planned, of the largest rank
+  std::size_t max_bytes = 0;  // planned, of the largest rank
 };
 
-// One rank's part; all ranks write into one result, except in processes, where each has its own.
-void play_rank(const SweepCase& one, Seat& seat, int steps, SweepResult& result);
+// Runs one rank; all ranks write into one result, except in processes, where each has its own.
+void run_rank(const SweepCase& one, RankHandle& rank_handle, int steps, SweepResult& result);
 
-// All ranks as threads.
-void play_threads(const SweepCase& one, int steps, SweepResult& result);
+// Runs all ranks as threads.
+void run_on_threads(const SweepCase& one, int steps, SweepResult& result);
 
 }  // namespace tera::test

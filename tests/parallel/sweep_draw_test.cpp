@@ -11,19 +11,19 @@
 namespace tera::test {
 namespace {
 
-// Under a sanitizer, whatever is wrong with memory or threads shows in the first steps; another build looks at numbers.
-// A batch that grows has its full size in the fifth.
+// Under a sanitizer, errors of memory or threads show in the first steps; another build checks numbers. A batch that
+// grows has its full size in the fifth step.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int steps = 2;
 #else
 constexpr int steps = 6;
 #endif
 
-// What one rank alone has, by what it was asked for.
+// Results of one rank alone, by its overrides.
 const SweepResult& one_rank(const SweepCase& alone) {
   static std::map<std::string, SweepResult> known;
   const auto [found, fresh] = known.try_emplace(alone.describe());
-  if (fresh) play_threads(alone, steps, found->second);
+  if (fresh) run_on_threads(alone, steps, found->second);
   return found->second;
 }
 

@@ -24,15 +24,15 @@ void expect_losses(const SweepResult& got, const SweepResult& want, const SweepL
     EXPECT_NEAR(got.loss[i], want.loss[i], limits.loss * want.loss[i]) << "step " << i;
     EXPECT_NEAR(got.norm[i], want.norm[i], limits.norm * want.norm[i]) << "step " << i;
   }
-  ASSERT_EQ(got.loss_ahead.size(), want.loss_ahead.size());
-  for (std::size_t i = 0; i < want.loss_ahead.size(); ++i)
-    EXPECT_NEAR(got.loss_ahead[i], want.loss_ahead[i], limits.loss * want.loss_ahead[i]) << "loss ahead " << i;
+  ASSERT_EQ(got.mtp_loss.size(), want.mtp_loss.size());
+  for (std::size_t i = 0; i < want.mtp_loss.size(); ++i)
+    EXPECT_NEAR(got.mtp_loss[i], want.mtp_loss[i], limits.loss * want.mtp_loss[i]) << "loss ahead " << i;
 }
 
-// What is counted is the same in every layout, to the bit, as long as every row chooses the same.
+// Router state is the same in every layout, to the bit, as long as every row chooses the same experts.
 void expect_same_choices(const SweepResult& got, const SweepResult& want, const SweepLimits& limits) {
   if (limits.gradients != DType::f32 || !limits.same_rows) return;
-  EXPECT_TRUE(got.counted.tensors() == want.counted.tensors()) << "bias or shares of experts";
+  EXPECT_TRUE(got.router_state.tensors() == want.router_state.tensors()) << "bias or shares of experts";
   EXPECT_EQ(got.choices, want.choices);
   ASSERT_EQ(got.aux_losses.size(), want.aux_losses.size());
   for (std::size_t i = 0; i < want.aux_losses.size(); ++i)
@@ -56,7 +56,7 @@ struct Named {
 void expect_like_one_rank(const SweepCase& one, const SweepResult& want, const SweepLimits& limits) {
   SCOPED_TRACE(one.describe());
   SweepResult got{.start_counting = limits.start_counting, .stop_counting = limits.stop_counting};
-  play_threads(one, limits.steps, got);
+  run_on_threads(one, limits.steps, got);
   expect_sound(got);
   EXPECT_EQ(got.degrees & limits.degrees, limits.degrees) << "degrees that were used";
   expect_losses(got, want, limits);
@@ -74,8 +74,8 @@ void expect_part_like_one_rank(const SweepCase& one, const SweepResult& got, con
   EXPECT_TRUE(got.peaks_as_planned);
   EXPECT_FALSE(got.gradients.tensors().empty());
   if (!got.loss.empty()) expect_losses(got, want, limits);
-  if (limits.gradients == DType::f32 && !got.counted.tensors().empty()) {
-    EXPECT_TRUE(got.counted.is_part_of(want.counted)) << "bias or shares of experts";
+  if (limits.gradients == DType::f32 && !got.router_state.tensors().empty()) {
+    EXPECT_TRUE(got.router_state.is_part_of(want.router_state)) << "bias or shares of experts";
   }
   expect_close(got.gradients, want.gradients, limits, one);
 }
@@ -162,7 +162,7 @@ std::vector<SweepCase> expert_layouts() {
 }
 
 std::vector<DynamicSweep> dynamic_sweeps() {
-  // Documents of up to a sequence, of which a rank holds a part: all degrees come to use.
+  // Documents are up to a sequence long, and a rank holds a part of one: all degrees are used.
   const Overrides s16{"train.seq_length=16"}, s64{"train.seq_length=64", "train.global_batch_size=8"};
   const Overrides one{"train.micro_batch_size=1"}, four_groups{"model.num_query_groups=4"};
   const Overrides dropout{"model.hidden_dropout=0.2", "model.attention_dropout=0.1"};
@@ -232,10 +232,10 @@ std::vector<ContextSweep> context_sweeps() {
       {{.config = "sweep_gpt", .overrides = packed_documents + dropout + s16}, {{4, cp4}, {4, cp2 + tp2 + sp}}},
       {{.config = "sweep_llama", .overrides = window + four_groups}, {{2, cp2}, {4, cp2 + tp2 + sp}}},
       {{.config = "sweep_llama", .overrides = packed_documents + window}, {{2, cp2}}},
-      // Longer than the tiles of attention.
+      // Sequences are longer than the tiles of attention.
       {{.config = "sweep_gpt", .overrides = long_ones}, {{2, cp2}, {4, cp4 + one_sequence}}},
       {{.config = "sweep_gpt", .overrides = long_ones + packed_documents}, {{2, cp2}, {4, cp4}}},
-      // Only the first piece has targets, so only the first rank does.
+      // Only the first chunk of the zigzag split has targets, so only the first rank has any.
       {{.config = "sweep_llama", .counted_targets = 3}, {{2, cp2}, {4, cp2 + pp2}, {4, cp2 + zero3}}},
       {{.config = "sweep_mla"}, {{2, cp2}, {4, cp2 + tp2}, {4, cp2 + tp2 + sp + up}, {4, cp2 + pp2 + full}}},
       {{.config = "sweep_mla", .overrides = packed_documents + dropout + s16}, {{4, cp4}, {4, cp2 + zero3 + offload}}},

@@ -1,5 +1,5 @@
 #pragma once
-// What is asked of a layout, and the layouts that are asked.
+// The tolerances of a layout's results against one rank's, and the layouts that are compared.
 
 #include "tests/parallel/sweep_body.h"
 #include "tests/support/close.h"
@@ -10,19 +10,20 @@ inline constexpr int sweep_steps = 10;
 
 // How far a layout may be from one rank.
 struct SweepLimits {
-  double loss = 1e-6, norm = 1e-5;     // relative
-  DType gradients = DType::f32;        // rounded to this on the way
-  double slack = 1;                    // of gradients, over the rule
-  bool same_rows = true;               // else there are some without a target more or less, which choose experts
-  std::uint64_t degrees = 0;           // bits of degrees that dealt microbatches must have had, of each
-  int steps = sweep_steps;             // to be played
-  std::int64_t terms = 0;              // tokens that a gradient is a sum over; 0: those of the config's own batch
-  void (*start_counting)() = nullptr;  // of allocations, none of which is allowed after binding
+  double loss = 1e-6, norm = 1e-5;  // relative
+  DType gradients = DType::f32;     // rounded to this on the way
+  double slack = 1;                 // factor on the rule's limit for gradients
+  bool same_rows = true;            // false: some rows without a target are added or missing, which choose experts, too
+  std::uint64_t degrees = 0;        // bits of degrees; microbatches of dynamic CP must have had each
+  int steps = sweep_steps;          // to be run
+  std::int64_t terms = 0;           // tokens that a gradient is a sum over; 0: those of the config's own batch
+  void (*start_counting)() = nullptr;  // starts counting allocations, of which none is allowed after binding
   std::int64_t (*stop_counting)() = nullptr;
 };
 
 void expect_like_one_rank(const SweepCase& one, const SweepResult& want, const SweepLimits& limits = {});
-// What one of several processes has: its own part of gradients, and losses and norms if it is the first.
+// Compares the results of one of several processes: its own shards of gradients, and losses and norms if it is the
+// first.
 void expect_part_like_one_rank(const SweepCase& one, const SweepResult& got, const SweepResult& want,
                                const SweepLimits& limits);
 
@@ -54,26 +55,27 @@ inline const Overrides shared_overlap{"model.moe.shared_expert_overlap=true"};
 inline const Overrides together{"comm_overlap.overlap_moe_expert_parallel_comm=true"};
 
 inline const Overrides cp2{"dist.context_parallel_size=2"}, cp4{"dist.context_parallel_size=4"};
-inline const Overrides heads_travel{"dist.cp_comm_type=a2a"}, keys_gathered{"dist.cp_comm_type=all_gather"};
-inline const Overrides keys_go_round{"dist.cp_comm_type=p2p"};
+inline const Overrides ulysses{"dist.cp_comm_type=a2a"}, cp_all_gather{"dist.cp_comm_type=all_gather"};
+inline const Overrides cp_ring{"dist.cp_comm_type=p2p"};
 inline const Overrides dynamic{"dist.dynamic_context_parallel=true"};
 inline const Overrides packed_documents{"dataset.reset_attention_mask=true", "dataset.reset_position_ids=true",
                                         "dataset.eod_mask_loss=true"};
 
-// Every combination of tensor, pipeline and data parallelism that fits on 8 ranks; recompute and overlap take turns.
+// Every combination of tensor, pipeline and data parallelism that fits on 8 ranks; recompute and overlap alternate.
 std::vector<SweepCase> sweep_layouts();
 
-// Of a model with 8 experts: ways to cut them that are not those of the other weights, with either dispatcher.
+// Layouts of a model with 8 experts, whose mesh differs from that of the other weights, with either dispatcher.
 std::vector<SweepCase> expert_layouts();
 
-// Of sequences that several ranks share: models, each with layouts that train as one rank does.
+// Models with layouts of context parallelism, each of which trains as one rank does.
 struct ContextSweep {
   SweepCase alone;
   std::vector<std::pair<int, Overrides>> layouts;
 };
 std::vector<ContextSweep> context_sweeps();
 
-// Of documents that are dealt out anew in every step; with each, bits of the degrees that microbatches then have.
+// Models with layouts of dynamic context parallelism, which assigns documents anew in every step; `degrees` are bits of
+// the degrees that microbatches then have.
 struct DynamicSweep {
   SweepCase alone;
   std::vector<std::pair<int, Overrides>> layouts;

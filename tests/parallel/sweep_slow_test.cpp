@@ -1,5 +1,5 @@
-// One model, many layouts: each trains as one rank does. The whole lists, for make slow; every change is tested with
-// what sweep_draw_test.cpp draws.
+// One model, many layouts: each trains as one rank does. These full lists are for make slow; every change is tested
+// with the layouts that sweep_draw_test.cpp draws.
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 const SweepResult& one_rank(const std::string& config) {
   static std::map<std::string, SweepResult> known;
   const auto [found, fresh] = known.try_emplace(config);
-  if (fresh) play_threads({.config = config}, sweep_steps, found->second);
+  if (fresh) run_on_threads({.config = config}, sweep_steps, found->second);
   return found->second;
 }
 
@@ -37,7 +37,8 @@ TEST(SweepSlow, Moe) { sweep("sweep_moe"); }
 TEST(SweepSlow, MoeBias) { sweep("sweep_moe_bias"); }
 TEST(SweepSlow, AllLayoutsOfMla) { sweep("sweep_mla"); }
 
-// Heads are cut, latents are not: tensor parallelism with and without cut rows, beside all else.
+// Tensor parallelism splits the heads of MLA but not its latents: layouts with and without sequence parallelism, beside
+// all else.
 TEST(SweepSlow, Mla) {
   const Overrides up{"model.recompute_granularity=selective", "model.recompute_modules=[layernorm,mla_up_proj]"};
   const Overrides no_q_latent{"model.mla.q_lora_rank=0"}, tp_overlap{"comm_overlap.tp_comm_overlap=true"};
@@ -74,7 +75,7 @@ TEST(SweepSlow, Mla) {
   }
   for (const auto& [model, layouts] : groups) {
     SweepResult alone;
-    play_threads({.config = "sweep_mla", .overrides = model}, sweep_steps, alone);
+    run_on_threads({.config = "sweep_mla", .overrides = model}, sweep_steps, alone);
     for (const auto& [ranks, layout] : layouts) {
       expect_like_one_rank({"sweep_mla", ranks, model + layout}, alone, limits);
       if (testing::Test::HasFatalFailure()) return;
@@ -82,7 +83,7 @@ TEST(SweepSlow, Mla) {
   }
 }
 
-// Layers that predict further ahead, at two depths, and their share of the table of words and of the head.
+// MTP layers of two depths, with their gradients of the embedding table and of the head.
 TEST(SweepSlow, Mtp) {
   const Overrides tied{"model.untie_embeddings_and_output_weights=false"}, dense{"model.mtp_num_layers=1"};
   const Overrides packed{"dataset.reset_attention_mask=true", "dataset.reset_position_ids=true"};
@@ -125,8 +126,8 @@ TEST(SweepSlow, Mtp) {
         {8, tp2 + pp2 + ep2 + zero3 + all_to_all},
         {2, ep2 + together},
         {4, pp2 + ep2 + all_to_all + zero1 + together},
-        {2, cp2 + heads_travel},
-        {4, cp2 + heads_travel + tp2 + sp + full}}},
+        {2, cp2 + ulysses},
+        {4, cp2 + ulysses + tp2 + sp + full}}},
       {"sweep_mtp",
        tied,
        {{2, tp2 + sp}, {2, pp2}, {2, pp2 + zbv}, {4, pp2 + vp2 + zero1}, {4, zero3}, {8, tp2 + pp2 + zero3}}},
@@ -142,8 +143,8 @@ TEST(SweepSlow, Mtp) {
   }
   for (const auto& [config, model, layouts] : groups) {
     SweepResult alone;
-    play_threads({.config = config, .overrides = model}, sweep_steps, alone);
-    EXPECT_FALSE(alone.loss_ahead.empty());
+    run_on_threads({.config = config, .overrides = model}, sweep_steps, alone);
+    EXPECT_FALSE(alone.mtp_loss.empty());
     for (const auto& [ranks, layout] : layouts) {
       expect_like_one_rank({config, ranks, model + layout}, alone, limits);
       if (testing::Test::HasFatalFailure()) return;
@@ -162,7 +163,7 @@ TEST(SweepSlow, Experts) {
   for (const SweepCase& one : all) expect_like_one_rank(one, one_rank(one.config), limits);
 }
 
-// Choices are made where a row is, and counted over all ranks, whoever has the expert.
+// A row's experts are chosen on the rank of the row, and counted over all ranks, whichever has the expert.
 TEST(SweepSlow, BiasOfExpertsOnOtherRanks) {
   const std::vector<std::pair<int, Overrides>> layouts{{2, ep2},
                                                        {2, ep2 + all_to_all + full},
@@ -179,7 +180,7 @@ TEST(SweepSlow, BiasOfExpertsOnOtherRanks) {
     expect_like_one_rank({"sweep_expert_bias", ranks, layout}, one_rank("sweep_expert_bias"));
 }
 
-// What the layouts with experts on other ranks differ in, each way at least twice.
+// Every value of every axis of expert parallelism comes at least twice.
 TEST(SweepSlow, ExpertLayoutsCoverEveryAxis) {
   std::map<std::string, std::map<std::int64_t, int>> seen;
   for (const SweepCase& one : expert_layouts()) {
@@ -205,7 +206,7 @@ TEST(SweepSlow, ExpertLayoutsCoverEveryAxis) {
   }
 }
 
-// What a model or a run can have besides, where cutting it could go wrong: each against one rank of the same.
+// Other features of a model or a run that sharding could break: each layout against one rank of the same model.
 TEST(SweepSlow, UnusualModelsAndLayouts) {
   const Overrides one_group{"model.num_query_groups=1"}, qkv_bias{"model.add_qkv_bias=true"};
   const Overrides qk_norm{"model.qk_layernorm=true"};
@@ -253,7 +254,7 @@ TEST(SweepSlow, UnusualModelsAndLayouts) {
   };
   for (const auto& extra : extras) {
     SweepResult alone;
-    play_threads({.config = extra.config, .overrides = extra.model}, sweep_steps, alone);
+    run_on_threads({.config = extra.config, .overrides = extra.model}, sweep_steps, alone);
     expect_like_one_rank({extra.config, extra.ranks, extra.model + extra.layout}, alone);
   }
 }
@@ -269,7 +270,7 @@ TEST(SweepSlow, GrowingBatches) {
     limits.stop_counting = stop_counting_allocations;
   }
   SweepResult alone;
-  play_threads({.overrides = growing}, sweep_steps, alone);
+  run_on_threads({.overrides = growing}, sweep_steps, alone);
   const std::vector<std::pair<int, Overrides>> layouts{{2, pp2},
                                                        {4, pp4},
                                                        {4, pp4 + zero_bubble},
@@ -295,10 +296,10 @@ TEST(SweepSlow, PackedDocuments) {
     limits.stop_counting = stop_counting_allocations;
   }
   for (const Overrides& model : {packed, packed + dropout}) {
-    SweepResult alone, whole;
-    play_threads({.overrides = model}, sweep_steps, alone);
-    play_threads({}, sweep_steps, whole);
-    EXPECT_GT(std::abs(alone.loss[1] - whole.loss[1]), 1e-4) << "documents make no difference";
+    SweepResult alone, without_documents;
+    run_on_threads({.overrides = model}, sweep_steps, alone);
+    run_on_threads({}, sweep_steps, without_documents);
+    EXPECT_GT(std::abs(alone.loss[1] - without_documents.loss[1]), 1e-4) << "documents make no difference";
     const std::vector<std::pair<int, Overrides>> layouts{{2, tp2},
                                                          {2, tp2 + sp},
                                                          {4, tp4 + sp + full},

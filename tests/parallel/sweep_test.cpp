@@ -1,5 +1,5 @@
-// What layouts must have to the bit, and what is particular to some of them. That each trains as one rank does is
-// tested in sweep_draw_test.cpp and sweep_slow_test.cpp.
+// What must be equal between layouts to the bit, and special cases. That each layout trains as one rank does is tested
+// in sweep_draw_test.cpp and sweep_slow_test.cpp.
 
 #include <gtest/gtest.h>
 
@@ -9,17 +9,17 @@
 namespace tera::test {
 namespace {
 
-struct Played {
-  explicit Played(const SweepCase& a) : one(a) { play_threads(one, 3, result); }
+struct SweepRun {
+  explicit SweepRun(const SweepCase& a) : one(a) { run_on_threads(one, 3, result); }
   SweepCase one;
   SweepResult result;
 };
 
-void expect_same_bits(const Played& a, const SweepCase& b) {
+void expect_same_bits(const SweepRun& a, const SweepCase& b) {
   SCOPED_TRACE(a.one.describe() + "\nagainst " + b.describe());
   const SweepResult& first = a.result;
   SweepResult second;
-  play_threads(b, 3, second);
+  run_on_threads(b, 3, second);
   EXPECT_EQ(first.loss, second.loss);
   EXPECT_EQ(first.norm, second.norm);
   EXPECT_EQ(first.initial_loss, second.initial_loss);
@@ -28,22 +28,23 @@ void expect_same_bits(const Played& a, const SweepCase& b) {
   EXPECT_TRUE(first.peaks_as_planned && second.peaks_as_planned);
 }
 
-void expect_same_bits(const SweepCase& a, const SweepCase& b) { expect_same_bits(Played(a), b); }
+void expect_same_bits(const SweepCase& a, const SweepCase& b) { expect_same_bits(SweepRun(a), b); }
 
-SweepCase with_room(const Overrides& layout, const std::string& factor) {
+SweepCase with_capacity(const Overrides& layout, const std::string& factor) {
   return {"sweep_experts", 4, layout + Overrides{"model.moe.expert_rank_capacity_factor=" + factor}};
 }
 
-// A run with too little room ends with a factor that would have held the rows at hand. Others may be more, so whoever
-// follows the message comes to one that holds all, and each is larger than the one before.
-void expect_to_name_enough_room(const Overrides& layout) {
+// A run with too little expert capacity ends, and its message names a factor that would have held the rows at hand.
+// Later steps may have more rows, so following the messages leads to a factor that holds all, and each is larger than
+// the one before.
+void expect_to_name_enough_capacity(const Overrides& layout) {
   const bool exchanges = std::ranges::find(layout, all_to_all.front()) != layout.end();
   std::string factor = "1";
   int rounds = 0;
   for (SweepResult result; rounds < 8; ++rounds) {
     std::string message;
     try {
-      play_threads(with_room(layout, factor), sweep_steps, result);
+      run_on_threads(with_capacity(layout, factor), sweep_steps, result);
       break;
     } catch (const UserError& error) {
       message = error.what();
@@ -64,8 +65,8 @@ void expect_to_name_enough_room(const Overrides& layout) {
   EXPECT_LT(rounds, 8) << factor;
 }
 
-// Experts with room for a multiple of an even share: enough of it changes no bit, and too little ends the run.
-TEST(Sweep, RoomForRowsOfExperts) {
+// Expert capacity as a multiple of an even load: a sufficient one changes no bit, and too little ends the run.
+TEST(Sweep, CapacityForRowsOfExperts) {
   const std::vector<std::pair<Overrides, const char*>> layouts{{ep4, "3.2"},
                                                                {ep4 + all_to_all, "3.2"},
                                                                {tp2 + sp + ep4 + etp1 + full, "3.2"},
@@ -73,12 +74,12 @@ TEST(Sweep, RoomForRowsOfExperts) {
                                                                {tp2 + ep2 + all_to_all, "1.6"}};
   for (const auto& [layout, enough] : layouts) {
     const SweepCase all{"sweep_experts", 4, layout};
-    expect_same_bits(all, with_room(layout, enough));
-    SweepResult whole, some;
-    play_threads(all, 1, whole);
-    play_threads(with_room(layout, enough), 1, some);
-    EXPECT_LT(some.most_bytes, whole.most_bytes);
-    expect_to_name_enough_room(layout);
+    expect_same_bits(all, with_capacity(layout, enough));
+    SweepResult baseline, some;
+    run_on_threads(all, 1, baseline);
+    run_on_threads(with_capacity(layout, enough), 1, some);
+    EXPECT_LT(some.max_bytes, baseline.max_bytes);
+    expect_to_name_enough_capacity(layout);
   }
 }
 
@@ -90,16 +91,17 @@ std::map<std::string, std::vector<float>> of_kind(const Assembled& all, const st
 }
 
 // A step moves each element of a bias by the rate or not at all, away from experts that were chosen more than the mean;
-// and shares are those of the last step.
+// the expert shares are the fractions of choices in the last step.
 TEST(Sweep, BiasAndSharesFollowTheChoices) {
   SweepResult two, three;
-  play_threads({.config = "sweep_moe_bias"}, 2, two);
-  play_threads({.config = "sweep_moe_bias"}, 3, three);
+  run_on_threads({.config = "sweep_moe_bias"}, 2, two);
+  run_on_threads({.config = "sweep_moe_bias"}, 3, three);
   constexpr std::size_t experts = 6, layers = 3;
   constexpr float rate = 0.02f;
   ASSERT_EQ(three.choices.size(), layers * experts);
-  const auto before = of_kind(two.counted, "e_score_correction_bias"),
-             after = of_kind(three.counted, "e_score_correction_bias"), shares = of_kind(three.counted, "shares");
+  const auto before = of_kind(two.router_state, "e_score_correction_bias"),
+             after = of_kind(three.router_state, "e_score_correction_bias"),
+             shares = of_kind(three.router_state, "shares");
   ASSERT_EQ(after.size(), layers);
   ASSERT_EQ(shares.size(), layers);
   const tera::Setup setup = sweep_setup({.config = "sweep_moe_bias"});
@@ -122,26 +124,26 @@ TEST(Sweep, BiasAndSharesFollowTheChoices) {
   EXPECT_GT(moved, layers);
 }
 
-// F of a recomputed layer is played twice; nothing is counted twice. Nor does it matter when B comes.
+// F of a recomputed layer runs twice, but counts its choices once. The time of B does not matter either.
 TEST(Sweep, ExpertsCountOnce) {
   SweepResult alone;
-  play_threads({.config = "sweep_moe_bias"}, 3, alone);
+  run_on_threads({.config = "sweep_moe_bias"}, 3, alone);
   for (const auto& [ranks, layout] :
        std::vector<std::pair<int, Overrides>>{{1, full}, {1, selective}, {2, pp2 + zero_bubble + full}}) {
     SweepResult other;
-    play_threads({"sweep_moe_bias", ranks, layout}, 3, other);
+    run_on_threads({"sweep_moe_bias", ranks, layout}, 3, other);
     EXPECT_EQ(other.choices, alone.choices);
-    EXPECT_TRUE(other.counted.tensors() == alone.counted.tensors());
+    EXPECT_TRUE(other.router_state.tensors() == alone.router_state.tensors());
   }
-  // Frozen, a bias stays; the shares are counted all the same.
+  // A frozen bias stays; the expert shares are counted all the same.
   SweepResult frozen;
-  play_threads({"sweep_moe_bias", 1, {"model.freeze=['*.mlp.gate.*','*.mlp.gate']"}}, 3, frozen);
-  for (const auto& [name, bias] : of_kind(frozen.counted, "e_score_correction_bias"))
+  run_on_threads({"sweep_moe_bias", 1, {"model.freeze=['*.mlp.gate.*','*.mlp.gate']"}}, 3, frozen);
+  for (const auto& [name, bias] : of_kind(frozen.router_state, "e_score_correction_bias"))
     EXPECT_EQ(bias, std::vector<float>(6, 0.0f)) << name;
-  EXPECT_NE(of_kind(frozen.counted, "shares").begin()->second, std::vector<float>(6, 0.0f));
+  EXPECT_NE(of_kind(frozen.router_state, "shares").begin()->second, std::vector<float>(6, 0.0f));
 }
 
-// Where the tokens among which some are dropped are those of one microbatch, these are the same in every layout.
+// Where tokens are dropped within one microbatch, the dropped ones are the same in every layout.
 TEST(Sweep, RowsOfExpertsThatAreDropped) {
   const Overrides by_weight{"model.moe.expert_capacity_factor=1.0"},
       by_position = by_weight + Overrides{"model.moe.token_drop_policy=position"};
@@ -156,18 +158,18 @@ TEST(Sweep, RowsOfExpertsThatAreDropped) {
                                                        {4, ep2 + etp2 + all_to_all},
                                                        {4, pp2 + ep2 + all_to_all + zero_bubble + selective}};
   const SweepLimits limits{.steps = 4};
-  SweepResult whole;
-  play_threads({.config = "sweep_experts"}, limits.steps, whole);
+  SweepResult baseline;
+  run_on_threads({.config = "sweep_experts"}, limits.steps, baseline);
   for (const Overrides& drop : {by_weight, by_position}) {
     SweepResult alone;
-    play_threads({.config = "sweep_experts", .overrides = drop}, limits.steps, alone);
-    EXPECT_GT(std::abs(alone.loss[1] - whole.loss[1]), 1e-5) << "nothing is dropped";
+    run_on_threads({.config = "sweep_experts", .overrides = drop}, limits.steps, alone);
+    EXPECT_GT(std::abs(alone.loss[1] - baseline.loss[1]), 1e-5) << "nothing is dropped";
     for (const auto& [ranks, layout] : layouts)
       expect_like_one_rank({"sweep_experts", ranks, drop + layout}, alone, limits);
   }
 }
 
-// What changes when things happen, and what is kept, changes no bit.
+// Schedule, overlap and recomputation change no bit.
 TEST(Sweep, ScheduleOverlapAndRecomputeChangeNoBit) {
   const Overrides p2p_off{"comm_overlap.overlap_p2p_comm=false"}, tp_overlap{"comm_overlap.tp_comm_overlap=true"};
   const Overrides gather{"comm_overlap.overlap_grad_reduce=true", "comm_overlap.overlap_param_gather=true"};
@@ -194,12 +196,12 @@ TEST(Sweep, ScheduleOverlapAndRecomputeChangeNoBit) {
   };
   for (const char* config : {"sweep_llama", "sweep_gpt"})
     for (const auto& group : groups) {
-      const Played base({config, group.ranks, group.base});
+      const SweepRun base({config, group.ranks, group.base});
       for (const auto& variant : group.variants) expect_same_bits(base, {config, group.ranks, group.base + variant});
     }
 }
 
-// Nor what is computed while rows are on their way to experts: the shared expert, or another microbatch.
+// Computing the shared expert or another microbatch while rows are in flight to experts changes no bit.
 TEST(Sweep, OverlapOfExpertsChangesNoBit) {
   const Overrides one_at_a_time{"train.micro_batch_size=1"};
   const Overrides tp_overlap{"comm_overlap.tp_comm_overlap=true"};
@@ -229,13 +231,13 @@ TEST(Sweep, OverlapOfExpertsChangesNoBit) {
                                                        {8, pp4 + ep2 + all_to_all + one_at_a_time},
                                                        {8, pp4 + ep2 + zero_bubble + selective}};
   for (const auto& [ranks, layout] : layouts) {
-    const Played apart({"sweep_experts", ranks, layout});
+    const SweepRun apart({"sweep_experts", ranks, layout});
     for (const Overrides& how : {shared_overlap, together, shared_overlap + together})
       expect_same_bits(apart, {"sweep_experts", ranks, layout + how});
   }
 }
 
-// Nor does it matter where activations wait for their backward.
+// Offloading activations to the host changes no bit.
 TEST(Sweep, OffloadChangesNoBit) {
   const Overrides tp_overlap{"comm_overlap.tp_comm_overlap=true"}, one_at_a_time{"train.micro_batch_size=1"};
   const Overrides first_layer{"model.recompute_granularity=full", "model.recompute_method=block",
@@ -260,13 +262,14 @@ TEST(Sweep, OffloadChangesNoBit) {
     }
 }
 
-// Nor where rows of experts do, though as many travel to the host as there is room for.
+// Offloading rows of experts changes no bit, though as many rows are copied to the host as the capacity holds.
 TEST(Sweep, OffloadOfExpertsChangesNoBit) {
-  const Overrides room{"model.moe.expert_rank_capacity_factor=3.2"}, dropped{"model.moe.expert_capacity_factor=1.0"};
+  const Overrides capacity{"model.moe.expert_rank_capacity_factor=3.2"},
+      dropped{"model.moe.expert_capacity_factor=1.0"};
   const std::vector<SweepCase> cases{{"sweep_experts", 1, {}},
                                      {"sweep_experts", 2, ep2},
                                      {"sweep_experts", 2, tp2 + sp + ep2 + etp1 + all_to_all},
-                                     {"sweep_experts", 4, ep4 + all_to_all + room},
+                                     {"sweep_experts", 4, ep4 + all_to_all + capacity},
                                      {"sweep_experts", 4, ep2 + zero3 + overlap + dropped},
                                      {"sweep_experts", 4, pp2 + ep2 + zero_bubble},
                                      {"sweep_experts", 4, pp2 + vp2 + ep2 + all_to_all},
@@ -279,7 +282,7 @@ TEST(Sweep, OffloadOfExpertsChangesNoBit) {
   }
 }
 
-// Nor what an earlier step left in the memory of gradients, which nobody clears as a whole.
+// The values of an earlier step in gradient memory, which nobody clears as a whole, change no bit.
 TEST(Sweep, OldGradientsChangeNoBit) {
   const Overrides tied{"model.untie_embeddings_and_output_weights=false"}, frozen{"model.freeze=['*.mlp.*','*embed*']"};
   const Overrides one_at_a_time{"train.micro_batch_size=1"}, only_one{"train.micro_batch_size=8"};
@@ -309,14 +312,14 @@ TEST(Sweep, OldGradientsChangeNoBit) {
   }
 }
 
-// Else nothing of what is tested about them would say much.
+// Documents must make a difference, or the other tests of them would prove little.
 TEST(Sweep, DocumentsMakeADifference) {
   const Overrides packed{"dataset.reset_attention_mask=true", "dataset.reset_position_ids=true",
                          "dataset.eod_mask_loss=true"};
-  SweepResult apart, whole;
-  play_threads({.overrides = packed}, 2, apart);
-  play_threads({}, 2, whole);
-  EXPECT_GT(std::abs(apart.loss[1] - whole.loss[1]), 1e-4);
+  SweepResult apart, baseline;
+  run_on_threads({.overrides = packed}, 2, apart);
+  run_on_threads({}, 2, baseline);
+  EXPECT_GT(std::abs(apart.loss[1] - baseline.loss[1]), 1e-4);
 }
 
 }  // namespace

@@ -1,17 +1,17 @@
-// A world planned on one machine against the same world by threads: every rank takes the planned bytes and makes the
-// planned calls. And volumes against formulas.
+// A world planned on one machine against the same world by threads: every rank allocates the planned bytes and makes
+// the planned calls. Volumes of communication are compared with formulas.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "tera/comm/world.h"
-#include "tera/config/load.h"
-#include "tera/config/resolve.h"
-#include "tera/train/levers.h"
-#include "tera/train/need_less.h"
+#include "tera/plan/memory_advisor.h"
+#include "tera/plan/memory_knobs.h"
+#include "tera/plan/world_plan.h"
+#include "tera/setup/load.h"
+#include "tera/setup/resolve.h"
 #include "tera/train/shared_memory.h"
 #include "tera/train/training_step.h"
-#include "tera/train/world_plan.h"
 #include "tests/support/counting_comm.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/paths.h"
@@ -95,9 +95,9 @@ void load_nothing(TrainingStep& step, const tera::Setup& setup) {
     step.load(i, {tokens, targets, positions, row_ids}, 1);
 }
 
-// What a rank has really taken, against the plan of its stage.
-void expect_memory(const TrainingStep& step, const MemoryPlan& plan, const std::vector<std::size_t>& asked) {
-  EXPECT_EQ(asked, std::vector{plan.total()});
+// Compares what a rank has really allocated with the plan of its stage.
+void expect_memory(const TrainingStep& step, const MemoryPlan& plan, const std::vector<std::size_t>& requested) {
+  EXPECT_EQ(requested, std::vector{plan.total()});
   ASSERT_EQ(step.memory().items().size(), plan.items().size());
   for (const auto& item : step.memory().items()) {
     EXPECT_EQ(item.bytes, plan.item(item.name).bytes) << item.name;
@@ -117,15 +117,15 @@ TEST_P(PlannedWorld, EveryRankTakesTheBytesAndMakesTheCalls) {
   const tera::Setup setup = load(GetParam());
   const WorldPlan planned = plan(setup);
   ASSERT_EQ(planned.stages.size(), static_cast<std::size_t>(setup.parallel.mesh.pp));
-  run_threads(GetParam().ranks, {.timeout = std::chrono::seconds(60)}, [&](Seat& seat) {
-    SCOPED_TRACE("rank " + std::to_string(seat.rank()));
+  run_threads(GetParam().ranks, {.timeout = std::chrono::seconds(60)}, [&](RankHandle& rank_handle) {
+    SCOPED_TRACE("rank " + std::to_string(rank_handle.rank()));
     Backend backend = make_backend(setup.config.dist);
     auto watched = std::make_unique<WatchedDevice>();
     const WatchedDevice& device = *watched;
     backend.device = std::move(watched);
     CallsByGroup calls;
-    CountingComm world(seat.join(*backend.ops), calls);
-    TrainingStep step(setup, seat.rank());
+    CountingComm world(rank_handle.join(*backend.ops), calls);
+    TrainingStep step(setup, rank_handle.rank());
     step.bind(backend, world);
     load_nothing(step, setup);
     calls.clear();
@@ -135,7 +135,7 @@ TEST_P(PlannedWorld, EveryRankTakesTheBytesAndMakesTheCalls) {
     step.evaluate();
 
     const StageRehearsal& stage = planned.stages.at(static_cast<std::size_t>(step.layout().groups.coord.pp));
-    expect_memory(step, stage.memory, device.asked);
+    expect_memory(step, stage.memory, device.requested);
     EXPECT_EQ(step.params().count_elements(), stage.parameters);
     for (const auto& [name, ranks, traffic] : stage.groups) {
       const auto found = in_a_step.find(name);
@@ -147,7 +147,7 @@ TEST_P(PlannedWorld, EveryRankTakesTheBytesAndMakesTheCalls) {
 INSTANTIATE_TEST_SUITE_P(Layouts, PlannedWorld, testing::ValuesIn(layouts()),
                          [](const auto& test) { return test.param.name; });
 
-constexpr double rows = 24, hidden = 32, f32 = 4;  // of a microbatch of the sweep's configs
+constexpr double rows = 24, hidden = 32, f32 = 4;  // one microbatch of the sweep's configs
 
 TEST(WorldPlan, OneRankIsItsStep) {
   const tera::Setup setup = load({"", "sweep_llama", 1, {}});
@@ -161,14 +161,14 @@ TEST(WorldPlan, OneRankIsItsStep) {
   for (const auto& one : planned.stages[0].groups) EXPECT_EQ(one.traffic.bytes, 0) << one.name;
 }
 
-TEST(WorldPlan, PipelineSendsBorders) {
+TEST(WorldPlan, PipelineSendsStageBoundaries) {
   const tera::Setup setup = load({"", "sweep_llama", 8, {pp4, tp2, sp}});
   const WorldPlan planned = plan(setup);
   const auto batches = static_cast<double>(setup.batch.num_microbatches);
-  const double border = rows / 2 * hidden * f32;
+  const double boundary_bytes = rows / 2 * hidden * f32;
   for (std::size_t stage = 0; stage < 4; ++stage) {
     const double neighbours = stage == 0 || stage == 3 ? 1 : 2;
-    EXPECT_EQ(group(planned.stages[stage], "pp").traffic.bytes, neighbours * batches * border) << stage;
+    EXPECT_EQ(group(planned.stages[stage], "pp").traffic.bytes, neighbours * batches * boundary_bytes) << stage;
   }
   EXPECT_DOUBLE_EQ(planned.bubble, 3 / (batches + 3));
 }
@@ -183,7 +183,7 @@ TEST(WorldPlan, TensorParallelLayersSumTheirOutputs) {
 
 // Three layers have experts, of which a token chooses two. F and B send rows out and sums back, W sends rows of both
 // again; with the rows of F go expert and weight, and the gradient of the weight comes back in B.
-TEST(WorldPlan, RowsTravelToExpertsAndBack) {
+TEST(WorldPlan, RowsAreSentToExpertsAndBack) {
   constexpr double choices = 2 * rows, small = 4;
   const tera::Setup exchanged = load(
       {"", "sweep_experts", 4, {"dist.expert_model_parallel_size=4", all_to_all, "model.moe.aux_loss_coeff=[0,0]"}});
@@ -193,9 +193,9 @@ TEST(WorldPlan, RowsTravelToExpertsAndBack) {
             batches * 3 * 0.75 * choices * (6 * hidden * f32 + 3 * small));
   ASSERT_TRUE(planned.experts.has_value());
   EXPECT_EQ(planned.experts->experts, 2);
-  EXPECT_EQ(planned.experts->even, 2 * rows);
+  EXPECT_EQ(planned.experts->balanced, 2 * rows);
   EXPECT_EQ(planned.experts->worst_case, 4 * 2 * rows);
-  EXPECT_EQ(planned.experts->room, planned.experts->worst_case);
+  EXPECT_EQ(planned.experts->rows, planned.experts->worst_case);
 
   const tera::Setup gathered = load({"", "sweep_experts", 4, {"dist.expert_model_parallel_size=4"}});
   const WorldPlan all = plan(gathered);
@@ -206,12 +206,13 @@ TEST(WorldPlan, RowsTravelToExpertsAndBack) {
 
   const tera::Setup tight = load(
       {"", "sweep_experts", 4, {"dist.expert_model_parallel_size=4", "model.moe.expert_rank_capacity_factor=1.25"}});
-  EXPECT_EQ(plan(tight).experts->room, 64) << "60, in sixteens";
+  EXPECT_EQ(plan(tight).experts->rows, 64) << "60, in sixteens";
   EXPECT_LT(plan(tight).stages[0].memory.total(), all.stages[0].memory.total());
 }
 
-// Two microbatches are in flight where one was, F has scratch of its own, and W finds rows of the gradient that B got.
-TEST(WorldPlan, MicrobatchesThatArePlayedTogether) {
+// Two microbatches are in flight instead of one, F has scratch of its own, and W reads the gradient rows that B
+// received.
+TEST(WorldPlan, MicrobatchesThatRunTogether) {
   const std::vector<std::string> layout{"dist.expert_model_parallel_size=4", all_to_all};
   std::vector<std::string> overlapped = layout;
   overlapped.push_back(together);
@@ -231,8 +232,8 @@ TEST(WorldPlan, MicrobatchesThatArePlayedTogether) {
             batches * 3 * 0.75 * 2 * rows * hidden * f32);
 }
 
-// Gradients are f32 here; a ring sends them once to sum them and once to hand the sums round.
-TEST(WorldPlan, ReplicasSumGradientsAndHandOutWeights) {
+// Gradients are f32 here; a ring all-reduce sends them once to sum them and once to gather the sums.
+TEST(WorldPlan, ReplicasSumGradientsAndGatherWeights) {
   const auto sent = [](const std::string& sharding, const char* precision) {
     const tera::Setup setup =
         load({"", "sweep_llama", 4, {sharding, std::string("mixed_precision.precision=") + precision}});
@@ -243,7 +244,7 @@ TEST(WorldPlan, ReplicasSumGradientsAndHandOutWeights) {
   const double part = 0.75;  // what a rank sends of a tensor of 4 ranks, in each half of a sum
   const double all = sent("ddp.data_parallel_sharding_strategy=no_shard", "fp32");
   EXPECT_EQ(all, 2 * part * gradients);
-  EXPECT_NEAR(sent(zero1, "fp32"), all, 0.05 * all);  // shares are rounded up
+  EXPECT_NEAR(sent(zero1, "fp32"), all, 0.05 * all);  // shards are rounded up
   EXPECT_NEAR(sent(zero1, "bf16"), 0.75 * all, 0.05 * all);
 }
 
@@ -259,7 +260,7 @@ TEST(WorldPlan, ShardingDividesWhatIsKept) {
   EXPECT_LT(kept(zero3, "weights"), kept(zero2, "weights"));
 }
 
-// A device with so much left of the host, and enough of its own where it is a GPU.
+// A device with a given number of free bytes on the host, and enough memory of its own where it is a GPU.
 struct Host final : Device {
   Host(bool gpu, double bytes) : is_gpu(gpu), left(static_cast<std::size_t>(bytes)) {}
   std::span<std::byte> allocate(std::size_t) override { fail("nothing is allocated"); }
@@ -278,7 +279,7 @@ TEST(SharedMemory, PlansOfOneMachineAreAddedUp) {
             "tiny",
             4,
             {pp2, "model.offload_modules=[attention,mlp]", "checkpoint.save=kept", "checkpoint.async_save=true"}});
-  const WorldPlan whole = plan(setup);
+  const WorldPlan planned = plan(setup);
   const auto rules = make_workspace_rules(setup);
   const auto check = [&](const std::vector<int>& ranks, const Host& host) {
     check_shared_memory(setup, ranks, host, *rules);
@@ -286,7 +287,7 @@ TEST(SharedMemory, PlansOfOneMachineAreAddedUp) {
   const auto refusal = [&](const std::vector<int>& ranks, const Host& host) {
     return message_of<UserError>([&] { check(ranks, host); });
   };
-  const MemoryPlan &first = whole.stages[0].memory, &last = whole.stages[1].memory;
+  const MemoryPlan &first = planned.stages[0].memory, &last = planned.stages[1].memory;
   ASSERT_GT(first.host_bytes(), 0u);
   ASSERT_NE(first.host_bytes(), last.host_bytes());
   const auto on_host = [](const MemoryPlan& memory) { return static_cast<double>(memory.host_bytes()); };
@@ -312,13 +313,13 @@ std::size_t need_of(const tera::Setup& setup) {
   return world.stages[world.largest_stage()].memory.total();
 }
 
-std::string advice_for(const tera::Setup& setup, std::size_t room) {
-  return how_to_need_less(setup, *make_workspace_rules(setup), static_cast<double>(need_of(setup)),
-                          static_cast<double>(room));
+std::string advice_for(const tera::Setup& setup, std::size_t usable) {
+  return advise_on_memory(setup, *make_workspace_rules(setup), static_cast<double>(need_of(setup)),
+                          static_cast<double>(usable));
 }
 
-// On the CPU more ranks are no way out, but sharing what they all hold is. What is named was rehearsed.
-TEST(NeedLess, NamesWhatHelpsAndWithHowMuch) {
+// On the CPU more ranks do not help, but sharding what they all hold does. What is named was rehearsed.
+TEST(MemoryAdvisor, NamesWhatHelpsAndWithHowMuch) {
   const std::string full = "model.recompute_granularity=full", longer = "train.seq_length=256";
   const tera::Setup setup = load({"replicas", "sweep_llama", 2, {longer}});
   const std::size_t needed = need_of(setup);
@@ -326,27 +327,27 @@ TEST(NeedLess, NamesWhatHelpsAndWithHowMuch) {
   ASSERT_LT(recomputed, needed * 9 / 10);
   const std::string way = fmt::format("{} ({} a rank)", full, format_bytes(recomputed));
 
-  const std::string fits = advice_for(setup, recomputed);
-  EXPECT_TRUE(fits.starts_with("it fits with a smaller train.micro_batch_size or train.seq_length, or ")) << fits;
-  EXPECT_LT(fits.find(way), fits.find("needs less")) << fits;
-  EXPECT_FALSE(contains(fits, "parallel_size")) << fits;
+  const std::string advice = advice_for(setup, recomputed);
+  EXPECT_TRUE(advice.starts_with("it fits with a smaller train.micro_batch_size or train.seq_length, or ")) << advice;
+  EXPECT_LT(advice.find(way), advice.find("needs less")) << advice;
+  EXPECT_FALSE(contains(advice, "parallel_size")) << advice;
   const std::string short_of = advice_for(setup, recomputed - 1);
   EXPECT_TRUE(contains(short_of, way)) << short_of;
   EXPECT_LT(short_of.rfind("; ", short_of.find(way)), short_of.find(way)) << short_of;
   EXPECT_TRUE(short_of.ends_with(" needs less, but does not fit alone")) << short_of;
 
-  // As a run tells it.
+  // The message of a run.
   Host small(false, static_cast<double>(needed) - 1);
   const std::string message = message_of<UserError>([&] {
     PlannedMemory(small, plan(setup).stages[0].memory,
-                  [&](double, double room) { return advice_for(setup, static_cast<std::size_t>(room)); });
+                  [&](double, double usable) { return advice_for(setup, static_cast<std::size_t>(usable)); });
   });
   EXPECT_TRUE(contains(message, "the plan needs " + format_bytes(needed) + ", 1 B more than the ")) << message;
   EXPECT_TRUE(contains(message, "that the machine has left; it fits with a smaller train.")) << message;
 }
 
 // Two changes that do not fit alone do together, to the byte.
-TEST(NeedLess, TriesPairsWhereNoChangeFitsAlone) {
+TEST(MemoryAdvisor, TriesPairsWhereNoChangeFitsAlone) {
   const std::string full = "model.recompute_granularity=full", longer = "train.seq_length=64";
   const auto need = [&](const std::vector<std::string>& more) {
     std::vector<std::string> overrides{longer};
@@ -363,68 +364,68 @@ TEST(NeedLess, TriesPairsWhereNoChangeFitsAlone) {
     }
   ASSERT_LT(least, need({full}));
   const std::string pair = fmt::format("{} and {} ({} a rank)", full, best, format_bytes(least));
-  const std::string fits = advice_for(setup, least), near = advice_for(setup, least - 1);
-  EXPECT_TRUE(contains(fits, "fits with ")) << fits;
-  EXPECT_TRUE(contains(fits, pair)) << fits;
+  const std::string advice = advice_for(setup, least), near = advice_for(setup, least - 1);
+  EXPECT_TRUE(contains(advice, "fits with ")) << advice;
+  EXPECT_TRUE(contains(advice, pair)) << advice;
   EXPECT_TRUE(!contains(near, pair) || contains(near, "nearest comes " + pair)) << near;
   const std::string far = advice_for(setup, least / 100);
   EXPECT_TRUE(far.starts_with("no one change would do, nor any two that were tried: ")) << far;
   EXPECT_TRUE(contains(far, "; nearest comes " + pair)) << far;
 }
 
-std::string changes_of(const tera::Setup& setup, LeverKind kind) {
+std::string changes_of(const tera::Setup& setup, KnobKind kind) {
   std::string text;
-  for (const Lever& lever : levers_of(setup))
-    if (lever.kind == kind)
-      for (const Change& change : lever.changes)
+  for (const Knob& knob : knobs_of(setup))
+    if (knob.kind == kind)
+      for (const Change& change : knob.changes)
         text += fmt::format("{} on {}, ", change.words.substr(change.words.find('=') + 1), change.world);
   return text;
 }
 
-TEST(Levers, SizesGrowByReplicasOrOnMoreRanks) {
+TEST(Knobs, SizesGrowByReplicasOrOnMoreRanks) {
   const std::string cuda = "dist.device=cuda", cp8 = "dist.context_parallel_size=8", longer = "train.seq_length=64";
-  EXPECT_EQ(changes_of(load({"one", "sweep_llama", 1, {cuda}}), LeverKind::tensor), "2 on 2, 4 on 4, 8 on 8, ");
-  EXPECT_EQ(changes_of(load({"dp4", "sweep_llama", 4, {cuda}}), LeverKind::pipeline), "2 on 4, 4 on 4, ");
-  EXPECT_EQ(changes_of(load({"dp2", "sweep_llama", 8, {cuda, tp4}}), LeverKind::tensor), "8 on 8, ")
+  EXPECT_EQ(changes_of(load({"one", "sweep_llama", 1, {cuda}}), KnobKind::tensor), "2 on 2, 4 on 4, 8 on 8, ");
+  EXPECT_EQ(changes_of(load({"dp4", "sweep_llama", 4, {cuda}}), KnobKind::pipeline), "2 on 4, 4 on 4, ");
+  EXPECT_EQ(changes_of(load({"dp2", "sweep_llama", 8, {cuda, tp4}}), KnobKind::tensor), "8 on 8, ")
       << "what a machine has";
-  EXPECT_EQ(changes_of(load({"cp8", "sweep_llama", 8, {cuda, longer, cp8}}), LeverKind::context),
+  EXPECT_EQ(changes_of(load({"cp8", "sweep_llama", 8, {cuda, longer, cp8}}), KnobKind::context),
             "16 on 16, 32 on 32, 64 on 64, ");
-  EXPECT_EQ(changes_of(load({"cpu", "sweep_llama", 4, {}}), LeverKind::tensor), "") << "the same memory";
+  EXPECT_EQ(changes_of(load({"cpu", "sweep_llama", 4, {}}), KnobKind::tensor), "") << "the same memory";
 }
 
-TEST(Levers, OnlyWhatIsNotThereYet) {
-  EXPECT_EQ(changes_of(load({"one", "sweep_llama", 1, {}}), LeverKind::sharding), "");
-  EXPECT_EQ(changes_of(load({"dp2", "sweep_llama", 2, {}}), LeverKind::sharding),
+TEST(Knobs, OnlyWhatIsNotThereYet) {
+  EXPECT_EQ(changes_of(load({"one", "sweep_llama", 1, {}}), KnobKind::sharding), "");
+  EXPECT_EQ(changes_of(load({"dp2", "sweep_llama", 2, {}}), KnobKind::sharding),
             "optim on 2, optim_grads on 2, optim_grads_params on 2, ");
-  EXPECT_EQ(changes_of(load({"zero2", "sweep_llama", 2, {zero2}}), LeverKind::sharding), "optim_grads_params on 2, ");
-  EXPECT_EQ(changes_of(load({"tp1", "sweep_llama", 2, {}}), LeverKind::sequence), "");
-  EXPECT_EQ(changes_of(load({"tp2", "sweep_llama", 2, {tp2}}), LeverKind::sequence), "true on 2, ");
-  EXPECT_EQ(changes_of(load({"sp", "sweep_llama", 2, {tp2, sp}}), LeverKind::sequence), "");
-  EXPECT_EQ(changes_of(load({"full", "sweep_llama", 1, {"model.recompute_granularity=full"}}), LeverKind::recompute),
+  EXPECT_EQ(changes_of(load({"zero2", "sweep_llama", 2, {zero2}}), KnobKind::sharding), "optim_grads_params on 2, ");
+  EXPECT_EQ(changes_of(load({"tp1", "sweep_llama", 2, {}}), KnobKind::sequence), "");
+  EXPECT_EQ(changes_of(load({"tp2", "sweep_llama", 2, {tp2}}), KnobKind::sequence), "true on 2, ");
+  EXPECT_EQ(changes_of(load({"sp", "sweep_llama", 2, {tp2, sp}}), KnobKind::sequence), "");
+  EXPECT_EQ(changes_of(load({"full", "sweep_llama", 1, {"model.recompute_granularity=full"}}), KnobKind::recompute),
             "");
 }
 
 // 6 experts.
-TEST(Levers, ExpertsAndRoomForTheirRows) {
+TEST(Knobs, ExpertsAndCapacityForTheirRows) {
   const std::string cuda = "dist.device=cuda", ep2 = "dist.expert_model_parallel_size=2";
   const std::string factor = "model.moe.expert_rank_capacity_factor=";
-  EXPECT_EQ(changes_of(load({"dp2", "sweep_moe", 2, {cuda}}), LeverKind::experts), "2 on 2, ");
-  EXPECT_EQ(changes_of(load({"dp12", "sweep_moe", 12, {cuda, "train.global_batch_size=24"}}), LeverKind::experts),
+  EXPECT_EQ(changes_of(load({"dp2", "sweep_moe", 2, {cuda}}), KnobKind::experts), "2 on 2, ");
+  EXPECT_EQ(changes_of(load({"dp12", "sweep_moe", 12, {cuda, "train.global_batch_size=24"}}), KnobKind::experts),
             "2 on 12, 6 on 12, ");
-  EXPECT_EQ(changes_of(load({"ep2", "sweep_moe", 2, {cuda, ep2}}), LeverKind::experts), "3 on 6, 6 on 6, ");
-  EXPECT_EQ(changes_of(load({"dense", "sweep_llama", 2, {cuda}}), LeverKind::experts), "");
-  EXPECT_EQ(changes_of(load({"ep1", "sweep_moe", 2, {}}), LeverKind::rows), "") << "what comes is known";
-  EXPECT_EQ(changes_of(load({"ep2", "sweep_moe", 2, {ep2}}), LeverKind::rows), "2 on 2, 1.5 on 2, ");
-  EXPECT_EQ(changes_of(load({"two", "sweep_moe", 2, {ep2, factor + "2"}}), LeverKind::rows), "1.5 on 2, ");
-  EXPECT_EQ(changes_of(load({"drops", "sweep_moe", 2, {ep2, "model.moe.expert_capacity_factor=2"}}), LeverKind::rows),
+  EXPECT_EQ(changes_of(load({"ep2", "sweep_moe", 2, {cuda, ep2}}), KnobKind::experts), "3 on 6, 6 on 6, ");
+  EXPECT_EQ(changes_of(load({"dense", "sweep_llama", 2, {cuda}}), KnobKind::experts), "");
+  EXPECT_EQ(changes_of(load({"ep1", "sweep_moe", 2, {}}), KnobKind::rows), "") << "what comes is known";
+  EXPECT_EQ(changes_of(load({"ep2", "sweep_moe", 2, {ep2}}), KnobKind::rows), "2 on 2, 1.5 on 2, ");
+  EXPECT_EQ(changes_of(load({"two", "sweep_moe", 2, {ep2, factor + "2"}}), KnobKind::rows), "1.5 on 2, ");
+  EXPECT_EQ(changes_of(load({"drops", "sweep_moe", 2, {ep2, "model.moe.expert_capacity_factor=2"}}), KnobKind::rows),
             "");
 }
 
 TEST(SharedMemory, RanksOfOneMachine) {
-  const std::vector<std::int64_t> places{7, -3, 7, 5, -3};
-  EXPECT_EQ(ranks_at_place_of(2, places), (std::vector{0, 2}));
-  EXPECT_EQ(ranks_at_place_of(4, places), (std::vector{1, 4}));
-  EXPECT_EQ(ranks_at_place_of(3, places), (std::vector{3}));
+  const std::vector<std::int64_t> ids{7, -3, 7, 5, -3};
+  EXPECT_EQ(ranks_sharing_memory(2, ids), (std::vector{0, 2}));
+  EXPECT_EQ(ranks_sharing_memory(4, ids), (std::vector{1, 4}));
+  EXPECT_EQ(ranks_sharing_memory(3, ids), (std::vector{3}));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
-// Counts real allocations of the whole process, on all threads, while it is told to. A test that uses it links
-// count_allocations.cpp, which takes the place of the C library's malloc family and of mmap.
+// Counts real allocations of the whole process, on all threads, between start and stop. A test that uses it links
+// count_allocations.cpp, which replaces the C library's malloc family and mmap.
 
 #include <cstdint>
 

@@ -15,7 +15,7 @@ void* operator new(std::size_t bytes) {
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
-// Replaced too, so that under AddressSanitizer every delete meets a new of this file.
+// operator delete is replaced, too, so that under AddressSanitizer every delete matches a new of this file.
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   ++news;
   return std::malloc(bytes == 0 ? 1 : bytes);

@@ -1,5 +1,5 @@
 #pragma once
-// Counts what operator new hands out. A test that uses it links count_news.cpp, which replaces the operator.
+// Counts calls of operator new. A test that uses it links count_news.cpp, which replaces the operator.
 
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Passes every call on, and counts it under the name of its group; so do the groups that are split off.
+// A Comm that forwards every call and counts it under the name of its group; the groups split from it do so, too.
 
 #include <map>
 
@@ -7,7 +7,7 @@
 
 namespace tera::test {
 
-using CallsByGroup = std::map<std::string, std::int64_t>;  // of an exchange, the sends
+using CallsByGroup = std::map<std::string, std::int64_t>;  // an exchange counts as its sends
 
 class CountingComm final : public Comm {
  public:
@@ -30,11 +30,11 @@ class CountingComm final : public Comm {
   Ticket do_all_reduce(const Tensor& inout, Reduce how, Ticket after) override {
     return counted().all_reduce(inout, how, after);
   }
-  Ticket do_all_gather(const Tensor& shard, const Tensor& whole, Ticket after) override {
-    return counted().all_gather(shard, whole, after);
+  Ticket do_all_gather(const Tensor& shard, const Tensor& full, Ticket after) override {
+    return counted().all_gather(shard, full, after);
   }
-  Ticket do_reduce_scatter(const Tensor& whole, const Tensor& shard, Reduce how, Ticket after) override {
-    return counted().reduce_scatter(whole, shard, how, after);
+  Ticket do_reduce_scatter(const Tensor& full, const Tensor& shard, Reduce how, Ticket after) override {
+    return counted().reduce_scatter(full, shard, how, after);
   }
   Ticket do_all_to_all(const Tensor& in, const Tensor& out, std::span<const std::int64_t> in_rows,
                        std::span<const std::int64_t> out_rows, Ticket after) override {

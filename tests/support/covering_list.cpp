@@ -11,7 +11,7 @@
 namespace tera::test {
 namespace {
 
-constexpr int candidates = 6;  // of which the one that covers most is taken
+constexpr int candidates = 6;  // tried per entry; the one that covers most is taken
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
@@ -19,8 +19,8 @@ int axes_of(const ChoiceRules& rules) { return static_cast<int>(rules.values.siz
 
 // Tries values in order, going back where none goes; where rules join axes that are far apart, that has no end.
 bool complete_from(const ChoiceRules& rules, Choice& choice, int axis, int& tries) {
-  constexpr int most_tries = 200'000;
-  require(++tries < most_tries, "axes whose values exclude each other should be neighbours");
+  constexpr int max_tries = 200'000;
+  require(++tries < max_tries, "axes whose values exclude each other should be neighbours");
   while (axis < axes_of(rules) && choice[at(axis)] != open) ++axis;
   if (axis == axes_of(rules)) return true;
   for (int value = 0; value < rules.values[at(axis)]; ++value) {
@@ -101,7 +101,7 @@ class Uncovered {
     missing_[index(b, value_b, a, value_a)] = missing;
   }
 
-  std::vector<int> first_;  // of each axis, among the values of all
+  std::vector<int> first_;  // first value of each axis, among the values of all
   int values_ = 0;
   std::vector<bool> missing_;
 };
@@ -173,13 +173,13 @@ std::vector<Choice> covering_list(const ChoiceRules& rules, const std::vector<Ch
   for (const Choice& target : targets) {
     if (!uncovered.misses(target)) continue;
     Choice best;
-    int most = 0;
+    int max_gained = 0;
     for (int i = 0; i < candidates; ++i) {
       shuffle(order, random);
       const Choice candidate = grown(rules, uncovered, target, order);
       const int gained = uncovered.gain(candidate);
-      if (gained > most) {
-        most = gained;
+      if (gained > max_gained) {
+        max_gained = gained;
         best = candidate;
       }
     }

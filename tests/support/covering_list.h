@@ -1,6 +1,7 @@
 #pragma once
-// Short lists of choices in which every pair of values comes at least once: what two things do to each other is tested
-// without the grid of all. A new axis of two values then adds a few choices and does not double their number.
+// Pairwise covering lists: short lists of choices in which every pair of values comes at least once, so that
+// interactions of two values are tested without the grid of all. A new axis of two values then adds a few choices and
+// does not double their number.
 
 #include <cstdint>
 #include <functional>
@@ -13,7 +14,7 @@ namespace tera::test {
 using Choice = std::vector<int>;
 inline constexpr int open = -1;
 
-// What can be chosen: of each axis one value.
+// The rules of a choice, which has one value of each axis.
 struct ChoiceRules {
   std::vector<int> values;  // how many each axis has
   // Whether values of a choice that may still be open on other axes go together; more of them never make good what is

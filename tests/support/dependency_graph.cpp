@@ -36,7 +36,7 @@ class DependencyGraph {
   }
 
  private:
-  using Node = std::pair<int, std::size_t>;  // rank, place in its list
+  using Node = std::pair<int, std::size_t>;  // rank, index in its list
 
   bool add(int rank, std::size_t i) {
     const Action& a = schedule_.ranks[index(rank)][i];
@@ -51,20 +51,20 @@ class DependencyGraph {
     return fresh && a.microbatch < schedule_.microbatches;
   }
 
-  // Two actions that are played together are one node, that of the first.
-  Node whole(const Node& node) const {
+  // Two actions that run together are one node, that of the first.
+  Node node_of_pair(const Node& node) const {
     const auto [rank, i] = node;
     return {rank, i > 0 && schedule_.ranks[index(rank)][i - 1].with_next ? i - 1 : i};
   }
 
   double end_of(const Node& part) {  // -1: waits for itself
-    const Node node = whole(part);
+    const Node node = node_of_pair(part);
     const auto [known, fresh] = end_.emplace(node, -1.0);
     if (!fresh) return known->second;
     const auto [rank, i] = node;
     double start = 0, takes = 0;
     const auto after = [&](const Node& other) {
-      const double end = whole(other) == node ? -1 : end_of(other);
+      const double end = node_of_pair(other) == node ? -1 : end_of(other);
       start = end < 0 || start < 0 ? -1 : std::max(start, end);
     };
     if (i > 0) after({rank, i - 1});

@@ -1,5 +1,5 @@
 #pragma once
-// A second opinion on schedules of pipelines, from a graph of what depends on what; shares no code with the checker.
+// An independent check of pipeline schedules by a graph of dependencies; it shares no code with the checker.
 
 #include <optional>
 

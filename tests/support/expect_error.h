@@ -1,5 +1,5 @@
 #pragma once
-// Errors are part of the interface: tests look at their words.
+// Errors are part of the interface: tests check their text.
 
 #include <gtest/gtest.h>
 

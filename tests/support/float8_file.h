@@ -1,5 +1,5 @@
 #pragma once
-// Files of 8-bit floats, made by hand: neither our writer nor our decoder has a part in them.
+// Files of 8-bit floats (FP8) made by hand, without our writer and decoder.
 
 #include <gtest/gtest.h>
 
@@ -57,7 +57,7 @@ inline void write_raw_safetensors(const std::filesystem::path& path, const std::
   for (const RawTensor& tensor : tensors) out << tensor.bytes;
 }
 
-// Codes of all values but NaN, and of each block a scale; `values` is what they mean.
+// Codes of all values but NaN, and a scale for each block; `values` are the decoded numbers.
 struct Float8Matrix {
   std::vector<std::uint8_t> codes;
   std::vector<float> scales, values;

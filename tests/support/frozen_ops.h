@@ -1,7 +1,7 @@
 #pragma once
-// A queue on the CPU that is as strict as a GPU's. It records calls: the arguments are those of the recording, whatever
-// the host's variables are when it is played. A step that took anything but the device's memory from the host would
-// compute something else.
+// A queue on the CPU that records calls as strictly as a CUDA graph: the arguments are those of the recording, whatever
+// the host's variables are when it is replayed. A step that reads anything else from the host would compute something
+// else.
 
 #include <algorithm>
 #include <functional>
@@ -16,10 +16,10 @@ namespace tera::test {
 class FrozenOps final : public Ops {
  public:
   explicit FrozenOps(std::unique_ptr<Ops> inner) : inner_(std::move(inner)), traits_(inner_->traits()) {
-    traits_.asynchronous = true;  // as who can record is
+    traits_.asynchronous = true;  // as backends that can record are
   }
 
-  int played = 0;        // recordings
+  int replayed = 0;      // recordings
   bool refuses = false;  // in the middle of the calls
 
   RecordingAttempt record_calls(const std::function<void()>& calls) override {
@@ -37,7 +37,7 @@ class FrozenOps final : public Ops {
   }
 
   using Ops::finish;
-  // Keeps few points in mind unless it is told to keep more, so that who forgets to say so is found out.
+  // Keeps few points unless more are reserved, so that a caller that forgets to reserve them fails.
   void finish(std::uint64_t id) override {
     require(id + kept_ > points_, "point {} is not among the last {}", id, kept_);
   }
@@ -53,8 +53,8 @@ class FrozenOps final : public Ops {
  private:
   struct Calls final : Recording {
     explicit Calls(FrozenOps& of) : ops(of) {}
-    void play() override {
-      ++ops.played;
+    void replay() override {
+      ++ops.replayed;
       for (const auto& call : calls) call();
     }
     std::size_t size() const override { return calls.size(); }

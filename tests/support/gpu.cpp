@@ -9,12 +9,12 @@
 
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/cpu/workspace.h"
-#include "tera/backend/cuda/make_cuda.h"
+#include "tera/backend/cuda/runtime/make_cuda.h"
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
 #include "tera/tensor/arena.h"
 
-// AddressSanitizer's, where the program has it. It sees the memory of a GPU only where the CPU stands in for one.
+// Functions of AddressSanitizer, where the program has it. It sees the memory of a GPU only where the CPU emulates one.
 extern "C" {
 __attribute__((weak)) void __asan_poison_memory_region(const void volatile* begin, std::size_t bytes);
 __attribute__((weak)) void __asan_unpoison_memory_region(const void volatile* begin, std::size_t bytes);
@@ -26,13 +26,13 @@ namespace {
 constexpr std::size_t alignment = 256, guard = 256;
 constexpr std::byte pattern{0x5a};
 
-bool plain_products = false;
+bool only_plain_gemm = false;
 
 struct Gpu {
   // The tables allow for fp32 sums only; the fast attention is compared with the exact one in tests/cuda.
   cuda::CudaParts parts = cuda::make_cuda({.exact_attention = true,
-                                           .hopper_kernels = cuda::HopperKernels::wherever_they_fit,
-                                           .plain_products = plain_products});
+                                           .hopper_kernels = cuda::HopperKernels::wherever_supported,
+                                           .only_plain_gemm = only_plain_gemm});
   std::unique_ptr<WorkspaceRules> rules = cuda::make_cuda_workspace_rules();
   // Whether it is an emulated one (tools/cuda_on_cpu).
   bool on_the_cpu = parts.name.find("emulated") != std::string::npos;
@@ -49,8 +49,8 @@ Gpu& gpu() {
   return *gpu_slot();
 }
 
-PlayedOn& played_on_slot() {
-  static PlayedOn where = PlayedOn::cpu;
+TestDevice& test_device_slot() {
+  static TestDevice where = TestDevice::cpu;
   return where;
 }
 
@@ -62,20 +62,21 @@ std::size_t extent(const Tensor& tensor) {
   return static_cast<std::size_t>(last + 1) * size_of(tensor.dtype);
 }
 
-// Host memory that is copied as one, and where its copy begins in the slab.
+// Host memory that is copied as one piece, and the offset of its copy in the slab.
 struct Piece {
   std::byte* begin;
   std::size_t bytes, element_bytes;
-  std::size_t place = 0;
+  std::size_t offset = 0;
   std::byte* end() const { return begin + bytes; }
 };
 
-// One for each tensor, those that overlap merged: what one writes must not be undone by a copy of another.
+// There is one piece for each tensor; tensors that overlap share one, since a copy of one must not undo what another
+// wrote.
 std::vector<Piece> pieces_of(std::span<Tensor* const> tensors) {
   std::vector<Piece> all;
   for (const Tensor* tensor : tensors)
     if (*tensor) all.push_back({static_cast<std::byte*>(tensor->data), extent(*tensor), size_of(tensor->dtype)});
-  std::ranges::sort(all, [](const Piece& a, const Piece& b) {  // of those that begin together, the longest first
+  std::ranges::sort(all, [](const Piece& a, const Piece& b) {  // by address; at one address, the longest first
     return a.begin != b.begin ? a.begin < b.begin : a.bytes > b.bytes;
   });
   std::vector<Piece> merged;
@@ -88,28 +89,28 @@ std::vector<Piece> pieces_of(std::span<Tensor* const> tensors) {
   return merged;
 }
 
-// The part of the slab that holds all pieces, as it is on the host.
+// The host's copy of the part of the slab that holds all pieces.
 class Image {
  public:
   Image(std::span<Tensor* const> tensors, std::int64_t shift) : pieces_(pieces_of(tensors)) {
     std::size_t end = 0;
     for (Piece& piece : pieces_) {
-      piece.place = align_up(end + guard, alignment) + static_cast<std::size_t>(shift) * piece.element_bytes;
-      end = piece.place + piece.bytes;
+      piece.offset = align_up(end + guard, alignment) + static_cast<std::size_t>(shift) * piece.element_bytes;
+      end = piece.offset + piece.bytes;
     }
     bytes_.assign(align_up(end + guard, alignment), pattern);
     for (const Piece& piece : pieces_)
-      if (piece.bytes > 0) std::memcpy(bytes_.data() + piece.place, piece.begin, piece.bytes);
+      if (piece.bytes > 0) std::memcpy(bytes_.data() + piece.offset, piece.begin, piece.bytes);
   }
 
   std::span<std::byte> bytes() { return bytes_; }
 
-  // Where the host's address lies in the slab.
-  std::size_t place_of(const void* data) const {
+  // The offset in the slab of an address of the host.
+  std::size_t offset_of(const void* data) const {
     const auto* address = static_cast<const std::byte*>(data);
     for (const Piece& piece : pieces_)
       if (address >= piece.begin && (address < piece.end() || address == piece.begin))
-        return piece.place + static_cast<std::size_t>(address - piece.begin);
+        return piece.offset + static_cast<std::size_t>(address - piece.begin);
     fail("an address outside of all tensors");
   }
 
@@ -117,7 +118,7 @@ class Image {
   void forbid_gaps(std::byte* slab) const {
     if (!__asan_poison_memory_region || !gpu().on_the_cpu) return;
     __asan_poison_memory_region(slab, bytes_.size());
-    for (const Piece& piece : pieces_) __asan_unpoison_memory_region(slab + piece.place, piece.bytes);
+    for (const Piece& piece : pieces_) __asan_unpoison_memory_region(slab + piece.offset, piece.bytes);
   }
   void allow_gaps(std::byte* slab) const {
     if (__asan_unpoison_memory_region && gpu().on_the_cpu) __asan_unpoison_memory_region(slab, bytes_.size());
@@ -127,8 +128,8 @@ class Image {
   bool put_back() {
     for (const Piece& piece : pieces_) {
       if (piece.bytes == 0) continue;
-      std::memcpy(piece.begin, bytes_.data() + piece.place, piece.bytes);
-      std::memset(bytes_.data() + piece.place, static_cast<int>(pattern), piece.bytes);
+      std::memcpy(piece.begin, bytes_.data() + piece.offset, piece.bytes);
+      std::memset(bytes_.data() + piece.offset, static_cast<int>(pattern), piece.bytes);
     }
     return std::ranges::all_of(bytes_, [](std::byte b) { return b == pattern; });
   }
@@ -138,22 +139,23 @@ class Image {
   std::vector<std::byte> bytes_;
 };
 
-Tensor bytes_at(std::size_t place, std::size_t bytes) {
-  return make_tensor(gpu().slab.data() + place, shape(bytes), DType::u8);
+Tensor bytes_at(std::size_t offset, std::size_t bytes) {
+  return make_tensor(gpu().slab.data() + offset, shape(bytes), DType::u8);
 }
 
-// The workspace, full of NaN, and guard bytes behind it. In front of it there are those of the image.
+// The workspace, full of NaN, and guard bytes after it. The image's guard bytes are in front of it.
 class GuardedWorkspace {
  public:
-  GuardedWorkspace(std::size_t place, std::size_t bytes) : guard_(bytes_at(place + bytes, guard)) {
-    require(place + bytes + guard <= gpu().slab.size(), "a case needs {} bytes of the GPU, there are {}", place + bytes,
-            gpu().slab.size());
+  GuardedWorkspace(std::size_t offset, std::size_t bytes) : guard_(bytes_at(offset + bytes, guard)) {
+    require(offset + bytes + guard <= gpu().slab.size(), "a case needs {} bytes of the GPU, there are {}",
+            offset + bytes, gpu().slab.size());
     Ops& ops = *gpu().parts.ops;
     ops.fill({.out = guard_, .value = static_cast<double>(pattern)});
-    // Kernels on the CPU take long to fill what cuBLASLt is given; it is our own that must not read what none wrote.
+    // Emulated kernels take long to fill the workspace of cuBLASLt; only our own kernels must not read uninitialised
+    // memory.
     const std::size_t filled = gpu().on_the_cpu ? std::min(bytes, std::size_t{1} << 20) : bytes;
-    if (filled > 0) ops.fill({.out = bytes_at(place, filled), .value = 255});
-    ops.bind_workspace(gpu().slab.subspan(place, bytes));
+    if (filled > 0) ops.fill({.out = bytes_at(offset, filled), .value = 255});
+    ops.bind_workspace(gpu().slab.subspan(offset, bytes));
   }
   ~GuardedWorkspace() { gpu().parts.ops->bind_workspace({}); }
   GuardedWorkspace(const GuardedWorkspace&) = delete;
@@ -171,10 +173,10 @@ class GuardedWorkspace {
 
 }  // namespace
 
-PlayedOn played_on() { return played_on_slot(); }
-void set_played_on(PlayedOn where) { played_on_slot() = where; }
+TestDevice test_device() { return test_device_slot(); }
+void set_test_device(TestDevice where) { test_device_slot() = where; }
 
-void use_plain_products() { plain_products = true; }
+void use_plain_gemm() { only_plain_gemm = true; }
 
 Ops& gpu_ops() { return *gpu().parts.ops; }
 Device& gpu_device() { return *gpu().parts.device; }
@@ -183,7 +185,7 @@ void release_gpu() { gpu_slot().reset(); }
 void call_on_gpu(std::span<Tensor* const> tensors, FunctionRef<void(Ops&)> call, std::int64_t shift) {
   Image image(tensors, shift);
   for (Tensor* tensor : tensors)
-    if (*tensor) tensor->data = gpu().slab.data() + image.place_of(tensor->data);
+    if (*tensor) tensor->data = gpu().slab.data() + image.offset_of(tensor->data);
 
   PlanOps plan(*gpu().rules);
   call(plan);
@@ -192,7 +194,7 @@ void call_on_gpu(std::span<Tensor* const> tensors, FunctionRef<void(Ops&)> call,
   const std::size_t image_bytes = image.bytes().size();
   const GuardedWorkspace workspace(image_bytes, plan.workspace_peak());
   ops.from_host(image.bytes(), bytes_at(0, image_bytes));
-  // Products do without: choosing among their kernels by time takes long.
+  // GEMMs are not prepared: choosing among their kernels by time takes long.
   const PlannedCalls& calls = plan.planned_calls();
   if (calls.gemms.empty() && calls.gemm_activations.empty() && calls.gemm_activation_backs.empty())
     ops.prepare(calls, {});
@@ -207,7 +209,7 @@ void call_on_gpu(std::span<Tensor* const> tensors, FunctionRef<void(Ops&)> call,
 }
 
 void call_once(std::span<Tensor* const> tensors, FunctionRef<void(Ops&)> call) {
-  if (played_on() == PlayedOn::gpu) return call_on_gpu(tensors, call);
+  if (test_device() == TestDevice::gpu) return call_on_gpu(tensors, call);
   const cpu::CpuWorkspaceRules rules(1);
   PlanOps plan(rules);
   call(plan);

@@ -1,6 +1,6 @@
 #pragma once
-// The GPU as a place to play cases on. A program that was started with --device=cuda (op_main.cpp) plays the tables
-// there instead of on the instruction sets of the CPU. Nothing here touches CUDA before it is used.
+// Runs cases on the GPU. A program that was started with --device=cuda (op_main.cpp) runs the tables there instead of
+// on the instruction sets of the CPU. Nothing here touches CUDA before it is used.
 
 #include <span>
 
@@ -10,19 +10,20 @@
 
 namespace tera::test {
 
-enum class PlayedOn { cpu, gpu };
+enum class TestDevice { cpu, gpu };
 
-// As the command line says.
-PlayedOn played_on();
-void set_played_on(PlayedOn where);
+// The device that the command line chose.
+TestDevice test_device();
+void set_test_device(TestDevice where);
 
-// Before the GPU is used first: products by the plain kernels alone. Libraries' own cannot be run under racecheck.
-void use_plain_products();
+// To be called before the GPU is used first: all GEMMs use the plain kernels, since those of libraries cannot be run
+// under racecheck.
+void use_plain_gemm();
 
 // The ops and memory of the GPU that all tests of this process share; made on first use, since that takes seconds.
 Ops& gpu_ops();
 Device& gpu_device();
-// Lets go of it; before the end of main, when CUDA is still there.
+// Frees both; to be called before the end of main, while CUDA is still there.
 void release_gpu();
 
 // Makes a call on the GPU: copies the host's memory under the tensors there, points the tensors at the copies, plans
@@ -32,7 +33,8 @@ void release_gpu();
 // elements.
 void call_on_gpu(std::span<Tensor* const> tensors, FunctionRef<void(Ops&)> call, std::int64_t shift = 0);
 
-// The call as above, or on the CPU's best instruction set, as the program was told. For tests that are not cases.
+// Makes the call on the GPU as above, or on the CPU's best instruction set, as the command line says. For tests that
+// are not cases.
 void call_once(std::span<Tensor* const> tensors, FunctionRef<void(Ops&)> call);
 
 }  // namespace tera::test

@@ -12,7 +12,7 @@ namespace tera::test {
 
 class Guarded {
  public:
-  // row_gap: elements left free behind each row (dim 0).
+  // row_gap: elements left free after each row (dim 0).
   Guarded(const Shape& shape, DType dtype, std::int64_t row_gap = 0) {
     tensor_ = make_tensor(nullptr, shape, dtype);
     const std::int64_t row = shape[0] > 0 ? count(shape) / shape[0] : 0;

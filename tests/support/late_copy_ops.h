@@ -1,6 +1,6 @@
 #pragma once
-// A CPU whose copies beside the queue happen as late as they may: when somebody waits for them. Whoever does not wait
-// reads what was there before, or overwrites what should have been copied.
+// A CPU backend whose copies beside the queue happen as late as they may: when a caller waits for them. Code that does
+// not wait reads the previous values, or overwrites what should have been copied.
 
 #include <cstring>
 #include <vector>
@@ -38,8 +38,8 @@ class LateCopyOps final : public cpu::CpuOps {
     std::vector<HostCopyArgs> posted;
     std::size_t done = 0;
   };
-  CopyPoints do_to_host_beside(const HostCopyArgs& args) override { return to_host_.post(args); }
-  CopyPoints do_from_host_beside(const HostCopyArgs& args) override { return from_host_.post(args); }
+  CopyPoints do_to_host_overlapped(const HostCopyArgs& args) override { return to_host_.post(args); }
+  CopyPoints do_from_host_overlapped(const HostCopyArgs& args) override { return from_host_.post(args); }
 
   Stream to_host_{true}, from_host_{false};
 };

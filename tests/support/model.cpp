@@ -8,24 +8,13 @@
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
 #include "tests/support/late_copy_ops.h"
+#include "tests/support/transfer.h"
 
 namespace tera::test {
 namespace {
 
 std::int64_t count_targets(const Batch& batch) {
   return std::count_if(batch.targets.begin(), batch.targets.end(), [](std::int32_t target) { return target >= 0; });
-}
-
-template <class T>
-void upload(Ops& ops, const std::vector<T>& values, const Tensor& to) {
-  ops.from_host(std::as_bytes(std::span(values)), to);
-}
-
-template <class T>
-std::vector<T> download(Ops& ops, const Tensor& from) {
-  std::vector<T> values(static_cast<std::size_t>(count(from.shape)));
-  ops.to_host(from, std::as_writable_bytes(std::span(values)));
-  return values;
 }
 
 std::size_t add_up(const StageMemory& memory, std::string_view begin, bool host) {
@@ -70,7 +59,7 @@ Model::Model(const ModelShape& shape, const Options& options)
   PlanOps plan_ops(rules);
   measured_ = StageMemory::measuring(stage_);
   Pipeline rehearsal(plan_ops, stage_, measured_);
-  play(rehearsal);
+  run(rehearsal);
 
   const auto real = [&](const Arena& measured) { return Arena(device_.allocate(measured.peak()), "test"); };
   Arena real_weights = real(weights), real_constants = real(constants), real_grads = real(grads),
@@ -100,7 +89,7 @@ void Model::bind(Arena& weights, Arena& constants, Arena& grads, Arena& inputs) 
   logits_ = inputs.take(shape(rows, shape_.padded_vocab), DType::f32, "logits");
 }
 
-void Model::play(Pipeline& pipeline) {
+void Model::run(Pipeline& pipeline) {
   pipeline.step(batch_);
   MicroBatch forward = batch_[0];
   forward.training = false;
@@ -109,11 +98,11 @@ void Model::play(Pipeline& pipeline) {
 }
 
 double Model::train(const std::vector<Batch>& batches) {
-  ParamWatch nobody;
+  ParamHooks nobody;
   return train(batches, nobody);
 }
 
-double Model::train(const std::vector<Batch>& batches, ParamWatch& watch) {
+double Model::train(const std::vector<Batch>& batches, ParamHooks& hooks) {
   require(batches.size() == batch_.size(), "{} batches for {} microbatches", batches.size(), batch_.size());
   std::int64_t counted = 0;
   for (const auto& batch : batches) counted += count_targets(batch);
@@ -122,7 +111,7 @@ double Model::train(const std::vector<Batch>& batches, ParamWatch& watch) {
     ops_->fill({.out = bucket.grad, .value = std::numeric_limits<float>::quiet_NaN()});
     params_.empty_grads(*ops_, bucket);
   }
-  pipeline_->step(batch_, watch);
+  pipeline_->step(batch_, hooks);
   for (Bucket& bucket : params_.buckets()) params_.complete_grads(*ops_, bucket);
   double sum = 0;
   for (const auto& mb : batch_)

@@ -10,11 +10,11 @@
 #include "tera/config/setup.h"
 #include "tera/models/build.h"
 #include "tera/pipeline/pipeline.h"
-#include "tera/train/memory_plan.h"
+#include "tera/plan/memory_plan.h"
 
 namespace tera::test {
 
-struct Batch {  // of one microbatch, T = batch * seq rows
+struct Batch {  // one microbatch, T = batch * seq rows
   std::vector<std::int32_t> tokens, targets;
   std::int64_t batch = 1;
   std::vector<std::int32_t> offsets = {};  // where documents begin, and T; as many as Options says
@@ -29,7 +29,7 @@ class Model {
     cpu::Isa isa = cpu::best_isa();
     DType compute = DType::f32;
     Schedule schedule = one_stage(1);  // as many microbatches as it names
-    std::int64_t batch = 1, seq = 0;   // of every microbatch
+    std::int64_t batch = 1, seq = 0;   // size of every microbatch
     std::int64_t documents = 0;        // packed into it; 0: `batch` sequences of equal length
     bool late_copies = false;          // to and from the host (late_copy_ops.h)
   };
@@ -38,24 +38,24 @@ class Model {
   ParamStore& params() { return params_; }
   Ops& ops() { return *ops_; }
 
-  // Plays the schedule; gradients accumulate into zeros. Returns the mean of the counted token losses.
+  // Runs the schedule; gradients accumulate into zeros. Returns the mean of the counted token losses.
   double train(const std::vector<Batch>& batches);
-  double train(const std::vector<Batch>& batches, ParamWatch& watch);
-  double evaluate(const Batch& batch);                   // the same mean, by a forward pass that keeps nothing
+  double train(const std::vector<Batch>& batches, ParamHooks& hooks);
+  double evaluate(const Batch& batch);                   // mean loss of a forward pass that keeps nothing
   std::vector<float> logits(const Batch& batch);         // [T,padded V]
   std::vector<float> gradient(const std::string& part);  // by outside name, [out,in]
   std::vector<float> all_gradients();
 
-  // Bytes that the real run took at its peak, by the names of the plan, against what was planned.
+  // Compares the peak bytes of the real run with the plan, by the plan's names.
   bool peaks_as_planned() const;
   bool stashes_are_empty() const;
-  std::size_t planned_bytes() const;       // of the device, for all that a step takes and gives back
-  std::size_t planned_host_bytes() const;  // for activations that wait there
+  std::size_t planned_bytes() const;       // device memory that a step allocates and frees
+  std::size_t planned_host_bytes() const;  // for offloaded activations
   std::size_t offload_buffer_bytes() const;
 
  private:
   void bind(Arena& weights, Arena& constants, Arena& grads, Arena& inputs);
-  void play(Pipeline& pipeline);
+  void run(Pipeline& pipeline);
   void load(std::size_t microbatch, const Batch& batch, float scale);
 
   ModelShape shape_;

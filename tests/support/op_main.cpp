@@ -1,29 +1,29 @@
-// Main of the op tests. --device=cuda plays the same tables on the GPU; without one it leaves with the status that
-// CTest takes for "skipped". --plain-products: there, all matrix products by the plain kernels.
+// Main of the op tests. --device=cuda runs the same tables on the GPU; without one it exits with the status that CTest
+// takes for "skipped". With --plain-products all GEMMs there use the plain kernels.
 
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <string_view>
 
-#include "tera/backend/cuda/make_cuda.h"
+#include "tera/backend/cuda/runtime/make_cuda.h"
 #include "tests/support/gpu.h"
 
 int main(int argc, char** argv) {
   constexpr int skipped = 77;
-  testing::InitGoogleTest(&argc, argv);  // takes its own arguments away
+  testing::InitGoogleTest(&argc, argv);  // removes its own arguments
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "--device=cuda") {
-      tera::test::set_played_on(tera::test::PlayedOn::gpu);
+      tera::test::set_test_device(tera::test::TestDevice::gpu);
     } else if (argument == "--plain-products") {
-      tera::test::use_plain_products();
+      tera::test::use_plain_gemm();
     } else if (argument != "--device=cpu") {
       std::fprintf(stderr, "%s: no such option; there are --device=cpu, --device=cuda and --plain-products\n", argv[i]);
       return 2;
     }
   }
-  if (tera::test::played_on() == tera::test::PlayedOn::gpu && !tera::cuda::usable()) {
+  if (tera::test::test_device() == tera::test::TestDevice::gpu && !tera::cuda::usable()) {
     std::fputs("skipped: there is no GPU that this program can use\n", stderr);
     return skipped;
   }

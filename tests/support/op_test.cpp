@@ -158,18 +158,18 @@ void OpCase::compare(const Bytes& outputs, const Reference& reference) const {
   }
 }
 
-void OpCase::play() const {
+void OpCase::run() const {
   std::vector<Values> values;
   for (const Slot& slot : slots_) values.push_back(slot.values);
   Reference expected(values);
   reference_(expected);
-  if (played_on() == PlayedOn::gpu)
-    play_on_gpu(expected);
+  if (test_device() == TestDevice::gpu)
+    check_on_gpu(expected);
   else
-    play_on_cpu(expected);
+    check_on_cpu(expected);
 }
 
-void OpCase::play_on_cpu(const Reference& expected) const {
+void OpCase::check_on_cpu(const Reference& expected) const {
   for (const auto& [isa, isa_name] : EnumNames<cpu::Isa>::values) {
     if (!cpu::supports(isa)) continue;
     SCOPED_TRACE(fmt::format("{} on {}", name_, isa_name));
@@ -180,7 +180,7 @@ void OpCase::play_on_cpu(const Reference& expected) const {
   }
 }
 
-void OpCase::play_on_gpu(const Reference& expected) const {
+void OpCase::check_on_gpu(const Reference& expected) const {
   SCOPED_TRACE(fmt::format("{} on the GPU", name_));
   const Bytes outputs = run_on_gpu(0);
   compare(outputs, expected);

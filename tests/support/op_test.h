@@ -1,6 +1,6 @@
 #pragma once
 // One harness for all ops. A case names its tensors, says how the op is called, and what must come out, as fp64 loops
-// written from the definition (or finite differences of such a loop, for a backward op). play() then runs it on every
+// written from the definition (or finite differences of such a loop, for a backward op). run() then runs it on every
 // instruction set of this machine, or on the GPU when the program was told to (gpu.h), and checks
 //   reference  every output within tolerance() of the fp64 value;
 //   plan       the same call passes under PlanOps, and its workspace is enough: the real run gets exactly that much;
@@ -60,8 +60,8 @@ class OpCase {
   explicit OpCase(std::string name) : name_(std::move(name)) {}
 
   struct Extra {
-    std::int64_t row_gap = 0;  // free elements behind each row
-    // Outputs. Terms summed per element; 0: the result must be exact.
+    std::int64_t row_gap = 0;  // free elements after each row
+    // For outputs: terms summed per element; 0: the result must be exact.
     std::int64_t terms = 1;
     // Set where values are rounded to this dtype on the way, not only at the end.
     bool rounded_inside = false;
@@ -76,7 +76,7 @@ class OpCase {
   void reference(std::function<void(Reference&)> reference) { reference_ = std::move(reference); }
 
   static double stored(DType dtype, double value);  // the value as this dtype keeps it
-  void play() const;
+  void run() const;
 
  private:
   struct Slot {
@@ -88,13 +88,13 @@ class OpCase {
     bool is_output;
   };
   using Bytes = std::vector<std::vector<std::byte>>;
-  struct Memory;  // of the host, one piece for each slot
+  struct Memory;  // host memory, one piece for each slot
   Memory make_memory() const;
   Bytes outputs_of(const Memory& memory) const;
   Bytes run_on_cpu(int isa, int threads) const;
   Bytes run_on_gpu(std::int64_t shift) const;
-  void play_on_cpu(const Reference& expected) const;
-  void play_on_gpu(const Reference& expected) const;
+  void check_on_cpu(const Reference& expected) const;
+  void check_on_gpu(const Reference& expected) const;
   void compare(const Bytes& outputs, const Reference& reference) const;
 
   std::string name_;

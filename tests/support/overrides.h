@@ -1,5 +1,5 @@
 #pragma once
-// Words of a command line, "key=value", that a test puts behind a config.
+// Arguments of a command line, "key=value", that a test puts after a config.
 
 #include <string>
 #include <vector>

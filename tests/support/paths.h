@@ -12,7 +12,7 @@ extern const char* const program;          // tera
 extern const char* const control_failing;  // tests/nccl/control_failing.cpp
 extern const char* const mpi_failing;      // tests/parallel/mpi_failing.cpp
 extern const char* const nccl_failing;     // tests/nccl/nccl_failing.cpp
-extern const char* const mpirun;           // with its options; empty where there is no MPI
+extern const char* const mpirun;           // its path with options; empty where there is no MPI
 }  // namespace paths
 
 extern const char* const project_version;

@@ -8,13 +8,13 @@
 namespace tera::test {
 namespace {
 
-Seat*& seat_slot() {
-  static Seat* seat = nullptr;
-  return seat;
+RankHandle*& rank_handle_slot() {
+  static RankHandle* rank_handle = nullptr;
+  return rank_handle;
 }
 
 struct FailuresOnly : testing::EmptyTestEventListener {
-  explicit FailuresOnly(int own_rank) : rank(own_rank) {}
+  explicit FailuresOnly(int local_rank) : rank(local_rank) {}
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (result.failed())
       fmt::print(stderr, "rank {}: {}:{}: {}\n", rank, result.file_name() ? result.file_name() : "",
@@ -23,7 +23,7 @@ struct FailuresOnly : testing::EmptyTestEventListener {
   int rank;
 };
 
-void be_quiet(int rank) {
+void silence_output(int rank) {
   auto& listeners = testing::UnitTest::GetInstance()->listeners();
   delete listeners.Release(listeners.default_result_printer());
   listeners.Append(new FailuresOnly(rank));
@@ -31,12 +31,12 @@ void be_quiet(int rank) {
 
 }  // namespace
 
-int run_tests_as(Seat& seat) {
-  if (seat.rank() != 0) be_quiet(seat.rank());
-  seat_slot() = &seat;
+int run_tests_as(RankHandle& rank_handle) {
+  if (rank_handle.rank() != 0) silence_output(rank_handle.rank());
+  rank_handle_slot() = &rank_handle;
   return RUN_ALL_TESTS();
 }
 
-Seat& seat_of_this_process() { return *seat_slot(); }
+RankHandle& rank_handle_of_this_process() { return *rank_handle_slot(); }
 
 }  // namespace tera::test

@@ -20,7 +20,7 @@
 namespace tera::test {
 namespace {
 
-// Between fork and exec nothing is allocated.
+// Nothing may be allocated between fork and exec.
 int start(const std::vector<std::string>& command, const std::vector<std::string>& environment,
           const std::string& file) {
   std::vector<char*> arguments, variables;
@@ -39,7 +39,7 @@ int start(const std::vector<std::string>& command, const std::vector<std::string
   _exit(127);
 }
 
-// Of this process; empty: not set.
+// A variable of this process; empty: not set.
 std::string variable_of(const std::string& name) {
   for (char** variable = environ; *variable != nullptr; ++variable)
     if (const std::string text = *variable; text.starts_with(name + "=")) return text.substr(name.size() + 1);
@@ -47,7 +47,7 @@ std::string variable_of(const std::string& name) {
 }
 
 // The GPU with this number among those that this process may use.
-std::string own_gpu(int rank) {
+std::string gpu_of_rank(int rank) {
   std::istringstream visible(variable_of("CUDA_VISIBLE_DEVICES"));
   std::string gpu = std::to_string(rank);
   for (int i = 0; i <= rank && std::getline(visible, gpu, ','); ++i) {
@@ -57,7 +57,7 @@ std::string own_gpu(int rank) {
 
 std::vector<std::string> environment_of(int rank, int port, const RankProcesses::Options& options) {
   const std::string r = std::to_string(rank), n = std::to_string(options.ranks);
-  std::vector<std::string> all = options.environment;  // of several with one name the first counts
+  std::vector<std::string> all = options.environment;  // the first of several with one name counts
   const auto add = [&](const std::vector<std::string>& more) { all.insert(all.end(), more.begin(), more.end()); };
   add({"MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port), "NCCL_SOCKET_IFNAME=lo", "NCCL_IB_DISABLE=1"});
   if (options.starter == Starter::torchrun)
@@ -66,8 +66,8 @@ std::vector<std::string> environment_of(int rank, int port, const RankProcesses:
     add({"SLURM_PROCID=" + r, "SLURM_STEP_NUM_TASKS=" + n, "SLURM_LOCALID=" + r, "SLURM_STEP_TASKS_PER_NODE=" + n,
          "SLURM_JOB_ID=" + std::to_string(port), "SLURM_STEP_ID=0"});
   if (variable_of("TERA_TEST_OWN_GPUS") == "1")
-    add({"CUDA_VISIBLE_DEVICES=" + own_gpu(rank)});
-  else  // One machine and one GPU pass for several: ranks of one host would be refused by NCCL.
+    add({"CUDA_VISIBLE_DEVICES=" + gpu_of_rank(rank)});
+  else  // One machine with one GPU appears as several hosts: NCCL would refuse ranks of one host that share a GPU.
     add({"NCCL_HOSTID=rank" + r});
   for (char** variable = environ; *variable != nullptr; ++variable) all.emplace_back(*variable);
   return all;

@@ -1,6 +1,6 @@
 #pragma once
-// Ranks as processes without mpirun: started with what torchrun or srun would put into their environment, watched, and
-// ended. They share one GPU, unless TERA_TEST_OWN_GPUS=1 gives each one of its own.
+// Starts ranks as processes without mpirun, with the environment of torchrun or srun, watches and ends them. They share
+// one GPU, unless TERA_TEST_OWN_GPUS=1 gives each one of its own.
 
 #include <chrono>
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace tera::test {
 
 struct RankProcess {
   int pid = -1;
-  int status = -1;  // of its exit; 128 + signal where one ended it; -1: it runs
+  int status = -1;  // exit status; 128 + signal where one ended it; -1: it runs
   std::string output_file;
 };
 
@@ -23,7 +23,7 @@ class RankProcesses {
     int ranks = 2;
     std::vector<std::string> command;      // the program and its arguments
     std::vector<std::string> environment;  // NAME=value, more of them
-    std::string folder;                    // for what they say: FOLDER/rank.N.txt; empty: where this process says it
+    std::string folder;                    // for their output: FOLDER/rank.N.txt; empty: the output of this process
     Starter starter = Starter::torchrun;
   };
   explicit RankProcesses(const Options& options);
@@ -32,8 +32,8 @@ class RankProcesses {
   RankProcesses& operator=(const RankProcesses&) = delete;
 
   void send_signal(int rank, int signal) const;
-  void limit_files(int rank, std::size_t bytes) const;  // of what it writes from now on
-  // Until all have ended but those that are `stopped`; false: the time was over.
+  void limit_files(int rank, std::size_t bytes) const;  // limits the files that it writes from now on
+  // Waits until all have ended but those that are `stopped`; false: the time was over.
   bool wait(std::chrono::milliseconds time, const std::vector<int>& stopped = {});
   int status(int rank) const { return processes_[static_cast<std::size_t>(rank)].status; }
   std::string output(int rank) const;

@@ -1,4 +1,4 @@
-// start_ranks [--srun] N SECONDS PROGRAM [ARGUMENT ...]: the program as N ranks of one job, as torchrun starts them, or
+// start_ranks [--srun] N SECONDS PROGRAM [ARGUMENT ...] starts the program as N ranks of one job, as torchrun does, or
 // srun. Its status is the largest of theirs; 77, skipped, where all say so; 124 where they were not done in time and
 // were ended.
 

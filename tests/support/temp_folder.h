@@ -1,5 +1,5 @@
 #pragma once
-// A folder that is gone when the test is over.
+// A temporary folder, removed at the end of the test.
 
 #include <stdlib.h>
 

@@ -5,18 +5,18 @@
 
 namespace tera::test {
 
-// A CPU that remembers what was asked of it.
+// A CPU device that records the sizes requested from it.
 class WatchedDevice final : public Device {
  public:
   std::span<std::byte> allocate(std::size_t bytes) override {
-    asked.push_back(bytes);
+    requested.push_back(bytes);
     return device_.allocate(bytes);
   }
   std::span<std::byte> allocate_host(std::size_t bytes) override { return device_.allocate_host(bytes); }
   bool is_host() const override { return true; }
   std::size_t available() const override { return device_.available(); }
 
-  std::vector<std::size_t> asked;
+  std::vector<std::size_t> requested;
 
  private:
   cpu::CpuDevice device_;

@@ -1,4 +1,4 @@
-#include "tera/tokenizer/bpe_model.h"
+#include "tera/tokenizer/bpe/bpe_model.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <random>
 
 #include "tera/base/error.h"
-#include "tera/tokenizer/byte_level.h"
+#include "tera/tokenizer/bpe/byte_level.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/paths.h"
 
@@ -24,7 +24,7 @@ Ids encode(WordEncoder& encoder, std::string_view text) {
   return ids;
 }
 
-// The definition, as slow as it reads: bytes, then again and again the first of the pairs of lowest rank.
+// The definition without optimisation: bytes, then repeated merges of the first of the pairs of lowest rank.
 Ids merge_naively(const BpeData& data, std::string_view word) {
   std::map<std::string, std::int32_t> ids;
   for (std::size_t id = 0; id < data.tokens.size(); ++id) ids[data.tokens[id]] = static_cast<std::int32_t>(id);
@@ -45,7 +45,7 @@ Ids merge_naively(const BpeData& data, std::string_view word) {
   }
 }
 
-// The bytes and random merges of what is there: ranks in an order that no training gives.
+// The bytes and random merges of existing tokens: ranks in an order that no training gives.
 BpeData random_model(std::mt19937& random, std::string_view letters, int merges) {
   BpeData data;
   data.byte_level = true;
@@ -69,9 +69,9 @@ BpeData random_model(std::mt19937& random, std::string_view letters, int merges)
   return data;
 }
 
-std::string random_word(std::mt19937& random, std::string_view letters, std::size_t most) {
+std::string random_word(std::mt19937& random, std::string_view letters, std::size_t max_size) {
   std::string word;
-  for (std::size_t size = 1 + random() % most; word.size() < size;) word += letters[random() % letters.size()];
+  for (std::size_t size = 1 + random() % max_size; word.size() < size;) word += letters[random() % letters.size()];
   return word;
 }
 
@@ -81,9 +81,9 @@ TEST(Bpe, merges_like_the_definition_whatever_the_length) {
     const BpeData data = random_model(random, "abc", 60);
     const BpeModel model(data);
     const auto encoder = model.make_encoder();
-    for (const std::size_t most : {4, 15, 16, 63, 64, 65, 200})
+    for (const std::size_t max_size : {4, 15, 16, 63, 64, 65, 200})
       for (int i = 0; i < 30; ++i) {
-        const std::string word = random_word(random, "abc", most);
+        const std::string word = random_word(random, "abc", max_size);
         EXPECT_EQ(encode(*encoder, word), merge_naively(data, word)) << word;
         EXPECT_EQ(encode(*encoder, word), merge_naively(data, word)) << "again: " << word;
       }
@@ -140,7 +140,7 @@ TEST(Bpe, a_text_gives_what_its_words_give) {
       const std::string text = random_word(random, "abcABC  \n'sd!1é", 400);
       Ids expected;
       for (std::string_view rest = text; !rest.empty();) {
-        const std::size_t size = first_word(pattern, rest);
+        const std::size_t size = first_word_bytes(pattern, rest);
         words->encode(rest.substr(0, size), expected);
         rest.remove_prefix(size);
       }

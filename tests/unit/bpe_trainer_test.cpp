@@ -1,4 +1,4 @@
-#include "tera/tokenizer/bpe_trainer.h"
+#include "tera/tokenizer/bpe/bpe_trainer.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <random>
 
 #include "tera/base/error.h"
-#include "tera/tokenizer/bpe_model.h"
-#include "tera/tokenizer/byte_level.h"
+#include "tera/tokenizer/bpe/bpe_model.h"
+#include "tera/tokenizer/bpe/byte_level.h"
 
 namespace tera {
 namespace {
@@ -31,7 +31,7 @@ std::vector<std::pair<std::int32_t, std::int32_t>> train_naively(const BpeTrainO
   for (std::size_t id = 0; id < start.tokens.size(); ++id) ids[start.tokens[id]] = static_cast<std::int32_t>(id);
   std::vector<Ids> words;
   while (!text.empty()) {
-    const std::size_t size = first_word(options.pattern, text);
+    const std::size_t size = first_word_bytes(options.pattern, text);
     Ids& word = words.emplace_back();
     for (const char c : text.substr(0, size)) word.push_back(ids.at(std::string(1, c)));
     text.remove_prefix(size);
@@ -42,10 +42,10 @@ std::vector<std::pair<std::int32_t, std::int32_t>> train_naively(const BpeTrainO
     for (const Ids& word : words)
       for (std::size_t i = 0; i + 1 < word.size(); ++i) ++counts[{word[i], word[i + 1]}];
     std::pair<std::int32_t, std::int32_t> best;
-    std::int64_t most = 0;
+    std::int64_t max_count = 0;
     for (const auto& [pair, count] : counts)
-      if (count > most) most = count, best = pair;
-    if (most < options.min_frequency) break;
+      if (count > max_count) max_count = count, best = pair;
+    if (max_count < options.min_frequency) break;
     const std::string both =
         start.tokens[static_cast<std::size_t>(best.first)] + start.tokens[static_cast<std::size_t>(best.second)];
     if (ids.emplace(both, static_cast<std::int32_t>(start.tokens.size())).second) start.tokens.push_back(both);
@@ -105,7 +105,7 @@ TEST(BpeTrainer, does_not_depend_on_threads_or_on_the_order_of_texts) {
   EXPECT_EQ(one.tokens, train(texts, 3).tokens);
 }
 
-TEST(BpeTrainer, a_fault_of_the_reader_is_told_by_the_caller) {
+TEST(BpeTrainer, a_fault_of_the_reader_is_reported_by_the_caller) {
   const BpeTrainOptions options{.threads = 3};
   EXPECT_THROW(count_words(options, [](std::string&) -> bool { throw UserError("no such file"); }), UserError);
   EXPECT_THROW(train_bpe({.vocab_size = 200}, WordCounts()), UserError);

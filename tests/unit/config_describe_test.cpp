@@ -1,4 +1,4 @@
-// Tables, structs and documents must tell the same story.
+// Tables, structs and documents must agree.
 
 #include <gtest/gtest.h>
 
@@ -12,9 +12,9 @@
 
 #include "tera/base/error.h"
 #include "tera/config/catalog.h"
-#include "tera/config/describe.h"
-#include "tera/config/resolve.h"
 #include "tera/config/value.h"
+#include "tera/setup/describe.h"
+#include "tera/setup/resolve.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
@@ -112,11 +112,11 @@ void randomise(const Field& field, void* value, std::mt19937_64& random) {
   };
   switch (field.kind) {
     case FieldKind::boolean: *static_cast<bool*>(value) = random() % 2 == 0; break;
-    case FieldKind::whole: *static_cast<std::int64_t*>(value) = static_cast<std::int64_t>(random()); break;
+    case FieldKind::integer: *static_cast<std::int64_t*>(value) = static_cast<std::int64_t>(random()); break;
     case FieldKind::number: *static_cast<double*>(value) = number(); break;
     case FieldKind::text: *static_cast<std::string*>(value) = text(); break;
     case FieldKind::text_list: *static_cast<std::vector<std::string>*>(value) = {text(), text()}; break;
-    case FieldKind::whole_list:
+    case FieldKind::integer_list:
       *static_cast<std::vector<std::int64_t>*>(value) = {static_cast<std::int64_t>(random()), -1};
       break;
     case FieldKind::number_list:
@@ -169,7 +169,7 @@ TEST(ConfigYaml, SaysWhatIsDerivedAndFromWhere) {
     EXPECT_TRUE(contains(text, words)) << words << "\n" << text;
 }
 
-TEST(ConfigExplain, TellsAllAboutAKey) {
+TEST(ConfigExplain, ReportsAllAboutAKey) {
   const LoadedConfig loaded = load_config(source_path("configs/tests/tiny.yaml"));
   const std::string text = explain_key("model.activation", &loaded);
   for (const char* words : {"gelu, gelu_tanh", "default:  gelu", "gpt: gelu_tanh", "value:    swiglu",

@@ -1,4 +1,4 @@
-// Where values come from, who wins, and what is said about keys and types that are wrong.
+// Sources of values, their precedence, and messages about wrong keys and types.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "tera/base/error.h"
 #include "tera/config/catalog.h"
-#include "tera/config/load.h"
+#include "tera/setup/load.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 

@@ -7,8 +7,8 @@
 
 #include "tera/base/error.h"
 #include "tera/config/arch_defaults.h"
-#include "tera/config/resolve.h"
 #include "tera/models/spec.h"
+#include "tera/setup/resolve.h"
 #include "tera/train/training_step.h"
 #include "tests/support/expect_error.h"
 
@@ -50,7 +50,7 @@ TEST(ResolveMla, HeadsHaveTheSizesOfTheKeys) {
   const ModelShape model = shape_of([](RunConfig&, MlaConfig& m) {
     m = {.q_lora_rank = 24, .kv_lora_rank = 16, .qk_head_dim = 12, .qk_pos_emb_head_dim = 4, .v_head_dim = 10};
   });
-  EXPECT_EQ(*model.mla, (MlaShape{.q_lora = 24, .kv_lora = 16, .own = 12, .rotary = 4, .values = 10}));
+  EXPECT_EQ(*model.mla, (MlaShape{.q_lora = 24, .kv_lora = 16, .nope = 12, .rotary = 4, .values = 10}));
   EXPECT_EQ(model.head_dim, 16);
   EXPECT_EQ(model.kv_heads, 6);
   EXPECT_EQ(model.rope.rotary_dim, 4);
@@ -66,7 +66,7 @@ TEST(ResolveMla, HeadsHaveTheSizesOfTheKeys) {
 TEST(ResolveMla, FamiliesHaveTheirs) {
   const Change expert_groups = [](RunConfig& c, MlaConfig&) { c.model.moe.router_enable_expert_bias = false; };
   const ModelShape v3 = shape_of(expert_groups, Arch::deepseek_v3), v2 = shape_of(nothing, Arch::deepseek_v2);
-  EXPECT_EQ(*v3.mla, (MlaShape{.q_lora = 1536, .kv_lora = 512, .own = 128, .rotary = 64, .values = 128}));
+  EXPECT_EQ(*v3.mla, (MlaShape{.q_lora = 1536, .kv_lora = 512, .nope = 128, .rotary = 64, .values = 128}));
   EXPECT_EQ(v2.mla->q_lora, 0);
   EXPECT_TRUE(v3.rope.interleaved && v2.rope.interleaved);
   EXPECT_EQ(

@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "tera/config/resolve.h"
+#include "tera/setup/resolve.h"
 #include "tests/support/paths.h"
 
 namespace tera::test {
@@ -21,7 +21,7 @@ struct Published {
 const std::map<std::string, Published>& published() {
   static const std::map<std::string, Published> counts{
       {"deepseek-v2-lite", {15'706'484'224}},
-      {"deepseek-v3", {671'026'404'352}},  // without the bias of experts and the layer that predicts two ahead
+      {"deepseek-v3", {671'026'404'352}},  // without the bias of experts and the MTP layer
       {"gpt2-124m", {124'439'808}},
       {"gpt2-355m", {354'823'168}},
       {"gpt2-774m", {774'030'080}},
@@ -61,7 +61,7 @@ const std::map<std::string, Published>& published() {
   return counts;
 }
 
-// Of a layer's feed-forward part, without norm.
+// Parameters of a layer's feed-forward part, without norm.
 std::int64_t count_ffn(const ModelShape& m, std::int64_t layer) {
   const std::int64_t up = is_gated(m.activation) ? 2 : 1;
   if (m.has_experts(layer))
@@ -70,15 +70,15 @@ std::int64_t count_ffn(const ModelShape& m, std::int64_t layer) {
   return m.hidden * (up + 1) * m.ffn + (m.linear_bias ? up * m.ffn + m.hidden : 0);
 }
 
-// With their norms.
+// Parameters including norms.
 std::int64_t count_latent_attention(const ModelShape& m) {
   const MlaShape& mla = *m.mla;
-  const std::int64_t q = m.heads * (mla.own + mla.rotary), kv = m.heads * (mla.own + mla.values);
+  const std::int64_t q = m.heads * (mla.nope + mla.rotary), kv = m.heads * (mla.nope + mla.values);
   const std::int64_t queries = mla.q_lora > 0 ? mla.q_lora * (m.hidden + 1 + q) : m.hidden * q;
   return queries + m.hidden * (mla.kv_lora + mla.rotary) + mla.kv_lora * (1 + kv) + m.heads * mla.values * m.hidden;
 }
 
-// Without padding rows, as published counts are.
+// Parameters without padding rows, as published counts are.
 std::int64_t count_parameters(const ModelShape& m) {
   const std::int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
   const std::int64_t norm = m.norm == NormKind::layer_norm ? 2 * m.hidden : m.hidden;

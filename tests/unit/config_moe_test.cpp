@@ -10,10 +10,10 @@
 #include "tera/base/error.h"
 #include "tera/checkpoint/weight_source.h"
 #include "tera/config/arch_defaults.h"
-#include "tera/config/describe.h"
 #include "tera/config/moe_layers.h"
-#include "tera/config/resolve.h"
 #include "tera/models/spec.h"
+#include "tera/setup/describe.h"
+#include "tera/setup/resolve.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 
@@ -211,7 +211,7 @@ TEST(ResolveMoe, BrokenRulesOfTheRouter) {
   expect_broken("model.moe.router_group_topk=1", "have 2 experts, fewer than router_topk, which is 3", groups(4, 1, 3));
 }
 
-TEST(ResolveMoe, BrokenRulesOfLossesAndRooms) {
+TEST(ResolveMoe, BrokenRulesOfLossesAndCapacity) {
   const auto losses = [](std::vector<std::string> types, std::vector<double> coefficients) {
     return [=](RunConfig&, MoeConfig& m) {
       m.router_load_balancing_type = types;
@@ -266,7 +266,7 @@ TEST(ResolveMoe, BrokenRulesOfTheModel) {
   });
 }
 
-TEST(ResolveMoe, AllMistakesAreToldAtOnce) {
+TEST(ResolveMoe, AllMistakesAreReportedAtOnce) {
   const std::string message = mistakes([](RunConfig&, MoeConfig& m) {
     m.router_topk = 9;
     m.mlp_only_layers = {7};
@@ -392,7 +392,7 @@ TEST(ResolveMoe, AWidthThatNoLayerHasNeedNotBeSplit) {
 
 // --- as text
 
-TEST(ResolveMoe, KeysAreReadAndTold) {
+TEST(ResolveMoe, KeysAreReadAndReported) {
   const TempFolder folder;
   const auto file = folder.write("run.yaml",
                                  "model: {arch: qwen3_moe, num_layers: 2, hidden_size: 64, num_attention_heads: 4, "
@@ -416,7 +416,7 @@ TEST(ResolveMoe, KeysAreReadAndTold) {
   EXPECT_TRUE(contains(wrong("{a: 1}"), "a map is not a number or a list of numbers"));
 }
 
-// Keys of a config file for a small DeepSeek-V3; told with where values came from.
+// Keys of a config file for a small DeepSeek-V3 are printed with the origin of their values.
 class SmallDeepSeek : public testing::Test {
  protected:
   LoadedConfig load(const std::vector<std::string>& overrides) const {
@@ -473,7 +473,7 @@ TEST_F(SmallDeepSeek, AZeroThatWasGivenIsNotCalledMissing) {
                        "router_score_function=sigmoid; or set it to false"));
 }
 
-// The bias is a tensor of the model's files; the shares of the last step are not, but a checkpoint has them.
+// The bias is a tensor of the model's files; the expert shares of the last step are in checkpoints alone.
 TEST(ResolveMoe, BiasAndSharesOfExpertsAsTensors) {
   ModelShape model = resolve(small()).model;
   model.moe->router.expert_bias = true;
@@ -482,9 +482,10 @@ TEST(ResolveMoe, BiasAndSharesOfExpertsAsTensors) {
   for (const ModelTensor& tensor : weights_of(model)) weights.insert(tensor.name);
   for (const ModelTensor& tensor : list_tensors(model)) {
     all.insert(tensor.name);
-    const bool counted = contains(tensor.name, "e_score_correction_bias") || contains(tensor.name, "expert_shares");
-    EXPECT_EQ(tensor.counted, counted) << tensor.name;
-    EXPECT_EQ(tensor.trained, !counted) << tensor.name;
+    const bool router_state =
+        contains(tensor.name, "e_score_correction_bias") || contains(tensor.name, "expert_shares");
+    EXPECT_EQ(tensor.router_state, router_state) << tensor.name;
+    EXPECT_EQ(tensor.trained, !router_state) << tensor.name;
   }
   const auto layers = static_cast<std::size_t>(std::count(model.moe->layers.begin(), model.moe->layers.end(), true));
   std::size_t biases = 0, shares = 0;
@@ -497,7 +498,7 @@ TEST(ResolveMoe, BiasAndSharesOfExpertsAsTensors) {
   EXPECT_EQ(weights.size(), all.size() - layers);
 }
 
-// Playing two microbatches together needs rows that travel, and layers that can be cut into parts.
+// Running two microbatches together needs rows that are sent between ranks, and layers that run in phases.
 TEST(ResolveMoe, OverlapOfExpertCommNamesWhatItNeeds) {
   const auto with = [](auto change) {
     return [change](RunConfig& config, MoeConfig&) {
@@ -524,7 +525,7 @@ TEST(ResolveMoe, OverlapOfExpertCommNamesWhatItNeeds) {
   });
 }
 
-TEST(ResolveMoe, AsManyExpertsAsRoutersTake) {
+TEST(ResolveMoe, AsManyExpertsAsRoutersSupport) {
   expect_broken("model.moe.num_experts", "512", [](RunConfig&, MoeConfig& moe) { moe.num_experts = 513; });
   expect_broken("model.moe.router_topk", "32", [](RunConfig&, MoeConfig& moe) {
     moe.num_experts = 64;

@@ -6,8 +6,8 @@
 
 #include "tera/base/error.h"
 #include "tera/config/arch_defaults.h"
-#include "tera/config/resolve.h"
 #include "tera/models/spec.h"
+#include "tera/setup/resolve.h"
 #include "tera/train/training_step.h"
 #include "tests/support/expect_error.h"
 
@@ -58,7 +58,7 @@ TEST(ResolveMtp, LayersAreLikeTheLast) {
   EXPECT_TRUE(make_spec(shape_of([](RunConfig&) {}), 1).mtp.empty());
 }
 
-TEST(ResolveMtp, ExpertsOfALayerAheadAreCountedBehindAllOthers) {
+TEST(ResolveMtp, ExpertsOfAnMtpLayerAreCountedAfterAllOthers) {
   const auto change = [](RunConfig& c) {
     c.model.num_query_groups = 0;
     c.model.mtp_num_layers = 2;

@@ -1,4 +1,4 @@
-// How a run is split over ranks: what follows from the keys, and every rule they can break.
+// How a run is split over ranks: what the keys resolve to, and every rule they can break.
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 
 #include "tera/base/error.h"
 #include "tera/config/arch_defaults.h"
-#include "tera/config/describe.h"
-#include "tera/config/resolve.h"
+#include "tera/setup/describe.h"
+#include "tera/setup/resolve.h"
 #include "tests/support/expect_error.h"
 
 namespace tera::test {
@@ -116,16 +116,16 @@ TEST(ResolveParallel, SchedulesFollowFromChunks) {
   EXPECT_EQ(parallel_of(config, 4).chunks, 1);
 }
 
-TEST(ResolveParallel, WishesAboutStages) {
+TEST(ResolveParallel, RequestsOfStages) {
   RunConfig config = with_sizes(1, 4);
-  EXPECT_EQ(parallel_of(config, 4).stages, StageWishes{});
+  EXPECT_EQ(parallel_of(config, 4).stages, StageRequest{});
   config.dist.num_layers_in_first_pipeline_stage = 1;
   config.dist.num_layers_in_last_pipeline_stage = 3;
   config.dist.account_for_embedding_in_pipeline_split = true;
   config.dist.account_for_loss_in_pipeline_split = true;
   config.dist.pipeline_model_parallel_layout = "Et|L";
   EXPECT_EQ(parallel_of(config, 4).stages,
-            (StageWishes{
+            (StageRequest{
                 .first_layers = 1, .last_layers = 3, .count_embedding = true, .count_loss = true, .layout = "Et|L"}));
 }
 
@@ -229,7 +229,7 @@ TEST(ResolveParallel, DegreesOfContext) {
   EXPECT_EQ(setup.batch.num_microbatches, 20);
   EXPECT_EQ(setup.batch.largest_step(), 25);
   EXPECT_EQ(setup.batch.smaller_steps().size(), 24u);
-  config.train.global_batch_size = 800;  // of many numbers some, and the one that sequences take
+  config.train.global_batch_size = 800;  // some of many numbers are listed, and the one for plain sequences
   const BatchShape large = resolve(config, Purpose::train, nullptr, 4).batch;
   EXPECT_EQ(large.largest_step(), 1000);
   const auto steps = large.smaller_steps();
@@ -334,7 +334,7 @@ TEST(ParallelRules, GroupsOfMicrobatches) {
   expect_broken(config, 4, key, "at least pipeline_model_parallel_size, which is 4");
 }
 
-TEST(ParallelRules, AreToldTogetherWithOrigins) {
+TEST(ParallelRules, AreReportedTogetherWithOrigins) {
   RunConfig config = with_sizes(5, 1);
   config.dist.virtual_pipeline_model_parallel_size = 2;
   config.train.global_batch_size = 3;

@@ -1,4 +1,4 @@
-// What follows from a configuration, and every rule it can break.
+// What a configuration resolves to, and every rule it can break.
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "tera/base/error.h"
 #include "tera/config/arch_defaults.h"
-#include "tera/config/resolve.h"
+#include "tera/setup/resolve.h"
 #include "tests/support/expect_error.h"
 
 namespace tera::test {
@@ -107,10 +107,10 @@ TEST(Resolve, CountsIterationsFromSamples) {
 
 TEST(Resolve, SplitsData) {
   RunConfig config = small();
-  const SplitShape usual = resolve(config).split;
-  EXPECT_DOUBLE_EQ(usual.train, 0.969);
-  EXPECT_DOUBLE_EQ(usual.valid, 0.03);
-  EXPECT_DOUBLE_EQ(usual.test, 0.001);
+  const SplitShape defaults = resolve(config).split;
+  EXPECT_DOUBLE_EQ(defaults.train, 0.969);
+  EXPECT_DOUBLE_EQ(defaults.valid, 0.03);
+  EXPECT_DOUBLE_EQ(defaults.test, 0.001);
   config.dataset.split = "3,1";
   EXPECT_DOUBLE_EQ(resolve(config).split.valid, 0.25);
   config.dataset.split = "1";
@@ -191,7 +191,7 @@ TEST(Resolve, WhatIsNotKeptCannotBeOffloaded) {
   expect_refused("'mlp_fc1' is not kept, because recompute_modules names layernorm", {"mlp_fc1"}, selective);
   expect_refused("'mlp_fc2' is not kept, because recompute_modules names activation", {"mlp_fc2"}, selective);
 
-  RunConfig some_layers = small();  // the others keep all
+  RunConfig some_layers = small();  // the other layers keep all
   full(some_layers.model);
   some_layers.model.recompute_method = RecomputeMethod::block;
   some_layers.model.recompute_num_layers = 1;
@@ -367,23 +367,23 @@ TEST(ResolveRampUp, SizesAreMegatrons) {
   EXPECT_EQ(resolve(growing({4, 4, 40}, 16, 11)).batch.train_iters, 2);
 }
 
-// The rest of a run is cut into steps as the whole was, from wherever it goes on.
-TEST(ResolveRampUp, WhatIsLeftFollowsFromWhatIsBehind) {
-  const BatchShape whole = resolve(growing({4, 4, 40}, 16, 120)).batch;
-  Behind behind;
-  for (std::int64_t step = 0; step <= whole.train_iters; ++step) {
-    const tera::Setup rest = resolve(growing({4, 4, 40}, 16, 120), Purpose::train, nullptr, 1, behind);
-    EXPECT_EQ(rest.batch.train_iters, whole.train_iters) << step;
-    behind = {behind.steps + 1, behind.samples + whole.global_batch_at(behind.samples)};
+// The rest of a resumed run is cut into the same steps as the uninterrupted run, wherever it resumes.
+TEST(ResolveRampUp, WhatIsLeftFollowsFromTheResumeOffset) {
+  const BatchShape uncut = resolve(growing({4, 4, 40}, 16, 120)).batch;
+  ResumeOffset resume;
+  for (std::int64_t step = 0; step <= uncut.train_iters; ++step) {
+    const tera::Setup rest = resolve(growing({4, 4, 40}, 16, 120), Purpose::train, nullptr, 1, resume);
+    EXPECT_EQ(rest.batch.train_iters, uncut.train_iters) << step;
+    resume = {resume.steps + 1, resume.samples + uncut.global_batch_at(resume.samples)};
   }
   EXPECT_EQ(resolve(growing({4, 4, 40}, 16, 120), Purpose::train, nullptr, 1, {3, 200}).batch.train_iters, 3);
 }
 
-TEST(ResolveBehind, StepsToComeHaveTheSizeOfNow) {
+TEST(ResolveResumeOffset, StepsToComeHaveTheSizeOfNow) {
   RunConfig config = small();
   config.train.train_iters = 20;
   config.train.micro_batch_size = 2;
-  const auto after = [&](const Behind& behind) { return resolve(config, Purpose::train, nullptr, 1, behind); };
+  const auto after = [&](const ResumeOffset& resume) { return resolve(config, Purpose::train, nullptr, 1, resume); };
   EXPECT_EQ(after({}).batch.samples_at_end(), 40);
   EXPECT_EQ(after({12, 24}).batch.samples_at_end(), 40);
   EXPECT_EQ(after({10, 80}).batch.samples_at_end(), 100);
@@ -470,7 +470,7 @@ TEST(ResolveRunRules, Schedule) {
     c.scheduler.lr_warmup_iters = 10;
     c.scheduler.lr_wsd_decay_iters = 95;
   });
-  // Alone each number fits; the sequences that it stands for do not.
+  // Each number alone is in range; the number of sequences is not.
   expect_broken("scheduler.lr_decay_iters=4611686018427387904", "times global_batch_size, which is 2",
                 [](RunConfig& c) {
                   c.train.global_batch_size = 2;
@@ -507,13 +507,14 @@ TEST(ResolveRunRules, MomentsInBf16) {
                 }).empty())
         << beta;
   for (const double beta : {0.991, 0.999}) {
-    const std::vector<std::string> told = warnings([&](OptimizerConfig& o) {
+    const std::vector<std::string> reported = warnings([&](OptimizerConfig& o) {
       o.exp_avg_sq_dtype = MomentType::bf16;
       o.adam_beta2 = beta;
     });
-    ASSERT_EQ(told.size(), 1u);
-    EXPECT_TRUE(contains(told[0], fmt::format("exp_avg_sq_dtype is bf16, and optimizer.adam_beta2 is {}:", beta)));
-    EXPECT_TRUE(told[0].ends_with("; set optimizer.adam_beta2=0.95, or optimizer.exp_avg_sq_dtype=fp32")) << told[0];
+    ASSERT_EQ(reported.size(), 1u);
+    EXPECT_TRUE(contains(reported[0], fmt::format("exp_avg_sq_dtype is bf16, and optimizer.adam_beta2 is {}:", beta)));
+    EXPECT_TRUE(reported[0].ends_with("; set optimizer.adam_beta2=0.95, or optimizer.exp_avg_sq_dtype=fp32"))
+        << reported[0];
   }
   const std::vector<std::string> first = warnings([&](OptimizerConfig& o) {
     o.exp_avg_dtype = MomentType::bf16;

@@ -1,4 +1,4 @@
-// Config files are data from anywhere: what they hold must never crash, hang or be half understood.
+// Config files are untrusted: their content must never crash, hang or be half understood.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>

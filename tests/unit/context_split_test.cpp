@@ -1,6 +1,6 @@
-// Which rows of a microbatch a context-parallel rank has.
+// The zigzag split of a microbatch's rows over context-parallel ranks.
 
-#include "tera/data/context_split.h"
+#include "tera/data/batching/context_split.h"
 
 #include <gtest/gtest.h>
 
@@ -84,18 +84,18 @@ TEST(ContextSplit, EveryRowOnceAndAsMuchToDo) {
       Ints counts;
       for (const Ints& rows : each)
         counts.push_back(static_cast<std::int32_t>(std::ranges::lower_bound(rows, offsets[i]) - rows.begin()));
-      const auto [least, most] = std::ranges::minmax(counts);
-      EXPECT_LE(most - least, offsets[i] % sequence == 0 ? 0 : 1);
+      const auto [least, largest] = std::ranges::minmax(counts);
+      EXPECT_LE(largest - least, offsets[i] % sequence == 0 ? 0 : 1);
     }
 
     // A row more or less in each of two pieces of a document, each as far apart as the document is long.
-    std::int64_t least = work(each[0], offsets), most = least, slack = 0;
+    std::int64_t least = work(each[0], offsets), largest = least, slack = 0;
     for (const Ints& rows : each) {
       least = std::min(least, work(rows, offsets));
-      most = std::max(most, work(rows, offsets));
+      largest = std::max(largest, work(rows, offsets));
     }
     for (const std::int32_t length : lengths) slack += length % (2 * ranks) == 0 ? 0 : 2 * length;
-    EXPECT_LE(most - least, slack);
+    EXPECT_LE(largest - least, slack);
   }
 }
 
@@ -113,7 +113,7 @@ TEST(ContextSplit, RefusesWhatDoesNotFit) {
   EXPECT_THROW(split_context(Ints{}, 2, rows), Error);
 }
 
-TEST(ContextCut, OwnRowsAndWhereTheOthersAre) {
+TEST(ContextParallelSplit, OwnRowsAndWhereTheOthersAre) {
   Ints tokens(8), targets(8), positions(8);
   std::iota(tokens.begin(), tokens.end(), 100);
   std::iota(targets.begin(), targets.end(), 200);
@@ -121,32 +121,32 @@ TEST(ContextCut, OwnRowsAndWhereTheOthersAre) {
   std::vector<std::int64_t> ids(8);
   std::iota(ids.begin(), ids.end(), std::int64_t{1} << 40);
   Ints offsets{0, 5, 8};
-  ContextCut cut({.sequences = 1, .seq_length = 8, .ranks = 2, .rank = 1, .packed = true});
+  ContextParallelSplit cut({.sequences = 1, .seq_length = 8, .ranks = 2, .rank = 1, .packed = true});
   const auto as_list = [](auto span) { return std::vector(span.begin(), span.end()); };
 
-  const BatchSpans own = cut.own({tokens, targets, positions, ids, offsets});
+  const BatchSpans own = cut.local_rows({tokens, targets, positions, ids, offsets});
   EXPECT_EQ(as_list(own.tokens), (Ints{102, 103, 106, 107}));
   EXPECT_EQ(as_list(own.targets), (Ints{202, 203, 206, 207}));
   EXPECT_EQ(as_list(own.positions), (Ints{2, 3, 6, 7}));
   EXPECT_EQ(own.row_ids[3], (std::int64_t{1} << 40) + 7);
   EXPECT_EQ(as_list(own.offsets), offsets) << "documents are those of all rows";
-  EXPECT_EQ(as_list(cut.at_places()), (Ints{0, 1, 4, 5, 2, 3, 6, 7}));
-  EXPECT_EQ(as_list(cut.places()), (Ints{0, 1, 4, 5, 2, 3, 6, 7}));
+  EXPECT_EQ(as_list(cut.cp_order_rows()), (Ints{0, 1, 4, 5, 2, 3, 6, 7}));
+  EXPECT_EQ(as_list(cut.cp_order()), (Ints{0, 1, 4, 5, 2, 3, 6, 7}));
 
   EXPECT_EQ(as_list(cut.positions()), (Ints{0, 1, 2, 3, 4, 0, 1, 2}));
-  EXPECT_EQ(as_list(cut.at_places_positions()), (Ints{0, 1, 4, 0, 2, 3, 1, 2}));
-  EXPECT_EQ(as_list(cut.at_places_offsets()), (Ints{0, 3, 4, 0, 2, 4}));
-  EXPECT_EQ(cut.at_places_row_ids()[4], (std::int64_t{1} << 40) + 2);
+  EXPECT_EQ(as_list(cut.cp_order_positions()), (Ints{0, 1, 4, 0, 2, 3, 1, 2}));
+  EXPECT_EQ(as_list(cut.cp_order_offsets()), (Ints{0, 3, 4, 0, 2, 4}));
+  EXPECT_EQ(cut.cp_order_row_ids()[4], (std::int64_t{1} << 40) + 2);
 
-  ContextCut unpacked({.sequences = 1, .seq_length = 8, .ranks = 2, .rank = 1});
-  const BatchSpans whole = unpacked.own({tokens, targets, positions, ids});
+  ContextParallelSplit unpacked({.sequences = 1, .seq_length = 8, .ranks = 2, .rank = 1});
+  const BatchSpans whole = unpacked.local_rows({tokens, targets, positions, ids});
   EXPECT_EQ(as_list(whole.tokens), (Ints{102, 103, 104, 105}));
   EXPECT_TRUE(whole.offsets.empty());
-  EXPECT_TRUE(unpacked.at_places_offsets().empty());
-  EXPECT_EQ(as_list(unpacked.at_places_positions()), (Ints{0, 1, 6, 7, 2, 3, 4, 5}));
+  EXPECT_TRUE(unpacked.cp_order_offsets().empty());
+  EXPECT_EQ(as_list(unpacked.cp_order_positions()), (Ints{0, 1, 6, 7, 2, 3, 4, 5}));
 
-  ContextCut alone({.sequences = 1, .seq_length = 8});
-  EXPECT_EQ(alone.own({tokens, targets, positions, ids}).tokens.data(), tokens.data());
+  ContextParallelSplit alone({.sequences = 1, .seq_length = 8});
+  EXPECT_EQ(alone.local_rows({tokens, targets, positions, ids}).tokens.data(), tokens.data());
 }
 
 }  // namespace

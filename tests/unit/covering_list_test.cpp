@@ -13,7 +13,7 @@ namespace {
 
 using Pair = std::array<int, 4>;  // an axis and its value, another axis and its value
 
-// Every complete choice that goes together, by trying all.
+// Every complete choice that keeps the rules, by trying all.
 std::vector<Choice> grid(const ChoiceRules& rules) {
   std::vector<Choice> all{{}};
   for (const int values : rules.values) {

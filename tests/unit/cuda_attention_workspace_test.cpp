@@ -4,7 +4,7 @@
 
 #include "tera/backend/cuda/attention_remarks.h"
 #include "tera/backend/cuda/attention_workspace.h"
-#include "tera/backend/cuda/kernels/hopper_attention_workspace.h"
+#include "tera/backend/cuda/kernels/hopper/hopper_attention_workspace.h"
 #include "tera/backend/cuda/workspace.h"
 
 namespace tera::cuda {
@@ -59,63 +59,63 @@ TEST(CudaAttentionWorkspace, PlansReserveWhatTheFormulasSay) {
   EXPECT_EQ(CudaWorkspaceRules().attention_back(exact), std::size_t{32 * 4 * 4096 * 4});  // delta alone
 }
 
-TEST(CudaAttentionWorkspace, HopperHasKernelsForTheUsualBackward) {
-  const auto fits = [](AttentionBackArgs args, auto change) {
+TEST(CudaAttentionWorkspace, HopperHasKernelsForTheDefaultBackward) {
+  const auto supported = [](AttentionBackArgs args, auto change) {
     change(args);
-    return fits_hopper(args);
+    return hopper_supports(args);
   };
   const auto same = [](AttentionBackArgs&) {};
   const AttentionBackArgs good = packed(2, 256, 4, 2, 64);
-  EXPECT_TRUE(fits(good, same));
-  EXPECT_TRUE(fits(packed(1, 131072, 32, 8, 128, DType::f16), same));
-  EXPECT_TRUE(fits(packed(3, 5, 4, 2, 64), same));
-  EXPECT_FALSE(fits(packed(2, 256, 4, 2, 80), same));
-  EXPECT_FALSE(fits(packed(2, 256, 4, 2, 64, DType::f32), same));
-  EXPECT_FALSE(fits(good, [](AttentionBackArgs& args) { args.shape.mask = Mask::full; }));
-  EXPECT_FALSE(fits(good, [](AttentionBackArgs& args) { args.shape.window = 10; }));
-  EXPECT_FALSE(fits(good, [](AttentionBackArgs& args) { args.shape.dropout = 0.1f; }));
-  EXPECT_FALSE(fits(good, [](AttentionBackArgs& args) { args.shape.values = 32; }));
-  EXPECT_FALSE(fits(good, [](AttentionBackArgs& args) { args.k = args.k.rows(0, 256); }));
-  EXPECT_FALSE(fits(good, [](AttentionBackArgs& args) { args.dq.stride[0] += 4; }));
-  EXPECT_FALSE(fits(good, [](AttentionBackArgs& args) {
+  EXPECT_TRUE(supported(good, same));
+  EXPECT_TRUE(supported(packed(1, 131072, 32, 8, 128, DType::f16), same));
+  EXPECT_TRUE(supported(packed(3, 5, 4, 2, 64), same));
+  EXPECT_FALSE(supported(packed(2, 256, 4, 2, 80), same));
+  EXPECT_FALSE(supported(packed(2, 256, 4, 2, 64, DType::f32), same));
+  EXPECT_FALSE(supported(good, [](AttentionBackArgs& args) { args.shape.mask = Mask::full; }));
+  EXPECT_FALSE(supported(good, [](AttentionBackArgs& args) { args.shape.window = 10; }));
+  EXPECT_FALSE(supported(good, [](AttentionBackArgs& args) { args.shape.dropout = 0.1f; }));
+  EXPECT_FALSE(supported(good, [](AttentionBackArgs& args) { args.shape.values = 32; }));
+  EXPECT_FALSE(supported(good, [](AttentionBackArgs& args) { args.k = args.k.rows(0, 256); }));
+  EXPECT_FALSE(supported(good, [](AttentionBackArgs& args) { args.dq.stride[0] += 4; }));
+  EXPECT_FALSE(supported(good, [](AttentionBackArgs& args) {
     args.shape.q_offsets = args.shape.k_offsets = at(1 << 23, shape(3), DType::i32);
   }));
-  EXPECT_FALSE(fits(good, [](AttentionBackArgs& args) {
+  EXPECT_FALSE(supported(good, [](AttentionBackArgs& args) {
     args.shape.q_positions = args.shape.k_positions = at(1 << 23, shape(512), DType::i32);
   }));
 }
 
-TEST(CudaAttentionWorkspace, HopperTakesBackwardsThatKeepItBusy) {
-  EXPECT_TRUE(suits_hopper(packed(4, 4096, 32, 8, 64)));
-  EXPECT_TRUE(suits_hopper(packed(1, 4096, 32, 8, 128)));  // 16 x 8 units
-  EXPECT_TRUE(suits_hopper(packed(1, 4096, 8, 1, 128)));   // 16, each for one of 8 query heads
-  EXPECT_TRUE(suits_hopper(packed(1, 4096, 4, 1, 128)));   // 16 x 4
-  EXPECT_FALSE(suits_hopper(packed(1, 4096, 3, 1, 128)));
-  EXPECT_FALSE(suits_hopper(packed(2, 512, 16, 4, 128)));  // of short ones 64 are not enough
-  EXPECT_TRUE(suits_hopper(packed(3, 512, 16, 4, 128)));
-  EXPECT_TRUE(suits_hopper(packed(1, 1024, 4, 1, 64)));  // 16
-  EXPECT_FALSE(suits_hopper(packed(1, 1024, 3, 1, 64)));
-  EXPECT_TRUE(suits_hopper(packed(96, 128, 4, 1, 64)));
-  EXPECT_FALSE(suits_hopper(packed(4096, 8, 32, 8, 128)));  // would be filled up to 128 rows
-  EXPECT_FALSE(suits_hopper(packed(4, 4096, 32, 8, 80)));
+TEST(CudaAttentionWorkspace, HopperIsUsedForBackwardsThatKeepItBusy) {
+  EXPECT_TRUE(hopper_is_profitable(packed(4, 4096, 32, 8, 64)));
+  EXPECT_TRUE(hopper_is_profitable(packed(1, 4096, 32, 8, 128)));  // 16 x 8 units
+  EXPECT_TRUE(hopper_is_profitable(packed(1, 4096, 8, 1, 128)));   // 16, each for one of 8 query heads
+  EXPECT_TRUE(hopper_is_profitable(packed(1, 4096, 4, 1, 128)));   // 16 x 4
+  EXPECT_FALSE(hopper_is_profitable(packed(1, 4096, 3, 1, 128)));
+  EXPECT_FALSE(hopper_is_profitable(packed(2, 512, 16, 4, 128)));  // 64 short units are not enough
+  EXPECT_TRUE(hopper_is_profitable(packed(3, 512, 16, 4, 128)));
+  EXPECT_TRUE(hopper_is_profitable(packed(1, 1024, 4, 1, 64)));  // 16
+  EXPECT_FALSE(hopper_is_profitable(packed(1, 1024, 3, 1, 64)));
+  EXPECT_TRUE(hopper_is_profitable(packed(96, 128, 4, 1, 64)));
+  EXPECT_FALSE(hopper_is_profitable(packed(4096, 8, 32, 8, 128)));  // would be filled up to 128 rows
+  EXPECT_FALSE(hopper_is_profitable(packed(4, 4096, 32, 8, 80)));
 }
 
-// Query heads that share keys are dealt to as few units as there are enough of.
-TEST(CudaAttentionWorkspace, HopperDealsQueryHeadsOfFewKeys) {
-  const auto shares = [](std::int64_t sequences, std::int64_t rows, std::int64_t heads, std::int64_t kv_heads) {
-    return kernels::HopperAttentionSizes{sequences, rows, heads, kv_heads, 128}.shares();
+// Query heads that share keys are split over as few units as suffice to fill the GPU.
+TEST(CudaAttentionWorkspace, HopperSplitsQueryHeadsOfFewKeys) {
+  const auto head_splits = [](std::int64_t sequences, std::int64_t rows, std::int64_t heads, std::int64_t kv_heads) {
+    return kernels::HopperAttentionSizes{sequences, rows, heads, kv_heads, 128}.head_splits();
   };
-  EXPECT_EQ(shares(4, 4096, 32, 8), 1);
-  EXPECT_EQ(shares(1, 4096, 24, 6), 1);   // 96 pairs of tiles
-  EXPECT_EQ(shares(1, 4096, 16, 4), 2);   // 64
-  EXPECT_EQ(shares(4, 1024, 12, 2), 3);   // 32, groups of 6
-  EXPECT_EQ(shares(1, 4096, 8, 1), 8);    // 16: six would be enough, but 8 heads are not dealt to six
-  EXPECT_EQ(shares(1, 1024, 7, 1), 7);    // never enough
-  EXPECT_EQ(shares(1, 1024, 16, 16), 1);  // nothing to deal
+  EXPECT_EQ(head_splits(4, 4096, 32, 8), 1);
+  EXPECT_EQ(head_splits(1, 4096, 24, 6), 1);   // 96 pairs of tiles
+  EXPECT_EQ(head_splits(1, 4096, 16, 4), 2);   // 64
+  EXPECT_EQ(head_splits(4, 1024, 12, 2), 3);   // 32, groups of 6
+  EXPECT_EQ(head_splits(1, 4096, 8, 1), 8);    // 16: six would be enough, but 8 heads do not divide by six
+  EXPECT_EQ(head_splits(1, 1024, 7, 1), 7);    // never enough
+  EXPECT_EQ(head_splits(1, 1024, 16, 16), 1);  // nothing to split
 }
 
-// dq in fp32 once, and once more for the later half of the keys; two numbers of each row; counts of those who added; dk
-// and dv in fp32 of each share, where there are several.
+// dq in fp32 once, and once more for the later half of the keys; two numbers of each row; counts of finished additions;
+// dk and dv in fp32 of each shard, where there are several.
 TEST(CudaAttentionWorkspace, HopperKeepsGradientsInFp32) {
   const auto bytes = [](std::int64_t heads, std::int64_t tiles, std::int64_t late, std::int64_t queries_per_keys) {
     const std::int64_t rows = heads * tiles * 128 * 4, sums = heads * (tiles + late) * queries_per_keys * 8192 * 4;
@@ -132,64 +132,66 @@ TEST(CudaAttentionWorkspace, HopperKeepsGradientsInFp32) {
   EXPECT_LT(CudaWorkspaceRules().attention_back(packed(4096, 8, 32, 8, 128)), std::size_t{8} << 20);
 }
 
-TEST(CudaAttentionWorkspace, CudnnIsAskedForWhatItMayTake) {
-  const auto suits = [](AttentionBackArgs args, auto change, bool deterministic = true) {
+TEST(CudaAttentionWorkspace, CudnnIsUsedForWhatItSupports) {
+  const auto supported = [](AttentionBackArgs args, auto change, bool deterministic = true) {
     change(args);
-    return suits_cudnn(args, deterministic);
+    return cudnn_supports(args, deterministic);
   };
   const AttentionBackArgs good = packed(2, 256, 4, 2, 64);
-  EXPECT_TRUE(suits(good, [](AttentionBackArgs&) {}));
-  EXPECT_TRUE(suits(good, [](AttentionBackArgs& args) { args.shape.window = 10; }));
-  EXPECT_TRUE(suits_cudnn(packed(1, 16384, 32, 8, 128), true));   // 2 GiB of scores for a group
-  EXPECT_FALSE(suits_cudnn(packed(1, 32768, 32, 8, 128), true));  // 8 GiB
-  EXPECT_TRUE(suits_cudnn(packed(1, 32768, 32, 8, 128), false));
-  EXPECT_FALSE(suits(good, [](AttentionBackArgs& args) { args.shape.dropout = 0.1f; }));
-  EXPECT_FALSE(suits(good, [](AttentionBackArgs& args) { args.dk.data = static_cast<std::byte*>(args.dk.data) + 8; }));
-  EXPECT_FALSE(suits(good, [](AttentionBackArgs& args) { args.dq.stride[0] += 4; }));
-  EXPECT_FALSE(suits(packed(2, 256, 4, 2, 64, DType::f32), [](AttentionBackArgs&) {}));
-  EXPECT_FALSE(suits(packed(2, 256, 4, 2, 60), [](AttentionBackArgs&) {}));
-  EXPECT_FALSE(suits(packed(8, 32, 4, 2, 64), [](AttentionBackArgs&) {}));
+  EXPECT_TRUE(supported(good, [](AttentionBackArgs&) {}));
+  EXPECT_TRUE(supported(good, [](AttentionBackArgs& args) { args.shape.window = 10; }));
+  EXPECT_TRUE(cudnn_supports(packed(1, 16384, 32, 8, 128), true));   // 2 GiB of scores for a group
+  EXPECT_FALSE(cudnn_supports(packed(1, 32768, 32, 8, 128), true));  // 8 GiB
+  EXPECT_TRUE(cudnn_supports(packed(1, 32768, 32, 8, 128), false));
+  EXPECT_FALSE(supported(good, [](AttentionBackArgs& args) { args.shape.dropout = 0.1f; }));
+  EXPECT_FALSE(
+      supported(good, [](AttentionBackArgs& args) { args.dk.data = static_cast<std::byte*>(args.dk.data) + 8; }));
+  EXPECT_FALSE(supported(good, [](AttentionBackArgs& args) { args.dq.stride[0] += 4; }));
+  EXPECT_FALSE(supported(packed(2, 256, 4, 2, 64, DType::f32), [](AttentionBackArgs&) {}));
+  EXPECT_FALSE(supported(packed(2, 256, 4, 2, 60), [](AttentionBackArgs&) {}));
+  EXPECT_FALSE(supported(packed(8, 32, 4, 2, 64), [](AttentionBackArgs&) {}));
   // More queries than keys: under a causal mask some would see none.
   const auto fewer_keys = [](AttentionBackArgs& args) { args.k = args.k.rows(0, 256); };
-  EXPECT_FALSE(suits(good, fewer_keys));
-  EXPECT_TRUE(suits(good, [&](AttentionBackArgs& args) {
+  EXPECT_FALSE(supported(good, fewer_keys));
+  EXPECT_TRUE(supported(good, [&](AttentionBackArgs& args) {
     fewer_keys(args);
     args.shape.mask = Mask::full;
   }));
-  // Documents: forward, and backward where results need not repeat.
+  // Documents are supported in forward, and in backward where results need not repeat.
   const auto documents = [](AttentionBackArgs& args) {
     args.shape.q_offsets = args.shape.k_offsets = at(1 << 23, shape(4), DType::i32);
   };
-  EXPECT_FALSE(suits(good, documents, true));
-  EXPECT_TRUE(suits(good, documents, false));
+  EXPECT_FALSE(supported(good, documents, true));
+  EXPECT_TRUE(supported(good, documents, false));
 }
 
-TEST(CudaAttentionWorkspace, CallsThatAreTurnedAwayAreToldOnceWithTheCause) {
+TEST(CudaAttentionWorkspace, CallsThatCudnnRefusesAreReportedOnceWithTheCause) {
   const auto forward_of = [](const AttentionBackArgs& args) {
     return AttentionArgs{args.q, args.k, args.v, args.out, args.lse, args.shape};
   };
-  const auto told = [&](const AttentionBackArgs& args, bool deterministic = true) {
-    return attention_turned_away({.gemms = {}, .attentions = {forward_of(args)}, .attention_backs = {args, args}},
-                                 deterministic);
+  const auto reported = [&](const AttentionBackArgs& args, bool deterministic = true) {
+    return attention_without_cudnn({.gemms = {}, .attentions = {forward_of(args)}, .attention_backs = {args, args}},
+                                   deterministic);
   };
-  EXPECT_EQ(told(packed(2, 256, 4, 2, 64)), "");
+  EXPECT_EQ(reported(packed(2, 256, 4, 2, 64)), "");
   AttentionBackArgs dropping = packed(2, 256, 4, 2, 64);
   dropping.shape.dropout = 0.1f;
   const std::string both =
       " of 2 x 256 queries, 256 keys, N=4 G=2 D=64 bf16: its dropout would draw other numbers "
       "(model.attention_dropout=0 has none)\n";
-  EXPECT_EQ(told(dropping), "attention" + both + "attention_back" + both);
-  EXPECT_NE(told(packed(8, 32, 4, 2, 64)).find("sequences are shorter than 64 tokens\n"), std::string::npos);
-  EXPECT_NE(told(packed(2, 256, 4, 2, 60)).find("it takes heads of 8, 16, ... 256 channels\n"), std::string::npos);
+  EXPECT_EQ(reported(dropping), "attention" + both + "attention_back" + both);
+  EXPECT_NE(reported(packed(8, 32, 4, 2, 64)).find("sequences are shorter than 64 tokens\n"), std::string::npos);
+  EXPECT_NE(reported(packed(2, 256, 4, 2, 60)).find("it takes heads of 8, 16, ... 256 channels\n"), std::string::npos);
   const AttentionBackArgs lengthy = packed(1, 32768, 32, 8, 128);
-  EXPECT_EQ(told(lengthy).find("attention_back of 1 x 32768 queries, "), 0u) << told(lengthy);
-  EXPECT_NE(told(lengthy).find("more than 4 GiB"), std::string::npos);
-  EXPECT_EQ(told(lengthy, false), "");
+  EXPECT_EQ(reported(lengthy).find("attention_back of 1 x 32768 queries, "), 0u) << reported(lengthy);
+  EXPECT_NE(reported(lengthy).find("more than 4 GiB"), std::string::npos);
+  EXPECT_EQ(reported(lengthy, false), "");
   AttentionBackArgs documents = packed(1, 256, 4, 2, 64);
   documents.shape.q_offsets = documents.shape.k_offsets = at(1 << 23, shape(4), DType::i32);
-  EXPECT_EQ(told(documents).find("attention_back of 1 x 256 queries, "), 0u) << told(documents);
-  EXPECT_NE(told(documents).find(" in documents: its backward of packed documents does not repeat"), std::string::npos);
-  EXPECT_EQ(told(documents, false), "");
+  EXPECT_EQ(reported(documents).find("attention_back of 1 x 256 queries, "), 0u) << reported(documents);
+  EXPECT_NE(reported(documents).find(" in documents: its backward of packed documents does not repeat"),
+            std::string::npos);
+  EXPECT_EQ(reported(documents, false), "");
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "tera/base/error.h"
-#include "tera/data/batch_loader.h"
+#include "tera/data/batching/batch_loader.h"
 #include "tera/data/dataset_hash.h"
 #include "tera/data/permutation.h"
 #include "tests/support/count_news.h"
@@ -36,38 +36,38 @@ TEST(BatchLoader, DocumentsOneByOne) {
                              .eod_mask_loss = true,
                              .reset_position_ids = true,
                              .reset_attention_mask = true,
-                             .depths = 1};
+                             .mtp_depths = 1};
   BatchLoader loader(data, options);
-  std::vector<DocumentPlace> documents;
+  std::vector<DocumentSpan> documents;
   const BatchCounts all = loader.measure(0, 3, documents);
   EXPECT_EQ(all.targets, loader.counted_targets(0, 3));
-  EXPECT_EQ(all.ahead, loader.count(0, 3).ahead);
-  // Each up to its last target; the first of sample 1 is an end alone, and has none.
+  EXPECT_EQ(all.mtp_targets, loader.count(0, 3).mtp_targets);
+  // Each document has rows up to its last target; the first of sample 1 is only an end, and has none.
   const std::vector<std::array<std::int64_t, 3>> wanted{{0, 0, 2}, {0, 3, 3}, {0, 7, 1},
                                                         {1, 1, 7}, {2, 0, 1}, {2, 2, 1}};
   ASSERT_EQ(documents.size(), wanted.size());
   for (std::size_t i = 0; i < wanted.size(); ++i)
-    EXPECT_EQ((std::array<std::int64_t, 3>{documents[i].place, documents[i].begin, documents[i].rows}), wanted[i]) << i;
+    EXPECT_EQ((std::array<std::int64_t, 3>{documents[i].position, documents[i].begin, documents[i].rows}), wanted[i])
+        << i;
 
-  Ids tokens(6), targets(6), positions(6), offsets(7), ahead_tokens(6), ahead_targets(6);
+  Ids tokens(6), targets(6), positions(6), offsets(7), mtp_tokens(6), mtp_targets(6);
   std::vector<std::int64_t> row_ids(6);
   const std::array<std::int32_t, 2> which{1, 5};
   const BatchCounts counts =
-      loader.fill(documents, which, {tokens, targets, positions, row_ids, offsets, ahead_tokens, ahead_targets});
+      loader.fill(documents, which, {tokens, targets, positions, row_ids, offsets, mtp_tokens, mtp_targets});
   EXPECT_EQ(tokens, (Ids{7, 8, 9, 8, 7, 8}));
   EXPECT_EQ(targets, (Ids{8, 9, 0, 7, -1, -1}));
   EXPECT_EQ(positions, (Ids{0, 1, 2, 0, 0, 1}));
   EXPECT_EQ(row_ids, (std::vector<std::int64_t>{3, 4, 5, 18, 0, 0}));
-  EXPECT_EQ(ahead_tokens, (Ids{8, 9, 0, 0, 0, 0}));
-  EXPECT_EQ(ahead_targets, (Ids{9, 0, -1, -1, -1, -1}));
+  EXPECT_EQ(mtp_tokens, (Ids{8, 9, 0, 0, 0, 0}));
+  EXPECT_EQ(mtp_targets, (Ids{9, 0, -1, -1, -1, -1}));
   EXPECT_EQ(counts.targets, 4);
-  EXPECT_EQ(counts.ahead[0], 2);
+  EXPECT_EQ(counts.mtp_targets[0], 2);
   EXPECT_EQ(counts.documents, 4) << "three, and an empty one";
   EXPECT_EQ(Ids(offsets.begin(), offsets.begin() + 5), (Ids{0, 3, 4, 6, 6}));
   const std::array<std::int32_t, 1> long_one{3};
   EXPECT_THROW(
-      loader.fill(documents, long_one, {tokens, targets, positions, row_ids, offsets, ahead_tokens, ahead_targets}),
-      Error);
+      loader.fill(documents, long_one, {tokens, targets, positions, row_ids, offsets, mtp_tokens, mtp_targets}), Error);
 }
 
 TEST(Permutation, IsABijectionForEverySize) {
@@ -139,7 +139,7 @@ TEST(MockDataset, HasSomethingToLearnAndUsesTheWholeVocabulary) {
     if (n < 100) continue;
     EXPECT_NEAR(static_cast<double>(best) / n, 0.6, 0.2) << "after " << id;
   }
-  // Another part has other samples that follow the same rules.
+  // Another split has other samples that follow the same rules.
   const MockDataset valid(vocab, 1, 1);
   Ids other(101);
   valid.sample(0, other);
@@ -256,7 +256,7 @@ TEST(BatchLoader, SaysWhereDocumentsBegin) {
   EXPECT_EQ(Ids(offsets.begin(), offsets.begin() + 9), (Ids{0, 2, 4, 5, 6, 8, 10, 11, 12}));
   EXPECT_EQ(batch.positions, (Ids{0, 1, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0}));
 
-  // Their number is rounded up to a power of two, or to the number of rows, with empty ones.
+  // The number of documents is rounded up to a power of two, or to the number of rows, with empty ones.
   const FixedDataset three({5, 9, 6, 9, 5, 5, 5});
   BatchLoader rounded(
       three, {.seq_length = 6, .micro_batch_size = 1, .global_batch_size = 1, .eod = 9, .reset_attention_mask = true});
@@ -272,16 +272,18 @@ TEST(BatchLoader, SaysWhereDocumentsBegin) {
   EXPECT_THROW(rounded.fill(0, 0, small.spans()), Error);
 }
 
-// Rows ahead: each row's token and target of a row further on, up to the end of the sequence or the document.
-TEST(BatchLoader, LooksAhead) {
+// Rows for multi-token prediction (MTP): each row's token and target at depth k, up to the end of the sequence or the
+// document.
+TEST(BatchLoader, MtpRows) {
   const FixedDataset data({5, 9, 6, 7, 1, 4, 3});  // 9 is eod, 1 is padding
-  BatchOptions options{.seq_length = 6, .micro_batch_size = 2, .global_batch_size = 2, .eod = 9, .pad = 1, .depths = 2};
-  const auto ahead = [](BatchLoader& loader, Batch& batch, Ids& tokens, Ids& targets) {
+  BatchOptions options{
+      .seq_length = 6, .micro_batch_size = 2, .global_batch_size = 2, .eod = 9, .pad = 1, .mtp_depths = 2};
+  const auto load_mtp = [](BatchLoader& loader, Batch& batch, Ids& tokens, Ids& targets) {
     Ids offsets(13);
     BatchSpans spans = batch.spans();
     spans.offsets = offsets;
-    spans.ahead_tokens = tokens;
-    spans.ahead_targets = targets;
+    spans.mtp_tokens = tokens;
+    spans.mtp_targets = targets;
     return loader.fill(0, 0, spans);
   };
   const auto twice = [](const Ids& one, const Ids& two) {  // both sequences at each depth
@@ -292,30 +294,30 @@ TEST(BatchLoader, LooksAhead) {
   Batch batch(12);
   Ids tokens(24), targets(24);
   BatchLoader plain(data, options);
-  const BatchCounts counts = ahead(plain, batch, tokens, targets);
+  const BatchCounts counts = load_mtp(plain, batch, tokens, targets);
   EXPECT_EQ(Ids(batch.targets.begin(), batch.targets.begin() + 6), (Ids{9, 6, 7, -1, 4, 3}));
   EXPECT_EQ(tokens, twice({9, 6, 7, 1, 4, 0}, {6, 7, 1, 4, 0, 0}));
   EXPECT_EQ(targets, twice({6, 7, -1, 4, 3, -1}, {7, -1, 4, 3, -1, -1}));
   EXPECT_EQ(counts.targets, 10);
-  EXPECT_EQ(counts.ahead[0], 8);
-  EXPECT_EQ(counts.ahead[1], 6);
-  EXPECT_EQ(plain.count(0, 2).ahead, counts.ahead);
+  EXPECT_EQ(counts.mtp_targets[0], 8);
+  EXPECT_EQ(counts.mtp_targets[1], 6);
+  EXPECT_EQ(plain.count(0, 2).mtp_targets, counts.mtp_targets);
 
   options.reset_attention_mask = true;  // documents 5 9 and 6 7 1 4
   BatchLoader packed(data, options);
-  const BatchCounts in_documents = ahead(packed, batch, tokens, targets);
+  const BatchCounts in_documents = load_mtp(packed, batch, tokens, targets);
   EXPECT_EQ(tokens, twice({9, 0, 7, 1, 4, 0}, {0, 0, 1, 4, 0, 0}));
   EXPECT_EQ(targets, twice({6, -1, -1, 4, 3, -1}, {-1, -1, 4, 3, -1, -1}));
-  EXPECT_EQ(in_documents.ahead[0], 6);
-  EXPECT_EQ(in_documents.ahead[1], 4);
-  EXPECT_EQ(packed.count(0, 2).ahead, in_documents.ahead);
+  EXPECT_EQ(in_documents.mtp_targets[0], 6);
+  EXPECT_EQ(in_documents.mtp_targets[1], 4);
+  EXPECT_EQ(packed.count(0, 2).mtp_targets, in_documents.mtp_targets);
   EXPECT_EQ(packed.count(0, 2).targets, in_documents.targets);
 
   const CountingDataset whole;  // counted without a look at it
-  BatchLoader counting(whole, {.seq_length = 2, .micro_batch_size = 1, .global_batch_size = 5, .depths = 3});
-  EXPECT_EQ(counting.count(0, 5).ahead[0], 5);
-  EXPECT_EQ(counting.count(0, 5).ahead[1], 0);
-  EXPECT_EQ(counting.count(0, 5).ahead[2], 0);
+  BatchLoader counting(whole, {.seq_length = 2, .micro_batch_size = 1, .global_batch_size = 5, .mtp_depths = 3});
+  EXPECT_EQ(counting.count(0, 5).mtp_targets[0], 5);
+  EXPECT_EQ(counting.count(0, 5).mtp_targets[1], 0);
+  EXPECT_EQ(counting.count(0, 5).mtp_targets[2], 0);
   Batch small(2);
   EXPECT_THROW(counting.fill(0, 0, small.spans()), Error);
 }
@@ -342,7 +344,7 @@ TEST(BatchLoader, RefusesWhatDoesNotFit) {
   EXPECT_THROW(loader.fill(-1, 0, right.spans()), Error);
 }
 
-TEST(DatasetHash, TellsDataApart) {
+TEST(DatasetHash, DistinguishesData) {
   class Numbers final : public Dataset {  // ids and marks of every sample, but for those of the one that is changed
    public:
     Numbers(std::int64_t samples, std::int32_t id, std::uint8_t mark, std::int64_t changed = 0)

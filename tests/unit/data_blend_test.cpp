@@ -5,11 +5,11 @@
 #include <functional>
 
 #include "tera/base/error.h"
-#include "tera/config/resolve.h"
 #include "tera/data/blended_dataset.h"
-#include "tera/data/indexed_builder.h"
-#include "tera/data/indexed_writer.h"
+#include "tera/data/indexed/indexed_builder.h"
+#include "tera/data/indexed/indexed_writer.h"
 #include "tera/data/once_dataset.h"
+#include "tera/setup/resolve.h"
 #include "tera/train/data_source.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
@@ -49,20 +49,20 @@ TEST(Blend, SumsInNumpysOrder) {
 }
 
 TEST(Blend, TakesTurnsByWeight) {
-  using Turns = std::vector<std::int16_t>;
-  EXPECT_EQ(blend_by_weight(std::vector{0.3, 0.7}, 10).dataset, (Turns{1, 0, 1, 1, 0, 1, 1, 0, 1, 1}));
-  EXPECT_EQ(blend_by_weight(std::vector{0.5, 0.25, 0.25}, 8).dataset, (Turns{0, 1, 2, 0, 0, 1, 2, 0}));
+  using Order = std::vector<std::int16_t>;
+  EXPECT_EQ(blend_by_weight(std::vector{0.3, 0.7}, 10).dataset, (Order{1, 0, 1, 1, 0, 1, 1, 0, 1, 1}));
+  EXPECT_EQ(blend_by_weight(std::vector{0.5, 0.25, 0.25}, 8).dataset, (Order{0, 1, 2, 0, 0, 1, 2, 0}));
   const BlendIndex many = blend_by_weight(normalized(made_up_weights(20)), 5000);
   EXPECT_EQ(Checksum().add(many.dataset).value(), 0x8fea9004d38812b5U);
   EXPECT_EQ(Checksum().add(many.sample).value(), 0x93772cfca344fba9U);
 
   const BlendIndex all = blend_all(std::vector<std::int64_t>{2, 5, 3});
-  EXPECT_EQ(all.dataset, (Turns{1, 2, 0, 1, 2, 1, 0, 1, 2, 1}));
+  EXPECT_EQ(all.dataset, (Order{1, 2, 0, 1, 2, 1, 0, 1, 2, 1}));
   EXPECT_EQ(all.sample, (std::vector<std::int64_t>{0, 0, 0, 1, 1, 2, 1, 3, 2, 4}));
   const BlendIndex more = blend_all(std::vector<std::int64_t>{100, 1, 37, 250});
   EXPECT_EQ(Checksum().add(more.dataset).value(), 0xfbe3d445c60cd4a2U);
   EXPECT_EQ(Checksum().add(more.sample).value(), 0x5995875dee55bf90U);
-  EXPECT_EQ(blend_all(std::vector<std::int64_t>{0, 2}).dataset, (Turns{1, 1}));
+  EXPECT_EQ(blend_all(std::vector<std::int64_t>{0, 2}).dataset, (Order{1, 1}));
 }
 
 // Three datasets of 1000, 400 and 37 documents; every token of all of them is another number.
@@ -107,12 +107,12 @@ TEST_F(ThreeDatasets, GiveMegatronsSamplesInItsOrder) {
     std::uint64_t checksum;
     bool drop_last = true;
   };
-  const double three_parts = 70.0 / 100;  // and 0.2 and 0.1
-  const auto usual = split_bounds({.train = 969.0 / 1000, .valid = 30.0 / 1000, .test = 1.0 / 1000});
+  const double three_parts = 70.0 / 100;  // the splits' parts are 0.7, 0.2 and 0.1
+  const auto default_bounds = split_bounds({.train = 969.0 / 1000, .valid = 30.0 / 1000, .test = 1.0 / 1000});
   const auto other = split_bounds({.train = three_parts, .valid = 20.0 / 100, .test = 10.0 / 100});
   const std::string a = prefix("a");
   const std::vector<Case> cases{
-      {{DataSplit::train, {{a}, {}}, usual[0], usual[1], 2000}, 1234, 2665, 0x740b001f8a9860f1},
+      {{DataSplit::train, {{a}, {}}, default_bounds[0], default_bounds[1], 2000}, 1234, 2665, 0x740b001f8a9860f1},
       {{DataSplit::valid, {{a}, {}}, other[1], other[2], 100}, 1234, 261, 0x2e7a51a3ae65829f},
       {{DataSplit::train, {{a}, {3.0}}, other[0], other[1], 2000}, 1234, 2000, 0xbba578cfb29803d8},
       {{DataSplit::train, {all(), {0.3, 0.5, 0.2}}, other[0], other[1], 3000}, 7, 3000, 0xa0059e97c7d00517},
@@ -235,7 +235,7 @@ TEST_F(ThreeDatasets, AreReadByARun) {
   for (const char* name : {"a", "c"}) once += builder.build({.blend = {{prefix(name)}, {}}})->samples();
   EXPECT_EQ(full.valid[0].dataset->samples(), once);
 
-  // Each of them by itself.
+  // Each validation set is read by itself.
   config.dataset.multiple_validation_sets = true;
   const DataSource several = make_data_source(resolve(config));
   ASSERT_EQ(several.valid.size(), 2u);

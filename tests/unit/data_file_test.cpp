@@ -16,7 +16,7 @@
 namespace tera::test {
 namespace {
 
-// While it lives, no file of this process can grow past `bytes`: how a disk fills up, without filling one.
+// While it lives, no file of this process can grow past `bytes`, as on a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -100,7 +100,7 @@ TEST(File, FullDeviceIsAUserError) {
   EXPECT_TRUE(contains(message, "/dev/full") && contains(message, "No space")) << message;
 }
 
-// Whether the request arrives; it is another thread that takes the signal.
+// Whether the request arrives; another thread receives the signal.
 bool comes(const StopRequest& stop) {
   for (int i = 0; i < 1000 && !stop.asked(); ++i) ::usleep(5000);
   return stop.asked();
@@ -134,7 +134,7 @@ TEST(StopRequest, ALaterInterruptEndsTheProcessAtOnce) {
     stop.collect();
     ::kill(::getpid(), SIGINT);
     if (!comes(stop)) std::_Exit(8);
-    std::this_thread::sleep_for(StopRequest::impatience + std::chrono::milliseconds(100));
+    std::this_thread::sleep_for(StopRequest::force_quit_delay + std::chrono::milliseconds(100));
     ::kill(::getpid(), SIGINT);
     stay_busy();
   };
@@ -143,18 +143,18 @@ TEST(StopRequest, ALaterInterruptEndsTheProcessAtOnce) {
 
 // One Ctrl-C may arrive several times, by way of launchers; and batch systems send SIGTERM after SIGUSR1.
 TEST(StopRequest, OtherSignalsAfterTheFirstChangeNothing) {
-  const auto ask_often = [] {
+  const auto interrupt_often = [] {
     StopRequest stop;
     stop.collect();
     ::kill(::getpid(), SIGUSR1);
     if (!comes(stop)) std::_Exit(8);
     for (int i = 0; i < 3; ++i, ::usleep(10000)) ::kill(::getpid(), SIGINT);
-    std::this_thread::sleep_for(StopRequest::impatience + std::chrono::milliseconds(100));
+    std::this_thread::sleep_for(StopRequest::force_quit_delay + std::chrono::milliseconds(100));
     for (const int number : {SIGTERM, SIGHUP, SIGUSR1})
       for (int i = 0; i < 2; ++i, ::usleep(10000)) ::kill(::getpid(), number);
     std::_Exit(9);
   };
-  EXPECT_EXIT(ask_often(), testing::ExitedWithCode(9), "");
+  EXPECT_EXIT(interrupt_often(), testing::ExitedWithCode(9), "");
 }
 
 TEST(StopRequest, BeforeItCollectsTheFirstSignalEndsTheProcess) {

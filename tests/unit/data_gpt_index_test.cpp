@@ -90,7 +90,7 @@ TEST(GptIndex, EqualsMegatronOnSixDocuments) {
     EXPECT_EQ(index.documents, c.documents);
     EXPECT_EQ(index.order, c.order);
     List<std::pair<std::int64_t, std::int32_t>> starts;
-    for (std::size_t i = 0; i < index.place.size(); ++i) starts.emplace_back(index.place[i], index.offset[i]);
+    for (std::size_t i = 0; i < index.position.size(); ++i) starts.emplace_back(index.position[i], index.offset[i]);
     EXPECT_EQ(starts, c.starts);
   }
 }
@@ -108,7 +108,7 @@ struct Setting {
   std::size_t count;    // documents
   std::uint32_t below;  // lengths are; some are 0
   std::int64_t first, last;
-  std::optional<std::int64_t> asked;
+  std::optional<std::int64_t> requested;
   std::int64_t seq_length;
   std::uint32_t seed;
   bool extra, drop;
@@ -168,7 +168,7 @@ TEST(GptIndex, EqualsNumpyInEightSettings) {
     const PackedArray<std::int32_t> packed(std::as_bytes(std::span(lengths)));
     const GptIndexOptions options{.first = s.first,
                                   .last = s.last,
-                                  .samples = s.asked,
+                                  .samples = s.requested,
                                   .seq_length = s.seq_length,
                                   .seed = s.seed,
                                   .add_extra_token = s.extra,
@@ -179,8 +179,8 @@ TEST(GptIndex, EqualsNumpyInEightSettings) {
     EXPECT_EQ(epochs.samples, s.samples);
     const GptIndexArrays index = build_gpt_index(packed, options);
     List<std::int64_t> starts;
-    for (std::size_t i = 0; i < index.place.size(); ++i)
-      starts.insert(starts.end(), {index.place[i], std::int64_t{index.offset[i]}});
+    for (std::size_t i = 0; i < index.position.size(); ++i)
+      starts.insert(starts.end(), {index.position[i], std::int64_t{index.offset[i]}});
     EXPECT_EQ(checksum(index.documents), s.documents) << s.count << " " << s.seed;
     EXPECT_EQ(checksum(starts), s.starts) << s.count << " " << s.seed;
     EXPECT_EQ(checksum(index.order), s.order) << s.count << " " << s.seed;

@@ -4,7 +4,7 @@
 
 #include "tera/base/error.h"
 #include "tera/data/gpt_dataset.h"
-#include "tera/data/indexed_writer.h"
+#include "tera/data/indexed/indexed_writer.h"
 #include "tests/support/count_news.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
@@ -116,7 +116,8 @@ struct CacheFile {
 
 bool equal(const GptIndexView& a, const GptIndexView& b) {
   return std::ranges::equal(a.documents, b.documents) && std::ranges::equal(a.order, b.order) &&
-         std::ranges::equal(a.starts.place, b.starts.place) && std::ranges::equal(a.starts.offset, b.starts.offset);
+         std::ranges::equal(a.starts.position, b.starts.position) &&
+         std::ranges::equal(a.starts.offset, b.starts.offset);
 }
 
 TEST(IndexCache, GivesBackWhatWasBuiltAndMendsWhatIsBroken) {

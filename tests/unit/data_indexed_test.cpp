@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "tera/base/error.h"
-#include "tera/data/indexed_dataset.h"
-#include "tera/data/indexed_writer.h"
+#include "tera/data/indexed/indexed_dataset.h"
+#include "tera/data/indexed/indexed_writer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 

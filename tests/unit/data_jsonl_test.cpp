@@ -8,9 +8,9 @@
 #include <random>
 
 #include "tera/base/error.h"
-#include "tera/data/compressed_input.h"
-#include "tera/data/jsonl_blocks.h"
-#include "tera/data/jsonl_line.h"
+#include "tera/data/preprocess/compressed_input.h"
+#include "tera/data/preprocess/jsonl_blocks.h"
+#include "tera/data/preprocess/jsonl_line.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 
@@ -134,7 +134,7 @@ TEST(JsonlLine, SaysWhatIsWrong) {
   EXPECT_TRUE(contains(problem_of("{\"text\":\"a\",\"b\":" + std::string(100'000, '{')), "no JSON"));
 }
 
-// Every string of these characters up to a length that another parser takes must be taken, and mean the same.
+// Every string of these characters up to a length that another parser accepts must be accepted with the same meaning.
 TEST(JsonlLine, AgreesWithAnotherParser) {
   const char* parts[] = {"{", "}", "[", "]", ",", ":", "\"text\"", "\"a\"", "\"\\n\"", "1", "-0.5e3", "null", " "};
   std::mt19937 random(1);
@@ -181,7 +181,7 @@ TEST(JsonlBlocks, LinesEndAsInPython) {
 
 struct Read {
   Texts lines;
-  std::vector<std::size_t> files;  // of each line
+  std::vector<std::size_t> files;  // file of each line
   int overlong = 0;
 };
 
@@ -227,7 +227,7 @@ TEST(JsonlBlocks, BlocksOfAnySizeHoldTheSameLines) {
   }
 }
 
-TEST(JsonlBlocks, LinesThatAreTooLongAreToldAndLeftOut) {
+TEST(JsonlBlocks, LinesThatAreTooLongAreReportedAndLeftOut) {
   const TempFolder folder;
   const std::string longest(50, 'y'), longer(500, 'z');
   for (const char* end : {"\n", "\r", "\r\n"}) {
@@ -235,7 +235,7 @@ TEST(JsonlBlocks, LinesThatAreTooLongAreToldAndLeftOut) {
     const std::string file = folder.write("a", text).string();
     for (std::size_t block = 1; block < 120; ++block) {
       const Read read = read_all({file}, {.block_bytes = block, .max_line_bytes = 50});
-      // Whether the reader or who parses finds it depends on the block; the line is never lost or cut.
+      // Whether the reader or the parser finds the error depends on the block; the line is never lost or cut.
       Texts lines = read.lines;
       for (std::string& line : lines)
         if (line == "<overlong>") line = longer;
@@ -301,7 +301,7 @@ TEST(CompressedInput, ReadsMembersAndFramesOneAfterTheOther) {
   EXPECT_EQ(read_input(folder.write("short", "ab"), 100), "ab");
 }
 
-// By the name, and by what a pipe begins with.
+// Compression is detected by the file's name, and for a pipe by its first bytes.
 TEST(CompressedInput, NamesWhatItDoesNotRead) {
   const TempFolder folder;
   const std::atomic<bool> stop = false;

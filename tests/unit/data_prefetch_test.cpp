@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "tera/base/error.h"
-#include "tera/data/prefetch.h"
+#include "tera/data/batching/prefetch.h"
 #include "tests/support/count_news.h"
 #include "tests/support/expect_error.h"
 
@@ -54,7 +54,7 @@ Read copy(const Prefetch::Loaded& batch) {
           Ids(batch.rows.targets.begin(), batch.rows.targets.end()),
           Ids(batch.rows.positions.begin(), batch.rows.positions.end()),
           {batch.rows.row_ids.begin(), batch.rows.row_ids.end()},
-          batch.own_targets,
+          batch.local_targets,
           batch.all_targets};
 }
 
@@ -98,17 +98,17 @@ class DocumentsDataset final : public Dataset {
   }
 };
 
-// What the two ranks of one of two replicas read, step by step; of one rank.
-struct Dealt {
+// What one of the two ranks of one of two replicas reads, step by step.
+struct Assigned {
   std::vector<Read> read;
   std::vector<std::int64_t> microbatches;
-  bool operator==(const Dealt&) const = default;
+  bool operator==(const Assigned&) const = default;
 };
 
-Dealt read_dealt(std::int64_t consumed, std::int64_t number, int workers, int ready, int rank = 0) {
+Assigned read_assigned(std::int64_t consumed, std::int64_t number, int workers, int ready, int rank = 0) {
   const DocumentsDataset data;
   BatchShape batch;
-  batch.micro_batch = 1, batch.global_batch = 6, batch.num_microbatches = 3, batch.most_dealt = 4;
+  batch.micro_batch = 1, batch.global_batch = 6, batch.num_microbatches = 3, batch.max_dynamic_microbatches = 4;
   const BatchOptions options{.seq_length = 8,
                              .micro_batch_size = 1,
                              .global_batch_size = 6,
@@ -116,67 +116,69 @@ Dealt read_dealt(std::int64_t consumed, std::int64_t number, int workers, int re
                              .eod = 0,
                              .eod_mask_loss = true,
                              .reset_attention_mask = true};
-  const Dealer::Options deal{.deal = {.rows = 4,
-                                      .ranks = 2,
-                                      .replicas = 2,
-                                      .counts = {1, 2, 3, 4},
-                                      .costs = {.row = 100, .pair = 1, .sent = 100},
-                                      .documents = 64},
-                             .rank = rank};
+  const DynamicCpLoader::Options scheduler{.scheduler = {.rows = 4,
+                                                         .ranks = 2,
+                                                         .replicas = 2,
+                                                         .counts = {1, 2, 3, 4},
+                                                         .costs = {.row = 100, .pair = 1, .sent = 100},
+                                                         .documents = 64},
+                                           .rank = rank};
   Prefetch prefetch(
       {BatchSource{&data}},
       std::make_unique<TrainJobs>(TrainJobs::Options{.consumed = consumed, .steps = number, .batch = batch}),
-      {.batch = options, .workers = workers, .ready = ready, .deal = deal});
-  Dealt all;
+      {.batch = options, .workers = workers, .ready = ready, .dynamic_cp = scheduler});
+  Assigned all;
   for (std::int64_t i = 0; i < 4 * number; ++i) {
     const Prefetch::Loaded& loaded = prefetch.next();
-    if (i % 4 == 0) all.microbatches.push_back(loaded.deal->microbatches());
-    EXPECT_EQ(loaded.rows.tokens.empty(), i % 4 >= loaded.deal->microbatches());
+    if (i % 4 == 0) all.microbatches.push_back(loaded.scheduler->microbatches());
+    EXPECT_EQ(loaded.rows.tokens.empty(), i % 4 >= loaded.scheduler->microbatches());
     if (!loaded.rows.tokens.empty()) {
-      EXPECT_EQ(loaded.rows.tokens.size(), 4u * loaded.deal->degree(i % 4, 0));
+      EXPECT_EQ(loaded.rows.tokens.size(), 4u * loaded.scheduler->degree(i % 4, 0));
     }
     all.read.push_back(copy(loaded));
   }
   return all;
 }
 
-// Whoever finds the data of a step wrong tries again with each of its microbatches; steps that were dealt stay.
-TEST(Dealer, AStepThatFailsTakesNoOthersPlace) {
+// A reader that finds wrong data in a step tries again with each of its microbatches; steps that were assigned before
+// stay.
+TEST(DynamicCpLoader, AStepThatFailsTakesNoOthersPlace) {
   UnevenDataset data;
   data.bad = 7;
   BatchLoader loader(
       data, {.seq_length = 8, .micro_batch_size = 1, .global_batch_size = 4, .eod = 0, .reset_attention_mask = true});
-  Dealer dealer({.deal = {.rows = 4, .ranks = 2, .counts = {1, 2, 3, 4, 5}}, .steps = 2});
-  const Dealer::Step& first = dealer.step(loader, 0, 4);
+  DynamicCpLoader dynamic_cp_loader({.scheduler = {.rows = 4, .ranks = 2, .counts = {1, 2, 3, 4, 5}}, .steps = 2});
+  const DynamicCpLoader::Step& first = dynamic_cp_loader.step(loader, 0, 4);
   for (int i = 0; i < 3; ++i) {
-    EXPECT_THROW(dealer.step(loader, 4, 4), UserError);
+    EXPECT_THROW(dynamic_cp_loader.step(loader, 4, 4), UserError);
     const int reads = data.reads;
-    EXPECT_EQ(&dealer.step(loader, 0, 4), &first);
+    EXPECT_EQ(&dynamic_cp_loader.step(loader, 0, 4), &first);
     EXPECT_EQ(data.reads, reads) << "it is still there";
   }
 }
 
-TEST(Prefetch, DealtDocumentsAreTheSameWhoeverReads) {
-  const Dealt in_line = read_dealt(0, 20, 0, 1);
+TEST(Prefetch, AssignedDocumentsAreTheSameWhoeverReads) {
+  const Assigned in_line = read_assigned(0, 20, 0, 1);
   EXPECT_GT(std::ranges::count_if(in_line.read, [](const Read& read) { return read.tokens.size() == 8; }), 0);
   EXPECT_GT(std::ranges::count_if(in_line.read, [](const Read& read) { return read.tokens.size() == 4; }), 0);
   for (const int workers : {1, 2, 5})
-    for (const int ready : {1, 3, 8}) EXPECT_EQ(read_dealt(0, 20, workers, ready), in_line) << workers << " " << ready;
-  const Dealt rest = read_dealt(60, 10, 2, 3);
+    for (const int ready : {1, 3, 8})
+      EXPECT_EQ(read_assigned(0, 20, workers, ready), in_line) << workers << " " << ready;
+  const Assigned rest = read_assigned(60, 10, 2, 3);
   EXPECT_EQ(rest.read, std::vector(in_line.read.begin() + 40, in_line.read.end())) << "a run that goes on";
-  // Ranks that share documents read the same; others have documents of their own.
-  const Dealt other = read_dealt(0, 20, 2, 3, /*rank=*/1);
+  // Ranks that share documents read the same; other ranks have documents of their own.
+  const Assigned other = read_assigned(0, 20, 2, 3, /*rank=*/1);
   ASSERT_EQ(other.read.size(), in_line.read.size());
   for (std::size_t i = 0; i < other.read.size(); ++i) {
     EXPECT_EQ(other.read[i].tokens.size(), in_line.read[i].tokens.size());
-    const bool shared = other.read[i].tokens.size() != 4;  // or none of either
+    const bool shared = other.read[i].tokens.size() != 4;  // true, too, where neither rank has rows
     if (other.read[i].own + in_line.read[i].own > 0) {
       EXPECT_EQ(other.read[i] == in_line.read[i], shared) << i;
     }
   }
 }
 
-// What was made ready is there even when nothing more can be read.
+// Prefetched batches are returned even when nothing more can be read.
 class GatedDataset final : public UnevenDataset {
  public:
   void sample(std::int64_t index, std::span<std::int32_t> tokens) const override {
@@ -186,7 +188,7 @@ class GatedDataset final : public UnevenDataset {
   std::atomic<std::int64_t> open = 0;
 };
 
-TEST(Prefetch, ReadsAheadWithoutBeingAsked) {
+TEST(Prefetch, PrefetchesWithoutBeingAsked) {
   GatedDataset data;
   data.open = 12;
   Prefetch prefetch({BatchSource{&data}}, steps(0, 5), {.batch = two_rows(), .workers = 1, .ready = 5});
@@ -203,7 +205,7 @@ TEST(Prefetch, ReadsAheadWithoutBeingAsked) {
   later.join();
 }
 
-TEST(Prefetch, TellsWhatAReaderFoundWhenItsTurnComes) {
+TEST(Prefetch, ReportsWhatAReaderFoundInOrder) {
   UnevenDataset data;
   data.bad = 9;
   for (const int workers : {0, 1, 3}) {

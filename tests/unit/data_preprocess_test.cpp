@@ -7,12 +7,12 @@
 #include <thread>
 
 #include "tera/base/error.h"
-#include "tera/data/indexed_dataset.h"
-#include "tera/data/indexed_writer.h"
-#include "tera/data/merge.h"
-#include "tera/data/ordered_pipeline.h"
-#include "tera/data/preprocess.h"
-#include "tera/data/spool.h"
+#include "tera/data/indexed/indexed_dataset.h"
+#include "tera/data/indexed/indexed_writer.h"
+#include "tera/data/indexed/merge.h"
+#include "tera/data/indexed/spool.h"
+#include "tera/data/preprocess/ordered_pipeline.h"
+#include "tera/data/preprocess/preprocess.h"
 #include "tera/tokenizer/plain_tokenizers.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
@@ -43,11 +43,11 @@ std::vector<Ids> documents_of(const TempFolder& folder, const std::string& key =
 TEST(OrderedPipeline, KeepsOrderWhateverTheWorkersDo) {
   for (const int workers : {1, 3}) {
     int made = 0;
-    std::atomic<int> under_way = 0, most = 0;
+    std::atomic<int> in_flight = 0, max_in_flight = 0;
     OrderedPipeline<int> pipeline({.workers = workers, .jobs = 5, .bytes = 1000},
                                   {[&](int& job, const std::atomic<bool>&) {
                                      job = made++;
-                                     most = std::max<int>(most, ++under_way);
+                                     max_in_flight = std::max<int>(max_in_flight, ++in_flight);
                                      return job < 500;
                                    },
                                    [](int& job, int) {
@@ -60,11 +60,11 @@ TEST(OrderedPipeline, KeepsOrderWhateverTheWorkersDo) {
     for (State state; (state = pipeline.next(1ms)) != State::ended;) {
       if (state == State::waiting) continue;
       ASSERT_EQ(pipeline.job(), 2 * expected++);
-      --under_way;
-      pipeline.give_back();
+      --in_flight;
+      pipeline.release();
     }
     EXPECT_EQ(expected, 500);
-    EXPECT_LE(most, 5);  // four times 300 bytes are over the limit, and one more job was being made
+    EXPECT_LE(max_in_flight, 5);  // four times 300 bytes are over the limit, and one more job was being made
   }
 }
 
@@ -82,7 +82,7 @@ TEST(OrderedPipeline, FaultsComeWhenItIsTheirTurn) {
                                                               [](const int&) { return std::uint64_t{1}; }});
     const std::string message = message_of<UserError>([&] {
       while (true)
-        if (pipeline.next(10ms) == OrderedPipeline<int>::State::ready) ++taken, pipeline.give_back();
+        if (pipeline.next(10ms) == OrderedPipeline<int>::State::ready) ++taken, pipeline.release();
     });
     return message + " after " + std::to_string(taken);
   };
@@ -182,14 +182,14 @@ TEST(Preprocess, ABadLineStopsWithFileAndLine) {
       EXPECT_EQ(folder.files(), 2u);
 
       options.skip_bad_lines = true;
-      std::vector<std::string> told;
-      const PreprocessReport report =
-          preprocess(options, NullTokenizer(1000), {.skipped = [&](const std::string& why) { told.push_back(why); }});
+      std::vector<std::string> reported;
+      const PreprocessReport report = preprocess(options, NullTokenizer(1000),
+                                                 {.skipped = [&](const std::string& why) { reported.push_back(why); }});
       EXPECT_EQ(report.progress.skipped, 2);
       EXPECT_EQ(report.progress.lines, 303);
-      ASSERT_EQ(told.size(), 2u);
-      EXPECT_EQ(told[0], message);
-      EXPECT_TRUE(contains(told[1], second + ":103: the line is no object")) << told[1];
+      ASSERT_EQ(reported.size(), 2u);
+      EXPECT_EQ(reported[0], message);
+      EXPECT_TRUE(contains(reported[1], second + ":103: the line is no object")) << reported[1];
       EXPECT_EQ(documents_of(folder), std::vector<Ids>(301, Ids{1, 2}));
       std::filesystem::remove(folder / "out_text_document.bin");
       std::filesystem::remove(folder / "out_text_document.idx");
@@ -212,7 +212,7 @@ TEST(Preprocess, AKeyThatIsMissingLeavesNothingOfTheOthers) {
   EXPECT_EQ(a.documents(), 2);  // the empty one has no sequence
 }
 
-TEST(Preprocess, MistakesAreToldBeforeAnythingIsRead) {
+TEST(Preprocess, MistakesAreReportedBeforeAnythingIsRead) {
   const TempFolder folder;
   const std::string input = folder.write("in", "{\"text\":\"1\"}").string();
   const auto problem = [&](const std::function<void(PreprocessOptions&)>& spoil) {
@@ -248,7 +248,8 @@ TEST(Preprocess, GivingUpLeavesWhatWasThere) {
   EXPECT_EQ(documents_of(folder).size(), 200'000u);
 }
 
-// Found before the first line is read, or, if it comes meanwhile, before the first dataset has its name.
+// The fault is found before the first line is read, or, if the file appears later, before the first dataset has its
+// name.
 TEST(Preprocess, KeysArePublishedTogetherOrNotAtAll) {
   const TempFolder folder;
   PreprocessOptions options = options_for(folder, {folder.write("in", "{\"a\":\"1\",\"b\":\"2\"}\n").string()});

@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "tera/base/error.h"
-#include "tera/data/batch_loader.h"
+#include "tera/data/batching/batch_loader.h"
+#include "tera/data/batching/sampler.h"
 #include "tera/data/once_dataset.h"
-#include "tera/data/sampler.h"
 #include "tests/support/expect_error.h"
 
 namespace tera::test {
@@ -40,14 +40,14 @@ TEST(TorchPermutation, IsTorchs) {
 // What rank `rank` reads in two epochs.
 Numbers two_epochs(CyclicSampler& sampler, std::int64_t batch, std::int64_t ranks, std::int64_t rank) {
   Numbers read;
-  for (std::int64_t place = 0; place < 2 * sampler.samples_per_epoch(); ++place)
-    if (place / batch % ranks == rank) read.push_back(sampler.at(place));
+  for (std::int64_t position = 0; position < 2 * sampler.samples_per_epoch(); ++position)
+    if (position / batch % ranks == rank) read.push_back(sampler.at(position));
   return read;
 }
 
 struct MegatronCase {
   CyclicSampler::Options options;
-  std::vector<Numbers> reads;  // of each rank, two epochs
+  std::vector<Numbers> reads;  // each rank's samples in two epochs
 };
 
 TEST(CyclicSampler, IsMegatrons) {
@@ -76,15 +76,15 @@ TEST(CyclicSampler, AnswersAnyThreadInAnyOrder) {
   const CyclicSampler::Options options{.samples = 21, .micro_batch_size = 2, .data_ranks = 2};
   Numbers expected;
   CyclicSampler alone(options);
-  for (std::int64_t place = 0; place < 100; ++place) expected.push_back(alone.at(place));
+  for (std::int64_t position = 0; position < 100; ++position) expected.push_back(alone.at(position));
   CyclicSampler shared(options);
   std::vector<Numbers> seen(3, Numbers(100));
   std::vector<std::thread> threads;
   for (std::size_t t = 0; t < seen.size(); ++t)
     threads.emplace_back([&, t] {
       for (std::size_t i = 0; i < 100; ++i) {
-        const std::size_t place = t == 1 ? 99 - i : i;
-        seen[t][place] = shared.at(static_cast<std::int64_t>(place));
+        const std::size_t position = t == 1 ? 99 - i : i;
+        seen[t][position] = shared.at(static_cast<std::int64_t>(position));
       }
     });
   for (auto& thread : threads) thread.join();
@@ -114,7 +114,7 @@ class NumberedDataset final : public Dataset {
   std::int64_t samples_;
 };
 
-// All that the ranks of one layout read between two places, rank after rank, through the loaders of a run.
+// All samples that the ranks of one layout read between two positions, rank after rank, through the loaders of a run.
 Numbers read_by_all(const BatchSource& source, std::int64_t begin, std::int64_t end, const BatchOptions& options) {
   Numbers read;
   for (std::int64_t rank = 0; rank < options.data_ranks; ++rank) {
@@ -150,7 +150,7 @@ TEST(Samplers, SingleReadsEachSampleOnceInEveryLayout) {
     std::iota(all.begin(), all.end(), 0);
     EXPECT_EQ(read, all) << ranks;
   }
-  // A run that goes on in another layout reads what is left, and nothing again.
+  // A run that is resumed in another layout reads the remaining samples, and none twice.
   Numbers read =
       read_by_all({&data}, 0, 60, {.seq_length = 1, .micro_batch_size = 2, .global_batch_size = 12, .data_ranks = 2});
   const Numbers rest =

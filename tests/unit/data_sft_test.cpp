@@ -2,8 +2,8 @@
 #include <sys/stat.h>
 
 #include "tera/base/error.h"
-#include "tera/data/batch_loader.h"
-#include "tera/data/sft_dataset.h"
+#include "tera/data/batching/batch_loader.h"
+#include "tera/data/sft/sft_dataset.h"
 #include "tera/tokenizer/plain_tokenizers.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
@@ -89,7 +89,7 @@ TEST_F(SftData, BecomesRowsWithLossOnAnswersOnly) {
   EXPECT_EQ(Ids(offsets.begin(), offsets.begin() + 3), (Ids{0, 12, 20}));
 }
 
-// What has seq_length + 1 tokens or more is cut to seq_length, and conversations behind are dropped.
+// A line of seq_length + 1 tokens or more is cut to seq_length, and the conversations after that are dropped.
 TEST_F(SftData, CutsWhatIsLonger) {
   EXPECT_EQ(text_of(read(two_conversations, 19), 0, 20), "[s]<hi>A:yo.[]A:x.__");
   EXPECT_EQ(text_of(read(two_conversations, 18), 0, 19), "[s]<hi>A:yo.[]A:x._");
@@ -115,7 +115,7 @@ TEST_F(SftData, SplitsByLines) {
   EXPECT_EQ(text_of(rest, 0, 5), "<2>__");
 }
 
-TEST_F(SftData, TellsFileLineAndField) {
+TEST_F(SftData, NamesFileLineAndField) {
   const std::string good = without_system;
   const std::string file = (folder_ / "chat.jsonl").string();
   EXPECT_TRUE(refused(good + "{\"messages\":[}\n").starts_with(file + ":2: no JSON at byte 14: "));
@@ -142,7 +142,7 @@ TEST_F(SftData, TellsFileLineAndField) {
                        "/no/such"));
 }
 
-// One that puts a token before every text.
+// A tokenizer that puts a token before every text.
 class FramingTokenizer final : public Tokenizer {
  public:
   class Frame final : public Encoder {

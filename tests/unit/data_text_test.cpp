@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "tera/base/error.h"
+#include "tera/data/preprocess/text_files.h"
 #include "tera/data/text_dataset.h"
-#include "tera/data/text_files.h"
 #include "tera/tokenizer/plain_tokenizers.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
@@ -116,7 +116,7 @@ TEST(TextCorpus, RefusesWhatTheModelCannotTake) {
 TEST(TextDataset, EveryPassReadsEveryWindowOnceInAnotherOrder) {
   const TempFolder folder;
   std::string text;
-  for (int i = 0; i < 803; ++i) text += std::to_string(i) + " ";  // an id tells its place
+  for (int i = 0; i < 803; ++i) text += std::to_string(i) + " ";  // an id gives its position
   const TextCorpus::Options options{{folder.write("1", text).string()}, 1000, {}};
   const auto corpus = std::make_shared<const TextCorpus>(options, NullTokenizer(1000));
   const auto order_of = [&](std::uint64_t seed, std::int64_t pass) {

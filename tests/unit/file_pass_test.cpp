@@ -1,4 +1,4 @@
-// Files larger than a stretch, pieces that begin and end anywhere: what is taken on the way through them, and damage.
+// Passes over files larger than a block, with slices that begin and end anywhere: what is read on the way, and damage.
 
 #include "tera/checkpoint/file_pass.h"
 
@@ -21,9 +21,9 @@ namespace fs = std::filesystem;
 const Shape wide = shape(1700, 1003);
 const Shape plain = shape(2'500'000);
 
-// An element's value tells its place: exact in either dtype.
-float value_at(std::int64_t place, DType dtype) {
-  return static_cast<float>(dtype == DType::bf16 ? place * 7 % 251 : place);
+// An element's value gives its position: exact in either dtype.
+float value_at(std::int64_t position, DType dtype) {
+  return static_cast<float>(dtype == DType::bf16 ? position * 7 % 251 : position);
 }
 
 // Two files: columns 0 to 400 of `wide` and the first part of `plain` in one, the rest of both in the other.
@@ -53,7 +53,7 @@ class FilePasses : public testing::Test {
   }
   static void add(ManifestTensor& tensor, const TensorSlice& slice, std::size_t file, std::string& content) {
     tensor.pieces.push_back({file, content.size(), slice});
-    for_each_shared(slice, whole_slice(tensor.shape), tensor.shape, [&](const SharedRun& run) {
+    for_each_shared(slice, full_slice(tensor.shape), tensor.shape, [&](const SharedRun& run) {
       for (std::int64_t i = 0; i < run.elements; ++i) {
         const float value = value_at(run.in_b + i, tensor.dtype);
         const BFloat16 half = to_bf16(value);
@@ -64,20 +64,20 @@ class FilePasses : public testing::Test {
       }
     });
   }
-  void expect_values(const char* name, const Shape& whole, const TensorSlice& slice, const std::vector<float>& found,
+  void expect_values(const char* name, const Shape& full, const TensorSlice& slice, const std::vector<float>& found,
                      const Checkpoint& checkpoint) const {
     const DType stored = checkpoint.find(name)->dtype;
     std::int64_t wrong = 0;
-    for_each_shared(slice, whole_slice(whole), whole, [&](const SharedRun& run) {
+    for_each_shared(slice, full_slice(full), full, [&](const SharedRun& run) {
       for (std::int64_t i = 0; i < run.elements; ++i)
         wrong += found[static_cast<std::size_t>(run.in_a + i)] == value_at(run.in_b + i, stored) ? 0 : 1;
     });
     EXPECT_EQ(wrong, 0) << name << " " << slice.split << " " << slice.begin << "-" << slice.end << " of them "
                         << slice.from << "-" << slice.to;
   }
-  void damage(const char* name, std::size_t place) const {
+  void damage(const char* name, std::size_t position) const {
     std::string content = slurp(folder_ / name);
-    content.at(place) ^= 1;
+    content.at(position) ^= 1;
     folder_.write(name, content);
   }
 
@@ -94,22 +94,22 @@ TEST_F(FilePasses, TakesWhatIsWantedAndNothingElse) {
   std::vector<std::pair<const char*, TensorSlice>> wanted;
   FilePass together(checkpoint);
   together.verify({});
-  for (int turn = 0; turn < 40; ++turn) {
-    const bool first = turn % 2 == 0;
+  for (int round = 0; round < 40; ++round) {
+    const bool first = round % 2 == 0;
     const char* const name = first ? "wide" : "plain";
-    const Shape& whole = first ? wide : plain;
+    const Shape& full = first ? wide : plain;
     // Columns of one file or the other, or a range of elements.
-    TensorSlice slice{.split = first ? 1 : 0, .begin = first && turn % 4 == 0 ? 400 + below(300) : 0};
-    slice.end = first ? (turn % 4 == 0 ? slice.begin + 1 + below(300) : 1 + below(400)) : whole[0];
-    slice.from = below(range_elements(slice, whole));
-    slice.to = slice.from + 1 + below(range_elements(slice, whole) - slice.from);
-    ASSERT_TRUE(fits(slice, whole));
+    TensorSlice slice{.split = first ? 1 : 0, .begin = first && round % 4 == 0 ? 400 + below(300) : 0};
+    slice.end = first ? (round % 4 == 0 ? slice.begin + 1 + below(300) : 1 + below(400)) : full[0];
+    slice.from = below(range_elements(slice, full));
+    slice.to = slice.from + 1 + below(range_elements(slice, full) - slice.from);
+    ASSERT_TRUE(is_slice_of(slice, full));
     std::vector<float>& out = memory.emplace_back(static_cast<std::size_t>(slice.elements()), -1.0f);
     const StatePiece piece{.slice = slice, .data = make_tensor(out.data(), shape(slice.elements()), DType::f32)};
     FilePass alone(checkpoint);
     ASSERT_TRUE(alone.add(*checkpoint.find(name), piece));
     alone.run(backend_.ops.get());
-    expect_values(name, whole, slice, out, checkpoint);
+    expect_values(name, full, slice, out, checkpoint);
     std::ranges::fill(out, -1.0f);
     ASSERT_TRUE(together.add(*checkpoint.find(name), piece));
     wanted.emplace_back(name, slice);
@@ -122,7 +122,7 @@ TEST_F(FilePasses, TakesWhatIsWantedAndNothingElse) {
 TEST_F(FilePasses, StoredElementsThatLieApartHereAreNotTaken) {
   const Checkpoint checkpoint(folder_ / "step");
   std::vector<float> out(static_cast<std::size_t>(count(wide)));
-  const StatePiece piece{.slice = whole_slice(wide), .data = make_tensor(out.data(), shape(count(wide)), DType::f32)};
+  const StatePiece piece{.slice = full_slice(wide), .data = make_tensor(out.data(), shape(count(wide)), DType::f32)};
   FilePass pass(checkpoint);
   EXPECT_FALSE(pass.add(*checkpoint.find("wide"), piece));
   pass.run(backend_.ops.get());
@@ -131,9 +131,9 @@ TEST_F(FilePasses, StoredElementsThatLieApartHereAreNotTaken) {
 
 TEST_F(FilePasses, OneWrongBitAnywhereIsNoticedByWhoVerifiesThatFile) {
   const std::size_t bytes = fs::file_size(folder_ / "step/b");
-  EXPECT_GT(bytes, ReadAhead::most_bytes);
-  for (const std::size_t place : {std::size_t{0}, ReadAhead::most_bytes - 1, ReadAhead::most_bytes, bytes - 1}) {
-    damage("step/b", place);
+  EXPECT_GT(bytes, ReadAhead::max_bytes);
+  for (const std::size_t position : {std::size_t{0}, ReadAhead::max_bytes - 1, ReadAhead::max_bytes, bytes - 1}) {
+    damage("step/b", position);
     const Checkpoint checkpoint(folder_ / "step");
     const auto message = [&](int rank) {
       FilePass pass(checkpoint);
@@ -141,16 +141,16 @@ TEST_F(FilePasses, OneWrongBitAnywhereIsNoticedByWhoVerifiesThatFile) {
       pass.run(nullptr);
     };
     EXPECT_NO_THROW(message(0));
-    EXPECT_TRUE(contains(message_of<UserError>([&] { message(1); }), "step/b: its checksum is ")) << place;
-    EXPECT_TRUE(contains(message_of<UserError>([&] { checkpoint.verify(); }), "step/b: its checksum is ")) << place;
-    damage("step/b", place);
+    EXPECT_TRUE(contains(message_of<UserError>([&] { message(1); }), "step/b: its checksum is ")) << position;
+    EXPECT_TRUE(contains(message_of<UserError>([&] { checkpoint.verify(); }), "step/b: its checksum is ")) << position;
+    damage("step/b", position);
     EXPECT_NO_THROW(checkpoint.verify());
   }
 }
 
 TEST_F(FilePasses, AFileThatIsShortenedOrRemovedMeanwhile) {
   const Checkpoint checkpoint(folder_ / "step");
-  fs::resize_file(folder_ / "step/b", ReadAhead::most_bytes + 10);
+  fs::resize_file(folder_ / "step/b", ReadAhead::max_bytes + 10);
   EXPECT_TRUE(contains(message_of<UserError>([&] { checkpoint.verify(); }), "step/b ended early"));
   fs::remove(folder_ / "step/b");
   EXPECT_TRUE(contains(message_of<UserError>([&] { checkpoint.verify(); }), "cannot open "));

@@ -1,4 +1,4 @@
-#include "tera/backend/cuda/gemm_choices.h"
+#include "tera/backend/cuda/libraries/gemm_choices.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 namespace tera::cuda {
 namespace {
 
-const GemmChoices::Place here{.gpu = "GPU 1", .library = 130001, .options = "a"};
+const GemmChoices::Environment here{.gpu = "GPU 1", .library = 130001, .options = "a"};
 
 TEST(GemmChoices, AreReadBackInTheSamePlace) {
   const test::TempFolder folder;
@@ -33,9 +33,10 @@ TEST(GemmChoices, OfAnotherGpuOrLibraryAreLeftAside) {
   choices.set("a", 3);
   choices.save();
   EXPECT_FALSE(GemmChoices(file, here).from_elsewhere());
-  for (const GemmChoices::Place& other : {GemmChoices::Place{.gpu = "GPU 2", .library = 130001, .options = "a"},
-                                          {.gpu = "GPU 1", .library = 130002, .options = "a"},
-                                          {.gpu = "GPU 1", .library = 130001, .options = "b"}}) {
+  for (const GemmChoices::Environment& other :
+       {GemmChoices::Environment{.gpu = "GPU 2", .library = 130001, .options = "a"},
+        {.gpu = "GPU 1", .library = 130002, .options = "a"},
+        {.gpu = "GPU 1", .library = 130001, .options = "b"}}) {
     EXPECT_FALSE(GemmChoices(file, other).find("a"));
     EXPECT_TRUE(GemmChoices(file, other).from_elsewhere());
   }

@@ -1,6 +1,6 @@
-// What is said of GPUs that are there and cannot be used, and of what they could reach: no GPU is needed.
+// Messages about GPUs that cannot be used, and peak rates of GPUs: no GPU is needed.
 
-#include "tera/backend/cuda/gpu_facts.h"
+#include "tera/backend/cuda/runtime/gpu_facts.h"
 
 #include <gtest/gtest.h>
 

@@ -12,14 +12,14 @@ class GpuRuns : public testing::Test {
  protected:
   GpuRuns() {
     folder_.write("tera/backend/cuda/norm.cu", "a kernel\n");
-    folder_.write("tera/backend/nccl/hub.cpp", "host code\n");
+    folder_.write("tera/comm/nccl/ids.cpp", "host code\n");
     folder_.write("docs/gpu.md",
                   "# GPU\n"
                   "<!-- what a GPU has run: begin -->\n"
                   "| part | sources | without a GPU | last run on a GPU | since then |\n"
                   "|---|---|---|---|---|\n"
-                  "| all norms | `cuda/norm.*` | emulated | never | not seen |\n"
-                  "| host code | `nccl/hub.cpp` | tested | - | - |\n"
+                  "| all norms | `backend/cuda/norm.*` | emulated | never | not seen |\n"
+                  "| host code | `comm/nccl/ids.cpp` | tested | - | - |\n"
                   "<!-- what a GPU has run: end -->\n"
                   "The end.\n");
   }
@@ -35,9 +35,9 @@ class GpuRuns : public testing::Test {
 TEST_F(GpuRuns, NotesARunAndSeesWhatChangedSince) {
   EXPECT_EQ(run().status, 0);
   EXPECT_EQ(run("--seen abc1234 'all norms'").status, 0);
-  EXPECT_NE(table().find("| all norms | `cuda/norm.*` | emulated | abc1234 "), std::string::npos) << table();
+  EXPECT_NE(table().find("| all norms | `backend/cuda/norm.*` | emulated | abc1234 "), std::string::npos) << table();
   EXPECT_NE(table().find(" | unchanged |\n"), std::string::npos) << table();
-  EXPECT_NE(table().find("| host code | `nccl/hub.cpp` | tested | - | - |\n"), std::string::npos) << table();
+  EXPECT_NE(table().find("| host code | `comm/nccl/ids.cpp` | tested | - | - |\n"), std::string::npos) << table();
   EXPECT_TRUE(table().ends_with("\nThe end.\n")) << table();
   EXPECT_EQ(run().status, 0);
 
@@ -59,10 +59,10 @@ TEST_F(GpuRuns, NamesASourceThatNoPartLists) {
 }
 
 TEST_F(GpuRuns, NamesAPatternWithoutFiles) {
-  std::filesystem::remove(folder_ / "tera/backend/nccl/hub.cpp");
+  std::filesystem::remove(folder_ / "tera/comm/nccl/ids.cpp");
   const Outcome outcome = run();
   EXPECT_EQ(outcome.status, 1);
-  EXPECT_NE(outcome.output.find("'nccl/hub.cpp', which matches no file"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("'comm/nccl/ids.cpp', which matches no file"), std::string::npos) << outcome.output;
 }
 
 }  // namespace

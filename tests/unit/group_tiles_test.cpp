@@ -1,5 +1,5 @@
-// The order of tiles of grouped products: every element of every group once, whatever the sizes, for any number of
-// walkers.
+// The order of tiles of the grouped GEMM: every element of every group once, for all sizes and any number of persistent
+// blocks.
 
 #include <gtest/gtest.h>
 
@@ -8,12 +8,12 @@
 #include <set>
 #include <vector>
 
-#include "tera/backend/cuda/kernels/group_tiles.cuh"
+#include "tera/backend/cuda/kernels/experts/group_tiles.cuh"
 
 namespace tera::cuda::kernels {
 namespace {
 
-constexpr int block_columns = 2;  // of a block: few, so that all elements can be counted
+constexpr int block_columns = 2;  // few in a block, so that all elements can be counted
 
 std::vector<int> offsets_of(const std::vector<int>& sizes, int first = 0) {
   std::vector<int> offsets{first};
@@ -23,7 +23,7 @@ std::vector<int> offsets_of(const std::vector<int>& sizes, int first = 0) {
 
 std::vector<GroupTile> walk(const std::vector<int>& offsets, const GroupTileShape& shape, int first, int step) {
   std::vector<GroupTile> tiles;
-  GroupTileWalk walker(offsets.data(), shape);
+  GroupTileScheduler walker(offsets.data(), shape);
   GroupTile tile;
   for (int number = first; walker.find(number, tile); number += step) tiles.push_back(tile);
   return tiles;
@@ -51,7 +51,7 @@ struct Output {
   }
 };
 
-// How often each element of each group is made, by the blocks of all walkers.
+// How often each element of each group is computed, by the blocks of all walkers.
 class Counts {
  public:
   explicit Counts(const Output& output) : output_(output) {
@@ -96,7 +96,7 @@ void expect_each_once(const Output& output) {
   }
 }
 
-// In all ways: by rows of groups, and with groups of m rows.
+// Both ways of describing groups: by their offsets, and as groups of m rows.
 void expect_each_once(const std::vector<int>& sizes, int n, int m) {
   for (const Pair pair : {Pair::rows, Pair::columns}) expect_each_once({sizes, pair, n});
   expect_each_once({.sizes = sizes, .n = n, .cut_ends = true});
@@ -139,7 +139,7 @@ TEST(GroupTiles, RowsInFrontOfTheFirstGroupBelongToNone) {
   EXPECT_EQ(tiles[2].end, 1210);
 }
 
-// Products of parts of 64 rows that blocks make for this group, in two columns of tiles of two blocks.
+// The number of wgmma parts of 64 rows that blocks compute for this group, in two columns of tiles of two blocks.
 int parts_of(int size, bool cut_ends) {
   const Output output{.sizes = {size}, .n = 2 * block_columns, .cut_ends = cut_ends};
   int parts = 0;
@@ -148,7 +148,7 @@ int parts_of(int size, bool cut_ends) {
   return parts;
 }
 
-// A block makes as many products as 64 rows of the group need, halves of tiles of 256 rows otherwise.
+// A block computes as many parts of 64 rows as the group needs, and otherwise halves of tiles of 256 rows.
 TEST(GroupTiles, EndsThatAreCutCostLess) {
   for (const int size : {1, 64, 65, 128, 129, 192, 193, 256, 257, 1000, 4096, 4097, 4225}) {
     EXPECT_EQ(parts_of(size, true), (size + 63) / 64) << size;
@@ -167,7 +167,8 @@ TEST(GroupTiles, EndsOfFourPartsAreWhole) {
   for (const int size : {1, 64, 65, 128, 129, 192, 257, 448}) EXPECT_TRUE(are_cut(size)) << size;
 }
 
-// What runs at the same time: no group's operand is fetched by more rows and columns of tiles than a square needs.
+// Among the tiles that run at the same time, no group's operand is fetched by more rows and columns of tiles than a
+// square needs.
 TEST(GroupTiles, NeighboursShareOperands) {
   const GroupTileShape shape{.groups = 1, .pair = Pair::columns, .column_tiles = 56};
   const std::vector<GroupTile> tiles = walk(offsets_of({4096}), shape, 0, 1);

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "tera/base/error.h"
-#include "tera/config/hf_config.h"
-#include "tera/config/hf_tokenizer.h"
-#include "tera/config/resolve.h"
+#include "tera/hf/config/hf_config.h"
+#include "tera/hf/config/hf_tokenizer.h"
+#include "tera/setup/resolve.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 
@@ -368,8 +368,8 @@ TEST(HfConfig, RefusesADeepseekThatCannotBe) {
   EXPECT_TRUE(contains(with(deepseek_v2(), "mlp_bias", true), "mlp_bias is true"));
 }
 
-// How many layers predict further ahead is what files hold, not what config.json says.
-TEST(HfConfig, ADeepseekIsWrittenWithAsManyFurtherPredictionsAsItHas) {
+// The number of MTP layers is that of the files, not that of config.json.
+TEST(HfConfig, ADeepseekIsWrittenWithAsManyMtpLayersAsItHas) {
   const std::string source = deepseek_v3().dump();
   const ModelShape shape = shape_of(parse(deepseek_v3()));
   for (const std::string_view from : {std::string_view(source), std::string_view()}) {
@@ -411,7 +411,7 @@ TEST(HfConfig, RefusesByNameWhatItCannotCompute) {
   EXPECT_TRUE(contains(with(gpt2(), "activation_function", "tanh"), "activation_function"));
 }
 
-TEST(HfConfig, TellsWhatIsWrongWithAValue) {
+TEST(HfConfig, NamesWhatIsWrongWithAValue) {
   const auto with = [](const char* key, const Json& value) {
     Json config = llama();
     config[key] = value;
@@ -601,11 +601,11 @@ TEST(HfConfig, RefusesToWriteWhatNoConfigCanSay) {
                                  m.rope.scaling = {};
                                }),
                        "model.multi_latent_attention=false: config.json of a deepseek_v3"));
-  // With a head_dim it could be computed, but LlamaConfig does not let it pass.
+  // A head_dim would make it computable, but LlamaConfig rejects it.
   EXPECT_TRUE(contains(refused(llama(), [](ModelShape& m) { m.hidden = 60; }), "transformers refuses such a llama"));
 }
 
-// Which layers have experts, and which projections biases, can be written in several ways; told is the user's.
+// Which layers have experts, and which projections biases, can be written in several ways; the message uses the user's.
 TEST(HfConfig, WhatCannotBeSaidIsNamedAsItWasWritten) {
   const auto refused = [](const Json& config, const std::function<void(ModelConfig&)>& change) {
     ModelConfig written = parse(config);
@@ -707,12 +707,12 @@ TEST(HfConfig, TheSameInOtherWordsIsNoMistake) {
   EXPECT_TRUE(contains(message_of<UserError>([&] { load(dense, "model.num_query_groups=0"); }), "has 1; leave"));
 }
 
-// What a load says is wrong.
+// The message of a load.
 std::string mistake(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
   return message_of<UserError>([&] { load_config(file.string(), overrides); });
 }
 
-TEST(HfConfig, WrongFoldersAreToldApart) {
+TEST(HfConfig, WrongFoldersAreDistinguished) {
   const TempFolder folder;
   folder.write("hf/config.json", llama().dump());
   folder.write("ck/latest", "step_00000001\n");
@@ -770,16 +770,16 @@ TEST(HfConfig, TheFoldersTokenizerIsUsedOrMissed) {
 TEST(HfConfig, ARunKnowsWhetherItsTokenizerIsItsOwn) {
   RunConfig config;
   config.dataset.kind = DatasetKind::text;
-  EXPECT_TRUE(has_own_tokenizer(config)) << "the model is its own";
+  EXPECT_TRUE(uses_custom_tokenizer(config)) << "the model is its own";
   config.model.hf = "models/x/";
-  EXPECT_TRUE(has_own_tokenizer(config)) << "bytes";
+  EXPECT_TRUE(uses_custom_tokenizer(config)) << "bytes";
   config.tokenizer.tokenizer_type = TokenizerKind::hugging_face;
   for (const char* same : {"models/x", "models/x/tokenizer.json", "models/y/../x", "runs/ck/step_00000003"}) {
     config.tokenizer.tokenizer_model = same;
-    EXPECT_FALSE(has_own_tokenizer(config)) << same;
+    EXPECT_FALSE(uses_custom_tokenizer(config)) << same;
   }
   config.tokenizer.tokenizer_model = "models/y";
-  EXPECT_TRUE(has_own_tokenizer(config));
+  EXPECT_TRUE(uses_custom_tokenizer(config));
 }
 
 // --- what checkpoints know
@@ -787,13 +787,13 @@ TEST(HfConfig, ARunKnowsWhetherItsTokenizerIsItsOwn) {
 TEST(HfConfig, AModelThatIsNotDescribedIsTheCheckpoints) {
   const TempFolder folder;
   folder.write("ck/latest", "step_00000001\n");
-  StoredRun stored{.where = "ck/step_00000001", .config = {}, .own_tokenizer = true, .hf_config = ""};
+  StoredRun stored{.where = "ck/step_00000001", .config = {}, .custom_tokenizer = true, .hf_config = ""};
   stored.config.model = parse(llama());
   stored.config.model.hf = "gone";
   stored.config.tokenizer.tokenizer_type = TokenizerKind::null;
-  std::vector<std::string> asked;
+  std::vector<std::string> requested;
   const FindStoredRun find = [&](const std::string& path) {
-    asked.push_back(path);
+    requested.push_back(path);
     return stored;
   };
   const std::string ck = (folder / "ck").string();
@@ -805,19 +805,19 @@ TEST(HfConfig, AModelThatIsNotDescribedIsTheCheckpoints) {
   EXPECT_EQ(config.model.hf, "") << "whose tokenizer it no longer has";
   EXPECT_EQ(config.tokenizer.tokenizer_type, TokenizerKind::null);
   EXPECT_EQ(load("train: {seq_length: 8}\n", {"checkpoint.save=" + ck}).model.hidden_size, 64);
-  EXPECT_EQ(asked, (std::vector<std::string>{ck, ck}));
+  EXPECT_EQ(requested, (std::vector<std::string>{ck, ck}));
   EXPECT_EQ(load("model: {hidden_dropout: 0.5}\n", {"checkpoint.load=" + ck}).model.hidden_dropout, 0.5);
   EXPECT_TRUE(contains(message_of<UserError>([&] { load("model: {hidden_size: 32}\n", {"checkpoint.load=" + ck}); }),
                        "the model in ck/step_00000001 has 64"));
-  asked.clear();
+  requested.clear();
   EXPECT_EQ(load("model: {arch: qwen2}\n", {"checkpoint.load=" + ck}).model.hidden_size, 0);
-  EXPECT_TRUE(asked.empty()) << "it is described";
+  EXPECT_TRUE(requested.empty()) << "it is described";
 }
 
 TEST(HfConfig, AFolderThatIsGoneIsRemembered) {
   const TempFolder folder;
   folder.write("ck/latest", "step_00000001\n");
-  StoredRun stored{.where = "ck/step_00000001", .config = {}, .own_tokenizer = false, .hf_config = llama().dump()};
+  StoredRun stored{.where = "ck/step_00000001", .config = {}, .custom_tokenizer = false, .hf_config = llama().dump()};
   stored.config.model.hf = "gone";
   stored.config.tokenizer.tokenizer_type = TokenizerKind::hugging_face;
   stored.config.tokenizer.tokenizer_model = "ck/step_00000001";

@@ -5,11 +5,11 @@
 #include <bit>
 
 #include "tera/base/error.h"
-#include "tera/checkpoint/hf_describe.h"
-#include "tera/checkpoint/hf_export.h"
-#include "tera/checkpoint/hf_folder.h"
-#include "tera/config/hf_config.h"
-#include "tera/config/resolve.h"
+#include "tera/hf/config/hf_config.h"
+#include "tera/hf/hf_describe.h"
+#include "tera/hf/hf_export.h"
+#include "tera/hf/hf_folder.h"
+#include "tera/setup/resolve.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/float8_file.h"
 #include "tests/support/temp_folder.h"
@@ -37,7 +37,7 @@ TEST(Float8, EveryCodeIsWhatItsBitsSay) {
 
 class Float8Boxes : public testing::Test {
  protected:
-  // Every value of a box against the whole.
+  // Compares every value of a slice with the full tensor.
   static void expect_box(const ScaledFloat8& tensor, const std::vector<float>& whole, const WeightBox& box) {
     const std::int64_t columns = tensor.shape().last();
     std::vector<float> got(static_cast<std::size_t>(box.elements()));
@@ -124,7 +124,7 @@ class Float8Folder : public testing::Test {
     return HfFolder(folder_.path());
   }
   static std::vector<float> read(const WeightSource& source, const std::string& name) {
-    const WeightBox box = whole_box(source.tensors().at(name).shape);
+    const WeightBox box = full_box(source.tensors().at(name).shape);
     std::vector<float> out(static_cast<std::size_t>(box.elements()));
     source.read(name, box, std::as_writable_bytes(std::span(out)));
     return out;
@@ -186,7 +186,7 @@ TEST_F(Float8Folder, ScalesThatAreMissingOrWrongAreNamed) {
   EXPECT_TRUE(contains(refusal(), "not of this model: '" + norm + "'")) << refusal();
 }
 
-// Weights and scales may lie in different files: what is wrong is told of the one that has it.
+// Weights and scales may lie in different files: the message names the one that is wrong.
 TEST_F(Float8Folder, TheFileOfTheScaleIsNamed) {
   std::vector<float> scales = matrix_.scales;
   scales[4] = std::numeric_limits<float>::infinity();
@@ -201,8 +201,8 @@ TEST_F(Float8Folder, TheFileOfTheScaleIsNamed) {
   EXPECT_TRUE(contains(message, (folder_ / "scales").string() + ": 's' has a scale that is not finite")) << message;
 }
 
-// Copies of the table of words are compared, which FP8 cannot be: that is the reason, not the dtype.
-TEST_F(Float8Folder, ATableOfWordsThatIsThereTwiceIsNotComparedInFp8) {
+// Copies of the embedding table are compared, which is impossible in FP8: the message gives that reason, not the dtype.
+TEST_F(Float8Folder, AnEmbeddingTableThatIsThereTwiceIsNotComparedInFp8) {
   const std::string head = "lm_head.weight", table = "model.embed_tokens.weight";
   const Float8Matrix words = make_float8(5, 8, 4, 3, 7);
   for (const std::string& name : {head, table}) {
@@ -257,7 +257,7 @@ TEST_F(Float8Folder, ConfigSaysHowOrItIsRefused) {
 }
 
 // transformers 5 keeps all experts of a layer in one tensor, and their scales in another.
-TEST_F(Float8Folder, ExpertsInOneTensorAreToldOneByOne) {
+TEST_F(Float8Folder, ExpertsInOneTensorAreListedOneByOne) {
   const std::int64_t experts = 2, ffn = 5, hidden = 8;
   config_.merge_patch(Json::parse(R"({"model_type": "qwen3_moe", "num_local_experts": 2, "moe_intermediate_size": 5,
     "num_experts_per_tok": 2, "norm_topk_prob": true})"));

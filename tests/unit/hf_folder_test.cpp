@@ -1,4 +1,4 @@
-// Folders with something odd or wrong in them: read right, or refused with the name of what is wrong.
+// Folders with odd or wrong content: read right, or refused with the name of what is wrong.
 
 #include <gtest/gtest.h>
 
@@ -8,12 +8,12 @@
 #include "tera/base/checksum.h"
 #include "tera/base/error.h"
 #include "tera/checkpoint/checkpoint_weights.h"
-#include "tera/checkpoint/hf_describe.h"
-#include "tera/checkpoint/hf_export.h"
-#include "tera/checkpoint/hf_files.h"
-#include "tera/checkpoint/hf_folder.h"
-#include "tera/config/hf_config.h"
-#include "tera/config/resolve.h"
+#include "tera/hf/config/hf_config.h"
+#include "tera/hf/hf_describe.h"
+#include "tera/hf/hf_export.h"
+#include "tera/hf/hf_files.h"
+#include "tera/hf/hf_folder.h"
+#include "tera/setup/resolve.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 
@@ -33,7 +33,7 @@ ModelShape shape_of(const ModelConfig& model) {
   return resolve(config, Purpose::inspect).model;
 }
 
-// A folder of a model whose numbers tell where they stand.
+// A folder of a model whose numbers give their position.
 class OddFolder : public testing::Test {
  protected:
   OddFolder() {
@@ -65,7 +65,7 @@ class OddFolder : public testing::Test {
     });
   }
   static std::vector<float> read(const HfFolder& folder, const std::string& name) {
-    const WeightBox box = whole_box(folder.tensors().at(name).shape);
+    const WeightBox box = full_box(folder.tensors().at(name).shape);
     std::vector<float> out(static_cast<std::size_t>(box.elements()));
     folder.read(name, box, std::as_writable_bytes(std::span(out)));
     return out;
@@ -217,7 +217,7 @@ TEST_F(OddFolder, StopTokensAreANumberOrAList) {
 
 // --- experts
 
-// One layer of two experts, as transformers 5 holds it; numbers tell where they stand.
+// One layer of two experts in the format of transformers 5; numbers give their position.
 class FusedFolder : public OddFolder {
  protected:
   static constexpr std::int64_t experts = 2, ffn = 3, hidden = 4;
@@ -246,7 +246,7 @@ class FusedFolder : public OddFolder {
   }
 };
 
-TEST_F(FusedFolder, ExpertsAreToldOneByOne) {
+TEST_F(FusedFolder, ExpertsAreListedOneByOne) {
   struct Names {
     const char *type, *block, *gate, *up, *down;
   };
@@ -285,10 +285,10 @@ TEST_F(FusedFolder, ExpertsOneByOneStayAsTheyAre) {
   EXPECT_EQ(read(folder, name), tensors_[name].values);
 }
 
-// Published files have a layer behind the last that predicts two tokens ahead.
-TEST_F(FusedFolder, LayersBehindTheLastOfADeepseekAreLeftOut) {
-  const std::string behind = "model.layers.1.eh_proj.weight", inside = "model.layers.0.self_attn.o_proj.weight";
-  tensors_ = {{behind, fill(shape(hidden, 2 * hidden))}, {inside, fill(shape(hidden, hidden))}};
+// Published files have an MTP layer after the last layer.
+TEST_F(FusedFolder, LayersAfterTheLastOfADeepseekAreLeftOut) {
+  const std::string extra_layer = "model.layers.1.eh_proj.weight", inside = "model.layers.0.self_attn.o_proj.weight";
+  tensors_ = {{extra_layer, fill(shape(hidden, 2 * hidden))}, {inside, fill(shape(hidden, hidden))}};
   nlohmann::json config{
       {"model_type", "deepseek_v3"}, {"hidden_size", hidden},    {"intermediate_size", ffn}, {"num_hidden_layers", 1},
       {"num_attention_heads", 2},    {"num_key_value_heads", 2}, {"vocab_size", 5},          {"n_routed_experts", 16},
@@ -300,8 +300,8 @@ TEST_F(FusedFolder, LayersBehindTheLastOfADeepseekAreLeftOut) {
   EXPECT_TRUE(folder.tensors().contains(inside));
 }
 
-// With all that belongs to it such a layer is taken; its copies of the tables must be copies.
-TEST_F(FusedFolder, LayersThatPredictFurtherAheadAreTaken) {
+// An MTP layer with all its tensors is read; its copies of the tables must be copies.
+TEST_F(FusedFolder, MtpLayersAreTaken) {
   nlohmann::json config{{"model_type", "deepseek_v3"},
                         {"hidden_size", hidden},
                         {"intermediate_size", ffn},
@@ -313,24 +313,24 @@ TEST_F(FusedFolder, LayersThatPredictFurtherAheadAreTaken) {
                         {"first_k_dense_replace", 0},
                         {"num_nextn_predict_layers", 0}};
   folder_.write("config.json", config.dump());
-  const std::string behind = "model.layers.1.", own_head = "lm_head.weight";
+  const std::string extra_layer = "model.layers.1.", head_name = "lm_head.weight";
   tensors_.clear();
   tensors_[table] = fill(shape(5, hidden));
-  tensors_[own_head] = fill(shape(5, hidden));
-  tensors_[behind + "enorm.weight"] = fill(shape(hidden));
-  tensors_[behind + "eh_proj.weight"] = fill(shape(hidden, 2 * hidden));
-  tensors_[behind + "embed_tokens.weight"] = tensors_[table];
-  tensors_[behind + "shared_head.head.weight"] = tensors_[own_head];
-  tensors_["model.layers.3.enorm.weight"] = fill(shape(hidden));  // not the next one: nobody's
+  tensors_[head_name] = fill(shape(5, hidden));
+  tensors_[extra_layer + "enorm.weight"] = fill(shape(hidden));
+  tensors_[extra_layer + "eh_proj.weight"] = fill(shape(hidden, 2 * hidden));
+  tensors_[extra_layer + "embed_tokens.weight"] = tensors_[table];
+  tensors_[extra_layer + "shared_head.head.weight"] = tensors_[head_name];
+  tensors_["model.layers.3.enorm.weight"] = fill(shape(hidden));  // not the next layer: it belongs to none
   write_all();
   const HfFolder folder(folder_.path());
   EXPECT_EQ(folder.model().mtp_num_layers, 1);
   EXPECT_EQ(folder.tensors().size(), 4u);
   EXPECT_NO_THROW(folder.check_copies());
-  EXPECT_EQ(read(folder, behind + "eh_proj.weight"), tensors_[behind + "eh_proj.weight"].values);
-  EXPECT_FALSE(folder.tensors().contains(behind + "embed_tokens.weight"));
+  EXPECT_EQ(read(folder, extra_layer + "eh_proj.weight"), tensors_[extra_layer + "eh_proj.weight"].values);
+  EXPECT_FALSE(folder.tensors().contains(extra_layer + "embed_tokens.weight"));
 
-  // Asked for by a model or not, of another model's layers nothing is left out.
+  // Layers of another model are never left out, whether the model asks for MTP layers or not.
   const ModelShape model = shape_of(folder.model());
   EXPECT_TRUE(contains(refusal(), "it lacks"));
   EXPECT_FALSE(contains(refusal(), "not of this model"));
@@ -340,9 +340,9 @@ TEST_F(FusedFolder, LayersThatPredictFurtherAheadAreTaken) {
   EXPECT_FALSE(contains(message, "not of this model")) << message;
   EXPECT_FALSE(contains(message, "hnorm")) << message;
 
-  tensors_[behind + "shared_head.head.weight"] = tensors_[table];
+  tensors_[extra_layer + "shared_head.head.weight"] = tensors_[table];
   write_all();
-  const HfFolder another(folder_.path());  // opens: whoever leaves these layers out does not mind
+  const HfFolder another(folder_.path());  // opens: without these layers the difference does not matter
   EXPECT_TRUE(contains(message_of<UserError>([&] { another.check_copies(); }),
                        "model.layers.1.shared_head.head.weight and lm_head.weight differ"));
 }
@@ -379,7 +379,7 @@ TEST_F(OddFolder, ACheckpointOfNumbersThatAreNoFloatsIsRefused) {
   manifest.tensors[name] = {
       .dtype = DType::i32,
       .shape = shape(8),
-      .pieces = {{.file = 0, .offset = bytes.size() - sizeof(numbers[0]) * 8, .slice = whole_slice(shape(8))}}};
+      .pieces = {{.file = 0, .offset = bytes.size() - sizeof(numbers[0]) * 8, .slice = full_slice(shape(8))}}};
   folder_.write("ck/manifest.json", format_manifest(manifest));
   const Checkpoint checkpoint(folder_ / "ck");
   EXPECT_TRUE(contains(message_of<UserError>([&] { CheckpointWeights(checkpoint, shape_of(parse_config())); }),

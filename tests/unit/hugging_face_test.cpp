@@ -1,7 +1,7 @@
 // tokenizer.json against what `tokenizers` made of the same files (tools/reference/dump_tokenizers.py), and files that
 // are wrong.
 
-#include "tera/tokenizer/hugging_face.h"
+#include "tera/tokenizer/huggingface/hugging_face.h"
 
 #include <gtest/gtest.h>
 
@@ -67,7 +67,7 @@ TEST(HuggingFace, LeavesOutWhatThePostProcessorAdds) {
   EXPECT_EQ(encode(*load(golden / "llama3.json", false), ""), Ids{});
 }
 
-// Metaspace that marks only where all text begins, behind normalizers that change what it begins with.
+// Metaspace that marks only the beginning of the text, after normalizers that change the beginning.
 TEST(HuggingFace, KnowsWhereTextBeginsAsTheReference) {
   const json all = json::parse(std::ifstream(golden / "first_place.json"));
   const TempFolder folder;
@@ -169,14 +169,14 @@ TEST_F(SmallFile, AddedTokensTakeTheLongestAndTheirSpaces) {
 
 // What `tokenizers` does with such tokens is by chance, or cuts text everywhere.
 TEST_F(SmallFile, RefusesAddedTokensThatTheNormalizerSpoils) {
-  const json looked_for_behind{{"normalized", true}};
+  const json after_normalizer{{"normalized", true}};
   file_["normalizer"] = {{"type", "Lowercase"}};
-  file_["added_tokens"] = {added("<X>", looked_for_behind), added("<x>", looked_for_behind)};
+  file_["added_tokens"] = {added("<X>", after_normalizer), added("<x>", after_normalizer)};
   EXPECT_TRUE(contains(refusal(file_), "added_tokens: '<X>' and '<x>' are the same behind the normalizer"));
-  file_["added_tokens"] = {added("<X>", looked_for_behind), added("<x>")};
+  file_["added_tokens"] = {added("<X>", after_normalizer), added("<x>")};
   EXPECT_EQ(encode(*make(file_), "<x>a<X>"), (Ids{13, 0, 12}));
   file_["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};
-  file_["added_tokens"] = {added("  ", looked_for_behind)};
+  file_["added_tokens"] = {added("  ", after_normalizer)};
   EXPECT_TRUE(contains(refusal(file_), "added_tokens: the normalizer leaves nothing of '  '"));
 }
 
@@ -187,7 +187,7 @@ TEST_F(SmallFile, RefusesTextThatTheNormalizerMakesTooLong) {
   EXPECT_TRUE(contains(message, "the normalizer makes more than 1073741824 bytes")) << message;
 }
 
-// Each step may make a text several times as long; it is told before the memory is taken.
+// Each step may make a text several times as long; the error comes before the memory is allocated.
 TEST_F(SmallFile, RefusesTextThatThePreTokenizerMakesTooLong) {
   const auto refuses = [&](const json& step, const std::string& text) {
     file_["pre_tokenizer"] = step;
@@ -264,7 +264,7 @@ TEST_F(SmallFile, RefusesWhatItDoesNotHaveAndNamesIt) {
   EXPECT_TRUE(contains(with("added_tokens", {added("x", {{"id", 1e12}})}), "added_tokens[0].id"));
 }
 
-// Readers differ in which of two they take, and so would the ids.
+// Readers differ in which of two values they use, and so would the ids.
 TEST_F(SmallFile, RefusesFieldsThatAreThereTwice) {
   const std::string text = file_.dump();
   const auto twice = [&](const std::string& before, const std::string& more) {

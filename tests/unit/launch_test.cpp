@@ -82,7 +82,7 @@ TEST(DetectLaunch, ProcessesOfMpi) {
             (Launch{.kind = LaunchKind::mpi, .world = 3, .rank = 2, .local_rank = 2}));
 }
 
-// mpirun from a shell, a container or a batch script whose variables say something else.
+// mpirun in a shell, a container or a batch script whose variables say something else.
 TEST(DetectLaunch, MpirunAmongVariablesOfOthers) {
   EXPECT_EQ(detect(open_mpi + Variables{{"RANK", "3"}, {"WORLD_SIZE", "64"}, {"MASTER_ADDR", "node9"}}),
             detect(open_mpi));
@@ -110,14 +110,14 @@ TEST(DetectLaunch, TorchrunInsideOfAnother) {
       EXPECT_EQ(detect(torchrun + outer, {}, /*has_mpi=*/false), expected) << nodes << " nodes";
     }
   }
-  // Another one that says RANK, inside of a launcher of one.
+  // A launcher that sets RANK, inside of a launcher of one process.
   const Variables one{{"PMI_SIZE", "1"}, {"PMI_RANK", "0"}};
   EXPECT_EQ(detect(without(torchrun, "TORCHELASTIC_RUN_ID") + one).world, 8);
   // torchrun of one, as a shell: mpirun inside of it is the launcher.
   EXPECT_EQ(detect(open_mpi + torchrun + Variables{{"WORLD_SIZE", "1"}, {"RANK", "0"}}).kind, LaunchKind::mpi);
 }
 
-// Ranks of MPI where the program has none: they meet over TCP where the environment says at which machine.
+// Ranks of MPI where the program has none: their rendezvous is over TCP where the environment gives the machine.
 TEST(DetectLaunch, RanksOfMpiWithoutMpi) {
   const Variables pmix = srun + Variables{{"PMIX_RANK", "9"}};
   const Variables pmi2 = srun + Variables{{"PMI_RANK", "9"}, {"PMI_SIZE", "16"}};
@@ -142,27 +142,27 @@ TEST(DetectLaunch, RanksAsThreadsOfAProcessThatIsOne) {
 
 TEST(DetectLaunch, ProcessesOfTorchrun) {
   Launch expected{.kind = LaunchKind::tcp, .world = 8, .rank = 1, .local = 4, .local_rank = 1};
-  expected.meeting = {.host = "node0", .port = 4000, .spare_ports = 0, .job = "x at node0:4000"};
+  expected.address = {.host = "node0", .port = 4000, .spare_ports = 0, .job = "x at node0:4000"};
   expected.machine = "here";
   EXPECT_EQ(detect(torchrun), expected);
   Variables agent = torchrun;  // torchrun itself listens at its port
   agent["TORCHELASTIC_USE_AGENT_STORE"] = "True";
-  EXPECT_EQ(detect(agent).meeting,
-            (Meeting{.host = "node0", .port = 4001, .spare_ports = 8, .job = "x at node0:4000"}));
+  EXPECT_EQ(detect(agent).address,
+            (RendezvousAddress{.host = "node0", .port = 4001, .spare_ports = 8, .job = "x at node0:4000"}));
   agent["TORCHELASTIC_RESTART_COUNT"] = "3";  // each torchrun counts for itself: one that was replaced begins anew
-  EXPECT_EQ(detect(agent).meeting.job, "x at node0:4000");
+  EXPECT_EQ(detect(agent).address.job, "x at node0:4000");
   agent["MASTER_PORT"] = "65535";
-  EXPECT_LE(detect(agent).meeting.port + detect(agent).meeting.spare_ports, 65535);
-  EXPECT_EQ(detect(without(torchrun, "MASTER_PORT")).meeting.port, 29500);
+  EXPECT_LE(detect(agent).address.port + detect(agent).address.spare_ports, 65535);
+  EXPECT_EQ(detect(without(torchrun, "MASTER_PORT")).address.port, 29500);
 }
 
 TEST(DetectLaunch, ProcessesOfSrun) {
   Launch expected{.kind = LaunchKind::tcp, .world = 16, .rank = 9, .local = 8, .local_rank = 1};
-  expected.meeting = {.host = "node0", .port = 29500, .spare_ports = 0, .job = "77.3"};
+  expected.address = {.host = "node0", .port = 29500, .spare_ports = 0, .job = "77.3"};
   EXPECT_EQ(detect(srun), expected);
 }
 
-// Which GPU a rank takes: where its launcher does not say and Slurm started the same ranks, Slurm does.
+// The GPU of a rank: where its launcher does not give one and Slurm started the same ranks, it is Slurm's.
 TEST(DetectLaunch, TheRankOnAMachine) {
   const Variables by_hand{{"RANK", "9"}, {"WORLD_SIZE", "16"}, {"MASTER_ADDR", "node0"}};
   const Variables pmi2{{"PMI_RANK", "9"}, {"PMI_SIZE", "16"}};
@@ -176,7 +176,7 @@ TEST(DetectLaunch, TheRankOnAMachine) {
   const Launch older =
       detect(without(srun, "SLURM_STEP_TASKS_PER_NODE") + pmi2 + Variables{{"SLURM_NTASKS_PER_NODE", "4"}});
   EXPECT_EQ(older.local, 4);
-  // Ranks of somebody else inside of a task.
+  // Ranks of another launcher inside of a task.
   for (const Variables& other : {Variables{{"SLURM_PROCID", "1"}}, Variables{{"SLURM_STEP_NUM_TASKS", "32"}}}) {
     const Launch launch = detect(srun + by_hand + other);
     EXPECT_EQ(launch.local, 1);
@@ -193,7 +193,7 @@ TEST(DetectLaunch, ARankOnAMachineThatNobodyKnows) {
       << "a rank that has its machine for itself needs none";
 }
 
-TEST(DetectLaunch, ProcessesThatCannotMeet) {
+TEST(DetectLaunch, ProcessesWithoutARendezvous) {
   const std::string hint = "set it to the first rank's machine";
   expect_refused(without(torchrun, "MASTER_ADDR"), {}, hint);
   expect_refused(without(srun, "MASTER_ADDR"), {}, hint);
@@ -244,15 +244,15 @@ TEST(RunRanks, StartsEveryRankOnce) {
     std::mutex mutex;
     std::set<int> seen;
     int calls = 0;
-    run_ranks(detect({}, world), 30, [&](Seat& seat) {
+    run_ranks(detect({}, world), 30, [&](RankHandle& rank_handle) {
       cpu::CpuOps ops(1, cpu::best_isa());
-      const auto comm = seat.join(ops);
-      EXPECT_EQ(seat.size(), world);
+      const auto comm = rank_handle.join(ops);
+      EXPECT_EQ(rank_handle.size(), world);
       EXPECT_EQ(comm->size(), world);
-      EXPECT_EQ(comm->rank(), seat.rank());
+      EXPECT_EQ(comm->rank(), rank_handle.rank());
       comm->barrier();
       const std::lock_guard lock(mutex);
-      seen.insert(seat.rank());
+      seen.insert(rank_handle.rank());
       ++calls;
     });
     EXPECT_EQ(calls, world);
@@ -260,7 +260,7 @@ TEST(RunRanks, StartsEveryRankOnce) {
   }
 }
 
-// The CPU adds up what so many ranks have brought; NCCL has no such limit.
+// The CPU's reduction is limited to so many ranks; NCCL has no such limit.
 TEST(RunRanks, OnlyOnCpusTheNumberOfProcessesIsLimited) {
   const OpsTraits cpu = cpu::CpuOps(1, cpu::best_isa()).traits(), gpu{.asynchronous = true};
   check_processes(256, cpu);
@@ -272,10 +272,10 @@ TEST(RunRanks, OnlyOnCpusTheNumberOfProcessesIsLimited) {
 
 TEST(RunRanks, TheTimeoutIsThatOfEveryWait) {
   const std::string message = message_of<Error>([] {
-    run_ranks(detect({}, 2), 0.25, [](Seat& seat) {
+    run_ranks(detect({}, 2), 0.25, [](RankHandle& rank_handle) {
       cpu::CpuOps ops(1, cpu::best_isa());
-      const auto comm = seat.join(ops);
-      if (seat.rank() == 0) comm->barrier();
+      const auto comm = rank_handle.join(ops);
+      if (rank_handle.rank() == 0) comm->barrier();
     });
   });
   EXPECT_TRUE(contains(message, "rank 1 did not come")) << message;

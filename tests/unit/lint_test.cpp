@@ -29,8 +29,9 @@ class LintTest : public testing::Test {
   void write(const std::string& path, const std::string& text) {
     fs::create_directories((root_ / path).parent_path());
     std::ofstream(root_ / path) << text;
-    const fs::path folder = fs::path(path).parent_path();
-    if (path.starts_with("tera/")) std::ofstream(root_ / folder / "README.md") << "what it is for\n";
+    if (!path.starts_with("tera/")) return;
+    for (fs::path folder = fs::path(path).parent_path(); folder != "tera"; folder = folder.parent_path())
+      std::ofstream(root_ / folder / "README.md") << "what it is for\n";
   }
 
   // "path:line message" of everything found.
@@ -41,10 +42,10 @@ class LintTest : public testing::Test {
     return all;
   }
 
-  void expect_one(const std::string& place, const std::string& words) {
+  void expect_one(const std::string& location, const std::string& words) {
     const auto all = findings();
     ASSERT_EQ(all.size(), 1u) << testing::PrintToString(all);
-    EXPECT_TRUE(all[0].starts_with(place + " ")) << all[0];
+    EXPECT_TRUE(all[0].starts_with(location + " ")) << all[0];
     EXPECT_NE(all[0].find(words), std::string::npos) << all[0];
   }
 
@@ -55,7 +56,7 @@ class LintTest : public testing::Test {
 
 TEST_F(LintTest, FolderIncludesOnlyFoldersBeforeIt) {
   write("tera/nn/block.h", "#pragma once\n#include \"tera/ops/ops.h\"\n#include \"tera/nn/run.h\"\n");
-  write("tera/train/trainer.cpp", "#include \"tera/checkpoint/writer.h\"\n#include \"tera/train/metrics.h\"\n");
+  write("tera/train/trainer.cpp", "#include \"tera/checkpoint/writer.h\"\n#include \"tera/train/sinks/metrics.h\"\n");
   expect_clean();
   write("tera/ops/gemm.h", "#pragma once\n\n#include <cmath>\n#include \"tera/nn/block.h\"\n");
   expect_one("tera/ops/gemm.h:4", "nn comes after ops");
@@ -80,7 +81,7 @@ TEST_F(LintTest, BackendSeesOnlyWhatItImplements) {
   write("tera/backend/cuda/a.cpp",
         "#include \"tera/ops/ops.h\"\n#include \"tera/comm/comm.h\"\n"
         "#include \"tera/backend/cuda/kernels/a.cuh\"\n#include <cublasLt.h>\n");
-  write("tera/backend/nccl/a.cpp", "#include \"tera/backend/cuda/cuda_ops.h\"\n");
+  write("tera/comm/nccl/a.cpp", "#include \"tera/backend/cuda/cuda_ops.h\"\n");
   expect_clean();
   for (const std::string folder : {"config", "nn", "train", "backend/cpu"}) {
     write("tera/backend/plan/plan_ops.cpp", "#include \"tera/" + folder + "/a.h\"\n");
@@ -112,6 +113,24 @@ TEST_F(LintTest, KernelsIncludeNoCodeFromElsewhere) {
     write("tera/backend/cpu/kernels/norm.cpp", "#include " + header + "\n");
     expect_one("tera/backend/cpu/kernels/norm.cpp:1", "kernels may include only");
   }
+}
+
+TEST_F(LintTest, CommentsStandOnTheirOwn) {
+  write("tera/base/a.cpp",
+        "// Sizes in bytes,\n// and of nothing else.\nint rows;  // of a tile\nint columns;  // width of a tile\n"
+        "const char* text = \"// of\";\n");
+  expect_one("tera/base/a.cpp:3", "stands on its own");
+  write("tera/base/a.cpp", "int a;\n// Likewise for b.\nint b;\n");
+  expect_one("tera/base/a.cpp:2", "stands on its own");
+}
+
+TEST_F(LintTest, IdentifiersAreWordsOfTheField) {
+  write("tera/base/a.cpp", "int max_rows;  // the most_rows of old\nint most_likely;\nint almost_done;\n");
+  expect_clean();
+  write("tera/base/a.cpp", "int most_rows;\n");
+  expect_one("tera/base/a.cpp:1", "most_rows: write max_");
+  write("tera/base/a.cpp", "struct Carousel {};\n");
+  expect_one("tera/base/a.cpp:1", "Carousel: write RingBuffer");
 }
 
 TEST_F(LintTest, HeaderStartsWithPragmaOnce) {
@@ -174,6 +193,16 @@ TEST_F(LintTest, FoldersOfTheLibraryHaveAReadme) {
   expect_clean();
   fs::remove(root_ / "tera/base/README.md");
   expect_one("tera/base:0", "README.md");
+}
+
+TEST_F(LintTest, FoldersOfTheLibraryStaySmall) {
+  for (int i = 0; i < 41; ++i) {
+    write("tera/models/families/a" + std::to_string(i) + ".cpp", "int a();\n");
+    if (i < 40) write("tera/base/a" + std::to_string(i) + ".cpp", "int a();\n");
+  }
+  expect_clean();
+  write("tera/base/a40.cpp", "int a();\n");
+  expect_one("tera/base:0", "41 files");
 }
 
 TEST_F(LintTest, ReportsSizesLongestFirst) {

@@ -1,4 +1,4 @@
-// Which processes are at one place: children of this one are, until they leave one of its namespaces.
+// Which processes share a machine: children of this one do, until they leave one of its namespaces.
 
 #include "tera/base/machine.h"
 
@@ -12,11 +12,11 @@
 namespace tera::test {
 namespace {
 
-using Places = std::pair<std::uint64_t, std::uint64_t>;  // of memory and network
+using Places = std::pair<std::uint64_t, std::uint64_t>;  // memory domain, network domain
 
-Places places() { return {memory_place(), network_place()}; }
+Places places() { return {memory_domain_id(), network_domain_id()}; }
 
-// Those of a child that leaves these namespaces; this process's network is never 0.
+// The identities of a child that leaves these namespaces; this process's network is never 0.
 Places places_of_child(int leaves) {
   int ends[2] = {};
   EXPECT_EQ(::pipe(ends), 0);
@@ -36,16 +36,16 @@ Places places_of_child(int leaves) {
 }
 
 TEST(Machine, ProcessesOfOnePlace) {
-  EXPECT_NE(network_place(), 0u);
+  EXPECT_NE(network_domain_id(), 0u);
   EXPECT_EQ(places_of_child(0), places());
 }
 
-// As containers do that have the same name.
-TEST(Machine, NamespacesTellContainersApart) {
+// Containers of the same name differ in their namespaces.
+TEST(Machine, NamespacesDistinguishContainers) {
   const Places apart = places_of_child(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS);
   if (apart == Places{0, 0}) GTEST_SKIP() << "this system does not let a process leave its namespaces";
-  EXPECT_NE(apart.first, memory_place());
-  EXPECT_NE(apart.second, network_place());
+  EXPECT_NE(apart.first, memory_domain_id());
+  EXPECT_NE(apart.second, network_domain_id());
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ Manifest small_manifest() {
   manifest.files.push_back({.name = "rank_00000.safetensors", .bytes = 1000, .crc32c = 0x12345678});
   const Shape dims = shape(4, 8);
   manifest.tensors["a"] = {
-      .dtype = DType::f32, .shape = dims, .pieces = {{.file = 0, .offset = 96, .slice = whole_slice(dims)}}};
+      .dtype = DType::f32, .shape = dims, .pieces = {{.file = 0, .offset = 96, .slice = full_slice(dims)}}};
   return manifest;
 }
 
@@ -96,11 +96,11 @@ TEST(Manifest, LossScalesThatAreNone) {
 
 TEST(Manifest, OneWrongBitAnywhereIsNoticed) {
   const std::string good = format_manifest(small_manifest());
-  for (std::size_t place = 0; place < good.size(); ++place)
+  for (std::size_t position = 0; position < good.size(); ++position)
     for (int bit = 0; bit < 8; ++bit) {
       std::string bad = good;
-      bad[place] = static_cast<char>(bad[place] ^ (1 << bit));
-      EXPECT_THROW(parse_manifest(bad, "m"), UserError) << "byte " << place << " bit " << bit;
+      bad[position] = static_cast<char>(bad[position] ^ (1 << bit));
+      EXPECT_THROW(parse_manifest(bad, "m"), UserError) << "byte " << position << " bit " << bit;
     }
   for (std::size_t size = 0; size < good.size(); ++size)
     EXPECT_THROW(parse_manifest(good.substr(0, size), "m"), UserError) << size;

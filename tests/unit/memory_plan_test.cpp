@@ -1,4 +1,4 @@
-#include "tera/train/memory_plan.h"
+#include "tera/plan/memory_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ TEST(MemoryPlan, AddsUpItemsAndCopies) {
   EXPECT_EQ(plan.total(), 256u + 3 * 512 + 512);
 }
 
-// A GPU with room enough, on a host of so many free bytes.
+// A GPU with enough memory, on a host with so many free bytes.
 struct SmallHost final : Device {
   explicit SmallHost(std::size_t bytes) : free_on_host(bytes) {}
   std::span<std::byte> allocate(std::size_t bytes) override { return take(device, bytes); }
@@ -70,7 +70,7 @@ TEST(MemoryPlan, HostMemoryIsPlannedAndRefusedWhenThereIsTooLittle) {
   EXPECT_TRUE(too_little.device.empty()) << "nothing is allocated before all is checked";
 }
 
-// On a GPU without anything else on the host: the copy is made once training is set up, which is too late to be told.
+// On a GPU without anything else on the host: the copy is made once training is set up, which is too late to report it.
 TEST(MemoryPlan, TheCopyForSavingMustFitTheHostByItself) {
   MemoryPlan plan;
   plan.add_bytes("weights", 256);

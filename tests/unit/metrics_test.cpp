@@ -1,4 +1,4 @@
-#include "tera/train/metrics.h"
+#include "tera/train/sinks/metrics.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 #include "tera/base/error.h"
 #include "tera/base/log.h"
-#include "tera/train/console.h"
+#include "tera/train/sinks/console.h"
 #include "tests/support/count_news.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
@@ -75,7 +75,7 @@ TEST(JsonlSink, WritesTheContractsFieldsInOrder) {
   EXPECT_TRUE(all.ends_with("{\"step\":2,\"eval_loss\":4.0,\"tokens\":4096}\n")) << all;
 }
 
-TEST(JsonlSink, TellsOfLayersThatPredictFurtherAhead) {
+TEST(JsonlSink, ReportsMtpLayers) {
   const TempFolder folder;
   const std::vector<double> losses{2.5, 3.5};
   StepMetrics metrics = sample_step(1);
@@ -92,7 +92,7 @@ TEST(JsonlSink, TellsOfLayersThatPredictFurtherAhead) {
                              "\n"));
 }
 
-TEST(JsonlSink, TellsOfExperts) {
+TEST(JsonlSink, ReportsExperts) {
   const TempFolder folder;
   const std::vector<double> worst{1.5, 2}, unused{0, 0.25};
   const std::vector<std::int32_t> load{3, 1, 2, 2, 4, 4, 0, 0};
@@ -118,8 +118,8 @@ TEST(JsonlSink, TellsOfExperts) {
       << slurp(folder / "m.jsonl");
 }
 
-// As wide as numbers get, for as many experts as there is room for.
-TEST(JsonlSink, HasRoomForAllExperts) {
+// Numbers of the largest width, for the largest supported number of experts.
+TEST(JsonlSink, HasCapacityForAllExperts) {
   const TempFolder folder;
   constexpr std::size_t layers = 60, experts = 512;
   const std::vector<double> widest(layers, -1.2345678901234567e-300);
@@ -267,7 +267,7 @@ TEST(Metrics, AStepAllocatesNothing) {
   log.open_file(folder / "log.txt");
   JsonlSink jsonl(folder / "m.jsonl", AppendFile::Start::empty);
   ConsoleSink bar(log, {.total_steps = 100, .log_interval = 1});
-  ASSERT_GT(news_during([] { std::string(100, 'x').swap(*std::make_unique<std::string>()); }), 0);  // it does count
+  ASSERT_GT(news_during([] { std::string(100, 'x').swap(*std::make_unique<std::string>()); }), 0);  // the counter works
   EXPECT_EQ(news_during([&] {
               for (std::int64_t step = 1; step <= 100; ++step) {
                 jsonl.step(sample_step(step));

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "tera/base/error.h"
-#include "tera/tokenizer/normalize.h"
-#include "tera/tokenizer/normalize_steps.h"
+#include "tera/tokenizer/huggingface/normalize.h"
+#include "tera/tokenizer/huggingface/normalize_steps.h"
 #include "tests/unit/text_steps.h"
 
 namespace tera::test {
@@ -85,7 +85,7 @@ TEST(Normalizer, LongRunsComeOutAsShortOnes) {
     }
 }
 
-// All that is dropped behind a character stands for its place, however much that is.
+// Text dropped after a character maps to the position after that character, however long it is.
 TEST(Normalizer, FirstPlaceWithMuchThatIsDropped) {
   const json drops_0x01{{"type", "Precompiled"}, {"precompiled_charsmap", "EAAAAAAIAAAAAAAAAAAAgAEFAAAA"}};
   const auto normalizer = make_normalizer(drops_0x01, "normalizer");

@@ -127,22 +127,22 @@ TEST(Params, InferenceTakesWeightsOnly) {
   EXPECT_TRUE(store.groups().empty());
 }
 
-// f32 beside 16-bit weights, zero at the start, and part of nothing that gradients move.
-TEST(Params, WhatIsCountedIsNotTrained) {
+// Router state is f32 beside 16-bit weights, zero at the start, and not updated by gradients.
+TEST(Params, RouterStateIsNotTrained) {
   for (const bool training : {true, false}) {
     ParamStore store(DType::bf16, {"*.held"});
     Param& weight = store.add(matrix("a", 4, 8));
     ParamSpec spec = bias("a.moved", 5);
     spec.counts = ParamSpec::Counts::bias;
-    spec.counted_layer = 2;
+    spec.router_layer = 2;
     const Param& moved = store.add(spec);
     spec.name = spec.parts[0].name = "a.held";
-    const Param& held = store.add(spec);
+    const Param& frozen = store.add(spec);
     Bound bound(store, training);
     EXPECT_EQ(moved.value.dtype, DType::f32);
     EXPECT_EQ(moved.value.shape, shape(5));
     EXPECT_FALSE(moved.spec.trainable || moved.grad || moved.master || moved.bucket >= 0);
-    EXPECT_TRUE(held.spec.held && !moved.spec.held && weight.spec.trainable);
+    EXPECT_TRUE(frozen.spec.frozen && !moved.spec.frozen && weight.spec.trainable);
     EXPECT_EQ(store.count_elements(), 32);
     EXPECT_EQ(store.trained_elements(), 128);
     store.initialize(bound.ops(), 1);
@@ -217,20 +217,20 @@ TEST(Params, GapsBetweenParametersStayZero) {
   EXPECT_NE(flat[128], 0);
 }
 
-// Whatever is in the memory of gradients when they begin: some are written, the rest is cleared, and nothing else
-// stays.
+// Gradient memory may hold any values when a step begins: the first use overwrites some gradients, the rest is cleared,
+// and no old value stays.
 TEST(Params, GradientsBeginEmpty) {
   ParamStore store(DType::f32);
   const auto add_written = [&](const std::string& name) -> Param& {
     ParamSpec spec = matrix(name, 10, 10);
-    spec.written_first = true;
+    spec.first_use_overwrites = true;
     return store.add(spec);
   };
   Param &made = add_written("made"), &added = store.add(matrix("added", 3, 3)), &never = add_written("never");
   Param& small = store.add(bias("b", 3));
   Bound bound(store);
   store.initialize(bound.ops(), 5);
-  EXPECT_TRUE(made.next_adds()) << "who clears gradients by itself need not know";
+  EXPECT_TRUE(made.accumulate_next()) << "who clears gradients by itself need not know";
 
   Bucket& bucket = store.buckets()[0];
   const auto* flat = bucket.grad.as<float>();
@@ -240,16 +240,16 @@ TEST(Params, GradientsBeginEmpty) {
     const auto is_in = [&](const Param& param) { return i >= param.offset && i < param.offset + 100; };
     EXPECT_EQ(std::isnan(flat[i]), is_in(made) || is_in(never)) << i;
   }
-  EXPECT_TRUE(added.next_adds() && small.next_adds());
-  EXPECT_FALSE(made.next_adds());
-  EXPECT_TRUE(made.next_adds()) << "the first was written";
+  EXPECT_TRUE(added.accumulate_next() && small.accumulate_next());
+  EXPECT_FALSE(made.accumulate_next());
+  EXPECT_TRUE(made.accumulate_next()) << "the first was written";
   bound.ops().fill({.out = made.grad, .value = 2});
   store.complete_grads(bound.ops(), bucket);
   for (std::int64_t i = 0; i < bucket.elements(); ++i) EXPECT_EQ(flat[i], i < 100 ? 2 : 0) << i;
-  EXPECT_TRUE(never.next_adds());
+  EXPECT_TRUE(never.accumulate_next());
 }
 
-// Long enough to be drawn by several threads: borders between them leave no seam.
+// Long enough to be drawn by several threads, whose boundaries must not show.
 TEST(Params, LargeDrawsHaveNoSeams) {
   ParamStore store(DType::f32);
   Param& weight = store.add(matrix("w", 1001, 333));

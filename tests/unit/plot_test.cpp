@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "tera/base/error.h"
-#include "tera/train/loss_plot.h"
-#include "tera/train/plot_scale.h"
+#include "tera/train/sinks/loss_plot.h"
+#include "tera/train/sinks/plot_scale.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 
@@ -138,7 +138,7 @@ TEST(LossPlot, OddInputsAreDrawnOrRefused) {
   EXPECT_THROW(loss_svg(falling(10), {10, 10}), Error);
 }
 
-TEST(LossPlot, TextFitsItsRoomAndShowsTheFall) {
+TEST(LossPlot, TextFitsItsSpaceAndShowsTheFall) {
   for (const auto& [columns, rows] : {std::pair{80, 16}, {30, 8}, {120, 30}}) {
     const std::string text = loss_text(falling(300), {columns, rows, false});
     EXPECT_EQ(count_of(text, "\n"), rows);

@@ -1,4 +1,4 @@
-#include "tera/tokenizer/regex.h"
+#include "tera/tokenizer/unicode/regex.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tera/base/error.h"
-#include "tera/tokenizer/regex_split.h"
+#include "tera/tokenizer/unicode/regex_split.h"
 #include "tests/unit/text_steps.h"
 
 namespace tera::test {

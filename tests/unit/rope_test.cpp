@@ -71,7 +71,7 @@ TEST(RopeFrequencies, Llama3) {
   }
 }
 
-// Pairs that turn 32 times and once in 4096 positions are 10.47 and 22.51: kept up to 10, slowed from 23 on.
+// Pairs that rotate 32 times and once in 4096 positions are 10.47 and 22.51: kept up to 10, slowed from 23 on.
 TEST(RopeFrequencies, Yarn) {
   expect_frequencies(deepseek_yarn(), {{0, 1},
                                        {10, 0.05623413251903491},
@@ -83,7 +83,7 @@ TEST(RopeFrequencies, Yarn) {
   const auto got = rope_frequencies(deepseek_yarn());
   for (std::size_t pair = 0; pair < got.size(); ++pair) {
     const double plain = std::exp(-std::log(10000.0) * static_cast<double>(pair) / 32);
-    const double slowed = std::min(std::max(static_cast<double>(pair) - 10, 0.0) / 13, 1.0);  // share
+    const double slowed = std::min(std::max(static_cast<double>(pair) - 10, 0.0) / 13, 1.0);  // fraction
     EXPECT_NEAR(got[pair], plain * (1 - slowed * 39 / 40), 1e-12 * plain) << "pair " << pair;
   }
 }
@@ -124,10 +124,10 @@ TEST(RopeMagnitude, OnlyYarnHasOne) {
   EXPECT_EQ(rope_magnitude(spec), 1);
 }
 
-// Turns rows of one head that are 1 in the first half and 0 in the second: what comes out is cos, then sin.
-class TurnedRows {
+// Rotates rows of one head that are 1 in the first half and 0 in the second: the result is cos, then sin.
+class RotatedRows {
  public:
-  explicit TurnedRows(const std::vector<RopeSpec>& specs) : ops_(1, cpu::best_isa()), params_(DType::f32) {
+  explicit RotatedRows(const std::vector<RopeSpec>& specs) : ops_(1, cpu::best_isa()), params_(DType::f32) {
     for (const auto& spec : specs) ropes_.emplace_back(params_, spec);
     params_.add({.name = "w", .shape = shape(1), .parts = {}, .init = {}});
     params_.lay_out();
@@ -136,8 +136,8 @@ class TurnedRows {
     params_.fill_constants(ops_);
   }
 
-  std::vector<float> turn(std::size_t rope, std::int64_t dim, const std::vector<std::int32_t>& positions,
-                          bool and_back = false) {
+  std::vector<float> rotate(std::size_t rope, std::int64_t dim, const std::vector<std::int32_t>& positions,
+                            bool and_back = false) {
     const auto rows = static_cast<std::int64_t>(positions.size());
     Arena arena(device_.allocate(1 << 16), "rows");
     const Tensor x = arena.take(shape(rows, 1, dim), DType::f32, "x");
@@ -162,22 +162,22 @@ class TurnedRows {
 };
 
 TEST(RopeTables, HoldCosAndSinOfEachPosition) {
-  TurnedRows rows({deepseek_yarn()});
-  const auto turned = rows.turn(0, 64, {0, 3, 15});
+  RotatedRows rows({deepseek_yarn()});
+  const auto rotated = rows.rotate(0, 64, {0, 3, 15});
   const auto frequencies = rope_frequencies(deepseek_yarn());
   const double positions[] = {0, 3, 15};
   for (std::size_t row = 0; row < 3; ++row)
     for (std::size_t pair = 0; pair < 32; ++pair) {
       const double angle = positions[row] * frequencies[pair];
       // fp32 angles of up to 15 are known to 1e-6.
-      EXPECT_NEAR(turned[row * 64 + pair], 1.3688879454113936 * std::cos(angle), 2e-6);
-      EXPECT_NEAR(turned[row * 64 + 32 + pair], 1.3688879454113936 * std::sin(angle), 2e-6);
+      EXPECT_NEAR(rotated[row * 64 + pair], 1.3688879454113936 * std::cos(angle), 2e-6);
+      EXPECT_NEAR(rotated[row * 64 + 32 + pair], 1.3688879454113936 * std::sin(angle), 2e-6);
     }
 }
 
-TEST(RopeTables, BackwardTurnsBack) {
-  TurnedRows rows({llama31()});
-  const auto back = rows.turn(0, 128, {0, 7, 15}, /*and_back=*/true);
+TEST(RopeTables, BackwardRotatesBack) {
+  RotatedRows rows({llama31()});
+  const auto back = rows.rotate(0, 128, {0, 7, 15}, /*and_back=*/true);
   for (std::size_t i = 0; i < back.size(); ++i) EXPECT_NEAR(back[i], i % 128 < 64 ? 1 : 0, 1e-6);
 }
 
@@ -186,11 +186,11 @@ TEST(RopeTables, DifferentSpecsDoNotShare) {
   RopeSpec other = llama31();
   other.base = 10000;
   other.scaling = {};
-  TurnedRows rows({llama31(), other, llama31()});
-  const auto first = rows.turn(0, 128, {9}), second = rows.turn(1, 128, {9});
+  RotatedRows rows({llama31(), other, llama31()});
+  const auto first = rows.rotate(0, 128, {9}), second = rows.rotate(1, 128, {9});
   EXPECT_NEAR(second[32], std::cos(9 * 0.01), 1e-6);
   EXPECT_NE(first, second);
-  EXPECT_EQ(first, rows.turn(2, 128, {9}));
+  EXPECT_EQ(first, rows.rotate(2, 128, {9}));
 }
 
 }  // namespace

@@ -124,7 +124,7 @@ TEST(Safetensors, RefusesWrongLengths) {
   EXPECT_TRUE(contains(message_of<UserError>([&] { SafetensorsFile file(folder.path()); }), "no safetensors"));
 }
 
-// A file that is there, but takes no room on the disk.
+// A sparse file, which takes no space on the disk.
 TEST(Safetensors, AHeaderOver100MbIsRefusedUnread) {
   const TempFolder folder;
   const std::uint64_t header = 100'000'001;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tera/base/error.h"
-#include "tera/train/sample_token.h"
+#include "tera/infer/sampler.h"
 #include "tests/support/count_news.h"
 #include "tests/support/expect_error.h"
 
@@ -17,7 +17,7 @@ constexpr int draws = 20000;
 
 std::vector<int> histogram(const std::vector<float>& logits, const SamplingOptions& options) {
   std::vector<int> counts(logits.size());
-  std::vector<TokenChance> scratch(logits.size());
+  std::vector<TokenWeight> scratch(logits.size());
   const RngKey key = rng_stream(42, "generate");
   for (std::uint64_t position = 0; position < draws; ++position)
     ++counts[static_cast<std::size_t>(sample_token(logits, options, key, position, scratch))];
@@ -80,7 +80,7 @@ TEST(SampleToken, TopPKeepsTheFewestThatReachIt) {
 
 TEST(SampleToken, IsAFunctionOfSeedAndPosition) {
   const std::vector<float> logits(1000, 0.0f);
-  std::vector<TokenChance> scratch(1000);
+  std::vector<TokenWeight> scratch(1000);
   const auto draw = [&](std::uint64_t seed, std::uint64_t position) {
     return sample_token(logits, {}, rng_stream(seed, "generate"), position, scratch);
   };
@@ -96,7 +96,7 @@ TEST(SampleToken, IsAFunctionOfSeedAndPosition) {
 
 TEST(SampleToken, MaskedTokensNeverComeAndBrokenLogitsAreNamed) {
   expect_distribution(histogram({0, -infinity, 0}, {}), {.5, 0, .5});
-  std::vector<TokenChance> scratch(2);
+  std::vector<TokenWeight> scratch(2);
   const auto sample = [&](std::vector<float> logits) { sample_token(logits, {}, RngKey{1}, 0, scratch); };
   EXPECT_TRUE(contains(message_of<Error>([&] { sample({0, std::nanf("")}); }), "token 1 is not a number"));
   EXPECT_TRUE(contains(message_of<Error>([&] { sample({-infinity, -infinity}); }), "largest logit is -inf"));
@@ -108,7 +108,7 @@ TEST(SampleToken, MaskedTokensNeverComeAndBrokenLogitsAreNamed) {
 TEST(SampleToken, AllocatesNothing) {
   std::vector<float> logits(5000);
   for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = uniform_from_bits(philox(RngKey{5}, i, 0)[0]);
-  std::vector<TokenChance> scratch(logits.size());
+  std::vector<TokenWeight> scratch(logits.size());
   const SamplingOptions options{.temperature = 0.8f, .top_k = 2000, .top_p = .9f};
   EXPECT_EQ(news_during([&] { sample_token(logits, options, RngKey{1}, 0, scratch); }), 0);
 }

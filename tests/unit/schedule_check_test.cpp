@@ -1,4 +1,4 @@
-// The checker against schedules broken on purpose, and what ranks say to each other.
+// The checker against schedules broken on purpose, and the exchanges between ranks.
 
 #include "tera/pipeline/check.h"
 
@@ -82,7 +82,7 @@ TEST(ScheduleCheck, DroppedAndDoubledActionsAreFound) {
       }
 }
 
-// Any two actions of a rank swapped: the checker objects exactly when the graph has a circle or microbatches leave
+// Any two actions of a rank are swapped: the checker objects exactly when the graph has a cycle or microbatches leave
 // their order.
 TEST(ScheduleCheck, SwappedActionsAreJudgedAsByTheGraph) {
   int good = 0, bad = 0;
@@ -114,8 +114,8 @@ TEST(ScheduleCheck, DeadlockNamesRanksAndActions) {
       << message;
 }
 
-// Receives just before they are needed, as one might write them first: the gradients of the second chunk go round in a
-// circle, in which each rank waits for the one before it to take what it has made.
+// Receives are posted just before they are needed, the naive way: the gradients of the second chunk form a cycle, in
+// which each rank waits for the one before it to receive its result.
 TEST(ScheduleCheck, LateReceivesDeadlock) {
   const auto schedule = interleaved(4, 2, 12, 6);
   EXPECT_FALSE(refused(schedule));
@@ -136,7 +136,7 @@ TEST(ScheduleCheck, LateReceivesDeadlock) {
     EXPECT_TRUE(contains(message, rank)) << message;
 }
 
-// Any two neighbouring transfers of a rank swapped: between the same two ranks that never fits.
+// Any two neighbouring transfers of a rank are swapped: between the same two ranks the order then never matches.
 TEST(ScheduleCheck, TransfersOutOfOrderAreFound) {
   int swaps = 0;
   for (const auto& schedule : some_of_each()) {
@@ -194,22 +194,22 @@ TEST(Exchanges, ByHand) {
   const auto all = exchanges(one_f_one_b(2, 2));  // rank 0: F0 F1 BW0 BW1, rank 1: F0 BW0 F1 BW1
   const Message x0{false, 0, 0}, x1{false, 0, 1}, dx0{true, 1, 0}, dx1{true, 1, 1};  // made at 1, 2, 4, 7
   EXPECT_EQ(all[0], (std::vector<Exchange>{{}, {x0}, {x1, dx0}, {dx1}, {}}));        // actions end at 1, 2, 6, 9
-  EXPECT_EQ(all[1], (std::vector<Exchange>{{x0, x1}, {}, {dx0}, {}, {dx1}}));        // and at 2, 4, 5, 7
+  EXPECT_EQ(all[1], (std::vector<Exchange>{{x0, x1}, {}, {dx0}, {}, {dx1}}));        // actions end at 2, 4, 5, 7
 }
 
-// On every rank: each message once, receives before they are needed, sends after they are made, all in the one order.
+// Every rank has each message once, receives before they are needed and sends after they are made, in one order.
 TEST(Exchanges, AllInOneOrder) {
   for (const auto& schedule : some_of_each()) {
     const auto all = exchanges(schedule);
     const auto times = ideal_times(schedule);
-    const auto& place = schedule.placement;
+    const auto& placement = schedule.placement;
     std::map<Message, double> made_at;
-    for (int rank = 0; rank < place.stages; ++rank)
+    for (int rank = 0; rank < placement.stages; ++rank)
       for (std::size_t i = 0; i < schedule.ranks[index(rank)].size(); ++i)
-        if (const auto m = result_of(place, rank, schedule.ranks[index(rank)][i]))
+        if (const auto m = result_of(placement, rank, schedule.ranks[index(rank)][i]))
           made_at[*m] = times.start[index(rank)][i] + ActionCosts{}.of(schedule.ranks[index(rank)][i].act);
     std::map<Message, int> seen;
-    for (int rank = 0; rank < place.stages; ++rank) {
+    for (int rank = 0; rank < placement.stages; ++rank) {
       const auto& actions = schedule.ranks[index(rank)];
       std::vector<std::pair<double, Message>> posted;
       for (std::size_t i = 0; i <= actions.size(); ++i) {
@@ -217,12 +217,12 @@ TEST(Exchanges, AllInOneOrder) {
         const auto has = [&](const Message& m) {
           return std::find(posted.begin(), posted.end(), std::pair(made_at.at(m), m)) != posted.end();
         };
-        const auto input = i < actions.size() ? input_of(place, rank, actions[i]) : std::nullopt;
-        const auto result = i > 0 ? result_of(place, rank, actions[i - 1]) : std::nullopt;
-        if (input && input->crosses_ranks(place)) {
+        const auto input = i < actions.size() ? input_of(placement, rank, actions[i]) : std::nullopt;
+        const auto result = i > 0 ? result_of(placement, rank, actions[i - 1]) : std::nullopt;
+        if (input && input->crosses_ranks(placement)) {
           EXPECT_TRUE(has(*input));
         }
-        if (result && result->crosses_ranks(place)) {
+        if (result && result->crosses_ranks(placement)) {
           EXPECT_TRUE(has(*result));
         }
       }

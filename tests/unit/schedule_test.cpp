@@ -9,7 +9,7 @@ namespace {
 
 using enum Act;
 
-TEST(Schedule, OneStagePlaysEachMicrobatchToItsEnd) {
+TEST(Schedule, OneStageRunsEachMicrobatchToItsEnd) {
   EXPECT_EQ(one_stage(2), (Schedule{{F, 0}, {BW, 0}, {F, 1}, {BW, 1}}));
   EXPECT_TRUE(one_stage(0).empty());
 }
@@ -41,7 +41,7 @@ TEST(Schedule, PoolsAreWhatIsInFlight) {
   }
 }
 
-TEST(Schedule, RejectsWhatCannotBePlayed) {
+TEST(Schedule, RejectsWhatCannotRun) {
   const auto message = [](const Schedule& schedule, int microbatches) {
     return message_of<Error>([&] { check(schedule, microbatches); });
   };
@@ -52,7 +52,7 @@ TEST(Schedule, RejectsWhatCannotBePlayed) {
     EXPECT_TRUE(contains(message(out_of_order, 1), "microbatch 0 out of order"));
   for (const Schedule& unfinished : {Schedule{}, Schedule{{F, 0}}, Schedule{{F, 0}, {B, 0}}})
     EXPECT_TRUE(contains(message(unfinished, 1), "unfinished"));
-  EXPECT_TRUE(contains(message(one_stage(1), 2), "unfinished"));  // the second is never played
+  EXPECT_TRUE(contains(message(one_stage(1), 2), "unfinished"));  // the second never runs
   EXPECT_TRUE(contains(message(one_stage(3), 2), "microbatch 2 of 2"));
   EXPECT_TRUE(contains(message({{F, -1}}, 2), "microbatch -1 of 2"));
 }

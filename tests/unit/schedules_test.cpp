@@ -61,7 +61,7 @@ TEST(Schedules, OneFOneBFormulas) {
     }
 }
 
-// Rank 0 of two is three ahead: F3 is played with BW0, whose gradient comes from F2 with BW0 of rank 1.
+// Rank 0 of two is three microbatches ahead: F3 runs with BW0, whose gradient comes from F2 with BW0 of rank 1.
 TEST(Schedules, TogetherByHand) {
   const auto with = [](int microbatch) { return Action{.act = F, .microbatch = microbatch, .with_next = true}; };
   const auto two = one_f_one_b(2, 5, /*together=*/true);
@@ -80,9 +80,9 @@ int pairs(const PipelineSchedule& schedule) {
   return pairs;
 }
 
-// The same actions, in an order that can be played; with many microbatches almost all of them in pairs, and hardly
-// longer than alone: a pair on the last rank waits once for all of it to come down.
-TEST(Schedules, TogetherCanBePlayed) {
+// Pairing keeps the actions, in an order that can run; with many microbatches almost all are in pairs, and the schedule
+// is hardly longer than without: a pair on the last rank waits once for the first microbatch to come down.
+TEST(Schedules, TogetherCanRun) {
   for (int p = 1; p <= 8; ++p)
     for (const int m : {1, 2, 3, 5, 8, 13, 40}) {
       const auto schedule = one_f_one_b(p, m, true);
@@ -106,7 +106,7 @@ TEST(Schedules, TogetherCanBePlayed) {
         }
 }
 
-// B and W apart fill the end of the pipeline here, too.
+// Splitting B and W fills the end of the pipeline here, too.
 TEST(Schedules, TogetherWithZeroBubble) {
   for (int p = 2; p <= 6; ++p)
     for (const int m : {1, 2, 4, 9, 16, 40}) {
@@ -119,7 +119,7 @@ TEST(Schedules, TogetherWithZeroBubble) {
     }
 }
 
-// The V keeps its order; what can start together does.
+// The V schedule keeps its order; actions that can start together do.
 TEST(Schedules, PairsOfTheV) {
   for (int p = 2; p <= 6; ++p)
     for (const int m : {1, 2, 4, 9, 16}) {

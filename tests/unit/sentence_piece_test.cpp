@@ -1,4 +1,4 @@
-#include "tera/tokenizer/sentence_piece.h"
+#include "tera/tokenizer/sentencepiece/sentence_piece.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

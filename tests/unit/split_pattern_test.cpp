@@ -5,8 +5,8 @@
 #include <array>
 #include <random>
 
-#include "tera/tokenizer/regex_split.h"
-#include "tera/tokenizer/unicode.h"
+#include "tera/tokenizer/unicode/regex_split.h"
+#include "tera/tokenizer/unicode/unicode.h"
 
 namespace tera {
 namespace {
@@ -16,7 +16,7 @@ using Words = std::vector<std::string>;
 Words cut(SplitPattern pattern, std::string_view text) {
   Words words;
   while (!text.empty()) {
-    const std::size_t size = first_word(pattern, text);
+    const std::size_t size = first_word_bytes(pattern, text);
     if (size == 0 || size > text.size()) return {"a word of no size or too much"};
     words.emplace_back(text.substr(0, size));
     text.remove_prefix(size);
@@ -24,7 +24,7 @@ Words cut(SplitPattern pattern, std::string_view text) {
   return words;
 }
 
-// The same by the regular expressions, through PCRE2.
+// cut() by the regular expressions, through PCRE2.
 class Reference {
  public:
   explicit Reference(const std::vector<std::string>& regexes) {
@@ -152,7 +152,7 @@ TEST(SplitPattern, any_bytes_are_cut_within_their_bounds) {
        {SplitPattern::gpt2, SplitPattern::llama3, SplitPattern::cl100k, SplitPattern::qwen2, SplitPattern::o200k,
         SplitPattern::tekken, SplitPattern::tiktoken_v1, SplitPattern::deepseek_v3})
     for (int i = 0; i < 2000; ++i) {
-      std::vector<char> bytes(random() % 40);  // no terminator behind it
+      std::vector<char> bytes(random() % 40);  // no terminator after it
       for (char& byte : bytes) byte = static_cast<char>(random() % 3 == 0 ? random() : " a'\xe3\xf0"[random() % 5]);
       const std::string_view text(bytes.data(), bytes.size());
       std::string joined;

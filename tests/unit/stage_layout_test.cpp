@@ -1,4 +1,4 @@
-#include "tera/pipeline/stage_layout.h"
+#include "tera/parallel/stage_layout.h"
 
 #include <gtest/gtest.h>
 
@@ -14,8 +14,8 @@ std::vector<int> layers_of(const std::vector<StageBlocks>& stages) {
   return layers;
 }
 
-// Everything once and in order, whatever the way it was asked for.
-void expect_whole(const StageLayout& layout, int num_layers) {
+// Every layer is there once and in order, whatever the request was.
+void expect_complete(const StageLayout& layout, int num_layers) {
   ASSERT_EQ(static_cast<int>(layout.stages.size()), layout.placement.virtual_stages());
   int next = 0;
   for (std::size_t i = 0; i < layout.stages.size(); ++i) {
@@ -51,7 +51,7 @@ TEST(Placement, LoopAndVAreInverse) {
 
 TEST(StageLayout, EvenAsInMegatron) {
   const auto layout = place_layers({.placement = {4, 2}, .num_layers = 24});
-  expect_whole(layout, 24);
+  expect_complete(layout, 24);
   for (int rank = 0; rank < 4; ++rank) {  // starts (0,12) (3,15) (6,18) (9,21)
     EXPECT_EQ(layout.of(rank, 0).first_layer, 3 * rank);
     EXPECT_EQ(layout.of(rank, 1).first_layer, 12 + 3 * rank);
@@ -60,7 +60,7 @@ TEST(StageLayout, EvenAsInMegatron) {
 
 TEST(StageLayout, FirstAndLastCounts) {
   const auto layout = place_layers({.placement = {4, 2}, .num_layers = 26, .num_layers_in_first_pipeline_stage = 8});
-  expect_whole(layout, 26);
+  expect_complete(layout, 26);
   const int starts[4][2] = {{0, 13}, {4, 17}, {7, 20}, {10, 23}};
   for (int rank = 0; rank < 4; ++rank)
     for (int chunk = 0; chunk < 2; ++chunk) EXPECT_EQ(layout.of(rank, chunk).first_layer, starts[rank][chunk]);
@@ -81,7 +81,7 @@ TEST(StageLayout, Llama405bCountsEmbeddingAndLoss) {
                                     .num_layers = 126,
                                     .account_for_embedding_in_pipeline_split = true,
                                     .account_for_loss_in_pipeline_split = true});
-  expect_whole(layout, 126);
+  expect_complete(layout, 126);
   ASSERT_EQ(layout.stages.size(), 128u);
   EXPECT_EQ(layout.stages.front(), (StageBlocks{.embedding = true}));
   EXPECT_EQ(layout.stages.back(), (StageBlocks{.first_layer = 126, .loss = true}));
@@ -92,7 +92,7 @@ TEST(StageLayout, Llama405bCountsEmbeddingAndLoss) {
 TEST(LayoutString, AsPublished) {
   const auto llama70b = place_layers(
       {.placement = {8, 5}, .num_layers = 80, .pipeline_model_parallel_layout = "Et*2|(t*2|)*34,t*3|(t*2|)*3,tL"});
-  expect_whole(llama70b, 80);
+  expect_complete(llama70b, 80);
   EXPECT_EQ(llama70b.stages[35], (StageBlocks{.first_layer = 70, .layers = 3}));
   EXPECT_EQ(llama70b.stages[39], (StageBlocks{.first_layer = 79, .layers = 1, .loss = true}));
   const auto kimi = parse_layout("Et|(tt|)*30L");
@@ -152,7 +152,7 @@ TEST(LayoutString, MistakesSayWhereAndWhy) {
   }
 }
 
-// Behind `words`, up to the first of `ends`.
+// Returns the text that follows `words`, up to the first of `ends`.
 std::string part_of(const std::string& message, std::string_view words, std::string_view ends) {
   const std::size_t at = message.find(words);
   if (at == std::string::npos) return {};
@@ -160,7 +160,7 @@ std::string part_of(const std::string& message, std::string_view words, std::str
   return rest.substr(0, rest.find_first_of(ends));
 }
 
-// Whatever is proposed where layers cannot be split evenly works, with no stage far above the others.
+// What is proposed where layers cannot be split evenly works, and no stage is far above the others.
 TEST(StageLayout, WhatIsProposedWorks) {
   int layouts = 0, last_alone = 0, both_ends = 0;
   for (int stages = 2; stages <= 20; ++stages)
@@ -172,7 +172,7 @@ TEST(StageLayout, WhatIsProposedWorks) {
         LayoutRequest written = request;
         written.pipeline_model_parallel_layout = part_of(message, "_parallel_layout such as '", "'");
         const StageLayout layout = place_layers(written);
-        expect_whole(layout, layers);
+        expect_complete(layout, layers);
         for (const StageBlocks& stage : layout.stages)
           EXPECT_TRUE(stage.layers == layers / (stages * chunks) || stage.layers == layers / (stages * chunks) + 1);
         ++layouts;
@@ -183,7 +183,7 @@ TEST(StageLayout, WhatIsProposedWorks) {
         ends.num_layers_in_last_pipeline_stage = std::stoi(last);
         if (!first.empty()) ends.num_layers_in_first_pipeline_stage = std::stoi(first);
         (first.empty() ? last_alone : both_ends) += 1;
-        expect_whole(place_layers(ends), layers);
+        expect_complete(place_layers(ends), layers);
       }
   EXPECT_TRUE(layouts > 1000 && last_alone > 100 && both_ends > 10) << layouts << " " << last_alone << " " << both_ends;
   const std::string deepseek = mistake({.placement = {16}, .num_layers = 61, .mtp_num_layers = 1});

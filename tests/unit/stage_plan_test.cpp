@@ -1,4 +1,4 @@
-// What a rank's plan says it needs, by hand and against the checker's bounds.
+// The buffers of a rank's plan, by hand and against the checker's bounds.
 
 #include "tera/pipeline/stage_plan.h"
 
@@ -52,8 +52,7 @@ TEST(StagePlan, NeighboursOnTheSameRankByHand) {
   for (const Exchange& exchange : plan.exchanges) EXPECT_TRUE(exchange.empty());
 }
 
-// A buffer that stays until its last reader never needs more than one that is copied from and the copies; and at least
-// what is kept.
+// Keeping a buffer until its last reader never needs more than copying it needs, and needs at least what is kept.
 void expect_within_bounds(const PipelineSchedule& schedule, int rank) {
   const ScheduleReport report = check(schedule);
   const StagePlan plan = make_stage_plan(schedule, rank);
@@ -62,10 +61,10 @@ void expect_within_bounds(const PipelineSchedule& schedule, int rank) {
     const ChunkPlan& mine = plan.chunks[index(chunk)];
     const ChunkNeeds& needs = report.ranks[index(rank)].chunks[index(chunk)];
     const int kept_x = schedule.backward ? needs.pools.f_to_b : 0, kept_dy = needs.pools.b_to_w;
-    const int place = placement.virtual_stage(rank, chunk);
-    const bool has_x = place > 0, has_dy = place + 1 < placement.virtual_stages() && schedule.backward;
-    const bool x_is_sent = has_x && placement.rank_of(place - 1) != rank;
-    const bool dy_is_sent = has_dy && placement.rank_of(place + 1) != rank;
+    const int virtual_stage = placement.virtual_stage(rank, chunk);
+    const bool has_x = virtual_stage > 0, has_dy = virtual_stage + 1 < placement.virtual_stages() && schedule.backward;
+    const bool x_is_sent = has_x && placement.rank_of(virtual_stage - 1) != rank;
+    const bool dy_is_sent = has_dy && placement.rank_of(virtual_stage + 1) != rank;
     EXPECT_EQ(mine.pools, needs.pools);
     EXPECT_TRUE(has_x ? mine.x >= std::max(1, kept_x) : mine.x == 0);
     EXPECT_TRUE(has_dy ? mine.dy >= std::max(1, kept_dy) : mine.dy == 0);

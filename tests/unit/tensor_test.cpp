@@ -143,8 +143,8 @@ TEST(Tensor, RefusesWrongViews) {
   EXPECT_THROW(t.split_last(4, 2), Error);
 }
 
-// A step as a block would play it: something kept, something for a while.
-void play(Arena& arena) {
+// A step as a block runs it: some memory is kept, some is scratch.
+void run_step(Arena& arena) {
   arena.take(shape(10), DType::f32, "kept");
   {
     const ScratchScope scope(arena);
@@ -156,7 +156,7 @@ void play(Arena& arena) {
 
 TEST(Arena, TheRealRunNeedsExactlyThePlan) {
   Arena plan = Arena::measuring();
-  play(plan);
+  run_step(plan);
   EXPECT_EQ(plan.peak(), 256u + 1024u + 256u);
   EXPECT_EQ(plan.mark(), 256u + 512u);
   EXPECT_EQ(plan.at_peak().at("kept"), 256u);
@@ -164,10 +164,10 @@ TEST(Arena, TheRealRunNeedsExactlyThePlan) {
 
   alignas(Arena::alignment) std::byte slab[1536];
   Arena real({slab, plan.peak()}, "step");
-  play(real);
+  run_step(real);
   EXPECT_EQ(real.peak(), plan.peak());
   Arena small({slab, plan.peak() - 1}, "step");
-  EXPECT_THROW(play(small), Error);
+  EXPECT_THROW(run_step(small), Error);
 }
 
 TEST(Arena, HandsOutTheSameOffsetsInPlanAndRun) {

@@ -1,4 +1,4 @@
-#include "tera/tokenizer/tiktoken.h"
+#include "tera/tokenizer/bpe/tiktoken.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "tera/base/error.h"
-#include "tera/tokenizer/tiktoken_file.h"
+#include "tera/tokenizer/bpe/tiktoken_file.h"
 #include "tests/support/expect_error.h"
 
 namespace tera {
@@ -110,7 +110,7 @@ TEST_F(TiktokenTest, a_vocab_size_must_be_a_number_of_tokens) {
               "a vocab_size of -5 is no number of tokens; 0 means the default");
 }
 
-TEST_F(TiktokenTest, bad_files_are_told_with_their_place) {
+TEST_F(TiktokenTest, bad_files_are_named_with_their_location) {
   expect_refused("{}", "list");
   expect_refused("[", "JSON");
   expect_refused("[1]", "[0]");

@@ -1,4 +1,4 @@
-#include "tera/tokenizer/unicode.h"
+#include "tera/tokenizer/unicode/unicode.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <random>
 #include <string>
 
-#include "tera/tokenizer/normalize.h"
-#include "tera/tokenizer/unicode_grapheme.h"
+#include "tera/tokenizer/huggingface/normalize.h"
+#include "tera/tokenizer/unicode/unicode_grapheme.h"
 
 namespace tera::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "tera/tokenizer/unigram.h"
+#include "tera/tokenizer/sentencepiece/unigram.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tera/tokenizer/word_piece.h"
+#include "tera/tokenizer/wordpiece/word_piece.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tera/base/error.h"
-#include "tera/tokenizer/double_array.h"
+#include "tera/tokenizer/bpe/double_array.h"
 #include "tests/unit/text_steps.h"
 
 namespace tera::test {

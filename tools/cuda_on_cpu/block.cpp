@@ -37,13 +37,13 @@ struct Thread {
   std::vector<Copy> taken;
 };
 
-// A meeting of lanes. Its place is used again only when all who came have left, so that the race detector does not
-// take what a quick lane does next for something that a slow one waited for.
+// A slot for one exchange of lanes. It is reused only when all lanes that arrived have left, so that the race detector
+// does not take what a quick lane does next for something that a slow one waited for.
 struct Slot {
-  Meeting meeting;
+  WarpExchange exchanged;
   unsigned mask = 0, unread = 0;
-  Meets kind{};
-  Where where;  // of the first lane that came
+  WarpOp kind{};
+  Where where;  // call site of the first lane that came
   bool used = false, complete = false;
 };
 
@@ -54,10 +54,11 @@ struct Warp {
 
 struct Barrier {
   int arrived = 0, wanted = 0;
-  int turn = 0;
+  int phase = 0;
   Where where;
   std::vector<Thread*> waiting;
-  char marks[2] = {};  // The race detector's, by turns, for the same reason as in Slot.
+  char marks[2] =
+      {};  // The race detector's, one for each phase, so that a quick thread's next use is apart as in Slot.
 };
 
 // Ready threads, in the order in which they became so.
@@ -88,7 +89,7 @@ class Blocks {
   void run(const Launch& launch);
   Thread& running() { return *running_; }
   void sync(int number, int threads, Where where);
-  const Meeting& meet(unsigned mask, Meets kind, const void* value, std::size_t bytes, Where where);
+  const WarpExchange& exchange_lanes(unsigned mask, WarpOp kind, const void* value, std::size_t bytes, Where where);
   const Launch& launch() const { return *launch_; }
 
  private:
@@ -102,7 +103,7 @@ class Blocks {
   void wake(Thread& thread);
   void complete_if_all_came(Warp& warp, Slot& slot);
   void open_if_all_came(Barrier& barrier);
-  Slot& slot_for(Warp& warp, unsigned mask, Meets kind, Where where);
+  Slot& slot_for(Warp& warp, unsigned mask, WarpOp kind, Where where);
   Fiber& fiber_for(const Thread& thread);
   [[noreturn]] void report_deadlock();
   std::mt19937* random() { return options().order == Order::random ? &random_ : nullptr; }
@@ -127,7 +128,7 @@ Blocks& blocks() {
   return *all;
 }
 
-const char* name_of(Meets kind) {
+const char* name_of(WarpOp kind) {
   constexpr const char* names[] = {"__syncwarp", "a shuffle", "a vote", "__match_any_sync", "a reduction of a warp",
                                    "ldmatrix",   "mma"};
   return names[static_cast<int>(kind)];
@@ -198,7 +199,7 @@ void Blocks::run_block(uint3 index) {
 }
 
 Fiber& Blocks::fiber_for(const Thread& thread) {
-  Fiber* fiber = races_.own_stacks() ? races_.fiber_of(thread.number) : nullptr;
+  Fiber* fiber = races_.has_stack_per_thread() ? races_.fiber_of(thread.number) : nullptr;
   if (!fiber && !free_fibers_.empty()) {
     fiber = free_fibers_.back();
     free_fibers_.pop_back();
@@ -219,8 +220,8 @@ void Blocks::thread_main() {
     all.end_running();
     Fiber& mine = *all.running_->fiber;
     Thread* const next = all.choose_next();
-    if (!next || next->fiber || all.races_.own_stacks()) {
-      if (!all.races_.own_stacks()) all.free_fibers_.push_back(&mine);
+    if (!next || next->fiber || all.races_.has_stack_per_thread()) {
+      if (!all.races_.has_stack_per_thread()) all.free_fibers_.push_back(&mine);
       if (!next) {
         all.races_.switch_to_host();
         mine.switch_to(all.host_, true);
@@ -261,7 +262,7 @@ Thread* Blocks::choose_next() {
   return ready_.pop(random());
 }
 
-// From the running thread, which waits.
+// Switches from the running thread, which waits.
 void Blocks::continue_with(Thread& next) {
   Thread& before = *running_;
   if (&next == &before) return;
@@ -283,7 +284,7 @@ void Blocks::wake(Thread& thread) { ready_.push(&thread); }
 void Blocks::open_if_all_came(Barrier& barrier) {
   if (barrier.arrived < (barrier.wanted > 0 ? barrier.wanted : alive_)) return;
   barrier.arrived = 0;
-  barrier.turn ^= 1;
+  barrier.phase ^= 1;
   for (Thread* thread : barrier.waiting) wake(*thread);
   barrier.waiting.clear();
 }
@@ -298,7 +299,7 @@ void Blocks::sync(int number, int threads, Where where) {
   if (barrier.arrived > 0 && threads == 0 && barrier.where.line() != where.line())
     stop("kernel %s: threads of one block wait at %s:%u and at line %u", launch_->name, file, where.line(),
          barrier.where.line());
-  char* const mark = &barrier.marks[barrier.turn];
+  char* const mark = &barrier.marks[barrier.phase];
   races_.release(mark);
   barrier.wanted = threads;
   barrier.where = where;
@@ -309,13 +310,13 @@ void Blocks::sync(int number, int threads, Where where) {
   races_.acquire(mark);
 }
 
-Slot& Blocks::slot_for(Warp& warp, unsigned mask, Meets kind, Where where) {
+Slot& Blocks::slot_for(Warp& warp, unsigned mask, WarpOp kind, Where where) {
   const unsigned bit = 1u << running_->lane;
   Slot* free = nullptr;
   for (Slot& slot : warp.slots) {
-    if (slot.used && !slot.complete && slot.mask == mask && slot.kind == kind && !(slot.meeting.arrived & bit)) {
+    if (slot.used && !slot.complete && slot.mask == mask && slot.kind == kind && !(slot.exchanged.arrived & bit)) {
       // Lanes that exchange values execute one instruction; __syncwarp may be several.
-      if (kind != Meets::sync && where.line() != slot.where.line())
+      if (kind != WarpOp::sync && where.line() != slot.where.line())
         stop("%s:%u: lane %d comes to %s of lanes %08x, others wait at line %u", where.file_name(), where.line(),
              running_->lane, name_of(kind), mask, slot.where.line());
       return slot;
@@ -331,39 +332,40 @@ Slot& Blocks::slot_for(Warp& warp, unsigned mask, Meets kind, Where where) {
   free->kind = kind;
   free->where = where;
   free->unread = 0;
-  free->meeting.arrived = 0;
+  free->exchanged.arrived = 0;
   return *free;
 }
 
 void Blocks::complete_if_all_came(Warp& warp, Slot& slot) {
-  if ((slot.meeting.arrived | (slot.mask & ~warp.alive)) != slot.mask) return;
+  if ((slot.exchanged.arrived | (slot.mask & ~warp.alive)) != slot.mask) return;
   slot.complete = true;
-  slot.unread = slot.meeting.arrived;
+  slot.unread = slot.exchanged.arrived;
   Thread* const first = threads_ + (&warp - warps_) * warp_size;
   const bool reverse = options().order == Order::reverse;
   for (int i = 0; i < warp_size; ++i) {
     const int lane = reverse ? warp_size - 1 - i : i;
-    if (slot.meeting.arrived >> lane & 1) wake(first[lane]);
+    if (slot.exchanged.arrived >> lane & 1) wake(first[lane]);
   }
 }
 
-const Meeting& Blocks::meet(unsigned mask, Meets kind, const void* value, std::size_t bytes, Where where) {
+const WarpExchange& Blocks::exchange_lanes(unsigned mask, WarpOp kind, const void* value, std::size_t bytes,
+                                           Where where) {
   Thread& thread = *running_;
   if (!(mask >> thread.lane & 1))
     stop("%s:%u: lane %d comes to %s of lanes %08x", where.file_name(), where.line(), thread.lane, name_of(kind), mask);
   Warp& warp = warps_[thread.warp];
   Slot& slot = slot_for(warp, mask, kind, where);
-  unsigned char* const to = slot.meeting.values[thread.lane];
+  unsigned char* const to = slot.exchanged.values[thread.lane];
   for (std::size_t i = 0; i < bytes; ++i) to[i] = static_cast<const unsigned char*>(value)[i];
-  slot.meeting.arrived |= 1u << thread.lane;
-  // Of the functions of a warp only __syncwarp is said to order memory; that others do so as well is luck.
-  const bool orders = kind == Meets::sync || !options().strict;
+  slot.exchanged.arrived |= 1u << thread.lane;
+  // Only __syncwarp is specified to order memory; that other functions of a warp do so as well is luck.
+  const bool orders = kind == WarpOp::sync || !options().strict;
   if (orders) races_.release(&slot);
   complete_if_all_came(warp, slot);
   suspend(name_of(kind), where);
   if (orders) races_.acquire(&slot);
   slot.unread &= ~(1u << thread.lane);
-  return slot.meeting;
+  return slot.exchanged;
 }
 
 void Blocks::report_deadlock() {
@@ -390,8 +392,8 @@ int lane() { return blocks().running().lane; }
 
 void sync_block(int barrier, int threads, Where where) { blocks().sync(barrier, threads, where); }
 
-const Meeting& meet(unsigned mask, Meets kind, const void* value, std::size_t bytes, Where where) {
-  return blocks().meet(mask, kind, value, bytes, where);
+const WarpExchange& exchange_lanes(unsigned mask, WarpOp kind, const void* value, std::size_t bytes, Where where) {
+  return blocks().exchange_lanes(mask, kind, value, bytes, where);
 }
 
 void start_copy(const Copy& copy) { blocks().running().open.push_back(copy); }

@@ -11,7 +11,7 @@
 #include <source_location>
 #include <span>
 
-// Of the thread that runs now.
+// CUDA's variables, of the thread that runs now.
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
@@ -27,25 +27,26 @@ struct Launch {
   const void* function = nullptr;  // the kernel's address, where the launch names it
 };
 
-// Returns when all blocks have ended. Launches of several threads of the host take turns.
+// Returns when all blocks have ended. Launches of several threads of the host are serialised.
 void run(const Launch& launch);
 
 // The number of the running thread within its warp.
 int lane();
 
-// A barrier of the block, for so many threads; 0: all that have not ended.
+// A named barrier of the block, for so many threads; 0: all that have not ended.
 void sync_block(int barrier, int threads, Where where);
 
-// The lanes of `mask` meet: each leaves a value and sees those of all until it meets others again.
-enum class Meets : std::uint8_t { sync, shuffle, vote, match, reduce, matrix_load, matrix_multiply };
-struct Meeting {
+// A warp-synchronous operation (shuffle, vote, mma): the lanes of `mask` exchange values. Each publishes its own and
+// sees those of all until its next exchange.
+enum class WarpOp : std::uint8_t { sync, shuffle, vote, match, reduce, matrix_load, matrix_multiply };
+struct WarpExchange {
   unsigned arrived = 0;  // lanes whose values are there
   alignas(16) unsigned char values[32][48];
 };
-const Meeting& meet(unsigned mask, Meets kind, const void* value, std::size_t bytes, Where where);
+const WarpExchange& exchange_lanes(unsigned mask, WarpOp kind, const void* value, std::size_t bytes, Where where);
 
-// Copies to shared memory that the running thread has started. They are done as late as they may be: when it waits for
-// their group. The kernel's own code does them, so that sanitizers see it.
+// Copies to shared memory (cp.async) that the running thread has started. They are done as late as they may be: when it
+// waits for their group. The kernel's own code does them, so that sanitizers see it.
 struct Copy {
   void* to;
   const void* from;

@@ -1,5 +1,5 @@
-// A stand-in for the functions of cuBLASLt that the backend calls (tera/backend/cuda/cublaslt_api.h). What it offers
-// as two kernels is one product of loops; both claim workspace and overwrite it, as kernels of the library may.
+// A stand-in for the functions of cuBLASLt that the backend calls (tera/backend/cuda/libraries/cublaslt_api.h). What it
+// offers as two kernels is one GEMM of loops; both claim workspace and overwrite it, as kernels of the library may.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -26,12 +26,12 @@ struct Description {
 };
 
 struct Preference {
-  std::size_t most_workspace = 0;
-  std::array<std::uint32_t, 4> alignments{256, 256, 256, 256};  // of A, B, C and D
+  std::size_t max_workspace = 0;
+  std::array<std::uint32_t, 4> alignments{256, 256, 256, 256};  // bytes, for A, B, C and D
   std::uint32_t reduction_schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
 };
 
-// What lies in a cublasLtMatmulAlgo_t.
+// The contents of a cublasLtMatmulAlgo_t.
 struct Kernel {
   std::uint64_t mark, workspace;
   std::array<std::uint32_t, 4> alignments;
@@ -63,26 +63,25 @@ cublasStatus_t destroy(Handle handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t check(const Description& description, const Product& product) {
-  const bool fits = rows_of_b(product) == columns_of_a(product) && product.out.rows == rows_of_a(product) &&
-                    product.out.columns == columns_of_b(product) && product.added.rows == product.out.rows &&
-                    product.added.columns == product.out.columns;
-  if (!fits) return CUBLAS_STATUS_INVALID_VALUE;
-  const cudaDataType_t in = product.a.type, out = product.out.type;
-  const bool is_product_of_floats =
+cublasStatus_t check(const Description& description, const Gemm& gemm) {
+  const bool shapes_match = rows_of_b(gemm) == columns_of_a(gemm) && gemm.out.rows == rows_of_a(gemm) &&
+                            gemm.out.columns == columns_of_b(gemm) && gemm.added.rows == gemm.out.rows &&
+                            gemm.added.columns == gemm.out.columns;
+  if (!shapes_match) return CUBLAS_STATUS_INVALID_VALUE;
+  const cudaDataType_t in = gemm.a.type, out = gemm.out.type;
+  const bool has_float_compute =
       (description.compute == CUBLAS_COMPUTE_32F || description.compute == CUBLAS_COMPUTE_32F_FAST_TF32) &&
       description.scale == CUDA_R_32F;
-  const bool has_types = bytes_of(in) != 0 && product.b.type == in && product.added.type == out &&
+  const bool has_types = bytes_of(in) != 0 && gemm.b.type == in && gemm.added.type == out &&
                          (out == in || out == CUDA_R_32F) &&
                          (in == CUDA_R_32F || description.compute == CUBLAS_COMPUTE_32F);
   const bool biased = description.epilogue == CUBLASLT_EPILOGUE_BIAS;
-  if (!is_product_of_floats || !has_types) return CUBLAS_STATUS_NOT_SUPPORTED;
-  return biased && product.bias_type != out && product.bias_type != in ? CUBLAS_STATUS_NOT_SUPPORTED
-                                                                       : CUBLAS_STATUS_SUCCESS;
+  if (!has_float_compute || !has_types) return CUBLAS_STATUS_NOT_SUPPORTED;
+  return biased && gemm.bias_type != out && gemm.bias_type != in ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
 }
 
-Product product_of(const Description& description, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                   cublasLtMatrixLayout_t added, cublasLtMatrixLayout_t out) {
+Gemm gemm_of(const Description& description, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+             cublasLtMatrixLayout_t added, cublasLtMatrixLayout_t out) {
   return {.a = matrix_of(a),
           .b = matrix_of(b),
           .added = matrix_of(added),
@@ -93,9 +92,8 @@ Product product_of(const Description& description, cublasLtMatrixLayout_t a, cub
 }
 
 // A GPU would fault, or a kernel that was chosen for aligned operands would read others.
-void check_alignments(const Kernel& kernel, const Product& product) {
-  const void* const data[] = {product.a_data, product.b_data, product.beta != 0 ? product.added_data : nullptr,
-                              product.out_data};
+void check_alignments(const Kernel& kernel, const Gemm& gemm) {
+  const void* const data[] = {gemm.a_data, gemm.b_data, gemm.beta != 0 ? gemm.added_data : nullptr, gemm.out_data};
   for (std::size_t i = 0; i < kernel.alignments.size(); ++i)
     if (reinterpret_cast<std::uintptr_t>(data[i]) % kernel.alignments[i] != 0)
       stop("cublasLtMatmul: %c is at %p, the kernel was chosen for an alignment of %u bytes", "ABCD"[i], data[i],
@@ -167,7 +165,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h
   if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
   auto& preference = *reinterpret_cast<Preference*>(handle);
   switch (attribute) {
-    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return set(preference.most_workspace, value, bytes);
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return set(preference.max_workspace, value, bytes);
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return set(preference.reduction_schemes, value, bytes);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return set(preference.alignments[0], value, bytes);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return set(preference.alignments[1], value, bytes);
@@ -179,16 +177,16 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t handle, cublasLtMatrixLayout_t a,
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t added,
-                                              cublasLtMatrixLayout_t out, cublasLtMatmulPreference_t wishes, int room,
-                                              cublasLtMatmulHeuristicResult_t results[], int* count) {
-  if (!handle || !a || !b || !added || !out || !wishes || !results || !count || room < 1)
+                                              cublasLtMatrixLayout_t out, cublasLtMatmulPreference_t request,
+                                              int capacity, cublasLtMatmulHeuristicResult_t results[], int* count) {
+  if (!handle || !a || !b || !added || !out || !request || !results || !count || capacity < 1)
     return CUBLAS_STATUS_INVALID_VALUE;
   *count = 0;
-  const Product product = product_of(described(handle), a, b, added, out);
-  if (const auto status = check(described(handle), product); status != CUBLAS_STATUS_SUCCESS) return status;
-  const auto& preference = *reinterpret_cast<const Preference*>(wishes);
-  const Kernel kernel{kernel_mark, std::min(preference.most_workspace, workspace_wanted), preference.alignments};
-  for (; *count < std::min(room, kernels_offered); ++*count) {
+  const Gemm gemm = gemm_of(described(handle), a, b, added, out);
+  if (const auto status = check(described(handle), gemm); status != CUBLAS_STATUS_SUCCESS) return status;
+  const auto& preference = *reinterpret_cast<const Preference*>(request);
+  const Kernel kernel{kernel_mark, std::min(preference.max_workspace, workspace_wanted), preference.alignments};
+  for (; *count < std::min(capacity, kernels_offered); ++*count) {
     cublasLtMatmulHeuristicResult_t& result = results[*count];
     result = {};
     std::memcpy(&result.algo, &kernel, sizeof kernel);
@@ -206,26 +204,26 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t handle, con
                               std::size_t workspace_bytes, cudaStream_t stream) {
   if (!handle || !alpha || !a || !b || !beta || !added || !out || !chosen) return CUBLAS_STATUS_INVALID_VALUE;
   const Description& description = described(handle);
-  Product product = product_of(description, a, b, added, out);
-  if (const auto status = check(description, product); status != CUBLAS_STATUS_SUCCESS) return status;
-  product.alpha = *static_cast<const float*>(alpha);
-  product.beta = *static_cast<const float*>(beta);
-  product.a_data = a_data;
-  product.b_data = b_data;
-  product.added_data = added_data;
-  product.out_data = out_data;
+  Gemm gemm = gemm_of(description, a, b, added, out);
+  if (const auto status = check(description, gemm); status != CUBLAS_STATUS_SUCCESS) return status;
+  gemm.alpha = *static_cast<const float*>(alpha);
+  gemm.beta = *static_cast<const float*>(beta);
+  gemm.a_data = a_data;
+  gemm.b_data = b_data;
+  gemm.added_data = added_data;
+  gemm.out_data = out_data;
   const bool biased = description.epilogue == CUBLASLT_EPILOGUE_BIAS;
-  if (biased) product.bias_data = description.bias;
+  if (biased) gemm.bias_data = description.bias;
   Kernel kernel{};
   std::memcpy(&kernel, chosen, sizeof kernel);
-  const bool in_place = product.beta != 0 && added_data == out_data;
+  const bool in_place = gemm.beta != 0 && added_data == out_data;
   if ((biased && !description.bias) || kernel.mark != kernel_mark || kernel.workspace > workspace_bytes ||
-      (in_place && product.added.stride != product.out.stride))
+      (in_place && gemm.added.stride != gemm.out.stride))
     return CUBLAS_STATUS_INVALID_VALUE;
-  check_alignments(kernel, product);
-  const cudaError_t status = enqueue_host(stream, [product, workspace, bytes = kernel.workspace] {
+  check_alignments(kernel, gemm);
+  const cudaError_t status = enqueue_host(stream, [gemm, workspace, bytes = kernel.workspace] {
     if (bytes > 0) std::memset(workspace, 0xff, bytes);
-    multiply(product);
+    multiply(gemm);
   });
   return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

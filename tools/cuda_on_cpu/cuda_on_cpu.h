@@ -15,7 +15,7 @@
 #include "tools/cuda_on_cpu/stream.h"
 #include "tools/cuda_on_cpu/warp.h"
 
-// Behind CUDA's own headers, which would look for nvcc's builtins: our kernels' headers show their device code.
+// After CUDA's own headers, which would look for nvcc's builtins: our kernels' headers show their device code.
 #define __CUDACC__ 1
 #undef __shared__
 #undef __global__
@@ -73,7 +73,8 @@ auto launch(const Config& config, const char* name, const Call& call) {
 
 }  // namespace cuda_on_cpu
 
-// Attributes that let a kernel begin early change no result, and are left aside; clusters of blocks are not emulated.
+// The attribute of programmatic dependent launch (PDL) changes no result, and is ignored; thread block clusters are not
+// emulated.
 template <class... Parameters, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), const Args&... args) {
   for (unsigned i = 0; i < config->numAttrs; ++i)

@@ -27,7 +27,7 @@ inline float __fdividef(float a, float b) { return a / b; }
 inline float __expf(float x) { return std::exp(x); }
 inline float __logf(float x) { return std::log(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-// Of pi * x. Multiples of 1/2 are exact, as on a GPU.
+// Sine and cosine of pi * x. Multiples of 1/2 are exact, as on a GPU.
 inline void sincospi(double x, double* sine, double* cosine) {
   const double quarters = std::nearbyint(2 * x), rest = (x - quarters / 2) * std::numbers::pi;
   const double s = std::sin(rest), c = std::cos(rest);

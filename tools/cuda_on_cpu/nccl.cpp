@@ -44,7 +44,7 @@ LastError& last_error() {
   return error;
 }
 
-// Those that there are: one that was destroyed is refused.
+// The live communicators' handles: one that was destroyed is refused.
 class Handles {
  public:
   ncclComm_t add(std::shared_ptr<Communicator> communicator) {
@@ -87,7 +87,7 @@ ncclResult_t guarded(const Body& body) {
     body();
     return ncclSuccess;
   } catch (const Refused& refused) {
-    keep_error(refused.text);
+    set_last_error(refused.text);
     return refused.result;
   }
 }
@@ -96,7 +96,7 @@ void check(bool holds, const std::string& text) {
   if (!holds) throw Refused{ncclInvalidArgument, text};
 }
 
-// Calls of one group on one stream.
+// The calls of one NCCL group on one stream.
 struct Batch {
   struct Part {
     std::shared_ptr<Communicator> communicator;
@@ -120,17 +120,17 @@ ncclResult_t enqueue(Batch batch) {
   const cudaError_t status = cuda_on_cpu::enqueue_steps(stream, [all = std::make_shared<Batch>(std::move(batch))] {
     bool done = true;
     for (Batch::Part& part : all->parts) {
-      if (!part.done) part.done = part.communicator->go_on(part.work, part.number);
+      if (!part.done) part.done = part.communicator->progress(part.work, part.number);
       done = done && part.done;
     }
     return done;
   });
   if (status == cudaSuccess) return ncclSuccess;
-  keep_error("a call of NCCL on a stream that is captured into a graph");
+  set_last_error("a call of NCCL on a stream that is captured into a graph");
   return ncclInvalidUsage;
 }
 
-// What a thread has called since ncclGroupStart.
+// The calls of a thread since ncclGroupStart.
 struct Group {
   int depth = 0;
   ncclResult_t fault = ncclSuccess;
@@ -144,8 +144,8 @@ struct Group {
 };
 
 Group& group() {
-  static thread_local Group own;
-  return own;
+  static thread_local Group state;
+  return state;
 }
 
 struct Arguments {
@@ -180,7 +180,7 @@ ncclResult_t add(const Call& call, const Arguments& arguments, void (*how)(Work&
 
 }  // namespace
 
-void cuda_on_cpu::nccl::keep_error(const std::string& text) { last_error().set(text); }
+void cuda_on_cpu::nccl::set_last_error(const std::string& text) { last_error().set(text); }
 
 extern "C" {
 
@@ -217,7 +217,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int 
   return guarded([&] {
     *comm = nullptr;
     *comm = handles().add(std::make_shared<Communicator>(id, rank, ranks, [] { return false; }));
-    cuda_on_cpu::go_on_by_itself();
+    cuda_on_cpu::start_progress_thread();
   });
 }
 
@@ -289,14 +289,14 @@ ncclResult_t ncclGroupStart() {
 
 // A call that was refused takes the whole group with it.
 ncclResult_t ncclGroupEnd() {
-  Group& own = group();
-  if (own.depth == 0) {
-    keep_error("ncclGroupEnd without ncclGroupStart");
+  Group& state = group();
+  if (state.depth == 0) {
+    set_last_error("ncclGroupEnd without ncclGroupStart");
     return ncclInvalidUsage;
   }
-  if (--own.depth > 0) return ncclSuccess;
-  std::vector<Batch> batches = std::exchange(own.batches, {});
-  const ncclResult_t fault = std::exchange(own.fault, ncclSuccess);
+  if (--state.depth > 0) return ncclSuccess;
+  std::vector<Batch> batches = std::exchange(state.batches, {});
+  const ncclResult_t fault = std::exchange(state.fault, ncclSuccess);
   if (fault != ncclSuccess) return fault;
   ncclResult_t result = ncclSuccess;
   for (Batch& batch : batches)

@@ -10,25 +10,25 @@
 namespace cuda_on_cpu::nccl {
 
 Communicator::Communicator(const ncclUniqueId& id, int rank, int ranks, const std::function<bool()>& gives_up)
-    : rank_(rank), ranks_(ranks), meeting_(id, rank, ranks, gives_up) {}
+    : rank_(rank), ranks_(ranks), rendezvous_(id, rank, ranks, gives_up) {}
 
 std::shared_ptr<Communicator> Communicator::split(int color, int key) {
   const auto gives_up = [this] { return aborted_.load(); };
   const std::uint64_t step = ++splits_;
-  SplitSlot& own = meeting_.slot(step, rank_);
-  own.color = color;
-  own.key = key;
-  own.said.store(step, std::memory_order_release);
+  SplitSlot& mine = rendezvous_.slot(step, rank_);
+  mine.color = color;
+  mine.key = key;
+  mine.published.store(step, std::memory_order_release);
   std::vector<std::tuple<int, int>> part;  // key, rank
   for (int rank = 0; rank < ranks_; ++rank) {
-    const SplitSlot& slot = meeting_.slot(step, rank);
-    wait_until([&] { return slot.said.load(std::memory_order_acquire) == step; }, gives_up);
+    const SplitSlot& slot = rendezvous_.slot(step, rank);
+    wait_until([&] { return slot.published.load(std::memory_order_acquire) == step; }, gives_up);
     if (slot.color == color) part.emplace_back(slot.key, rank);
   }
   if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
   std::sort(part.begin(), part.end());
   const auto place = std::find(part.begin(), part.end(), std::tuple(key, rank_)) - part.begin();
-  SplitSlot& first = meeting_.slot(step, std::get<1>(part.front()));
+  SplitSlot& first = rendezvous_.slot(step, std::get<1>(part.front()));
   if (place == 0) {
     first.id = make_id();
     first.has_id.store(step, std::memory_order_release);
@@ -37,15 +37,15 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key) {
   return std::make_shared<Communicator>(first.id, static_cast<int>(place), static_cast<int>(part.size()), gives_up);
 }
 
-bool Communicator::go_on(Work& work, std::uint64_t number) {
-  constexpr int most_rounds = 16;  // others want to go on, too
+bool Communicator::progress(Work& work, std::uint64_t number) {
+  constexpr int max_rounds = 16;  // so that other streams progress, too
   const std::lock_guard lock(mutex_);
   if (aborted_) return true;
   if (number != finished_ || error_ != ncclSuccess) return false;
-  for (int round = 0; round < most_rounds && work.go_on(meeting_); ++round) {
+  for (int round = 0; round < max_rounds && work.progress(rendezvous_); ++round) {
   }
   if (!work.fault().empty()) {
-    keep_error(work.fault());
+    set_last_error(work.fault());
     error_ = ncclInvalidArgument;
     return false;
   }

@@ -18,17 +18,17 @@
 namespace cuda_on_cpu::nccl {
 namespace {
 
-// What is in an id.
-struct Place {
-  char says[16];
+// The contents of an ncclUniqueId.
+struct IdContents {
+  char magic[16];
   std::uint64_t token;
   std::int64_t process;
   int file;
 };
-constexpr char what_it_says[sizeof(Place::says)] = "nccl on cpu";
-static_assert(sizeof(Place) <= sizeof(ncclUniqueId));
+constexpr char id_magic[sizeof(IdContents::magic)] = "nccl on cpu";
+static_assert(sizeof(IdContents) <= sizeof(ncclUniqueId));
 
-constexpr std::size_t head_bytes = (sizeof(MeetingHead) + 4095) / 4096 * 4096;
+constexpr std::size_t head_bytes = (sizeof(RendezvousHead) + 4095) / 4096 * 4096;
 
 std::size_t bytes_of(int ranks) {
   return head_bytes + static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks) * sizeof(Pipe);
@@ -89,29 +89,31 @@ void wait_until(const std::function<bool()>& ready, const std::function<bool()>&
 
 ncclUniqueId make_id() {
   std::random_device random;
-  Place place{.says = {}, .token = (std::uint64_t{random()} << 32) | random() | 1, .process = getpid(), .file = -1};
-  std::memcpy(place.says, what_it_says, sizeof(place.says));
+  IdContents contents{
+      .magic = {}, .token = (std::uint64_t{random()} << 32) | random() | 1, .process = getpid(), .file = -1};
+  std::memcpy(contents.magic, id_magic, sizeof(contents.magic));
   File file(memfd_create("nccl_on_cpu", MFD_CLOEXEC));
   if (file.get() < 0 || ftruncate(file.get(), head_bytes) != 0) refuse_system("no memory to meet in");
-  if (pwrite(file.get(), &place.token, sizeof(place.token), offsetof(MeetingHead, token)) != sizeof(place.token))
+  if (pwrite(file.get(), &contents.token, sizeof(contents.token), offsetof(RendezvousHead, token)) !=
+      sizeof(contents.token))
     refuse_system("no memory to meet in");
-  place.file = fcntl(file.get(), F_DUPFD_CLOEXEC, 3);
-  if (place.file < 0) refuse_system("no memory to meet in");
-  open_files().add(place.token, place.file);
+  contents.file = fcntl(file.get(), F_DUPFD_CLOEXEC, 3);
+  if (contents.file < 0) refuse_system("no memory to meet in");
+  open_files().add(contents.token, contents.file);
   ncclUniqueId id{};
-  std::memcpy(&id, &place, sizeof(place));
+  std::memcpy(&id, &contents, sizeof(contents));
   return id;
 }
 
-Meeting::Meeting(const ncclUniqueId& id, int rank, int ranks, const std::function<bool()>& gives_up)
+Rendezvous::Rendezvous(const ncclUniqueId& id, int rank, int ranks, const std::function<bool()>& gives_up)
     : ranks_(ranks), bytes_(bytes_of(ranks)) {
-  if (ranks < 1 || ranks > most_ranks || rank < 0 || rank >= ranks)
+  if (ranks < 1 || ranks > max_ranks || rank < 0 || rank >= ranks)
     throw Refused{ncclInvalidArgument, "rank " + std::to_string(rank) + " of " + std::to_string(ranks) +
                                            ": ranks are numbered from 0, and there are at most " +
-                                           std::to_string(most_ranks)};
+                                           std::to_string(max_ranks)};
   open(id);
   try {
-    come(rank);
+    arrive(rank);
     wait_until([this] { return head().present.load(std::memory_order_acquire) == ranks_; }, gives_up);
   } catch (...) {
     munmap(memory_, bytes_);
@@ -120,18 +122,19 @@ Meeting::Meeting(const ncclUniqueId& id, int rank, int ranks, const std::functio
   open_files().close_one(head().token);
 }
 
-Meeting::~Meeting() { munmap(memory_, bytes_); }
+Rendezvous::~Rendezvous() { munmap(memory_, bytes_); }
 
-void Meeting::open(const ncclUniqueId& id) {
-  Place place;
-  std::memcpy(&place, &id, sizeof(place));
-  if (std::memcmp(place.says, what_it_says, sizeof(place.says)) != 0)
+void Rendezvous::open(const ncclUniqueId& id) {
+  IdContents contents;
+  std::memcpy(&contents, &id, sizeof(contents));
+  if (std::memcmp(contents.magic, id_magic, sizeof(contents.magic)) != 0)
     throw Refused{ncclInvalidArgument, "this is no id of ncclGetUniqueId"};
-  const std::string path = "/proc/" + std::to_string(place.process) + "/fd/" + std::to_string(place.file);
+  const std::string path = "/proc/" + std::to_string(contents.process) + "/fd/" + std::to_string(contents.file);
   const File file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) refuse_system("the process that made the id is not there any more");
   std::uint64_t token = 0;
-  if (pread(file.get(), &token, sizeof(token), offsetof(MeetingHead, token)) != sizeof(token) || token != place.token)
+  if (pread(file.get(), &token, sizeof(token), offsetof(RendezvousHead, token)) != sizeof(token) ||
+      token != contents.token)
     throw Refused{ncclSystemError, "the process that made the id is not there any more"};
   // Makes the file longer where it is shorter, and never the other way round.
   if (pwrite(file.get(), "", 1, static_cast<off_t>(bytes_ - 1)) != 1) refuse_system("no memory for what ranks send");
@@ -139,7 +142,7 @@ void Meeting::open(const ncclUniqueId& id) {
   if (memory_ == MAP_FAILED) refuse_system("no memory for what ranks send");
 }
 
-void Meeting::come(int rank) {
+void Rendezvous::arrive(int rank) {
   int others = 0;
   if (!head().ranks.compare_exchange_strong(others, ranks_) && others != ranks_)
     throw Refused{ncclInvalidArgument, "rank " + std::to_string(rank) + " comes as one of " + std::to_string(ranks_) +
@@ -149,7 +152,7 @@ void Meeting::come(int rank) {
   head().present.fetch_add(1, std::memory_order_acq_rel);
 }
 
-Pipe& Meeting::pipe(int from, int to) {
+Pipe& Rendezvous::pipe(int from, int to) {
   auto* const pipes = reinterpret_cast<Pipe*>(static_cast<std::byte*>(memory_) + head_bytes);
   return pipes[from * ranks_ + to];
 }

@@ -13,47 +13,49 @@
 
 namespace cuda_on_cpu::nccl {
 
-inline constexpr int most_ranks = 64;
+inline constexpr int max_ranks = 64;
 
-// What a rank says when a communicator is split. `step` is the number of the split up to which the rest is true.
+// What a rank publishes when a communicator is split. `published` and `has_id` are the number of the last split for
+// which the other members are valid.
 struct SplitSlot {
-  std::atomic<std::uint64_t> said, has_id;
+  std::atomic<std::uint64_t> published, has_id;
   int color, key;
-  ncclUniqueId id;  // of the part, from its first rank
+  ncclUniqueId id;  // id of the new communicator, from its first rank
 };
 
-struct MeetingHead {
+struct RendezvousHead {
   std::uint64_t token;  // as in the id
   std::atomic<int> ranks, present;
-  std::atomic<int> here[most_ranks];
-  SplitSlot splits[2][most_ranks];  // by turns: a slow rank may still read those of the split before
+  std::atomic<int> here[max_ranks];
+  SplitSlot splits[2][max_ranks];  // double-buffered: a slow rank may still read those of the split before
 };
 
-// An id, and the file that belongs to it, which stays open until meet() or the end of this process.
+// An id, and the file that belongs to it, which stays open until the Rendezvous or the end of this process.
 ncclUniqueId make_id();
 
-class Meeting {
+class Rendezvous {
  public:
-  // Opens the file of the id and waits for the other ranks. Refused: it makes no sense, or `gives_up` said so.
-  Meeting(const ncclUniqueId& id, int rank, int ranks, const std::function<bool()>& gives_up);
-  ~Meeting();
-  Meeting(const Meeting&) = delete;
-  Meeting& operator=(const Meeting&) = delete;
+  // Opens the file of the id and waits for the other ranks. Refused: the arguments are invalid, or `gives_up` returned
+  // true.
+  Rendezvous(const ncclUniqueId& id, int rank, int ranks, const std::function<bool()>& gives_up);
+  ~Rendezvous();
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
 
   Pipe& pipe(int from, int to);
   SplitSlot& slot(std::uint64_t split, int rank) { return head().splits[split % 2][rank]; }
 
  private:
   void open(const ncclUniqueId& id);
-  void come(int rank);
-  MeetingHead& head() { return *static_cast<MeetingHead*>(memory_); }
+  void arrive(int rank);
+  RendezvousHead& head() { return *static_cast<RendezvousHead*>(memory_); }
 
   int ranks_;
   std::size_t bytes_;
   void* memory_ = nullptr;
 };
 
-// Until ready(); looks again and again, and leaves the core to others in between. Refused when `gives_up` says so.
+// Polls until ready(), and yields the core in between. Refused when `gives_up` returns true.
 void wait_until(const std::function<bool()>& ready, const std::function<bool()>& gives_up);
 
 }  // namespace cuda_on_cpu::nccl

@@ -1,6 +1,6 @@
 #pragma once
-// Bytes on their way from one process to another: a ring in memory that both see, which one of them writes and the
-// other reads. Memory of zeros is an empty one.
+// A single-producer single-consumer ring buffer of bytes in shared memory: one process writes, another reads. Zeroed
+// memory is an empty one.
 
 #include <algorithm>
 #include <atomic>
@@ -15,7 +15,7 @@ class Pipe {
  public:
   static constexpr std::size_t capacity = std::size_t{64} << 10;
 
-  // As much as there is room for; how much that was.
+  // Writes as many bytes as there is capacity for; returns how many.
   std::size_t write(const std::byte* from, std::size_t bytes) {
     const std::uint64_t begin = written_.load(std::memory_order_relaxed);
     bytes = std::min(bytes, capacity - static_cast<std::size_t>(begin - read_.load(std::memory_order_acquire)));
@@ -27,7 +27,7 @@ class Pipe {
     if (bytes > 0) written_.store(begin + bytes, std::memory_order_release);
     return bytes;
   }
-  // What can be read and lies in one piece.
+  // The contiguous bytes that can be read.
   std::span<const std::byte> peek() const {
     const std::uint64_t begin = read_.load(std::memory_order_relaxed);
     const std::size_t at = begin % capacity;

@@ -26,7 +26,7 @@ T rounded(Wide value) {
     return static_cast<T>(value);
 }
 
-// Sums of integers go round at their ends.
+// Sums of integers wrap around.
 template <class T>
 T add(T a, T b) {
   if constexpr (std::is_integral_v<T>)

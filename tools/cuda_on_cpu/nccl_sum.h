@@ -1,5 +1,5 @@
 #pragma once
-// Arithmetic of the elements that ranks bring.
+// The arithmetic of reductions over ranks.
 
 #include <nccl.h>
 

@@ -36,8 +36,8 @@ std::string to_string(const Call& call) {
   return text;
 }
 
-Work::Sum& Work::add_sum(const Call& call, const std::byte* own, std::byte* result, std::size_t bytes) {
-  Sum sum{.call = call, .own = own, .result = result, .bytes = bytes, .parts = {}};
+Work::Sum& Work::add_sum(const Call& call, const std::byte* local, std::byte* result, std::size_t bytes) {
+  Sum sum{.call = call, .local = local, .result = result, .bytes = bytes, .parts = {}};
   for (int peer = 0; peer < ranks(); ++peer) {
     if (peer != rank_) expect(peer, call, nullptr, bytes);
     sum.parts.push_back(peer == rank_ ? nullptr : &incoming_[peer].back());
@@ -45,7 +45,7 @@ Work::Sum& Work::add_sum(const Call& call, const std::byte* own, std::byte* resu
   return sums_.emplace_back(std::move(sum));
 }
 
-// Each rank adds up a part of its own, and sends the others the result.
+// A reduce-scatter and an all-gather: each rank reduces one part, and sends the others the result.
 void Work::add_all_reduce(const Call& call, const void* in, void* out) {
   const std::size_t element = size_of(call.type);
   const auto begin_of = [&](int rank) {
@@ -78,7 +78,7 @@ void Work::add_reduce_scatter(const Call& call, const void* in, void* out) {
     if (peer != rank_) outgoing_[peer].push_back({call, at(in, peer * bytes), bytes});
 }
 
-// All ranks tell each other of the call, so that one that means another root is noticed.
+// All ranks send each other the call's header, so that a rank with another root is noticed.
 void Work::add_broadcast(const Call& call, const void* in, void* out) {
   const std::size_t bytes = call.count * size_of(call.type);
   if (rank_ == call.root) copies_.push_back({in, out, bytes});
@@ -144,19 +144,19 @@ bool Work::read(Incoming& message, Pipe& pipe, int from) {
   return begins || message.taken != before;
 }
 
-// As many elements as all ranks have sent.
-bool Work::go_on(Sum& sum, Meeting& meeting) {
+// Reduces as many elements as all ranks have sent.
+bool Work::progress(Sum& sum, Rendezvous& rendezvous) {
   const std::size_t element = size_of(sum.call.type);
   std::size_t bytes = sum.bytes - sum.done;
   std::vector<const std::byte*> parts;
   for (int rank = 0; rank < ranks(); ++rank) {
     const Incoming* const part = sum.parts[rank];
     if (part == nullptr) {
-      parts.push_back(sum.own + sum.done);
+      parts.push_back(sum.local + sum.done);
       continue;
     }
     if (!part->begun || part != &incoming_[rank].front()) return false;
-    const std::span<const std::byte> there = meeting.pipe(rank, rank_).peek();
+    const std::span<const std::byte> there = rendezvous.pipe(rank, rank_).peek();
     bytes = std::min(bytes, there.size());
     parts.push_back(there.data());
   }
@@ -167,15 +167,15 @@ bool Work::go_on(Sum& sum, Meeting& meeting) {
   for (int rank = 0; rank < ranks(); ++rank) {
     if (sum.parts[rank] == nullptr) continue;
     sum.parts[rank]->taken += bytes;
-    meeting.pipe(rank, rank_).take(bytes);
+    rendezvous.pipe(rank, rank_).take(bytes);
   }
   return true;
 }
 
-bool Work::send_to(int peer, Meeting& meeting) {
+bool Work::send_to(int peer, Rendezvous& rendezvous) {
   bool moved = false;
   auto& messages = outgoing_[peer];
-  for (Pipe& pipe = meeting.pipe(rank_, peer); !messages.empty();) {
+  for (Pipe& pipe = rendezvous.pipe(rank_, peer); !messages.empty();) {
     Outgoing& message = messages.front();
     moved |= write(message, pipe);
     if (message.written < sizeof(Call) + padded(message.bytes) || (message.until_taken && !pipe.empty())) break;
@@ -185,10 +185,10 @@ bool Work::send_to(int peer, Meeting& meeting) {
   return moved;
 }
 
-bool Work::receive_from(int peer, Meeting& meeting) {
+bool Work::receive_from(int peer, Rendezvous& rendezvous) {
   bool moved = false;
   auto& messages = incoming_[peer];
-  for (Pipe& pipe = meeting.pipe(peer, rank_); !messages.empty() && fault_.empty();) {
+  for (Pipe& pipe = rendezvous.pipe(peer, rank_); !messages.empty() && fault_.empty();) {
     Incoming& message = messages.front();
     moved |= read(message, pipe, peer);
     if (!message.begun || message.taken < padded(message.bytes)) break;
@@ -199,7 +199,7 @@ bool Work::receive_from(int peer, Meeting& meeting) {
 }
 
 // Sends before it looks at what comes: where calls differ, all ranks see it.
-bool Work::go_on(Meeting& meeting) {
+bool Work::progress(Rendezvous& rendezvous) {
   if (!copied_) {
     for (const Copy& copy : copies_)
       if (copy.from != copy.to && copy.bytes > 0) std::memmove(copy.to, copy.from, copy.bytes);
@@ -207,9 +207,9 @@ bool Work::go_on(Meeting& meeting) {
   }
   bool moved = false;
   for (Sum& sum : sums_)
-    if (sum.done < sum.bytes) moved |= go_on(sum, meeting);
-  for (int peer = 0; peer < ranks(); ++peer) moved |= send_to(peer, meeting);
-  for (int peer = 0; peer < ranks(); ++peer) moved |= receive_from(peer, meeting);
+    if (sum.done < sum.bytes) moved |= progress(sum, rendezvous);
+  for (int peer = 0; peer < ranks(); ++peer) moved |= send_to(peer, rendezvous);
+  for (int peer = 0; peer < ranks(); ++peer) moved |= receive_from(peer, rendezvous);
   return moved;
 }
 

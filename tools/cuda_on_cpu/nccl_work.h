@@ -1,6 +1,6 @@
 #pragma once
-// What calls of NCCL have to send and to receive, and how far that is. Calls of one group go on together: between two
-// ranks their messages come in the order of the calls, messages of different pairs do not wait for each other.
+// The messages that calls of NCCL send and receive, and their progress. Calls of one group progress together: between
+// two ranks their messages are in the order of the calls, messages of different pairs do not wait for each other.
 
 #include <nccl.h>
 
@@ -21,7 +21,7 @@ struct Call {
   Kind kind;
   ncclDataType_t type;
   std::int32_t op = -1;    // ncclRedOp_t, of reductions
-  std::int32_t root = -1;  // of a broadcast
+  std::int32_t root = -1;  // rank that broadcasts; -1: no broadcast
   std::uint64_t count = 0;
   std::uint64_t padding = 0;
 
@@ -46,8 +46,8 @@ class Work {
   void add_send(const Call& call, const void* in, int peer);
   void add_receive(const Call& call, void* out, int peer);
 
-  // Moves what can be moved now; whether that was anything.
-  bool go_on(Meeting& meeting);
+  // Moves the bytes that can be moved now; whether there were any.
+  bool progress(Rendezvous& rendezvous);
   bool done() const;
   const std::string& fault() const { return fault_; }  // not empty: a message of another call came, nothing goes on
 
@@ -58,24 +58,24 @@ class Work {
     std::size_t bytes;
     const std::size_t* ready = nullptr;  // how many bytes of the data there are; null: all
     bool until_taken = false;            // not done before the other rank has all of it
-    std::size_t written = 0;             // of the whole message
+    std::size_t written = 0;             // bytes of the whole message
   };
   struct Incoming {
     Call call;
-    std::byte* data;  // null: a sum takes it
+    std::byte* data;  // null: a reduction reads it
     std::size_t bytes;
     bool begun = false;
-    std::size_t taken = 0;  // of the data
+    std::size_t taken = 0;  // bytes of the data
   };
   struct Copy {
     const void* from;
     void* to;
     std::size_t bytes;
   };
-  // Of what all ranks bring for one part of a tensor, in the order of ranks.
+  // The reduction of all ranks' contributions to one part of a tensor, in the order of ranks.
   struct Sum {
     Call call;
-    const std::byte* own;
+    const std::byte* local;
     std::byte* result;
     std::size_t bytes, done = 0;
     std::vector<Incoming*> parts;  // by rank; null: this one
@@ -85,12 +85,12 @@ class Work {
   void expect(int from, const Call& call, void* data, std::size_t bytes) {
     incoming_[from].push_back({call, static_cast<std::byte*>(data), bytes});
   }
-  Sum& add_sum(const Call& call, const std::byte* own, std::byte* result, std::size_t bytes);
+  Sum& add_sum(const Call& call, const std::byte* local, std::byte* result, std::size_t bytes);
   bool write(Outgoing& message, Pipe& pipe);
   bool read(Incoming& message, Pipe& pipe, int from);
-  bool go_on(Sum& sum, Meeting& meeting);
-  bool send_to(int peer, Meeting& meeting);
-  bool receive_from(int peer, Meeting& meeting);
+  bool progress(Sum& sum, Rendezvous& rendezvous);
+  bool send_to(int peer, Rendezvous& rendezvous);
+  bool receive_from(int peer, Rendezvous& rendezvous);
 
   int rank_;
   bool copied_ = false;

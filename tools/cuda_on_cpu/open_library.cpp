@@ -1,4 +1,4 @@
-#include "tera/backend/cuda/open_library.h"
+#include "tera/backend/cuda/runtime/open_library.h"
 
 #include <dlfcn.h>
 

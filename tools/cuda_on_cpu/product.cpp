@@ -62,19 +62,19 @@ void add_piece(const float* left, const float* right, std::uint64_t count, Tile&
     for (std::uint64_t i = 0; i < tile_rows; ++i) tile.sums[j][i] += static_cast<double>(sums[j][i / lanes][i % lanes]);
 }
 
-void store(const Product& product, const Tile& tile, std::uint64_t first_row, std::uint64_t first_column) {
-  const std::uint64_t rows = std::min(tile_rows, product.out.rows - first_row);
-  const std::uint64_t columns = std::min(tile_columns, product.out.columns - first_column);
+void store(const Gemm& gemm, const Tile& tile, std::uint64_t first_row, std::uint64_t first_column) {
+  const std::uint64_t rows = std::min(tile_rows, gemm.out.rows - first_row);
+  const std::uint64_t columns = std::min(tile_columns, gemm.out.columns - first_column);
   for (std::uint64_t j = 0; j < columns; ++j)
     for (std::uint64_t i = 0; i < rows; ++i) {
       const auto row = static_cast<std::int64_t>(first_row + i), column = static_cast<std::int64_t>(first_column + j);
-      double value = product.alpha * tile.sums[j][i];
-      if (product.beta != 0) {
-        const std::int64_t place = column * product.added.stride + row;
-        value += static_cast<double>(product.beta) * read(product.added_data, product.added.type, place);
+      double value = gemm.alpha * tile.sums[j][i];
+      if (gemm.beta != 0) {
+        const std::int64_t index = column * gemm.added.stride + row;
+        value += static_cast<double>(gemm.beta) * read(gemm.added_data, gemm.added.type, index);
       }
-      if (product.bias_data) value += read(product.bias_data, product.bias_type, row);
-      write(product.out_data, product.out.type, column * product.out.stride + row, static_cast<float>(value));
+      if (gemm.bias_data) value += read(gemm.bias_data, gemm.bias_type, row);
+      write(gemm.out_data, gemm.out.type, column * gemm.out.stride + row, static_cast<float>(value));
     }
 }
 
@@ -84,22 +84,22 @@ std::size_t bytes_of(cudaDataType_t type) {
   return type == CUDA_R_32F ? 4 : type == CUDA_R_16BF || type == CUDA_R_16F ? 2 : 0;
 }
 
-std::uint64_t rows_of_a(const Product& product) { return product.transpose_a ? product.a.columns : product.a.rows; }
-std::uint64_t columns_of_a(const Product& product) { return product.transpose_a ? product.a.rows : product.a.columns; }
-std::uint64_t rows_of_b(const Product& product) { return product.transpose_b ? product.b.columns : product.b.rows; }
-std::uint64_t columns_of_b(const Product& product) { return product.transpose_b ? product.b.rows : product.b.columns; }
+std::uint64_t rows_of_a(const Gemm& gemm) { return gemm.transpose_a ? gemm.a.columns : gemm.a.rows; }
+std::uint64_t columns_of_a(const Gemm& gemm) { return gemm.transpose_a ? gemm.a.rows : gemm.a.columns; }
+std::uint64_t rows_of_b(const Gemm& gemm) { return gemm.transpose_b ? gemm.b.columns : gemm.b.rows; }
+std::uint64_t columns_of_b(const Gemm& gemm) { return gemm.transpose_b ? gemm.b.rows : gemm.b.columns; }
 
-void multiply(const Product& product) {
-  const std::vector<float> left = pack(product.a_data, product.a, product.transpose_a, tile_rows);
-  const std::vector<float> right = pack(product.b_data, product.b, !product.transpose_b, tile_columns);
-  const std::uint64_t k = columns_of_a(product);
-  for (std::uint64_t column = 0; column < product.out.columns; column += tile_columns)
-    for (std::uint64_t row = 0; row < product.out.rows; row += tile_rows) {
+void multiply(const Gemm& gemm) {
+  const std::vector<float> left = pack(gemm.a_data, gemm.a, gemm.transpose_a, tile_rows);
+  const std::vector<float> right = pack(gemm.b_data, gemm.b, !gemm.transpose_b, tile_columns);
+  const std::uint64_t k = columns_of_a(gemm);
+  for (std::uint64_t column = 0; column < gemm.out.columns; column += tile_columns)
+    for (std::uint64_t row = 0; row < gemm.out.rows; row += tile_rows) {
       Tile tile = {};
       for (std::uint64_t x = 0; x < k; x += k_piece)
         add_piece(left.data() + row * k + x * tile_rows, right.data() + column * k + x * tile_columns,
                   std::min(k_piece, k - x), tile);
-      store(product, tile, row, column);
+      store(gemm, tile, row, column);
     }
 }
 

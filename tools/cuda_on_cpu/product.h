@@ -1,5 +1,5 @@
 #pragma once
-// The matrix product of the stand-in for cuBLASLt, column-major as there.
+// The GEMM of the stand-in for cuBLASLt, column-major as there.
 
 #include <library_types.h>
 
@@ -14,10 +14,10 @@ struct Matrix {
   std::int64_t stride = 0;  // elements from one column to the next
 };
 
-std::size_t bytes_of(cudaDataType_t type);  // of an element; 0 for a type that is not known here
+std::size_t bytes_of(cudaDataType_t type);  // element size; 0 for a type that is not known here
 
 // out = alpha op(a) op(b) + beta added + bias, where op() may transpose and the bias is one value for each row.
-struct Product {
+struct Gemm {
   Matrix a, b, added, out;
   bool transpose_a = false, transpose_b = false;
   cudaDataType_t bias_type = CUDA_R_32F;
@@ -26,12 +26,12 @@ struct Product {
   void* out_data = nullptr;
 };
 
-std::uint64_t rows_of_a(const Product& product);  // of op(a); in the same way the others
-std::uint64_t columns_of_a(const Product& product);
-std::uint64_t rows_of_b(const Product& product);
-std::uint64_t columns_of_b(const Product& product);
+std::uint64_t rows_of_a(const Gemm& gemm);  // rows of op(a); the other functions are of op(a) and op(b), too
+std::uint64_t columns_of_a(const Gemm& gemm);
+std::uint64_t rows_of_b(const Gemm& gemm);
+std::uint64_t columns_of_b(const Gemm& gemm);
 
 // Sums are in a fixed order: float over pieces of k, which are added up in double.
-void multiply(const Product& product);
+void multiply(const Gemm& gemm);
 
 }  // namespace cuda_on_cpu

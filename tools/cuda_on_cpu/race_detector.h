@@ -1,6 +1,6 @@
 #pragma once
-// ThreadSanitizer sees every thread of a kernel as a thread of its own; only barriers and meetings of lanes order them.
-// Without it nothing here does anything.
+// ThreadSanitizer sees every thread of a kernel as a thread of its own; only barriers and exchanges of lanes order
+// them. Without it nothing here does anything.
 
 #include <vector>
 
@@ -16,7 +16,7 @@ class RaceDetector {
  public:
 #ifdef CUDA_ON_CPU_TSAN
   // A stack that another thread had before would look like a race.
-  static constexpr bool own_stacks() { return true; }
+  static constexpr bool has_stack_per_thread() { return true; }
 
   void begin_launch(int threads) {
     host_ = __tsan_get_current_fiber();
@@ -26,13 +26,13 @@ class RaceDetector {
   void end_launch() {
     for (char& mark : block_marks_) __tsan_acquire(&mark);
   }
-  void begin_block() { turn_ ^= 1; }
-  // Blocks use the same shared memory one after another, so each is ordered behind the one before it.
+  void begin_block() { phase_ ^= 1; }
+  // Blocks use the same shared memory one after another, so each is ordered after the one before it.
   void begin_thread() {
     __tsan_acquire(&launch_mark_);
-    __tsan_acquire(&block_marks_[1 - turn_]);
+    __tsan_acquire(&block_marks_[1 - phase_]);
   }
-  void end_thread() { __tsan_release(&block_marks_[turn_]); }
+  void end_thread() { __tsan_release(&block_marks_[phase_]); }
   void switch_to(int thread) {
     __tsan_switch_to_fiber(threads_[static_cast<std::size_t>(thread)].sanitizers, __tsan_switch_to_fiber_no_sync);
   }
@@ -49,10 +49,10 @@ class RaceDetector {
   };
   void* host_ = nullptr;
   std::vector<Thread> threads_;
-  int turn_ = 0;
+  int phase_ = 0;
   char launch_mark_ = 0, block_marks_[2] = {};
 #else
-  static constexpr bool own_stacks() { return false; }
+  static constexpr bool has_stack_per_thread() { return false; }
   void begin_launch(int) {}
   void end_launch() {}
   void begin_block() {}

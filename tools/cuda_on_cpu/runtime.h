@@ -19,7 +19,7 @@
 
 namespace cuda_on_cpu {
 
-// A place in a stream: behind the first `count` pieces of work that it ever had.
+// A point in a stream: after the first `count` pieces of work that it ever had.
 struct Point {
   std::shared_ptr<CUstream_st> stream;  // null: reached from the beginning
   std::uint64_t count = 0;
@@ -52,7 +52,7 @@ struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
   std::deque<cuda_on_cpu::Work> work = {};
   std::uint64_t enqueued = 0, finished = 0;
   bool busy = false;            // a thread does the first piece
-  std::uint64_t last_poll = 0;  // of the first piece, when it was not done; 0: never
+  std::uint64_t last_poll = 0;  // number of the poll that found the first piece not done; 0: none
   std::unique_ptr<cuda_on_cpu::Capture> capture = nullptr;
 
   CUstream_st(int its_number, int its_device, bool is_blocking)
@@ -82,7 +82,7 @@ constexpr int host_memory = -1;
 
 struct Allocation {
   std::size_t bytes;
-  int device;  // or host_memory
+  int device;  // number of a device, or host_memory
 };
 
 struct Machine {
@@ -96,8 +96,8 @@ struct Machine {
   std::mt19937 random;
   std::map<std::uintptr_t, Allocation> memory;  // by the address of the first byte
   std::vector<std::size_t> used;                // bytes, by device
-  std::map<const void*, int> shared_limits;     // of kernels that asked for more than the default
-  std::thread driver;                           // go_on_by_itself()
+  std::map<const void*, int> shared_limits;     // bytes, for kernels that asked for more than the default
+  std::thread driver;                           // start_progress_thread()
   bool ending = false;
 };
 Machine& machine();
@@ -105,7 +105,7 @@ Machine& machine();
 using Lock = std::unique_lock<std::mutex>;
 inline Lock lock_machine() { return Lock(machine().mutex); }
 
-int current_device();  // of this thread of the host
+int current_device();  // the calling host thread's device
 
 // For cudaGetLastError; returns its argument.
 cudaError_t fail(cudaError_t error);
@@ -115,22 +115,22 @@ cudaError_t fail(cudaError_t error);
 CUstream_st* find_stream(cudaStream_t stream);  // null: there is none
 CUstream_st& default_stream(int device);
 Point end_of(CUstream_st& stream);
-std::vector<Point> ends_of(int device);  // of all its streams
+std::vector<Point> ends_of(int device);  // ends of all its streams
 
 // Puts work at the end of a stream, or into the graph that captures it. `end`, if given, is behind it then.
 cudaError_t append(CUstream_st& stream, Work work, Point* end = nullptr);
-// After append(): what CUDA_ON_CPU_STREAMS wants done at once.
-void go_on_after_append(Lock& lock);
+// Called after append(): does the work that CUDA_ON_CPU_STREAMS wants done at once.
+void progress_after_append(Lock& lock);
 cudaError_t enqueue(Lock& lock, CUstream_st& stream, Step step);  // both
 
 // Does work until the points are reached.
 void wait_until(Lock& lock, std::span<const Point> points);
 // Does one piece of work towards them, if any can be done.
-void go_on_towards(Lock& lock, std::span<const Point> points);
+void progress_towards(Lock& lock, std::span<const Point> points);
 
-// What may not be called while this thread captures a stream: ends the capture in failure.
+// Called by functions that are not allowed while this thread captures a stream: ends the capture in failure.
 cudaError_t refuse_if_capturing();
-// The same for what waits for a whole device: no thread may capture one of its streams.
+// Called by functions that wait for all of a device: no thread may capture one of its streams.
 cudaError_t refuse_if_device_captured(int device);
 // Makes the capture worthless, and returns the error.
 cudaError_t invalidate(CUstream_st& stream, cudaError_t error);

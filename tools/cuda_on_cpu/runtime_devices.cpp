@@ -55,9 +55,9 @@ bool is_device(int device) { return device >= 0 && device < options().devices; }
 
 bool is_valid(dim3 grid, dim3 block) {
   const auto threads = static_cast<std::uint64_t>(block.x) * block.y * block.z;
-  const bool fits_block = block.x <= 1024 && block.y <= 1024 && block.z <= 64 && threads > 0 && threads <= 1024;
-  const bool fits_grid = grid.x <= 0x7fffffff && grid.y <= 0xffff && grid.z <= 0xffff;
-  return fits_block && fits_grid && grid.x > 0 && grid.y > 0 && grid.z > 0;
+  const bool valid_block = block.x <= 1024 && block.y <= 1024 && block.z <= 64 && threads > 0 && threads <= 1024;
+  const bool valid_grid = grid.x <= 0x7fffffff && grid.y <= 0xffff && grid.z <= 0xffff;
+  return valid_block && valid_grid && grid.x > 0 && grid.y > 0 && grid.z > 0;
 }
 
 // Where a launch does not name its kernel: the most that any was given.
@@ -175,7 +175,7 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
   return cudaSuccess;
 }
 
-// Of code without what capability 9.0 added: the kernels here are compiled without __CUDA_ARCH__.
+// Attributes of code without what capability 9.0 added: the kernels here are compiled without __CUDA_ARCH__.
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
   if (!attributes || !function) return fail(cudaErrorInvalidValue);
   *attributes = {};

@@ -21,7 +21,7 @@ cudaError_t record_in_stream(Lock& lock, CUevent_st& event, CUstream_st& stream)
   event.recorded = std::move(end);
   event.milliseconds = std::move(reached);
   event.captured = 0;
-  go_on_after_append(lock);
+  progress_after_append(lock);
   return cudaSuccess;
 }
 
@@ -73,7 +73,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (event->captured != 0) return fail(cudaErrorNotSupported);  // the stream would join the capture
   const auto nothing = [] { return true; };
   const cudaError_t status = append(*found, {nothing, {event->recorded}});
-  go_on_after_append(lock);
+  progress_after_append(lock);
   return status;
 }
 
@@ -93,7 +93,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (event->captured != 0) return fail(cudaErrorCapturedEvent);
   if (const cudaError_t status = refuse_if_capturing(); status != cudaSuccess) return status;
   const Point recorded = event->recorded;
-  go_on_towards(lock, {&recorded, 1});  // else a host that only asks would ask for ever
+  progress_towards(lock, {&recorded, 1});  // without this, a host that only polls would poll for ever
   return recorded.reached() ? cudaSuccess : fail(cudaErrorNotReady);
 }
 

@@ -1,4 +1,4 @@
-// Graphs: what one stream was given while it was captured, to be put on a stream again and again.
+// CUDA graphs: the work that one stream was given while it was captured, to be replayed on a stream.
 #include <utility>
 
 #include "tools/cuda_on_cpu/runtime.h"
@@ -75,7 +75,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   return cudaSuccess;
 }
 
-// Handles of single nodes lead nowhere here, so only their number is told.
+// Handles of single nodes lead nowhere here, so only their number is returned.
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count) {
   if (!graph || !count) return fail(cudaErrorInvalidValue);
   if (nodes) return fail(cudaErrorNotSupported);
@@ -96,7 +96,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   if (!executable || !found) return fail(cudaErrorInvalidResourceHandle);
   for (const Step& node : executable->nodes)
     if (const cudaError_t status = append(*found, {node}); status != cudaSuccess) return status;
-  go_on_after_append(lock);
+  progress_after_append(lock);
   return cudaSuccess;
 }
 

@@ -11,10 +11,10 @@ namespace {
 
 constexpr std::size_t device_alignment = 512, host_alignment = 4096;
 
-// Of exactly the size that was asked for, so that an address sanitizer has its red zone right behind. All bytes are
+// Allocates exactly the requested size, so that an address sanitizer has its red zone right after it. All bytes are
 // 0xff, NaN in every float type: fresh pages would be zeros, which a program that forgets to write them takes for
 // results. That touches all of it, 0.15 s for 512 MB, which the backend does next anyhow: it sets its memory to zero.
-void* take(std::size_t bytes, std::size_t alignment) {
+void* allocate(std::size_t bytes, std::size_t alignment) {
   void* memory = nullptr;
   if (posix_memalign(&memory, alignment, bytes) != 0) return nullptr;
   return std::memset(memory, 0xff, bytes);
@@ -25,7 +25,7 @@ void remember(void* memory, Allocation allocation) {
   machine().memory.emplace(reinterpret_cast<std::uintptr_t>(memory), allocation);
 }
 
-cudaError_t take_from_device(void** memory, std::size_t bytes) {
+cudaError_t allocate_on_device(void** memory, std::size_t bytes) {
   const auto device = static_cast<std::size_t>(current_device());
   {
     const Lock lock = lock_machine();
@@ -34,7 +34,7 @@ cudaError_t take_from_device(void** memory, std::size_t bytes) {
     if (bytes > options().memory_bytes - used) return fail(cudaErrorMemoryAllocation);
     used += bytes;
   }
-  *memory = take(bytes, device_alignment);
+  *memory = allocate(bytes, device_alignment);
   if (*memory) {
     remember(*memory, {bytes, static_cast<int>(device)});
     return cudaSuccess;
@@ -44,8 +44,8 @@ cudaError_t take_from_device(void** memory, std::size_t bytes) {
   return fail(cudaErrorMemoryAllocation);
 }
 
-// Waits for all devices that may use it.
-cudaError_t give_back(void* memory, bool of_host) {
+// Frees memory, after all devices that may use it are idle.
+cudaError_t release(void* memory, bool of_host) {
   Lock lock = lock_machine();
   if (const cudaError_t status = refuse_if_capturing(); status != cudaSuccess) return status;
   const auto address = reinterpret_cast<std::uintptr_t>(memory);
@@ -62,40 +62,40 @@ cudaError_t give_back(void* memory, bool of_host) {
   return cudaSuccess;
 }
 
-enum class Place { device, pinned, pageable, beyond };
+enum class MemoryKind { device, pinned, pageable, beyond };
 
-// Of all bytes from there; beyond: they begin in one of our allocations and end behind it.
-Place place_of(const void* begin, std::size_t bytes) {
+// The kind of memory of these bytes; beyond: they begin in one of our allocations and end after it.
+MemoryKind kind_of(const void* begin, std::size_t bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(begin);
   auto next = machine().memory.upper_bound(address);
-  if (next == machine().memory.begin()) return Place::pageable;
+  if (next == machine().memory.begin()) return MemoryKind::pageable;
   const auto& [start, allocation] = *--next;
-  if (address >= start + allocation.bytes) return Place::pageable;
-  if (address + bytes > start + allocation.bytes) return Place::beyond;
-  return allocation.device == host_memory ? Place::pinned : Place::device;
+  if (address >= start + allocation.bytes) return MemoryKind::pageable;
+  if (address + bytes > start + allocation.bytes) return MemoryKind::beyond;
+  return allocation.device == host_memory ? MemoryKind::pinned : MemoryKind::device;
 }
 
 // Pinned memory counts as either: a GPU reaches it as well.
-bool suits(cudaMemcpyKind kind, Place to, Place from) {
-  if (to == Place::beyond || from == Place::beyond) return false;
+bool is_valid_kind(cudaMemcpyKind kind, MemoryKind to, MemoryKind from) {
+  if (to == MemoryKind::beyond || from == MemoryKind::beyond) return false;
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   if (kind == cudaMemcpyDefault) return true;
-  if (to_device ? to == Place::pageable : to == Place::device) return false;
-  return from_device ? from != Place::pageable : from != Place::device;
+  if (to_device ? to == MemoryKind::pageable : to == MemoryKind::device) return false;
+  return from_device ? from != MemoryKind::pageable : from != MemoryKind::device;
 }
 
 // As the runtime of a GPU does it: pageable memory is read before the call returns, and written before it returns.
-// Pinned memory is read and written when the stream comes to it. A graph copies from and to where it was told.
+// Pinned memory is read and written when the stream comes to it. A graph copies from and to the captured addresses.
 cudaError_t copy(Lock& lock, CUstream_st& stream, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   if (bytes == 0) return cudaSuccess;
-  const Place target = place_of(to, bytes), source = place_of(from, bytes);
-  if (!suits(kind, target, source)) return fail(cudaErrorInvalidValue);
+  const MemoryKind target = kind_of(to, bytes), source = kind_of(from, bytes);
+  if (!is_valid_kind(kind, target, source)) return fail(cudaErrorInvalidValue);
   Step step = [to, from, bytes] {
     std::memcpy(to, from, bytes);
     return true;
   };
-  if (source == Place::pageable && !stream.capture) {
+  if (source == MemoryKind::pageable && !stream.capture) {
     const auto* const begin = static_cast<const std::byte*>(from);
     step = [to, taken = std::vector<std::byte>(begin, begin + bytes)] {
       std::memcpy(to, taken.data(), taken.size());
@@ -104,15 +104,15 @@ cudaError_t copy(Lock& lock, CUstream_st& stream, void* to, const void* from, st
   }
   Point end;
   if (const cudaError_t status = append(stream, {std::move(step)}, &end); status != cudaSuccess) return status;
-  go_on_after_append(lock);
-  if (target == Place::pageable) wait_until(lock, {&end, 1});
+  progress_after_append(lock);
+  if (target == MemoryKind::pageable) wait_until(lock, {&end, 1});
   return cudaSuccess;
 }
 
 cudaError_t fill(Lock& lock, CUstream_st& stream, void* to, int value, std::size_t bytes) {
   if (bytes == 0) return cudaSuccess;
-  const Place place = place_of(to, bytes);
-  if (place != Place::device && place != Place::pinned) return fail(cudaErrorInvalidValue);
+  const MemoryKind kind = kind_of(to, bytes);
+  if (kind != MemoryKind::device && kind != MemoryKind::pinned) return fail(cudaErrorInvalidValue);
   return enqueue(lock, stream, [to, value, bytes] {
     std::memset(to, value, bytes);
     return true;
@@ -125,12 +125,12 @@ extern "C" {
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   if (!memory) return fail(cudaErrorInvalidValue);
   *memory = nullptr;
-  return bytes == 0 ? cudaSuccess : take_from_device(memory, bytes);
+  return bytes == 0 ? cudaSuccess : allocate_on_device(memory, bytes);
 }
 
 cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t) { return cudaMalloc(memory, bytes); }
 
-cudaError_t cudaFree(void* memory) { return memory ? give_back(memory, false) : cudaSuccess; }
+cudaError_t cudaFree(void* memory) { return memory ? release(memory, false) : cudaSuccess; }
 
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned flags) {
   constexpr unsigned known = cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined;
@@ -141,7 +141,7 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned flags) {
     const Lock lock = lock_machine();
     if (const cudaError_t status = refuse_if_capturing(); status != cudaSuccess) return status;
   }
-  *memory = take(bytes, host_alignment);
+  *memory = allocate(bytes, host_alignment);
   if (!*memory) return fail(cudaErrorMemoryAllocation);
   remember(*memory, {bytes, host_memory});
   return cudaSuccess;
@@ -151,7 +151,7 @@ cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
   return cudaHostAlloc(memory, bytes, cudaHostAllocDefault);
 }
 
-cudaError_t cudaFreeHost(void* memory) { return memory ? give_back(memory, true) : cudaSuccess; }
+cudaError_t cudaFreeHost(void* memory) { return memory ? release(memory, true) : cudaSuccess; }
 
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   if (!free || !total) return fail(cudaErrorInvalidValue);

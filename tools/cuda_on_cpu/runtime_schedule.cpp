@@ -1,4 +1,4 @@
-// Which stream goes on, and who does its work.
+// The scheduler of streams: which stream progresses, and which thread does its work.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -14,13 +14,13 @@ namespace {
 
 using Streams = std::vector<CUstream_st*>;
 
-bool can_go(const CUstream_st& stream) {
+bool can_progress(const CUstream_st& stream) {
   return !stream.busy && !stream.work.empty() && std::ranges::all_of(stream.work.front().after, &Point::reached);
 }
 
-// Polled work can go on, too, but may do nothing.
-bool is_ready(const CUstream_st* stream) { return can_go(*stream) && stream->last_poll == 0; }
-bool is_polled(const CUstream_st* stream) { return can_go(*stream) && stream->last_poll != 0; }
+// Polled work can progress, too, but may do nothing.
+bool is_ready(const CUstream_st* stream) { return can_progress(*stream) && stream->last_poll == 0; }
+bool is_polled(const CUstream_st* stream) { return can_progress(*stream) && stream->last_poll != 0; }
 
 Streams all_streams() {
   Streams all;
@@ -53,7 +53,7 @@ CUstream_st* longest_unpolled(const Streams& streams) {
 }
 
 CUstream_st* any_able(Streams streams) {
-  std::erase_if(streams, [](const CUstream_st* stream) { return !can_go(*stream); });
+  std::erase_if(streams, [](const CUstream_st* stream) { return !can_progress(*stream); });
   return streams.empty() ? nullptr : streams[machine().random() % streams.size()];
 }
 
@@ -118,7 +118,7 @@ bool anybody_works() {
   return std::ranges::any_of(machine().streams, [](const auto& stream) { return stream->busy; });
 }
 
-void go_on_until_the_end() {
+void progress_loop() {
   Lock lock = lock_machine();
   while (!machine().ending) {
     CUstream_st* next = nullptr;
@@ -135,7 +135,7 @@ void go_on_until_the_end() {
   }
 }
 
-// Else it would go on while what its work uses is destroyed.
+// Stops the driver thread before the objects that its work uses are destroyed.
 void end_driver() {
   {
     const Lock lock = lock_machine();
@@ -170,12 +170,12 @@ void wait_until(Lock& lock, std::span<const Point> points) {
   }
 }
 
-void go_on_towards(Lock& lock, std::span<const Point> points) {
+void progress_towards(Lock& lock, std::span<const Point> points) {
   if (std::ranges::all_of(points, &Point::reached)) return;
   if (CUstream_st* const next = choose(points)) do_one(lock, *next);
 }
 
-void go_on_after_append(Lock& lock) {
+void progress_after_append(Lock& lock) {
   machine().changed.notify_all();
   if (options().streams == StreamOrder::lazy) return;
   if (options().streams == StreamOrder::random) {
@@ -195,10 +195,10 @@ void go_on_after_append(Lock& lock) {
   }
 }
 
-void go_on_by_itself() {
+void start_progress_thread() {
   static std::once_flag once;
   std::call_once(once, [] {
-    machine().driver = std::thread(go_on_until_the_end);
+    machine().driver = std::thread(progress_loop);
     std::atexit(end_driver);
   });
 }

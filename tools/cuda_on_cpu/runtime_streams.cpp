@@ -11,7 +11,7 @@ namespace {
 
 constexpr int least_priority = 0, greatest_priority = -5;
 
-// The default stream begins when all that blocking streams had is done; they go on behind what it has.
+// Legacy default stream: it begins when all earlier work of blocking streams is done; they continue after its work.
 void add_order_of_default_stream(const CUstream_st& stream, std::vector<Point>& after) {
   const auto add = [&](CUstream_st& other) {
     if (Point end = end_of(other); !end.reached()) after.push_back(std::move(end));
@@ -83,7 +83,7 @@ cudaError_t append(CUstream_st& stream, Work work, Point* end) {
 
 cudaError_t enqueue(Lock& lock, CUstream_st& stream, Step step) {
   const cudaError_t status = append(stream, {std::move(step)});
-  go_on_after_append(lock);
+  progress_after_append(lock);
   return status;
 }
 
@@ -147,7 +147,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (!found) return fail(cudaErrorInvalidResourceHandle);
   if (found->capture) return invalidate(*found, cudaErrorStreamCaptureUnsupported);
   const Point end = end_of(*found);
-  go_on_towards(lock, {&end, 1});
+  progress_towards(lock, {&end, 1});
   return end.reached() ? cudaSuccess : fail(cudaErrorNotReady);
 }
 

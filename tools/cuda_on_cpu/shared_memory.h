@@ -11,7 +11,7 @@ namespace cuda_on_cpu {
 // 227 KiB, as on a GPU of compute capability 9.0; more than 48 KiB only after cudaFuncSetAttribute.
 inline constexpr std::size_t max_shared_bytes = 232448, default_shared_bytes = 49152;
 
-// A library's section, told when it is loaded; once or more.
+// Registers a library's section when it is loaded; once or more.
 void add_shared_section(unsigned char* begin, unsigned char* end);
 
 // The memory of a launch's blocks, one after another.

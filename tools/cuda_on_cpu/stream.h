@@ -1,6 +1,6 @@
 #pragma once
-// What the other parts of the emulation put on streams. A stream is a list of work, done in its order; which stream
-// goes on when several can is the choice of CUDA_ON_CPU_STREAMS (options.h).
+// How the other parts of the emulation enqueue work on streams. A stream is a list of work, done in its order; which
+// stream progresses when several can is the choice of CUDA_ON_CPU_STREAMS (options.h).
 //
 // Work may be done before the call that enqueues it returns, and by any thread of the host that waits: the caller must
 // hold no lock that the work takes.
@@ -24,8 +24,8 @@ cudaError_t enqueue_host(cudaStream_t stream, std::function<void()> work);
 // A stream that is captured into a graph refuses it: a graph has its work done again.
 cudaError_t enqueue_steps(cudaStream_t stream, std::function<bool()> step);
 
-// From here on a thread of the emulation's own goes on with the streams while the host does other things: another
-// process may wait for what is on them.
-void go_on_by_itself();
+// Starts a thread that progresses the streams while the host does other things: another process may wait for the work
+// on them.
+void start_progress_thread();
 
 }  // namespace cuda_on_cpu

@@ -19,12 +19,12 @@ namespace {
 
 // Where the comment or literal ends that begins at `i`, or i where none begins.
 std::size_t end_of_text(const std::string& code, std::size_t i) {
-  const auto behind = [&code](std::string_view what, std::size_t from) {
+  const auto after = [&code](std::string_view what, std::size_t from) {
     const std::size_t at = code.find(what, from);
     return at == std::string::npos ? code.size() : at + what.size();
   };
-  if (code.compare(i, 2, "//") == 0) return behind("\n", i) - 1;
-  if (code.compare(i, 2, "/*") == 0) return behind("*/", i + 2);
+  if (code.compare(i, 2, "//") == 0) return after("\n", i) - 1;
+  if (code.compare(i, 2, "/*") == 0) return after("*/", i + 2);
   const bool separates_digits = code[i] == '\'' && i > 0 && std::isalnum(static_cast<unsigned char>(code[i - 1]));
   if ((code[i] != '"' && code[i] != '\'') || separates_digits) return i;
   std::size_t end = i + 1;

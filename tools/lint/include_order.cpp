@@ -11,15 +11,19 @@ namespace {
 
 using Name = std::string_view;
 
-// A folder includes itself and those before it; train comes last and sees them all.
-constexpr std::array<Name, 13> order{"base",   "tokenizer", "config", "tensor", "ops",        "comm", "nn",
-                                     "models", "pipeline",  "optim",  "data",   "checkpoint", "train"};
-// A backend implements ops, comm and tensor/device.h, and knows nothing of what stands on them.
-constexpr std::array<Name, 4> below_backends{"base", "tensor", "ops", "comm"};
-// These files are compiled once per instruction set: an inline function from elsewhere, compiled there with wide
+// A folder includes itself, its subfolders and the folders before it. A plan rehearses the steps of training, and
+// training reads its plan before it starts, so these two may include each other.
+constexpr std::array<Name, 20> order{"base",       "tokenizer", "tensor", "ops",    "comm",     "parallel", "config",
+                                     "hf/config",  "setup",     "nn",     "models", "pipeline", "optim",    "data",
+                                     "checkpoint", "hf",        "plan",   "train",  "bench",    "infer"};
+// Implementations of ops, comm and tensor/device.h; they may not include the folders that use these.
+constexpr std::array<Name, 6> implementations{"backend/plan", "backend/cpu", "backend/cuda",
+                                              "comm/mpi",     "comm/nccl",   "comm/control"};
+constexpr std::array<Name, 4> below_implementations{"base", "tensor", "ops", "comm"};
+// Kernels are compiled once per instruction set: an inline function from another header, compiled here with wide
 // instructions, could be the copy that the linker keeps for the whole program.
 constexpr Name kernel_folder = "tera/backend/cpu/kernels/";
-// (type_traits has no functions to leak.)
+// Headers that kernels may include; type_traits is among them because it has no functions that could leak.
 constexpr std::array<Name, 11> kernel_headers{
     "tera/base/kinds.h", "tera/tensor/dtype.h", "cstdint",     "cstddef",   "cmath", "cstring", "math.h",
     "string.h",          "type_traits",         "immintrin.h", "arm_neon.h"};
@@ -33,19 +37,21 @@ std::string kernel_problem(Name header) {
   return fmt::format("kernels may include only their own headers and {}", fmt::join(kernel_headers, ", "));
 }
 
-std::string backend_problem(Name from, Name to) {
-  if (from == to || contains(below_backends, to)) return {};
-  if (from == "backend/nccl" && to == "backend/cuda")
-    return {};  // it moves the memory of GPUs, and waits on their queues
-  return fmt::format("{} may include only {} and itself", from, fmt::join(below_backends, ", "));
+std::string implementation_problem(Name from, Name to) {
+  if (from == to || contains(below_implementations, to)) return {};
+  // NCCL ranks copy GPU memory, wait on streams, and report over the control plane.
+  if (from == "comm/nccl" && (to == "backend/cuda" || to == "comm/control")) return {};
+  return fmt::format("{} may include only {} and itself", from, fmt::join(below_implementations, ", "));
 }
 
 std::string order_problem(Name path, Name from, Name to) {
-  if (from == "train" && to == "backend/plan") return {};  // rehearsing a step is part of training
-  if (to.starts_with("backend/")) {
+  constexpr std::array<Name, 4> rehearse{"train", "plan", "bench", "infer"};
+  if (contains(rehearse, from) && to == "backend/plan") return {};
+  if (contains(implementations, to)) {
     if (path == "tera/train/setup.cpp") return {};
     return "of the library, only tera/train/setup.cpp sees backends";
   }
+  if (from == "plan" && to == "train") return {};
   const auto from_at = std::find(order.begin(), order.end(), from);
   const auto to_at = std::find(order.begin(), order.end(), to);
   if (from_at == order.end()) return fmt::format("tera/{} has no place yet in tools/lint/include_order.cpp", from);
@@ -57,17 +63,25 @@ std::string order_problem(Name path, Name from, Name to) {
 }  // namespace
 
 std::string_view folder_of(std::string_view path) {
-  constexpr Name root = "tera/", backends = "tera/backend/";
+  constexpr Name root = "tera/";
   if (!path.starts_with(root)) return {};
-  const std::size_t end = path.find('/', path.starts_with(backends) ? backends.size() : root.size());
-  return end == Name::npos ? Name{} : path.substr(root.size(), end - root.size());
+  const Name rest = path.substr(root.size());
+  Name found = rest.substr(0, rest.find('/') == Name::npos ? 0 : rest.find('/'));
+  const auto look = [&](std::span<const Name> names) {
+    for (const Name name : names)
+      if (name.size() > found.size() && rest.starts_with(name) && rest.substr(name.size()).starts_with('/'))
+        found = name;
+  };
+  look(order);
+  look(implementations);
+  return found;
 }
 
 std::string include_problem(std::string_view path, std::string_view header) {
   if (path.starts_with(kernel_folder)) return kernel_problem(header);
   const Name from = folder_of(path), to = folder_of(header);
   if (from.empty() || to.empty()) return {};
-  return from.starts_with("backend/") ? backend_problem(from, to) : order_problem(path, from, to);
+  return contains(implementations, from) ? implementation_problem(from, to) : order_problem(path, from, to);
 }
 
 }  // namespace tera::lint

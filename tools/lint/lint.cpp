@@ -1,11 +1,16 @@
 #include "tools/lint/lint.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <set>
 #include <stdexcept>
+
+#include "tools/lint/include_order.h"
 
 namespace tera::lint {
 namespace {
@@ -18,7 +23,7 @@ std::string read_all(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// What is written by hand and shared, not what builds, runs and tools leave behind.
+// Whether a folder has sources, not the output of builds, runs and tools.
 bool is_ours(const fs::path& folder) {
   static const std::set<std::string> left_behind{"build", "runs", "__pycache__"};
   const std::string name = folder.filename().string();
@@ -42,16 +47,26 @@ std::vector<std::string> list_files(const fs::path& root) {
   return files;
 }
 
-// Every folder of the library says in a README what it is for; kernels/ is covered by the backend's.
+// Every folder in the order of includes needs a README, which describes its purpose and that of its subfolders.
 void check_readmes(const fs::path& root, const std::vector<FileSize>& sources, std::vector<Finding>& findings) {
   std::set<std::string> folders;
-  for (const FileSize& source : sources) {
-    const fs::path folder = fs::path(source.path).parent_path();
-    if (source.path.starts_with("tera/") && folder.filename() != "kernels") folders.insert(folder.generic_string());
-  }
+  for (const FileSize& source : sources)
+    if (const std::string_view folder = folder_of(source.path); !folder.empty())
+      folders.insert("tera/" + std::string(folder));
   for (const std::string& folder : folders)
     if (!fs::exists(root / folder / "README.md"))
       findings.push_back({folder, 0, "has no README.md (purpose, entry file, what it may include)"});
+}
+
+// Bounds the files of a folder for readers; families and update rules are lists of similar files, and may grow.
+void check_folder_sizes(const std::vector<FileSize>& sources, std::vector<Finding>& findings) {
+  constexpr std::size_t max_files = 40;
+  std::map<std::string, std::size_t> folders;
+  for (const FileSize& source : sources)
+    if (source.path.starts_with("tera/")) ++folders[fs::path(source.path).parent_path().generic_string()];
+  for (const auto& [folder, files] : folders)
+    if (files > max_files && !folder.ends_with("/families") && !folder.ends_with("/rules"))
+      findings.push_back({folder, 0, fmt::format("has {} files; {} is the limit", files, max_files)});
 }
 
 }  // namespace
@@ -71,6 +86,7 @@ Report check_repository(const fs::path& root) {
     std::ranges::move(found, std::back_inserter(report.findings));
   }
   check_readmes(root, report.sizes, report.findings);
+  check_folder_sizes(report.sizes, report.findings);
   std::ranges::stable_sort(report.sizes, std::greater{}, &FileSize::lines);
   return report;
 }

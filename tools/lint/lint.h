@@ -1,5 +1,5 @@
 #pragma once
-// Runs the rules over a whole repository.
+// Runs the rules over a repository.
 
 #include <filesystem>
 #include <string>
@@ -15,8 +15,8 @@ struct FileSize {
 };
 
 struct Report {
-  std::vector<Finding> findings;  // by path and line, those about folders last
-  std::vector<FileSize> sizes;    // of all sources, longest first
+  std::vector<Finding> findings;  // by path and line; findings about folders last
+  std::vector<FileSize> sizes;    // all sources, longest first
 };
 
 Report check_repository(const std::filesystem::path& root);

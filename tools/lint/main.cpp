@@ -1,4 +1,4 @@
-// tera_lint [REPOSITORY]: prints every broken rule as file:line: message, and which files have grown long.
+// tera_lint [REPOSITORY]: prints every broken rule as file:line: message, and lists long files.
 
 #include <fmt/core.h>
 

@@ -12,7 +12,7 @@
 namespace tera::lint {
 namespace {
 
-constexpr std::size_t most_columns = 120;
+constexpr std::size_t max_columns = 120;
 
 class Findings {
  public:
@@ -30,7 +30,7 @@ struct Include {
   bool quoted = false;
 };
 
-// Read from the line as written, since the blanked one has lost the name.
+// Parses the original line, because literals are blanked in `code`.
 Include parse_include(const SourceFile& file, std::size_t index) {
   if (file.code[index].find('#') == std::string::npos) return {};
   static const std::regex pattern(R"(^\s*#\s*include\s*([<"])([^>"]+)[>"])");
@@ -87,8 +87,78 @@ std::size_t columns(const std::string& line) {
 
 void check_columns(const SourceFile& file, Findings& findings) {
   for (std::size_t i = 0; i < file.lines.size(); ++i)
-    if (const std::size_t wide = columns(file.lines[i]); wide > most_columns)
-      findings.add(i, fmt::format("{} columns; {} is the limit", wide, most_columns));
+    if (const std::size_t wide = columns(file.lines[i]); wide > max_columns)
+      findings.add(i, fmt::format("{} columns; {} is the limit", wide, max_columns));
+}
+
+// Where the comment of a line begins that ends with it; npos where there is none. Strings keep their closing quote in
+// `code`.
+std::size_t comment_begin(const SourceFile& file, std::size_t index) {
+  const std::string &line = file.lines[index], &code = file.code[index];
+  for (std::size_t at = line.find("//"); at != std::string::npos; at = line.find("//", at + 1))
+    if (code.size() <= at || code.find_first_not_of(" \t", at) == std::string::npos) return at;
+  return std::string::npos;
+}
+
+// A comment behind code, or the first line of a block, is a sentence or a noun phrase by itself: it is read without the
+// lines above it. Later lines of a block are the rest of a sentence.
+void check_comments(const SourceFile& file, Findings& findings) {
+  static const std::regex continues(R"(^/{2,3} *(and|of|likewise|the same|also|else|so are|so is|but|or|with)\b)",
+                                    std::regex::icase);
+  bool in_block = false;
+  for (std::size_t i = 0; i < file.lines.size(); ++i) {
+    const std::size_t at = comment_begin(file, i);
+    const bool alone = at != std::string::npos && file.lines[i].find_first_not_of(" \t") == at;
+    if (at != std::string::npos && !(alone && in_block) && std::regex_search(file.lines[i].substr(at), continues))
+      findings.add(i, "a comment stands on its own; this one continues what is above it");
+    in_block = alone;
+  }
+}
+
+struct OldWord {
+  std::string_view word, standard;
+};
+// Words of our own that the field has others for. A word that ends in _ is a prefix.
+constexpr std::array<OldWord, 24> old_words{{
+    {"most_", "max_"},
+    {"own_", "local_"},
+    {"usual_", "default_ or expected_"},
+    {"whole_", "full_ or global_"},
+    {"ToldError", "AlreadyReported"},
+    {"Carousel", "RingBuffer"},
+    {"Seat", "RankHandle"},
+    {"Hub", "Coordinator"},
+    {"Meeting", "Rendezvous or RingStep"},
+    {"DocumentDeal", "DynamicCpScheduler"},
+    {"Dealer", "DynamicCpLoader"},
+    {"RowsAhead", "MtpRows"},
+    {"first_word", "vocab_start"},
+    {"Flight", "MicrobatchState"},
+    {"Parcel", "OffloadSlot"},
+    {"Borders", "StageBoundary"},
+    {"ParamWatch", "ParamHooks"},
+    {"hand_out_weights", "all_gather_params"},
+    {"Lever", "Knob"},
+    {"StageWishes", "StageRequest"},
+    {"TERA_PRODUCT", "TERA_WGMMA"},
+    {"let_next_start", "pdl_trigger"},
+    {"leave_sums", "store_partials"},
+    {"InParts", "Phased"},
+}};
+constexpr std::array<std::string_view, 2> english{"most_likely", "most_frequent"};
+
+void check_words(const SourceFile& file, Findings& findings) {
+  static const std::regex identifier(R"([A-Za-z_]\w*)");
+  for (std::size_t i = 0; i < file.code.size(); ++i) {
+    const std::string& code = file.code[i];
+    for (auto it = std::sregex_iterator(code.begin(), code.end(), identifier); it != std::sregex_iterator(); ++it) {
+      const std::string name = it->str();
+      for (const OldWord& old : old_words)
+        if ((old.word.ends_with('_') ? name.starts_with(old.word) : name == old.word) &&
+            std::ranges::find(english, name) == english.end())
+          findings.add(i, fmt::format("{}: write {}", name, old.standard));
+    }
+  }
 }
 
 }  // namespace
@@ -104,6 +174,8 @@ std::vector<Finding> check_source(const SourceFile& file) {
   check_environment(file, findings);
   check_console(file, findings);
   check_columns(file, findings);
+  check_comments(file, findings);
+  check_words(file, findings);
   return findings.take();
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// The house rules that a compiler does not check. Each looks at one file and names the lines that break it.
+// The house rules that a compiler does not check. Each rule checks one file and reports the lines that break it.
 
 #include <cstddef>
 #include <string>
@@ -12,7 +12,7 @@ namespace tera::lint {
 
 struct Finding {
   std::string path;
-  std::size_t line = 0;  // from 1; 0 when it is about the whole file or folder
+  std::size_t line = 0;  // from 1; 0: about the file or folder
   std::string message;
 };
 
@@ -23,6 +23,6 @@ std::vector<Finding> check_source(const SourceFile& file);
 std::vector<Finding> check_text(const SourceFile& file);
 
 bool is_header(std::string_view path);
-bool is_source(std::string_view path);  // headers too
+bool is_source(std::string_view path);  // including headers
 
 }  // namespace tera::lint

@@ -8,7 +8,7 @@ namespace {
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-// Walks over C++ text once and blanks what is not code. Newlines stay, so lines keep their numbers.
+// Blanks comments and literals of C++ text in one pass. Newlines are kept, so that lines keep their numbers.
 class Blanker {
  public:
   explicit Blanker(std::string_view text) : text_(text), out_(text) {}
@@ -39,13 +39,13 @@ class Blanker {
       if (text_[at_] != '\n') out_[at_] = ' ';
   }
 
-  // Past the next `mark` that begins at least `skip` characters from here, or to the end.
+  // Blanks past the next `mark` that begins at least `skip` characters from here, or to the end.
   void blank_past(std::string_view mark, std::size_t skip) {
     const std::size_t found = text_.find(mark, at_ + skip);
     blank_until(found == std::string_view::npos ? found : found + mark.size());
   }
 
-  // R"mark(...)mark"
+  // Blanks R"mark(...)mark".
   void blank_raw_literal() {
     const std::size_t paren = std::min(text_.find('(', at_), text_.size());
     const std::string end = ")" + std::string(text_.substr(at_ + 2, paren - at_ - 2)) + "\"";

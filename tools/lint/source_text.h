@@ -1,5 +1,5 @@
 #pragma once
-// A source file as the rules see it.
+// A source file, as text and as code without comments and literals.
 
 #include <string>
 #include <string_view>
@@ -10,7 +10,7 @@ namespace tera::lint {
 struct SourceFile {
   std::string path;                // relative to the repository, with '/'
   std::vector<std::string> lines;  // as written
-  std::vector<std::string> code;   // the same lines with comments and the insides of literals blanked
+  std::vector<std::string> code;   // lines with comments and the insides of literals blanked
 };
 
 SourceFile read_source(std::string path, std::string_view text);

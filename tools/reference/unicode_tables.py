@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tera/tokenizer/unicode_tables.cpp from the character data inside the source archives of PyPI's unicodedata2.
+"""Writes tera/tokenizer/unicode/unicode_tables.cpp from the character data inside the source archives of PyPI's unicodedata2.
 
     pip install regex==2025.11.3   (Unicode 17's grapheme clusters)
     pip download --no-deps --no-build-isolation --no-binary :all: -d ARCHIVES unicodedata2==VERSION   (for each VERSION)
@@ -274,7 +274,7 @@ def main():
     lower = databases["rust"].lower_case()
     parts = [
         "// Made by tools/reference/unicode_tables.py; not for editing.\n// clang-format off\n"
-        '#include "tera/tokenizer/unicode_tables.h"\n\nnamespace tera::unicode_tables {\n' + EXPAND,
+        '#include "tera/tokenizer/unicode/unicode_tables.h"\n\nnamespace tera::unicode_tables {\n' + EXPAND,
         two_stages("kind", "std::uint8_t", "Category in the low five bits, flags above.", list(kinds(databases))),
         numbered("trait", "Trait", "For normal forms and grapheme clusters.",
                  list(traits(databases, canonical, compatible, pairs))),

@@ -1,6 +1,7 @@
-// Cuts attention into tasks of fixed borders. Forward: one task per query head and run of queries. Backward: one task
-// per kv head and square of queries and keys; squares that add to the same rows of dq, dk or dv run in different
-// rounds, one after the other, so sums have one order and need no locks, and each score is computed once.
+// Flash attention on the CPU: splits it into tasks of fixed borders. Forward: one task per query head and chunk of
+// queries. Backward: one task per kv head and tile, a chunk of queries against a chunk of keys; tiles that add to the
+// same rows of dq, dk or dv run in different rounds, one after the other, so sums have one order and need no locks, and
+// each score is computed once.
 
 #include <algorithm>
 
@@ -48,7 +49,7 @@ void check_positions(const Tensor& positions, std::int64_t first, std::int64_t r
             "attention: position {} of row {} does not ascend", position[i], first + i);
 }
 
-// The sequences of a call, and how they are cut into units of work; a table in the workspace finds a unit's sequence.
+// The sequences of a call, split into units of work; a table in the workspace finds the sequence of a unit.
 class Sequences {
  public:
   Sequences(const AttentionShape& shape, std::int64_t q_rows, std::int64_t k_rows)
@@ -74,7 +75,7 @@ class Sequences {
     return {q[i], k[i], q[i + 1] - q[i], k[i + 1] - k[i]};
   }
 
-  // table[i] = number of units of the sequences before i. Returns the number of all.
+  // table[i] = number of units of the sequences before i. Returns the total.
   template <class Units>
   std::int64_t fill_table(std::int64_t* table, Units units) {
     table_ = table;
@@ -85,7 +86,7 @@ class Sequences {
 
   struct Unit {
     Sequence sequence;
-    std::int64_t index = 0;  // within the sequence
+    std::int64_t index = 0;  // in the sequence
   };
   Unit find(std::int64_t unit) const {
     const std::int64_t i = std::upper_bound(table_, table_ + count_ + 1, unit) - table_ - 1;
@@ -98,21 +99,21 @@ class Sequences {
   const std::int64_t* table_ = nullptr;
 };
 
-// The workspace: the table of sequences, scratch of each thread, and for backward sums of the gradients in fp32 where
-// the storage is narrower.
+// The workspace: the table of sequences, scratch of each thread, and for backward the fp32 sums of gradients that are
+// stored in 16 bits.
 struct Layout {
   std::size_t table = 0, scratch = 0, sums = 0;  // bytes of the table, of one thread's scratch, of the sums
   std::size_t bytes(int threads) const { return table + scratch * static_cast<std::size_t>(threads) + sums; }
 };
 
-std::size_t whole_lines(std::int64_t bytes) { return static_cast<std::size_t>((bytes + 63) / 64 * 64); }
+std::size_t padded_to_lines(std::int64_t bytes) { return static_cast<std::size_t>((bytes + 63) / 64 * 64); }
 
 Layout forward_layout(const AttentionArgs& args) {
-  return {.table = whole_lines((sequence_count(args.shape) + 1) * 8),
-          .scratch = whole_lines(attention_forward_scratch(args.q.dim(2)) * 4)};
+  return {.table = padded_to_lines((sequence_count(args.shape) + 1) * 8),
+          .scratch = padded_to_lines(attention_forward_scratch(args.q.dim(2)) * 4)};
 }
 
-// Whether some sequence may need more than one round. Where offsets say how long they are, the plan cannot know.
+// Whether some sequence may need more than one round. Where offsets determine their lengths, the plan assumes it.
 bool needs_sums(const AttentionBackArgs& args) {
   const std::int64_t rows = attention_task_rows(args.q.dim(2));
   const bool one_round = !args.shape.q_offsets && std::max(args.q.dim(0), args.k.dim(0)) / args.shape.batch <= rows;
@@ -120,13 +121,13 @@ bool needs_sums(const AttentionBackArgs& args) {
 }
 
 Layout backward_layout(const AttentionBackArgs& args) {
-  Layout layout{.table = whole_lines((sequence_count(args.shape) + 1) * 8),
-                .scratch = whole_lines(attention_backward_scratch(args.q.dim(2)) * 4)};
-  if (needs_sums(args)) layout.sums = whole_lines((count(args.q.shape) + 2 * count(args.k.shape)) * 4);
+  Layout layout{.table = padded_to_lines((sequence_count(args.shape) + 1) * 8),
+                .scratch = padded_to_lines(attention_backward_scratch(args.q.dim(2)) * 4)};
+  if (needs_sums(args)) layout.sums = padded_to_lines((count(args.q.shape) + 2 * count(args.k.shape)) * 4);
   return layout;
 }
 
-// Rows of head `head` from row `row` on.
+// The rows of a head, beginning with `row`.
 AttentionRows head_rows(const Tensor& tensor, std::int64_t row, std::int64_t head) {
   const std::int64_t offset = row * tensor.stride[0] + head * tensor.dim(2);
   return {static_cast<std::byte*>(tensor.data) + offset * static_cast<std::int64_t>(size_of(tensor.dtype)),
@@ -177,7 +178,7 @@ void CpuOps::do_attention(const AttentionArgs& args) {
   pool_.parallel_for(units * heads, [&](std::int64_t index, int worker) {
     const auto [sequence, unit] = sequences.find(index / heads);
     const std::int64_t head = index % heads;
-    // Under a causal mask the last queries have most to do: they come first, so that threads end together.
+    // Under a causal mask the last queries have the most work: they come first, for balance.
     const std::int64_t begin = (chunks(sequence.queries, rows) - 1 - unit) * rows;
     auto* scratch = reinterpret_cast<float*>(space + layout.table + layout.scratch * static_cast<std::size_t>(worker));
     AttentionForward task{make_task(args.shape, sequence, D, scratch)};
@@ -215,28 +216,30 @@ void CpuOps::do_merge_attention(const MergeAttentionArgs& args) {
 
 namespace {
 
-// The squares of one sequence: `rounds` runs of queries against as many of keys (the last may be empty). In round r,
-// run j of keys meets run (j + r) mod rounds of queries, so that no two squares of a round share rows.
-class Squares {
+// The tiles of one sequence: `rounds` chunks of queries against `rounds` chunks of keys (the last may be empty). Round
+// r computes chunk j of keys against chunk (j + r) mod rounds of queries, so that no two tiles of a round share rows.
+class Tiles {
  public:
-  Squares(const AttentionMask& mask, std::int64_t rows)
+  Tiles(const AttentionMask& mask, std::int64_t rows)
       : mask_(mask), rows_(rows), rounds_(chunks(std::max(mask.queries, mask.keys), rows)) {}
 
-  AttentionRange queries(std::int64_t run) const {
-    return intersect({run * rows_, (run + 1) * rows_}, {0, mask_.queries});
+  AttentionRange queries(std::int64_t chunk) const {
+    return intersect({chunk * rows_, (chunk + 1) * rows_}, {0, mask_.queries});
   }
-  AttentionRange keys(std::int64_t run) const { return intersect({run * rows_, (run + 1) * rows_}, {0, mask_.keys}); }
+  AttentionRange keys(std::int64_t chunk) const {
+    return intersect({chunk * rows_, (chunk + 1) * rows_}, {0, mask_.keys});
+  }
   std::int64_t rounds() const { return rounds_; }
-  std::int64_t query_run(std::int64_t key_run, std::int64_t round) const { return (key_run + round) % rounds_; }
-  std::int64_t key_run(std::int64_t query_run, std::int64_t round) const {
-    return (query_run + rounds_ - round) % rounds_;
+  std::int64_t query_chunk(std::int64_t key_chunk, std::int64_t round) const { return (key_chunk + round) % rounds_; }
+  std::int64_t key_chunk(std::int64_t query_chunk, std::int64_t round) const {
+    return (query_chunk + rounds_ - round) % rounds_;
   }
 
-  bool keys_meet(std::int64_t run, std::int64_t round) const {
-    return visible(mask_, queries(query_run(run, round)), keys(run));
+  bool keys_visible(std::int64_t chunk, std::int64_t round) const {
+    return visible(mask_, queries(query_chunk(chunk, round)), keys(chunk));
   }
-  bool queries_meet(std::int64_t run, std::int64_t round) const {
-    return visible(mask_, queries(run), keys(key_run(run, round)));
+  bool queries_visible(std::int64_t chunk, std::int64_t round) const {
+    return visible(mask_, queries(chunk), keys(key_chunk(chunk, round)));
   }
 
  private:
@@ -244,15 +247,15 @@ class Squares {
   std::int64_t rows_, rounds_;
 };
 
-// Whether `meets(round)` holds in some round of [from, to).
-template <class Meets>
-bool any_round(std::int64_t from, std::int64_t to, Meets meets) {
+// Whether `holds(round)` is true in some round of [from, to).
+template <class Predicate>
+bool any_round(std::int64_t from, std::int64_t to, Predicate holds) {
   for (std::int64_t round = from; round < to; ++round)
-    if (meets(round)) return true;
+    if (holds(round)) return true;
   return false;
 }
 
-// Gradients of one call: where each head's rows go and where they are summed up.
+// Gradients of one call: where the rows of a head are written, and where they are accumulated.
 struct Gradients {
   const AttentionBackArgs& args;
   float* sums;  // dq, dk, dv, dense; null: in place
@@ -286,13 +289,13 @@ void zero_rows(const AttentionGradient& gradient, AttentionRange rows, std::int6
   }
 }
 
-// Rows that meet nobody in any round still have a gradient: zero. Done in the first round.
-void zero_unmet(const AttentionBackward& task, const Squares& squares, std::int64_t run, DType dtype) {
-  if (!any_round(0, squares.rounds(), [&](std::int64_t round) { return squares.queries_meet(run, round); }))
-    zero_rows(task.dq, squares.queries(run), task.heads * task.head_size, dtype);
-  if (any_round(0, squares.rounds(), [&](std::int64_t round) { return squares.keys_meet(run, round); })) return;
-  zero_rows(task.dk, squares.keys(run), task.head_size, dtype);
-  zero_rows(task.dv, squares.keys(run), task.head_size, dtype);
+// Writes zero gradients for rows that are masked in every round. Called in the first round.
+void zero_masked(const AttentionBackward& task, const Tiles& tiles, std::int64_t chunk, DType dtype) {
+  if (!any_round(0, tiles.rounds(), [&](std::int64_t round) { return tiles.queries_visible(chunk, round); }))
+    zero_rows(task.dq, tiles.queries(chunk), task.heads * task.head_size, dtype);
+  if (any_round(0, tiles.rounds(), [&](std::int64_t round) { return tiles.keys_visible(chunk, round); })) return;
+  zero_rows(task.dk, tiles.keys(chunk), task.head_size, dtype);
+  zero_rows(task.dv, tiles.keys(chunk), task.head_size, dtype);
 }
 
 }  // namespace
@@ -311,34 +314,34 @@ void CpuOps::do_attention_back(const AttentionBackArgs& args) {
   Sequences sequences(args.shape, args.q.dim(0), args.k.dim(0));
   std::int64_t rounds = 0;
   const std::int64_t units = sequences.fill_table(reinterpret_cast<std::int64_t*>(space), [&](const Sequence& each) {
-    const std::int64_t runs = chunks(std::max(each.queries, each.keys), rows);
-    rounds = std::max(rounds, runs);
-    return runs;
+    const std::int64_t chunk_count = chunks(std::max(each.queries, each.keys), rows);
+    rounds = std::max(rounds, chunk_count);
+    return chunk_count;
   });
 
   const auto run_task = [&](std::int64_t round, std::int64_t index, int worker) {
-    const auto [sequence, key_run] = sequences.find(index / kv_heads);
+    const auto [sequence, key_chunk] = sequences.find(index / kv_heads);
     const std::int64_t kv_head = index % kv_heads, head = kv_head * group;
-    auto* own = reinterpret_cast<float*>(scratch + layout.scratch * static_cast<std::size_t>(worker));
-    AttentionBackward task{make_task(args.shape, sequence, D, own)};
-    const Squares squares(task.mask, rows);
-    if (round >= squares.rounds()) return;
+    auto* thread_scratch = reinterpret_cast<float*>(scratch + layout.scratch * static_cast<std::size_t>(worker));
+    AttentionBackward task{make_task(args.shape, sequence, D, thread_scratch)};
+    const Tiles tiles(task.mask, rows);
+    if (round >= tiles.rounds()) return;
     task.head = args.shape.first_head + head;
     task.heads = group;
     task.dq = gradients.dq(sequence.q_begin, head);
     task.dk = gradients.dk(sequence.k_begin, kv_head);
     task.dv = gradients.dv(sequence.k_begin, kv_head);
-    if (round == 0) zero_unmet(task, squares, key_run, args.q.dtype);
-    if (!squares.keys_meet(key_run, round)) return;
+    if (round == 0) zero_masked(task, tiles, key_chunk, args.q.dtype);
+    if (!tiles.keys_visible(key_chunk, round)) return;
 
-    const std::int64_t query_run = squares.query_run(key_run, round);
-    const auto keys_meet = [&](std::int64_t other) { return squares.keys_meet(key_run, other); };
-    const auto queries_meet = [&](std::int64_t other) { return squares.queries_meet(query_run, other); };
+    const std::int64_t query_chunk = tiles.query_chunk(key_chunk, round);
+    const auto keys_visible = [&](std::int64_t other) { return tiles.keys_visible(key_chunk, other); };
+    const auto queries_visible = [&](std::int64_t other) { return tiles.queries_visible(query_chunk, other); };
     const bool in_place = args.q.dtype == DType::f32;
-    task.dk.first = task.dv.first = !any_round(0, round, keys_meet);
-    task.dk.last = task.dv.last = in_place || !any_round(round + 1, squares.rounds(), keys_meet);
-    task.dq.first = !any_round(0, round, queries_meet);
-    task.dq.last = in_place || !any_round(round + 1, squares.rounds(), queries_meet);
+    task.dk.first = task.dv.first = !any_round(0, round, keys_visible);
+    task.dk.last = task.dv.last = in_place || !any_round(round + 1, tiles.rounds(), keys_visible);
+    task.dq.first = !any_round(0, round, queries_visible);
+    task.dq.last = in_place || !any_round(round + 1, tiles.rounds(), queries_visible);
     task.q = head_rows(args.q, sequence.q_begin, head);
     task.k = head_rows(args.k, sequence.k_begin, kv_head);
     task.v = head_rows(args.v, sequence.k_begin, kv_head);
@@ -346,10 +349,10 @@ void CpuOps::do_attention_back(const AttentionBackArgs& args) {
     task.dout = head_rows(args.dout, sequence.q_begin, head);
     task.lse = args.lse.as<float>() + head * args.q.dim(0) + sequence.q_begin;
     task.lse_step = args.q.dim(0);
-    task.q_begin = squares.queries(query_run).begin;
-    task.q_end = squares.queries(query_run).end;
-    task.k_begin = squares.keys(key_run).begin;
-    task.k_end = squares.keys(key_run).end;
+    task.q_begin = tiles.queries(query_chunk).begin;
+    task.q_end = tiles.queries(query_chunk).end;
+    task.k_begin = tiles.keys(key_chunk).begin;
+    task.k_end = tiles.keys(key_chunk).end;
     kernel(task);
   };
   for (std::int64_t round = 0; round < rounds; ++round)

@@ -1,6 +1,6 @@
 #pragma once
-// How an op is cut into tasks: by the size of the work alone, never by the number of threads, so that sums over a block
-// come out the same on any machine.
+// Splits an op into tasks by the size of the work alone, never by the number of threads, so that sums over a block are
+// the same on any machine.
 
 #include <algorithm>
 #include <cstdint>
@@ -24,13 +24,13 @@ inline Blocks row_blocks(std::int64_t rows, std::int64_t width) {
   return {rows, std::max<std::int64_t>(1, task_elements / std::max<std::int64_t>(1, width))};
 }
 
-// Rows of a sum over rows: each block keeps a partial sum in the workspace, so there are few blocks of many rows.
+// Blocks for a sum over rows: each block keeps a partial sum in the workspace, so there are few blocks of many rows.
 inline Blocks sum_blocks(std::int64_t rows) {
-  constexpr std::int64_t most_blocks = 64, fewest_rows = 32;
-  return {rows, std::max(fewest_rows, (rows + most_blocks - 1) / most_blocks)};
+  constexpr std::int64_t max_blocks = 64, fewest_rows = 32;
+  return {rows, std::max(fewest_rows, (rows + max_blocks - 1) / max_blocks)};
 }
 
-// body(begin, end) for every block.
+// Calls body(begin, end) for every block.
 template <class Body>
 void run_blocks(ThreadPool& pool, Blocks blocks, const Body& body) {
   pool.parallel_for(blocks.count(), [&](std::int64_t block, int) { body(blocks.begin(block), blocks.end(block)); });

@@ -8,7 +8,7 @@
 namespace tera::cpu {
 
 void CpuOps::do_combine(const CombineArgs& args) {
-  std::array<const void*, CombineArgs::most_sources> sources;
+  std::array<const void*, CombineArgs::max_sources> sources;
   for (std::size_t s = 0; s < args.sources.size(); ++s) sources[s] = args.sources[s].data;
   const auto number = static_cast<std::int64_t>(args.sources.size());
   const auto& kernels = pick(isa_, []<Isa i>() -> const CombineKernels& { return combine_kernels<i>(); });

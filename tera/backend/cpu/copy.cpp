@@ -8,10 +8,10 @@
 namespace tera::cpu {
 namespace {
 
-// A copy as runs of elements that are dense on both sides: the last dims, merged as far as both strides allow.
+// A copy as runs of contiguous elements: the last dims, merged as far as both strides allow.
 struct Runs {
   std::int64_t length = 1, count = 1;
-  Shape outer, src_stride, dst_stride;  // of the dims in front of a run
+  Shape outer, src_stride, dst_stride;  // dims outside a run
 };
 
 Runs runs_of(const Tensor& src, const Tensor& dst) {

@@ -21,7 +21,7 @@ CpuDevice::~CpuDevice() {
 
 std::span<std::byte> CpuDevice::allocate(std::size_t bytes) {
   if (bytes == 0) return {};
-  // mmap aligns to small pages only; map one huge page more and give back what sticks out at both ends.
+  // mmap aligns to small pages only; map one huge page more and unmap the excess at both ends.
   const std::size_t size = align_up(bytes, huge_page);
   void* map = mmap(nullptr, size + huge_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (map == MAP_FAILED) fail_user("cannot allocate {} bytes of memory", bytes);
@@ -30,7 +30,7 @@ std::span<std::byte> CpuDevice::allocate(std::size_t bytes) {
   auto* begin = static_cast<std::byte*>(map) + lead;
   if (lead > 0) munmap(map, lead);
   if (lead < huge_page) munmap(begin + size, huge_page - lead);
-  madvise(begin, size, MADV_HUGEPAGE);  // a wish: small pages work too
+  madvise(begin, size, MADV_HUGEPAGE);  // a hint: small pages work too
   slabs_.emplace_back(begin, size);
   return {begin, bytes};
 }

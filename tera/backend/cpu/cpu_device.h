@@ -5,7 +5,7 @@
 
 namespace tera::cpu {
 
-// Memory straight from the system, zeroed, on huge pages where the system gives them.
+// Memory from mmap, zeroed, on huge pages where the system gives them.
 class CpuDevice final : public Device {
  public:
   CpuDevice() = default;

@@ -16,7 +16,7 @@ struct EnumNames<cpu::Isa> {
 namespace cpu {
 
 bool supports(Isa isa);
-Isa best_isa();  // of this machine
+Isa best_isa();  // the best that this machine supports
 
 // The table of kernels for an instruction set: pick(isa, []<Isa i>() -> const XKernels& { return x_kernels<i>(); }).
 template <class Get>

@@ -1,5 +1,5 @@
 #pragma once
-// Ops on the CPU: tiles of fixed size, played by the rank's own threads. One file per family implements the members.
+// Ops on the CPU: tiles of fixed size, executed by the rank's thread pool. One file per family implements the members.
 
 #include "tera/backend/cpu/cpu_isa.h"
 #include "tera/backend/cpu/thread_pool.h"
@@ -13,7 +13,7 @@ class CpuOps : public Ops {
 
   ThreadPool& pool() { return pool_; }
   Isa isa() const { return isa_; }
-  // Calls are done when they return: a ticket is the time it was asked for, in nanoseconds.
+  // Calls are done when they return: a ticket is the time of record(), in nanoseconds.
   Ticket record() override;
   using Ops::finish;
   void finish(std::uint64_t) override {}
@@ -62,7 +62,7 @@ class CpuOps : public Ops {
   void do_from_host(std::span<const std::byte> host, const Tensor& tensor) override;
   void do_to_host(const Tensor& tensor, std::span<std::byte> host) override;
 
-  // The first `bytes` of the workspace; throws when the plan asked for less.
+  // The first `bytes` of the workspace; throws when the plan reserved less.
   std::span<std::byte> workspace(std::size_t bytes) const;
 
   ThreadPool pool_;

@@ -11,7 +11,7 @@ const EmbeddingKernels& kernels(Isa isa) {
   return pick(isa, []<Isa i>() -> const EmbeddingKernels& { return embedding_kernels<i>(); });
 }
 
-// Ids come from data: what is no partial table must hold all of them.
+// Ids come from data: a table that is not partial must hold all of them.
 const std::int32_t* checked_ids(const Tensor& ids, std::int64_t first, std::int64_t table_rows, std::string_view op) {
   const auto* id = ids.as<std::int32_t>();
   for (std::int64_t t = 0; t < ids.dim(0); ++t)

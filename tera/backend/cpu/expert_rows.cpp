@@ -15,7 +15,7 @@ namespace {
 
 using Index = std::int64_t;
 
-// The group of choice i, or -1 where its expert is elsewhere.
+// The group of choice i, or -1 where its expert belongs to another rank.
 class Chosen {
  public:
   explicit Chosen(const GroupRowsArgs& args)
@@ -30,7 +30,7 @@ class Chosen {
   Index first_, groups_;
 };
 
-// starts[g] becomes the number of choices of groups before g; [G+1].
+// starts [G+1]: starts[g] becomes the number of choices of groups before g.
 void count_choices(const GroupRowsArgs& args, std::int32_t* starts) {
   const Chosen chosen(args);
   std::fill_n(starts, args.groups() + 1, 0);
@@ -39,21 +39,21 @@ void count_choices(const GroupRowsArgs& args, std::int32_t* starts) {
   for (Index g = 0; g < args.groups(); ++g) starts[g + 1] += starts[g];
 }
 
-// Each group's choices one after the other, in order, as far as there is room. next [G] is where a group begins, and
-// then where it ends.
-void place_in_order(const GroupRowsArgs& args, std::int32_t* next, std::int32_t* sources, Index room) {
+// Assigns a row to each choice, group after group, in order, up to the capacity. next [G] is where a group begins, and
+// becomes where it ends.
+void assign_rows(const GroupRowsArgs& args, std::int32_t* next, std::int32_t* sources, Index capacity) {
   const Chosen chosen(args);
   auto* places = args.places.as<std::int32_t>();
   for (Index i = 0; i < args.choices(); ++i) {
     const Index g = chosen.group(i);
     const std::int32_t row = g < 0 ? -1 : next[g]++;
-    const bool fits = row >= 0 && row < room;
-    places[i] = fits ? row : -1;
-    if (fits) sources[row] = static_cast<std::int32_t>(i);
+    const bool has_row = row >= 0 && row < capacity;
+    places[i] = has_row ? row : -1;
+    if (has_row) sources[row] = static_cast<std::int32_t>(i);
   }
 }
 
-// Moves the choices that stay, `capacity` of them, to the front of a group's, in order; the others are in none.
+// Moves the `capacity` choices of a group with the highest weights to its front, in order; the others are dropped.
 void keep_heaviest(std::int32_t* begin, std::int32_t* end, Index capacity, const float* weights) {
   const auto heavier = [weights](std::int32_t a, std::int32_t b) {
     const float left = weights[a], right = weights[b];
@@ -64,7 +64,7 @@ void keep_heaviest(std::int32_t* begin, std::int32_t* end, Index capacity, const
   std::sort(begin, begin + capacity);
 }
 
-// The rows of a group that has exactly `capacity` of them, from its choices in order.
+// Fills the `capacity` rows of a group with its choices in order, then with padding.
 void fill_group(const GroupRowsArgs& args, Index g, std::int32_t* begin, std::int32_t* end) {
   const Index capacity = args.capacity, kept = std::min<Index>(capacity, end - begin);
   if (args.weights && end - begin > capacity) keep_heaviest(begin, end, capacity, args.weights.as<float>());
@@ -91,13 +91,13 @@ const std::int32_t* checked_rows(const Tensor& numbers, std::int64_t rows, std::
   return number;
 }
 
-// Where groups begin and where they end; with a capacity their choices, too.
+// Begins and ends of groups; with a capacity also their choices.
 std::size_t CpuWorkspaceRules::group_rows(const GroupRowsArgs& args) const {
   const Index numbers = 2 * args.groups() + 1 + (args.capacity > 0 ? args.choices() : 0);
   return static_cast<std::size_t>(numbers) * sizeof(std::int32_t);
 }
 
-// By one thread: a few instructions for each choice, where each of its rows takes thousands.
+// One thread is enough: a choice takes a few instructions, while its row takes thousands elsewhere.
 void CpuOps::do_group_rows(const GroupRowsArgs& args) {
   const Index groups = args.groups(), rows = args.sources.dim(0), capacity = args.capacity;
   auto* starts = reinterpret_cast<std::int32_t*>(workspace(CpuWorkspaceRules(pool_.size()).group_rows(args)).data());
@@ -106,7 +106,7 @@ void CpuOps::do_group_rows(const GroupRowsArgs& args) {
   auto* sources = args.sources.as<std::int32_t>();
   count_choices(args, starts);
   std::copy_n(starts, groups, next);
-  place_in_order(args, next, capacity > 0 ? choices : sources, capacity > 0 ? args.choices() : rows);
+  assign_rows(args, next, capacity > 0 ? choices : sources, capacity > 0 ? args.choices() : rows);
   if (capacity > 0)
     for (Index g = 0; g < groups; ++g) fill_group(args, g, choices + starts[g], choices + starts[g + 1]);
 
@@ -114,7 +114,7 @@ void CpuOps::do_group_rows(const GroupRowsArgs& args) {
   for (Index g = 0; g <= groups; ++g)
     offsets[g] = static_cast<std::int32_t>(capacity > 0 ? g * capacity : std::min<Index>(starts[g], rows));
   for (Index g = 0; g < groups; ++g) overflow += std::max(0, starts[g + 1] - starts[g] - (offsets[g + 1] - offsets[g]));
-  std::fill(sources + offsets[groups], sources + rows, row_behind_all);
+  std::fill(sources + offsets[groups], sources + rows, unused_row);
   if (args.overflow) *args.overflow.as<std::int32_t>() = static_cast<std::int32_t>(overflow);
 }
 

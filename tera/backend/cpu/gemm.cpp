@@ -1,5 +1,5 @@
-// Matrix products: the output is cut into chunks that fit the workspace, each chunk's part of b is packed by all
-// threads together, then tasks of a fixed number of rows multiply it. Borders depend on the shape only.
+// GEMM (matmul) and grouped GEMM: the output is split into chunks that fit the workspace, b of a chunk is packed by all
+// threads together, then tasks of a fixed number of rows multiply it. Task borders depend on the shape only.
 
 #include <algorithm>
 
@@ -15,16 +15,17 @@ namespace {
 using Index = std::int64_t;
 
 constexpr Index chunk_rows = 2048, chunk_columns = 1024, chunk_depth_blocks = 6;
-// Enough tasks to keep some ten threads evenly busy; fewer where a has to be packed, since every task along a row of
-// tasks packs it again.
+// Enough tasks to balance about ten threads; fewer where a has to be packed, since every task along a row of tasks
+// packs it again.
 constexpr Index wanted_tasks = 32, wanted_packing_tasks = 16;
 
 constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
 constexpr Index round_up(Index a, Index b) { return ceil_div(a, b) * b; }
 
-// The size of parts when `total` is cut into as few parts as `most` allows, all about equal, in multiples of `step`.
-constexpr Index even_part(Index total, Index most, Index step) {
-  return total == 0 ? step : round_up(ceil_div(total, ceil_div(total, most)), step);
+// The size of a part when `total` is split into as few parts as `max_size` allows, all about equal, in multiples of
+// `step`.
+constexpr Index even_part(Index total, Index max_size, Index step) {
+  return total == 0 ? step : round_up(ceil_div(total, ceil_div(total, max_size)), step);
 }
 
 struct Range {
@@ -35,14 +36,14 @@ constexpr Range part(Index index, Index size, Index total) {
   return {begin, std::min(size, total - begin)};
 }
 
-// How a product is cut. A chunk is what one packed part of b serves, a block is one task's share of it.
-struct Cut {
+// The blocking of a GEMM. A chunk uses one packed part of b; a block is the part of a chunk that one task computes.
+struct GemmBlocking {
   Index m, n, k;
-  Index rows, columns, depth;  // of a chunk
+  Index rows, columns, depth;  // size of a chunk
   Index block_rows, block_columns, block_depth;
-  bool sums_apart;  // 16-bit output over several blocks of depth: sums wait in fp32
+  bool separate_sums;  // 16-bit output over several blocks of depth: fp32 sums in the workspace
 
-  explicit Cut(const GemmArgs& args) : m(args.m()), n(args.n()), k(args.k()) {
+  explicit GemmBlocking(const GemmArgs& args) : m(args.m()), n(args.n()), k(args.k()) {
     rows = even_part(m, chunk_rows, gemm_block_rows);
     columns = even_part(n, chunk_columns, gemm_column_step);
     block_depth = even_part(k, gemm_block_depth, 8);
@@ -51,16 +52,18 @@ struct Cut {
     const Index row_tasks = ceil_div(std::min(rows, m), block_rows);
     const Index wanted = args.trans_a || args.a.dtype != DType::f32 ? wanted_packing_tasks : wanted_tasks;
     block_columns = even_part(columns, std::max(gemm_column_step, columns * row_tasks / wanted), gemm_column_step);
-    sums_apart = args.out.dtype != DType::f32 && k > block_depth;
+    separate_sums = args.out.dtype != DType::f32 && k > block_depth;
   }
 
-  // What no depth up to this one, cut in this way, exceeds.
-  static constexpr Index most_depth(Index k) {
+  // An upper bound of `depth` for every k up to this one.
+  static constexpr Index max_depth(Index k) {
     return std::min(k, chunk_depth_blocks * gemm_block_depth) + gemm_block_depth;
   }
 
   std::size_t packed_bytes() const { return sizeof(float) * static_cast<std::size_t>(columns * depth); }
-  std::size_t sums_bytes() const { return sums_apart ? sizeof(float) * static_cast<std::size_t>(rows * columns) : 0; }
+  std::size_t sums_bytes() const {
+    return separate_sums ? sizeof(float) * static_cast<std::size_t>(rows * columns) : 0;
+  }
 };
 
 constexpr std::size_t scratch_bytes = align_up(sizeof(float) * gemm_scratch_floats, 4096);
@@ -69,7 +72,7 @@ GemmStorage storage_of(DType dtype) {
   return dtype == DType::f32 ? GemmStorage::f32 : dtype == DType::bf16 ? GemmStorage::bf16 : GemmStorage::f16;
 }
 
-// The part of a tensor that begins at (row, column). A bias has one row.
+// The submatrix of a tensor that begins at (row, column). A bias has one row.
 GemmMatrix matrix(const Tensor& tensor, Index row, Index column) {
   if (!tensor) return {};
   const Index stride = tensor.shape.rank == 2 ? tensor.stride[0] : 0;
@@ -77,41 +80,44 @@ GemmMatrix matrix(const Tensor& tensor, Index row, Index column) {
   return {static_cast<const std::byte*>(tensor.data) + bytes, stride, storage_of(tensor.dtype)};
 }
 
-class Product {
+class TiledGemm {
  public:
-  Product(const GemmArgs& args, const GemmKernels& kernels, std::span<std::byte> workspace)
-      : args_(args), cut_(args), kernels_(kernels) {
+  TiledGemm(const GemmArgs& args, const GemmKernels& kernels, std::span<std::byte> workspace)
+      : args_(args), blocking_(args), kernels_(kernels) {
     packed_ = reinterpret_cast<float*>(workspace.data());
-    sums_ = reinterpret_cast<float*>(workspace.data() + cut_.packed_bytes());
-    scratch_ = workspace.data() + cut_.packed_bytes() + cut_.sums_bytes();
+    sums_ = reinterpret_cast<float*>(workspace.data() + blocking_.packed_bytes());
+    scratch_ = workspace.data() + blocking_.packed_bytes() + blocking_.sums_bytes();
   }
 
   void run(ThreadPool& pool) {
-    for (row_ = 0; row_ < cut_.m; row_ += cut_.rows)
-      for (column_ = 0; column_ < cut_.n; column_ += cut_.columns) {
+    for (row_ = 0; row_ < blocking_.m; row_ += blocking_.rows)
+      for (column_ = 0; column_ < blocking_.n; column_ += blocking_.columns) {
         depth_ = 0;
         do run_chunk(pool);
-        while ((depth_ += cut_.depth) < cut_.k);
+        while ((depth_ += blocking_.depth) < blocking_.k);
       }
   }
 
  private:
   void run_chunk(ThreadPool& pool) {
-    const Index columns = std::min(cut_.columns, cut_.n - column_), rows = std::min(cut_.rows, cut_.m - row_);
-    const Index depth = std::min(cut_.depth, cut_.k - depth_);
+    const Index columns = std::min(blocking_.columns, blocking_.n - column_),
+                rows = std::min(blocking_.rows, blocking_.m - row_);
+    const Index depth = std::min(blocking_.depth, blocking_.k - depth_);
     const Index groups = ceil_div(columns, gemm_column_step);
-    pool.parallel_for(groups * ceil_div(depth, cut_.block_depth), [&](Index task, int) {
-      pack(part(task % groups, gemm_column_step, columns), part(task / groups, cut_.block_depth, depth));
+    pool.parallel_for(groups * ceil_div(depth, blocking_.block_depth), [&](Index task, int) {
+      pack(part(task % groups, gemm_column_step, columns), part(task / groups, blocking_.block_depth, depth));
     });
-    const Index column_tasks = ceil_div(columns, cut_.block_columns);
-    pool.parallel_for(column_tasks * ceil_div(rows, cut_.block_rows), [&](Index task, int worker) {
-      multiply(part(task / column_tasks, cut_.block_rows, rows), part(task % column_tasks, cut_.block_columns, columns),
-               depth, worker);
+    const Index column_tasks = ceil_div(columns, blocking_.block_columns);
+    pool.parallel_for(column_tasks * ceil_div(rows, blocking_.block_rows), [&](Index task, int worker) {
+      multiply(part(task / column_tasks, blocking_.block_rows, rows),
+               part(task % column_tasks, blocking_.block_columns, columns), depth, worker);
     });
   }
 
   // Packed b: blocks of depth one after the other, each [slivers, depth of the block, tile columns].
-  float* packed(Index column, Range depth) const { return packed_ + depth.begin * cut_.columns + column * depth.size; }
+  float* packed(Index column, Range depth) const {
+    return packed_ + depth.begin * blocking_.columns + column * depth.size;
+  }
 
   void pack(Range columns, Range depth) const {
     const Index k = depth_ + depth.begin, n = column_ + columns.begin;
@@ -129,18 +135,18 @@ class Product {
     block.rows = rows.size;
     block.columns = columns.size;
     block.scratch = reinterpret_cast<float*>(scratch_ + static_cast<std::size_t>(worker) * scratch_bytes);
-    if (cut_.sums_apart) {
-      block.sums = sums_ + rows.begin * cut_.columns + columns.begin;
-      block.sums_stride = cut_.columns;
+    if (blocking_.separate_sums) {
+      block.sums = sums_ + rows.begin * blocking_.columns + columns.begin;
+      block.sums_stride = blocking_.columns;
     } else if (args_.out.dtype == DType::f32) {
       block.sums = args_.out.as<float>() + m * args_.out.stride[0] + n;
       block.sums_stride = args_.out.stride[0];
     }
     Index at = 0;
     do {
-      const Range depth = {at, std::min(cut_.block_depth, chunk_depth - at)};
+      const Range depth = {at, std::min(blocking_.block_depth, chunk_depth - at)};
       const Index k = depth_ + at;
-      const bool first = k == 0, last = k + depth.size == cut_.k;
+      const bool first = k == 0, last = k + depth.size == blocking_.k;
       block.a = args_.trans_a ? matrix(args_.a, k, m) : matrix(args_.a, m, k);
       block.b = packed(columns.begin, depth);
       block.depth = depth.size;
@@ -153,27 +159,27 @@ class Product {
     } while (at < chunk_depth);
   }
 
-  // Adding to a 16-bit output is the same as having it for a residual.
+  // Accumulating into a 16-bit output is a GEMM with that output as its residual.
   GemmMatrix residual(Index m, Index n) const {
     const bool add_out = args_.accumulate && args_.out.dtype != DType::f32;
     return matrix(add_out ? args_.out : args_.residual, m, n);
   }
 
   const GemmArgs& args_;
-  const Cut cut_;
+  const GemmBlocking blocking_;
   const GemmKernels& kernels_;
   float* packed_;                           // [depth, columns] of a chunk
   float* sums_;                             // [rows, columns] of a chunk
-  std::byte* scratch_;                      // per thread
+  std::byte* scratch_;                      // [threads, scratch_bytes]
   Index row_ = 0, column_ = 0, depth_ = 0;  // where the chunk begins
 };
 
-// Few rows, as when text is generated: reading b is what takes the time, so it is not packed.
+// Few rows, as in decoding: such a GEMM is bound by reading b, which is therefore not packed.
 bool is_thin(const GemmArgs& args) {
   return args.m() <= gemm_thin_rows && !args.trans_a && args.trans_b && args.m() * args.n() > 0;
 }
 
-void thin_product(const GemmArgs& args, const GemmKernels& kernels, ThreadPool& pool) {
+void thin_gemm(const GemmArgs& args, const GemmKernels& kernels, ThreadPool& pool) {
   pool.parallel_for(ceil_div(args.n(), gemm_column_step), [&](Index task, int) {
     const Range columns = part(task, gemm_column_step, args.n());
     kernels.thin({.a = matrix(args.a, 0, 0),
@@ -191,17 +197,17 @@ void thin_product(const GemmArgs& args, const GemmKernels& kernels, ThreadPool& 
 
 std::size_t CpuWorkspaceRules::gemm(const GemmArgs& args) const {
   if (is_thin(args)) return 0;
-  const Cut cut(args);
-  return cut.packed_bytes() + cut.sums_bytes() + static_cast<std::size_t>(threads_) * scratch_bytes;
+  const GemmBlocking blocking(args);
+  return blocking.packed_bytes() + blocking.sums_bytes() + static_cast<std::size_t>(threads_) * scratch_bytes;
 }
 
 void CpuOps::do_gemm(const GemmArgs& args) {
   const auto& kernels = pick(isa_, []<Isa isa>() -> const GemmKernels& { return gemm_kernels<isa>(); });
-  if (is_thin(args)) return thin_product(args, kernels, pool_);
-  Product(args, kernels, workspace(CpuWorkspaceRules(pool_.size()).gemm(args))).run(pool_);
+  if (is_thin(args)) return thin_gemm(args, kernels, pool_);
+  TiledGemm(args, kernels, workspace(CpuWorkspaceRules(pool_.size()).gemm(args))).run(pool_);
 }
 
-// Grouped products, one group after the other: the tasks of one, even of few rows, keep all threads busy.
+// Grouped GEMM, one group after the other: the tasks of one group, even of few rows, keep all threads busy.
 
 namespace {
 
@@ -209,14 +215,14 @@ Tensor matrix_of(const Tensor& tensor, Index g) {
   return tensor.rows(g, g + 1).view(shape(tensor.dim(1), tensor.dim(2)));
 }
 
-GemmArgs group_product(const GroupedGemmArgs& args, Index g, Index begin, Index end) {
+GemmArgs group_gemm(const GroupedGemmArgs& args, Index g, Index begin, Index end) {
   return {.a = args.a.rows(begin, end),
           .b = matrix_of(args.b, g),
           .out = args.out.rows(begin, end),
           .trans_b = args.trans_b};
 }
 
-GemmArgs group_product(const GroupedWeightGradientArgs& args, Index g, Index begin, Index end) {
+GemmArgs group_gemm(const GroupedWeightGradientArgs& args, Index g, Index begin, Index end) {
   return {.a = args.a.rows(begin, end),
           .b = args.b.rows(begin, end),
           .out = matrix_of(args.out, g),
@@ -224,38 +230,38 @@ GemmArgs group_product(const GroupedWeightGradientArgs& args, Index g, Index beg
           .accumulate = args.accumulate};
 }
 
-// product(its arguments) for every group that is not empty.
-template <class Args, class Product>
-void for_each_group(const Args& args, const char* op, const Product& product) {
+// Calls run(arguments of its GEMM) for every group that is not empty.
+template <class Args, class Run>
+void for_each_group(const Args& args, const char* op, const Run& run) {
   const auto* offsets = args.offsets.template as<std::int32_t>();
   const Index groups = args.groups(), rows = args.a.dim(0);
   bool ascending = offsets[0] >= 0 && offsets[groups] <= rows;
   for (Index g = 0; g < groups; ++g) ascending = ascending && offsets[g] <= offsets[g + 1];
   require(ascending, "{}: offsets do not ascend within {} rows", op, rows);
   for (Index g = 0; g < groups; ++g)
-    if (offsets[g] < offsets[g + 1]) product(group_product(args, g, offsets[g], offsets[g + 1]));
+    if (offsets[g] < offsets[g + 1]) run(group_gemm(args, g, offsets[g], offsets[g + 1]));
 }
 
 }  // namespace
 
-// A chunk has the most rows where all of a group are in one.
+// The workspace is largest where one group has all rows.
 std::size_t CpuWorkspaceRules::grouped_gemm(const GroupedGemmArgs& args) const {
-  return gemm(group_product(args, 0, 0, std::min(args.a.dim(0), chunk_rows)));
+  return gemm(group_gemm(args, 0, 0, std::min(args.a.dim(0), chunk_rows)));
 }
 
 std::size_t CpuWorkspaceRules::grouped_weight_gradient(const GroupedWeightGradientArgs& args) const {
   const Index rows = args.a.dim(0);
-  const Cut cut(group_product(args, 0, 0, rows));
-  return sizeof(float) * static_cast<std::size_t>(cut.columns * Cut::most_depth(rows)) +
+  const GemmBlocking blocking(group_gemm(args, 0, 0, rows));
+  return sizeof(float) * static_cast<std::size_t>(blocking.columns * GemmBlocking::max_depth(rows)) +
          static_cast<std::size_t>(threads_) * scratch_bytes;
 }
 
 void CpuOps::do_grouped_gemm(const GroupedGemmArgs& args) {
-  for_each_group(args, "grouped_gemm", [this](const GemmArgs& product) { do_gemm(product); });
+  for_each_group(args, "grouped_gemm", [this](const GemmArgs& group) { do_gemm(group); });
 }
 
 void CpuOps::do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) {
-  for_each_group(args, "grouped_weight_gradient", [this](const GemmArgs& product) { do_gemm(product); });
+  for_each_group(args, "grouped_weight_gradient", [this](const GemmArgs& group) { do_gemm(group); });
   const auto* offsets = args.offsets.as<std::int32_t>();
   for (Index g = 0; !args.accumulate && g < args.groups(); ++g)
     if (offsets[g] == offsets[g + 1]) do_fill({.out = matrix_of(args.out, g), .value = 0});

@@ -7,19 +7,19 @@
 namespace tera::cpu {
 namespace {
 
-// Bytes of the pieces of a head, and where a row's heads lie.
+// Sizes in bytes of the parts of an MLA head: the rotary part of its key, the rest (nope), and its values.
 struct Sizes {
   Sizes(const Tensor& both, const Tensor& shared, const Tensor& k)
       : rotary(bytes(shared, shared.dim(1))),
         head(bytes(k, k.dim(2))),
-        own(head - rotary),
+        nope(head - rotary),
         kv(bytes(both, both.dim(2))),
-        values(kv - own),
+        values(kv - nope),
         rotary_stride(bytes(shared, shared.stride[0])) {}
   static std::size_t bytes(const Tensor& of, std::int64_t elements) {
     return static_cast<std::size_t>(elements) * size_of(of.dtype);
   }
-  std::size_t rotary, head, own, kv, values, rotary_stride;
+  std::size_t rotary, head, nope, kv, values, rotary_stride;
 };
 
 }  // namespace
@@ -35,9 +35,9 @@ void CpuOps::do_latent_heads(const LatentHeadsArgs& args) {
                    const auto* kv = static_cast<const std::byte*>(args.kv.data) + n * size.kv;
                    auto* k = static_cast<std::byte*>(args.k.data) + n * size.head;
                    auto* v = static_cast<std::byte*>(args.v.data) + n * size.head;
-                   std::memcpy(k, kv, size.own);
-                   std::memcpy(k + size.own, rotary, size.rotary);
-                   std::memcpy(v, kv + size.own, size.values);
+                   std::memcpy(k, kv, size.nope);
+                   std::memcpy(k + size.nope, rotary, size.rotary);
+                   std::memcpy(v, kv + size.nope, size.values);
                    std::memset(v + size.values, 0, size.head - size.values);
                  }
                }
@@ -57,10 +57,10 @@ void CpuOps::do_latent_heads_back(const LatentHeadsBackArgs& args) {
       const auto* dv = static_cast<const std::byte*>(args.dv.data) + row * heads * size.head;
       auto* dkv = static_cast<std::byte*>(args.dkv.data) + row * heads * size.kv;
       for (std::size_t n = 0; n < heads; ++n) {
-        std::memcpy(dkv + n * size.kv, dk + n * size.head, size.own);
-        std::memcpy(dkv + n * size.kv + size.own, dv + n * size.head, size.values);
+        std::memcpy(dkv + n * size.kv, dk + n * size.head, size.nope);
+        std::memcpy(dkv + n * size.kv + size.nope, dv + n * size.head, size.values);
       }
-      sum_heads({.x = dk + size.own,
+      sum_heads({.x = dk + size.nope,
                  .out = static_cast<std::byte*>(args.drotary.data) + row * size.rotary_stride,
                  .heads = args.dk.dim(1),
                  .step = args.dk.dim(2),

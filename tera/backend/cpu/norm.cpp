@@ -15,7 +15,7 @@ const NormKernels& kernels(Isa isa) {
 NormShape norm_shape(const Tensor& x) { return {.heads = x.shape.rank == 3 ? x.dim(1) : 1, .width = x.shape.last()}; }
 std::int64_t vectors_of(const Tensor& x) { return x.dim(0) * norm_shape(x).heads; }
 
-// Partial sums: [blocks, width] for dweight, then as many for dbias.
+// Partial sums: [blocks, width] for dweight, then [blocks, width] for dbias.
 std::int64_t partial_width(const NormBackArgs& args) {
   return ((args.dweight ? 1 : 0) + (args.dbias ? 1 : 0)) * args.x.shape.last();
 }
@@ -58,7 +58,7 @@ void CpuOps::do_norm_back(const NormBackArgs& args) {
                               .dx_stride = args.dx.stride[0]};
   const std::int64_t width = backward.shape.width;
   const Blocks blocks = sum_blocks(vectors_of(args.x));
-  const std::int64_t sums = blocks.count() * width;  // of one gradient: [blocks, width]
+  const std::int64_t sums = blocks.count() * width;  // elements of one gradient: [blocks, width]
   auto* partial = reinterpret_cast<float*>(workspace(partial_bytes(args)).data());
   float* dweight = args.dweight ? partial : nullptr;
   float* dbias = args.dbias ? partial + (dweight ? sums : 0) : nullptr;

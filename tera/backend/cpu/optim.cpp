@@ -29,7 +29,7 @@ void CpuOps::do_clip(const ClipArgs& args) {
   const double norm = std::sqrt(total) / scale;
   const double ratio = args.max_norm / (norm + 1e-6);
   *args.norm.as<float>() = static_cast<float>(norm);
-  if (!std::isfinite(*args.norm.as<float>()))  // a broken step must not look like an unclipped one
+  if (!std::isfinite(*args.norm.as<float>()))  // a step with a NaN or infinite norm must not look like an unclipped one
     *args.factor.as<float>() = std::numeric_limits<float>::quiet_NaN();
   else
     *args.factor.as<float>() = static_cast<float>((args.max_norm == 0 || ratio >= 1 ? 1 : ratio) / scale);
@@ -59,7 +59,7 @@ void CpuOps::do_count_step(const CountStepArgs& args) {
   } else if (good += 1; good >= static_cast<double>(args.rule.window)) {
     good = 0;
     hysteresis = static_cast<double>(args.rule.hysteresis);
-    scale = std::min(scale * 2, most_loss_scale);
+    scale = std::min(scale * 2, max_loss_scale);
   }
 }
 

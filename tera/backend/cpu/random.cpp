@@ -5,7 +5,7 @@
 namespace tera::cpu {
 namespace {
 
-// Draws first, first + 1, ... of the stream, which makes four at a time.
+// Draws number first, first + 1, ... of the Philox stream, which makes four at a time.
 template <class T>
 void draw_run(const NormalArgs& args, T* out, std::int64_t first, std::int64_t count) {
   for (std::int64_t i = 0; i < count;) {
@@ -19,7 +19,7 @@ template <class T>
 void draw(ThreadPool& pool, const NormalArgs& args) {
   T* out = args.out.as<T>();
   const std::int64_t elements = count(args.out.shape);
-  const std::int64_t width = args.row_stride == 0 ? elements : args.out.shape.last();  // of runs without a gap
+  const std::int64_t width = args.row_stride == 0 ? elements : args.out.shape.last();  // size of the contiguous runs
   run_blocks(pool, element_blocks(elements), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end;) {
       const std::int64_t row = i / width, column = i % width, run = std::min(end - i, width - column);

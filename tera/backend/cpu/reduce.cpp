@@ -15,7 +15,7 @@ std::size_t block_sums_bytes(const Tensor& x) {
   return static_cast<std::size_t>(element_blocks(count(x.shape)).count()) * sizeof(double);
 }
 
-// One fp64 sum per block, then the blocks in order.
+// One fp64 sum per block, then the sum of the blocks in order.
 double sum_of_blocks(ThreadPool& pool, double (*kernel)(const float*, std::int64_t), const Tensor& x, double* partial) {
   const Blocks blocks = element_blocks(count(x.shape));
   const auto* values = x.as<float>();

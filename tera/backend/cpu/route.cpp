@@ -10,7 +10,7 @@
 namespace tera::cpu {
 namespace {
 
-static_assert(most_experts <= route_most_experts && most_topk <= route_most_topk);
+static_assert(max_router_experts <= max_route_experts && max_topk <= max_route_topk);
 
 const RouteKernels& kernels(Isa isa) {
   return pick(isa, []<Isa i>() -> const RouteKernels& { return route_kernels<i>(); });
@@ -30,7 +30,7 @@ RouteRule rule_of(const RouterRule& rule, std::int64_t experts) {
 
 PartBlocks route_blocks(const RouteArgs& args) { return {args.parts(), sum_blocks(args.logits.dim(0)).size}; }
 
-// Sums of every block: of scores, of counts, of z, where asked for.
+// Partial sums of every block: of scores, of counts, of z-losses, where requested.
 struct BlockSums {
   std::int64_t experts, blocks;
   float *scores = nullptr, *z = nullptr;
@@ -61,7 +61,7 @@ struct BlockSums {
   }
 };
 
-// out [P,E] = the sums of each part's blocks, in order.
+// out [P,E] = for each part the sum of its blocks, in order.
 template <class T>
 void add_blocks(const PartBlocks& blocks, const T* sums, const Tensor& out) {
   const std::int64_t experts = out.dim(1), first = blocks.parts.first(), per_part = blocks.per_part();
@@ -124,7 +124,7 @@ void CpuOps::do_route_back(const RouteBackArgs& args) {
              [&](std::int64_t begin, std::int64_t end) { kernel(rows, begin, end); });
 }
 
-// The rest is a few hundred numbers.
+// The remaining ops handle a few hundred numbers, on one thread.
 void CpuOps::do_balance_loss(const BalanceLossArgs& args) {
   const double factor = args.counts ? args.load_of_count() : args.load_of_share();
   const auto* counts = args.counts ? args.counts.as<std::int32_t>() : nullptr;

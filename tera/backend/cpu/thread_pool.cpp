@@ -7,8 +7,8 @@
 namespace tera::cpu {
 namespace {
 
-// Between ops of one step the next round comes within microseconds, so spin a little before sleeping. Few spins,
-// because ranks that are threads may outnumber cores.
+// Between ops of one step the next round comes within microseconds, so spin a little before sleeping. It spins
+// only briefly, because ranks that are threads may outnumber cores.
 constexpr int spins_before_sleep = 2000;
 
 void pause() {

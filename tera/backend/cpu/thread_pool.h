@@ -1,6 +1,6 @@
 #pragma once
-// The rank's own threads. Work is cut into tasks whose borders do not depend on the number of threads, and each task's
-// result does not depend on who runs it: so neither do results.
+// The thread pool of a rank. Task borders do not depend on the number of threads, and the result of a task does not
+// depend on the thread that runs it: so results depend on neither.
 
 #include <atomic>
 #include <cstdint>

@@ -1,11 +1,12 @@
-// Attention: cuDNN where it takes the call, our own kernels where it does not; on Hopper also where they are faster.
+// Attention: cuDNN where it supports the call, our own flash attention kernels where it does not; on Hopper also where
+// they are faster.
 
-#include "tera/backend/cuda/kernels/attention.cuh"
+#include "tera/backend/cuda/kernels/attention/attention.cuh"
 #include "tera/backend/cuda/attention_workspace.h"
-#include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
-#include "tera/backend/cuda/cudnn_attention.h"
-#include "tera/backend/cuda/kernels/hopper_attention_back.cuh"
+#include "tera/backend/cuda/kernels/hopper/hopper_attention_back.cuh"
+#include "tera/backend/cuda/libraries/cudnn_attention.h"
+#include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tera/base/gpu_limits.h"
 
 namespace tera::cuda {
@@ -16,8 +17,8 @@ kernels::AttentionRows rows_of(const Tensor& tensor) { return {tensor.data, tens
 template <class Args>
 void fill_params(kernels::AttentionParams& params, const Args& args) {
   const AttentionShape& shape = args.shape;
-  require_user(args.q.dim(2) <= largest_gpu_head, "attention on a GPU takes heads of up to {} channels, not {}",
-               largest_gpu_head, args.q.dim(2));
+  require_user(args.q.dim(2) <= max_gpu_head_size, "attention on a GPU takes heads of up to {} channels, not {}",
+               max_gpu_head_size, args.q.dim(2));
   params.scalar = scalar_of(args.q.dtype);
   params.q = rows_of(args.q);
   params.k = rows_of(args.k);
@@ -74,7 +75,7 @@ void check_launch(cudaError_t status, const char* what) {
 }  // namespace
 
 void CudaOps::do_attention(const AttentionArgs& args) {
-  if (attention_->takes(args)) return attention_->forward(args, workspace_);
+  if (attention_->supports(args)) return attention_->forward(args, workspace_);
   kernels::AttentionParams params;
   fill_params(params, args);
   params.exact = options_.exact_attention;
@@ -82,22 +83,22 @@ void CudaOps::do_attention(const AttentionArgs& args) {
 }
 
 void CudaOps::do_attention_back(const AttentionBackArgs& args) {
-  if (hopper_takes(args)) {
+  if (use_hopper(args)) {
     void* const space = workspace(hopper_attention_back_bytes(args)).data();
     return check(kernels::launch_hopper_attention_back(back_params(args, false), space, stream_),
                  "attention_back on Hopper");
   }
-  if (attention_->takes(args)) return attention_->backward(args, workspace_);
+  if (attention_->supports(args)) return attention_->backward(args, workspace_);
   kernels::AttentionBackParams params = back_params(args, options_.exact_attention);
-  params.delta = reinterpret_cast<float*>(workspace(own_attention_back_bytes(args)).data());
+  params.delta = reinterpret_cast<float*>(workspace(delta_workspace_bytes(args)).data());
   check_launch(kernels::launch_attention_back(params, stream_), "attention_back");
 }
 
-bool CudaOps::hopper_takes(const AttentionBackArgs& args) const {
+bool CudaOps::use_hopper(const AttentionBackArgs& args) const {
   if (options_.exact_attention || options_.hopper_kernels == HopperKernels::never) return false;
-  const bool anywhere = options_.hopper_kernels == HopperKernels::wherever_they_fit;
-  if (!(anywhere ? fits_hopper(args) : suits_hopper(args))) return false;
-  return kernels::hopper_attention_back_takes(back_params(args, false));
+  const bool anywhere = options_.hopper_kernels == HopperKernels::wherever_supported;
+  if (!(anywhere ? hopper_supports(args) : hopper_is_profitable(args))) return false;
+  return kernels::hopper_attention_back_supports(back_params(args, false));
 }
 
 void CudaOps::do_merge_attention(const MergeAttentionArgs& args) {

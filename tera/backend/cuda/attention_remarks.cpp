@@ -22,7 +22,7 @@ void add_once(std::string& lines, const std::string& line) {
 
 }  // namespace
 
-std::string attention_turned_away(const PlannedCalls& calls, bool deterministic) {
+std::string attention_without_cudnn(const PlannedCalls& calls, bool deterministic) {
   std::string lines;
   for (const AttentionArgs& args : calls.attentions)
     if (const std::string_view cause = why_not_cudnn(args); !cause.empty())

@@ -1,5 +1,5 @@
 #pragma once
-// What a user should know of calls that cuDNN is not asked for. Pure C++, as attention_workspace.h.
+// Remarks for the user about calls that cuDNN does not support. Pure C++, as attention_workspace.h.
 
 #include <string>
 
@@ -7,7 +7,7 @@
 
 namespace tera::cuda {
 
-// A line with the cause for each shape of attention that suits_cudnn() turns away; empty when there is none.
-std::string attention_turned_away(const PlannedCalls& calls, bool deterministic);
+// A line with the cause for each shape of attention that cudnn_supports() rejects; empty when there is none.
+std::string attention_without_cudnn(const PlannedCalls& calls, bool deterministic);
 
 }  // namespace tera::cuda

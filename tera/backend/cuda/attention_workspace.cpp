@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tera/backend/cuda/kernels/hopper_attention_workspace.h"
+#include "tera/backend/cuda/kernels/hopper/hopper_attention_workspace.h"
 #include "tera/backend/cuda/workspace.h"
 #include "tera/base/gpu_limits.h"
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t shortest_sequence = 64;
 constexpr std::int64_t score_bytes = std::int64_t{1} << 30;  // for the scores of one call of cuDNN, if they can be cut
-constexpr std::int64_t most_score_bytes = 4 * score_bytes;   // for those of one group of heads, which cannot
+constexpr std::int64_t max_score_bytes = 4 * score_bytes;    // for those of one group of heads, which cannot
 constexpr std::int64_t library_spare = std::int64_t{16} << 20;  // counters, tables, rounding up of sizes
 
 std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
@@ -27,7 +27,7 @@ std::string_view why_not(const AttentionShape& shape, const Tensor& q, const Ten
   if (q.dtype != DType::bf16 && q.dtype != DType::f16) return "it takes bf16 and fp16 only";
   if (shape.dropout > 0) return "its dropout would draw other numbers (model.attention_dropout=0 has none)";
   if (shape.q_positions) return "queries do not stand side by side";
-  if (q.dim(2) % 8 != 0 || q.dim(2) > largest_gpu_head) return "it takes heads of 8, 16, ... 256 channels";
+  if (q.dim(2) % 8 != 0 || q.dim(2) > max_gpu_head_size) return "it takes heads of 8, 16, ... 256 channels";
   const std::int64_t sequences = shape.q_offsets ? 1 : shape.batch;
   const std::int64_t queries = q.dim(0) / sequences, keys = k.dim(0) / sequences;
   if (std::min(queries, keys) < shortest_sequence) return "sequences are shorter than 64 tokens";
@@ -62,15 +62,16 @@ std::int64_t lse_bytes(const Tensor& q) { return q.dim(0) * q.dim(1) * 4; }
 std::int64_t library_bytes(const AttentionBackArgs& args, bool deterministic) {
   const std::int64_t D = args.q.dim(2), group = args.q.dim(1) / args.k.dim(1);
   const AttentionSlices slices = attention_back_slices(args, deterministic);
-  const std::int64_t heads = slices.sequences * slices.kv_heads * group;  // of all its sequences
+  const std::int64_t heads = slices.sequences * slices.kv_heads * group;  // query heads of one call, all its sequences
   const std::int64_t queries = args.q.dim(0) / args.shape.batch, keys = args.k.dim(0) / args.shape.batch;
   const std::int64_t sums = heads * queries * 4;
-  const std::int64_t whole = deterministic ? heads * scores_of_one_head(args) : heads * round_up(queries, 128) * D * 4;
+  const std::int64_t intermediates =
+      deterministic ? heads * scores_of_one_head(args) : heads * round_up(queries, 128) * D * 4;
   const std::int64_t every_head = group > 1 ? 2 * heads * round_up(keys, 128) * D * 2 : 0;
-  return sums + whole + every_head + library_spare;
+  return sums + intermediates + every_head + library_spare;
 }
 
-// The same for documents, where cudnn-frontend takes over the distances between rows.
+// The workspace for packed documents, where cudnn-frontend uses our strides between rows.
 std::int64_t document_library_bytes(const AttentionBackArgs& args) {
   const std::int64_t group = args.q.dim(1) / args.k.dim(1);
   const std::int64_t every_head = group > 1 ? args.k.dim(0) * (args.dk.stride[0] + args.dv.stride[0]) * group * 4 : 0;
@@ -96,18 +97,18 @@ std::string_view why_not_cudnn(const AttentionBackArgs& args, bool deterministic
   if (args.shape.q_offsets)
     return "its backward of packed documents does not repeat (train.deterministic=false allows it)";
   const std::int64_t group = args.q.dim(1) / args.k.dim(1);
-  if (group * scores_of_one_head(args) > most_score_bytes)
+  if (group * scores_of_one_head(args) > max_score_bytes)
     return "the scores of a group of heads would take more than 4 GiB (not with train.deterministic=false)";
   return {};
 }
 
-bool fits_hopper(const AttentionBackArgs& args) {
+bool hopper_supports(const AttentionBackArgs& args) {
   const AttentionShape& shape = args.shape;
   if (args.q.dtype != DType::bf16 && args.q.dtype != DType::f16) return false;
   if (args.q.dim(2) != 64 && args.q.dim(2) != 128) return false;
   if (shape.mask != Mask::causal || shape.window > 0 || shape.dropout > 0 || shape.q_offsets || shape.q_positions)
     return false;
-  if (shape.value_channels(args.q.dim(2)) != args.q.dim(2)) return false;  // cuDNN saves the work behind them
+  if (shape.value_channels(args.q.dim(2)) != args.q.dim(2)) return false;  // cuDNN skips the padding channels
   if (args.q.dim(0) != args.k.dim(0) || args.q.dim(0) < shape.batch) return false;
   for (const Tensor& tensor : {args.q, args.k, args.v, args.out, args.dout, args.dq, args.dk, args.dv})
     if (!aligned(tensor)) return false;
@@ -122,14 +123,14 @@ kernels::HopperAttentionSizes hopper_sizes(const AttentionBackArgs& args) {
           .head_size = args.q.dim(2)};
 }
 
-// From how many units of work on, each of which keeps a multiprocessor busy, it is faster than cuDNN: measured on an
-// H200 (bench/hopper_bounds), and fixed, so that the choice, and with it the bits, do not depend on the GPU's size.
-// Shorter sequences than a tile would be filled up.
-bool suits_hopper(const AttentionBackArgs& args) {
-  if (!fits_hopper(args)) return false;
+// The number of units of work, each of which keeps a multiprocessor busy, from which on our kernels are faster than
+// cuDNN: measured on an H200 (bench/hopper_bounds), and fixed, so that the choice, and with it the bits, do not depend
+// on the GPU's size. Sequences shorter than a tile would be padded.
+bool hopper_is_profitable(const AttentionBackArgs& args) {
+  if (!hopper_supports(args)) return false;
   const kernels::HopperAttentionSizes sizes = hopper_sizes(args);
-  const std::int64_t fewest_units = sizes.head_size == 64 ? 16 : sizes.rows >= 1024 ? 64 : 96;
-  return sizes.rows >= kernels::hopper_key_rows && sizes.units() >= fewest_units;
+  const std::int64_t min_units = sizes.head_size == 64 ? 16 : sizes.rows >= 1024 ? 64 : 96;
+  return sizes.rows >= kernels::hopper_key_rows && sizes.units() >= min_units;
 }
 
 std::size_t hopper_attention_back_bytes(const AttentionBackArgs& args) {
@@ -158,16 +159,16 @@ CudnnLayout cudnn_layout(const AttentionBackArgs& args, bool deterministic) {
           .library = part(documents ? document_library_bytes(args) : library_bytes(args, deterministic))};
 }
 
-std::size_t own_attention_back_bytes(const AttentionBackArgs& args) { return part(lse_bytes(args.q)); }
+std::size_t delta_workspace_bytes(const AttentionBackArgs& args) { return part(lse_bytes(args.q)); }
 
 std::size_t CudaWorkspaceRules::attention(const AttentionArgs& args) const {
-  return suits_cudnn(args) ? cudnn_layout(args).total() : 0;
+  return cudnn_supports(args) ? cudnn_layout(args).total() : 0;
 }
 
 std::size_t CudaWorkspaceRules::attention_back(const AttentionBackArgs& args) const {
-  const std::size_t library = suits_cudnn(args, deterministic_) ? cudnn_layout(args, deterministic_).total() : 0;
-  const std::size_t hopper = suits_hopper(args) ? hopper_attention_back_bytes(args) : 0;
-  return std::max({library, hopper, own_attention_back_bytes(args)});
+  const std::size_t library = cudnn_supports(args, deterministic_) ? cudnn_layout(args, deterministic_).total() : 0;
+  const std::size_t hopper = hopper_is_profitable(args) ? hopper_attention_back_bytes(args) : 0;
+  return std::max({library, hopper, delta_workspace_bytes(args)});
 }
 
 }  // namespace tera::cuda

@@ -8,36 +8,36 @@
 
 namespace tera::cuda {
 
-// Why cuDNN is not asked for a call; empty: it is. It can still refuse when its graph is built; our own kernels then
-// take the call.
+// Why cuDNN does not support a call; empty: it does. It can still refuse when its graph is built; our own kernels then
+// compute the call.
 std::string_view why_not_cudnn(const AttentionArgs& args);
 std::string_view why_not_cudnn(const AttentionBackArgs& args, bool deterministic);
-inline bool suits_cudnn(const AttentionArgs& args) { return why_not_cudnn(args).empty(); }
-inline bool suits_cudnn(const AttentionBackArgs& args, bool deterministic) {
+inline bool cudnn_supports(const AttentionArgs& args) { return why_not_cudnn(args).empty(); }
+inline bool cudnn_supports(const AttentionBackArgs& args, bool deterministic) {
   return why_not_cudnn(args, deterministic).empty();
 }
 
-// Whether the kernels for Hopper (kernels/hopper_attention_back.cuh) can compute a call; whether it is theirs, being
-// large enough that they are the faster ones; and what they keep.
-bool fits_hopper(const AttentionBackArgs& args);
-bool suits_hopper(const AttentionBackArgs& args);
+// Whether the kernels for Hopper (kernels/hopper/hopper_attention_back.cuh) can compute a call; whether the call is
+// large enough that they are faster than cuDNN; and their workspace.
+bool hopper_supports(const AttentionBackArgs& args);
+bool hopper_is_profitable(const AttentionBackArgs& args);
 std::size_t hopper_attention_back_bytes(const AttentionBackArgs& args);
 
 // Sequences of equal length, or documents.
 std::int64_t sequence_count(const AttentionShape& shape);
 
-// cuDNN's backward without races writes all scores to memory, two bytes each, before it sums dq up. So that this stays
+// cuDNN's deterministic backward writes all scores to memory, two bytes each, before it sums dq up. So that this stays
 // linear in the batch, one call of ours becomes several of cuDNN's: runs of sequences and of kv heads.
 struct AttentionSlices {
   std::int64_t sequences = 0, kv_heads = 0;  // in one call of cuDNN; they divide the batch and G
 };
 AttentionSlices attention_back_slices(const AttentionBackArgs& args, bool deterministic);
 
-// The workspace of a call that cuDNN takes: bytes of its parts, in this order. Each begins at a multiple of 256.
+// The workspace of a call that cuDNN computes: bytes of its parts, in this order. Each begins at a multiple of 256.
 struct CudnnLayout {
-  std::size_t lse = 0;      // f32 in cuDNN's order: [B,N,S], or [Tq,N] for documents; 0: the caller's is in that order
-  std::size_t tables = 0;   // of documents: where each begins in each operand, and its length
-  std::size_t library = 0;  // what cuDNN asks for itself; a bound, checked against its plan
+  std::size_t lse = 0;  // f32 in cuDNN's order: [B,N,S], or [Tq,N] for documents; 0: the caller's lse is in that order
+  std::size_t tables = 0;   // packed documents: where each begins in each operand, and its length
+  std::size_t library = 0;  // cuDNN's own workspace; a bound, checked against its plan
   std::size_t total() const { return lse + tables + library; }
 };
 CudnnLayout cudnn_layout(const AttentionArgs& args);
@@ -46,7 +46,7 @@ CudnnLayout cudnn_layout(const AttentionBackArgs& args, bool deterministic);
 // Tables of documents: for every operand i64 [documents+1], then i32 [documents].
 inline constexpr std::int64_t cudnn_operands = 9;  // q, k, v, out, lse, dout, dq, dk, dv
 
-// What our own backward keeps: the dot product of each row of out with its gradient, f32 [N,Tq].
-std::size_t own_attention_back_bytes(const AttentionBackArgs& args);
+// The workspace of our own backward (delta): the dot product of each row of out with its gradient, f32 [N,Tq].
+std::size_t delta_workspace_bytes(const AttentionBackArgs& args);
 
 }  // namespace tera::cuda

@@ -1,6 +1,6 @@
 #include "tera/backend/cuda/kernels/combine.cuh"
-#include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
+#include "tera/backend/cuda/runtime/cuda_error.h"
 
 namespace tera::cuda {
 namespace {
@@ -30,7 +30,7 @@ kernels::Combine combine_of(Reduce how) {
 }  // namespace
 
 void CudaOps::do_combine(const CombineArgs& args) {
-  static_assert(CombineArgs::most_sources == kernels::CombineLaunch::most_sources);
+  static_assert(CombineArgs::max_sources == kernels::CombineLaunch::max_sources);
   kernels::CombineLaunch launch{.sources = {},
                                 .number = static_cast<int>(args.sources.size()),
                                 .out = args.out.data,

@@ -1,8 +1,8 @@
 #include <bit>
 
-#include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/kernels/copy.cuh"
+#include "tera/backend/cuda/runtime/cuda_error.h"
 
 namespace tera::cuda {
 namespace {
@@ -69,14 +69,14 @@ void CudaOps::do_fill(const FillArgs& args) {
         "fill");
 }
 
-// A graph would read the ring's memory each time it is played, whatever is there then.
+// A CUDA graph would read the ring's memory at each replay, whatever is there then.
 void CudaOps::do_from_host(std::span<const std::byte> host, const Tensor& tensor) {
   require(!recording_, "bytes of the host's memory cannot be part of a graph");
   staging_.copy(host, tensor.data, stream_, guard_);
 }
 
 void CudaOps::do_to_host(const Tensor& tensor, std::span<std::byte> host) {
-  if (guard_ != nullptr) finish(record().id);  // the copy itself waits where nobody is asked
+  if (guard_ != nullptr) finish(record().id);  // the copy itself waits without the guard
   check(cudaMemcpyAsync(host.data(), tensor.data, host.size(), cudaMemcpyDeviceToHost, stream_), "to_host");
   check(cudaStreamSynchronize(stream_), "to_host");
 }
@@ -85,13 +85,13 @@ void CudaOps::do_to_host_later(const Tensor& tensor, std::span<std::byte> host) 
   check(cudaMemcpyAsync(host.data(), tensor.data, host.size(), cudaMemcpyDeviceToHost, stream_), "to_host_later");
 }
 
-CopyPoints CudaOps::do_to_host_beside(const HostCopyArgs& args) {
+CopyPoints CudaOps::do_to_host_overlapped(const HostCopyArgs& args) {
   to_host_.wait(args.after);
   to_host_.wait(args.and_after);
   return to_host_.copy(args.host.data(), args.tensor.data, args.host.size(), cudaMemcpyDeviceToHost);
 }
 
-CopyPoints CudaOps::do_from_host_beside(const HostCopyArgs& args) {
+CopyPoints CudaOps::do_from_host_overlapped(const HostCopyArgs& args) {
   from_host_.wait(args.after);
   from_host_.wait(args.and_after);
   return from_host_.copy(args.tensor.data, args.host.data(), args.host.size(), cudaMemcpyHostToDevice);

@@ -2,9 +2,9 @@
 
 #include <nvtx3/nvToolsExt.h>
 
-#include "tera/backend/cuda/cublaslt.h"
-#include "tera/backend/cuda/cuda_error.h"
-#include "tera/backend/cuda/cudnn_attention.h"
+#include "tera/backend/cuda/libraries/cublaslt.h"
+#include "tera/backend/cuda/libraries/cudnn_attention.h"
+#include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tera/backend/cuda/workspace.h"
 
 namespace tera::cuda {
@@ -22,7 +22,7 @@ int use_device(int device) {
 CudaOps::CudaOps(const CudaOptions& options) : options_(options), device_(use_device(options.device)) {
   reserve_tickets(tickets_kept);
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
-  products_ = std::make_unique<CublasLt>(options);
+  cublaslt_ = std::make_unique<CublasLt>(options);
   attention_ = std::make_unique<CudnnAttention>(options, stream_);
 }
 
@@ -31,7 +31,7 @@ CudaOps::~CudaOps() {
   cudaStreamSynchronize(stream_);
   for (auto event : events_) cudaEventDestroy(event);
   attention_.reset();
-  products_.reset();
+  cublaslt_.reset();
   cudaStreamDestroy(stream_);
 }
 
@@ -44,7 +44,7 @@ cudaEvent_t CudaOps::event_of(std::uint64_t id) const {
   return events_[id % events_.size()];
 }
 
-// All events are made here, none in a step. Tickets from before are forgotten: their places change.
+// All events are created here, none in a step. Earlier tickets become invalid: their slots change.
 void CudaOps::reserve_tickets(std::size_t count) {
   if (count <= events_.size()) return;
   while (events_.size() < count) {
@@ -88,13 +88,13 @@ double CudaOps::milliseconds(Ticket from, Ticket to) {
 }
 
 void CudaOps::prepare(const PlannedCalls& calls, std::span<std::byte> spare) {
-  products_->prepare(products_of_their_own(calls), workspace_, spare, stream_);
+  cublaslt_->prepare(unfused_gemms(calls), workspace_, spare, stream_);
   PlannedCalls left{.attentions = calls.attentions, .attention_backs = calls.attention_backs};
-  std::erase_if(left.attention_backs, [&](const AttentionBackArgs& args) { return hopper_takes(args); });
+  std::erase_if(left.attention_backs, [&](const AttentionBackArgs& args) { return use_hopper(args); });
   attention_->prepare(left, workspace_.size());
 }
 
-std::string CudaOps::remarks() const { return products_->remarks() + attention_->remarks(); }
+std::string CudaOps::remarks() const { return cublaslt_->remarks() + attention_->remarks(); }
 
 void CudaOps::begin_range(const char* name) { nvtxRangePushA(name); }
 void CudaOps::end_range() { nvtxRangePop(); }

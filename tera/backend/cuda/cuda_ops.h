@@ -1,6 +1,6 @@
 #pragma once
-// Ops on one GPU: one stream (and one each way for copies beside it), cuBLASLt for matrix products, cuDNN for
-// attention, kernels of our own for the rest. One file per family implements the members; device code is in kernels/.
+// Ops on one GPU: one compute stream (and one copy stream each way), cuBLASLt for GEMMs, cuDNN for attention, kernels
+// of our own for the rest. One file per family implements the members; device code is in kernels/.
 
 #include <cuda_runtime_api.h>
 
@@ -8,11 +8,11 @@
 #include <memory>
 #include <vector>
 
-#include "tera/backend/cuda/copy_stream.h"
-#include "tera/backend/cuda/event_source.h"
 #include "tera/backend/cuda/kernels/types.cuh"
-#include "tera/backend/cuda/make_cuda.h"
-#include "tera/backend/cuda/staging_ring.h"
+#include "tera/backend/cuda/runtime/copy_stream.h"
+#include "tera/backend/cuda/runtime/event_source.h"
+#include "tera/backend/cuda/runtime/make_cuda.h"
+#include "tera/backend/cuda/runtime/staging_ring.h"
 #include "tera/base/error.h"
 #include "tera/ops/ops.h"
 
@@ -28,8 +28,8 @@ class CudaOps final : public Ops, public EventSource {
 
   cudaStream_t stream() const { return stream_; }
   int device() const { return device_; }
-  cudaEvent_t event_of(std::uint64_t id) const override;  // other queues ask, too
-  // Asked whenever the host waits for this queue; null: nobody. There is one at a time.
+  cudaEvent_t event_of(std::uint64_t id) const override;  // other queues call it, too
+  // The guard is polled whenever the host waits for this queue; null: none. There is one at a time.
   void guard_waits(WaitGuard* guard) {
     require(guard == nullptr || guard_ == nullptr, "a queue of the GPU joins ranks that it has joined already");
     guard_ = guard;
@@ -51,8 +51,8 @@ class CudaOps final : public Ops, public EventSource {
   void begin_range(const char* name) override;
   void end_range() override;
 
-  // Whether our kernels for Hopper compute it.
-  bool hopper_takes(const AttentionBackArgs& args) const;  // attention.cpp
+  // Whether our kernels for Hopper compute the call.
+  bool use_hopper(const AttentionBackArgs& args) const;  // attention.cpp
 
  private:
   void do_gemm(const GemmArgs& args) override;                       // gemm.cpp
@@ -97,27 +97,27 @@ class CudaOps final : public Ops, public EventSource {
   void do_from_host(std::span<const std::byte> host, const Tensor& tensor) override;
   void do_to_host(const Tensor& tensor, std::span<std::byte> host) override;
   void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) override;
-  CopyPoints do_to_host_beside(const HostCopyArgs& args) override;
-  CopyPoints do_from_host_beside(const HostCopyArgs& args) override;
+  CopyPoints do_to_host_overlapped(const HostCopyArgs& args) override;
+  CopyPoints do_from_host_overlapped(const HostCopyArgs& args) override;
 
-  bool may_fuse(const GemmArgs& product, std::int64_t fewest_tiles) const;  // gemm_activation.cpp
-  std::vector<GemmArgs> products_of_their_own(const PlannedCalls& calls) const;
+  bool may_fuse(const GemmArgs& args, std::int64_t min_tiles) const;  // gemm_activation.cpp
+  std::vector<GemmArgs> unfused_gemms(const PlannedCalls& calls) const;
 
   // The first `bytes` of the workspace; throws when the plan asked for less.
   std::span<std::byte> workspace(std::size_t bytes) const;
 
   CudaOptions options_;
-  int device_;  // before everything that is made on it
+  int device_;  // initialised before everything that is created on it
   cudaStream_t stream_ = nullptr;
   StagingRing staging_;
-  bool recording_ = false;  // calls are noted for a graph, not done
+  bool recording_ = false;  // calls are captured into a CUDA graph, not executed
   CopyStream to_host_, from_host_;
   std::span<std::byte> workspace_;
-  std::vector<cudaEvent_t> events_;  // a ticket's is at id modulo their number
+  std::vector<cudaEvent_t> events_;  // a ring: a ticket's event is at id modulo the size
   std::uint64_t first_ticket_ = 1;
   std::atomic<std::uint64_t> tickets_ = 0;  // written here, read by queues of other threads
   WaitGuard* guard_ = nullptr;
-  std::unique_ptr<CublasLt> products_;
+  std::unique_ptr<CublasLt> cublaslt_;
   std::unique_ptr<CudnnAttention> attention_;
 };
 

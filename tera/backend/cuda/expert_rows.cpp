@@ -1,13 +1,13 @@
-#include "tera/backend/cuda/kernels/expert_rows.cuh"
+#include "tera/backend/cuda/kernels/experts/expert_rows.cuh"
 
-#include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
-#include "tera/backend/cuda/kernels/group_rows.cuh"
+#include "tera/backend/cuda/kernels/experts/group_rows.cuh"
+#include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tera/backend/cuda/workspace.h"
 
 namespace tera::cuda {
 
-static_assert(GroupRowsArgs::most_experts == kernels::most_groups);
+static_assert(GroupRowsArgs::max_router_experts == kernels::max_groups);
 
 void CudaOps::do_group_rows(const GroupRowsArgs& args) {
   const std::int64_t blocks = group_rows_blocks(args.choices()), groups = args.groups();

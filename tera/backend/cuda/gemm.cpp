@@ -1,7 +1,7 @@
-#include "tera/backend/cuda/cublaslt.h"
-#include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/kernels/plain_gemm.cuh"
+#include "tera/backend/cuda/libraries/cublaslt.h"
+#include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tera/backend/cuda/workspace.h"
 
 namespace tera::cuda {
@@ -34,8 +34,8 @@ kernels::PlainGemm plain(const GemmArgs& args) {
 
 void CudaOps::do_gemm(const GemmArgs& args) {
   if (args.m() == 0 || args.n() == 0) return;
-  const bool fast = !options_.plain_products && suits_cublaslt(args);
-  const bool done = fast && products_->run(args, workspace(gemm_workspace_bytes), stream_);
+  const bool fast = !options_.only_plain_gemm && cublaslt_supports(args);
+  const bool done = fast && cublaslt_->run(args, workspace(gemm_workspace_bytes), stream_);
   if (!done) check(kernels::launch_plain_gemm(plain(args), stream_), "gemm");
 }
 

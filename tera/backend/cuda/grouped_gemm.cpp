@@ -1,9 +1,10 @@
-// Which kernel multiplies the rows of experts: a fast one where it takes the call comes first, the plain one takes all.
+// Dispatch of grouped GEMMs over the rows of experts: the Hopper kernel where it supports the call, else the plain one,
+// which supports every call.
 
-#include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
-#include "tera/backend/cuda/kernels/hopper_grouped_gemm.cuh"
-#include "tera/backend/cuda/kernels/plain_grouped_gemm.cuh"
+#include "tera/backend/cuda/kernels/experts/plain_grouped_gemm.cuh"
+#include "tera/backend/cuda/kernels/hopper/hopper_grouped_gemm.cuh"
+#include "tera/backend/cuda/runtime/cuda_error.h"
 
 namespace tera::cuda {
 
@@ -20,7 +21,7 @@ void CudaOps::do_grouped_gemm(const GroupedGemmArgs& args) {
                                         .k = args.k(),
                                         .in_type = scalar_of(args.a.dtype),
                                         .out_type = scalar_of(args.out.dtype)};
-  if (!options_.plain_products && kernels::hopper_grouped_gemm_takes(fast))
+  if (!options_.only_plain_gemm && kernels::hopper_grouped_gemm_supports(fast))
     return check(kernels::launch_hopper_grouped_gemm(fast, stream_), "grouped_gemm on Hopper");
   const kernels::PlainGroupedGemm plain{.a = args.a.data,
                                         .b = args.b.data,
@@ -49,7 +50,7 @@ void CudaOps::do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) 
                                         .accumulate = args.accumulate,
                                         .in_type = scalar_of(args.a.dtype),
                                         .out_type = kernels::Scalar::f32};
-  if (!options_.plain_products && kernels::hopper_grouped_gemm_takes(fast))
+  if (!options_.only_plain_gemm && kernels::hopper_grouped_gemm_supports(fast))
     return check(kernels::launch_hopper_grouped_gemm(fast, stream_), "grouped_weight_gradient on Hopper");
   const kernels::PlainGroupedWeightGradient plain{.a = args.a.data,
                                                   .b = args.b.data,

@@ -1,12 +1,12 @@
 #include "tera/backend/cuda/kernels/latent_heads.cuh"
-#include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
+#include "tera/backend/cuda/runtime/cuda_error.h"
 
 namespace tera::cuda {
 namespace {
 
 kernels::LatentHeads heads_of(const Tensor& kv, const Tensor& rotary, const Tensor& k, const Tensor& v) {
-  const std::int64_t own = k.dim(2) - rotary.dim(1);
+  const std::int64_t nope = k.dim(2) - rotary.dim(1);
   return {.scalar = scalar_of(k.dtype),
           .kv = kv.data,
           .rotary = rotary.data,
@@ -16,8 +16,8 @@ kernels::LatentHeads heads_of(const Tensor& kv, const Tensor& rotary, const Tens
           .rotary_stride = rotary.stride[0],
           .heads = static_cast<int>(k.dim(1)),
           .head = static_cast<int>(k.dim(2)),
-          .own = static_cast<int>(own),
-          .values = static_cast<int>(kv.dim(2) - own)};
+          .nope = static_cast<int>(nope),
+          .values = static_cast<int>(kv.dim(2) - nope)};
 }
 
 }  // namespace

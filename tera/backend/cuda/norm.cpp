@@ -1,7 +1,7 @@
 #include "tera/backend/cuda/kernels/norm.cuh"
 
-#include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
+#include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tera/backend/cuda/workspace.h"
 
 namespace tera::cuda {
@@ -9,8 +9,9 @@ namespace {
 
 kernels::NormShape norm_shape(const Tensor& x) {
   const std::int64_t vectors = norm_vectors(x), heads = x.shape.rank == 3 ? x.dim(1) : 1, width = x.shape.last();
-  constexpr std::int64_t most = kernels::NormShape::most;
-  require(vectors <= most && width <= most, "norm: {} vectors of {} are more than the kernels count", vectors, width);
+  constexpr std::int64_t max_extent = kernels::NormShape::max_extent;
+  require(vectors <= max_extent && width <= max_extent, "norm: {} vectors of {} are more than the kernels count",
+          vectors, width);
   return {.vectors = static_cast<int>(vectors), .heads = static_cast<int>(heads), .width = static_cast<int>(width)};
 }
 

@@ -1,6 +1,6 @@
 #include "tera/backend/cuda/kernels/optim.cuh"
-#include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
+#include "tera/backend/cuda/runtime/cuda_error.h"
 
 namespace tera::cuda {
 namespace {
@@ -8,7 +8,7 @@ namespace {
 float* address(const Tensor& scalars, StepScalar which) { return scalars.as<float>() + static_cast<int>(which); }
 double* address(const Tensor& state, ScaleState which) { return state.as<double>() + static_cast<int>(which); }
 
-// Of AdamArgs or SgdArgs.
+// The arguments that AdamArgs and SgdArgs have in common.
 template <class Args>
 kernels::Update update_of(const Args& args) {
   return {.weight = args.weight.template as<float>(),
@@ -58,7 +58,7 @@ void CudaOps::do_count_step(const CountStepArgs& args) {
                                     .beta1 = args.beta1,
                                     .beta2 = args.beta2,
                                     .min_scale = args.rule.min_scale,
-                                    .max_scale = most_loss_scale,
+                                    .max_scale = max_loss_scale,
                                     .window = static_cast<double>(args.rule.window),
                                     .full_hysteresis = static_cast<double>(args.rule.hysteresis),
                                     .dynamic = args.rule.dynamic},

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
+#include "tera/backend/cuda/runtime/cuda_error.h"
 
 namespace tera::cuda {
 namespace {
@@ -25,8 +25,8 @@ kernels::RowWeights row_weights(const Tensor& weights, const Tensor& sources) {
   return {weights.as<float>(), sources.as<std::int32_t>(), count(weights.shape)};
 }
 
-// uniform_from_bits(bits) >= rate, asked of the bits: turning each into a float would cost more than drawing it. The
-// upper 24 bits count, and a float times a power of two is exact.
+// uniform_from_bits(bits) >= rate as a comparison of bits: converting each to a float would cost more than drawing it.
+// The upper 24 bits count, and a float times a power of two is exact.
 std::uint32_t least_kept_bits(float rate) { return static_cast<std::uint32_t>(std::ceil(rate * 0x1p24f)) << 8; }
 
 }  // namespace

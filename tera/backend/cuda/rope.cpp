@@ -1,7 +1,7 @@
 #include "tera/backend/cuda/kernels/rope.cuh"
 
-#include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
+#include "tera/backend/cuda/runtime/cuda_error.h"
 
 namespace tera::cuda {
 

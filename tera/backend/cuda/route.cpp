@@ -1,14 +1,14 @@
 #include <algorithm>
 
-#include "tera/backend/cuda/cuda_error.h"
 #include "tera/backend/cuda/cuda_ops.h"
-#include "tera/backend/cuda/kernels/route.cuh"
+#include "tera/backend/cuda/kernels/experts/route.cuh"
+#include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tera/backend/cuda/workspace.h"
 
 namespace tera::cuda {
 namespace {
 
-static_assert(most_experts <= kernels::route_most_experts && most_topk <= 32);
+static_assert(max_router_experts <= kernels::max_route_experts && max_topk <= 32);
 
 kernels::RouteRule rule_of(const RouterRule& rule, std::int64_t experts) {
   return {.experts = static_cast<int>(experts),
@@ -22,7 +22,7 @@ kernels::RouteRule rule_of(const RouterRule& rule, std::int64_t experts) {
           .group_best = static_cast<int>(rule.group_best)};
 }
 
-// Kernels know no special case: all rows are of one part where it is as long as they are.
+// Kernels have no special case for a single part: it is as long as all rows.
 kernels::RouteParts parts_of(const RowParts& parts) {
   if (parts.part_rows == 0) return {parts.rows, std::max<std::int64_t>(parts.rows, 1), 0};
   return {parts.rows, parts.part_rows, parts.first_row};

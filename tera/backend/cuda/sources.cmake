@@ -1,16 +1,16 @@
 # What the CUDA backend is made of, also where it is built for the CPU (tools/cuda_on_cpu); relative to this folder.
 set(tera_cuda_host
-  copy_stream.cpp
-  cublaslt.cpp
-  cublaslt_api.cpp
-  cublaslt_timing.cpp
-  cuda_device.cpp
-  cuda_info.cpp
+  runtime/copy_stream.cpp
+  libraries/cublaslt.cpp
+  libraries/cublaslt_api.cpp
+  libraries/cublaslt_timing.cpp
+  runtime/cuda_device.cpp
+  runtime/cuda_info.cpp
   cuda_ops.cpp
-  event_source.cpp
-  make_cuda.cpp
-  open_library.cpp
-  staging_ring.cpp
+  runtime/event_source.cpp
+  runtime/make_cuda.cpp
+  runtime/open_library.cpp
+  runtime/staging_ring.cpp
   # one file per family of ops
   attention.cpp
   combine.cpp
@@ -19,7 +19,7 @@ set(tera_cuda_host
   expert_rows.cpp
   gemm.cpp
   gemm_activation.cpp
-  graph.cpp
+  runtime/graph.cpp
   grouped_gemm.cpp
   latent_heads.cpp
   loss.cpp
@@ -31,17 +31,17 @@ set(tera_cuda_host
   rope.cpp
   route.cpp)
 set(tera_cuda_kernels
-  kernels/attention.cu
-  kernels/attention_backward.cu
-  kernels/attention_mma.cu
-  kernels/merge_attention.cu
-  kernels/attention_mma_backward.cu
-  kernels/attention_tables.cu
+  kernels/attention/attention.cu
+  kernels/attention/attention_backward.cu
+  kernels/attention/attention_mma.cu
+  kernels/attention/merge_attention.cu
+  kernels/attention/attention_mma_backward.cu
+  kernels/attention/attention_tables.cu
   kernels/combine.cu
   kernels/copy.cu
   kernels/embedding.cu
-  kernels/expert_rows.cu
-  kernels/group_rows.cu
+  kernels/experts/expert_rows.cu
+  kernels/experts/group_rows.cu
   kernels/latent_heads.cu
   kernels/loss.cu
   kernels/merged_loss.cu
@@ -49,12 +49,12 @@ set(tera_cuda_kernels
   kernels/norm_backward.cu
   kernels/optim.cu
   kernels/plain_gemm.cu
-  kernels/plain_grouped_gemm.cu
+  kernels/experts/plain_grouped_gemm.cu
   kernels/pointwise.cu
   kernels/probe.cu
   kernels/random.cu
   kernels/reduce.cu
   kernels/rope.cu
-  kernels/route.cu
-  kernels/route_backward.cu
+  kernels/experts/route.cu
+  kernels/experts/route_backward.cu
   kernels/weighted_activation.cu)

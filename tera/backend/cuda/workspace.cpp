@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tera/backend/cuda/make_cuda.h"
+#include "tera/backend/cuda/runtime/make_cuda.h"
 
 namespace tera::cuda {
 
@@ -13,14 +13,14 @@ std::unique_ptr<WorkspaceRules> make_cuda_workspace_rules(bool deterministic) {
 // Enough blocks to fill a large GPU twice, few enough that adding their sums up costs little. The numbers depend on the
 // work alone, never on the GPU, so that sums come out the same everywhere.
 PartialSums partial_sums(std::int64_t rows) {
-  constexpr std::int64_t most_blocks = 264, fewest_rows = 4;
-  const std::int64_t rows_per_block = std::max(fewest_rows, (rows + most_blocks - 1) / most_blocks);
+  constexpr std::int64_t max_blocks = 264, min_rows = 4;
+  const std::int64_t rows_per_block = std::max(min_rows, (rows + max_blocks - 1) / max_blocks);
   return {.blocks = (rows + rows_per_block - 1) / rows_per_block, .rows_per_block = rows_per_block};
 }
 
 std::int64_t scalar_sum_blocks(std::int64_t elements) {
-  constexpr std::int64_t most_blocks = 528, elements_per_block = 8192;
-  return std::clamp<std::int64_t>((elements + elements_per_block - 1) / elements_per_block, 1, most_blocks);
+  constexpr std::int64_t max_blocks = 528, elements_per_block = 8192;
+  return std::clamp<std::int64_t>((elements + elements_per_block - 1) / elements_per_block, 1, max_blocks);
 }
 
 std::int64_t norm_vectors(const Tensor& x) { return x.dim(0) * (x.shape.rank == 3 ? x.dim(1) : 1); }
@@ -32,8 +32,8 @@ std::size_t norm_back_bytes(const NormBackArgs& args) {
 }
 
 std::int64_t group_rows_blocks(std::int64_t choices) {
-  constexpr std::int64_t most_blocks = 128, choices_per_block = 2048;
-  return std::clamp<std::int64_t>((choices + choices_per_block - 1) / choices_per_block, 1, most_blocks);
+  constexpr std::int64_t max_blocks = 128, choices_per_block = 2048;
+  return std::clamp<std::int64_t>((choices + choices_per_block - 1) / choices_per_block, 1, max_blocks);
 }
 
 std::size_t group_rows_bytes(const GroupRowsArgs& args) {
@@ -59,10 +59,10 @@ std::size_t CudaWorkspaceRules::gemm(const GemmArgs& /*args*/) const { return ge
 // The kernel's blocks are 256 columns wide: eight of them for each multiprocessor of a large GPU, which holds that many
 // at once. Few rows make fewer, so that each has some to add.
 std::int64_t column_sum_blocks(std::int64_t rows, std::int64_t width) {
-  constexpr std::int64_t most_blocks = 264, fewest_rows = 16, all_blocks = 1056, columns_per_block = 256;
+  constexpr std::int64_t max_blocks = 264, min_rows = 16, all_blocks = 1056, columns_per_block = 256;
   const std::int64_t across = std::max<std::int64_t>(1, (width + columns_per_block - 1) / columns_per_block);
-  const std::int64_t wanted = std::clamp<std::int64_t>(all_blocks / across, 1, most_blocks);
-  return std::min(wanted, (rows + fewest_rows - 1) / fewest_rows);
+  const std::int64_t wanted = std::clamp<std::int64_t>(all_blocks / across, 1, max_blocks);
+  return std::min(wanted, (rows + min_rows - 1) / min_rows);
 }
 
 std::size_t column_sum_bytes(std::int64_t rows, std::int64_t width) {
@@ -80,9 +80,9 @@ std::size_t CudaWorkspaceRules::column_sum(const ColumnSumArgs& args) const {
 
 // Enough blocks to fill a large GPU several times with few rows for each of a block's warps.
 PartBlocks route_blocks(const RouteArgs& args) {
-  constexpr std::int64_t most_blocks = 528, fewest_rows = 16;
+  constexpr std::int64_t max_blocks = 528, min_rows = 16;
   const std::int64_t rows = args.logits.dim(0);
-  return {args.parts(), std::max(fewest_rows, (rows + most_blocks - 1) / most_blocks)};
+  return {args.parts(), std::max(min_rows, (rows + max_blocks - 1) / max_blocks)};
 }
 
 std::size_t route_bytes(const RouteArgs& args) {

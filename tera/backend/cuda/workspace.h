@@ -5,7 +5,7 @@ namespace tera::cuda {
 
 inline constexpr OpsTraits cuda_traits{.asynchronous = true, .logits_chunk = 1LL << 30};
 
-// What cuBLASLt may use: NVIDIA's recommendation for Hopper.
+// cuBLASLt's workspace: NVIDIA's recommendation for Hopper.
 inline constexpr std::size_t gemm_workspace_bytes = std::size_t{32} << 20;
 
 // Formulas only, no CUDA: any machine can plan for a GPU. Each op's stands in workspace.cpp, beside the others, because
@@ -37,7 +37,7 @@ PartialSums partial_sums(std::int64_t rows);
 // Vectors that norm_back sees in x, and the partial sums of dweight, then of dbias: f32 [blocks, H] each.
 std::int64_t norm_vectors(const Tensor& x);
 std::size_t norm_back_bytes(const NormBackArgs& args);
-// Blocks that group_rows cuts the choices into. Its workspace: how many of each block's choices are for each expert;
+// Blocks that group_rows cuts the choices into. Its workspace: a histogram of each block's choices by expert;
 // with a capacity also where experts begin, and their choices: i32 [blocks,G], [G+1], [T*K].
 std::int64_t group_rows_blocks(std::int64_t choices);
 std::size_t group_rows_bytes(const GroupRowsArgs& args);

@@ -5,34 +5,35 @@
 namespace tera {
 namespace {
 
-double product_flops(std::int64_t m, std::int64_t n, std::int64_t k) {
+double gemm_flops(std::int64_t m, std::int64_t n, std::int64_t k) {
   return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
 }
 
-// Which rows belong to a group is in memory.
+// The offsets of the groups are in device memory, so their rows are not known here.
 template <class Args>
-std::int64_t usual_rows(const Args& args) {
-  return args.usual_rows > 0 ? args.usual_rows : args.a.dim(0);
+std::int64_t expected_rows(const Args& args) {
+  return args.expected_rows > 0 ? args.expected_rows : args.a.dim(0);
 }
 
-// Keys seen by the queries that stand in front of key x, when a query at x sees min(x, window) of them: the integral.
+// The integral of min(x, window), the number of keys that a query at position x sees, from 0 to x.
 double seen_before(double x, double window) {
   if (x <= 0) return 0;
   return x <= window ? x * x / 2 : window * window / 2 + window * (x - window);
 }
 
-// Pairs of query and key that meet, in all sequences, as an area: half a square for a causal one.
+// Unmasked pairs of query and key in all sequences, as an area: half a square for a causal one.
 double attention_pairs(const AttentionShape& shape, const Tensor& q, const Tensor& k) {
   const auto batch = static_cast<double>(shape.batch);  // documents are not longer than sequences
   const double queries = static_cast<double>(q.dim(0)) / batch, keys = static_cast<double>(k.dim(0)) / batch;
   if (shape.mask == Mask::full) return batch * queries * keys;
   const double window = shape.window > 0 ? std::min(static_cast<double>(shape.window), keys) : keys;
-  // Queries from front and back of a sequence, as ranks share them: together like those of the whole of it.
+  // The zigzag split of context parallelism: a rank's queries from front and back see as many keys as the average query
+  // of the full sequence.
   if (shape.q_positions) return batch * seen_before(keys, window) * queries / keys;
   return batch * (seen_before(keys, window) - seen_before(keys - queries, window));
 }
 
-// Two products, q k^T and p v, of two flops a pair and channel.
+// Two matmuls, q k^T and p v, of two flops per pair and channel.
 double attention_flops(const AttentionShape& shape, const Tensor& q, const Tensor& k) {
   const std::int64_t channels = q.dim(2) + shape.value_channels(q.dim(2));
   return 2 * attention_pairs(shape, q, k) * static_cast<double>(q.dim(1) * channels);
@@ -52,15 +53,15 @@ bool alike(const GemmArgs& a, const GemmArgs& b) {
          a.accumulate == b.accumulate;
 }
 bool alike(const GemmActivationArgs& a, const GemmActivationArgs& b) {
-  return alike(a.product, b.product) && a.activation.kind == b.activation.kind &&
+  return alike(a.gemm, b.gemm) && a.activation.kind == b.activation.kind &&
          alike(a.activation.weights, b.activation.weights);
 }
 bool alike(const GemmActivationBackArgs& a, const GemmActivationBackArgs& b) {
-  return alike(a.product, b.product) && a.activation.kind == b.activation.kind &&
+  return alike(a.gemm, b.gemm) && a.activation.kind == b.activation.kind &&
          alike(a.activation.weights, b.activation.weights);
 }
 template <class Args>
-bool alike(const Args& a, const Args& b) {  // of attention and its backward: everything else follows
+bool alike(const Args& a, const Args& b) {  // attention and its backward: all other arguments follow from these
   return alike(a.q, b.q) && alike(a.k, b.k) && alike(a.out, b.out) && alike(a.shape, b.shape);
 }
 
@@ -80,21 +81,21 @@ void PlanOps::note(std::size_t workspace, double flops) {
 
 void PlanOps::do_gemm(const GemmArgs& args) {
   keep(planned_calls_.gemms, args);
-  note(rules_.gemm(args), product_flops(args.m(), args.n(), args.k()));
+  note(rules_.gemm(args), gemm_flops(args.m(), args.n(), args.k()));
 }
 void PlanOps::do_gemm_activation(const GemmActivationArgs& args) {
   keep(planned_calls_.gemm_activations, args);
-  note(rules_.gemm(args.product), product_flops(args.product.m(), args.product.n(), args.product.k()));
+  note(rules_.gemm(args.gemm), gemm_flops(args.gemm.m(), args.gemm.n(), args.gemm.k()));
 }
 void PlanOps::do_gemm_activation_back(const GemmActivationBackArgs& args) {
   keep(planned_calls_.gemm_activation_backs, args);
-  note(rules_.gemm(args.product), product_flops(args.product.m(), args.product.n(), args.product.k()));
+  note(rules_.gemm(args.gemm), gemm_flops(args.gemm.m(), args.gemm.n(), args.gemm.k()));
 }
 void PlanOps::do_grouped_gemm(const GroupedGemmArgs& args) {
-  note(rules_.grouped_gemm(args), product_flops(usual_rows(args), args.n(), args.k()));
+  note(rules_.grouped_gemm(args), gemm_flops(expected_rows(args), args.n(), args.k()));
 }
 void PlanOps::do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) {
-  note(rules_.grouped_weight_gradient(args), product_flops(args.m(), args.n(), usual_rows(args)));
+  note(rules_.grouped_weight_gradient(args), gemm_flops(args.m(), args.n(), expected_rows(args)));
 }
 void PlanOps::do_attention(const AttentionArgs& args) {
   keep(planned_calls_.attentions, args);

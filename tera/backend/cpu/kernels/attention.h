@@ -1,6 +1,6 @@
 #pragma once
-// The kernels of attention: what one task computes. attention.cpp one folder up cuts the work into tasks and gives each
-// thread its scratch.
+// The kernels of flash attention: what one task computes. attention.cpp one folder up cuts the work into tasks and
+// gives each thread its scratch.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,10 +20,11 @@ struct AttentionRows {
 
 // Which keys of a sequence its queries see; see attention_mask.h.
 struct AttentionMask {
-  std::ptrdiff_t queries = 0, keys = 0;  // of the whole sequence
+  std::ptrdiff_t queries = 0, keys = 0;  // lengths of the sequence
   bool causal = true;
-  std::ptrdiff_t window = 0;                                                // 0: no limit
-  const std::int32_t *query_positions = nullptr, *key_positions = nullptr;  // of its rows; none: the last ones align
+  std::ptrdiff_t window = 0;  // sliding window; 0: none
+  const std::int32_t *query_positions = nullptr,
+                     *key_positions = nullptr;  // [queries], [keys]; none: the last query and the last key align
 };
 
 // Each (query, key, head) has a draw of its own: word (key id mod 4) of the Philox block at counter low = query id,
@@ -32,7 +33,7 @@ struct AttentionMask {
 struct AttentionDropout {
   float rate = 0;
   std::uint64_t key = 0;
-  const std::int64_t* query_ids = nullptr;  // of the sequence's rows
+  const std::int64_t* query_ids = nullptr;  // [queries]
   const std::int64_t* key_ids = nullptr;
 };
 
@@ -41,21 +42,21 @@ struct AttentionTask {
   AttentionMask mask;
   AttentionDropout dropout;
   std::ptrdiff_t head_size = 0;
-  std::ptrdiff_t value_size = 0;  // channels of v and out that count
+  std::ptrdiff_t value_size = 0;  // channels of v and out that are not padding
   float scale = 0;
   float* scratch = nullptr;
 };
 
 // Queries [begin, end) of one head; at most attention_task_rows of them.
 struct AttentionForward : AttentionTask {
-  AttentionRows q, k, v, out;  // at the sequence's first row
-  float* lse = nullptr;        // the same
+  AttentionRows q, k, v, out;  // from the sequence's first row on
+  float* lse = nullptr;        // from the sequence's first row on
   std::int64_t head = 0;
   std::ptrdiff_t begin = 0, end = 0;
 };
 
-// Where a gradient that several tasks add to goes. They run one after the other: the first overwrites the sum, the last
-// turns it into `out`. For f32 storage the sum is `out` itself.
+// The target of a gradient to which several tasks add, one after the other: the first overwrites the sum, the last
+// converts it to `out`. For f32 storage the sum is `out` itself.
 struct AttentionGradient {
   AttentionRows out;
   float* sum = nullptr;
@@ -64,19 +65,20 @@ struct AttentionGradient {
 };
 
 // Gradients of queries [q_begin, q_end) against keys [k_begin, k_end), at most attention_task_rows of each, for all
-// query heads of one kv head. Rows and gradients are at the sequence's first row and the group's first head; the
-// group's heads follow each other by head_size, and by lse_step in lse.
+// query heads of one kv head. Rows and gradients begin at the sequence's first row and the group's first head; the
+// heads of the group are head_size apart, and lse_step in lse.
 struct AttentionBackward : AttentionTask {
   AttentionRows q, k, v, out, dout;
   const float* lse = nullptr;
   std::ptrdiff_t lse_step = 0;
   AttentionGradient dq, dk, dv;
-  std::int64_t head = 0;   // the group's first
+  std::int64_t head = 0;   // the first of the group
   std::int64_t heads = 1;  // in the group
   std::ptrdiff_t q_begin = 0, q_end = 0, k_begin = 0, k_end = 0;
 };
 
-// Rows of one head, of two attentions to different keys: the second goes into the first.
+// Merges the outputs of attention to two sets of keys (as in ring attention) for rows of one head: the second into the
+// first.
 struct AttentionMerge {
   AttentionRows part;
   const float* part_lse = nullptr;
@@ -102,7 +104,7 @@ const AttentionBackKernels& attention_back_kernels();
 // Sizes that all instruction sets share, so that plans do not depend on the machine.
 inline constexpr std::ptrdiff_t attention_block = 64;  // queries, and keys, of one block of scores
 
-// Rows of a task: enough that packing its operands costs little, few enough that they stay in the second-level cache.
+// Rows of a task: enough to amortise packing its operands, few enough that they stay in the L2 cache.
 constexpr std::ptrdiff_t attention_task_rows(std::ptrdiff_t head_size) { return head_size <= 64 ? 256 : 128; }
 
 constexpr std::ptrdiff_t attention_padded(std::ptrdiff_t head_size) { return (head_size + 15) / 16 * 16; }

@@ -1,4 +1,4 @@
-// Attention backward, for a square of queries and keys. Probabilities are computed again from the given lse; with them
+// Flash attention backward, for a tile of queries and keys. Probabilities are recomputed from the given lse; with them
 //   dv += p^T dout,  ds = p (dout v^T - delta),  dk += ds^T q,  dq += ds k,  delta = sum of dout * out over D.
 // Scores are in units of log 2: q is packed times scale * log2(e), which dk then takes back.
 
@@ -9,23 +9,23 @@
 namespace tera::cpu {
 namespace {
 
-// What a task keeps in its scratch. Rows are counted from the task's first query or key.
+// The scratch of a task. Rows are counted from the task's first query or key.
 struct State {
   Floats q, dq;          // [task rows, D], of one head
   Floats k, dk;          // [task rows, D]
   Floats dout, dv;       // [task rows, channels of values]
   float* k_transposed;   // by blocks of keys: [D, block] each
-  float* v_transposed;   // the same, of which the channels of values are used
+  float* v_transposed;   // by blocks of keys: [D, block] each, of which the channels of values are used
   Floats p, ds;          // [block, block]: scores, then probabilities; their gradients
   float* lse;            // [task rows], in units of log 2; +inf for a query that sees no key
   float* delta;          // [task rows]
-  std::ptrdiff_t width;  // D in whole vectors
+  std::ptrdiff_t width;  // D padded to full vectors
   Floats block(float* of, std::ptrdiff_t first_key) const { return {of + first_key * width, attention_block}; }
 };
 
 State make_state(const AttentionBackward& task) {
-  const std::ptrdiff_t rows = attention_task_rows(task.head_size), width = whole_vectors(task.head_size);
-  const std::ptrdiff_t values = whole_vectors(task.value_size);
+  const std::ptrdiff_t rows = attention_task_rows(task.head_size), width = padded_to_vectors(task.head_size);
+  const std::ptrdiff_t values = padded_to_vectors(task.value_size);
   Scratch scratch(task.scratch);
   State state{};
   state.width = width;
@@ -65,11 +65,11 @@ float dot(const T* a, const T* b, std::ptrdiff_t n) {
   Vec sum = zero();
   std::ptrdiff_t j = 0;
   for (; j + lanes <= n; j += lanes) sum += load(a + j) * load(b + j);
-  if (j < n) sum += load_part(a + j, n - j) * load_part(b + j, n - j);
+  if (j < n) sum += load_tail(a + j, n - j) * load_tail(b + j, n - j);
   return sum_lanes(sum);
 }
 
-// `head` counts within the group.
+// `head` is the index in the group.
 template <class T>
 void pack_queries(const AttentionBackward& task, const State& state, AttentionRange queries, std::ptrdiff_t head) {
   const std::ptrdiff_t row = queries.begin - task.q_begin, count = size_of(queries), offset = head * task.head_size;
@@ -85,20 +85,20 @@ void pack_queries(const AttentionBackward& task, const State& state, AttentionRa
   }
 }
 
-// One block of scores: queries and keys within the sequence, and the first of each within the task.
+// One block of scores: ranges of queries and keys in the sequence, and the first of each in the task.
 struct Block {
   AttentionRange queries, keys;
   std::ptrdiff_t query_row, key_row;
 };
 
-// Scores and dout v^T of `height` queries from the block's row `first` on, for the keys they see, in whole vectors.
+// Scores and dout v^T of `height` queries from the block's row `first` on, for the keys they see, in full vectors.
 template <int height>
 AttentionRange score(const AttentionBackward& task, const State& state, const Block& block, std::ptrdiff_t first) {
   const std::ptrdiff_t query = block.queries.begin + first;
   const AttentionRange seen = intersect(visible_keys(task.mask, query, query + height), block.keys);
   if (seen.empty()) return {0, 0};
   const std::ptrdiff_t from = (seen.begin - block.keys.begin) / lanes * lanes;
-  const std::ptrdiff_t to = whole_vectors(seen.end - block.keys.begin), row = block.query_row + first;
+  const std::ptrdiff_t to = padded_to_vectors(seen.end - block.keys.begin), row = block.query_row + first;
   Floats keys = state.block(state.k_transposed, block.key_row), values = state.block(state.v_transposed, block.key_row);
   keys.data += from;
   values.data += from;
@@ -119,7 +119,7 @@ void differentiate(const State& state, std::ptrdiff_t row, float* p, float* ds, 
   }
 }
 
-// The same with dropout: what was dropped passes no gradient, and dv sees what was kept.
+// As differentiate(), with dropout: dropped probabilities pass no gradient, and dv uses the kept ones.
 void differentiate_kept(const State& state, std::ptrdiff_t row, float* p, float* ds, AttentionRange computed,
                         const float* keep) {
   const float lse = state.lse[row], delta = state.delta[row];
@@ -135,10 +135,10 @@ void finish_row(const AttentionBackward& task, const State& state, const Block& 
   const std::ptrdiff_t query = block.queries.begin + i, keys = block.keys.end - block.keys.begin;
   float* p = state.p.row(i);
   float* ds = state.ds.row(i);
-  AttentionRange own = intersect(visible_keys(task.mask, query, query + 1), block.keys);
-  if (own.empty()) own = {block.keys.begin, block.keys.begin};
-  fill_columns(p, computed.begin, own.begin - block.keys.begin, -infinity);
-  fill_columns(p, own.end - block.keys.begin, computed.end, -infinity);
+  AttentionRange seen = intersect(visible_keys(task.mask, query, query + 1), block.keys);
+  if (seen.empty()) seen = {block.keys.begin, block.keys.begin};
+  fill_columns(p, computed.begin, seen.begin - block.keys.begin, -infinity);
+  fill_columns(p, seen.end - block.keys.begin, computed.end, -infinity);
   if (task.dropout.rate > 0) {
     float keep[attention_block] = {};
     draw_kept(task.dropout, head, query, block.keys.begin, keys, keep);
@@ -146,7 +146,7 @@ void finish_row(const AttentionBackward& task, const State& state, const Block& 
   } else {
     differentiate(state, block.query_row + i, p, ds, computed);
   }
-  const std::ptrdiff_t width = whole_vectors(keys);
+  const std::ptrdiff_t width = padded_to_vectors(keys);
   fill_columns(p, 0, computed.begin, 0.0f);
   fill_columns(p, computed.end, width, 0.0f);
   fill_columns(ds, 0, computed.begin, 0.0f);
@@ -209,16 +209,16 @@ void flush(const AttentionGradient& gradient, Floats partial, AttentionRange row
     for (std::ptrdiff_t j = 0; j < columns; j += lanes) {
       const std::ptrdiff_t n = columns - j;
       Vec total = load(from + j) * scale;
-      if (!gradient.first) total += n >= lanes ? load(sum + j) : load_part(sum + j, n);
+      if (!gradient.first) total += n >= lanes ? load(sum + j) : load_tail(sum + j, n);
       if (gradient.last && n >= lanes) store(out + j, total);
-      if (gradient.last && n < lanes) store_part(out + j, total, n);
+      if (gradient.last && n < lanes) store_tail(out + j, total, n);
       if (!gradient.last && n >= lanes) store(sum + j, total);
-      if (!gradient.last && n < lanes) store_part(sum + j, total, n);
+      if (!gradient.last && n < lanes) store_tail(sum + j, total, n);
     }
   }
 }
 
-// Walks over the blocks of a task, packing each block of rows when it is first met and flushing each when it is done.
+// Walks over the blocks of a task; packs each block of rows before its first use and flushes it after its last.
 template <class T>
 class Walk {
  public:
@@ -249,7 +249,7 @@ class Walk {
       const AttentionRange queries = queries_from(q);
       if (keys.begin == task_.k_begin) pack_queries<T>(task_, state_, queries, head_);
       const Block block{queries, keys, q - task_.q_begin, keys.begin - task_.k_begin};
-      Prefetch next = rows_ahead(block);
+      Prefetch next = prefetch_rows(block);
       differentiate_block(task_, state_, block, task_.head + head_, next);
       if (keys.end == task_.k_end)
         flush<T>(dq(), rows_of(state_.dq, block.query_row), queries, task_.head_size, task_.scale);
@@ -269,8 +269,8 @@ class Walk {
     return gradient;
   }
 
-  // What is packed or flushed next, so that it is near by then.
-  Prefetch rows_ahead(const Block& block) const {
+  // Prefetches the rows that are packed or flushed next.
+  Prefetch prefetch_rows(const Block& block) const {
     Prefetch next;
     const auto add = [&](AttentionRows rows, AttentionRange range, std::ptrdiff_t offset) {
       if (!range.empty()) next.add(source<T>(rows, range.begin) + offset, rows.stride, size_of(range), task_.head_size);

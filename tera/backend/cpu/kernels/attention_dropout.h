@@ -1,5 +1,6 @@
 #pragma once
-// The draws of attention's dropout; attention.h says which is whose. In an anonymous namespace: see isa.h.
+// The random draws of attention dropout; attention.h defines which element has which. In an anonymous namespace: see
+// isa.h.
 
 #include "tera/backend/cpu/kernels/attention.h"
 #include "tera/backend/cpu/kernels/philox.h"
@@ -7,8 +8,8 @@
 namespace tera::cpu {
 namespace {
 
-// keep[j] = 0 or 1 / (1 - rate) for the query and `keys` keys from first_key on. Ids of neighbours mostly follow each
-// other, so the draws of philox_width blocks are made at once and looked up.
+// keep[j] = 0 or 1 / (1 - rate) for the query and `keys` keys from first_key on. Ids of neighbours are mostly
+// consecutive, so the draws of philox_width blocks are made at once and looked up.
 [[maybe_unused]] inline void draw_kept(const AttentionDropout& dropout, std::int64_t head, std::ptrdiff_t query,
                                        std::ptrdiff_t first_key, std::ptrdiff_t keys, float* keep) {
   const auto row = static_cast<std::uint64_t>(dropout.query_ids[query]);

@@ -1,5 +1,5 @@
-// Attention forward: blocks of keys pass by, and each query keeps the maximum of its scores, the sum of their
-// exponentials and the weighted sum of values (online softmax). Scores are in units of log 2: q is packed times scale *
+// Flash attention forward with online softmax: over the blocks of keys, each query keeps the maximum of its scores, the
+// sum of their exponentials and the weighted sum of values. Scores are in units of log 2: q is packed times scale *
 // log2(e).
 
 #include <math.h>
@@ -11,20 +11,20 @@
 namespace tera::cpu {
 namespace {
 
-// What a task keeps in its scratch.
+// The scratch of a task.
 struct State {
-  Floats q;               // [task rows, D]
-  Floats out;             // [task rows, channels of values]
-  Floats k_transposed;    // [D, block]
-  Floats v;               // [block, channels of values]
-  Floats scores;          // [tile rows, block]; then probabilities
-  float* most = nullptr;  // [task rows]: maximum so far
-  Floats sums;            // [task rows, lanes]: sum of exponentials so far, by lane
+  Floats q;                  // [task rows, D]
+  Floats out;                // [task rows, channels of values]
+  Floats k_transposed;       // [D, block]
+  Floats v;                  // [block, channels of values]
+  Floats scores;             // [tile rows, block]; then probabilities
+  float* maximum = nullptr;  // [task rows]: of the scores so far
+  Floats sums;               // [task rows, lanes]: sum of exponentials so far, by lane
 };
 
 State make_state(const AttentionForward& task) {
-  const std::ptrdiff_t rows = attention_task_rows(task.head_size), width = whole_vectors(task.head_size);
-  const std::ptrdiff_t values = whole_vectors(task.value_size);
+  const std::ptrdiff_t rows = attention_task_rows(task.head_size), width = padded_to_vectors(task.head_size);
+  const std::ptrdiff_t values = padded_to_vectors(task.value_size);
   Scratch scratch(task.scratch);
   State state;
   state.q = scratch.take_rows(rows, width);
@@ -32,24 +32,24 @@ State make_state(const AttentionForward& task) {
   state.k_transposed = scratch.take_rows(width, attention_block);
   state.v = scratch.take_rows(attention_block, values);
   state.scores = scratch.take_rows(attention_block, attention_block);
-  state.most = scratch.take(rows);
+  state.maximum = scratch.take(rows);
   state.sums = scratch.take_rows(rows, lanes);
   for (std::ptrdiff_t i = 0; i < task.end - task.begin; ++i) {
-    state.most[i] = -infinity;
+    state.maximum[i] = -infinity;
     store(state.sums.row(i), zero());
     for (std::ptrdiff_t j = 0; j < values; j += lanes) store(state.out.row(i) + j, zero());
   }
   return state;
 }
 
-// Turns a row of scores, columns [from, to) in whole vectors, into probabilities against the maximum so far, and brings
-// what was summed up before to that maximum.
+// Turns a row of scores, columns [from, to) in full vectors, into probabilities relative to the maximum so far, and
+// rescales the earlier sums to that maximum.
 void softmax_row(const State& state, std::ptrdiff_t row, float* scores, std::ptrdiff_t from, std::ptrdiff_t to) {
-  Vec highest = splat(state.most[row]);
+  Vec highest = splat(state.maximum[row]);
   for (std::ptrdiff_t j = from; j < to; j += lanes) highest = vmax(highest, load(scores + j));
-  highest = spread_max(highest);
-  const float before = state.most[row], after = highest[0];
-  // While nothing has been seen, exponents are taken against 0: all come out as 0, not as NaN.
+  highest = broadcast_max(highest);
+  const float before = state.maximum[row], after = highest[0];
+  // While every score is -inf, exponents are relative to 0: all probabilities are 0, not NaN.
   const Vec base = after == -infinity ? zero() : highest;
   Vec sum = load(state.sums.row(row));
   if (after != before) {
@@ -57,7 +57,7 @@ void softmax_row(const State& state, std::ptrdiff_t row, float* scores, std::ptr
     sum *= shrink;
     float* out = state.out.row(row);
     for (std::ptrdiff_t j = 0; j < state.out.stride; j += lanes) store(out + j, load(out + j) * shrink);
-    state.most[row] = after;
+    state.maximum[row] = after;
   }
   for (std::ptrdiff_t j = from; j < to; j += lanes) {
     const Vec p = exp2_fast(load(scores + j) - base);
@@ -74,23 +74,23 @@ void drop_row(const AttentionForward& task, std::ptrdiff_t query, std::ptrdiff_t
   for (std::ptrdiff_t j = columns.begin; j < columns.end; ++j) probabilities[j] *= keep[j - columns.begin];
 }
 
-// `height` queries from `first` on (counted within the task) against the packed block of keys.
+// `height` queries from `first` on (index in the task) against the packed block of keys.
 template <int height>
 void attend(const AttentionForward& task, const State& state, std::ptrdiff_t first, AttentionRange block) {
   const std::ptrdiff_t query = task.begin + first;
   const AttentionRange seen = intersect(visible_keys(task.mask, query, query + height), block);
   if (seen.empty()) return;
   const std::ptrdiff_t begin = seen.begin - block.begin, end = seen.end - block.begin;
-  const std::ptrdiff_t from = begin / lanes * lanes, to = whole_vectors(end);
+  const std::ptrdiff_t from = begin / lanes * lanes, to = padded_to_vectors(end);
   const Floats keys{state.k_transposed.data + from, state.k_transposed.stride};
   multiply<Layout::rows, height>(task.head_size, to - from, {state.q.row(first), state.q.stride}, keys,
                                  {state.scores.data + from, state.scores.stride}, /*add=*/false);
   for (int i = 0; i < height; ++i) {
     float* scores = state.scores.row(i);
-    AttentionRange own = intersect(visible_keys(task.mask, query + i, query + i + 1), block);
-    if (own.empty()) own = {block.begin + from, block.begin + from};
-    fill_columns(scores, from, own.begin - block.begin, -infinity);
-    fill_columns(scores, own.end - block.begin, to, -infinity);
+    AttentionRange visible = intersect(visible_keys(task.mask, query + i, query + i + 1), block);
+    if (visible.empty()) visible = {block.begin + from, block.begin + from};
+    fill_columns(scores, from, visible.begin - block.begin, -infinity);
+    fill_columns(scores, visible.end - block.begin, to, -infinity);
     softmax_row(state, first + i, scores, from, to);
     if (task.dropout.rate > 0) drop_row(task, query + i, block.begin, {begin, end}, scores);
   }
@@ -105,16 +105,16 @@ void finish(const AttentionForward& task, const State& state) {
     const float sum = sum_lanes(load(state.sums.row(i)));
     const bool blind = sum == 0.0f;
     const float inverse = blind ? 0.0f : 1.0f / sum;
-    task.lse[task.begin + i] = blind ? -infinity : (state.most[i] + log2f(sum)) * ln_2;
+    task.lse[task.begin + i] = blind ? -infinity : (state.maximum[i] + log2f(sum)) * ln_2;
     const float* from = state.out.row(i);
     T* to = static_cast<T*>(task.out.data) + (task.begin + i) * task.out.stride;
     std::ptrdiff_t j = 0;
     for (; j + lanes <= task.value_size; j += lanes) store(to + j, load(from + j) * inverse);
-    if (j < task.value_size) store_part(to + j, load(from + j) * inverse, task.value_size - j);
+    if (j < task.value_size) store_tail(to + j, load(from + j) * inverse, task.value_size - j);
   }
 }
 
-// What the next block of keys will read; behind the last one, what finish() will write.
+// Prefetches the rows that the next block of keys reads; after the last one, those that finish() writes.
 template <class T>
 Prefetch next_rows(const AttentionForward& task, std::ptrdiff_t key, std::ptrdiff_t end) {
   Prefetch next;
@@ -154,13 +154,13 @@ void forward(const AttentionForward& task) {
   finish<T>(task, state);
 }
 
-// exp(a - both) and exp(b - both) are what the two count, where both is the log of the sum of exp(a) and exp(b).
+// The weights of the two outputs are exp(a - both) and exp(b - both), where both is the log of exp(a) + exp(b).
 template <class T>
 void merge(const AttentionMerge& task) {
   for (std::ptrdiff_t i = task.begin; i < task.end; ++i) {
     const float a = task.lse[i], b = task.part_lse[i];
     if (b == -infinity) continue;
-    const float most = a > b ? a : b, both = most + logf(expf(a - most) + expf(b - most));
+    const float larger = a > b ? a : b, both = larger + logf(expf(a - larger) + expf(b - larger));
     const Vec before = splat(expf(a - both)), added = splat(expf(b - both));
     task.lse[i] = both;
     float* out = task.out + i * task.out_stride;
@@ -168,7 +168,7 @@ void merge(const AttentionMerge& task) {
     std::ptrdiff_t j = 0;
     for (; j + lanes <= task.head_size; j += lanes) store(out + j, load(out + j) * before + load(part + j) * added);
     if (const std::ptrdiff_t n = task.head_size - j; n > 0)
-      store_part(out + j, load_part(out + j, n) * before + load_part(part + j, n) * added, n);
+      store_tail(out + j, load_tail(out + j, n) * before + load_tail(part + j, n) * added, n);
   }
 }
 

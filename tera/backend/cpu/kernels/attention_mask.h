@@ -1,6 +1,7 @@
 #pragma once
-// Which keys a query sees. Both ends of that range grow with the query, so blocks of queries and blocks of keys see
-// ranges too, and what lies outside is skipped. In an anonymous namespace: see isa.h.
+// Causal and sliding-window masks: the range of keys that a query sees. Both ends of that range grow with the query, so
+// blocks of queries and blocks of keys have ranges too, and tiles outside them are skipped. In an anonymous namespace:
+// see isa.h.
 
 #include "tera/backend/cpu/kernels/attention.h"
 
@@ -16,7 +17,7 @@ struct AttentionRange {
   return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
 }
 
-// The first of `count` rows at this position or behind it.
+// The first of `count` rows whose position is at least this one.
 [[maybe_unused]] inline std::ptrdiff_t first_at(const std::int32_t* positions, std::ptrdiff_t count,
                                                 std::ptrdiff_t position) {
   std::ptrdiff_t low = 0, high = count;
@@ -45,14 +46,15 @@ struct AttentionRange {
   return {first > 0 ? first : 0, end + shift};
 }
 
-// Queries that see some of the keys [begin, end), begin < end; likewise.
+// Queries that see some of the keys [begin, end), begin < end; where positions have gaps and there is a window, also
+// some between.
 [[maybe_unused]] inline AttentionRange seeing_queries(const AttentionMask& mask, std::ptrdiff_t begin,
                                                       std::ptrdiff_t end) {
   if (!mask.causal) return {0, mask.queries};
   if (mask.query_positions) {
-    const std::ptrdiff_t behind = mask.key_positions[end - 1] + mask.window;
+    const std::ptrdiff_t window_end = mask.key_positions[end - 1] + mask.window;
     return {first_at(mask.query_positions, mask.queries, mask.key_positions[begin]),
-            mask.window > 0 ? first_at(mask.query_positions, mask.queries, behind) : mask.queries};
+            mask.window > 0 ? first_at(mask.query_positions, mask.queries, window_end) : mask.queries};
   }
   const std::ptrdiff_t shift = mask.keys - mask.queries;
   const AttentionRange all{0, mask.queries};

@@ -1,6 +1,6 @@
 #pragma once
-// What the forward and backward kernels of attention are built from: products on register tiles, packing, exp2. In an
-// anonymous namespace: see isa.h.
+// Building blocks of the forward and backward kernels of flash attention: matmul on register tiles, packing, exp2. In
+// an anonymous namespace: see isa.h.
 
 #include "tera/backend/cpu/kernels/attention.h"
 #include "tera/backend/cpu/kernels/gemm_tile.h"
@@ -24,13 +24,13 @@ template <Layout layout, int rows>
                                                           Floats b, Floats c, bool add) {
   std::ptrdiff_t j = 0;
   for (; j + tile_columns <= columns; j += tile_columns)
-    tile_store(tile_product<layout, rows, tile_vectors>(depth, a.data, a.stride, b.data + j, b.stride), c.data + j,
+    tile_store(tile_gemm<layout, rows, tile_vectors>(depth, a.data, a.stride, b.data + j, b.stride), c.data + j,
                c.stride, add);
   for (; j < columns; j += lanes)
-    tile_store(tile_product<layout, rows, 1>(depth, a.data, a.stride, b.data + j, b.stride), c.data + j, c.stride, add);
+    tile_store(tile_gemm<layout, rows, 1>(depth, a.data, a.stride, b.data + j, b.stride), c.data + j, c.stride, add);
 }
 
-// Hands out a thread's scratch piece by piece.
+// A bump allocator over the scratch of a thread.
 class Scratch {
  public:
   explicit Scratch(float* next) : next_(next) {}
@@ -45,14 +45,14 @@ class Scratch {
   float* next_;
 };
 
-[[maybe_unused]] inline std::ptrdiff_t whole_vectors(std::ptrdiff_t n) { return (n + lanes - 1) / lanes * lanes; }
+[[maybe_unused]] inline std::ptrdiff_t padded_to_vectors(std::ptrdiff_t n) { return (n + lanes - 1) / lanes * lanes; }
 
 template <class T>
 [[maybe_unused]] inline const T* source(AttentionRows rows, std::ptrdiff_t first) {
   return static_cast<const T*>(rows.data) + first * rows.stride;
 }
 
-// to[i] = scale * from[i], zeros behind the last column up to whole vectors.
+// to[i] = scale * from[i], padded with zeros to full vectors.
 template <class T>
 [[maybe_unused]] inline void pack(const T* from, std::ptrdiff_t stride, std::ptrdiff_t rows, std::ptrdiff_t columns,
                                   float scale, Floats to) {
@@ -61,11 +61,11 @@ template <class T>
     float* y = to.row(i);
     std::ptrdiff_t j = 0;
     for (; j + lanes <= columns; j += lanes) store(y + j, load(x + j) * scale);
-    if (j < columns) store(y + j, load_part(x + j, columns - j) * scale);
+    if (j < columns) store(y + j, load_tail(x + j, columns - j) * scale);
   }
 }
 
-// to[j][i] = from[i][j]; zeros behind the last row up to whole vectors. Rows of `to` beyond `columns` are not written.
+// to[j][i] = from[i][j]; padded with zeros to full vectors. Rows of `to` beyond `columns` are not written.
 template <class T>
 [[maybe_unused]] inline void pack_transposed(const T* from, std::ptrdiff_t stride, std::ptrdiff_t rows,
                                              std::ptrdiff_t columns, Floats to) {
@@ -76,7 +76,7 @@ template <class T>
 #pragma GCC unroll 16
       for (int i = 0; i < lanes; ++i) {
         const T* x = from + (i0 + i) * stride + j;
-        square[i] = i0 + i >= rows ? zero() : length == lanes ? load(x) : load_part(x, length);
+        square[i] = i0 + i >= rows ? zero() : length == lanes ? load(x) : load_tail(x, length);
       }
       transpose(square);
 #pragma GCC unroll 16
@@ -109,16 +109,16 @@ template <int width>
   return __builtin_shuffle(v, from);
 }
 
-// Every lane gets the maximum of all lanes.
+// Broadcasts the maximum of all lanes to every lane.
 template <int width = lanes / 2>
-[[maybe_unused]] inline Vec spread_max(Vec v) {
+[[maybe_unused]] inline Vec broadcast_max(Vec v) {
   v = vmax(v, rotate_lanes<width>(v));
-  if constexpr (width > 1) return spread_max<width / 2>(v);
+  if constexpr (width > 1) return broadcast_max<width / 2>(v);
   return v;
 }
 
-// Rows to be fetched into the second-level cache while products keep the core busy: rows of a head lie far apart, where
-// the hardware does not see them coming.
+// Rows to prefetch into the L2 cache during matmuls: rows of a head are far apart, so that the hardware prefetcher
+// misses them.
 class Prefetch {
  public:
   template <class T>

@@ -5,7 +5,7 @@
 namespace tera::cpu {
 namespace {
 
-// What is done to two values, and to the last one. The same formulas for vectors and for numbers.
+// Reductions: join() of two values, and close() of the last one. Each has one formula for vectors and scalars.
 struct Sum {
   static auto join(auto a, auto b) { return a + b; }
   static auto close(auto total, std::int64_t) { return total; }
@@ -19,7 +19,7 @@ struct Max {
   static Vec join(Vec a, Vec b) { return ((b > a) | (b != b)) ? b : a; }  // a NaN stays
   static double join(double a, double b) { return b > a || b != b ? b : a; }
   static auto join(auto a, auto b) { return b > a ? b : a; }
-  static auto close(auto most, std::int64_t) { return most; }
+  static auto close(auto maximum, std::int64_t) { return maximum; }
 };
 
 template <class T, class How>
@@ -34,7 +34,7 @@ void combine_floats(const void* const* sources, std::int64_t number, std::int64_
   });
 }
 
-// Integers are added as unsigned ones, since those may wrap.
+// Integers are added as unsigned ones, whose overflow is defined.
 template <class T, class How>
 void combine_wide(const void* const* sources, std::int64_t number, std::int64_t begin, std::int64_t count, void* out) {
   const auto at = [=](std::int64_t source) { return static_cast<const T*>(sources[source]) + begin; };

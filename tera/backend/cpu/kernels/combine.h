@@ -5,8 +5,8 @@
 
 namespace tera::cpu {
 
-// out[0..count) = the same elements of all sources, put together in their order; indexed by how (sum, mean, max) and by
-// dtype; null where there is no such thing.
+// out[0..count) = the reduction of the same elements of all sources, in their order; indexed by operation (sum, mean,
+// max) and by dtype; null where the pair is not supported.
 struct CombineKernels {
   using Kernel = void (*)(const void* const* sources, std::int64_t number, std::int64_t begin, std::int64_t count,
                           void* out);

@@ -5,7 +5,8 @@
 
 namespace tera::cpu {
 
-// Tables hold the rows of ids first .. first + table_rows - 1; other ids take zeros and add nothing.
+// A shard of the embedding table has the rows of ids first .. first + table_rows - 1; other ids give zeros in forward
+// and add nothing in backward.
 struct EmbeddingForward {
   const std::int32_t *tokens, *positions;
   const void *table, *position_table;  // positions and their table may be null
@@ -22,7 +23,7 @@ struct EmbeddingBackward {
 // Indexed by dtype: f32, bf16, f16.
 struct EmbeddingKernels {
   void (*forward[3])(const EmbeddingForward& args, std::int64_t begin, std::int64_t end);  // a range of rows
-  // A range of columns, over all rows in order: no two ranges meet, so the sums have one order.
+  // A range of columns, over all rows in order: ranges are disjoint, so the sums have one order.
   void (*backward[3])(const EmbeddingBackward& args, std::int64_t begin, std::int64_t end);
 };
 

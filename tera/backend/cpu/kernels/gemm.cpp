@@ -38,7 +38,7 @@ void add_row(float* row, const GemmMatrix& from, std::ptrdiff_t i, std::ptrdiff_
     const T* p = at<T>(from, i, j);
     std::ptrdiff_t c = 0;
     for (; c + lanes <= n; c += lanes) store(row + c, load(row + c) + load(p + c));
-    if (c < n) store(row + c, load(row + c) + load_part(p + c, n - c));
+    if (c < n) store(row + c, load(row + c) + load_tail(p + c, n - c));
   });
 }
 
@@ -47,39 +47,39 @@ void write_row(const float* row, const GemmMatrix& to, std::ptrdiff_t i, std::pt
     T* p = const_cast<T*>(at<T>(to, i, j));
     std::ptrdiff_t c = 0;
     for (; c + lanes <= n; c += lanes) store(p + c, load(row + c));
-    if (c < n) store_part(p + c, load(row + c), n - c);
+    if (c < n) store_tail(p + c, load(row + c), n - c);
   });
 }
 
-// Where a tile lies in the output of a call.
-struct Place {
+// The position of a tile in the output of a call.
+struct TilePosition {
   std::ptrdiff_t row, rows, column, columns;
 };
 
-// What becomes of sums that cannot simply be stored: out = sums + all of these that are given.
-struct Finish {
+// The epilogue of a tile whose sums cannot simply be stored: out = sums + all of these that are given.
+struct Epilogue {
   GemmMatrix partial, bias, residual, out;
 };
 
-// tile is [place.rows, tile_columns]; it serves as scratch.
-void finish(const Finish& how, float* tile, const Place& place) {
-  for (std::ptrdiff_t r = 0; r < place.rows; ++r, tile += tile_columns) {
-    const std::ptrdiff_t i = place.row + r, j = place.column, n = place.columns;
-    if (how.partial.data) add_row(tile, how.partial, i, j, n);
-    if (how.bias.data) add_row(tile, how.bias, 0, j, n);
-    if (how.residual.data) add_row(tile, how.residual, i, j, n);
-    write_row(tile, how.out, i, j, n);
+// tile is [position.rows, tile_columns]; it serves as scratch.
+void finish(const Epilogue& epilogue, float* tile, const TilePosition& position) {
+  for (std::ptrdiff_t r = 0; r < position.rows; ++r, tile += tile_columns) {
+    const std::ptrdiff_t i = position.row + r, j = position.column, n = position.columns;
+    if (epilogue.partial.data) add_row(tile, epilogue.partial, i, j, n);
+    if (epilogue.bias.data) add_row(tile, epilogue.bias, 0, j, n);
+    if (epilogue.residual.data) add_row(tile, epilogue.residual, i, j, n);
+    write_row(tile, epilogue.out, i, j, n);
   }
 }
 
-// One tile at row i, column j. Not inlined: the sums are to have all registers.
+// Computes one tile at row i, column j. It is not inlined, so that the sums have all registers.
 template <Layout layout, int rows, int vectors>
 [[gnu::noinline]] void tile_at(const GemmBlockArgs& args, const float* a, std::ptrdiff_t a_stride, std::ptrdiff_t i,
                                std::ptrdiff_t j) {
   if (args.sums) tile_prefetch<rows, vectors>(args.sums + i * args.sums_stride + j, args.sums_stride);
-  const auto tile = tile_product<layout, rows, vectors>(args.depth, a, a_stride, args.b + j * args.depth, tile_columns);
+  const auto tile = tile_gemm<layout, rows, vectors>(args.depth, a, a_stride, args.b + j * args.depth, tile_columns);
   const std::ptrdiff_t n = args.columns - j < tile_columns ? args.columns - j : tile_columns;
-  const bool to_sums = n == vectors * lanes && !args.bias.data && !args.out.data;  // whole, and straight from registers
+  const bool to_sums = n == vectors * lanes && !args.bias.data && !args.out.data;  // a full tile, stored from registers
   if (to_sums && !args.residual.data)
     return tile_store(tile, args.sums + i * args.sums_stride + j, args.sums_stride, args.add);
   if (to_sums && args.residual.storage == GemmStorage::f32 && !args.add)
@@ -92,7 +92,7 @@ template <Layout layout, int rows, int vectors>
          {i, rows, j, n});
 }
 
-// How the left operand of a block lies: as the caller has it, or packed in slivers, [height, depth] each.
+// The left operand of a block: as the caller has it, or packed in slivers, [height, depth] each.
 struct Left {
   const float* data;
   std::ptrdiff_t stride;  // 0 for slivers
@@ -112,16 +112,16 @@ void multiply(const GemmBlockArgs& args, const Left& a) {
     });
 }
 
-// Rows at multiples of this many floats fall on the same few sets of the first-level cache and push each other out.
-constexpr std::ptrdiff_t crowded_stride = 1024;
+// Rows at multiples of this many floats map to the same few sets of the L1 cache and evict each other.
+constexpr std::ptrdiff_t conflicting_stride = 1024;
 // By columns, every k is on a line of its own. That is fine in place if the tile uses most of that line.
 constexpr bool columns_in_place = tile_rows * 4 >= cache_line * 3;
 
-// Reads a where it is if that is as good as packed: packing costs a pass over it for every block of columns.
+// Whether a is read in place, without packing: packing costs a pass over it for every block of columns.
 template <class T>
 bool in_place(const GemmBlockArgs& args) {
   if (sizeof(T) != sizeof(float)) return false;
-  return args.transposed ? columns_in_place : args.a.stride % crowded_stride != 0;
+  return args.transposed ? columns_in_place : args.a.stride % conflicting_stride != 0;
 }
 
 void block(const GemmBlockArgs& args) {
@@ -157,7 +157,7 @@ template <class T, int rows, int columns>
   };
   std::ptrdiff_t k = 0;
   for (; k + lanes <= depth; k += lanes) step([](const T* p) { return load(p); }, k);
-  if (k < depth) step([&](const T* p) { return load_part(p, depth - k); }, k);
+  if (k < depth) step([&](const T* p) { return load_tail(p, depth - k); }, k);
   for (int r = 0; r < rows; ++r)
     for (int c = 0; c < columns; ++c) sums[r * tile_columns + c] = sum_lanes(tile.sum[r][c]);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// The kernels of matrix products. gemm.cpp one folder up cuts a product into the blocks these work on.
+// GEMM kernels. gemm.cpp one folder up splits a GEMM into the blocks that they compute.
 
 #include <cstddef>
 
@@ -9,7 +9,7 @@ namespace tera::cpu {
 
 enum class GemmStorage : unsigned char { f32, bf16, f16 };
 
-// A matrix as it lies in memory: rows `stride` elements apart.
+// A matrix in memory: rows `stride` elements apart.
 struct GemmMatrix {
   const void* data = nullptr;
   std::ptrdiff_t stride = 0;
@@ -25,7 +25,7 @@ struct GemmPackArgs {
 };
 
 // One block of the output for one block of the depth: sums = a b (+ bias + residual), or sums += a b; then, where out
-// is given, out = sums in its own storage.
+// is given, out = sums, converted to its storage type.
 struct GemmBlockArgs {
   GemmMatrix a;  // [rows, depth], or [depth, rows] where transposed
   bool transposed = false;
@@ -33,15 +33,15 @@ struct GemmBlockArgs {
   std::ptrdiff_t rows = 0, columns = 0, depth = 0;
   float* sums = nullptr;  // [rows, columns]; may be null where out is given and the depth has one block only
   std::ptrdiff_t sums_stride = 0;
-  bool add = false;          // to what is in sums
+  bool add = false;          // sums += instead of =
   GemmMatrix bias;           // [columns], optional
   GemmMatrix residual;       // [rows, columns], optional
   GemmMatrix out;            // [rows, columns], optional; written through
   float* scratch = nullptr;  // gemm_scratch_floats, for a, where it has to be packed
 };
 
-// A few rows times a matrix stored transposed, which is read once and in place: out = a b (+ bias + residual), the
-// whole depth at once.
+// A thin GEMM: a few rows times a matrix stored transposed, which is read once and in place: out = a b (+ bias +
+// residual), over the full depth.
 struct GemmThinArgs {
   GemmMatrix a;  // [rows, depth], at most gemm_thin_rows rows
   GemmMatrix b;  // [columns, depth]
@@ -58,7 +58,7 @@ struct GemmKernels {
 };
 
 // Sizes that all instruction sets share, so that plans do not depend on the machine. A task is at most gemm_block_rows
-// rows of the output; a sliver's depth is at most gemm_block_depth, so that it stays in the first-level cache.
+// rows of the output; a sliver's depth is at most gemm_block_depth, so that it stays in the L1 cache.
 inline constexpr std::ptrdiff_t gemm_block_rows = 96;
 inline constexpr std::ptrdiff_t gemm_block_depth = 384;
 inline constexpr std::ptrdiff_t gemm_thin_rows = 16;

@@ -9,19 +9,20 @@ namespace {
 
 template <class T>
 float value_of(const T& x) {
-  return load_part(&x, 1)[0];
+  return load_tail(&x, 1)[0];
 }
 
-// The largest value, leaving out NaN, which comes back through the exponentials.
+// The largest value, without NaN, which reappears through the exponentials.
 template <class T>
 float largest(const T* x, std::int64_t count) {
   const Vec lowest = splat(-__builtin_inff());
-  Vec most[slots] = {lowest, lowest, lowest, lowest};
-  reduce_row(count, [&](auto i, auto n, int slot) { most[slot] = vmax(keep(load(x + i, n), n, lowest), most[slot]); });
-  return max_lanes(vmax(vmax(most[0], most[1]), vmax(most[2], most[3])));
+  Vec maximum[slots] = {lowest, lowest, lowest, lowest};
+  reduce_row(count,
+             [&](auto i, auto n, int slot) { maximum[slot] = vmax(keep(load(x + i, n), n, lowest), maximum[slot]); });
+  return max_lanes(vmax(vmax(maximum[0], maximum[1]), vmax(maximum[2], maximum[3])));
 }
 
-// Sum of e^(x - shift); the exponentials themselves replace x when asked for.
+// Sum of e^(x - shift); the exponentials replace x if requested.
 template <bool keep_exponentials, class T>
 float sum_exponentials(T* x, float shift, std::int64_t count) {
   Slots sum;
@@ -33,48 +34,48 @@ float sum_exponentials(T* x, float shift, std::int64_t count) {
   return sum.sum();
 }
 
-// What to subtract in exponents: with nothing but -inf seen, -inf - -inf would be NaN.
-float shift_of(float most) { return most == -__builtin_inff() ? 0.0f : most; }
+// The shift of exponents: where all logits are -inf, -inf - -inf would be NaN.
+float shift_of(float maximum) { return maximum == -__builtin_inff() ? 0.0f : maximum; }
 
-// most: the largest logit; sum: of e^(x - most); chosen: the target's logit.
+// maximum: the largest logit; sum: of e^(x - maximum); chosen: the target's logit.
 struct Softmax {
-  float most, sum, chosen;
+  float maximum, sum, chosen;
 
   float loss() const {
-    return static_cast<float>(__builtin_log(static_cast<double>(sum)) + (static_cast<double>(most) - chosen));
+    return static_cast<float>(__builtin_log(static_cast<double>(sum)) + (static_cast<double>(maximum) - chosen));
   }
 };
 
-// column: the target's; outside the columns it is another part's.
+// column: that of the target; outside the columns it belongs to another vocabulary shard.
 template <bool keep_exponentials, class T>
 Softmax softmax_of_row(T* x, std::int64_t column, std::int64_t used) {
-  const float most = largest(x, used), chosen = column >= 0 && column < used ? value_of(x[column]) : 0.0f;
-  return {most, sum_exponentials<keep_exponentials>(x, shift_of(most), used), chosen};
+  const float maximum = largest(x, used), chosen = column >= 0 && column < used ? value_of(x[column]) : 0.0f;
+  return {maximum, sum_exponentials<keep_exponentials>(x, shift_of(maximum), used), chosen};
 }
 
 Softmax merged_softmax(const CrossEntropyRows& args, std::int64_t row) {
   const auto part = [&](std::int64_t p) { return args.stats + (p * args.rows + row) * 3; };
   Softmax softmax{-__builtin_inff(), 0, 0};
   for (std::int64_t p = 0; p < args.parts; ++p)
-    if (part(p)[0] > softmax.most) softmax.most = part(p)[0];
+    if (part(p)[0] > softmax.maximum) softmax.maximum = part(p)[0];
   for (std::int64_t p = 0; p < args.parts; ++p) {
-    softmax.sum += part(p)[1] * vexp(splat(part(p)[0] - shift_of(softmax.most)))[0];
+    softmax.sum += part(p)[1] * vexp(splat(part(p)[0] - shift_of(softmax.maximum)))[0];
     softmax.chosen += part(p)[2];
   }
   return softmax;
 }
 
-// x holds logits or, already, e^(logit - most).
+// x holds logits or, already, e^(logit - maximum).
 template <bool exponentials, class T>
 void write_gradient(const CrossEntropyRows& args, T* x, std::int64_t column, const Softmax& softmax) {
-  const float factor = args.scale / softmax.sum, shift = shift_of(softmax.most);
+  const float factor = args.scale / softmax.sum, shift = shift_of(softmax.maximum);
   over_row(args.used, [&](auto i, auto n) {
     const Vec v = load(x + i, n);
     store(x + i, (exponentials ? v : vexp(v - shift)) * factor, n);
   });
   if (column < 0 || column >= args.used) return;
   const Vec probability = vexp(splat(softmax.chosen - shift)) / softmax.sum;
-  store_part(x + column, (probability - 1.0f) * args.scale, 1);
+  store_tail(x + column, (probability - 1.0f) * args.scale, 1);
 }
 
 // A row of logits lies in cache while it is walked three times: maximum, exponentials, gradient. Floats keep their
@@ -106,7 +107,7 @@ void stats(const SoftmaxStatsRows& args, std::int64_t begin, std::int64_t end) {
     const std::int64_t used = args.targets[row] >= 0 ? args.used : 0;
     const Softmax softmax = softmax_of_row<false>(x, args.targets[row] - args.first, used);
     float* out = args.stats + row * 3;
-    out[0] = softmax.most, out[1] = softmax.sum, out[2] = softmax.chosen;
+    out[0] = softmax.maximum, out[1] = softmax.sum, out[2] = softmax.chosen;
   }
 }
 

@@ -76,12 +76,12 @@ void add_weight_gradient(const BackwardRow<T>& row, float* dweight, float* dbias
   }
 }
 
-// With g = dy * weight and x^ the normalised x: dx = rstd * (g - mean(g) - x^ * mean(g x^)), no mean(g) for rms_norm.
+// dx = rstd * (g - mean(g) - x^ * mean(g x^)), g = dy * weight, x^ the normalised x; no mean(g) for rms_norm.
 template <bool layer, class T>
 void input_gradient(const BackwardRow<T>& row) {
   Slots sum_g, sum_gx;
   reduce_row(row.width, [&](auto i, auto n, int slot) {
-    const Vec g = load(row.dy + i, n) * load(row.weight + i, n);  // zero behind the end
+    const Vec g = load(row.dy + i, n) * load(row.weight + i, n);  // zero after the end
     sum_gx[slot] += g * (load(row.x + i, n) - row.mean);
     if (layer) sum_g[slot] += g;
   });

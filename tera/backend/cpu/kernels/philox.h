@@ -20,7 +20,7 @@ struct PhiloxWords {
 
 using LongVec = std::uint64_t __attribute__((vector_size(lanes * 4)));
 
-// Products of the low halves. Compilers do not see that the high halves of a do not matter, and multiply in full.
+// Multiplies the low halves. Compilers do not see that the high halves of a are irrelevant, and multiply in full.
 [[maybe_unused]] inline LongVec multiply_low_halves(LongVec a, LongVec b) {
 #if defined(__AVX512F__)
   return (LongVec)_mm512_maskz_mul_epu32(0xff, (__m512i)a, (__m512i)b);

@@ -44,7 +44,7 @@ struct Silu {
   }
 };
 
-// Of a row with sources: whether it has a weight. If not, it becomes zeros or is left alone.
+// Whether a row with sources has a weight. If not, it becomes zeros or is not written.
 template <class T>
 bool has_weight(std::int32_t source, T* row, std::int64_t width) {
   if (source == -1) std::memset(static_cast<void*>(row), 0, static_cast<std::size_t>(width) * sizeof(T));

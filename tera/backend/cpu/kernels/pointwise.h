@@ -6,13 +6,13 @@
 namespace tera::cpu {
 
 // Rows of y have `width` columns; rows of x as many, or twice as many (gate, then up) when the activation is gated.
-// Where there are sources, a row has the weight of its source; -1: it becomes zeros, -2: it is left alone.
+// With sources, a row is scaled by the weight of its source; -1: it becomes zeros, -2: it is not written.
 struct ActivationForward {
   const void* x;
   void* y;
   std::int64_t width;
   const float* weights;         // may be null, with sources
-  const std::int32_t* sources;  // of each row
+  const std::int32_t* sources;  // [rows]
 };
 struct ActivationBackward {
   const void *dy, *x;

@@ -7,17 +7,17 @@ namespace {
 
 template <class T>
 Vec load_some(const T* p, std::ptrdiff_t n) {
-  return n >= lanes ? load(p) : load_part(p, n);
+  return n >= lanes ? load(p) : load_tail(p, n);
 }
 template <class T>
 void store_some(T* p, Vec v, std::ptrdiff_t n) {
   if (n >= lanes)
     store(p, v);
   else
-    store_part(p, v, n);
+    store_tail(p, v, n);
 }
 
-// Pairs (i, i+pairs) of one head.
+// Rotates the pairs (i, i+pairs) of one head (half-split layout).
 template <class T>
 void rotate_halves(T* x, const float* cos, const float* sin, float sign, std::ptrdiff_t pairs) {
   for (std::ptrdiff_t i = 0; i < pairs; i += lanes) {
@@ -29,8 +29,8 @@ void rotate_halves(T* x, const float* cos, const float* sin, float sign, std::pt
   }
 }
 
-// lanes pairs (a0 b0 a1 b1 ...) in two vectors, apart into a and b; and back.
-void part_pairs(Vec& first, Vec& second) {
+// Deinterleaves `lanes` pairs (a0 b0 a1 b1 ...) of two vectors into a and b, or interleaves them.
+void deinterleave_pairs(Vec& first, Vec& second) {
   IntVec even{}, odd{};
   for (int i = 0; i < lanes; ++i) {
     even[i] = 2 * i;
@@ -51,14 +51,14 @@ void join_pairs(Vec& a, Vec& b) {
   b = second;
 }
 
-// Pairs (2i, 2i+1) of one head.
+// Rotates the pairs (2i, 2i+1) of one head (interleaved layout).
 template <class T>
 void rotate_neighbours(T* x, const float* cos, const float* sin, float sign, std::ptrdiff_t pairs) {
   for (std::ptrdiff_t i = 0; i < pairs; i += lanes) {
     const std::ptrdiff_t n = pairs - i, low = 2 * n < lanes ? 2 * n : lanes, high = 2 * n - low;
     const Vec c = load_some(cos + i, n), s = load_some(sin + i, n) * sign;
     Vec a = load_some(x + 2 * i, low), b = load_some(x + 2 * i + low, high);
-    part_pairs(a, b);
+    deinterleave_pairs(a, b);
     Vec first = a * c - b * s, second = b * c + a * s;
     join_pairs(first, second);
     store_some(x + 2 * i, first, low);

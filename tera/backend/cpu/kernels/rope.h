@@ -1,5 +1,5 @@
 #pragma once
-// Rotation of channel pairs in place, for some rows.
+// Rotary position embedding (RoPE): rotates channel pairs in place, for some rows.
 
 #include <cstddef>
 #include <cstdint>

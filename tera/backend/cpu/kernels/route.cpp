@@ -10,14 +10,14 @@ constexpr float tiny = 1e-20f;  // keeps a sum of sigmoids from being zero
 
 // p = softmax of x; sum is NaN or 0 where there is none.
 struct Softmax {
-  float most, sum;
-  float log_sum() const { return static_cast<float>(__builtin_log(static_cast<double>(sum)) + most); }
+  float maximum, sum;
+  float log_sum() const { return static_cast<float>(__builtin_log(static_cast<double>(sum)) + maximum); }
 };
 Softmax softmax(const float* x, std::int64_t count, float* p) {
   const Vec lowest = splat(-__builtin_inff());
   Vec highest = lowest;
   over_row(count, [&](auto i, auto n) { highest = vmax(keep(load(x + i, n), n, lowest), highest); });
-  const float most = max_lanes(highest), shift = most == -__builtin_inff() ? 0.0f : most;
+  const float maximum = max_lanes(highest), shift = maximum == -__builtin_inff() ? 0.0f : maximum;
   Slots sums;
   reduce_row(count, [&](auto i, auto n, int slot) {
     const Vec e = vexp(load(x + i, n) - shift);
@@ -26,7 +26,7 @@ Softmax softmax(const float* x, std::int64_t count, float* p) {
   });
   const float sum = sums.sum(), factor = 1 / sum;
   over_row(count, [&](auto i, auto n) { store(p + i, load(p + i, n) * factor, n); });
-  return {most, sum};
+  return {maximum, sum};
 }
 
 // score = sigmoid(x) and rest = 1 - score, both to full relative precision.
@@ -53,8 +53,8 @@ float dot(const float* a, const float* b, std::int64_t count) {
   return sums.sum();
 }
 
-// Integers in the order of floats: -0 is 0, NaN is above everything, and left_out below.
-constexpr std::int32_t left_out = INT32_MIN;
+// Integers in the order of floats: -0 is 0, NaN is above everything, and masked_out below.
+constexpr std::int32_t masked_out = INT32_MIN;
 std::int32_t rank_of(float x) {
   if (x != x) return INT32_MAX;
   const float positive_zero = x + 0.0f;
@@ -63,7 +63,7 @@ std::int32_t rank_of(float x) {
   return bits < 0 ? bits ^ INT32_MAX : bits;
 }
 
-// chosen = the places of the `wanted` highest ranks, highest first, of equal ones the first first.
+// Top-k: chosen = the indices of the `wanted` highest ranks, highest first; of equal ones the lower index comes first.
 void choose(const std::int32_t* rank, std::int64_t count, std::int64_t wanted, std::int32_t* chosen) {
   std::int64_t filled = 0;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -74,10 +74,10 @@ void choose(const std::int32_t* rank, std::int64_t count, std::int64_t wanted, s
   }
 }
 
-// Ranks of experts outside the best groups become left_out.
-void leave_groups_out(const RouteRule& rule, const float* key, std::int32_t* rank) {
+// Group-limited routing: ranks of experts outside the best groups become masked_out.
+void mask_groups(const RouteRule& rule, const float* key, std::int32_t* rank) {
   const std::int64_t size = rule.experts / rule.groups;
-  std::int32_t chosen[route_most_experts], group_rank[route_most_experts];
+  std::int32_t chosen[max_route_experts], group_rank[max_route_experts];
   for (std::int64_t group = 0; group < rule.groups; ++group) {
     choose(rank + group * size, size, rule.group_best, chosen);
     float score = 0;
@@ -85,25 +85,25 @@ void leave_groups_out(const RouteRule& rule, const float* key, std::int32_t* ran
     group_rank[group] = rank_of(score);
   }
   choose(group_rank, rule.groups, rule.group_topk, chosen);
-  bool stays[route_most_experts] = {};
+  bool stays[max_route_experts] = {};
   for (std::int64_t i = 0; i < rule.group_topk; ++i) stays[chosen[i]] = true;
   for (std::int64_t i = 0; i < rule.experts; ++i)
-    if (!stays[i / size]) rank[i] = left_out;
+    if (!stays[i / size]) rank[i] = masked_out;
 }
 
-// Scores rise with logits, so where only their order counts the logits tell more: they do not saturate.
+// Scores are monotonic in logits, so where only their order counts logits are used: they do not saturate.
 void choose_experts(const RouteRows& args, const float* logits, const float* scores, std::int32_t* chosen) {
   const RouteRule& rule = args.rule;
   const bool by_groups = rule.group_topk < rule.groups;
-  float biased[route_most_experts];
+  float biased[max_route_experts];
   const float* key = logits;
   if (args.bias || (by_groups && rule.group_best > 1)) {
     for (std::int64_t e = 0; e < rule.experts; ++e) biased[e] = args.bias ? scores[e] + args.bias[e] : scores[e];
     key = biased;
   }
-  std::int32_t rank[route_most_experts];
+  std::int32_t rank[max_route_experts];
   for (std::int64_t e = 0; e < rule.experts; ++e) rank[e] = rank_of(key[e]);
-  if (by_groups) leave_groups_out(rule, key, rank);
+  if (by_groups) mask_groups(rule, key, rank);
   choose(rank, rule.experts, rule.topk, chosen);
 }
 
@@ -113,18 +113,18 @@ void balanced_experts(const RouteRule& rule, std::int64_t row, std::int32_t* cho
     chosen[k] = static_cast<std::int32_t>((static_cast<std::uint64_t>(row) * topk + k) % experts);
 }
 
-// What the weights are before `scale`. Renormalised softmax: that of the chosen logits, which cannot lose all of them.
-// divisor: what weights of sigmoids were divided by.
+// The weights before `scale`. Renormalised softmax is the softmax of the chosen logits, which cannot underflow to zero
+// altogether. divisor: the sum by which weights of sigmoids were divided.
 struct ChosenWeights {
-  float value[route_most_topk], divisor = 1;
+  float value[max_route_topk], divisor = 1;
 };
 ChosenWeights weigh(const RouteRule& rule, const float* logits, const float* scores, const std::int32_t* chosen) {
   ChosenWeights weights;
   if (rule.renormalize && !rule.sigmoid) {
-    float chosen_logits[route_most_topk];
+    float chosen_logits[max_route_topk];
     for (std::int64_t k = 0; k < rule.topk; ++k) chosen_logits[k] = logits[chosen[k]];
     softmax(chosen_logits, rule.topk, weights.value);
-    // A broken row stays so, even if what broke it was not chosen.
+    // A row with a NaN stays NaN, even if the NaN was not chosen.
     const float broken = scores[0] * 0;
     for (std::int64_t k = 0; k < rule.topk; ++k) weights.value[k] += broken;
     return weights;
@@ -149,7 +149,7 @@ void add_row(const RouteRows& args, const RouteSums& sums, const float* logits, 
     });
   }
   if (sums.z) {
-    float unused[route_most_experts];
+    float unused[max_route_experts];
     const float log_sum = softmax(logits, rule.experts, unused).log_sum();
     *sums.z += log_sum * log_sum;
   }
@@ -161,7 +161,7 @@ void route(const RouteRows& args, const RouteSums& sums, std::int64_t begin, std
   if (sums.scores) std::memset(sums.scores, 0, row_bytes);
   if (sums.counts) std::memset(sums.counts, 0, row_bytes);
   if (sums.z) *sums.z = 0;
-  float scores[route_most_experts];
+  float scores[max_route_experts];
   for (std::int64_t row = begin; row < end; ++row) {
     const float* logits = args.logits + row * rule.experts;
     std::int32_t* chosen = args.experts + row * rule.topk;
@@ -180,11 +180,11 @@ void route(const RouteRows& args, const RouteSums& sums, std::int64_t begin, std
   }
 }
 
-// Through softmax scores p: dlogits = p * (dp - sum of p * dp), dp from loads and from weights that are not
-// renormalised. Renormalised ones are a softmax of their own.
+// Gradient through softmax scores p: dlogits = p * (dp - sum of p * dp), dp from loads and from weights that are not
+// renormalised. Renormalised weights are a softmax of the chosen logits.
 void softmax_back(const RouteRule& rule, const float* logits, const std::int32_t* chosen, const float* dweights,
                   const float* loads, float z_scale, float* dlogits) {
-  float p[route_most_experts], dp[route_most_experts];
+  float p[max_route_experts], dp[max_route_experts];
   const Softmax all = softmax(logits, rule.experts, p);
   for (std::int64_t e = 0; e < rule.experts; ++e) dp[e] = loads ? loads[e] : 0.0f;
   if (!rule.renormalize)
@@ -198,17 +198,17 @@ void softmax_back(const RouteRule& rule, const float* logits, const std::int32_t
     dlogits[chosen[k]] += rule.scale * weights.value[k] * (dweights[k] - mean);
 }
 
-// Through sigmoid scores s: dlogits = s * (1 - s) * ds.
+// Gradient through sigmoid scores s: dlogits = s * (1 - s) * ds.
 void sigmoid_back(const RouteRule& rule, const float* logits, const std::int32_t* chosen, const float* dweights,
                   const float* loads, float z_scale, float* dlogits) {
-  float s[route_most_experts], ds[route_most_experts];
+  float s[max_route_experts], ds[max_route_experts];
   const float divisor = sigmoids(logits, rule.experts, s) + tiny;
   const float mean_load = loads ? dot(s, loads, rule.experts) / divisor : 0.0f;
   for (std::int64_t e = 0; e < rule.experts; ++e) ds[e] = loads ? (loads[e] - mean_load) / divisor : 0.0f;
   const ChosenWeights weights = weigh(rule, logits, s, chosen);
   const float mean = rule.renormalize ? dot(weights.value, dweights, rule.topk) : 0.0f;
   for (std::int64_t k = 0; k < rule.topk; ++k) ds[chosen[k]] += rule.scale * (dweights[k] - mean) / weights.divisor;
-  float p[route_most_experts] = {};
+  float p[max_route_experts] = {};
   const float z_factor = z_scale != 0 ? 2 * z_scale * softmax(logits, rule.experts, p).log_sum() : 0.0f;
   over_row(rule.experts, [&](auto i, auto n) {
     const Sigmoid sigmoid = sigmoid_and_rest(load(logits + i, n));

@@ -6,7 +6,7 @@
 namespace tera::cpu {
 
 // See tera/ops/route.h.
-inline constexpr int route_most_experts = 512, route_most_topk = 32;
+inline constexpr int max_route_experts = 512, max_route_topk = 32;
 
 struct RouteRule {
   std::int64_t experts, topk;
@@ -22,7 +22,7 @@ struct RouteRows {
   float* weights;            // [T,K]
   RouteRule rule;
 };
-// Of a block of rows; null: not asked for.
+// Sums of a block of rows; null: not requested.
 struct RouteSums {
   float* scores;         // [E]
   std::int32_t* counts;  // [E]
@@ -34,7 +34,7 @@ struct RouteBackRows {
   const float* dweights;
   const float* loads;  // [P,E] or null
   std::int64_t part_rows, first_row;
-  float z_scale;  // 0: no such loss
+  float z_scale;  // 0: no z-loss
   float* dlogits;
   RouteRule rule;
 };

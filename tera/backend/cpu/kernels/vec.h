@@ -1,5 +1,5 @@
 #pragma once
-// One vector of floats, as wide as the instruction set of this compilation, and what kernels do with it. Written with
+// A SIMD vector of floats, as wide as the instruction set of this compilation, and its operations. Written with
 // the compiler's vector types, so that one source serves SSE2, AVX2, AVX-512 and NEON. Everything is in an anonymous
 // namespace on purpose: see isa.h.
 
@@ -57,7 +57,8 @@ struct Fp16 {
 [[maybe_unused]] inline Vec load(const Fp16* p) {
   const UIntVec bits = widen(&p->bits);
   const UIntVec sign = (bits & 0x8000u) << 16, magnitude = (bits & 0x7fffu) << 13;
-  // The product mends the exponent's bias and is exact for subnormals; infinity and NaN need their exponent set.
+  // The multiplication corrects the exponent's bias and is exact for subnormals; infinity and NaN need their exponent
+  // set.
   const Vec scaled = as_float(magnitude) * 0x1p112f;
   const UIntVec special = (bits & 0x7fffu) >= 0x7c00u ? (magnitude | 0x7f800000u) : as_bits(scaled);
   return as_float(special | sign);
@@ -83,13 +84,13 @@ struct Fp16 {
 
 // The last, incomplete vector of a row: n < lanes elements; the others are zero.
 template <class T>
-[[maybe_unused]] inline Vec load_part(const T* p, std::ptrdiff_t n) {
+[[maybe_unused]] inline Vec load_tail(const T* p, std::ptrdiff_t n) {
   T part[lanes] = {};
   std::memcpy(part, p, static_cast<std::size_t>(n) * sizeof(T));
   return load(part);
 }
 template <class T>
-[[maybe_unused]] inline void store_part(T* p, Vec v, std::ptrdiff_t n) {
+[[maybe_unused]] inline void store_tail(T* p, Vec v, std::ptrdiff_t n) {
   T part[lanes];
   store(part, v);
   std::memcpy(p, part, static_cast<std::size_t>(n) * sizeof(T));
@@ -106,13 +107,13 @@ template <class T>
 [[maybe_unused]] inline float max_lanes(Vec v) {
   float part[lanes];
   store(part, v);
-  float most = part[0];
-  for (int i = 1; i < lanes; ++i) most = part[i] > most ? part[i] : most;
-  return most;
+  float maximum = part[0];
+  for (int i = 1; i < lanes; ++i) maximum = part[i] > maximum ? part[i] : maximum;
+  return maximum;
 }
 
-// e^x within 2 ulp; 0 below -87.3 (so for -inf), infinity above 88.72, NaN for NaN. Outside that range the middle part
-// is nonsense, and the last two lines do not take it.
+// e^x within 2 ulp; 0 below -87.3 (so for -inf), infinity above 88.72, NaN for NaN. Outside that range the result of
+// the middle part is invalid, and the last two lines ignore it.
 [[maybe_unused]] inline Vec vexp(Vec x) {
   // n = round(x / ln 2) by the adder: 1.5 * 2^23 pushes the fraction out of the mantissa.
   const Vec shifted = x * 1.44269504f + 12582912.0f;

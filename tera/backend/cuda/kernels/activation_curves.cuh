@@ -1,5 +1,5 @@
 #pragma once
-// What kernels with activations share: the curves, and the choice of one by what a call asks for.
+// Activation functions and their derivatives, and the dispatch of a kernel by curve, type and vector width.
 
 #include "tera/backend/cuda/kernels/pointwise.cuh"
 #include "tera/backend/cuda/kernels/rows.cuh"
@@ -14,7 +14,7 @@ struct Point {
   float value, slope;
 };
 
-// With the normal distribution's density and its integral, Abramowitz and Stegun 26.2.17 (7.5e-8 absolute): one
+// GELU with the normal distribution's density and its integral, Abramowitz and Stegun 26.2.17 (7.5e-8 absolute): one
 // exponential serves both.
 struct Gelu {
   __device__ static Point at(float x) {
@@ -71,8 +71,8 @@ void with_activation(const Args& args, const void* a, const void* b, const void*
   with_curve(args.curve, [&](auto act) {
     with_type(args.scalar, [&](auto zero) {
       using T = decltype(zero);
-      const bool whole = aligned16<T>(a, args.width) && aligned16<T>(b) && aligned16<T>(c);
-      with_pack<T>(whole, [&](auto pack) { launch(act, zero, pack); });
+      const bool vectorized = aligned16<T>(a, args.width) && aligned16<T>(b) && aligned16<T>(c);
+      with_pack<T>(vectorized, [&](auto pack) { launch(act, zero, pack); });
     });
   });
 }

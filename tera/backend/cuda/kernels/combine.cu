@@ -9,7 +9,7 @@ namespace {
 
 constexpr int threads = 256;
 
-// 16-bit floats are put together as floats, everything else as it is.
+// 16-bit floats are combined as floats, everything else in its own type.
 template <class T>
 using Inside = std::conditional_t<std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __half>, float, T>;
 
@@ -30,7 +30,7 @@ __device__ T narrowed(Inside<T> x) {
 }
 
 template <Combine how, class T>
-__device__ T joined(T a, T b) {
+__device__ T combined(T a, T b) {
   if constexpr (how != Combine::max)
     return a + b;
   else if constexpr (std::is_floating_point_v<T>)
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(threads) combine(const __grid_constant__ Combi
   for (int s = 1; s < launch.number; ++s) {
     const Pack<T, N> next = load<N>(static_cast<const T*>(launch.sources[s]) + i);
 #pragma unroll
-    for (int j = 0; j < N; ++j) total[j] = joined<how>(total[j], widened(next.value[j]));
+    for (int j = 0; j < N; ++j) total[j] = combined<how>(total[j], widened(next.value[j]));
   }
   Pack<T, N> out;
 #pragma unroll
@@ -74,9 +74,9 @@ cudaError_t launch_as(const CombineLaunch& launch, cudaStream_t stream) {
   constexpr int pack = 16 / static_cast<int>(sizeof(T));
   bool aligned = aligned16<T>(launch.out);
   for (int s = 0; s < launch.number; ++s) aligned = aligned && aligned16<T>(launch.sources[s]);
-  const std::int64_t whole = aligned ? launch.n / pack * pack : 0;
-  launch_packs<T, pack, how>(launch, 0, whole, stream);
-  launch_packs<T, 1, how>(launch, whole, launch.n, stream);
+  const std::int64_t full = aligned ? launch.n / pack * pack : 0;
+  launch_packs<T, pack, how>(launch, 0, full, stream);
+  launch_packs<T, 1, how>(launch, full, launch.n, stream);
   return cudaGetLastError();
 }
 
@@ -90,7 +90,7 @@ cudaError_t launch_float(const CombineLaunch& launch, cudaStream_t stream) {
   return cudaErrorInvalidValue;
 }
 
-// As unsigned ones for a sum, which may wrap, and as they are for the largest.
+// Sums are made of unsigned integers, which may wrap; the maximum is of signed ones.
 template <class Signed>
 cudaError_t launch_integer(const CombineLaunch& launch, cudaStream_t stream) {
   switch (launch.how) {

@@ -12,7 +12,7 @@ unsigned blocks_for(std::int64_t items, std::int64_t per_block) {
   return static_cast<unsigned>((items + per_block - 1) / per_block);
 }
 
-// One element as another type; the same type passes as it is, NaN included.
+// Converts one element; an element of the same type passes unchanged, NaN included.
 template <class To, class From>
 __device__ To converted(From x) {
   if constexpr (std::is_same_v<To, From>)
@@ -83,7 +83,7 @@ void launch_packs(const void* from, void* to, const Runs& runs, cudaStream_t str
 }
 
 template <class T>
-bool fits_packs(const T* data, const std::int64_t (&stride)[Runs::max_rank], int rank, int pack) {
+bool supports_packs(const T* data, const std::int64_t (&stride)[Runs::max_rank], int rank, int pack) {
   if (reinterpret_cast<std::uintptr_t>(data) % (sizeof(T) * pack) != 0) return false;
   for (int d = 0; d < rank; ++d)
     if (stride[d] % pack != 0) return false;
@@ -95,17 +95,18 @@ cudaError_t launch_copy(const void* from, void* to, Runs runs, cudaStream_t stre
   const auto* src = static_cast<const From*>(from);
   auto* dst = static_cast<To*>(to);
   constexpr int pack = 16 / static_cast<int>(sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To));
-  const bool fits = fits_packs(src, runs.src_stride, runs.rank, pack) &&
-                    fits_packs(dst, runs.dst_stride, runs.rank, pack) && (runs.rank == 0 || runs.length % pack == 0);
-  if (!fits) {
+  const bool vectorized = supports_packs(src, runs.src_stride, runs.rank, pack) &&
+                          supports_packs(dst, runs.dst_stride, runs.rank, pack) &&
+                          (runs.rank == 0 || runs.length % pack == 0);
+  if (!vectorized) {
     launch_packs<From, To, 1>(src, dst, runs, stream);
     return cudaGetLastError();
   }
-  const std::int64_t whole = runs.length / pack * pack, rest = runs.length - whole;  // a rest has one run alone
-  runs.length = whole;
-  if (whole > 0) launch_packs<From, To, pack>(src, dst, runs, stream);
+  const std::int64_t full = runs.length / pack * pack, rest = runs.length - full;  // a remainder has one run alone
+  runs.length = full;
+  if (full > 0) launch_packs<From, To, pack>(src, dst, runs, stream);
   runs.length = rest;
-  if (rest > 0) launch_packs<From, To, 1>(src + whole, dst + whole, runs, stream);
+  if (rest > 0) launch_packs<From, To, 1>(src + full, dst + full, runs, stream);
   return cudaGetLastError();
 }
 

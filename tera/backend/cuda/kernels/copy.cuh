@@ -8,7 +8,7 @@ struct Runs {
   static constexpr int max_rank = 4;
   std::int64_t length, count;                                                // elements of a run; runs
   std::int64_t outer[max_rank], src_stride[max_rank], dst_stride[max_rank];  // strides in elements
-  int rank;                                                                  // of the outer dims; 0: one run
+  int rank;                                                                  // number of outer dims; 0: one run
 };
 
 // Elements of `element_bytes` (1, 2, 4 or 8) as they are.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tera/backend/cuda/kernels/early_launch.cuh"
+#include "tera/backend/cuda/kernels/pdl.cuh"
 #include "tera/backend/cuda/kernels/rows.cuh"
 
 namespace tera::cuda::kernels {
@@ -36,34 +36,34 @@ __global__ void __launch_bounds__(forward_threads) embedding(EmbeddingForward ar
   const std::int64_t width = args.width, row = static_cast<std::int64_t>(blockIdx.x) * forward_rows;
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * forward_threads + threadIdx.x) * N;
   if (column >= width) return;
-  Gathered<T, N> tokens, places;
+  Gathered<T, N> tokens, positions;
   tokens.load_ids(args.tokens, row, args.rows, args.first);
-  if constexpr (with_positions) places.load_ids(args.positions, row, args.rows, 0);
+  if constexpr (with_positions) positions.load_ids(args.positions, row, args.rows, 0);
   tokens.load_packs(args.table, args.table_rows, width, column);
-  if constexpr (with_positions) places.load_packs(args.position_table, args.position_rows, width, column);
+  if constexpr (with_positions) positions.load_packs(args.position_table, args.position_rows, width, column);
 #pragma unroll
   for (int u = 0; u < forward_rows; ++u) {
     if (row + u >= args.rows) continue;
     Pack<T, N> result = tokens.pack(u, args.table_rows, args.partial ? 0.0f : broken_value());
     if constexpr (with_positions) {
-      float token[N], place[N];
+      float token[N], position[N];
       unpack(result, token);
-      unpack(places.pack(u, args.position_rows, broken_value()), place);
+      unpack(positions.pack(u, args.position_rows, broken_value()), position);
 #pragma unroll
-      for (int j = 0; j < N; ++j) token[j] += place[j];
+      for (int j = 0; j < N; ++j) token[j] += position[j];
       result = packed<T>(token);
     }
     store(static_cast<T*>(args.y) + (row + u) * width + column, result);
   }
 }
 
-// Backward brings the rows of an id together by keys (id, t), sorted within buckets of ids: no two keys are equal, so
-// the order is that of t. A block finds the ids of its bucket among all of them by itself, so one launch does it. A
-// hash spreads ids over buckets: frequent ids are often neighbours.
+// The embedding table's gradient is a deterministic scatter-add: keys (id, t), sorted within buckets of ids, bring the
+// rows of an id together. No two keys are equal, so the order is that of t. A block finds the ids of its bucket among
+// all of them by itself, so one launch does it. A hash spreads ids over buckets: frequent ids are often neighbours.
 constexpr int group_threads = 1024, group_warps = group_threads / 32, tile_keys = 2048;
-constexpr std::int64_t most_buckets = 128, rows_per_bucket = 64;  // at least, on average
+constexpr std::int64_t max_buckets = 128, rows_per_bucket = 64;  // at least, on average
 
-constexpr std::uint64_t no_key = ~std::uint64_t{0};  // of id -1, behind all others
+constexpr std::uint64_t no_key = ~std::uint64_t{0};  // key of id -1, after all others
 
 // Ids outside the table, negative ones too, are left out of the sums.
 __device__ std::uint64_t key_of(std::int32_t id, std::int64_t t) {
@@ -73,13 +73,13 @@ __device__ std::uint32_t id_of(std::uint64_t key) { return static_cast<std::uint
 __device__ std::uint32_t row_of(std::uint64_t key) { return static_cast<std::uint32_t>(key); }
 
 __device__ unsigned bucket_of(std::int32_t id) {
-  constexpr std::uint32_t golden_ratio = 2654435769u;  // of 2^32
+  constexpr std::uint32_t golden_ratio = 2654435769u;  // 2^32 divided by the golden ratio
   return __umulhi(static_cast<std::uint32_t>(id) * golden_ratio, gridDim.x);
 }
 
 // Where the keys of this block's bucket go, and which of them are this warp's. Warps look at consecutive parts of ids.
 struct Bucket {
-  std::int64_t begin, end;  // of this warp's ids
+  std::int64_t begin, end;  // range of this warp's ids
   std::int64_t offset;      // keys of the buckets before
   int keys, warp_keys_before;
 };
@@ -109,15 +109,15 @@ __device__ Bucket count_keys(const EmbeddingBackward& args) {
 // Writes the bucket's keys in the order of t.
 __device__ void collect_keys(const EmbeddingBackward& args, const Bucket& bucket, std::uint64_t* to) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  int place = bucket.warp_keys_before;
+  int position = bucket.warp_keys_before;
 #pragma unroll 4
   for (std::int64_t first = bucket.begin; first < bucket.end; first += 32) {
     const std::int64_t t = first + lane;
     const std::int32_t id = t < bucket.end ? args.ids[t] : 0;
     const bool mine = t < bucket.end && bucket_of(id) == blockIdx.x;
     const unsigned all = __ballot_sync(0xffffffffu, mine);
-    if (mine) to[place + __popc(all & ((1u << lane) - 1u))] = key_of(id, t);
-    place += __popc(all);
+    if (mine) to[position + __popc(all & ((1u << lane) - 1u))] = key_of(id, t);
+    position += __popc(all);
   }
 }
 
@@ -145,8 +145,8 @@ __device__ void sort_tile(std::uint64_t* tile, int size) {
   __syncthreads();
 }
 
-// Runs of `length` sorted keys become runs of twice that: a key moves behind the keys of the neighbouring run that are
-// smaller.
+// Merges runs of `length` sorted keys into runs of twice that: a key moves after the keys of the neighbouring run that
+// are smaller.
 __device__ void merge_runs(const std::uint64_t* from, std::uint64_t* to, int count, int length) {
   for (int i = static_cast<int>(threadIdx.x); i < count; i += group_threads) {
     const int run = i / length, begin = run * length, pair_begin = run / 2 * 2 * length;
@@ -190,7 +190,7 @@ __device__ void sort_large(std::uint64_t* keys, std::uint64_t* spare, int count,
 }
 
 __global__ void __launch_bounds__(group_threads) group_rows(EmbeddingBackward args) {
-  let_next_start();
+  pdl_trigger();
   __shared__ std::uint64_t tile[tile_keys];
   const Bucket bucket = count_keys(args);
   std::uint64_t* keys = args.keys + bucket.offset;
@@ -237,7 +237,7 @@ __device__ void add_rows(float (&sum)[N], const T* dy, std::int64_t width, std::
 // the others' blocks have nothing to do.
 template <class T, int N>
 __global__ void __launch_bounds__(sum_threads, 18) add_runs(EmbeddingBackward args) {
-  wait_for_kernel_before();
+  pdl_wait();
   const std::int64_t begin = blockIdx.x, width = args.width;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto key_at = [&](std::int64_t i) { return i >= 0 && i < args.rows ? args.keys[i] : no_key; };
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(sum_threads, 18) add_runs(EmbeddingBackward ar
   const T* dy = static_cast<const T*>(args.dy) + (there ? column : 0);
   float* out = args.dtable + table_row * width + (there ? column : 0);
   float sum[N] = {};
-  if (there) load_floats(out, sum);  // other blocks write what lies behind the columns
+  if (there) load_floats(out, sum);  // other blocks write what lies beyond the columns
   for (std::int64_t next = begin + 32;; next += 32) {
     const int count = __popc(__ballot_sync(all_lanes, id_of(key) == id));
     add_rows<T, N>(sum, dy, width, row_of(key), count);
@@ -266,9 +266,9 @@ cudaError_t launch_embedding(const EmbeddingForward& args, cudaStream_t stream) 
   if (args.rows == 0 || args.width == 0) return cudaSuccess;
   with_type(args.scalar, [&](auto zero) {
     using T = decltype(zero);
-    const bool whole =
+    const bool vectorized =
         aligned16<T>(args.y, args.width) && aligned16<T>(args.table) && aligned16<T>(args.position_table);
-    with_pack<T>(whole, [&](auto pack) {
+    with_pack<T>(vectorized, [&](auto pack) {
       constexpr int N = decltype(pack)::value;
       const dim3 grid(static_cast<unsigned>(divide_up(args.rows, forward_rows)),
                       static_cast<unsigned>(divide_up(args.width / N, forward_threads)));
@@ -281,16 +281,16 @@ cudaError_t launch_embedding(const EmbeddingForward& args, cudaStream_t stream) 
 
 cudaError_t launch_embedding_back(const EmbeddingBackward& args, cudaStream_t stream) {
   if (args.rows == 0 || args.width == 0) return cudaSuccess;
-  const std::int64_t buckets = std::min(divide_up(args.rows, rows_per_bucket), most_buckets);
+  const std::int64_t buckets = std::min(divide_up(args.rows, rows_per_bucket), max_buckets);
   group_rows<<<static_cast<unsigned>(buckets), group_threads, 0, stream>>>(args);
   if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) return status;
   return with_type(args.scalar, [&](auto zero) {
     using T = decltype(zero);
-    const bool whole = aligned16<T>(args.dy, args.width) && aligned16<float>(args.dtable, args.width);
-    return with_pack<T>(whole, [&](auto pack) {
+    const bool vectorized = aligned16<T>(args.dy, args.width) && aligned16<float>(args.dtable, args.width);
+    return with_pack<T>(vectorized, [&](auto pack) {
       constexpr int N = decltype(pack)::value;
       const dim3 grid(static_cast<unsigned>(args.rows), static_cast<unsigned>(divide_up(args.width / N, sum_threads)));
-      return launch_early<add_runs<T, N>>(grid, sum_threads, stream, args);
+      return pdl_launch<add_runs<T, N>>(grid, sum_threads, stream, args);
     });
   });
 }

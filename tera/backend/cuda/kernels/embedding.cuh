@@ -7,8 +7,8 @@
 
 namespace tera::cuda::kernels {
 
-// y[t] = table[tokens[t] - first] (+ position_table[positions[t]]); dense. Tokens outside the table take zeros from it
-// if it is partial, NaN otherwise.
+// y[t] = table[tokens[t] - first] (+ position_table[positions[t]]); dense. Tokens outside the table take zeros if it is
+// a vocabulary-parallel shard (partial), NaN otherwise.
 struct EmbeddingForward {
   Scalar scalar;
   const std::int32_t *tokens, *positions;  // [rows]; positions may be null

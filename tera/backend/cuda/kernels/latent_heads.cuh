@@ -3,14 +3,15 @@
 
 namespace tera::cuda::kernels {
 
-// Keys and values of heads from what they are made of, or the gradients the other way; see tera/ops/latent_heads.h.
+// Keys and values of MLA's heads from the up-projection and the shared rotary key, or their gradients; see
+// tera/ops/latent_heads.h. nope: key channels of a head without rotary embedding.
 struct LatentHeads {
   Scalar scalar;
-  void* kv;      // [rows, heads, own + values]
-  void* rotary;  // [rows, head - own]
+  void* kv;      // [rows, heads, nope + values]
+  void* rotary;  // [rows, head - nope]
   void *k, *v;   // [rows, heads, head]
   std::int64_t rows, rotary_stride;
-  int heads, head, own, values;
+  int heads, head, nope, values;
 };
 
 cudaError_t launch_latent_heads(const LatentHeads& args, cudaStream_t stream);       // writes k and v

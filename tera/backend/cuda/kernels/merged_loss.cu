@@ -12,17 +12,17 @@ struct Merged {
   float chosen;
 };
 
-// Parts are merged in their order. One whose columns are all padding has 0 as its sum and -inf as its maximum.
+// Shards are merged in their order. One whose columns are all padding has 0 as its sum and -inf as its maximum.
 __device__ Merged merged(const MergedCrossEntropy& args, std::int64_t t) {
   const auto part = [&](std::int64_t p) { return args.stats + (p * args.rows + t) * 3; };
-  float most = minus_infinity(), sum = 0.0f, chosen = 0.0f;
-  for (std::int64_t p = 0; p < args.parts; ++p) most = fmaxf(most, part(p)[0]);
-  const float shift = shift_of(most);
+  float maximum = minus_infinity(), sum = 0.0f, chosen = 0.0f;
+  for (std::int64_t p = 0; p < args.parts; ++p) maximum = fmaxf(maximum, part(p)[0]);
+  const float shift = shift_of(maximum);
   for (std::int64_t p = 0; p < args.parts; ++p) {
     sum += part(p)[1] * exponential(part(p)[0], shift);
     chosen += part(p)[2];
   }
-  return {{most, sum}, chosen};
+  return {{maximum, sum}, chosen};
 }
 
 __global__ void __launch_bounds__(loss_threads) merged_loss(MergedCrossEntropy args) {
@@ -36,21 +36,21 @@ __global__ void __launch_bounds__(loss_threads) merged_loss(MergedCrossEntropy a
 struct Gradient {
   float shift, factor, at_target;
   std::int64_t used;           // columns; all others become 0
-  std::int64_t target_column;  // negative: another part's
+  std::int64_t target_column;  // negative: another shard's
 };
 
 __device__ Gradient gradient_of(const MergedCrossEntropy& args, std::int64_t t) {
   const std::int32_t target = args.targets[t];
   if (target < 0) return {0.0f, 0.0f, 0.0f, 0, -1};
   const Merged row = merged(args, t);
-  const float scale = args.scale[0], shift = shift_of(row.softmax.most);
+  const float scale = args.scale[0], shift = shift_of(row.softmax.maximum);
   const float factor = target < args.vocab ? scale / row.softmax.sum : broken_value();
   const float at_target = (exponential(row.chosen, shift) / row.softmax.sum - 1.0f) * scale;
   const std::int64_t column = target - args.first;
   return {shift, factor, at_target, args.used, column < args.used ? column : -1};
 }
 
-// A block takes a part of one row, each thread packs that lie gradient_threads apart. They are asked for before the
+// A block takes a part of one row, each thread packs that lie gradient_threads apart. Their loads are issued before the
 // row's gradient is known.
 template <class T, int N>
 __global__ void __launch_bounds__(gradient_threads) merged_gradient(MergedCrossEntropy args) {
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(gradient_threads) merged_gradient(MergedCrossE
 #pragma unroll
     for (int j = 0; j < N; ++j) value[j] = j < used ? exponential(value[j], gradient.shift) * gradient.factor : 0.0f;
     store(x + column, packed<T>(value));
-    // By the thread that wrote the target's pack, so in order.
+    // The thread that wrote the target's pack overwrites the element, so the writes are in order.
     if (gradient.target_column >= column && gradient.target_column < column + N)
       x[gradient.target_column] = from_float<T>(gradient.at_target);
   }

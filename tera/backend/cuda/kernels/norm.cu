@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(group_threads) norm_groups(NormForward args, i
   for (int k = 0; k < K; ++k)
     if (lane + k * lanes < packs) weight[k] = load<N>(static_cast<const T*>(args.weight) + (lane + k * lanes) * N);
 #pragma unroll
-  for (int u = 0; u < U; ++u) {  // no thread leaves before the sums: shuffles take whole warps
+  for (int u = 0; u < U; ++u) {  // no thread leaves before the sums: shuffles take full warps
     float mean = 0.0f, squares = 0.0f;
     if constexpr (layer) {
       float sum = 0.0f;
@@ -142,9 +142,9 @@ cudaError_t launch_norm(const NormForward& args, cudaStream_t stream) {
   if (args.shape.vectors == 0 || args.shape.width == 0) return cudaSuccess;
   with_type(args.scalar, [&](auto zero) {
     using T = decltype(zero);
-    const bool whole = aligned16<T>(args.x, args.x_stride) && aligned16<T>(args.y, args.y_stride) &&
-                       aligned16<T>(args.weight, args.shape.width) && aligned16<T>(args.bias);
-    with_pack<T>(whole, [&](auto pack) {
+    const bool vectorized = aligned16<T>(args.x, args.x_stride) && aligned16<T>(args.y, args.y_stride) &&
+                            aligned16<T>(args.weight, args.shape.width) && aligned16<T>(args.bias);
+    with_pack<T>(vectorized, [&](auto pack) {
       constexpr int N = decltype(pack)::value;
       if (args.layer)
         launch_typed<true, T, N>(args, stream);

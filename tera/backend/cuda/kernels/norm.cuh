@@ -9,13 +9,13 @@ namespace tera::cuda::kernels {
 
 // Vectors of `width` elements, `heads` of them side by side in each row; vector v is head v % heads of row v / heads.
 struct NormShape {
-  static constexpr std::int64_t most = 1 << 30;  // of each: counts and sums of two stay inside an int
+  static constexpr std::int64_t max_extent = 1 << 30;  // limit of each: counts and sums of two stay inside an int
   int vectors, heads, width;
 };
 
 struct NormForward {
   Scalar scalar;
-  bool layer;  // else RMSNorm, without bias and mean
+  bool layer;  // LayerNorm; false: RMSNorm, without bias and mean
   NormShape shape;
   const void *x, *weight, *bias;
   void* y;

@@ -1,6 +1,6 @@
-// With g = dy * weight and x^ the normalised x: dx = rstd * (g - mean(g) - x^ * mean(g x^)) (+ residual), no mean(g)
-// for RMSNorm. dweight sums dy * x^ and dbias dy over all vectors: each block of threads keeps the sums of its
-// vectors in registers and leaves them in the workspace; add_sums adds those up, always in the same order.
+// dx = rstd * (g - mean(g) - x^ * mean(g x^)) (+ residual), where g = dy * weight and x^ is the normalised x; no
+// mean(g) for RMSNorm. dweight sums dy * x^ and dbias dy over all vectors: each block of threads keeps the sums of its
+// vectors in registers and stores these partial sums in the workspace; add_sums adds them up, always in the same order.
 
 #include "tera/backend/cuda/kernels/norm_rows.cuh"
 #include "tera/backend/cuda/kernels/ptx.cuh"
@@ -8,9 +8,9 @@
 namespace tera::cuda::kernels {
 namespace {
 
-constexpr int most_threads = 512;
+constexpr int max_threads = 512;
 
-// `lanes` threads share a vector: a power of two up to 32, or whole warps; the block holds `teams` of them.
+// `lanes` threads share a vector: a power of two up to 32, or full warps; the block holds `teams` of them.
 struct Team {
   int lanes, teams, lane, team;
 };
@@ -24,10 +24,10 @@ __device__ void copy_async(Pack<T, N>* to_shared, const T* from) {
   }
 }
 
-// Two vectors in shared memory: the one in use and the next, on its way. A thread copies its own K packs of each tensor
-// and waits for nobody else's.
+// A double buffer of cp.async in shared memory: the vector in use, and the next in flight. A thread copies its own K
+// packs of each tensor and waits for nobody else's.
 template <int K, class T, int N>
-struct Arrivals {
+struct AsyncStages {
   enum { x, dy, residual, tensors };
   static constexpr int bytes_per_thread = 2 * tensors * K * static_cast<int>(sizeof(Pack<T, N>));
   Pack<T, N>* mine;  // [2, tensors, K, blockDim.x], from this thread's column on
@@ -36,7 +36,7 @@ struct Arrivals {
     return mine + ((slot * tensors + tensor) * K + k) * static_cast<int>(blockDim.x);
   }
   // Starts the copies of vector v, if there is one.
-  __device__ void ask(const NormBackward& args, const Team& team, int v, int slot) const {
+  __device__ void issue_prefetch(const NormBackward& args, const Team& team, int v, int slot) const {
     const int packs = v < args.shape.vectors ? args.shape.width / N : 0;
     const T* from_x = static_cast<const T*>(args.x) + offset_of(args.shape, v, args.x_stride);
     const T* from_dy = static_cast<const T*>(args.dy) + offset_of(args.shape, v, args.dy_stride);
@@ -51,7 +51,7 @@ struct Arrivals {
     }
     ptx::cp_async_commit_group();
   }
-  // Until all but the latest ask() have arrived.
+  // Returns when all but the latest prefetch have arrived.
   __device__ void wait() const { ptx::cp_async_wait_group<1>(); }
 };
 
@@ -69,21 +69,21 @@ struct Sums {
   float g, gx;
 };
 
-// Over the threads of a vector, in a fixed order. shared: one value per warp; two of them take turns, so that one
-// barrier a time is enough. It is one of the team's own: teams do not wait for each other.
+// Sums over the threads of a vector, in a fixed order. shared: one value per warp; two slots alternate, so that one
+// barrier a time is enough. The team has a named barrier of its own: teams do not wait for each other.
 template <bool layer>
-__device__ Sums team_sums(Sums mine, const Team& team, Sums (&shared)[2][most_threads / 32], int turn) {
+__device__ Sums team_sums(Sums mine, const Team& team, Sums (&shared)[2][max_threads / 32], int slot) {
   const int together = team.lanes < 32 ? team.lanes : 32;
   mine.gx = lanes_sum(mine.gx, together);
   if constexpr (layer) mine.g = lanes_sum(mine.g, together);
   if (team.lanes <= 32) return mine;
-  if (threadIdx.x % 32 == 0) shared[turn][threadIdx.x / 32] = mine;
+  if (threadIdx.x % 32 == 0) shared[slot][threadIdx.x / 32] = mine;
   ptx::bar_sync(team.team + 1, team.lanes);  // barrier 0 is the block's
   const int warps = team.lanes / 32, first = team.team * warps;
-  Sums all = shared[turn][first];
+  Sums all = shared[slot][first];
   for (int warp = 1; warp < warps; ++warp) {
-    all.gx += shared[turn][first + warp].gx;
-    if constexpr (layer) all.g += shared[turn][first + warp].g;
+    all.gx += shared[slot][first + warp].gx;
+    if constexpr (layer) all.g += shared[slot][first + warp].g;
   }
   return all;
 }
@@ -103,7 +103,7 @@ __device__ void add_to_sums(Sums& sums, const Pack<T, N>& x_pack, const Pack<T, 
   }
 }
 
-// What a pack gives to the weight's and the bias's gradient.
+// Adds a pack's contribution to the weight's and the bias's gradient.
 template <bool layer, class T, int N>
 __device__ void add_weight_gradient(const Pack<T, N>& x_pack, const Pack<T, N>& dy_pack, const Statistics& of,
                                     float (&dweight)[N], float (&dbias)[N]) {
@@ -117,7 +117,7 @@ __device__ void add_weight_gradient(const Pack<T, N>& x_pack, const Pack<T, N>& 
   }
 }
 
-// dx of a pack. means: of g, and of g x^.
+// dx of a pack. means: those of g and of g x^.
 template <class T, int N>
 __device__ Pack<T, N> input_gradient(const Pack<T, N>& x_pack, const Pack<T, N>& dy_pack, const Pack<T, N>& weight,
                                      const Pack<T, N>& residual, const Statistics& of, const Sums& means) {
@@ -137,7 +137,7 @@ __device__ Pack<T, N> input_gradient(const Pack<T, N>& x_pack, const Pack<T, N>&
 // The teams' sums of one gradient, added in order into the block's row of `sums`. shared: a float for each of a team's
 // elements. Only where teams have one pack per thread; with more there is one team.
 template <int K, int N>
-__device__ void leave_sums(const float (&mine)[K][N], const Team& team, int width, float* shared, float* sums) {
+__device__ void store_partials(const float (&mine)[K][N], const Team& team, int width, float* shared, float* sums) {
   float* out = sums + static_cast<std::int64_t>(blockIdx.x) * width;
   if constexpr (K == 1) {
     __syncthreads();  // shared may still be in use: by other teams, by the gradient before
@@ -158,13 +158,14 @@ __device__ void leave_sums(const float (&mine)[K][N], const Team& team, int widt
   }
 }
 
-// All in one pass over memory: dx, and the sums of the vectors that this block's teams come to. All blocks' teams go
-// through memory side by side. dx may be dy or residual: the thread that writes an element is the one that read it.
+// The fused backward, in one pass over memory: dx, and the partial sums of the vectors that this block's teams come to.
+// All blocks' teams go through memory side by side. dx may be dy or residual: the thread that writes an element is the
+// one that read it.
 template <bool layer, int K, class T, int N>
-__global__ void __launch_bounds__(most_threads, K == 1 ? 2 : 1) norm_back_rows(NormBackward args, int lanes) {
-  using Here = Arrivals<K, T, N>;
+__global__ void __launch_bounds__(max_threads, K == 1 ? 2 : 1) norm_back_rows(NormBackward args, int lanes) {
+  using Here = AsyncStages<K, T, N>;
   extern __shared__ uint4 buffer[];
-  __shared__ Sums scratch[2][most_threads / 32];
+  __shared__ Sums scratch[2][max_threads / 32];
   const Team team{.lanes = lanes,
                   .teams = static_cast<int>(blockDim.x) / lanes,
                   .lane = static_cast<int>(threadIdx.x) % lanes,
@@ -172,8 +173,8 @@ __global__ void __launch_bounds__(most_threads, K == 1 ? 2 : 1) norm_back_rows(N
   const int packs = args.shape.width / N, step = static_cast<int>(gridDim.x) * team.teams;
   const float inverse = 1.0f / static_cast<float>(args.shape.width);
   int v = static_cast<int>(blockIdx.x) * team.teams + team.team;
-  const Here arrivals{reinterpret_cast<Pack<T, N>*>(buffer) + threadIdx.x};
-  arrivals.ask(args, team, v, 0);
+  const Here stages{reinterpret_cast<Pack<T, N>*>(buffer) + threadIdx.x};
+  stages.issue_prefetch(args, team, v, 0);
   Statistics next = statistics_of<layer>(args, v);
   Pack<T, N> weight[K];
 #pragma unroll
@@ -183,18 +184,18 @@ __global__ void __launch_bounds__(most_threads, K == 1 ? 2 : 1) norm_back_rows(N
   }
   float dweight[K][N] = {}, dbias[K][N] = {};
   int slot = 0;
-  // As many rounds for all threads, whatever is left for their team: shuffles take whole warps.
+  // All threads make as many rounds, whatever is left for their team: shuffles take full warps.
   for (int first = v - team.team; first < args.shape.vectors; first += step, v += step, slot ^= 1) {
-    arrivals.ask(args, team, v + step, slot ^ 1);
+    stages.issue_prefetch(args, team, v + step, slot ^ 1);
     const Statistics now = next;
     next = statistics_of<layer>(args, v + step);
-    arrivals.wait();
+    stages.wait();
     const int here = v < args.shape.vectors ? packs : 0;
     Sums mine{0.0f, 0.0f};
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       if (team.lane + k * lanes >= here) continue;
-      add_to_sums<layer>(mine, *arrivals.at(slot, Here::x, k), *arrivals.at(slot, Here::dy, k), weight[k], now.mean);
+      add_to_sums<layer>(mine, *stages.at(slot, Here::x, k), *stages.at(slot, Here::dy, k), weight[k], now.mean);
     }
     const Sums sums = team_sums<layer>(mine, team, scratch, slot);
     const Sums means{sums.g * inverse, sums.gx * now.rstd * inverse};
@@ -203,20 +204,20 @@ __global__ void __launch_bounds__(most_threads, K == 1 ? 2 : 1) norm_back_rows(N
     for (int k = 0; k < K; ++k) {
       const int i = team.lane + k * lanes;
       if (i >= here) continue;
-      const Pack<T, N> x = *arrivals.at(slot, Here::x, k), dy = *arrivals.at(slot, Here::dy, k);
-      const Pack<T, N> add = args.residual ? *arrivals.at(slot, Here::residual, k) : filled<T, N>(0.0f);
+      const Pack<T, N> x = *stages.at(slot, Here::x, k), dy = *stages.at(slot, Here::dy, k);
+      const Pack<T, N> add = args.residual ? *stages.at(slot, Here::residual, k) : filled<T, N>(0.0f);
       store(dx + i * N, input_gradient(x, dy, weight[k], add, now, means));
       add_weight_gradient<layer>(x, dy, now, dweight[k], dbias[k]);
     }
   }
   auto* shared = reinterpret_cast<float*>(buffer);
-  if (args.dweight_sums) leave_sums(dweight, team, args.shape.width, shared, args.dweight_sums);
+  if (args.dweight_sums) store_partials(dweight, team, args.shape.width, shared, args.dweight_sums);
   if constexpr (layer) {
-    if (args.dbias_sums) leave_sums(dbias, team, args.shape.width, shared, args.dbias_sums);
+    if (args.dbias_sums) store_partials(dbias, team, args.shape.width, shared, args.dbias_sums);
   }
 }
 
-// Vectors too long for that: first the sums, a thread for each pack of columns ...
+// Vectors too long for norm_back_rows(), the first kernel: the partial sums, a thread for each pack of columns.
 template <bool layer, class T, int N>
 __global__ void __launch_bounds__(row_threads) norm_back_columns(NormBackward args) {
   const int column = static_cast<int>(blockIdx.x * row_threads + threadIdx.x) * N;
@@ -242,9 +243,10 @@ __global__ void __launch_bounds__(row_threads) norm_back_columns(NormBackward ar
   if (args.dbias_sums) store_floats(args.dbias_sums + at, dbias);
 }
 
-// ... then dx, which may overwrite dy: a block for each vector, reading it twice.
+// Vectors too long for norm_back_rows(), the second kernel: dx, which may overwrite dy, a block for each vector,
+// reading it twice.
 template <bool layer, class T, int N>
-__global__ void __launch_bounds__(most_threads) norm_back_long(NormBackward args) {
+__global__ void __launch_bounds__(max_threads) norm_back_long(NormBackward args) {
   __shared__ float scratch[32];
   const int v = static_cast<int>(blockIdx.x), width = args.shape.width, step = static_cast<int>(blockDim.x) * N;
   const T* x = static_cast<const T*>(args.x) + offset_of(args.shape, v, args.x_stride);
@@ -294,9 +296,9 @@ __global__ void __launch_bounds__(sum_threads) add_sums(NormBackward args) {
 
 template <bool layer, int K, class T, int N>
 void launch_rows(const NormBackward& args, int lanes, cudaStream_t stream) {
-  const int threads = most_threads / lanes * lanes, bytes = threads * Arrivals<K, T, N>::bytes_per_thread;
+  const int threads = max_threads / lanes * lanes, bytes = threads * AsyncStages<K, T, N>::bytes_per_thread;
   auto* kernel = norm_back_rows<layer, K, T, N>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);  // beyond 48 KB one has to ask
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);  // required beyond 48 KB
   kernel<<<static_cast<unsigned>(args.blocks), static_cast<unsigned>(threads), static_cast<std::size_t>(bytes),
            stream>>>(args, lanes);
 }
@@ -305,21 +307,21 @@ template <bool layer, class T, int N>
 void launch_typed(const NormBackward& args, cudaStream_t stream) {
   constexpr int warp = 32;
   const int packs = args.shape.width / N;
-  const auto whole_warps = [](std::int64_t threads) { return static_cast<int>(divide_up(threads, warp) * warp); };
+  const auto padded_to_warps = [](std::int64_t threads) { return static_cast<int>(divide_up(threads, warp) * warp); };
   if (packs <= warp) {
     int lanes = 1;
     while (lanes < packs) lanes *= 2;
     launch_rows<layer, 1, T, N>(args, lanes, stream);
-  } else if (packs <= most_threads) {
-    launch_rows<layer, 1, T, N>(args, whole_warps(packs), stream);
-  } else if (packs <= 2 * most_threads) {
-    launch_rows<layer, 2, T, N>(args, whole_warps(divide_up(packs, 2)), stream);
+  } else if (packs <= max_threads) {
+    launch_rows<layer, 1, T, N>(args, padded_to_warps(packs), stream);
+  } else if (packs <= 2 * max_threads) {
+    launch_rows<layer, 2, T, N>(args, padded_to_warps(divide_up(packs, 2)), stream);
   } else {
     if (args.dweight_sums || args.dbias_sums) {
       const dim3 grid(static_cast<unsigned>(divide_up(packs, row_threads)), static_cast<unsigned>(args.blocks));
       norm_back_columns<layer, T, N><<<grid, row_threads, 0, stream>>>(args);
     }
-    norm_back_long<layer, T, N><<<static_cast<unsigned>(args.shape.vectors), most_threads, 0, stream>>>(args);
+    norm_back_long<layer, T, N><<<static_cast<unsigned>(args.shape.vectors), max_threads, 0, stream>>>(args);
   }
 }
 
@@ -329,11 +331,11 @@ cudaError_t launch_norm_back(const NormBackward& args, cudaStream_t stream) {
   if (args.shape.vectors == 0 || args.shape.width == 0) return cudaSuccess;
   with_type(args.scalar, [&](auto zero) {
     using T = decltype(zero);
-    const bool whole = aligned16<T>(args.x, args.x_stride) && aligned16<T>(args.dy, args.dy_stride) &&
-                       aligned16<T>(args.dx, args.dx_stride) && aligned16<T>(args.weight, args.shape.width) &&
-                       (!args.residual || aligned16<T>(args.residual, args.residual_stride)) &&
-                       aligned16<float>(args.dweight_sums) && aligned16<float>(args.dbias_sums);
-    with_pack<T>(whole, [&](auto pack) {
+    const bool vectorized = aligned16<T>(args.x, args.x_stride) && aligned16<T>(args.dy, args.dy_stride) &&
+                            aligned16<T>(args.dx, args.dx_stride) && aligned16<T>(args.weight, args.shape.width) &&
+                            (!args.residual || aligned16<T>(args.residual, args.residual_stride)) &&
+                            aligned16<float>(args.dweight_sums) && aligned16<float>(args.dbias_sums);
+    with_pack<T>(vectorized, [&](auto pack) {
       constexpr int N = decltype(pack)::value;
       if (args.layer)
         launch_typed<true, T, N>(args, stream);

@@ -1,5 +1,5 @@
 #pragma once
-// What the norm kernels share: where a vector lies, how threads over one vector add up, what becomes of a pack.
+// What the norm kernels share: a vector's offset, reductions over the threads of a vector, the arithmetic of a pack.
 
 #include "tera/backend/cuda/kernels/norm.cuh"
 #include "tera/backend/cuda/kernels/rows.cuh"
@@ -14,7 +14,7 @@ __device__ inline std::int64_t offset_of(const NormShape& shape, int v, std::int
   return row * stride + static_cast<std::int64_t>(v - row * shape.heads) * shape.width;
 }
 
-// Sum over `lanes` neighbouring threads of a warp, a power of two; every one of them gets it. The whole warp calls it.
+// Sum over `lanes` neighbouring threads of a warp, a power of two; every one of them gets it. All of the warp calls it.
 __device__ inline float lanes_sum(float value, int lanes) {
   for (int other = lanes / 2; other > 0; other /= 2) value += __shfl_xor_sync(0xffffffffu, value, other);
   return value;

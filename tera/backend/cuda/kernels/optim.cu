@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(threads) scale_loss(const ScaleLoss args) {
   if (i < args.n) args.out[i] = static_cast<float>(static_cast<double>(args.x[i]) * *args.scale);
 }
 
-// One thread.
+// Runs as one thread.
 __global__ void count_step(const CountStep args) {
   const double next = *args.updates + 1;
   *args.lr = args.rates[*args.skipped != 0 ? 1 : 0];
@@ -73,8 +73,8 @@ __device__ Pack<T, N> rounded(const Pack<float, N>& wide) {
   return pack;
 }
 
-// The new weights and what is left of the gradient. Every input has been read before the first decision that waits for
-// a scalar of the step, so that all loads are in flight at once.
+// Stores the new weights and clears the gradient. Every input has been read before the first decision that waits for a
+// scalar of the step, so that all loads are in flight at once.
 template <class Copy, int N>
 __device__ void put_weights(const Update& args, std::int64_t i, const Pack<float, N>& weight, bool apply) {
   if (apply) {
@@ -92,7 +92,7 @@ struct StoredAdam : Adam {
   __device__ Second* second() const { return static_cast<Second*>(v); }
 };
 
-// N elements from i on.
+// Updates N elements from i on.
 template <class Copy, int N, class First, class Second>
 __device__ void step(const StoredAdam<First, Second>& args, std::int64_t i) {
   const Pack<float, N> grad = load<N>(args.update.grad + i);
@@ -133,7 +133,7 @@ __device__ void step(const Sgd& args, std::int64_t i) {
   put_weights<Copy, N>(args.update, i, weight, apply);
 }
 
-// One pack per thread; the last thread takes what does not fill one.
+// One pack per thread; the last thread takes the remainder that does not fill one.
 template <class Copy, int N, class Args>
 __global__ void __launch_bounds__(threads, 5) update_all(const Args args) {
   const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) * N;

@@ -7,7 +7,7 @@ namespace tera::cuda::kernels {
 struct Clip {
   const double* sums;  // [n]
   float *norm, *factor;
-  const double* scale;  // of the loss, and so of the sums' roots; may be null
+  const double* scale;  // loss scale, hence a factor in the sums' roots; may be null
   std::int64_t n;
   float max_norm;  // 0: no limit
 };

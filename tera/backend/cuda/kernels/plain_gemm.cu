@@ -15,13 +15,13 @@ __device__ float element(const void* data, Scalar type, std::int64_t index) {
   }
 }
 
-// A block makes one tile of out; tiles of a and b pass through shared memory.
+// A block computes one tile of out; tiles of a and b pass through shared memory.
 template <class In, class Out>
 __global__ void plain_gemm(PlainGemm args) {
   __shared__ float a_tile[tile][tile + 1], b_tile[tile][tile + 1];
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
-  const std::int64_t tiles =
-      (args.n + tile - 1) / tile;  // of a row of out; all of them along x, the wide one of a grid
+  // Tiles of a row of out; all tiles lie along x, the wide dimension of a grid.
+  const std::int64_t tiles = (args.n + tile - 1) / tile;
   const std::int64_t row = blockIdx.x / tiles * tile + y, column = blockIdx.x % tiles * tile + x;
   const In *a = static_cast<const In*>(args.a), *b = static_cast<const In*>(args.b);
   float sum = 0;

@@ -3,8 +3,9 @@
 
 namespace tera::cuda::kernels {
 
-// out = op(a) op(b) (+ bias) (+ residual), or accumulated into out, for any strides, types and sizes, K = 0 included.
-// Sums are fp32 and rounded once. Slow: for what the library does not take, or rounds twice.
+// The fallback GEMM: out = op(a) op(b) (+ bias) (+ residual), or accumulated into out, for any strides, types and
+// sizes, K = 0 included. Sums are fp32 and rounded once. Slow: for calls that cuBLASLt does not support, or rounds
+// twice.
 struct PlainGemm {
   const void *a = nullptr, *b = nullptr, *bias = nullptr, *residual = nullptr;
   void* out = nullptr;

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(row_threads) activation_back(ActivationBackwar
   }
 }
 
-// Which of the N columns from `column` on are kept: word column % 4 of the counter (row id, column / 4).
+// Draws which of the N columns from `column` on are kept: Philox word column % 4 of the counter (row id, column / 4).
 template <int N>
 __device__ void draw_kept(const Dropout& args, std::int64_t row_id, std::int64_t column, bool (&kept)[N]) {
   const auto row = static_cast<std::uint64_t>(row_id), block = static_cast<std::uint64_t>(column / 4);
@@ -174,8 +174,8 @@ cudaError_t launch_dropout(const Dropout& args, cudaStream_t stream) {
   if (args.rows == 0 || args.width == 0) return cudaSuccess;
   with_type(args.scalar, [&](auto zero) {
     using T = decltype(zero);
-    const bool whole = aligned16<T>(args.x, args.width) && aligned16<T>(args.y) && aligned16<T>(args.residual);
-    with_pack<T>(whole, [&](auto pack) {
+    const bool vectorized = aligned16<T>(args.x, args.width) && aligned16<T>(args.y) && aligned16<T>(args.residual);
+    with_pack<T>(vectorized, [&](auto pack) {
       constexpr int N = decltype(pack)::value;
       const dim3 grid = row_grid(args.rows, args.width / N, dropout_rows);
       dropout<T, N><<<grid, row_threads, 0, stream>>>(args);

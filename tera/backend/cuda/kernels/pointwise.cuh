@@ -9,7 +9,7 @@ namespace tera::cuda::kernels {
 
 enum class Curve : std::uint8_t { gelu, gelu_tanh, squared_relu, silu };
 
-// y [rows, width]; x the same, or [rows, 2 width] = [gate | up] when gated. Dense.
+// y [rows, width]; x [rows, width], or [rows, 2 width] = [gate | up] when gated. Dense.
 struct ActivationForward {
   Scalar scalar;
   Curve curve;
@@ -27,8 +27,8 @@ struct ActivationBackward {
   void* dx;
   std::int64_t rows, width;
 };
-// The same for rows of experts: each has the weight of its source. Source -1: the row becomes zeros, -2: it is left
-// alone; one beyond the weights makes it NaN.
+// The routing weights of experts' rows: each row has the weight of its source. Source -1: the row becomes zeros, -2: it
+// is left alone; one beyond the weights makes it NaN.
 struct RowWeights {
   const float* weights;         // [choices]
   const std::int32_t* sources;  // [rows]

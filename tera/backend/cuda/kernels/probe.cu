@@ -8,7 +8,7 @@ constexpr int threads = 64;
 __global__ void write_squares(int* out) { out[threadIdx.x] = static_cast<int>(threadIdx.x * threadIdx.x); }
 
 cudaError_t run_and_compare(int* on_device) {
-  cudaGetLastError();  // of an earlier call, told by it
+  cudaGetLastError();  // clears the error of an earlier call, which has reported it
   write_squares<<<1, threads>>>(on_device);
   if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) return status;
   int result[threads] = {};

@@ -1,5 +1,5 @@
 #pragma once
-// The PTX instructions that kernels use, but for those of wgmma and TMA (hopper.cuh). Kernels have no other inline
+// The PTX instructions that kernels use, but for wgmma, TMA and mbarriers (hopper.cuh). Kernels have no other inline
 // assembly, so that a build for the CPU replaces this one header (tools/cuda_on_cpu).
 
 #include <cuda_bf16.h>
@@ -40,31 +40,31 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
 __device__ inline void cp_async_16(void* to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(shared_address(to_shared)), "l"(from) : "memory");
 }
-// The same, asking for the 128 bytes around them as well.
+// Starts a copy of 16 bytes with an L2 prefetch of the 128 bytes around them.
 __device__ inline void cp_async_16_prefetch_128(void* to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to_shared)), "l"(from)
                : "memory");
 }
-// 16 zeros where the source does not exist; `from` must be a valid address all the same.
+// Starts a copy of 16 bytes, of zeros where the source does not exist; `from` must be a valid address all the same.
 __device__ inline void cp_async_16_or_zeros(void* to_shared, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to_shared)), "l"(from),
                "r"(exists ? 16 : 0)
                : "memory");
 }
-// What this thread started since its last group becomes a group, perhaps an empty one.
+// The copies that this thread started since its last group become a group, perhaps an empty one.
 __device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most `pending` of this thread's groups are in flight.
+// Returns when at most `pending` of this thread's groups are in flight.
 template <int pending>
 __device__ inline void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// One of the block's 16 barriers (__syncthreads is 0), for the first `threads` that come.
+// Waits at one of the block's 16 named barriers (__syncthreads is 0) for `threads` threads.
 __device__ inline void bar_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
 }
 
-// Four 8 x 8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8.
+// Loads four 8 x 8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ inline void ldmatrix_x4(std::uint32_t (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])

@@ -7,7 +7,7 @@ namespace tera::cuda::kernels {
 namespace {
 
 constexpr int threads = 256;
-constexpr std::int64_t most_blocks = 4096;
+constexpr std::int64_t max_blocks = 4096;
 
 // Uniform in (0, 1): never zero, so that its logarithm is finite.
 __device__ double open_uniform(std::uint32_t bits) { return (static_cast<double>(bits) + 0.5) * 0x1p-32; }
@@ -22,7 +22,8 @@ __global__ void draw_normals(Normal args) {
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < args.rows * counters;
        i += step) {
     const std::int64_t row = i / counters, first = args.first + row * args.row_stride;
-    const std::int64_t counter = first / 4 + i % counters, column = counter * 4 - first;  // of the first of the four
+    const std::int64_t counter = first / 4 + i % counters,
+                       column = counter * 4 - first;  // the first of the four draws'
     if (column >= args.columns) continue;
     const uint4 bits = philox(args.seed, static_cast<std::uint64_t>(counter), 0);
     const double radius0 = sqrt(-2.0 * log(open_uniform(bits.x))), radius1 = sqrt(-2.0 * log(open_uniform(bits.z)));
@@ -42,7 +43,7 @@ __global__ void draw_normals(Normal args) {
 
 cudaError_t launch_normal(const Normal& args, cudaStream_t stream) {
   const std::int64_t blocks =
-      std::min((args.rows * counters_per_row(args.columns) + threads - 1) / threads, most_blocks);
+      std::min((args.rows * counters_per_row(args.columns) + threads - 1) / threads, max_blocks);
   with_type(args.type, [&](auto zero) {
     using T = decltype(zero);
     draw_normals<T><<<static_cast<unsigned>(blocks), threads, 0, stream>>>(args);

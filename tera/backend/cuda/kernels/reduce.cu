@@ -1,6 +1,6 @@
 #include "tera/backend/cuda/kernels/reduce.cuh"
 
-#include "tera/backend/cuda/kernels/early_launch.cuh"
+#include "tera/backend/cuda/kernels/pdl.cuh"
 #include "tera/backend/cuda/kernels/rows.cuh"
 
 namespace tera::cuda::kernels {
@@ -20,10 +20,10 @@ __device__ void add_pack(float (&sum)[N], const Pack<T, N>& pack) {
   for (int j = 0; j < N; ++j) sum[j] += value[j];
 }
 
-// Eight blocks per multiprocessor: told of no number, the compiler saves registers and spreads the loads out.
+// Eight blocks per multiprocessor: without this launch bound the compiler saves registers and spreads the loads out.
 template <class T, int N>
 __global__ void __launch_bounds__(row_warps* warp_size, 8) sum_row_block(ColumnSum args) {
-  let_next_start();
+  pdl_trigger();
   __shared__ float sums[row_warps][warp_size * N];  // [warp, column of this block]
   const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   const std::int64_t first_column = static_cast<std::int64_t>(blockIdx.x) * warp_size * N;
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(row_warps* warp_size, 8) sum_row_block(ColumnS
 constexpr int add_warps = 16;
 
 __global__ void __launch_bounds__(add_warps* warp_size) add_partial_rows(ColumnSum args) {
-  wait_for_kernel_before();
+  pdl_wait();
   __shared__ float sums[add_warps][warp_size];
   const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * warp_size + lane;
@@ -88,8 +88,8 @@ void launch_row_blocks(const ColumnSum& args, cudaStream_t stream) {
 // several loads in flight.
 constexpr int sum_threads = 256;
 
-// Four neighbours; memory that is not aligned for one access is read one by one, in the same places, so that alignment
-// does not change the order of the sum.
+// Loads four neighbours; memory that is not aligned for one access is read one by one, by the same threads, so that
+// alignment does not change the order of the sum.
 template <bool aligned>
 __device__ float4 load_four(const float* from) {
   if constexpr (aligned) return *reinterpret_cast<const float4*>(from);
@@ -116,7 +116,7 @@ __device__ void put_sum(const ScalarSum& args, double total) {
 
 template <bool squares, bool aligned>
 __global__ void __launch_bounds__(sum_threads, 4) sum_elements(ScalarSum args) {
-  let_next_start();
+  pdl_trigger();
   __shared__ double shared[warp_size];
   const std::int64_t fours = args.n / 4, stride = static_cast<std::int64_t>(gridDim.x) * sum_threads;
   std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * sum_threads + threadIdx.x;
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(sum_threads, 4) sum_elements(ScalarSum args) {
 }
 
 __global__ void __launch_bounds__(sum_threads) add_block_sums(ScalarSum args) {
-  wait_for_kernel_before();
+  pdl_wait();
   __shared__ double shared[warp_size];
   double total = 0;
   for (std::int64_t i = threadIdx.x; i < args.blocks; i += sum_threads) total += args.partial[i];
@@ -170,8 +170,8 @@ cudaError_t launch_column_sum(const ColumnSum& args, cudaStream_t stream) {
       launch_row_blocks<T, 1>(args, stream);
   });
   if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) return status;
-  return launch_early<add_partial_rows>(static_cast<unsigned>(divide_up(args.width, warp_size)), add_warps * warp_size,
-                                        stream, args);
+  return pdl_launch<add_partial_rows>(static_cast<unsigned>(divide_up(args.width, warp_size)), add_warps * warp_size,
+                                      stream, args);
 }
 
 cudaError_t launch_scalar_sum(const ScalarSum& args, cudaStream_t stream) {
@@ -180,7 +180,7 @@ cudaError_t launch_scalar_sum(const ScalarSum& args, cudaStream_t stream) {
   else
     launch_sum<false>(args, stream);
   if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess || args.blocks == 1) return status;
-  return launch_early<add_block_sums>(1, sum_threads, stream, args);
+  return pdl_launch<add_block_sums>(1, sum_threads, stream, args);
 }
 
 }  // namespace tera::cuda::kernels

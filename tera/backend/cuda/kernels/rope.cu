@@ -5,9 +5,10 @@
 namespace tera::cuda::kernels {
 namespace {
 
-constexpr int most_threads = 128, heads_at_once = 2;
+constexpr int max_threads = 128, heads_at_once = 2;
 
-// Turns the N pairs that lie in two packs: the j-th of each, or neighbours in first, then in second, when interleaved.
+// Rotates the N pairs that lie in two packs: the j-th of each, or neighbours in first, then in second, when
+// interleaved.
 template <bool interleaved, int N>
 __device__ void rotate(float (&first)[N], float (&second)[N], const float (&cos)[N], const float (&sin)[N]) {
   float channel[2 * N];
@@ -20,9 +21,9 @@ __device__ void rotate(float (&first)[N], float (&second)[N], const float (&cos)
   for (int j = 0; j < N; ++j) {
     float& a = channel[interleaved ? 2 * j : j];
     float& b = channel[interleaved ? 2 * j + 1 : N + j];
-    const float a_turned = a * cos[j] - b * sin[j], b_turned = b * cos[j] + a * sin[j];
-    a = a_turned;
-    b = b_turned;
+    const float a_rotated = a * cos[j] - b * sin[j], b_rotated = b * cos[j] + a * sin[j];
+    a = a_rotated;
+    b = b_rotated;
   }
 #pragma unroll
   for (int j = 0; j < N; ++j) {
@@ -31,8 +32,7 @@ __device__ void rotate(float (&first)[N], float (&second)[N], const float (&cos)
   }
 }
 
-// cos and sin of pairs pair .. pair+N-1; sin turned round for the inverse. NaN where the position is outside the
-// tables.
+// cos and sin of pairs pair .. pair+N-1; sin is negated for the inverse. NaN where the position is outside the tables.
 template <int N>
 __device__ void load_angles(const Rope& args, std::int64_t position, int pair, float (&cos)[N], float (&sin)[N]) {
   if (position < 0 || position >= args.table_rows) {
@@ -50,7 +50,7 @@ __device__ void load_angles(const Rope& args, std::int64_t position, int pair, f
 
 // threadIdx.x: N pairs; y: heads, each thread takes every blockDim.y-th, so that angles are read once; z: rows.
 template <bool interleaved, class T, int N>
-__global__ void __launch_bounds__(most_threads) rope(Rope args) {
+__global__ void __launch_bounds__(max_threads) rope(Rope args) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.z + threadIdx.z;
   if (row >= args.rows) return;
   const std::int64_t position = args.positions[row];
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(most_threads) rope(Rope args) {
         firsts[u] = load<N>(x + at);
         seconds[u] = load<N>(x + at + apart);
       }
-      // Only now: the position's arrival is not to hold up the first heads.
+      // The angles are loaded after the first heads, whose loads shall not wait for the position.
       if (head == static_cast<int>(threadIdx.y)) load_angles<N>(args, position, pair, cos, sin);
 #pragma unroll
       for (int u = 0; u < heads_at_once; ++u) {
@@ -86,12 +86,12 @@ __global__ void __launch_bounds__(most_threads) rope(Rope args) {
 
 // Few threads per row, several rows per block: a thread then has `heads_at_once` heads to load at a time.
 dim3 rope_block(const Rope& args, int pack) {
-  constexpr int per_row = 64, most_z = 64;
+  constexpr int per_row = 64, max_z = 64;
   const auto smaller = [](int a, int b) { return a < b ? a : b; };
   const int packs = args.pairs / pack, x = smaller(packs, per_row);
   const int y = smaller(args.heads, per_row / x);
   return {static_cast<unsigned>(x), static_cast<unsigned>(y),
-          static_cast<unsigned>(smaller(most_threads / (x * y), most_z))};
+          static_cast<unsigned>(smaller(max_threads / (x * y), max_z))};
 }
 
 }  // namespace
@@ -101,9 +101,9 @@ cudaError_t launch_rope(const Rope& args, cudaStream_t stream) {
   with_type(args.scalar, [&](auto zero) {
     using T = decltype(zero);
     constexpr int wide = 16 / static_cast<int>(sizeof(T));
-    const bool whole = aligned16<T>(args.x, args.stride) && args.head_size % wide == 0 && args.pairs % wide == 0 &&
-                       aligned16<float>(args.cos) && aligned16<float>(args.sin);
-    with_pack<T>(whole, [&](auto pack) {
+    const bool vectorized = aligned16<T>(args.x, args.stride) && args.head_size % wide == 0 && args.pairs % wide == 0 &&
+                            aligned16<float>(args.cos) && aligned16<float>(args.sin);
+    with_pack<T>(vectorized, [&](auto pack) {
       constexpr int N = decltype(pack)::value;
       const dim3 block = rope_block(args, N);
       const auto grid = static_cast<unsigned>(divide_up(args.rows, block.z));

@@ -7,7 +7,7 @@
 
 namespace tera::cuda::kernels {
 
-// Rotates channel pairs of x [rows, heads, head_size] in place; see tera/ops/rope.h.
+// Applies rotary embedding (RoPE) to channel pairs of x [rows, heads, head_size] in place; see tera/ops/rope.h.
 struct Rope {
   Scalar scalar;
   bool interleaved, inverse;

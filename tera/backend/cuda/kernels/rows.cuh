@@ -11,8 +11,8 @@ namespace tera::cuda::kernels {
 // launch(N) with the elements a thread moves at a time, as a compile-time constant: 16 bytes where everything is
 // aligned and divides, else one.
 template <class T, class Launch>
-auto with_pack(bool whole_packs, const Launch& launch) {
-  if (whole_packs) return launch(std::integral_constant<int, 16 / static_cast<int>(sizeof(T))>{});
+auto with_pack(bool vectorized, const Launch& launch) {
+  if (vectorized) return launch(std::integral_constant<int, 16 / static_cast<int>(sizeof(T))>{});
   return launch(std::integral_constant<int, 1>{});
 }
 
@@ -22,9 +22,9 @@ inline std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 
 // thread so that loads overlap. No thread divides an index.
 inline constexpr int row_threads = 128;
 inline dim3 row_grid(std::int64_t rows, std::int64_t packs, int rows_per_thread) {
-  constexpr std::int64_t most_y = 65535;  // what CUDA allows; kernels loop over the rest
+  constexpr std::int64_t max_y = 65535;  // what CUDA allows; kernels loop over the rest
   const std::int64_t y = divide_up(rows, rows_per_thread);
-  return {static_cast<unsigned>(divide_up(packs, row_threads)), static_cast<unsigned>(y < most_y ? y : most_y)};
+  return {static_cast<unsigned>(divide_up(packs, row_threads)), static_cast<unsigned>(y < max_y ? y : max_y)};
 }
 
 }  // namespace tera::cuda::kernels
@@ -32,7 +32,7 @@ inline dim3 row_grid(std::int64_t rows, std::int64_t packs, int rows_per_thread)
 #ifdef __CUDACC__
 namespace tera::cuda::kernels {
 
-// A pack's elements as floats, and back. Pairs of 16-bit elements are taken as words of 32 bits: told of single
+// A pack's elements as floats, and back. Pairs of 16-bit elements are taken as words of 32 bits: given single
 // elements, the compiler would keep each in a register of its own from the load on.
 template <class T, int N>
 __device__ inline void unpack(const Pack<T, N>& pack, float (&out)[N]) {
@@ -81,7 +81,7 @@ __device__ inline Pack<T, N> packed(const float (&in)[N]) {
   return pack;
 }
 
-// The same value N times.
+// A pack of N times this value.
 template <class T, int N>
 __device__ inline Pack<T, N> filled(float value) {
   float values[N];
@@ -120,8 +120,8 @@ __device__ inline float exp2_approx(float x) { return ptx::ex2_approx_ftz(x); }
 // 1/x within 1 ulp; 0 where the result would lie below the normal range.
 __device__ inline float reciprocal_approx(float x) { return ptx::rcp_approx_ftz(x); }
 
-// What results from an id outside its table hold: reading foreign memory is no option, waiting for the device to
-// complain neither, and a broken row must not look sound.
+// The value of results for an id outside its table: memory outside of it must not be read, reporting an error would
+// wait for the device, and a broken row must not look sound.
 __device__ inline float broken_value() { return __int_as_float(0x7fc00000); }  // NaN
 
 }  // namespace tera::cuda::kernels

@@ -1,5 +1,5 @@
 #pragma once
-// The softmax of a row of logits, as the loss keeps it.
+// The online softmax of a row of logits: its running maximum and sum.
 
 #include "tera/backend/cuda/kernels/rows.cuh"
 
@@ -8,20 +8,20 @@ namespace tera::cuda::kernels {
 
 __device__ inline float minus_infinity() { return __int_as_float(0xff800000); }
 
-// sum of e^(x - most) over the values seen so far, most being the largest of them.
+// sum of e^(x - maximum) over the values seen so far.
 struct Softmax {
-  float most, sum;
+  float maximum, sum;
 };
 
 // What to subtract in exponents: with nothing but -inf seen, -inf - -inf would be NaN.
-__device__ inline float shift_of(float most) { return most == minus_infinity() ? 0.0f : most; }
+__device__ inline float shift_of(float maximum) { return maximum == minus_infinity() ? 0.0f : maximum; }
 
 // e^(x - shift). The difference comes first: it is exact for the values that matter, next to the largest.
 __device__ inline float exponential(float x, float shift) { return exp2_approx((x - shift) * log2_e); }
 
-// Of a row whose target has the logit `chosen`.
+// The loss of a row whose target has the logit `chosen`.
 __device__ inline float loss_of(Softmax softmax, float chosen) {
-  const double off = static_cast<double>(softmax.most) - static_cast<double>(chosen);
+  const double off = static_cast<double>(softmax.maximum) - static_cast<double>(chosen);
   return static_cast<float>(log(static_cast<double>(softmax.sum)) + off);
 }
 

@@ -65,8 +65,8 @@ template <int N, class T>
 __device__ inline Pack<T, N> load(const T* from) {
   return *reinterpret_cast<const Pack<T, N>*>(from);
 }
-// To device memory. 16 bytes go by an instruction of their own: a plain copy of the pack comes out as four stores or
-// more in some kernels.
+// Stores to device memory. 16 bytes go by an instruction of their own: a plain copy of the pack compiles to four stores
+// or more in some kernels.
 template <class T, int N>
 __device__ inline void store(T* to, const Pack<T, N>& pack) {
   if constexpr (sizeof(pack) == 16) {
@@ -89,7 +89,7 @@ __device__ inline float warp_max(float value) {
   return value;
 }
 
-// Sum over a block of whole warps, in a fixed order; every thread gets it. shared holds 32 values.
+// Sum over a block of full warps, in a fixed order; every thread gets it. shared holds 32 values.
 template <class T>
 __device__ inline T block_sum(T value, T* shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;

@@ -1,4 +1,5 @@
-// Activations of experts' rows. Their own kernels, so that the others need not ask: a row here may have nothing to do.
+// Activations of experts' rows, fused with routing weights. They have kernels of their own because a row may be padding
+// or left alone, which the dense kernels need not check.
 
 #include "tera/backend/cuda/kernels/activation_curves.cuh"
 
@@ -59,8 +60,8 @@ __global__ void __launch_bounds__(row_threads) weighted_activation(WeightedActiv
   }
 }
 
-// A block for each row, since a weight's gradient is a sum over its row. dx may be x: a thread reads what it needs of
-// its columns before it writes them.
+// A block handles one row, since a weight's gradient is a sum over its row. dx may be x: a thread reads what it needs
+// of its columns before it writes them.
 template <class Act, bool gated, class T, int N>
 __global__ void __launch_bounds__(row_threads) weighted_activation_back(WeightedActivationBack all) {
   __shared__ float sums[32];

@@ -65,14 +65,14 @@ inline void bar_sync(int barrier, int threads, Where where = Where::current()) {
 template <bool transposed>
 inline void ldmatrix(std::uint32_t (&to)[4], const void* row, Where where) {
   require_aligned(row, where);
-  const auto& meeting =
-      cuda_on_cpu::meet(cuda_on_cpu::all_lanes, cuda_on_cpu::Meets::matrix_load, &row, sizeof row, where);
+  const auto& exchanged =
+      cuda_on_cpu::exchange_lanes(cuda_on_cpu::all_lanes, cuda_on_cpu::WarpOp::matrix_load, &row, sizeof row, where);
   const int lane = cuda_on_cpu::lane();
   for (int m = 0; m < 4; ++m) {
     std::uint32_t pair = 0;
     for (int half = 0; half < 2; ++half) {
       const int pairs = lane % 4 * 2 + half, quad = lane / 4;
-      const auto* from = cuda_on_cpu::value_of<const std::uint16_t*>(meeting, m * 8 + (transposed ? pairs : quad));
+      const auto* from = cuda_on_cpu::value_of<const std::uint16_t*>(exchanged, m * 8 + (transposed ? pairs : quad));
       pair |= std::uint32_t{from[transposed ? quad : pairs]} << 16 * half;
     }
     to[m] = pair;
@@ -119,12 +119,12 @@ template <class T>
 inline void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, T type,
                          Where where = Where::current()) {
   const MmaFragment mine = fragment_of(a, b0, b1, type);
-  static_assert(sizeof mine <= sizeof(cuda_on_cpu::Meeting::values[0]));
-  const auto& meeting =
-      cuda_on_cpu::meet(cuda_on_cpu::all_lanes, cuda_on_cpu::Meets::matrix_multiply, &mine, sizeof mine, where);
+  static_assert(sizeof mine <= sizeof(cuda_on_cpu::WarpExchange::values[0]));
+  const auto& exchanged = cuda_on_cpu::exchange_lanes(cuda_on_cpu::all_lanes, cuda_on_cpu::WarpOp::matrix_multiply,
+                                                      &mine, sizeof mine, where);
   const int lane = cuda_on_cpu::lane();
-  const auto fragment = [&meeting](int i) -> const MmaFragment& {
-    return *reinterpret_cast<const MmaFragment*>(meeting.values[i]);
+  const auto fragment = [&exchanged](int i) -> const MmaFragment& {
+    return *reinterpret_cast<const MmaFragment*>(exchanged.values[i]);
   };
   float sum[2][2] = {};  // rows lane / 4 and lane / 4 + 8, columns 2 * (lane % 4) and the next
   for (int block = 0; block < 4; block += 2)

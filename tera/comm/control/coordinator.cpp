@@ -1,0 +1,255 @@
+#include "tera/comm/control/coordinator.h"
+
+#include <fmt/core.h>
+#include <poll.h>
+
+#include <algorithm>
+
+#include "tera/base/error.h"
+#include "tera/base/signals.h"
+
+namespace tera::nccl {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto longest_sleep = 20ms;
+constexpr auto time_to_leave = 2s;  // for ranks after one has failed
+constexpr auto time_to_flush = 1s;  // for connections, to receive the last frame
+constexpr int max_groups_of_a_rank = 4096;
+
+}  // namespace
+
+Coordinator::Coordinator(std::vector<Link> links, std::chrono::milliseconds heartbeat_timeout)
+    : members_(links.size()), heartbeat_timeout_(heartbeat_timeout) {
+  for (std::size_t rank = 0; rank < links.size(); ++rank) {
+    members_[rank].link = std::move(links[rank]);
+    members_[rank].last_heard = Clock::now();
+  }
+  last_check_ = Clock::now();
+  thread_ = start_thread_with_signals_blocked([this] { run(); });
+}
+
+Coordinator::~Coordinator() {
+  quit_ = true;
+  thread_.join();
+}
+
+void Coordinator::run() {
+  std::vector<pollfd> polled;
+  while (!is_over()) {
+    polled.clear();
+    for (const Member& m : members_)
+      if (m.link.open())
+        polled.push_back({.fd = m.link.descriptor(),
+                          .events = static_cast<short>(POLLIN | (m.link.has_to_write() ? POLLOUT : 0)),
+                          .revents = 0});
+    ::poll(polled.data(), polled.size(), static_cast<int>(std::chrono::milliseconds(longest_sleep).count()));
+    pump_all();
+    heartbeat();
+    check_heartbeats();
+  }
+  report_the_end();
+}
+
+void Coordinator::pump_all() {
+  for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
+    Member& m = member(rank);
+    m.link.pump();
+    try {
+      while (const auto frame = m.link.take()) {
+        m.last_heard = Clock::now();
+        handle(rank, *frame);
+      }
+    } catch (const Error& error) {
+      m.link.close();
+      lose(rank, fmt::format("rank {} sent what cannot be understood: {}", rank, error.what()));
+    }
+    if (m.link.open() || m.has_left) continue;  // a connection that was closed before counts, too
+    lose(rank, m.link.overflowed()
+                   ? fmt::format("rank {} does not read what it is sent", rank)
+                   : fmt::format("rank {} is gone: its connection was closed, as when it is killed", rank));
+  }
+}
+
+void Coordinator::heartbeat() {
+  if (Clock::now() < last_heartbeat_ + std::min<Clock::duration>(500ms, heartbeat_timeout_ / 6)) return;
+  last_heartbeat_ = Clock::now();
+  for (Member& m : members_) m.link.send(FrameKind::heartbeat);
+}
+
+// A coordinator that was stopped itself received no heartbeats meanwhile: then the timeouts of all start anew.
+void Coordinator::check_heartbeats() {
+  const auto now = Clock::now();
+  const bool coordinator_slept = now - last_check_ > heartbeat_timeout_ / 2;
+  last_check_ = now;
+  for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
+    Member& m = member(rank);
+    if (coordinator_slept) m.last_heard = now;
+    if (!m.link.open() || m.has_left || now - m.last_heard <= heartbeat_timeout_) continue;
+    lose(rank, fmt::format("rank {} has not answered for {:g} s: it is stopped, or its machine is", rank,
+                           seconds(heartbeat_timeout_)));
+  }
+}
+
+void Coordinator::lose(int rank, std::string reason) {
+  Member& m = member(rank);
+  if (!m.lost.empty()) return;
+  if (!m.activity.empty()) reason += fmt::format(" ({})", m.activity);
+  m.lost = reason;
+  fail_with(rank, reason);
+}
+
+// Only the first failure is reported to the ranks.
+void Coordinator::fail_with(int rank, const std::string& reason) {
+  if (failed_) return;
+  failed_ = true;
+  failed_at_ = Clock::now();
+  Packer news;
+  news.put(static_cast<std::int32_t>(rank)).put(static_cast<std::uint8_t>(!member(rank).lost.empty())).put_text(reason);
+  for (Member& m : members_) m.link.send(FrameKind::failed, news.bytes());
+}
+
+void Coordinator::handle(int rank, const Frame& frame) {
+  Member& m = member(rank);
+  Unpacker payload(frame.payload);
+  switch (frame.kind) {
+    case FrameKind::heartbeat: return take_heartbeat(m, frame);
+    case FrameKind::gather: return take_contribution(rank, frame);
+    case FrameKind::query: return answer(rank, frame);
+    case FrameKind::fault:
+      if (m.fault.empty()) m.fault = payload.get_text();
+      return fail_with(rank, m.fault);
+    case FrameKind::bye:
+      m.has_left = true;
+      m.activity += m.activity.empty() ? "" : ", and has ended";
+      if (payload.get<std::uint8_t>() != 0) fail_with(rank, "for a reason that it did not tell");
+      return;
+    default: fail("a frame of kind {} is not for the hub", static_cast<int>(frame.kind));
+  }
+}
+
+void Coordinator::take_heartbeat(Member& m, const Frame& frame) {
+  Unpacker payload(frame.payload);
+  m.activity = payload.get_text();
+  const auto groups = payload.get<std::uint32_t>();
+  require(groups <= max_groups_of_a_rank, "{} groups of one rank", groups);
+  for (std::uint32_t i = 0; i < groups; ++i) {
+    const auto group = payload.get<std::uint64_t>();
+    m.calls[group] = payload.get<std::uint64_t>();
+  }
+}
+
+void Coordinator::take_contribution(int rank, const Frame& frame) {
+  Unpacker payload(frame.payload);
+  const auto group = payload.get<std::uint64_t>(), round = payload.get<std::uint64_t>();
+  const auto size = payload.get<std::int32_t>(), group_rank = payload.get<std::int32_t>();
+  const auto call = payload.get<Call>();
+  const bool from_first = payload.get<std::uint8_t>() != 0;
+  require(size >= 1 && size <= static_cast<int>(members_.size()) && group_rank >= 0 && group_rank < size,
+          "a part of rank {} of {} in a group", group_rank, size);
+  Gather& gather = gathers_[{group, round}];
+  if (gather.parts.empty()) gather.parts.resize(static_cast<std::size_t>(size));
+  require(gather.parts.size() == static_cast<std::size_t>(size), "a group has {} ranks for some and {} for others",
+          size, gather.parts.size());
+  Part& part = gather.parts[static_cast<std::size_t>(group_rank)];
+  require(part.rank < 0, "rank {} of a group came twice", group_rank);
+  part = {rank, call, {payload.rest().begin(), payload.rest().end()}};
+  gather.from_first = gather.from_first || from_first;
+  if (++gather.come == size) complete({group, round}, gather);
+}
+
+void Coordinator::complete(const GatherKey& key, Gather& gather) {
+  const Part& first = gather.parts.front();
+  const bool agree = std::all_of(gather.parts.begin(), gather.parts.end(), [&](const Part& part) {
+    return part.call == first.call && (gather.from_first || part.bytes.size() == first.bytes.size());
+  });
+  Packer result;
+  result.put(key.first).put(key.second);
+  if (agree) {
+    for (const Part& part : gather.parts)
+      result.put_bytes(part.bytes);  // in a broadcast, only the first part has bytes
+  } else {
+    std::string text = "the ranks make different calls";
+    for (const Part& part : gather.parts)
+      text += fmt::format("{} rank {}: {}", &part == &first ? ":" : ";", part.rank, to_string(part.call));
+    result.put_text(text);
+  }
+  const Link::Bytes frame = Link::make_frame(agree ? FrameKind::gathered : FrameKind::no_gather, result.bytes());
+  for (const Part& part : gather.parts) member(part.rank).link.send(frame);
+  gathers_.erase(key);
+}
+
+// Answers which of the ranks that are waited for have not made the call; all of them, where that is not known.
+void Coordinator::answer(int asker, const Frame& frame) {
+  Unpacker payload(frame.payload);
+  const auto group = payload.get<std::uint64_t>(), number = payload.get<std::uint64_t>();
+  const bool gathers = payload.get<std::uint8_t>() != 0;
+  const auto count = payload.get<std::uint32_t>();
+  std::vector<int> all, absent;
+  const auto found = gathers_.find({group, number});
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const auto rank = payload.get<std::int32_t>();
+    require(rank >= 0 && rank < static_cast<int>(members_.size()), "a question about rank {}", rank);
+    all.push_back(rank);
+    const auto came = [&](const Part& part) { return part.rank == rank; };
+    const auto calls = member(rank).calls.find(group);
+    const bool there =
+        gathers ? found != gathers_.end() && std::any_of(found->second.parts.begin(), found->second.parts.end(), came)
+                : calls != member(rank).calls.end() && calls->second >= number;
+    if (!there) absent.push_back(rank);
+  }
+  const bool known = !absent.empty() && (gathers || number != any_call);
+  if (!known) absent = all;
+  std::vector<std::string> activities;
+  for (int rank : absent) {
+    const Member& m = member(rank);
+    activities.push_back(!m.lost.empty()      ? m.lost
+                         : m.activity.empty() ? fmt::format("rank {} has called nothing yet", rank)
+                                              : m.activity);
+  }
+  Packer text;
+  text.put_text(known ? describe_absent(absent, activities) : describe_awaited(absent, activities));
+  send(asker, FrameKind::answer, text);
+}
+
+bool Coordinator::is_over() const {
+  const bool nobody = std::none_of(members_.begin(), members_.end(), [](const Member& m) { return m.link.open(); });
+  const bool all_left =
+      std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.has_left || !m.lost.empty(); });
+  const bool long_enough = failed_ && Clock::now() > failed_at_ + time_to_leave;
+  return nobody || all_left || long_enough || (quit_ && failed_);
+}
+
+// A rank reports its own fault, unless a lower one reports the same; the first rank reports those that were lost.
+std::string Coordinator::final_report_of(int rank) const {
+  std::string text;
+  const auto add = [&](const std::string& line) { text += (text.empty() ? "" : "\n") + line; };
+  const std::string& local = members_[static_cast<std::size_t>(rank)].fault;
+  const bool reported = std::any_of(members_.begin(), members_.begin() + rank,
+                                    [&](const Member& m) { return m.fault == local && m.lost.empty(); });
+  if (!local.empty() && !reported) add(local);
+  const auto is_here = [](const Member& m) { return m.lost.empty() && m.link.open(); };
+  const auto first = std::find_if(members_.begin(), members_.end(), is_here) - members_.begin();
+  if (rank == first)
+    for (const Member& m : members_)
+      if (!m.lost.empty()) add(m.lost);
+  return text;
+}
+
+void Coordinator::report_the_end() {
+  for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
+    Packer text;
+    text.put_text(final_report_of(rank));
+    send(rank, FrameKind::ended, text);
+  }
+  // Closing a connection before its other end has read everything may lose the last frames.
+  const auto has_not_heard = [](const Member& m) { return m.link.open() && m.lost.empty(); };
+  for (const auto deadline = Clock::now() + time_to_flush; Clock::now() < deadline;) {
+    for (Member& m : members_) m.link.pump();
+    if (std::none_of(members_.begin(), members_.end(), has_not_heard)) return;
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+}  // namespace tera::nccl

@@ -1,0 +1,51 @@
+#pragma once
+// The messages between ranks: one small message announces each tensor and holds its bytes where they fit (eager
+// protocol); larger tensors follow as raw bytes (rendezvous protocol).
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "tera/comm/call.h"
+#include "tera/tensor/shape.h"
+
+namespace tera::mpi {
+
+enum class MessageKind : std::uint8_t {
+  call,   // a transfer of a call: its sender, and the bytes or the tag under which they follow
+  abort,  // the sender has failed; its reason is inside
+  ping,   // what are you doing?
+  pong,   // the answer, as text
+  bye     // the sender has left its work (stage 1), has reported its fault (stage 2)
+};
+
+struct Header {
+  MessageKind kind = MessageKind::call;
+  bool failed_or_stuck = false;  // bye: its work failed (stage 1), bytes of it are in flight (stage 2)
+  int stage = 0;                 // bye
+  std::uint64_t group = 0;       // call, as all fields below
+  int from = 0;                  // rank in the group
+  std::uint64_t number = 0;      // number of the collective in its group, or of the transfer between two ranks
+  Call call;
+  DType dtype = DType::f32;  // transfers only
+  Shape shape;               // transfers only
+  std::int64_t rows = 0;     // all_to_all only
+  std::uint64_t bytes = 0;
+  int tag = 0;  // MPI tag of the bytes, unless they are inside
+};
+
+struct Message {
+  // Open MPI sends up to 4 KiB eagerly on one machine and buffers what has no receive yet. So small tensors are sent
+  // inside of messages, for which receives are always posted.
+  static constexpr std::size_t capacity = 4096;
+  static constexpr std::size_t size = capacity + sizeof(Header);
+  Header header;
+  alignas(8) std::array<std::byte, capacity> payload;
+
+  // Not sent.
+  int source = 0;  // rank of the world
+  std::size_t payload_bytes = 0;
+};
+static_assert(offsetof(Message, payload) == sizeof(Header) && sizeof(Header) % 8 == 0);
+
+}  // namespace tera::mpi
