@@ -1,5 +1,6 @@
 // Main of the op tests. --device=cuda runs the same tables on the GPU; without one it exits with the status that CTest
-// takes for "skipped". With --plain-products all GEMMs there use the plain kernels.
+// takes for "skipped". With --plain-products all GEMMs there use the plain kernels. With --every-other-case half of the
+// cases of a table are left out, for builds in which each takes long; dtypes, of which there are three, take turns.
 
 #include <gtest/gtest.h>
 
@@ -8,6 +9,7 @@
 
 #include "tera/backend/cuda/runtime/make_cuda.h"
 #include "tests/support/gpu.h"
+#include "tests/support/op_test.h"
 
 int main(int argc, char** argv) {
   constexpr int skipped = 77;
@@ -18,8 +20,13 @@ int main(int argc, char** argv) {
       tera::test::set_test_device(tera::test::TestDevice::gpu);
     } else if (argument == "--plain-products") {
       tera::test::use_plain_gemm();
+    } else if (argument == "--every-other-case") {
+      tera::test::run_every_other_case();
     } else if (argument != "--device=cpu") {
-      std::fprintf(stderr, "%s: no such option; there are --device=cpu, --device=cuda and --plain-products\n", argv[i]);
+      std::fprintf(
+          stderr,
+          "%s: no such option; there are --device=cpu, --device=cuda, --plain-products and --every-other-case\n",
+          argv[i]);
       return 2;
     }
   }

@@ -17,6 +17,11 @@
 namespace tera::test {
 namespace {
 
+bool& leaves_cases_out() {
+  static bool flag = false;
+  return flag;
+}
+
 double read(const std::byte* p, DType dtype) {
   const auto get = [p]<class T>(T value) {
     std::memcpy(&value, p, sizeof value);
@@ -158,7 +163,11 @@ void OpCase::compare(const Bytes& outputs, const Reference& reference) const {
   }
 }
 
+void run_every_other_case() { leaves_cases_out() = true; }
+
 void OpCase::run() const {
+  static std::size_t cases = 0;
+  if (leaves_cases_out() && cases++ % 2 != 0) return;
   std::vector<Values> values;
   for (const Slot& slot : slots_) values.push_back(slot.values);
   Reference expected(values);
