@@ -12,6 +12,8 @@
 
 #include "tera/backend/cpu/cpu_device.h"
 #include "tera/backend/cpu/cpu_ops.h"
+#include "tera/ops/attention.h"
+#include "tera/ops/gemm.h"
 
 namespace {
 
@@ -63,8 +65,8 @@ class Bench {
     const AttentionBackArgs backward{
         q, k, v, out, dout, lse, part(dqkv, 0, c.N), part(dqkv, c.N, c.G), part(dqkv, c.N + c.G, c.G), s};
     const double gemm_gflop = static_cast<double>(T * (c.S + 1) * c.N * c.D) * 1e-9;
-    const double forward_time = best([&] { ops_.attention(forward); });
-    const double backward_time = best([&] { ops_.attention_back(backward); });
+    const double forward_time = best([&] { ops_(forward); });
+    const double backward_time = best([&] { ops_(backward); });
     fmt::print("{:10} forward {:7.2f} ms {:6.1f}   backward {:7.2f} ms {:6.1f}   both {:6.1f} GFLOP/s\n", c.name,
                forward_time * 1e3, 2 * gemm_gflop / forward_time, backward_time * 1e3, 5 * gemm_gflop / backward_time,
                7 * gemm_gflop / (forward_time + backward_time));
@@ -74,7 +76,7 @@ class Bench {
     const Tensor a = tensor(shape(1024, 1024), DType::f32), b = tensor(shape(1024, 1024), DType::f32);
     const Tensor c = tensor(shape(1024, 1024), DType::f32);
     const double time =
-        best([&] { ops_.gemm({.a = a, .b = b, .out = c, .bias = {}, .residual = {}, .trans_b = true}); });
+        best([&] { ops_(GemmArgs{.a = a, .b = b, .out = c, .bias = {}, .residual = {}, .trans_b = true}); });
     fmt::print("gemm 1024  {:6.1f} GFLOP/s\n", 2 * 1.024 * 1.024 * 1.024 / time);
   }
 

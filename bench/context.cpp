@@ -28,6 +28,8 @@
 #include <vector>
 
 #include "tera/base/error.h"
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
 #include "tera/setup/load.h"
 #include "tera/setup/resolve.h"
 #include "tera/train/data_source.h"
@@ -134,7 +136,7 @@ class SilentComm final : public Comm {
 
  private:
   Ticket copy(const Tensor& from, const Tensor& to) {
-    if (from.data != to.data) ops_.copy({.src = from, .dst = to});
+    if (from.data != to.data) ops_(CopyArgs{.src = from, .dst = to});
     return ops_.record();
   }
   void count(const Tensor& tensor, double parts) { sent_[name_] += parts * static_cast<double>(tensor.bytes()); }

@@ -14,6 +14,7 @@
 #include "tera/backend/cpu/cpu_device.h"
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/cpu/workspace.h"
+#include "tera/ops/gemm.h"
 
 namespace {
 
@@ -67,14 +68,14 @@ class Bench {
                   .trans_a = c.trans_a,
                   .trans_b = c.trans_b,
                   .accumulate = c.accumulate};
-    const std::size_t bytes = rules_.gemm(args);
+    const std::size_t bytes = rules_.workspace(args);
     if (workspace_.size() < bytes) workspace_ = device_.allocate(bytes);
     ops_.bind_workspace(workspace_);
     const double flops = 2.0 * static_cast<double>(c.m) * static_cast<double>(c.n) * static_cast<double>(c.k);
     double best = 1e30, spent = 0;
     for (int i = 0; i < 5 || (spent < 0.25 && i < 200); ++i) {
       const double start = now();
-      ops_.gemm(args);
+      ops_(args);
       const double seconds = now() - start;
       best = std::min(best, seconds);
       spent += seconds;

@@ -72,11 +72,11 @@ nlohmann::json profile_json(const Profile& profile) {
   for (const auto& [name, overlap] : profile.overlaps())
     beside[name] = {{"calls", overlap.calls}, {"ms", overlap.ms}, {"while_working_ms", overlap.covered}};
   return {{"step_ms", profile.total_ms},
-          {"gemm_ms", profile.of(WorkKind::gemm)},
-          {"attention_ms", profile.of(WorkKind::attention)},
-          {"memory_bound_ms", profile.of(WorkKind::memory_bound)},
-          {"optimizer_ms", profile.of(WorkKind::optimizer)},
-          {"transfer_ms", profile.of(WorkKind::transfer)},
+          {"gemm_ms", profile.of(OpKind::gemm)},
+          {"attention_ms", profile.of(OpKind::attention)},
+          {"memory_bound_ms", profile.of(OpKind::memory_bound)},
+          {"optimizer_ms", profile.of(OpKind::optimizer)},
+          {"transfer_ms", profile.of(OpKind::transfer)},
           {"idle_ms", profile.total_ms - profile.busy()},
           {"beside", beside},
           {"table", profile.table()}};

@@ -8,17 +8,30 @@
 #include <iterator>
 #include <span>
 
+#include "tera/ops/attention.h"
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
+#include "tera/ops/embedding.h"
+#include "tera/ops/gemm.h"
+#include "tera/ops/gemm_activation.h"
+#include "tera/ops/loss.h"
+#include "tera/ops/norm.h"
+#include "tera/ops/optim.h"
+#include "tera/ops/pointwise.h"
+#include "tera/ops/random.h"
+#include "tera/ops/rope.h"
+
 namespace tera {
 
 Tensor BenchTensors::normal(const Shape& shape, DType dtype) {
   const Tensor tensor = arena_.take(shape, dtype, "bench");
-  if (ops_) ops_->normal({.out = tensor, .key = {++taken_}});
+  if (ops_) (*ops_)(NormalArgs{.out = tensor, .key = {++taken_}});
   return tensor;
 }
 
 Tensor BenchTensors::filled(const Shape& shape, DType dtype, double value) {
   const Tensor tensor = arena_.take(shape, dtype, "bench");
-  if (ops_) ops_->fill({.out = tensor, .value = value});
+  if (ops_) (*ops_)(FillArgs{.out = tensor, .value = value});
   return tensor;
 }
 
@@ -94,7 +107,7 @@ void add_copies(Cases& cases, const Sizes& s) {
   const auto copy_to = [s, all](DType to) {
     return [s, all, to](BenchTensors& tensors) -> BenchCall {
       const Tensor src = tensors.normal(all, s.dtype), dst = tensors.filled(all, to, 0);
-      return {[=](Ops& ops) { ops.copy({.src = src, .dst = dst}); }, {src}, {dst}};
+      return {[=](Ops& ops) { ops(CopyArgs{.src = src, .dst = dst}); }, {src}, {dst}};
     };
   };
   add(cases, s, "copy", all, copy_to(s.dtype));
@@ -102,7 +115,7 @@ void add_copies(Cases& cases, const Sizes& s) {
       copy_to(s.dtype == DType::f32 ? DType::bf16 : DType::f32));
   add(cases, s, "fill", all, [s, all](BenchTensors& tensors) -> BenchCall {
     const Tensor out = tensors.filled(all, s.dtype, 0);
-    return {[=](Ops& ops) { ops.fill({.out = out, .value = 1}); }, {}, {out}};
+    return {[=](Ops& ops) { ops(FillArgs{.out = out, .value = 1}); }, {}, {out}};
   });
 }
 
@@ -119,7 +132,7 @@ void add_gemm(Cases& cases, const Sizes& s, const char* name, const GemmForm& fo
                         .trans_a = form.trans_a,
                         .trans_b = form.trans_b,
                         .accumulate = form.accumulate};
-    return {[args](Ops& ops) { ops.gemm(args); }, {args.a, args.b}, {args.out}};
+    return {[args](Ops& ops) { ops(args); }, {args.a, args.b}, {args.out}};
   });
 }
 
@@ -133,7 +146,7 @@ void add_gated_gemms(Cases& cases, const Sizes& s) {
                                            .out = x,
                                            .trans_b = true},
                                   .activation = {.x = x, .y = tensors.filled(shape(T, F), s.dtype, 0)}};
-    return {[args](Ops& ops) { ops.gemm_activation(args); }, {args.gemm.a, args.gemm.b}, {x, args.activation.y}};
+    return {[args](Ops& ops) { ops(args); }, {args.gemm.a, args.gemm.b}, {x, args.activation.y}};
   });
   add(cases, s, "gemm dx of down, swiglu_back", shape(T, F, H), [=](BenchTensors& tensors) -> BenchCall {
     const Tensor dact = tensors.filled(shape(T, F), s.dtype, 0);
@@ -142,9 +155,7 @@ void add_gated_gemms(Cases& cases, const Sizes& s) {
         .activation = {.dy = dact,
                        .x = tensors.normal(shape(T, 2 * F), s.dtype),
                        .dx = tensors.filled(shape(T, 2 * F), s.dtype, 0)}};
-    return {[args](Ops& ops) { ops.gemm_activation_back(args); },
-            {args.gemm.a, args.gemm.b, args.activation.x},
-            {args.activation.dx}};
+    return {[args](Ops& ops) { ops(args); }, {args.gemm.a, args.gemm.b, args.activation.x}, {args.activation.dx}};
   });
 }
 
@@ -187,7 +198,7 @@ void add_attention(Cases& cases, const Sizes& s) {
   const std::string per = fmt::format(", {} per sequence", s.sequence);
   add(cases, s, "attention" + per, heads, [=](BenchTensors& tensors) -> BenchCall {
     const AttentionArgs args = forward(tensors);
-    return {[args](Ops& ops) { ops.attention(args); }, {args.q, args.k, args.v}, {args.out}};
+    return {[args](Ops& ops) { ops(args); }, {args.q, args.k, args.v}, {args.out}};
   });
   add(cases, s, "attention_back" + per, heads, [=](BenchTensors& tensors) -> BenchCall {
     const AttentionArgs f = forward(tensors);
@@ -196,8 +207,7 @@ void add_attention(Cases& cases, const Sizes& s) {
     const Tensor lse = tensors.filled(shape(s.heads, s.tokens), DType::f32, std::log(static_cast<double>(s.sequence)));
     const AttentionBackArgs args{
         f.q, f.k, f.v, tensors.normal(heads, s.dtype), tensors.normal(heads, s.dtype), lse, dq, dk, dv, causal};
-    return {
-        [args](Ops& ops) { ops.attention_back(args); }, {args.q, args.k, args.v, args.out, args.dout}, {dq, dk, dv}};
+    return {[args](Ops& ops) { ops(args); }, {args.q, args.k, args.v, args.out, args.dout}, {dq, dk, dv}};
   });
 }
 
@@ -209,7 +219,7 @@ void add_norms(Cases& cases, const Sizes& s) {
                         .bias = {},
                         .mean = {},
                         .rstd = tensors.filled(shape(s.tokens), DType::f32, 1)};
-    return {[args](Ops& ops) { ops.norm(args); }, {args.x}, {args.y}};
+    return {[args](Ops& ops) { ops(args); }, {args.x}, {args.y}};
   });
   add(cases, s, "norm_back + residual", s.rows(), [s](BenchTensors& tensors) -> BenchCall {
     const NormBackArgs args{.dy = tensors.normal(s.rows(), s.dtype),
@@ -221,7 +231,7 @@ void add_norms(Cases& cases, const Sizes& s) {
                             .dx = tensors.filled(s.rows(), s.dtype, 0),
                             .dweight = tensors.filled(shape(s.hidden), DType::f32, 0),
                             .dbias = {}};
-    return {[args](Ops& ops) { ops.norm_back(args); }, {args.dy, args.x, args.residual}, {args.dx}};
+    return {[args](Ops& ops) { ops(args); }, {args.dy, args.x, args.residual}, {args.dx}};
   });
 }
 
@@ -236,7 +246,7 @@ void add_rope(Cases& cases, const Sizes& s) {
                             .positions = tensors.counted(s.tokens, s.sequence),
                             .cos = tensors.filled(table, DType::f32, 1),
                             .sin = tensors.filled(table, DType::f32, 0)};
-        return {[args](Ops& ops) { ops.rope(args); }, {args.x}, {args.x}};
+        return {[args](Ops& ops) { ops(args); }, {args.x}, {args.x}};
       });
 }
 
@@ -244,12 +254,12 @@ void add_pointwise(Cases& cases, const Sizes& s) {
   const Shape in = shape(s.tokens, 2 * s.ffn), out = shape(s.tokens, s.ffn);
   add(cases, s, "swiglu", in, [s, in, out](BenchTensors& tensors) -> BenchCall {
     const ActivationArgs args{.x = tensors.normal(in, s.dtype), .y = tensors.filled(out, s.dtype, 0)};
-    return {[args](Ops& ops) { ops.activation(args); }, {args.x}, {args.y}};
+    return {[args](Ops& ops) { ops(args); }, {args.x}, {args.y}};
   });
   add(cases, s, "swiglu_back", in, [s, in, out](BenchTensors& tensors) -> BenchCall {
     const ActivationBackArgs args{
         .dy = tensors.normal(out, s.dtype), .x = tensors.normal(in, s.dtype), .dx = tensors.filled(in, s.dtype, 0)};
-    return {[args](Ops& ops) { ops.activation_back(args); }, {args.dy, args.x}, {args.dx}};
+    return {[args](Ops& ops) { ops(args); }, {args.dy, args.x}, {args.dx}};
   });
   add(cases, s, "dropout + residual", s.rows(), [s](BenchTensors& tensors) -> BenchCall {
     const DropoutArgs args{.x = tensors.normal(s.rows(), s.dtype),
@@ -258,7 +268,7 @@ void add_pointwise(Cases& cases, const Sizes& s) {
                            .rows = tensors.integers(shape(s.tokens), DType::i64, s.tokens),
                            .rate = 0.1f,
                            .key = {1}};
-    return {[args](Ops& ops) { ops.dropout(args); }, {args.x, args.residual}, {args.y}};
+    return {[args](Ops& ops) { ops(args); }, {args.x, args.residual}, {args.y}};
   });
 }
 
@@ -269,7 +279,7 @@ void add_embedding(Cases& cases, const Sizes& s) {
                              .y = tensors.filled(s.rows(), s.dtype, 0),
                              .positions = {},
                              .position_table = {}};
-    return {[args](Ops& ops) { ops.embedding(args); },
+    return {[args](Ops& ops) { ops(args); },
             {args.y},
             {args.y}};  // reads as many bytes of the embedding table as it writes
   });
@@ -278,7 +288,7 @@ void add_embedding(Cases& cases, const Sizes& s) {
                                  .dy = tensors.normal(s.rows(), s.dtype),
                                  .dtable = tensors.filled(shape(s.vocab, s.hidden), DType::f32, 0)};
     const Tensor touched = args.dtable.rows(0, std::min(s.tokens, s.vocab));
-    return {[args](Ops& ops) { ops.embedding_back(args); }, {args.dy, touched}, {touched}};
+    return {[args](Ops& ops) { ops(args); }, {args.dy, touched}, {touched}};
   });
 }
 
@@ -290,7 +300,7 @@ void add_loss(Cases& cases, const Sizes& s) {
                                 .token_loss = tensors.filled(shape(s.logits_rows), DType::f32, 0),
                                 .scale = tensors.filled(shape(1), DType::f32, 1),
                                 .vocab = s.vocab};
-    return {[args](Ops& ops) { ops.cross_entropy(args); }, {args.logits}, {args.logits}};
+    return {[args](Ops& ops) { ops(args); }, {args.logits}, {args.logits}};
   });
 }
 
@@ -304,7 +314,7 @@ void add_vocab_parallel_loss(Cases& cases, const Sizes& s) {
                                      .stats = tensors.filled(shape(s.logits_rows, 3), DType::f32, 0),
                                      .first = 0,
                                      .vocab = shards * s.vocab};
-    return {[args](Ops& ops) { ops.cross_entropy_stats(args); }, {args.logits}, {}};
+    return {[args](Ops& ops) { ops(args); }, {args.logits}, {}};
   });
   add(cases, s, "cross_entropy, 8 parts", logits, [s, logits](BenchTensors& tensors) -> BenchCall {
     const CrossEntropyArgs args{.logits = tensors.normal(logits, s.dtype),
@@ -314,7 +324,7 @@ void add_vocab_parallel_loss(Cases& cases, const Sizes& s) {
                                 .stats = tensors.filled(shape(shards, s.logits_rows, 3), DType::f32, 1),
                                 .first = 0,
                                 .vocab = shards * s.vocab};
-    return {[args](Ops& ops) { ops.cross_entropy(args); }, {args.logits}, {args.logits}};
+    return {[args](Ops& ops) { ops(args); }, {args.logits}, {args.logits}};
   });
 }
 
@@ -322,19 +332,19 @@ void add_sums(Cases& cases, const Sizes& s) {
   const Shape wide = shape(s.tokens, s.qkv_heads() * s.head_size);
   add(cases, s, "column_sum", wide, [s, wide](BenchTensors& tensors) -> BenchCall {
     const ColumnSumArgs args{.x = tensors.normal(wide, s.dtype), .out = tensors.filled(shape(wide[1]), DType::f32, 0)};
-    return {[args](Ops& ops) { ops.column_sum(args); }, {args.x}, {}};
+    return {[args](Ops& ops) { ops(args); }, {args.x}, {}};
   });
   add(cases, s, "sum_squares", shape(s.parameters), [s](BenchTensors& tensors) -> BenchCall {
     const SumSquaresArgs args{.x = tensors.normal(shape(s.parameters), DType::f32),
                               .out = tensors.filled(shape(1), DType::f64, 0)};
-    return {[args](Ops& ops) { ops.sum_squares(args); }, {args.x}, {}};
+    return {[args](Ops& ops) { ops(args); }, {args.x}, {}};
   });
   cases.back().dtype = DType::f32;
   add(cases, s, "combine, 4 ranks", s.rows(), [s](BenchTensors& tensors) -> BenchCall {
     std::vector<Tensor> sources;
     for (int rank = 0; rank < 4; ++rank) sources.push_back(tensors.normal(s.rows(), s.dtype));
     const Tensor out = tensors.filled(s.rows(), s.dtype, 0);
-    return {[sources, out](Ops& ops) { ops.combine({.sources = sources, .out = out}); }, sources, {out}};
+    return {[sources, out](Ops& ops) { ops(CombineArgs{.sources = sources, .out = out}); }, sources, {out}};
   });
 }
 
@@ -351,7 +361,7 @@ void add_adam(Cases& cases, const Sizes& s, const char* name, DType moments) {
                         .beta1 = 0.9999,
                         .beta2 = 0.9999};
     BenchCall call{
-        [args](Ops& ops) { ops.adam(args); }, {args.weight, args.grad, args.m, args.v}, {args.weight, args.m, args.v}};
+        [args](Ops& ops) { ops(args); }, {args.weight, args.grad, args.m, args.v}, {args.weight, args.m, args.v}};
     if (args.copy) call.written.push_back(args.copy);
     return call;
   });
@@ -367,7 +377,7 @@ void add_optimizers(Cases& cases, const Sizes& s) {
                        .momentum_buffer = {},
                        .copy = s.dtype == DType::f32 ? Tensor{} : tensors.filled(all, s.dtype, 0),
                        .scalars = tensors.filled(shape(static_cast<int>(StepScalar::count)), DType::f32, 1e-3)};
-    BenchCall call{[args](Ops& ops) { ops.sgd(args); }, {args.weight, args.grad}, {args.weight}};
+    BenchCall call{[args](Ops& ops) { ops(args); }, {args.weight, args.grad}, {args.weight}};
     if (args.copy) call.written.push_back(args.copy);
     return call;
   });

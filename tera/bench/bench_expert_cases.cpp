@@ -1,4 +1,6 @@
 #include "tera/bench/bench_cases.h"
+#include "tera/ops/gemm.h"
+#include "tera/ops/grouped_gemm.h"
 
 namespace tera {
 namespace {
@@ -22,7 +24,7 @@ void add_rows(Cases& cases, const ExpertGemm& p, bool forward) {
                                                 .out = tensors.filled(shape(p.R, forward ? p.N : p.K), p.dtype, 0),
                                                 .offsets = tensors.offsets(p.R, p.G),
                                                 .trans_b = forward};
-                     return {[args](Ops& ops) { ops.grouped_gemm(args); }, {args.a, args.b}, {args.out}};
+                     return {[args](Ops& ops) { ops(args); }, {args.a, args.b}, {args.out}};
                    }});
 }
 
@@ -37,7 +39,7 @@ void add_weights(Cases& cases, const ExpertGemm& p, bool accumulate) {
                                                           .accumulate = accumulate};
                      std::vector<Tensor> read{args.a, args.b};
                      if (accumulate) read.push_back(args.out);
-                     return {[args](Ops& ops) { ops.grouped_weight_gradient(args); }, read, {args.out}};
+                     return {[args](Ops& ops) { ops(args); }, read, {args.out}};
                    }});
 }
 
@@ -49,7 +51,7 @@ void add_dense(Cases& cases, const ExpertGemm& p) {
                              .b = tensors.normal(shape(p.N, p.K), p.dtype),
                              .out = tensors.filled(shape(p.R, p.N), p.dtype, 0),
                              .trans_b = true};
-         return {[args](Ops& ops) { ops.gemm(args); }, {args.a, args.b}, {args.out}};
+         return {[args](Ops& ops) { ops(args); }, {args.a, args.b}, {args.out}};
        }});
 }
 

@@ -7,6 +7,7 @@
 
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
+#include "tera/ops/planned_calls.h"
 
 namespace tera {
 namespace {

@@ -12,10 +12,10 @@
 namespace tera {
 namespace {
 
-constexpr std::array<const char*, static_cast<std::size_t>(WorkKind::count)> headings{
-    "gemm", "attention", "memory-bound", "optimizer", "transfer"};
+constexpr std::array<const char*, static_cast<std::size_t>(OpKind::count)> headings{"gemm", "attention", "memory-bound",
+                                                                                    "optimizer", "transfer"};
 
-std::size_t index(WorkKind kind) { return static_cast<std::size_t>(kind); }
+std::size_t index(OpKind kind) { return static_cast<std::size_t>(kind); }
 
 double sum(const Profile::Times& times) { return std::accumulate(times.begin(), times.end(), 0.0); }
 
@@ -31,7 +31,7 @@ double covered(const Profile::Span& span, const std::vector<Profile::Work>& work
 
 }  // namespace
 
-double Profile::of(WorkKind kind) const {
+double Profile::of(OpKind kind) const {
   double ms = 0;
   for (const Work& call : work)
     if (call.kind == kind) ms += call.ms();

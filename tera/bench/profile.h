@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-namespace tera {
+#include "tera/ops/op_list.h"
 
-enum class WorkKind : std::uint8_t { gemm, attention, memory_bound, optimizer, transfer, count };
+namespace tera {
 
 struct Profile {
   // Milliseconds by kind of work.
-  using Times = std::array<double, static_cast<std::size_t>(WorkKind::count)>;
+  using Times = std::array<double, static_cast<std::size_t>(OpKind::count)>;
 
   // Milliseconds since the first call.
   struct Span {
@@ -23,7 +23,7 @@ struct Profile {
   };
   // A call on the rank's compute queue; calls do not overlap each other.
   struct Work : Span {
-    WorkKind kind{};
+    OpKind kind{};
     std::string block;  // "attention", "mlp"
   };
   // An asynchronous call on another queue: communication ("tp", "all_gather") or a copy to the host ("offload", "to the
@@ -42,7 +42,7 @@ struct Profile {
   std::vector<Work> work;
   std::vector<AsyncCall> async_calls;
 
-  double of(WorkKind kind) const;
+  double of(OpKind kind) const;
   double busy() const;
   std::map<std::string, Times> by_block() const;
   std::map<std::string, Overlap> overlaps() const;  // by "queue name"

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "tera/base/enum_names.h"
-#include "tera/ops/combine.h"
+#include "tera/ops/reduce.h"
 #include "tera/tensor/dtype.h"
 
 namespace tera {

@@ -3,6 +3,7 @@
 #include "tera/comm/comm.h"
 
 #include "tera/ops/check.h"
+#include "tera/ops/combine.h"
 
 namespace tera {
 namespace {

@@ -25,6 +25,7 @@
 
 #include "tera/base/error.h"
 #include "tera/ops/ops.h"
+#include "tera/ops/reduce.h"
 
 namespace tera {
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "tera/comm/comm.h"
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
 
 namespace tera {
 namespace {
@@ -38,7 +40,7 @@ class SelfComm final : public Comm {
   Ticket copy(const Tensor& from, const Tensor& to, Ticket after) {
     if (from.data == to.data || count(from.shape) == 0) return after;
     ops_.wait(after);
-    ops_.copy({.src = from, .dst = to});
+    ops_(CopyArgs{.src = from, .dst = to});
     return ops_.record();
   }
 

@@ -7,6 +7,8 @@
 #include <algorithm>
 
 #include "tera/comm/thread_group.h"
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
 
 namespace tera {
 namespace {
@@ -68,14 +70,14 @@ void ThreadComm::arrive_and_wait(Arrival arrival) {
 }
 
 void ThreadComm::copy(const Tensor& from, const Tensor& to) {
-  if (from.data != to.data && count(from.shape) > 0) ops_.copy({.src = from, .dst = to});
+  if (from.data != to.data && count(from.shape) > 0) ops_(CopyArgs{.src = from, .dst = to});
 }
 
 // Reduces these rows of every rank's tensor, in the order of ranks.
 void ThreadComm::combine_rows(std::int64_t begin, std::int64_t end, const Tensor& out, Reduce how) {
   if (count(out.shape) == 0) return;
   for (int r = 0; r < size(); ++r) sources_[static_cast<std::size_t>(r)] = of(r).tensor.rows(begin, end);
-  ops_.combine({.sources = sources_, .out = out, .how = how});
+  ops_(CombineArgs{.sources = sources_, .out = out, .how = how});
 }
 
 // A reduce-scatter and an all-gather: each rank reduces one part of the elements in place, which no other rank reads

@@ -1,6 +1,9 @@
 #include "tera/nn/context_parallel.h"
 
 #include "tera/base/function_ref.h"
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
+#include "tera/ops/expert_rows.h"
 
 namespace tera {
 namespace {
@@ -28,9 +31,9 @@ void ContextParallel::all_to_all_to_heads(Run& run, std::span<const Tensor> loca
   const Tensor send = run.scratch.take(all.shape, all.dtype, "context.leaving");
   const Tensor received = run.scratch.take(all.shape, all.dtype, "context.came");
   each_shard(local, send, size(),
-             [&](const Tensor& shard, const Tensor& slot) { run.ops.copy({.src = shard, .dst = slot}); });
+             [&](const Tensor& shard, const Tensor& slot) { run.ops(CopyArgs{.src = shard, .dst = slot}); });
   run.ops.wait(group->all_to_all(send, received, rows_each, rows_each, run.ops.record()));
-  run.ops.permute({.x = received, .sources = run.mb.all.cp_order, .y = all});
+  run.ops(PermuteArgs{.x = received, .sources = run.mb.all.cp_order, .y = all});
 }
 
 void ContextParallel::all_to_all_to_rows(Run& run, const Tensor& all, std::span<const Tensor> local) const {
@@ -38,10 +41,10 @@ void ContextParallel::all_to_all_to_rows(Run& run, const Tensor& all, std::span<
   ScratchScope scope(run.scratch);
   const Tensor send = run.scratch.take(all.shape, all.dtype, "context.leaving");
   const Tensor received = run.scratch.take(all.shape, all.dtype, "context.came");
-  run.ops.permute({.x = all, .sources = run.mb.all.cp_order_rows, .y = send});
+  run.ops(PermuteArgs{.x = all, .sources = run.mb.all.cp_order_rows, .y = send});
   run.ops.wait(group->all_to_all(send, received, rows_each, rows_each, run.ops.record()));
   each_shard(local, received, size(),
-             [&](const Tensor& shard, const Tensor& slot) { run.ops.copy({.src = slot, .dst = shard}); });
+             [&](const Tensor& shard, const Tensor& slot) { run.ops(CopyArgs{.src = slot, .dst = shard}); });
 }
 
 void ContextParallel::gather(Run& run, const Tensor& local, const Tensor& all) const {
@@ -49,14 +52,14 @@ void ContextParallel::gather(Run& run, const Tensor& local, const Tensor& all) c
   ScratchScope scope(run.scratch);
   const Tensor received = run.scratch.take(all.shape, all.dtype, "context.came");
   run.ops.wait(group->all_gather(local, received, run.ops.record()));
-  run.ops.permute({.x = received, .sources = run.mb.all.cp_order, .y = all});
+  run.ops(PermuteArgs{.x = received, .sources = run.mb.all.cp_order, .y = all});
 }
 
 void ContextParallel::reduce(Run& run, const Tensor& all, const Tensor& local) const {
   if (size() == 1) return;
   ScratchScope scope(run.scratch);
   const Tensor send = run.scratch.take(all.shape, all.dtype, "context.leaving");
-  run.ops.permute({.x = all, .sources = run.mb.all.cp_order_rows, .y = send});
+  run.ops(PermuteArgs{.x = all, .sources = run.mb.all.cp_order_rows, .y = send});
   run.ops.wait(group->reduce_scatter(send, local, Reduce::sum, run.ops.record()));
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // Dropout between a projection and the residual: y = residual + dropout(linear(x)).
 
+#include "tera/base/rng.h"
 #include "tera/nn/linear.h"
 
 namespace tera {

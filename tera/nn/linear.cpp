@@ -3,6 +3,11 @@
 #include <algorithm>
 #include <array>
 
+#include "tera/ops/combine.h"
+#include "tera/ops/gemm.h"
+#include "tera/ops/gemm_activation.h"
+#include "tera/ops/pointwise.h"
+
 namespace tera {
 namespace {
 
@@ -80,13 +85,13 @@ GemmArgs Linear::gemm(const Tensor& all, const Tensor& y, const Tensor& residual
 void Linear::forward(Run& run, const Tensor& x, const Tensor& y, const Tensor& residual) const {
   if (split_ == Split::in && tp_.size() > 1) return forward_summed(run, x, y, residual);
   const Tensor all = split_ == Split::out ? tp_.gather(run, x, run.scratch, "linear.x") : x;
-  run.ops.gemm(gemm(all, y, residual));
+  run.ops(gemm(all, y, residual));
 }
 
 void Linear::forward(Run& run, const Tensor& x, const Tensor& y, const ActivationArgs& activation) const {
   require(split_ != Split::in || tp_.size() == 1, "an activation of a sum over ranks comes behind the sum");
   const Tensor all = split_ == Split::out ? tp_.gather(run, x, run.scratch, "linear.x") : x;
-  run.ops.gemm_activation({.gemm = gemm(all, y, {}), .activation = activation});
+  run.ops(GemmActivationArgs{.gemm = gemm(all, y, {}), .activation = activation});
 }
 
 // Bias and residual enter the sum over ranks once, with the first rank; with sequence parallelism the residual, which
@@ -94,16 +99,16 @@ void Linear::forward(Run& run, const Tensor& x, const Tensor& y, const Activatio
 void Linear::forward_summed(Run& run, const Tensor& x, const Tensor& y, const Tensor& residual) const {
   const bool first = tp_.rank() == 0, cut = tp_.cuts_rows();
   const Tensor partial = tp_.partial_buffer(run, y, "linear.y");
-  run.ops.gemm({.a = x,
-                .b = weight_->value,
-                .out = partial,
-                .bias = first && bias_ ? bias_->value : Tensor{},
-                .residual = first && !cut ? residual : Tensor{},
-                .trans_b = true});
+  run.ops(GemmArgs{.a = x,
+                   .b = weight_->value,
+                   .out = partial,
+                   .bias = first && bias_ ? bias_->value : Tensor{},
+                   .residual = first && !cut ? residual : Tensor{},
+                   .trans_b = true});
   run.ops.wait(tp_.reduce(run, partial, y));
   if (!cut || !residual) return;
   const std::array sources{y, residual};
-  run.ops.combine({.sources = sources, .out = y});
+  run.ops(CombineArgs{.sources = sources, .out = y});
 }
 
 Tensor Linear::gradient_of_all_rows(Run& run, const Tensor& dy, Arena& arena, std::string_view tag) const {
@@ -113,7 +118,7 @@ Tensor Linear::gradient_of_all_rows(Run& run, const Tensor& dy, Arena& arena, st
 Ticket Linear::backward_input(Run& run, const Tensor& dy, const Tensor& dx) const {
   const bool summed = split_ == Split::out;
   const Tensor partial = summed ? tp_.partial_buffer(run, dx, "linear.dx") : dx;
-  run.ops.gemm({.a = dy, .b = weight_->value, .out = partial});
+  run.ops(GemmArgs{.a = dy, .b = weight_->value, .out = partial});
   const Ticket sum = summed ? tp_.reduce(run, partial, dx) : Ticket{};
   bias_gradient(run, dy);
   return sum;
@@ -122,13 +127,13 @@ Ticket Linear::backward_input(Run& run, const Tensor& dy, const Tensor& dx) cons
 void Linear::backward_input(Run& run, const Tensor& dy, const ActivationBackArgs& activation) const {
   require(split_ != Split::out || tp_.size() == 1,
           "the way back through an activation begins behind the sum over ranks");
-  run.ops.gemm_activation_back(
-      {.gemm = {.a = dy, .b = weight_->value, .out = activation.dy}, .activation = activation});
+  run.ops(
+      GemmActivationBackArgs{.gemm = {.a = dy, .b = weight_->value, .out = activation.dy}, .activation = activation});
   bias_gradient(run, dy);
 }
 
 void Linear::bias_gradient(Run& run, const Tensor& dy) const {
-  if (bias_ && bias_->grad) run.ops.column_sum({.x = dy, .out = bias_->grad});
+  if (bias_ && bias_->grad) run.ops(ColumnSumArgs{.x = dy, .out = bias_->grad});
 }
 
 void Linear::backward_weight(Run& run, const Tensor& x, const Tensor& dy) const {
@@ -136,8 +141,8 @@ void Linear::backward_weight(Run& run, const Tensor& x, const Tensor& dy) const 
   ScratchScope scope(run.scratch);
   const Tensor all = split_ == Split::out ? tp_.gather(run, x, run.scratch, "linear.x") : x;
   const Tensor all_dy = dy.dim(0) == all.dim(0) ? dy : gradient_of_all_rows(run, dy, run.scratch, "linear.dy");
-  run.ops.gemm(
-      {.a = all_dy, .b = all, .out = weight_->grad, .trans_a = true, .accumulate = weight_->accumulate_next()});
+  run.ops(
+      GemmArgs{.a = all_dy, .b = all, .out = weight_->grad, .trans_a = true, .accumulate = weight_->accumulate_next()});
 }
 
 }  // namespace tera

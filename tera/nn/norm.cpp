@@ -1,5 +1,7 @@
 #include "tera/nn/norm.h"
 
+#include "tera/ops/norm.h"
+
 namespace tera {
 
 Norm::Norm(ParamStore& params, const NormSpec& spec, const TensorParallel& tp) : kind_(spec.kind), eps_(spec.eps) {
@@ -26,28 +28,28 @@ NormStats Norm::take_stats(Run& run, const Tensor& x, std::string_view tag) cons
 }
 
 void Norm::forward(Run& run, const Tensor& x, const Tensor& y, const NormStats& stats) const {
-  run.ops.norm({.kind = kind_,
-                .x = x,
-                .weight = weight_->value,
-                .y = y,
-                .bias = bias_ ? bias_->value : Tensor{},
-                .mean = stats.mean,
-                .rstd = stats.rstd,
-                .eps = eps_});
+  run.ops(NormArgs{.kind = kind_,
+                   .x = x,
+                   .weight = weight_->value,
+                   .y = y,
+                   .bias = bias_ ? bias_->value : Tensor{},
+                   .mean = stats.mean,
+                   .rstd = stats.rstd,
+                   .eps = eps_});
 }
 
 void Norm::backward(Run& run, const Tensor& dy, const Tensor& x, const NormStats& stats, const Tensor& residual,
                     const Tensor& dx) const {
-  run.ops.norm_back({.kind = kind_,
-                     .dy = dy,
-                     .x = x,
-                     .weight = weight_->value,
-                     .rstd = stats.rstd,
-                     .mean = stats.mean,
-                     .residual = residual,
-                     .dx = dx,
-                     .dweight = weight_->grad,
-                     .dbias = bias_ ? bias_->grad : Tensor{}});
+  run.ops(NormBackArgs{.kind = kind_,
+                       .dy = dy,
+                       .x = x,
+                       .weight = weight_->value,
+                       .rstd = stats.rstd,
+                       .mean = stats.mean,
+                       .residual = residual,
+                       .dx = dx,
+                       .dweight = weight_->grad,
+                       .dbias = bias_ ? bias_->grad : Tensor{}});
 }
 
 }  // namespace tera

@@ -12,7 +12,9 @@
 #include "tera/base/glob.h"
 #include "tera/base/joined.h"
 #include "tera/base/rng.h"
+#include "tera/ops/copy.h"
 #include "tera/ops/ops.h"
+#include "tera/ops/random.h"
 
 namespace tera {
 namespace {
@@ -31,16 +33,16 @@ void draw(Ops& ops, const ParamSpec& spec, const Part& part, std::uint64_t seed,
   const Tensor out = full.rows(part.local_row, part.local_row + rows);
   if (count(out.shape) == 0) return;
   switch (spec.init.kind) {
-    case Init::Kind::zeros: return ops.fill({.out = out, .value = 0});
-    case Init::Kind::ones: return ops.fill({.out = out, .value = 1});
+    case Init::Kind::zeros: return ops(FillArgs{.out = out, .value = 0});
+    case Init::Kind::ones: return ops(FillArgs{.out = out, .value = 1});
     case Init::Kind::normal: break;
   }
   const std::int64_t columns = part.global.rank == 2 ? part.global[1] : 1;
-  ops.normal({.out = out,
-              .key = rng_stream(seed, part.name),
-              .std = spec.init.std,
-              .first = part.split == 0 ? part.begin * columns : part.begin,
-              .row_stride = columns});
+  ops(NormalArgs{.out = out,
+                 .key = rng_stream(seed, part.name),
+                 .std = spec.init.std,
+                 .first = part.split == 0 ? part.begin * columns : part.begin,
+                 .row_stride = columns});
 }
 
 void draw(Ops& ops, const ParamSpec& spec, std::uint64_t seed, const Tensor& full) {
@@ -293,13 +295,13 @@ void ParamStore::place_grads(Bucket& bucket, const Tensor& full) {
 }
 
 void ParamStore::empty_grads(Ops& ops, Bucket& bucket) {
-  for (const auto& [begin, end] : bucket.cleared) ops.fill({.out = bucket.grad.rows(begin, end), .value = 0});
+  for (const auto& [begin, end] : bucket.cleared) ops(FillArgs{.out = bucket.grad.rows(begin, end), .value = 0});
   for (Param* param : bucket.params) param->grad_empty = param->spec.first_use_overwrites;
 }
 
 void ParamStore::complete_grads(Ops& ops, Bucket& bucket) {
   for (Param* param : bucket.params)
-    if (!param->accumulate_next()) ops.fill({.out = param->grad, .value = 0});
+    if (!param->accumulate_next()) ops(FillArgs{.out = param->grad, .value = 0});
 }
 
 void ParamStore::make_groups() {
@@ -320,7 +322,7 @@ void ParamStore::initialize(Ops& ops, std::uint64_t seed) {
   for (auto& param : params_) {
     if (param.spec.trainable && param.bucket >= 0 && buckets_[static_cast<std::size_t>(param.bucket)].local_grad)
       continue;
-    ops.fill({.out = param.value, .value = 0});
+    ops(FillArgs{.out = param.value, .value = 0});
     draw(ops, param.spec, seed, param.value);
   }
   for (auto& bucket : buckets_)
@@ -331,15 +333,15 @@ void ParamStore::initialize(Ops& ops, std::uint64_t seed) {
 // Draws the full bucket in fp32 in its gradient buffer, copies what this rank keeps out of it, and clears the buffer.
 void ParamStore::initialize(Ops& ops, std::uint64_t seed, Bucket& bucket) {
   const Tensor buffer = bucket.grad ? bucket.grad : grad_buffers_.front().rows(0, bucket.elements());
-  ops.fill({.out = buffer, .value = 0});
+  ops(FillArgs{.out = buffer, .value = 0});
   for (const Param* param : bucket.params)
     draw(ops, param->spec, seed, flat_range(buffer, param->offset - bucket.begin, param->spec.shape));
   const Tensor local = buffer.rows(bucket.local_begin(), bucket.local_end());
-  ops.copy(bucket.weight ? CopyArgs{.src = buffer, .dst = bucket.weight}
-                         : CopyArgs{.src = local, .dst = bucket.local_weight});
-  if (bucket.local_master.data != bucket.local_weight.data) ops.copy({.src = local, .dst = bucket.local_master});
-  ops.fill({.out = buffer, .value = 0});
-  if (bucket.local_grad) ops.fill({.out = bucket.local_grad, .value = 0});
+  ops(bucket.weight ? CopyArgs{.src = buffer, .dst = bucket.weight}
+                    : CopyArgs{.src = local, .dst = bucket.local_weight});
+  if (bucket.local_master.data != bucket.local_weight.data) ops(CopyArgs{.src = local, .dst = bucket.local_master});
+  ops(FillArgs{.out = buffer, .value = 0});
+  if (bucket.local_grad) ops(FillArgs{.out = bucket.local_grad, .value = 0});
 }
 
 void ParamStore::fill_constants(Ops& ops) {

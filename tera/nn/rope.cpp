@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "tera/ops/rope.h"
+
 namespace tera {
 namespace {
 
@@ -109,13 +111,13 @@ Rope::Rope(ParamStore& params, const RopeSpec& spec) : interleaved_(spec.interle
 }
 
 void Rope::rotate(Run& run, const Tensor& x, std::int64_t first, bool inverse) const {
-  run.ops.rope({.x = x,
-                .positions = run.mb.positions,
-                .cos = cos_->value,
-                .sin = sin_->value,
-                .interleaved = interleaved_,
-                .inverse = inverse,
-                .first = first});
+  run.ops(RopeArgs{.x = x,
+                   .positions = run.mb.positions,
+                   .cos = cos_->value,
+                   .sin = sin_->value,
+                   .interleaved = interleaved_,
+                   .inverse = inverse,
+                   .first = first});
 }
 
 }  // namespace tera

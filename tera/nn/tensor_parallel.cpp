@@ -1,5 +1,7 @@
 #include "tera/nn/tensor_parallel.h"
 
+#include "tera/ops/combine.h"
+
 namespace tera {
 
 Tensor TensorParallel::local_rows(const Tensor& all) const {

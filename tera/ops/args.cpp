@@ -4,8 +4,10 @@
 #include <limits>
 
 #include "tera/base/error.h"
+#include "tera/ops/all_ops.h"
 #include "tera/ops/check.h"
 #include "tera/ops/ops.h"
+#include "tera/ops/workspace.h"
 
 namespace tera {
 namespace {
@@ -514,21 +516,17 @@ void CombineArgs::check() const {
   }
 }
 
-void Ops::gemm_activation(const GemmActivationArgs& args) {
+void Ops::operator()(const GemmActivationArgs& args) {
   args.check();
-  if (fuses(args)) return do_gemm_activation(args);
-  do_gemm(args.gemm);
-  do_activation(args.activation);
+  if (fuses(args)) return execute(args);
+  execute(args.gemm);
+  execute(args.activation);
 }
-void Ops::gemm_activation_back(const GemmActivationBackArgs& args) {
+void Ops::operator()(const GemmActivationBackArgs& args) {
   args.check();
-  if (fuses(args)) return do_gemm_activation_back(args);
-  do_gemm(args.gemm);
-  do_activation_back(args.activation);
-}
-void Ops::do_gemm_activation(const GemmActivationArgs& /*args*/) { fail("gemm_activation: this device fuses nothing"); }
-void Ops::do_gemm_activation_back(const GemmActivationBackArgs& /*args*/) {
-  fail("gemm_activation_back: this device fuses nothing");
+  if (fuses(args)) return execute(args);
+  execute(args.gemm);
+  execute(args.activation);
 }
 
 void Ops::finish(Ticket ticket) {
@@ -582,5 +580,8 @@ void Ops::to_host(const Tensor& tensor, std::span<std::byte> host) {
   if (host.size() != tensor.bytes()) fail("to_host: {} bytes for {}", host.size(), to_string(tensor));
   do_to_host(tensor, host);
 }
+
+std::size_t WorkspaceRules::workspace(const GemmActivationArgs& args) const { return workspace(args.gemm); }
+std::size_t WorkspaceRules::workspace(const GemmActivationBackArgs& args) const { return workspace(args.gemm); }
 
 }  // namespace tera

@@ -1,6 +1,7 @@
 #pragma once
 #include "tera/base/kinds.h"
 #include "tera/base/rng.h"
+#include "tera/ops/op_list.h"
 #include "tera/tensor/tensor.h"
 
 namespace tera {
@@ -37,6 +38,11 @@ struct AttentionArgs {
   Tensor lse;   // f32 [N,Tq]: log-sum-exp of the scaled scores
   AttentionShape shape;
   void check() const;
+
+  static constexpr OpKind op_kind = OpKind::attention;
+  // What mask and window let through, of packed documents as of one.
+  double flops() const;
+  bool has_shape_of(const AttentionArgs& other) const;
 };
 
 // The backward uses the given lse instead of one of its own, so that in ring attention, where the keys of one call are
@@ -47,6 +53,10 @@ struct AttentionBackArgs {
   Tensor dq, dk, dv;          // overwritten; shapes of q, k, v, rows may be strided
   AttentionShape shape;
   void check() const;
+
+  static constexpr OpKind op_kind = OpKind::attention;
+  double flops() const;  // two forwards, whatever a kernel computes again
+  bool has_shape_of(const AttentionBackArgs& other) const;
 };
 
 // One step of ring attention: merges (out, lse) of attention to some keys with (part, part_lse) of attention to others

@@ -1,20 +1,11 @@
 #pragma once
-#include <cstdint>
 #include <span>
 
-#include "tera/base/enum_names.h"
+#include "tera/ops/op_list.h"
+#include "tera/ops/reduce.h"
 #include "tera/tensor/tensor.h"
 
 namespace tera {
-
-enum class Reduce : std::uint8_t { sum, mean, max };
-
-template <>
-struct EnumNames<Reduce> {
-  static constexpr std::array values{std::pair{Reduce::sum, std::string_view("sum")},
-                                     std::pair{Reduce::mean, std::string_view("mean")},
-                                     std::pair{Reduce::max, std::string_view("max")}};
-};
 
 // The local reduction of collectives: out = sources[0] + sources[1] + ..., elementwise and in this order; mean divides
 // the sum by the number of sources, and max is NaN where any of them is. 16-bit floats are combined in fp32 and rounded
@@ -26,12 +17,8 @@ struct CombineArgs {
   Tensor out;
   Reduce how = Reduce::sum;
   void check() const;
-};
 
-// Whether combine takes the dtype: all but u8, and integers only where nothing is divided.
-constexpr bool can_combine(DType dtype, Reduce how) {
-  const bool integer = dtype == DType::i32 || dtype == DType::i64;
-  return dtype != DType::u8 && !(integer && how == Reduce::mean);
-}
+  static constexpr OpKind op_kind = OpKind::transfer;
+};
 
 }  // namespace tera

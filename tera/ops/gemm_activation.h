@@ -11,6 +11,10 @@ struct GemmActivationArgs {
   GemmArgs gemm;
   ActivationArgs activation;  // its x is gemm.out
   void check() const;
+
+  static constexpr OpKind op_kind = OpKind::gemm;
+  double flops() const { return gemm.flops(); }
+  bool has_shape_of(const GemmActivationArgs& other) const;
 };
 
 // A GEMM whose output is the gradient of an activation's output, and the backward of that activation. gemm.out is a
@@ -19,6 +23,10 @@ struct GemmActivationBackArgs {
   GemmArgs gemm;
   ActivationBackArgs activation;  // its dy is gemm.out
   void check() const;
+
+  static constexpr OpKind op_kind = OpKind::gemm;
+  double flops() const { return gemm.flops(); }
+  bool has_shape_of(const GemmActivationBackArgs& other) const;
 };
 
 }  // namespace tera

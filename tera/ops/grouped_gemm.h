@@ -3,6 +3,7 @@
 // Accumulation is in fp32 for all dtypes. All dense; a and b share one dtype. Rows after the last group are not read
 // and may be NaN.
 
+#include "tera/ops/gemm.h"
 #include "tera/tensor/tensor.h"
 
 namespace tera {
@@ -20,6 +21,10 @@ struct GroupedGemmArgs {
   std::int64_t n() const { return out.dim(1); }
   std::int64_t k() const { return a.dim(1); }
   void check() const;
+
+  static constexpr OpKind op_kind = OpKind::gemm;
+  // Which rows are in groups is in memory of the device.
+  double flops() const { return gemm_flops(expected_rows > 0 ? expected_rows : a.dim(0), n(), k()); }
 };
 
 // The weight gradient: out[g] += a_g^T b_g, with the rows of g; an empty group adds nothing. Without accumulate, out is
@@ -36,6 +41,9 @@ struct GroupedWeightGradientArgs {
   std::int64_t m() const { return a.dim(1); }
   std::int64_t n() const { return b.dim(1); }
   void check() const;
+
+  static constexpr OpKind op_kind = OpKind::gemm;
+  double flops() const { return gemm_flops(m(), n(), expected_rows > 0 ? expected_rows : a.dim(0)); }
 };
 
 }  // namespace tera

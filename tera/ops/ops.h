@@ -1,7 +1,7 @@
 #pragma once
-// The backend interface: all work on tensors goes through it. Callers use the plain function; a backend implements the
-// private do_ one, and can rely on the arguments having passed their check(). Backends: plan (a dry run, which counts
-// and touches no memory), cpu, cuda.
+// The backend interface: all work on tensors goes through it. A call is `ops(GemmArgs{...})`, with one of the argument
+// structs of op_list.h; a backend (plan, a dry run which counts and touches no memory; cpu; cuda) implements each as
+// implement_ops.h says.
 //
 // An Ops object is one queue, as a CUDA stream: work is done in the order of the calls, but a call may return before it
 // is done (traits()).
@@ -11,72 +11,45 @@
 #include <span>
 #include <string>
 
-#include "tera/ops/attention.h"
-#include "tera/ops/combine.h"
-#include "tera/ops/copy.h"
-#include "tera/ops/embedding.h"
-#include "tera/ops/expert_rows.h"
-#include "tera/ops/gemm.h"
-#include "tera/ops/gemm_activation.h"
-#include "tera/ops/grouped_gemm.h"
-#include "tera/ops/latent_heads.h"
-#include "tera/ops/loss.h"
-#include "tera/ops/norm.h"
-#include "tera/ops/optim.h"
-#include "tera/ops/planned_calls.h"
-#include "tera/ops/pointwise.h"
-#include "tera/ops/random.h"
+#include "tera/ops/host_copy.h"
+#include "tera/ops/op_list.h"
 #include "tera/ops/recording.h"
-#include "tera/ops/rope.h"
-#include "tera/ops/route.h"
 #include "tera/ops/ticket.h"
 #include "tera/ops/traits.h"
 
 namespace tera {
 
-class Ops : public Timeline {
+struct PlannedCalls;
+
+// One op of a backend. Its arguments have passed their check().
+template <class Args>
+class OpSlot {
  public:
-  // clang-format off
-  void gemm(const GemmArgs& args)                      { args.check(); do_gemm(args); }
-  void gemm_activation(const GemmActivationArgs& args);
-  void gemm_activation_back(const GemmActivationBackArgs& args);
-  void column_sum(const ColumnSumArgs& args)           { args.check(); do_column_sum(args); }
-  void norm(const NormArgs& args)                      { args.check(); do_norm(args); }
-  void norm_back(const NormBackArgs& args)             { args.check(); do_norm_back(args); }
-  void rope(const RopeArgs& args)                      { args.check(); do_rope(args); }
-  void latent_heads(const LatentHeadsArgs& args)       { args.check(); do_latent_heads(args); }
-  void latent_heads_back(const LatentHeadsBackArgs& args) { args.check(); do_latent_heads_back(args); }
-  void attention(const AttentionArgs& args)            { args.check(); do_attention(args); }
-  void attention_back(const AttentionBackArgs& args)   { args.check(); do_attention_back(args); }
-  void merge_attention(const MergeAttentionArgs& args) { args.check(); do_merge_attention(args); }
-  void activation(const ActivationArgs& args)          { args.check(); do_activation(args); }
-  void activation_back(const ActivationBackArgs& args) { args.check(); do_activation_back(args); }
-  void dropout(const DropoutArgs& args)                { args.check(); do_dropout(args); }
-  void group_rows(const GroupRowsArgs& args)           { args.check(); do_group_rows(args); }
-  void permute(const PermuteArgs& args)                { args.check(); do_permute(args); }
-  void unpermute(const UnpermuteArgs& args)            { args.check(); do_unpermute(args); }
-  void grouped_gemm(const GroupedGemmArgs& args)       { args.check(); do_grouped_gemm(args); }
-  void grouped_weight_gradient(const GroupedWeightGradientArgs& a)    { a.check(); do_grouped_weight_gradient(a); }
-  void embedding(const EmbeddingArgs& args)            { args.check(); do_embedding(args); }
-  void embedding_back(const EmbeddingBackArgs& args)   { args.check(); do_embedding_back(args); }
-  void cross_entropy(const CrossEntropyArgs& args)     { args.check(); do_cross_entropy(args); }
-  void cross_entropy_stats(const CrossEntropyStatsArgs& args) { args.check(); do_cross_entropy_stats(args); }
-  void route(const RouteArgs& args)                   { args.check(); do_route(args); }
-  void route_back(const RouteBackArgs& args)          { args.check(); do_route_back(args); }
-  void balance_loss(const BalanceLossArgs& args)      { args.check(); do_balance_loss(args); }
-  void expert_bias(const ExpertBiasArgs& args)        { args.check(); do_expert_bias(args); }
-  void sum(const SumArgs& args)                        { args.check(); do_sum(args); }
-  void sum_squares(const SumSquaresArgs& args)         { args.check(); do_sum_squares(args); }
-  void clip(const ClipArgs& args)                      { args.check(); do_clip(args); }
-  void scale_loss(const ScaleLossArgs& args)           { args.check(); do_scale_loss(args); }
-  void count_step(const CountStepArgs& args)           { args.check(); do_count_step(args); }
-  void adam(const AdamArgs& args)                      { args.check(); do_adam(args); }
-  void sgd(const SgdArgs& args)                        { args.check(); do_sgd(args); }
-  void copy(const CopyArgs& args)                      { args.check(); do_copy(args); }
-  void fill(const FillArgs& args)                      { args.check(); do_fill(args); }
-  void normal(const NormalArgs& args)                  { args.check(); do_normal(args); }
-  void combine(const CombineArgs& args)                { args.check(); do_combine(args); }
-  // clang-format on
+  virtual ~OpSlot() = default;
+
+ protected:
+  virtual void execute(const Args& args) = 0;
+};
+
+template <class List>
+class OpSlots;
+template <class... Args>
+class OpSlots<OpList<Args...>> : public OpSlot<Args>... {
+ protected:
+  using OpSlot<Args>::execute...;
+};
+
+class Ops : public Timeline, public OpSlots<AllOps> {
+ public:
+  // One op: `ops(NormArgs{...})`. Args is one of AllOps, and its header is included by the caller.
+  template <class Args>
+  void operator()(const Args& args) {
+    args.check();
+    execute(args);
+  }
+  // A GEMM and its activation are one call where the backend fuses them, else two.
+  void operator()(const GemmActivationArgs& args);
+  void operator()(const GemmActivationBackArgs& args);
 
   // Whether the backend runs this call as one fused kernel instead of two.
   virtual bool fuses(const GemmActivationArgs& /*args*/) const { return false; }
@@ -125,45 +98,6 @@ class Ops : public Timeline {
   virtual void end_range() {}
 
  private:
-  virtual void do_gemm(const GemmArgs& args) = 0;
-  virtual void do_gemm_activation(const GemmActivationArgs& args);  // only calls that it fuses
-  virtual void do_gemm_activation_back(const GemmActivationBackArgs& args);
-  virtual void do_column_sum(const ColumnSumArgs& args) = 0;
-  virtual void do_norm(const NormArgs& args) = 0;
-  virtual void do_norm_back(const NormBackArgs& args) = 0;
-  virtual void do_rope(const RopeArgs& args) = 0;
-  virtual void do_latent_heads(const LatentHeadsArgs& args) = 0;
-  virtual void do_latent_heads_back(const LatentHeadsBackArgs& args) = 0;
-  virtual void do_attention(const AttentionArgs& args) = 0;
-  virtual void do_attention_back(const AttentionBackArgs& args) = 0;
-  virtual void do_merge_attention(const MergeAttentionArgs& args) = 0;
-  virtual void do_activation(const ActivationArgs& args) = 0;
-  virtual void do_activation_back(const ActivationBackArgs& args) = 0;
-  virtual void do_dropout(const DropoutArgs& args) = 0;
-  virtual void do_group_rows(const GroupRowsArgs& args) = 0;
-  virtual void do_permute(const PermuteArgs& args) = 0;
-  virtual void do_unpermute(const UnpermuteArgs& args) = 0;
-  virtual void do_grouped_gemm(const GroupedGemmArgs& args) = 0;
-  virtual void do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) = 0;
-  virtual void do_embedding(const EmbeddingArgs& args) = 0;
-  virtual void do_embedding_back(const EmbeddingBackArgs& args) = 0;
-  virtual void do_cross_entropy(const CrossEntropyArgs& args) = 0;
-  virtual void do_cross_entropy_stats(const CrossEntropyStatsArgs& args) = 0;
-  virtual void do_route(const RouteArgs& args) = 0;
-  virtual void do_route_back(const RouteBackArgs& args) = 0;
-  virtual void do_balance_loss(const BalanceLossArgs& args) = 0;
-  virtual void do_expert_bias(const ExpertBiasArgs& args) = 0;
-  virtual void do_sum(const SumArgs& args) = 0;
-  virtual void do_sum_squares(const SumSquaresArgs& args) = 0;
-  virtual void do_clip(const ClipArgs& args) = 0;
-  virtual void do_scale_loss(const ScaleLossArgs& args) = 0;
-  virtual void do_count_step(const CountStepArgs& args) = 0;
-  virtual void do_adam(const AdamArgs& args) = 0;
-  virtual void do_sgd(const SgdArgs& args) = 0;
-  virtual void do_copy(const CopyArgs& args) = 0;
-  virtual void do_fill(const FillArgs& args) = 0;
-  virtual void do_normal(const NormalArgs& args) = 0;
-  virtual void do_combine(const CombineArgs& args) = 0;
   virtual void do_from_host(std::span<const std::byte> host, const Tensor& tensor) = 0;
   virtual void do_to_host(const Tensor& tensor, std::span<std::byte> host) = 0;
   virtual void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) { do_to_host(tensor, host); }

@@ -1,4 +1,5 @@
 #pragma once
+#include "tera/ops/op_list.h"
 #include "tera/tensor/tensor.h"
 
 namespace tera {
@@ -26,12 +27,16 @@ struct LossScaleRule {
 struct ScaleLossArgs {
   Tensor x, state, out;
   void check() const;
+
+  static constexpr OpKind op_kind = OpKind::optimizer;
 };
 
 // out[0] = sum of squares of x, fp64, fixed order. x f32 dense; out f64 [1].
 struct SumSquaresArgs {
   Tensor x, out;
   void check() const;
+
+  static constexpr OpKind op_kind = OpKind::optimizer;
 };
 
 // norm = sqrt(sum of sums, in order); factor = min(1, max_norm / (norm + 1e-6)), or 1 when max_norm is 0. A norm that
@@ -43,6 +48,8 @@ struct ClipArgs {
   Tensor state = {};    // optional: f64 [ScaleState::count]
   float max_norm = 0;
   void check() const;
+
+  static constexpr OpKind op_kind = OpKind::optimizer;
 };
 
 // Ends a step of mixed-precision training with loss scaling, after clip and before the update. A finite grad_factor
@@ -62,6 +69,8 @@ struct CountStepArgs {
   double beta1 = 0, beta2 = 0;  // decay rates of Adam's moments
   LossScaleRule rule{};
   void check() const;
+
+  static constexpr OpKind op_kind = OpKind::optimizer;
 };
 
 // weight -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * weight), m^ = m / correction1, v^ = v / correction2, with the
@@ -81,6 +90,8 @@ struct AdamArgs {
   float eps = 1e-8f, weight_decay = 0;
   bool clear_grad = false;  // zero grad for the next step
   void check() const;
+
+  static constexpr OpKind op_kind = OpKind::optimizer;
 };
 
 // buffer = momentum * buffer + grad_factor * grad + weight_decay * weight; weight -= lr * buffer. Skipped like adam.
@@ -90,6 +101,8 @@ struct SgdArgs {
   float momentum = 0, weight_decay = 0;
   bool clear_grad = false;
   void check() const;
+
+  static constexpr OpKind op_kind = OpKind::optimizer;
 };
 
 }  // namespace tera

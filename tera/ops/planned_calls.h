@@ -14,6 +14,13 @@ struct PlannedCalls {
   std::vector<GemmActivationBackArgs> gemm_activation_backs;
   std::vector<AttentionArgs> attentions;
   std::vector<AttentionBackArgs> attention_backs;
+
+  // The calls of the same op.
+  std::vector<GemmArgs>& of(const GemmArgs&) { return gemms; }
+  std::vector<GemmActivationArgs>& of(const GemmActivationArgs&) { return gemm_activations; }
+  std::vector<GemmActivationBackArgs>& of(const GemmActivationBackArgs&) { return gemm_activation_backs; }
+  std::vector<AttentionArgs>& of(const AttentionArgs&) { return attentions; }
+  std::vector<AttentionBackArgs>& of(const AttentionBackArgs&) { return attention_backs; }
 };
 
 }  // namespace tera

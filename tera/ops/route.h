@@ -3,6 +3,7 @@
 // the formulas.
 
 #include "tera/base/kinds.h"
+#include "tera/ops/op_list.h"
 #include "tera/tensor/tensor.h"
 
 namespace tera {
@@ -109,6 +110,8 @@ struct ExpertBiasArgs {
   Tensor shares = {};       // f32 [E], optional
   Tensor grad_factor = {};  // f32 [1], optional: where it is not finite, the bias stays
   void check() const;
+
+  static constexpr OpKind op_kind = OpKind::optimizer;
 };
 
 }  // namespace tera

@@ -1,27 +1,38 @@
 #pragma once
-// The workspace that a backend needs for a call, by formula, so that it is part of the memory plan. One call runs at a
+// How much private memory a backend needs for a call, by formula, so that it is part of the plan. One call runs at a
 // time, so the workspace of a queue is the largest of these.
 
-#include "tera/ops/ops.h"
+#include <cstddef>
+
+#include "tera/ops/op_list.h"
+#include "tera/ops/traits.h"
 
 namespace tera {
 
-class WorkspaceRules {
+// One op's workspace in bytes: none, unless a backend overrides it.
+template <class Args>
+class WorkspaceSlot {
  public:
-  virtual ~WorkspaceRules() = default;
+  virtual ~WorkspaceSlot() = default;
+  virtual std::size_t workspace(const Args& /*args*/) const { return 0; }
+};
+
+template <class List>
+class WorkspaceSlots;
+template <class... Args>
+class WorkspaceSlots<OpList<Args...>> : public WorkspaceSlot<Args>... {
+ public:
+  using WorkspaceSlot<Args>::workspace...;
+};
+
+class WorkspaceRules : public WorkspaceSlots<AllOps> {
+ public:
   virtual const OpsTraits& traits() const = 0;
-  virtual std::size_t gemm(const GemmArgs&) const { return 0; }
-  virtual std::size_t column_sum(const ColumnSumArgs&) const { return 0; }
-  virtual std::size_t norm_back(const NormBackArgs&) const { return 0; }
-  virtual std::size_t attention(const AttentionArgs&) const { return 0; }
-  virtual std::size_t attention_back(const AttentionBackArgs&) const { return 0; }
-  virtual std::size_t group_rows(const GroupRowsArgs&) const { return 0; }
-  virtual std::size_t grouped_gemm(const GroupedGemmArgs&) const { return 0; }
-  virtual std::size_t grouped_weight_gradient(const GroupedWeightGradientArgs&) const { return 0; }
-  virtual std::size_t embedding_back(const EmbeddingBackArgs&) const { return 0; }
-  virtual std::size_t route(const RouteArgs&) const { return 0; }
-  virtual std::size_t sum(const SumArgs&) const { return 0; }
-  virtual std::size_t sum_squares(const SumSquaresArgs&) const { return 0; }
+
+  using WorkspaceSlots<AllOps>::workspace;
+  // What the GEMM needs, fused or not.
+  std::size_t workspace(const GemmActivationArgs& args) const override;
+  std::size_t workspace(const GemmActivationBackArgs& args) const override;
 };
 
 }  // namespace tera

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "tera/base/error.h"
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
 
 namespace tera {
 
@@ -158,9 +160,9 @@ void DataParallel::collect_grads(int buffer) {
   const Tensor sum =
       params_.grad_buffers()[static_cast<std::size_t>(buffer)].rows(bucket.local_begin(), bucket.local_end());
   if (std::exchange(states_[static_cast<std::size_t>(index)].shard_is_empty, false))
-    return ops_->copy({.src = sum, .dst = bucket.local_grad});
+    return (*ops_)(CopyArgs{.src = sum, .dst = bucket.local_grad});
   const std::array sources{bucket.local_grad, sum};
-  ops_->combine({.sources = sources, .out = bucket.local_grad});
+  (*ops_)(CombineArgs{.sources = sources, .out = bucket.local_grad});
 }
 
 void DataParallel::sum_replicas(int index) {
@@ -194,7 +196,7 @@ void DataParallel::finish_gradients() {
     const Bucket& bucket = params_.buckets()[i];
     if (bucket.keeps_grad && !options_.overlap_grad_reduce) state.grads = start_reduce(static_cast<int>(i));
     ops_->wait(std::exchange(state.grads, {}));
-    if (std::exchange(state.shard_is_empty, false)) ops_->fill({.out = bucket.local_grad, .value = 0});
+    if (std::exchange(state.shard_is_empty, false)) (*ops_)(FillArgs{.out = bucket.local_grad, .value = 0});
     state.blocks_left = static_cast<int>(bucket.blocks.size());
   }
   for (const Bucket& bucket : params_.buckets())

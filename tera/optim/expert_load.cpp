@@ -1,6 +1,9 @@
 #include "tera/optim/expert_load.h"
 
 #include "tera/nn/run.h"
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
+#include "tera/ops/route.h"
 
 namespace tera {
 
@@ -14,8 +17,8 @@ void ExpertLoad::bind(Arena& arena) {
 }
 
 void ExpertLoad::clear(Ops& ops) const {
-  ops.fill({.out = counts_, .value = 0});
-  ops.fill({.out = losses_, .value = 0});
+  ops(FillArgs{.out = counts_, .value = 0});
+  ops(FillArgs{.out = losses_, .value = 0});
 }
 
 void ExpertLoad::sum(Ops& ops, Comm& world) const { ops.wait(world.all_reduce(counts_, Reduce::sum, ops.record())); }
@@ -24,11 +27,11 @@ void ExpertLoad::update(Ops& ops, const Tensor& grad_factor) const {
   for (const Param* param : moved_) {
     const std::int64_t layer = param->spec.router_layer;
     const bool bias = param->spec.counts == ParamSpec::Counts::bias;
-    ops.expert_bias({.counts = counts_.rows(layer, layer + 1).view(shape(options_.experts)),
-                     .bias = bias ? param->value : Tensor{},
-                     .rate = options_.bias_rate,
-                     .shares = bias ? Tensor{} : param->value,
-                     .grad_factor = grad_factor});
+    ops(ExpertBiasArgs{.counts = counts_.rows(layer, layer + 1).view(shape(options_.experts)),
+                       .bias = bias ? param->value : Tensor{},
+                       .rate = options_.bias_rate,
+                       .shares = bias ? Tensor{} : param->value,
+                       .grad_factor = grad_factor});
   }
 }
 

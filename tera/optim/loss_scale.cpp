@@ -30,7 +30,7 @@ LossScale LossScaler::start(Ops& ops, std::int64_t updates, const std::optional<
 }
 
 void LossScaler::scale(Ops& ops, const Tensor& weights, const Tensor& scaled) const {
-  ops.scale_loss({.x = weights, .state = state_, .out = scaled});
+  ops(ScaleLossArgs{.x = weights, .state = state_, .out = scaled});
 }
 
 }  // namespace tera

@@ -5,7 +5,10 @@
 #include <cmath>
 #include <utility>
 
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
 #include "tera/ops/ops.h"
+#include "tera/ops/optim.h"
 #include "tera/optim/loss_scale.h"
 
 namespace tera {
@@ -118,12 +121,12 @@ void Optimizer::write_rates(Ops& ops, const LearningRates& rates) {
 }
 
 void Optimizer::count_step(Ops& ops) {
-  ops.count_step({.state = scaler_->state(),
-                  .scalars = scalars_,
-                  .rates = rates_,
-                  .beta1 = config_.adam_beta1,
-                  .beta2 = config_.adam_beta2,
-                  .rule = scaler_->rule()});
+  ops(CountStepArgs{.state = scaler_->state(),
+                    .scalars = scalars_,
+                    .rates = rates_,
+                    .beta1 = config_.adam_beta1,
+                    .beta2 = config_.adam_beta2,
+                    .rule = scaler_->rule()});
 }
 
 Tensor Optimizer::grad_factor() const {
@@ -134,40 +137,41 @@ Tensor Optimizer::grad_factor() const {
 // Clips by the global norm. A sum of squares per part, added in the order of names: the norm depends neither on the
 // layout of parameters nor on when their gradients came.
 void Optimizer::clip(Ops& ops) {
-  ops.fill({.out = sums_, .value = 0});
-  for (const Piece& piece : pieces_) ops.sum_squares({.x = piece.grad, .out = sums_.rows(piece.slot, piece.slot + 1)});
+  ops(FillArgs{.out = sums_, .value = 0});
+  for (const Piece& piece : pieces_)
+    ops(SumSquaresArgs{.x = piece.grad, .out = sums_.rows(piece.slot, piece.slot + 1)});
   if (scope_.world) ops.wait(scope_.world->all_reduce(sums_, Reduce::sum, ops.record()));
-  ops.clip({.sums = sums_,
-            .norm = norm_,
-            .factor = grad_factor(),
-            .state = scaler_ ? scaler_->state() : Tensor{},
-            .max_norm = static_cast<float>(config_.clip_grad)});
+  ops(ClipArgs{.sums = sums_,
+               .norm = norm_,
+               .factor = grad_factor(),
+               .state = scaler_ ? scaler_->state() : Tensor{},
+               .max_norm = static_cast<float>(config_.clip_grad)});
 }
 
 void Optimizer::update(Ops& ops, const ParamStore::Group& group) {
   const float decay = group.decay ? static_cast<float>(config_.weight_decay) : 0;
   const Tensor m = m_ ? m_.rows(group.begin, group.end) : Tensor{};
   if (config_.optimizer == OptimizerKind::adam) {
-    ops.adam({.weight = group.master,
-              .grad = group.grad,
-              .m = m,
-              .v = v_.rows(group.begin, group.end),
-              .copy = group.copy,
-              .scalars = scalars_,
-              .beta1 = config_.adam_beta1,
-              .beta2 = config_.adam_beta2,
-              .eps = static_cast<float>(config_.adam_eps),
-              .weight_decay = decay,
-              .clear_grad = clears_});
+    ops(AdamArgs{.weight = group.master,
+                 .grad = group.grad,
+                 .m = m,
+                 .v = v_.rows(group.begin, group.end),
+                 .copy = group.copy,
+                 .scalars = scalars_,
+                 .beta1 = config_.adam_beta1,
+                 .beta2 = config_.adam_beta2,
+                 .eps = static_cast<float>(config_.adam_eps),
+                 .weight_decay = decay,
+                 .clear_grad = clears_});
   } else {
-    ops.sgd({.weight = group.master,
-             .grad = group.grad,
-             .momentum_buffer = m,
-             .copy = group.copy,
-             .scalars = scalars_,
-             .momentum = static_cast<float>(config_.sgd_momentum),
-             .weight_decay = decay,
-             .clear_grad = clears_});
+    ops(SgdArgs{.weight = group.master,
+                .grad = group.grad,
+                .momentum_buffer = m,
+                .copy = group.copy,
+                .scalars = scalars_,
+                .momentum = static_cast<float>(config_.sgd_momentum),
+                .weight_decay = decay,
+                .clear_grad = clears_});
   }
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "tera/base/error.h"
+#include "tera/ops/copy.h"
 
 namespace tera {
 namespace {
@@ -142,7 +143,7 @@ void Pipeline::execute(const Action& action, const MicroBatch& mb) {
 void Pipeline::pass_through(const Action& action) {
   if (action.act == Act::W) return;
   const Tensor from = boundary_.input(action);
-  ops_.copy({.src = from, .dst = boundary_.result(action)});
+  ops_(CopyArgs{.src = from, .dst = boundary_.result(action)});
 }
 
 Pipeline::Call Pipeline::call_of(const Pass& pass) { return {&pass.chunk, pass.block(), &pass.action}; }

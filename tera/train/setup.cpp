@@ -9,6 +9,7 @@
 #include "tera/comm/mpi/make_mpi.h"
 #include "tera/comm/nccl/make_nccl.h"
 #include "tera/config/setup.h"
+#include "tera/ops/combine.h"
 #include "tera/train/backend.h"
 
 namespace tera {

@@ -12,6 +12,10 @@
 #include "tera/checkpoint/rank_file.h"
 #include "tera/comm/agree.h"
 #include "tera/nn/ffn/dispatch.h"
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
+#include "tera/ops/loss.h"
+#include "tera/ops/planned_calls.h"
 #include "tera/plan/memory_advisor.h"
 #include "tera/plan/world_plan.h"
 
@@ -348,7 +352,7 @@ void TrainingStep::bind(Backend& backend, Comm& world) {
   agree_on_traffic();
   make_engine();
   params_.initialize(*ops_, static_cast<std::uint64_t>(setup_.config.train.seed));
-  if (expert_overflow_) ops_->fill({.out = expert_overflow_, .value = 0});
+  if (expert_overflow_) (*ops_)(FillArgs{.out = expert_overflow_, .value = 0});
   start_scaling();
   const bool wanted = ops_->traits().asynchronous && setup_.config.train.cuda_graph_impl != CudaGraphImpl::none;
   const std::string why_not = why_not_recorded();
@@ -530,9 +534,9 @@ void TrainingStep::run_update(Ops& ops, DataParallel& replicas) {
 // Ranks without a loss, or with the same one as another rank, add zero.
 void TrainingStep::sum_losses(Ops& ops, std::size_t microbatches) {
   const Tensor losses = loss_sum_.rows(0, 1);
-  if (!layout_.counts_loss) ops.fill({.out = losses, .value = 0});
+  if (!layout_.counts_loss) ops(FillArgs{.out = losses, .value = 0});
   for (std::size_t i = 0; layout_.counts_loss && i < microbatches; ++i)
-    ops.sum({.x = inputs_[i].token_loss, .out = losses, .accumulate = i > 0});
+    ops(SumArgs{.x = inputs_[i].token_loss, .out = losses, .accumulate = i > 0});
 }
 
 Tensor TrainingStep::mtp_sum(std::int64_t depth) const {
@@ -542,11 +546,11 @@ Tensor TrainingStep::mtp_sum(std::int64_t depth) const {
 
 void TrainingStep::sum_mtp_losses(Ops& ops, std::size_t microbatches) {
   for (std::int64_t depth = 0; depth < setup_.model.mtp_layers; ++depth) {
-    if (!layout_.counts_loss) ops.fill({.out = mtp_sum(depth), .value = 0});
+    if (!layout_.counts_loss) ops(FillArgs{.out = mtp_sum(depth), .value = 0});
     for (std::size_t i = 0; layout_.counts_loss && i < microbatches; ++i)
-      ops.sum({.x = inputs_[i].mtp_rows[static_cast<std::size_t>(depth)].token_loss,
-               .out = mtp_sum(depth),
-               .accumulate = i > 0});
+      ops(SumArgs{.x = inputs_[i].mtp_rows[static_cast<std::size_t>(depth)].token_loss,
+                  .out = mtp_sum(depth),
+                  .accumulate = i > 0});
   }
 }
 
@@ -554,7 +558,7 @@ void TrainingStep::sum_mtp_losses(Ops& ops, std::size_t microbatches) {
 void TrainingStep::sum_expert_load(Ops& ops) {
   expert_load_->sum(ops, layout_.groups.world);
   for (std::int64_t i = 0; i < aux_losses; ++i)
-    ops.sum({.x = expert_load_->losses().rows(i, i + 1), .out = loss_sum_.rows(votes_end + i, votes_end + i + 1)});
+    ops(SumArgs{.x = expert_load_->losses().rows(i, i + 1), .out = loss_sum_.rows(votes_end + i, votes_end + i + 1)});
 }
 
 void TrainingStep::run_evaluation(Ops& ops, Pipeline& pipeline, DataParallel& replicas) {

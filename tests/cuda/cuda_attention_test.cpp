@@ -13,6 +13,8 @@
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/libraries/cudnn_attention.h"
 #include "tera/base/error.h"
+#include "tera/ops/attention.h"
+#include "tera/ops/copy.h"
 #include "tera/tensor/arena.h"
 #include "tests/support/close.h"
 #include "tests/support/fill.h"
@@ -103,7 +105,7 @@ class OpRunner {
   Result run(const FastCase& c, const Result& given = {}) {
     used_ = 0;
     const AttentionArgs forward = forward_args(c);
-    parts_.ops->attention(forward);
+    (*parts_.ops)(forward);
     Result result{.out = read(forward.out), .lse = read(forward.lse)};
     if (!given.out.empty()) write(forward.out, given.out), write(forward.lse, given.lse);
     const AttentionBackArgs backward = backward_args(c, forward);
@@ -116,12 +118,12 @@ class OpRunner {
   AttentionBackArgs go_forward(const FastCase& c) {
     used_ = 0;
     const AttentionArgs forward = forward_args(c);
-    parts_.ops->attention(forward);
+    (*parts_.ops)(forward);
     return backward_args(c, forward);
   }
   void go_back(const AttentionBackArgs& args) {
     cudaMemsetAsync(workspace_.data(), 0xff, workspace_.size(), stream());  // NaNs, and counts that are wrong
-    parts_.ops->attention_back(args);
+    (*parts_.ops)(args);
   }
   void read_gradients(const AttentionBackArgs& args, Result& result) {
     result.dq = read(args.dq);
@@ -203,7 +205,7 @@ class OpRunner {
     Tensor from = tensor;
     from.shape = shape(rows, columns);
     from.stride = shape(tensor.stride[0], 1);
-    parts_.ops->copy({.src = from, .dst = dense.view(shape(rows, columns))});
+    (*parts_.ops)(CopyArgs{.src = from, .dst = dense.view(shape(rows, columns))});
     Floats values(static_cast<std::size_t>(rows * columns));
     parts_.ops->to_host(dense, std::as_writable_bytes(std::span(values)));
     used_ = used;

@@ -4,6 +4,7 @@
 
 #include "tera/backend/cuda/runtime/make_cuda.h"
 #include "tera/comm/world.h"
+#include "tera/ops/copy.h"
 #include "tests/parallel/comm_body.h"
 
 namespace tera::test {
@@ -29,9 +30,9 @@ TEST(CudaQueue, OneQueueWaitsForAnother) {
   const Tensor x = make_tensor(a.device->allocate(n).data(), shape(n), DType::u8);
   const Tensor y = make_tensor(b.device->allocate(n).data(), shape(n), DType::u8);
   for (int round = 1; round <= 20; ++round) {
-    a.ops->fill({.out = x, .value = static_cast<double>(round)});
+    (*a.ops)(FillArgs{.out = x, .value = static_cast<double>(round)});
     b.ops->wait(a.ops->record());
-    b.ops->copy({.src = x, .dst = y});
+    (*b.ops)(CopyArgs{.src = x, .dst = y});
     a.ops->wait(b.ops->record());
   }
   std::byte last{};

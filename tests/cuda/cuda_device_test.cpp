@@ -9,6 +9,7 @@
 #include "tera/backend/cuda/runtime/cuda_device.h"
 #include "tera/backend/cuda/runtime/cuda_info.h"
 #include "tera/base/error.h"
+#include "tera/ops/copy.h"
 #include "tera/tensor/arena.h"
 #include "tests/support/gpu.h"
 
@@ -43,9 +44,9 @@ TEST(CudaQueue, TicketsAreFinishedInOrderAndReportTime) {
   const Tensor large = bytes_tensor(gpu_device().allocate(256 * MiB));
   ops.finish(Ticket{});  // a ticket that was never recorded: nothing to wait for
   const Ticket before = ops.record();
-  for (int i = 0; i < 20; ++i) ops.fill({.out = large, .value = 1});
+  for (int i = 0; i < 20; ++i) ops(FillArgs{.out = large, .value = 1});
   const Ticket between = ops.record();
-  for (int i = 0; i < 20; ++i) ops.fill({.out = large, .value = 2});
+  for (int i = 0; i < 20; ++i) ops(FillArgs{.out = large, .value = 2});
   const Ticket after = ops.record();
   EXPECT_LT(before.id, between.id);
   EXPECT_LT(between.id, after.id);
@@ -88,7 +89,7 @@ TEST(CudaTransfers, ManySmallOnes) {
     const Bytes bytes = some_bytes(size, static_cast<std::uint32_t>(i));
     std::memcpy(buffer.data(), bytes.data(), size);
     std::memcpy(expected.data() + i * stride, bytes.data(), size);
-    if (i % 1000 == 0) ops.fill({.out = busy, .value = 1});
+    if (i % 1000 == 0) ops(FillArgs{.out = busy, .value = 1});
     const auto begin = static_cast<std::int64_t>(i * stride);
     ops.from_host(std::span(buffer).first(size), tensor.rows(begin, begin + static_cast<std::int64_t>(size)));
   }
@@ -100,11 +101,11 @@ TEST(CudaTransfers, LaterMeansWhatWasThereThen) {
   Ops& ops = gpu_ops();
   const Tensor tensor = bytes_tensor(gpu_device().allocate(64));
   const std::span<std::byte> host = gpu_device().allocate_host(128);
-  ops.fill({.out = tensor, .value = 1});
+  ops(FillArgs{.out = tensor, .value = 1});
   ops.to_host_later(tensor, host.first(64));
-  ops.fill({.out = tensor, .value = 2});
+  ops(FillArgs{.out = tensor, .value = 2});
   ops.to_host_later(tensor, host.last(64));
-  ops.fill({.out = tensor, .value = 3});
+  ops(FillArgs{.out = tensor, .value = 3});
   ops.finish(ops.record());
   EXPECT_TRUE(std::ranges::all_of(host.first(64), [](std::byte b) { return b == std::byte{1}; }));
   EXPECT_TRUE(std::ranges::all_of(host.last(64), [](std::byte b) { return b == std::byte{2}; }));
@@ -122,7 +123,7 @@ TEST(CudaTransfers, BesideTheQueueInTheOrderOfTheirPoints) {
   for (std::size_t i = 0; i < rounds; ++i) {
     const auto value = static_cast<double>(i + 1);
     ops.wait(sent[(i + 1) % 2].end);  // it reads the tensor
-    ops.fill({.out = tensor, .value = value});
+    ops(FillArgs{.out = tensor, .value = value});
     sent[i % 2] = ops.to_host_overlapped(
         {.tensor = tensor, .host = hosts[i % 2], .after = ops.record(), .and_after = fetched.end});
     fetched = ops.from_host_overlapped(
@@ -159,7 +160,7 @@ TEST(CudaMemory, IsZeroedAndAligned) {
     const Tensor tensor = bytes_tensor(device.allocate(bytes));
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(tensor.data) % Arena::alignment, 0u);
     EXPECT_TRUE(std::ranges::all_of(read(tensor), [](std::byte b) { return b == std::byte{0}; })) << round;
-    gpu_ops().fill({.out = tensor, .value = 255});
+    gpu_ops()(FillArgs{.out = tensor, .value = 255});
     gpu_ops().finish(gpu_ops().record());
   }
 }

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "tera/backend/cuda/runtime/make_cuda.h"
+#include "tera/ops/gemm.h"
 #include "tera/tensor/arena.h"
 #include "tests/end_to_end/packed_documents.h"
 #include "tests/end_to_end/training_run.h"
@@ -173,10 +174,10 @@ double gemm_error(bool tf32) {
                       .bias = {},
                       .residual = {},
                       .trans_b = true};
-  parts.ops->bind_workspace(parts.device->allocate(rules->gemm(args)));
+  parts.ops->bind_workspace(parts.device->allocate(rules->workspace(args)));
   parts.ops->from_host(std::as_bytes(std::span(a)), args.a);
   parts.ops->from_host(std::as_bytes(std::span(b)), args.b);
-  parts.ops->gemm(args);
+  (*parts.ops)(args);
   parts.ops->to_host(args.out, std::as_writable_bytes(std::span(out)));
   double largest = 0;
   for (std::size_t i = 0; i < m; ++i)

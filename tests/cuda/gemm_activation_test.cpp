@@ -14,6 +14,8 @@
 
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/runtime/cuda_error.h"
+#include "tera/ops/gemm_activation.h"
+#include "tera/ops/planned_calls.h"
 #include "tera/tensor/arena.h"
 #include "tests/support/fill.h"
 #include "tests/support/temp_folder.h"
@@ -48,10 +50,10 @@ class OpRunner {
     EXPECT_EQ(parts_.ops->fuses(calls.back), fused);
     poison(calls.forward.activation.x);
     poison(calls.forward.activation.y);
-    parts_.ops->gemm_activation(calls.forward);
+    (*parts_.ops)(calls.forward);
     Result result{.x = read(calls.forward.activation.x), .act = read(calls.forward.activation.y), .dx = {}};
     if (!s.in_place) poison(calls.back.activation.dx);
-    parts_.ops->gemm_activation_back(calls.back);
+    (*parts_.ops)(calls.back);
     result.dx = read(calls.back.activation.dx);
     return result;
   }
@@ -67,8 +69,8 @@ class OpRunner {
   }
   // Enqueues the calls without waiting for the GPU.
   void start(const Calls& calls) {
-    parts_.ops->gemm_activation(calls.forward);
-    parts_.ops->gemm_activation_back(calls.back);
+    (*parts_.ops)(calls.forward);
+    (*parts_.ops)(calls.back);
   }
   Result read(const Calls& calls) {
     return {read(calls.forward.activation.x), read(calls.forward.activation.y), read(calls.back.activation.dx)};

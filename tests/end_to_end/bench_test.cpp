@@ -91,9 +91,9 @@ TEST(BenchStep, RefusesATraceOfNothing) {
 // What ran beside a rank's queue, against the parts of it in which the queue worked.
 TEST(Profile, Overlap) {
   const Profile profile{.total_ms = 10,
-                        .work = {{{1, 2}, WorkKind::gemm, "mlp"},
-                                 {{2, 4}, WorkKind::memory_bound, "mlp"},
-                                 {{6, 7}, WorkKind::gemm, "attention"}},
+                        .work = {{{1, 2}, OpKind::gemm, "mlp"},
+                                 {{2, 4}, OpKind::memory_bound, "mlp"},
+                                 {{6, 7}, OpKind::gemm, "attention"}},
                         .async_calls = {{{0, 3}, "tp", "all_gather"},      // 2 of 3
                                         {{3.5, 6.5}, "tp", "all_gather"},  // 1 of 3
                                         {{4, 6}, "pp", "exchange"},        // none
@@ -106,7 +106,7 @@ TEST(Profile, Overlap) {
   EXPECT_DOUBLE_EQ(overlaps.at("pp exchange").covered, 0);
   EXPECT_DOUBLE_EQ(overlaps.at("pp all_gather").covered, 0.5);
   EXPECT_DOUBLE_EQ(profile.busy(), 4);
-  EXPECT_DOUBLE_EQ(profile.of(WorkKind::gemm), 2);
+  EXPECT_DOUBLE_EQ(profile.of(OpKind::gemm), 2);
   EXPECT_NE(profile.table().find("tp all_gather"), std::string::npos);
 }
 

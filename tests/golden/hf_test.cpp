@@ -9,6 +9,7 @@
 
 #include "tera/hf/hf_folder.h"
 #include "tera/infer/generator.h"
+#include "tera/ops/norm.h"
 #include "tera/setup/resolve.h"
 #include "tests/support/close.h"
 #include "tests/support/paths.h"
@@ -226,12 +227,12 @@ TEST(HfTraps, NormCastOrder) {
   const std::int64_t rows = 32, width = 64;
   std::vector<float> rstd(static_cast<std::size_t>(rows));
   Backend backend = make_backend({.device = DeviceChoice::cpu, .threads = 1});
-  backend.ops->norm({.kind = NormKind::rms_norm,
-                     .x = make_tensor(x.data(), shape(rows, width), DType::bf16),
-                     .weight = make_tensor(weight.data(), shape(width), DType::bf16),
-                     .y = make_tensor(y.data(), shape(rows, width), DType::bf16),
-                     .rstd = make_tensor(rstd.data(), shape(rows), DType::f32),
-                     .eps = 1e-5f});
+  (*backend.ops)(NormArgs{.kind = NormKind::rms_norm,
+                          .x = make_tensor(x.data(), shape(rows, width), DType::bf16),
+                          .weight = make_tensor(weight.data(), shape(width), DType::bf16),
+                          .y = make_tensor(y.data(), shape(rows, width), DType::bf16),
+                          .rstd = make_tensor(rstd.data(), shape(rows), DType::f32),
+                          .eps = 1e-5f});
   int equal = 0, rounded_once = 0;
   for (std::size_t i = 0; i < y.size(); ++i) {
     const float r = rstd[i / width], exact = to_float(x[i]) * r * to_float(weight[i % width]);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tera/backend/cuda/runtime/make_cuda.h"
+#include "tera/ops/combine.h"
 #include "tests/nccl/nccl_main.h"
 #include "tests/parallel/comm_body.h"
 #include "tests/parallel/comm_values.h"

@@ -11,6 +11,7 @@
 
 #include "tera/backend/cuda/runtime/make_cuda.h"
 #include "tera/comm/nccl/make_nccl.h"
+#include "tera/ops/combine.h"
 #include "tera/train/launch.h"
 #include "tests/parallel/comm_values.h"
 

@@ -9,6 +9,8 @@
 #include "tests/support/close.h"
 #include "tests/support/model.h"
 
+#include "tera/ops/copy.h"
+
 namespace tera::test {
 namespace {
 
@@ -96,7 +98,7 @@ TEST(ModelRules, PaddingInTheSoftmaxAddsItsRows) {
   inside.pad_vocab_in_softmax = true;
   Model left_out(outside, {.seq = 10}), taken_in(inside, {.seq = 10});
   for (Param* param : taken_in.params().by_name())
-    if (param->spec.name == "lm_head.weight") taken_in.ops().fill({.out = param->value.rows(29, 32), .value = 0});
+    if (param->spec.name == "lm_head.weight") taken_in.ops()(FillArgs{.out = param->value.rows(29, 32), .value = 0});
   const Batch batch = random_batch(1, 10, 29, 72);
   const std::vector<float> logits = left_out.logits(batch);
   double without = 0, with = 0;

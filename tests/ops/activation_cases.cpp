@@ -7,6 +7,8 @@
 
 #include "tests/support/op_test.h"
 
+#include "tera/ops/pointwise.h"
+
 namespace tera::test {
 namespace {
 
@@ -76,7 +78,7 @@ OpCase forward_case(const ActivationCase& c) {
   OpCase op(name_of_case("activation", c));
   const Handle x = op.input("x", x_shape(c), c.dtype, normal_values(x_shape(c), 1, c.scale));
   const Handle y = op.output("y", shape(c.rows, c.width), c.dtype, {.terms = 4});
-  op.call([=](Ops& ops, const Bound& at) { ops.activation({.kind = c.kind, .x = at[x], .y = at[y]}); });
+  op.call([=](Ops& ops, const Bound& at) { ops(ActivationArgs{.kind = c.kind, .x = at[x], .y = at[y]}); });
   op.reference([=](Reference& r) {
     for (std::size_t i = 0; i < r[y].size(); ++i) {
       const auto [gate, up] = input_indices(c, i);
@@ -96,7 +98,7 @@ OpCase backward_case(const ActivationCase& c, bool in_place) {
                             : op.input("x", x_shape(c), c.dtype, x_values);
   const Handle dx = in_place ? x : op.output("dx", x_shape(c), c.dtype, {.terms = 8});
   op.call([=](Ops& ops, const Bound& at) {
-    ops.activation_back({.kind = c.kind, .dy = at[dy], .x = at[x], .dx = at[dx]});
+    ops(ActivationBackArgs{.kind = c.kind, .dy = at[dy], .x = at[x], .dx = at[dx]});
   });
   op.reference([=](Reference& r) {
     for (std::size_t i = 0; i < r[dy].size(); ++i) {
@@ -135,7 +137,7 @@ OpCase weighted_forward_case(const ActivationCase& c) {
   const Handle sources = op.input("sources", shape(c.rows), DType::i32, rows.of_row);
   const Handle y = op.output("y", shape(c.rows, c.width), c.dtype, {.terms = 5});
   op.call([=](Ops& ops, const Bound& at) {
-    ops.activation({.kind = c.kind, .x = at[x], .y = at[y], .weights = at[weights], .sources = at[sources]});
+    ops(ActivationArgs{.kind = c.kind, .x = at[x], .y = at[y], .weights = at[weights], .sources = at[sources]});
   });
   op.reference([=](Reference& r) {
     for (std::size_t i = 0; i < r[y].size(); ++i) {
@@ -165,13 +167,13 @@ OpCase weighted_backward_case(const ActivationCase& c, bool in_place) {
   const Handle dx = in_place ? x : op.output("dx", x_shape(c), c.dtype, {.terms = 8});
   const Handle dweights = op.output("dweights", rows.weights_shape, DType::f32, {.terms = c.width});
   op.call([=](Ops& ops, const Bound& at) {
-    ops.activation_back({.kind = c.kind,
-                         .dy = at[dy],
-                         .x = at[x],
-                         .dx = at[dx],
-                         .weights = at[weights],
-                         .sources = at[sources],
-                         .dweights = at[dweights]});
+    ops(ActivationBackArgs{.kind = c.kind,
+                           .dy = at[dy],
+                           .x = at[x],
+                           .dx = at[dx],
+                           .weights = at[weights],
+                           .sources = at[sources],
+                           .dweights = at[dweights]});
   });
   op.reference([=](Reference& r) {
     Values sum(r[dweights].size(), 77), magnitude(sum.size());
@@ -232,13 +234,13 @@ TEST(ActivationOp, PaddingRowsAreZeros) {
   const Handle dx = op.output("dx", shape(2, 6), DType::f32, {.terms = 0});
   const Handle dweights = op.output("dweights", shape(1, 1), DType::f32, {.terms = 0});
   op.call([=](Ops& ops, const Bound& at) {
-    ops.activation({.x = at[x], .y = at[y], .weights = at[weights], .sources = at[sources]});
-    ops.activation_back({.dy = at[dy],
-                         .x = at[x],
-                         .dx = at[dx],
-                         .weights = at[weights],
-                         .sources = at[sources],
-                         .dweights = at[dweights]});
+    ops(ActivationArgs{.x = at[x], .y = at[y], .weights = at[weights], .sources = at[sources]});
+    ops(ActivationBackArgs{.dy = at[dy],
+                           .x = at[x],
+                           .dx = at[dx],
+                           .weights = at[weights],
+                           .sources = at[sources],
+                           .dweights = at[dweights]});
   });
   op.reference([=](Reference& r) {
     for (std::size_t i = 0; i < 6; ++i) r.expect(y, i, i < 3 ? 0 : 77, 0);
@@ -261,7 +263,7 @@ TEST(ActivationOp, RejectsWrongWeights) {
   const auto refuses = [&](auto change, const char* words) {
     ActivationBackArgs args = good;
     change(args);
-    expect_rejected([&](Ops& ops) { ops.activation_back(args); }, {"activation", words});
+    expect_rejected([&](Ops& ops) { ops(args); }, {"activation", words});
   };
   refuses([&](ActivationBackArgs& a) { a.sources = {}; }, "together");
   refuses([&](ActivationBackArgs& a) { a.weights = {}; }, "together");
@@ -289,8 +291,8 @@ TEST(ActivationOp, ExtremeInputs) {
     const Handle dy = op.input("dy", shape(1, n - 2), DType::f32, Values(points.size() - 2, 1.0));
     const auto linear_above = [kind = kind](double v) { return kind == Activation::squared_relu ? v * v : v; };
     op.call([=, kind = kind](Ops& ops, const Bound& at) {
-      ops.activation({.kind = kind, .x = at[x], .y = at[y]});
-      ops.activation_back({.kind = kind, .dy = at[dy], .x = at[x].slice(1, 0, n - 2), .dx = at[dx]});
+      ops(ActivationArgs{.kind = kind, .x = at[x], .y = at[y]});
+      ops(ActivationBackArgs{.kind = kind, .dy = at[dy], .x = at[x].slice(1, 0, n - 2), .dx = at[dx]});
     });
     op.reference([=, kind = kind](Reference& r) {
       for (std::size_t i = 0; i < points.size(); ++i) {
@@ -311,13 +313,13 @@ TEST(ActivationOp, ExtremeInputs) {
 TEST(ActivationOp, RejectsWrongTensors) {
   float memory[64] = {};
   const Tensor x = make_tensor(memory, shape(2, 6), DType::f32), y = make_tensor(memory, shape(2, 3), DType::f32);
-  expect_rejected([&](Ops& ops) { ops.activation({.kind = Activation::gelu, .x = x, .y = y}); },
+  expect_rejected([&](Ops& ops) { ops(ActivationArgs{.kind = Activation::gelu, .x = x, .y = y}); },
                   {"activation: y is f32[2,3]", "[2,6]"});
-  expect_rejected([&](Ops& ops) { ops.activation({.kind = Activation::swiglu, .x = y, .y = y}); },
+  expect_rejected([&](Ops& ops) { ops(ActivationArgs{.kind = Activation::swiglu, .x = y, .y = y}); },
                   {"activation", "even"});
-  expect_rejected([&](Ops& ops) { ops.activation({.kind = Activation::gelu, .x = x.slice(1, 0, 3), .y = y}); },
+  expect_rejected([&](Ops& ops) { ops(ActivationArgs{.kind = Activation::gelu, .x = x.slice(1, 0, 3), .y = y}); },
                   {"activation: x is f32[2,3] (strided)", "dense"});
-  expect_rejected([&](Ops& ops) { ops.activation_back({.kind = Activation::swiglu, .dy = y, .x = x, .dx = y}); },
+  expect_rejected([&](Ops& ops) { ops(ActivationBackArgs{.kind = Activation::swiglu, .dy = y, .x = x, .dx = y}); },
                   {"activation_back: dx is f32[2,3]", "[2,6]"});
 }
 

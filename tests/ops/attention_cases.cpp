@@ -10,6 +10,8 @@
 #include "tests/ops/attention_reference.h"
 #include "tests/support/op_test.h"
 
+#include "tera/ops/attention.h"
+
 namespace tera::test {
 namespace {
 
@@ -255,7 +257,8 @@ void run_forward(const AttentionCase& c) {
   const Handle out = op.output("out", q_shape, c.dtype, {.row_gap = c.gap, .terms = terms_of(p)});
   const Handle lse = op.output("lse", shape(c.N, p.q_rows()), DType::f32, {.terms = terms_of(p)});
   op.call([&](Ops& ops, const Bound& at) {
-    ops.attention({.q = at[q], .k = at[k], .v = at[v], .out = at[out], .lse = at[lse], .shape = handles.at(at, c, p)});
+    ops(AttentionArgs{
+        .q = at[q], .k = at[k], .v = at[v], .out = at[out], .lse = at[lse], .shape = handles.at(at, c, p)});
   });
   op.reference([&](Reference& r) {
     const AttentionResult result = attention_reference(p, r[q], r[k], r[v]);
@@ -288,16 +291,16 @@ void run_backward(const AttentionCase& c) {
   const Handle dk = op.output("dk", k_shape, c.dtype, {.row_gap = c.gap, .terms = terms_of(p)});
   const Handle dv = op.output("dv", k_shape, c.dtype, {.row_gap = 2 * c.gap, .terms = terms_of(p)});
   op.call([&](Ops& ops, const Bound& at) {
-    ops.attention_back({.q = at[q],
-                        .k = at[k],
-                        .v = at[v],
-                        .out = at[out],
-                        .dout = at[dout],
-                        .lse = at[lse],
-                        .dq = at[dq],
-                        .dk = at[dk],
-                        .dv = at[dv],
-                        .shape = handles.at(at, c, p)});
+    ops(AttentionBackArgs{.q = at[q],
+                          .k = at[k],
+                          .v = at[v],
+                          .out = at[out],
+                          .dout = at[dout],
+                          .lse = at[lse],
+                          .dq = at[dq],
+                          .dk = at[dk],
+                          .dv = at[dv],
+                          .shape = handles.at(at, c, p)});
   });
   op.reference([&](Reference& r) {
     const auto result = attention_back_reference(p, {r[q], r[k], r[v], r[out], r[dout], r[lse]});
@@ -375,7 +378,7 @@ void run_merge(const MergeCase& c) {
   const Handle out = op.output("out", rows, DType::f32, {.row_gap = 2 * c.gap, .terms = 4}, before);
   const Handle lse = op.output("lse", lse_shape, DType::f32, {.row_gap = 3 * c.gap, .terms = 4}, a);
   op.call([=](Ops& ops, const Bound& at) {
-    ops.merge_attention({.part = at[part], .part_lse = at[part_lse], .out = at[out], .lse = at[lse]});
+    ops(MergeAttentionArgs{.part = at[part], .part_lse = at[part_lse], .out = at[out], .lse = at[lse]});
   });
   op.reference([=](Reference& r) {
     for (std::int64_t row = 0; row < c.rows; ++row)
@@ -415,7 +418,7 @@ TEST(Attention, WrongPositionsAndPartsAreRejected) {
   };
   const Tensor q = tensor(shape(4, 2, 8)), k = tensor(shape(6, 1, 8)), lse = tensor(shape(2, 4));
   const auto attend = [&](const AttentionShape& s) {
-    return [=](Ops& ops) { ops.attention({.q = q, .k = k, .v = k, .out = q, .lse = lse, .shape = s}); };
+    return [=](Ops& ops) { ops(AttentionArgs{.q = q, .k = k, .v = k, .out = q, .lse = lse, .shape = s}); };
   };
   const Tensor four = tensor(shape(4), DType::i32), six = tensor(shape(6), DType::i32);
   expect_rejected(attend({.q_positions = four, .scale = 1}), {"attention", "given together"});
@@ -423,7 +426,7 @@ TEST(Attention, WrongPositionsAndPartsAreRejected) {
   expect_rejected(attend({.q_positions = six, .k_positions = six, .scale = 1}), {"q_positions"});
   expect_rejected(attend({.q_positions = four, .k_positions = tensor(shape(6)), .scale = 1}), {"k_positions"});
   const auto merge = [&](const Tensor& part, const Tensor& part_lse, const Tensor& out, const Tensor& all) {
-    return [=](Ops& ops) { ops.merge_attention({.part = part, .part_lse = part_lse, .out = out, .lse = all}); };
+    return [=](Ops& ops) { ops(MergeAttentionArgs{.part = part, .part_lse = part_lse, .out = out, .lse = all}); };
   };
   expect_rejected(merge(q, lse, tensor(q.shape, DType::bf16), lse), {"merge_attention", "out"});
   expect_rejected(merge(q, lse, k, lse), {"merge_attention", "out"});

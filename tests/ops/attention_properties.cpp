@@ -8,6 +8,7 @@
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/cpu/workspace.h"
 #include "tera/base/error.h"
+#include "tera/ops/attention.h"
 #include "tests/ops/attention_reference.h"
 #include "tests/support/close.h"
 #include "tests/support/gpu.h"
@@ -44,10 +45,10 @@ class AttentionProperty : public testing::Test {
                                  &args.shape.k_positions,
                                  &args.shape.q_rows,
                                  &args.shape.k_rows};
-      return call_on_gpu(tensors, [&](Ops& ops) { ops.attention(args); });
+      return call_on_gpu(tensors, [&](Ops& ops) { ops(args); });
     }
-    bind(rules_.attention(args));
-    ops_.attention(args);
+    bind(rules_.workspace(args));
+    ops_(args);
   }
   void backward(AttentionBackArgs args) {
     if (test_device() == TestDevice::gpu) {
@@ -66,10 +67,10 @@ class AttentionProperty : public testing::Test {
                                  &args.shape.k_positions,
                                  &args.shape.q_rows,
                                  &args.shape.k_rows};
-      return call_on_gpu(tensors, [&](Ops& ops) { ops.attention_back(args); });
+      return call_on_gpu(tensors, [&](Ops& ops) { ops(args); });
     }
-    bind(rules_.attention_back(args));
-    ops_.attention_back(args);
+    bind(rules_.workspace(args));
+    ops_(args);
   }
 
  private:

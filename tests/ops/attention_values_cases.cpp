@@ -9,6 +9,8 @@
 #include "tests/ops/attention_reference.h"
 #include "tests/support/op_test.h"
 
+#include "tera/ops/attention.h"
+
 namespace tera::test {
 namespace {
 
@@ -81,7 +83,7 @@ void run_forward(const ValuesCase& c) {
                                Values(static_cast<std::size_t>(count(q_shape))));
   const Handle lse = op.output("lse", shape(c.N, p.q_rows()), DType::f32, {.terms = terms_of(c)});
   op.call([&](Ops& ops, const Bound& at) {
-    ops.attention({.q = at[q], .k = at[k], .v = at[v], .out = at[out], .lse = at[lse], .shape = shape_of(c, p)});
+    ops(AttentionArgs{.q = at[q], .k = at[k], .v = at[v], .out = at[out], .lse = at[lse], .shape = shape_of(c, p)});
   });
   op.reference([&](Reference& r) {
     const AttentionResult result = attention_reference(p, r[q], r[k], r[v]);
@@ -112,16 +114,16 @@ void run_backward(const ValuesCase& c) {
   const Handle dq = op.output("dq", q_shape, c.dtype, extra), dk = op.output("dk", k_shape, c.dtype, extra);
   const Handle dv = op.output("dv", k_shape, c.dtype, extra, Values(static_cast<std::size_t>(count(k_shape))));
   op.call([&](Ops& ops, const Bound& at) {
-    ops.attention_back({.q = at[q],
-                        .k = at[k],
-                        .v = at[v],
-                        .out = at[out],
-                        .dout = at[dout],
-                        .lse = at[lse],
-                        .dq = at[dq],
-                        .dk = at[dk],
-                        .dv = at[dv],
-                        .shape = shape_of(c, p)});
+    ops(AttentionBackArgs{.q = at[q],
+                          .k = at[k],
+                          .v = at[v],
+                          .out = at[out],
+                          .dout = at[dout],
+                          .lse = at[lse],
+                          .dq = at[dq],
+                          .dk = at[dk],
+                          .dv = at[dv],
+                          .shape = shape_of(c, p)});
   });
   op.reference([&](Reference& r) {
     const auto result = attention_back_reference(p, {r[q], r[k], r[v], r[out], r[dout], r[lse]});

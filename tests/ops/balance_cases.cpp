@@ -10,6 +10,8 @@
 #include "tests/support/gpu.h"
 #include "tests/support/op_test.h"
 
+#include "tera/ops/route.h"
+
 namespace tera::test {
 namespace {
 
@@ -26,15 +28,15 @@ void run_balance(std::int64_t parts, std::int64_t experts, bool accumulate) {
   const Handle loads = op.output("loads", s, DType::f32, {.terms = 2}, accumulate ? normal_values(s, 4) : Values{});
   const Handle loss = op.output("loss", shape(1), DType::f32, {.terms = 2}, {0.7});
   op.call([=](Ops& ops, const Bound& at) {
-    ops.balance_loss({.counts = at[counts],
-                      .score_sums = at[score_sums],
-                      .scale = at[scale],
-                      .loads = at[loads],
-                      .loss = at[loss],
-                      .coefficient = coefficient,
-                      .topk = topk,
-                      .rows = rows,
-                      .accumulate = accumulate});
+    ops(BalanceLossArgs{.counts = at[counts],
+                        .score_sums = at[score_sums],
+                        .scale = at[scale],
+                        .loads = at[loads],
+                        .loss = at[loss],
+                        .coefficient = coefficient,
+                        .topk = topk,
+                        .rows = rows,
+                        .accumulate = accumulate});
   });
   op.reference([=](Reference& r) {
     const auto loss_at = [&](const Values& x) {
@@ -67,15 +69,15 @@ void run_shares(std::int64_t experts, bool accumulate) {
   const Handle loads = op.output("loads", s, DType::f32, {.terms = 2}, accumulate ? normal_values(s, 4) : Values{});
   const Handle loss = op.output("loss", shape(1), DType::f32, {.terms = 2}, {0.7});
   op.call([=](Ops& ops, const Bound& at) {
-    ops.balance_loss({.shares = at[shares],
-                      .score_sums = at[score_sums],
-                      .scale = at[scale],
-                      .loads = at[loads],
-                      .loss = at[loss],
-                      .coefficient = coefficient,
-                      .topk = 3,
-                      .rows = rows,
-                      .accumulate = accumulate});
+    ops(BalanceLossArgs{.shares = at[shares],
+                        .score_sums = at[score_sums],
+                        .scale = at[scale],
+                        .loads = at[loads],
+                        .loss = at[loss],
+                        .coefficient = coefficient,
+                        .topk = 3,
+                        .rows = rows,
+                        .accumulate = accumulate});
   });
   op.reference([=](Reference& r) {
     double value = 0;
@@ -119,7 +121,7 @@ TEST(BalanceLossOp, OfBalancedExpertsIsTheCoefficient) {
                        .topk = topk,
                        .rows = rows};
   Tensor* const tensors[] = {&args.counts, &args.score_sums, &args.scale, &args.loads, &args.loss};
-  call_once(tensors, [&](Ops& ops) { ops.balance_loss(args); });
+  call_once(tensors, [&](Ops& ops) { ops(args); });
   EXPECT_EQ(loss, 0.125f);
 }
 
@@ -129,7 +131,8 @@ void run_bias(const Values& given) {
   const Handle counts = op.input("counts", shape(experts), DType::i32, given);
   const Handle bias =
       op.output("bias", shape(experts), DType::f32, {.terms = 1}, normal_values(shape(experts), 1, 0.1));
-  op.call([=](Ops& ops, const Bound& at) { ops.expert_bias({.counts = at[counts], .bias = at[bias], .rate = 0.01f}); });
+  op.call(
+      [=](Ops& ops, const Bound& at) { ops(ExpertBiasArgs{.counts = at[counts], .bias = at[bias], .rate = 0.01f}); });
   op.reference([=](Reference& r) {
     const double mean = std::accumulate(r[counts].begin(), r[counts].end(), 0.0) / static_cast<double>(experts);
     for (std::size_t e = 0; e < r[counts].size(); ++e) {
@@ -159,8 +162,8 @@ void run_bias_and_shares(const Values& given, double factor) {
       op.output("bias", shape(experts), DType::f32, {.terms = 1}, normal_values(shape(experts), 1, 0.1));
   const Handle shares = op.output("shares", shape(experts), DType::f32, {.terms = 1}, {});
   op.call([=](Ops& ops, const Bound& at) {
-    ops.expert_bias(
-        {.counts = at[counts], .bias = at[bias], .rate = 0.01f, .shares = at[shares], .grad_factor = at[grad_factor]});
+    ops(ExpertBiasArgs{
+        .counts = at[counts], .bias = at[bias], .rate = 0.01f, .shares = at[shares], .grad_factor = at[grad_factor]});
   });
   op.reference([=](Reference& r) {
     const double sum = std::accumulate(r[counts].begin(), r[counts].end(), 0.0);
@@ -199,7 +202,7 @@ TEST(BalanceLossOp, RejectsWrongTensors) {
                          .rows = 4};
     args.check();
     change(args);
-    expect_rejected([&](Ops& ops) { ops.balance_loss(args); }, words);
+    expect_rejected([&](Ops& ops) { ops(args); }, words);
   };
   using A = BalanceLossArgs;
   reject_loss({"balance_loss: counts", "i32"}, [&](A& a) { a.counts = floats(shape(2, 8)); });
@@ -220,7 +223,7 @@ TEST(ExpertBiasOp, RejectsWrongTensors) {
   const auto floats = [&](const Shape& s) { return make_tensor(memory, s, DType::f32); };
   const auto integers = [&](const Shape& s) { return make_tensor(memory, s, DType::i32); };
   const auto reject_bias = [&](const Tensor& counts, const Tensor& bias, float rate, std::vector<std::string> words) {
-    expect_rejected([&](Ops& ops) { ops.expert_bias({counts, bias, rate}); }, words);
+    expect_rejected([&](Ops& ops) { ops(ExpertBiasArgs{counts, bias, rate}); }, words);
   };
   reject_bias(floats(shape(8)), floats(shape(8)), 1, {"expert_bias: counts is f32[8]"});
   reject_bias(integers(shape(1, 8)), floats(shape(8)), 1, {"expert_bias", "one dim"});

@@ -9,6 +9,8 @@
 
 #include "tests/support/op_test.h"
 
+#include "tera/ops/combine.h"
+
 namespace tera::test {
 namespace {
 
@@ -64,7 +66,7 @@ OpCase combine_case(const Setting& s) {
   op.call([=](Ops& ops, const Bound& at) {
     std::vector<Tensor> tensors;
     for (Handle h : sources) tensors.push_back(at[h]);
-    ops.combine({.sources = tensors, .out = at[out], .how = s.how});
+    ops(CombineArgs{.sources = tensors, .out = at[out], .how = s.how});
   });
   op.reference([=](Reference& r) {
     for (std::size_t i = 0; i < static_cast<std::size_t>(s.n); ++i) {
@@ -100,7 +102,7 @@ TEST(CombineOp, OrderAndOddValues) {
     const Handle out = op.output("out", shape(6), DType::f32, {.terms = 0});
     op.call([=](Ops& ops, const Bound& at) {
       const Tensor all[] = {at[x], at[y], at[z]};
-      ops.combine({.sources = all, .out = at[out], .how = how});
+      ops(CombineArgs{.sources = all, .out = at[out], .how = how});
     });
     op.reference([=](Reference& r) {
       const Values sums{0, 0, nan, nan, nan, -0.0}, largest{0x1p24, 0x1p24, nan, nan, inf, -0.0};
@@ -116,7 +118,7 @@ TEST(CombineOp, RejectsWrongTensors) {
   const Tensor bytes = make_tensor(memory, shape(2, 6), DType::u8);
   const auto rejected = [&](std::vector<Tensor> sources, const Tensor& out, Reduce how,
                             std::vector<std::string> words) {
-    expect_rejected([&](Ops& ops) { ops.combine({.sources = sources, .out = out, .how = how}); }, words);
+    expect_rejected([&](Ops& ops) { ops(CombineArgs{.sources = sources, .out = out, .how = how}); }, words);
   };
   rejected({}, x, Reduce::sum, {"combine", "1 to 256 sources"});
   rejected(std::vector<Tensor>(257, x), x, Reduce::sum, {"combine", "1 to 256 sources"});

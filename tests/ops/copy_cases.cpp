@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tera/backend/cpu/cpu_ops.h"
+#include "tera/ops/copy.h"
 #include "tests/support/gpu.h"
 #include "tests/support/op_test.h"
 
@@ -17,7 +18,7 @@ OpCase copy_case(const Shape& s, DType from, DType to, std::int64_t src_gap = 0,
   const Handle src =
       op.input("src", s, from, integer ? integer_values(s, 1, 200) : normal_values(s, 1), {.row_gap = src_gap});
   const Handle dst = op.output("dst", s, to, {.row_gap = dst_gap, .terms = 0});
-  op.call([=](Ops& ops, const Bound& at) { ops.copy({.src = at[src], .dst = at[dst]}); });
+  op.call([=](Ops& ops, const Bound& at) { ops(CopyArgs{.src = at[src], .dst = at[dst]}); });
   op.reference([=](Reference& r) {
     for (std::size_t i = 0; i < r[src].size(); ++i) r.expect(dst, i, OpCase::stored(to, r[src][i]), 0);
   });
@@ -29,7 +30,8 @@ OpCase sliced_copy_case(DType from, DType to) {
   OpCase op(fmt::format("sliced copy {} to {}", name_of(from), name_of(to)));
   const Handle src = op.input("src", shape(3, 5, 7), from, normal_values(shape(3, 5, 7), 1));
   const Handle dst = op.output("dst", shape(3, 2, 9), to, {.terms = 0});
-  op.call([=](Ops& ops, const Bound& at) { ops.copy({.src = at[src].slice(1, 2, 4), .dst = at[dst].slice(2, 1, 8)}); });
+  op.call(
+      [=](Ops& ops, const Bound& at) { ops(CopyArgs{.src = at[src].slice(1, 2, 4), .dst = at[dst].slice(2, 1, 8)}); });
   op.reference([=](Reference& r) {
     for (std::size_t i = 0; i < r[dst].size(); ++i) r.expect(dst, i, r[dst][i], 0);
     for (std::size_t a = 0; a < 3; ++a)
@@ -43,7 +45,7 @@ OpCase sliced_copy_case(DType from, DType to) {
 OpCase fill_case(DType dtype, double value, std::int64_t n) {
   OpCase op(fmt::format("fill {} with {}", name_of(dtype), value));
   const Handle out = op.output("out", shape(n), dtype, {.terms = 0});
-  op.call([=](Ops& ops, const Bound& at) { ops.fill({.out = at[out], .value = value}); });
+  op.call([=](Ops& ops, const Bound& at) { ops(FillArgs{.out = at[out], .value = value}); });
   op.reference([=](Reference& r) {
     for (std::size_t i = 0; i < r[out].size(); ++i) r.expect(out, i, OpCase::stored(dtype, value), 0);
   });
@@ -71,12 +73,12 @@ void copy_everywhere(const Tensor& src, const Tensor& dst, const std::function<v
   if (test_device() == TestDevice::gpu) {
     Tensor from = src, to = dst;
     Tensor* const both[] = {&from, &to};
-    call_on_gpu(both, [&](Ops& ops) { ops.copy({.src = from, .dst = to}); });
+    call_on_gpu(both, [&](Ops& ops) { ops(CopyArgs{.src = from, .dst = to}); });
     return check("GPU");
   }
   for (const auto& [isa, name] : EnumNames<cpu::Isa>::values) {
     if (!cpu::supports(isa)) continue;
-    cpu::CpuOps(1, isa).copy({.src = src, .dst = dst});
+    cpu::CpuOps(1, isa)(CopyArgs{.src = src, .dst = dst});
     check(name);
   }
 }
@@ -150,10 +152,10 @@ TEST(CopyOp, HostAndBack) {
 TEST(CopyOp, RejectsWrongTensors) {
   double memory[64] = {};
   const Tensor x = make_tensor(memory, shape(2, 6), DType::f32), ints = make_tensor(memory, shape(2, 6), DType::i32);
-  expect_rejected([&](Ops& ops) { ops.copy({.src = x, .dst = ints}); }, {"copy", "float dtypes"});
-  expect_rejected([&](Ops& ops) { ops.copy({.src = x, .dst = x.rows(0, 1)}); }, {"copy: dst is f32[1,6]", "[2,6]"});
-  expect_rejected([&](Ops& ops) { ops.copy({.src = {}, .dst = x}); }, {"copy: src is none"});
-  expect_rejected([&](Ops& ops) { ops.fill({.out = x.slice(1, 0, 2)}); }, {"fill: out is f32[2,2] (strided)"});
+  expect_rejected([&](Ops& ops) { ops(CopyArgs{.src = x, .dst = ints}); }, {"copy", "float dtypes"});
+  expect_rejected([&](Ops& ops) { ops(CopyArgs{.src = x, .dst = x.rows(0, 1)}); }, {"copy: dst is f32[1,6]", "[2,6]"});
+  expect_rejected([&](Ops& ops) { ops(CopyArgs{.src = {}, .dst = x}); }, {"copy: src is none"});
+  expect_rejected([&](Ops& ops) { ops(FillArgs{.out = x.slice(1, 0, 2)}); }, {"fill: out is f32[2,2] (strided)"});
 }
 
 }  // namespace

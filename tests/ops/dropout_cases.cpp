@@ -3,6 +3,8 @@
 
 #include "tests/support/op_test.h"
 
+#include "tera/ops/pointwise.h"
+
 namespace tera::test {
 namespace {
 
@@ -32,12 +34,12 @@ OpCase dropout_case(const DropoutCase& c) {
   const Handle y = c.in_place ? x : op.output("y", s, c.dtype, {.terms = 1});
   const Handle residual = op.input("residual", s, c.dtype, normal_values(s, 2));
   op.call([=](Ops& ops, const Bound& at) {
-    ops.dropout({.x = at[x],
-                 .y = at[y],
-                 .residual = c.residual ? at[residual] : Tensor{},
-                 .rows = at[rows],
-                 .rate = c.rate,
-                 .key = key});
+    ops(DropoutArgs{.x = at[x],
+                    .y = at[y],
+                    .residual = c.residual ? at[residual] : Tensor{},
+                    .rows = at[rows],
+                    .rate = c.rate,
+                    .key = key});
   });
   op.reference([=](Reference& r) {
     for (std::size_t i = 0; i < r[x].size(); ++i) {
@@ -70,12 +72,12 @@ TEST(DropoutOp, KeepsTheRightFraction) {
 TEST(DropoutOp, RejectsWrongTensors) {
   double memory[64] = {};
   const Tensor x = make_tensor(memory, shape(2, 6), DType::f32), rows = make_tensor(memory, shape(2), DType::i64);
-  expect_rejected([&](Ops& ops) { ops.dropout({.x = x, .y = x, .rows = rows, .rate = 1}); }, {"dropout", "rate"});
-  expect_rejected([&](Ops& ops) { ops.dropout({.x = x, .y = x, .rows = rows.rows(0, 1), .rate = 0}); },
+  expect_rejected([&](Ops& ops) { ops(DropoutArgs{.x = x, .y = x, .rows = rows, .rate = 1}); }, {"dropout", "rate"});
+  expect_rejected([&](Ops& ops) { ops(DropoutArgs{.x = x, .y = x, .rows = rows.rows(0, 1), .rate = 0}); },
                   {"dropout: rows is i64[1]"});
-  expect_rejected([&](Ops& ops) { ops.dropout({.x = x, .y = x.rows(0, 1), .rows = rows, .rate = 0}); },
+  expect_rejected([&](Ops& ops) { ops(DropoutArgs{.x = x, .y = x.rows(0, 1), .rows = rows, .rate = 0}); },
                   {"dropout: y is f32[1,6]"});
-  expect_rejected([&](Ops& ops) { ops.dropout({.x = x, .y = x, .residual = rows, .rows = rows, .rate = 0}); },
+  expect_rejected([&](Ops& ops) { ops(DropoutArgs{.x = x, .y = x, .residual = rows, .rows = rows, .rate = 0}); },
                   {"dropout: residual is i64"});
 }
 

@@ -3,6 +3,7 @@
 
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/base/error.h"
+#include "tera/ops/embedding.h"
 #include "tests/support/gpu.h"
 #include "tests/support/op_test.h"
 
@@ -40,7 +41,7 @@ OpCase forward_case(DType dtype, std::int64_t tokens, std::int64_t width, bool w
     EmbeddingArgs args{.tokens = at[ids], .table = at[table], .y = at[y]};
     args.first = part.first, args.partial = part.partial;
     if (with_positions) args.positions = at[positions], args.position_table = at[position_table];
-    ops.embedding(args);
+    ops(args);
   });
   op.reference([=](Reference& r) {
     const auto w = static_cast<std::size_t>(width);
@@ -61,7 +62,7 @@ OpCase backward_case(DType dtype, std::int64_t tokens, std::int64_t width, Table
   const Handle dtable =
       op.output("dtable", shape(part.rows, width), DType::f32, {.terms = 0}, normal_values(shape(part.rows, width), 3));
   op.call([=](Ops& ops, const Bound& at) {
-    ops.embedding_back({at[ids], at[dy], at[dtable], part.first, part.partial});
+    ops(EmbeddingBackArgs{at[ids], at[dy], at[dtable], part.first, part.partial});
   });
   op.reference([=](Reference& r) {
     // The sum is in fp32 and in the order of t: this op promises its order, and so its bits.
@@ -107,34 +108,34 @@ TEST(EmbeddingOp, RefusesForeignIds) {
   cpu::CpuOps ops(1, cpu::best_isa());
   for (std::int32_t bad : {4, -1, 1 << 30}) {
     token = bad;
-    EXPECT_THROW(ops.embedding({.tokens = ids, .table = table, .y = table.rows(0, 1)}), Error);
-    EXPECT_THROW(ops.embedding_back({.ids = ids, .dy = table.rows(0, 1), .dtable = table}), Error);
+    EXPECT_THROW(ops(EmbeddingArgs{.tokens = ids, .table = table, .y = table.rows(0, 1)}), Error);
+    EXPECT_THROW(ops(EmbeddingBackArgs{.ids = ids, .dy = table.rows(0, 1), .dtable = table}), Error);
   }
   token = 1;  // row of another vocabulary shard
   EmbeddingArgs later{.tokens = ids, .table = table, .y = make_tensor(memory + 32, shape(1, 2), DType::f32)};
   later.first = 2;
-  EXPECT_THROW(ops.embedding(later), Error);
+  EXPECT_THROW(ops(later), Error);
   later.partial = true;
-  EXPECT_NO_THROW(ops.embedding(later));
+  EXPECT_NO_THROW(ops(later));
 }
 
 TEST(EmbeddingOp, RejectsWrongTensors) {
   float memory[64] = {};
   const Tensor table = make_tensor(memory, shape(4, 2), DType::f32), ids = make_tensor(memory, shape(3), DType::i32);
   const Tensor y = make_tensor(memory, shape(3, 2), DType::f32);
-  expect_rejected([&](Ops& ops) { ops.embedding({.tokens = y, .table = table, .y = y}); },
+  expect_rejected([&](Ops& ops) { ops(EmbeddingArgs{.tokens = y, .table = table, .y = y}); },
                   {"embedding: tokens is f32[3,2]", "i32"});
-  expect_rejected([&](Ops& ops) { ops.embedding({.tokens = ids, .table = table, .y = table}); },
+  expect_rejected([&](Ops& ops) { ops(EmbeddingArgs{.tokens = ids, .table = table, .y = table}); },
                   {"embedding: y is f32[4,2]", "[3,2]"});
-  expect_rejected([&](Ops& ops) { ops.embedding({.tokens = ids, .table = table, .y = y, .positions = ids}); },
+  expect_rejected([&](Ops& ops) { ops(EmbeddingArgs{.tokens = ids, .table = table, .y = y, .positions = ids}); },
                   {"embedding", "together"});
-  expect_rejected([&](Ops& ops) { ops.embedding_back({.ids = ids, .dy = table, .dtable = table}); },
+  expect_rejected([&](Ops& ops) { ops(EmbeddingBackArgs{.ids = ids, .dy = table, .dtable = table}); },
                   {"embedding_back: dy is f32[4,2]"});
   EmbeddingArgs args{.tokens = ids, .table = table, .y = y};
   for (std::int64_t first : {std::int64_t{-1}, std::int64_t{1} << 31}) {
     args.first = first;
-    expect_rejected([&](Ops& ops) { ops.embedding(args); }, {"embedding", "first"});
-    expect_rejected([&](Ops& ops) { ops.embedding_back({.ids = ids, .dy = y, .dtable = table, .first = first}); },
+    expect_rejected([&](Ops& ops) { ops(args); }, {"embedding", "first"});
+    expect_rejected([&](Ops& ops) { ops(EmbeddingBackArgs{.ids = ids, .dy = y, .dtable = table, .first = first}); },
                     {"embedding_back", "first"});
   }
 }

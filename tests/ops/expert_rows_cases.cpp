@@ -8,6 +8,7 @@
 
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/base/error.h"
+#include "tera/ops/expert_rows.h"
 #include "tests/support/gpu.h"
 #include "tests/support/op_test.h"
 
@@ -78,7 +79,7 @@ void run_case(const GroupCase& c, const Values& weight_values = {}) {
     args.first_expert = c.first, args.capacity = c.capacity;
     if (c.weights) args.weights = at[weights];
     if (c.overflow) args.overflow = at[overflow];
-    ops.group_rows(args);
+    ops(args);
   });
   op.reference([=](Reference& r) {
     const auto kept = kept_choices(c, r[experts], r[weights]);
@@ -181,8 +182,9 @@ void run_permute(DType dtype, std::int64_t tokens, std::int64_t topk, std::int64
   const Handle x = op.input("x", shape(tokens, width), dtype, normal_values(shape(tokens, width), 1));
   const Handle sources = op.input("sources", shape(rows), DType::i32, some_sources(rows, tokens * topk));
   const Handle y = op.output("y", shape(rows, width), dtype, {.terms = 0});
-  op.call(
-      [=](Ops& ops, const Bound& at) { ops.permute({.x = at[x], .sources = at[sources], .y = at[y], .topk = topk}); });
+  op.call([=](Ops& ops, const Bound& at) {
+    ops(PermuteArgs{.x = at[x], .sources = at[sources], .y = at[y], .topk = topk});
+  });
   op.reference([=](Reference& r) {
     const auto w = static_cast<std::size_t>(width);
     for (std::size_t i = 0; i < r[y].size(); ++i) {
@@ -220,7 +222,7 @@ void run_unpermute(DType dtype, std::int64_t tokens, std::int64_t topk, std::int
   op.call([=](Ops& ops, const Bound& at) {
     UnpermuteArgs args{.x = at[x], .places = at[places], .y = at[y]};
     if (residual != Residual::none) args.residual = residual == Residual::apart ? at[other] : at[y];
-    ops.unpermute(args);
+    ops(args);
   });
   op.reference([=](Reference& r) {
     const auto w = static_cast<std::size_t>(width), k_count = static_cast<std::size_t>(topk);
@@ -261,9 +263,9 @@ TEST(UnpermuteOp, UndoesPermute) {
   const Handle sources = op.output("sources", shape(rows), DType::i32, {.terms = 0});
   const Handle places = op.output("places", shape(tokens, topk), DType::i32, {.terms = 0});
   op.call([=](Ops& ops, const Bound& at) {
-    ops.group_rows({.experts = at[chosen], .offsets = at[offsets], .sources = at[sources], .places = at[places]});
-    ops.permute({.x = at[x], .sources = at[sources], .y = at[there], .topk = topk});
-    ops.unpermute({.x = at[there], .places = at[places], .y = at[y]});
+    ops(GroupRowsArgs{.experts = at[chosen], .offsets = at[offsets], .sources = at[sources], .places = at[places]});
+    ops(PermuteArgs{.x = at[x], .sources = at[sources], .y = at[there], .topk = topk});
+    ops(UnpermuteArgs{.x = at[there], .places = at[places], .y = at[y]});
   });
   op.reference([=](Reference& r) {
     std::vector<std::size_t> order(static_cast<std::size_t>(rows));
@@ -293,10 +295,10 @@ TEST(ExpertRowOps, RefuseForeignRows) {
   const Tensor y = make_tensor(memory + 32, shape(1, 2), DType::f32);
   cpu::CpuOps ops(1, cpu::best_isa());
   number = 8;
-  EXPECT_THROW(ops.permute({.x = x, .sources = one, .y = y, .topk = 2}), Error);
+  EXPECT_THROW(ops(PermuteArgs{.x = x, .sources = one, .y = y, .topk = 2}), Error);
   number = 7;
-  EXPECT_NO_THROW(ops.permute({.x = x, .sources = one, .y = y, .topk = 2}));
-  EXPECT_THROW(ops.unpermute({.x = x, .places = one.view(shape(1, 1)), .y = y}), Error);
+  EXPECT_NO_THROW(ops(PermuteArgs{.x = x, .sources = one, .y = y, .topk = 2}));
+  EXPECT_THROW(ops(UnpermuteArgs{.x = x, .places = one.view(shape(1, 1)), .y = y}), Error);
 }
 
 TEST(ExpertRowOps, RejectWrongTensors) {
@@ -309,7 +311,7 @@ TEST(ExpertRowOps, RejectWrongTensors) {
   const auto refuses = [&](auto change, const char* words) {
     GroupRowsArgs args = good;
     change(args);
-    expect_rejected([&](Ops& ops) { ops.group_rows(args); }, {"group_rows", words});
+    expect_rejected([&](Ops& ops) { ops(args); }, {"group_rows", words});
   };
   refuses([&](GroupRowsArgs& a) { a.experts = f32(shape(4, 2)); }, "experts is f32[4,2]");
   refuses([&](GroupRowsArgs& a) { a.experts = i32(shape(8)); }, "experts and places have two");
@@ -328,19 +330,19 @@ TEST(ExpertRowOps, RejectWrongTensors) {
   refuses([&](GroupRowsArgs& a) { a.overflow = i32(shape(2)); }, "overflow is i32[2]");
 
   const Tensor x = f32(shape(4, 2)), y = f32(shape(8, 2));
-  expect_rejected([&](Ops& ops) { ops.permute({.x = x, .sources = i32(shape(8)), .y = x, .topk = 2}); },
+  expect_rejected([&](Ops& ops) { ops(PermuteArgs{.x = x, .sources = i32(shape(8)), .y = x, .topk = 2}); },
                   {"permute: y is f32[4,2]", "[8,2]"});
-  expect_rejected([&](Ops& ops) { ops.permute({.x = x, .sources = f32(shape(8)), .y = y, .topk = 2}); },
+  expect_rejected([&](Ops& ops) { ops(PermuteArgs{.x = x, .sources = f32(shape(8)), .y = y, .topk = 2}); },
                   {"permute: sources is f32[8]"});
-  expect_rejected([&](Ops& ops) { ops.permute({.x = x, .sources = i32(shape(8)), .y = y, .topk = 0}); },
+  expect_rejected([&](Ops& ops) { ops(PermuteArgs{.x = x, .sources = i32(shape(8)), .y = y, .topk = 0}); },
                   {"permute", "topk"});
-  expect_rejected([&](Ops& ops) { ops.permute({.x = i32(shape(4, 2)), .sources = i32(shape(8)), .y = y}); },
+  expect_rejected([&](Ops& ops) { ops(PermuteArgs{.x = i32(shape(4, 2)), .sources = i32(shape(8)), .y = y}); },
                   {"permute: x is i32[4,2]"});
-  expect_rejected([&](Ops& ops) { ops.unpermute({.x = y, .places = i32(shape(4, 2)), .y = y}); },
+  expect_rejected([&](Ops& ops) { ops(UnpermuteArgs{.x = y, .places = i32(shape(4, 2)), .y = y}); },
                   {"unpermute: y is f32[8,2]", "[4,2]"});
-  expect_rejected([&](Ops& ops) { ops.unpermute({.x = y, .places = i32(shape(4, 2)), .y = x, .residual = y}); },
+  expect_rejected([&](Ops& ops) { ops(UnpermuteArgs{.x = y, .places = i32(shape(4, 2)), .y = x, .residual = y}); },
                   {"unpermute: residual is f32[8,2]"});
-  expect_rejected([&](Ops& ops) { ops.unpermute({.x = y, .places = i32(shape(8)), .y = x}); }, {"unpermute", "two"});
+  expect_rejected([&](Ops& ops) { ops(UnpermuteArgs{.x = y, .places = i32(shape(8)), .y = x}); }, {"unpermute", "two"});
 }
 
 }  // namespace

@@ -8,6 +8,11 @@
 
 #include "tests/support/op_test.h"
 
+#include "tera/ops/copy.h"
+#include "tera/ops/gemm.h"
+#include "tera/ops/gemm_activation.h"
+#include "tera/ops/pointwise.h"
+
 namespace tera::test {
 namespace {
 
@@ -65,9 +70,9 @@ OpCase forward_case(const GatedCase& c) {
   const Handle x = op.output("x", shape(c.rows, 2 * c.width), c.dtype, {.terms = 0});
   const Handle act = op.output("act", shape(c.rows, c.width), c.dtype, {.terms = 4});
   op.call([=](Ops& ops, const Bound& at) {
-    ops.gemm_activation(
-        {.gemm = {.a = at[a], .b = at[b], .out = at[x], .bias = c.bias ? at[bias] : Tensor{}, .trans_b = true},
-         .activation = {.kind = Activation::swiglu, .x = at[x], .y = at[act]}});
+    ops(GemmActivationArgs{
+        .gemm = {.a = at[a], .b = at[b], .out = at[x], .bias = c.bias ? at[bias] : Tensor{}, .trans_b = true},
+        .activation = {.kind = Activation::swiglu, .x = at[x], .y = at[act]}});
   });
   op.reference([=](Reference& r) {
     const auto width = static_cast<std::size_t>(c.width), k = static_cast<std::size_t>(c.k);
@@ -98,9 +103,10 @@ OpCase backward_case(const GatedCase& c, bool in_place) {
   const Handle dx = in_place ? x : op.output("dx", both, c.dtype, {.terms = 8});
   const Handle scratch = op.output("room", shape(c.rows, c.width), c.dtype, {.terms = 0});
   op.call([=](Ops& ops, const Bound& at) {
-    ops.gemm_activation_back({.gemm = {.a = at[a], .b = at[b], .out = at[scratch]},
-                              .activation = {.kind = Activation::swiglu, .dy = at[scratch], .x = at[x], .dx = at[dx]}});
-    ops.fill({.out = at[scratch], .value = 0});  // the call leaves undefined values there
+    ops(GemmActivationBackArgs{
+        .gemm = {.a = at[a], .b = at[b], .out = at[scratch]},
+        .activation = {.kind = Activation::swiglu, .dy = at[scratch], .x = at[x], .dx = at[dx]}});
+    ops(FillArgs{.out = at[scratch], .value = 0});  // the call leaves undefined values there
   });
   op.reference([=](Reference& r) {
     const auto width = static_cast<std::size_t>(c.width), k = static_cast<std::size_t>(c.k);
@@ -135,13 +141,13 @@ TEST(GemmActivationOp, PartsMustFit) {
       .a = tensor(0, shape(2, 3)), .b = tensor(16, shape(4, 3)), .out = tensor(32, shape(2, 4)), .trans_b = true};
   const ActivationArgs of_another{
       .kind = Activation::swiglu, .x = tensor(64, shape(2, 4)), .y = tensor(96, shape(2, 2))};
-  expect_rejected([&](Ops& ops) { ops.gemm_activation({.gemm = gemm, .activation = of_another}); },
+  expect_rejected([&](Ops& ops) { ops(GemmActivationArgs{.gemm = gemm, .activation = of_another}); },
                   {"gemm_activation", "product's output"});
   const ActivationBackArgs back{.kind = Activation::silu,
                                 .dy = tensor(64, shape(2, 4)),
                                 .x = tensor(80, shape(2, 4)),
                                 .dx = tensor(96, shape(2, 4))};
-  expect_rejected([&](Ops& ops) { ops.gemm_activation_back({.gemm = gemm, .activation = back}); },
+  expect_rejected([&](Ops& ops) { ops(GemmActivationBackArgs{.gemm = gemm, .activation = back}); },
                   {"gemm_activation_back", "product's output"});
 }
 

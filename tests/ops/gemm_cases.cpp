@@ -13,6 +13,7 @@
 #include "tera/backend/cpu/workspace.h"
 #include "tera/base/error.h"
 #include "tera/base/rng.h"
+#include "tera/ops/gemm.h"
 #include "tests/support/close.h"
 #include "tests/support/gpu.h"
 
@@ -130,15 +131,15 @@ struct Operands {
 void run(cpu::Isa isa, int threads, GemmArgs args) {
   if (test::test_device() == test::TestDevice::gpu) {
     Tensor* const tensors[] = {&args.a, &args.b, &args.out, &args.bias, &args.residual};
-    return test::call_on_gpu(tensors, [&](Ops& ops) { ops.gemm(args); });
+    return test::call_on_gpu(tensors, [&](Ops& ops) { ops(args); });
   }
   cpu::CpuOps ops(threads, isa);
-  std::vector<std::byte> workspace(cpu::CpuWorkspaceRules(threads).gemm(args) + 64);
+  std::vector<std::byte> workspace(cpu::CpuWorkspaceRules(threads).workspace(args) + 64);
   void* begin = workspace.data();
   std::size_t space = workspace.size();
   std::align(64, workspace.size() - 64, begin, space);
   ops.bind_workspace({static_cast<std::byte*>(begin), workspace.size() - 64});
-  ops.gemm(args);
+  ops(args);
 }
 
 std::vector<cpu::Isa> isas() {
@@ -345,7 +346,7 @@ TEST(Gemm, NeedsThePlannedWorkspace) {
   const GemmCase c{.m = 40, .n = 64, .k = 32};
   const Operands operands(c);
   cpu::CpuOps ops(1, cpu::best_isa());
-  EXPECT_THROW(ops.gemm(operands.args(c)), Error);
+  EXPECT_THROW(ops(operands.args(c)), Error);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
 #include "tera/base/joined.h"
+#include "tera/ops/grouped_gemm.h"
 #include "tests/support/gpu.h"
 #include "tests/support/op_test.h"
 
@@ -63,7 +64,7 @@ void run_grouped_gemm(const GroupedCase& c) {
   const Handle offsets = op.input("offsets", shape(c.groups() + 1), DType::i32, c.offsets());
   const Handle out = op.output("out", shape(c.rows(), c.n), c.out, {.terms = c.width});
   op.call([=](Ops& ops, const Bound& at) {
-    ops.grouped_gemm({.a = at[a], .b = at[b], .out = at[out], .offsets = at[offsets], .trans_b = c.trans_b});
+    ops(GroupedGemmArgs{.a = at[a], .b = at[b], .out = at[out], .offsets = at[offsets], .trans_b = c.trans_b});
   });
   op.reference([=](Reference& r) {
     const auto width = static_cast<std::size_t>(c.width), n = static_cast<std::size_t>(c.n);
@@ -96,8 +97,8 @@ void run_weight_gradient(const GroupedCase& c, bool accumulate) {
       accumulate ? normal_values(out_shape, 3) : Values(static_cast<std::size_t>(count(out_shape)), std::nan(""));
   const Handle out = op.output("out", out_shape, DType::f32, {.terms = max_terms + 1}, before);
   op.call([=](Ops& ops, const Bound& at) {
-    ops.grouped_weight_gradient(
-        {.a = at[a], .b = at[b], .out = at[out], .offsets = at[offsets], .accumulate = accumulate});
+    ops(GroupedWeightGradientArgs{
+        .a = at[a], .b = at[b], .out = at[out], .offsets = at[offsets], .accumulate = accumulate});
   });
   op.reference([=](Reference& r) {
     const auto m = static_cast<std::size_t>(c.width), n = static_cast<std::size_t>(c.n);
@@ -198,11 +199,11 @@ TEST(GroupedGemm, PlanCountsAllRows) {
   } const rules;
   PlanOps plan(rules);
   const Tensor offsets = make_tensor(memory, shape(3), DType::i32);
-  plan.grouped_gemm(
-      {.a = tensor(shape(7, 3)), .b = tensor(shape(2, 3, 4)), .out = tensor(shape(7, 4)), .offsets = offsets});
+  plan(GroupedGemmArgs{
+      .a = tensor(shape(7, 3)), .b = tensor(shape(2, 3, 4)), .out = tensor(shape(7, 4)), .offsets = offsets});
   EXPECT_EQ(plan.flops(), 2.0 * 7 * 3 * 4);
-  plan.grouped_weight_gradient(
-      {.a = tensor(shape(7, 3)), .b = tensor(shape(7, 4)), .out = tensor(shape(2, 3, 4)), .offsets = offsets});
+  plan(GroupedWeightGradientArgs{
+      .a = tensor(shape(7, 3)), .b = tensor(shape(7, 4)), .out = tensor(shape(2, 3, 4)), .offsets = offsets});
   EXPECT_EQ(plan.flops(), 2 * 2.0 * 7 * 3 * 4);
 }
 
@@ -215,9 +216,10 @@ TEST(GroupedGemm, RefusesForeignOffsets) {
   cpu::CpuOps ops(1, cpu::best_isa());
   for (const auto& [first, middle, last] : {std::array{-1, 0, 1}, {0, 3, 2}, {0, 1, 8}}) {
     group_bounds[0] = first, group_bounds[1] = middle, group_bounds[2] = last;
-    EXPECT_THROW(ops.grouped_gemm({tensor(shape(7, 3)), tensor(shape(2, 3, 4)), tensor(shape(7, 4)), offsets}), Error);
+    EXPECT_THROW(ops(GroupedGemmArgs{tensor(shape(7, 3)), tensor(shape(2, 3, 4)), tensor(shape(7, 4)), offsets}),
+                 Error);
     EXPECT_THROW(
-        ops.grouped_weight_gradient({tensor(shape(7, 3)), tensor(shape(7, 4)), tensor(shape(2, 3, 4)), offsets}),
+        ops(GroupedWeightGradientArgs{tensor(shape(7, 3)), tensor(shape(7, 4)), tensor(shape(2, 3, 4)), offsets}),
         Error);
   }
 }
@@ -231,7 +233,7 @@ TEST(GroupedGemm, RejectsWrongTensors) {
   const auto refuses = [&](auto change, const char* words) {
     GroupedGemmArgs args = good;
     change(args);
-    expect_rejected([&](Ops& ops) { ops.grouped_gemm(args); }, {"grouped_gemm", words});
+    expect_rejected([&](Ops& ops) { ops(args); }, {"grouped_gemm", words});
   };
   refuses([&](GroupedGemmArgs& g) { g.trans_b = true; }, "b is f32[2,3,4]");
   refuses([&](GroupedGemmArgs& g) { g.b.dtype = DType::bf16; }, "b is bf16[2,3,4]");
@@ -253,7 +255,7 @@ TEST(GroupedWeightGradient, RejectsWrongTensors) {
   const auto refuses = [&](auto change, const char* words) {
     GroupedWeightGradientArgs args = good;
     change(args);
-    expect_rejected([&](Ops& ops) { ops.grouped_weight_gradient(args); }, {"grouped_weight_gradient", words});
+    expect_rejected([&](Ops& ops) { ops(args); }, {"grouped_weight_gradient", words});
   };
   refuses([&](GroupedWeightGradientArgs& g) { g.b = tensor(shape(6, 4)); }, "b is f32[6,4]");
   refuses([&](GroupedWeightGradientArgs& g) { g.b.dtype = DType::f16; }, "b is f16[7,4]");

@@ -8,6 +8,8 @@
 
 #include "tests/support/op_test.h"
 
+#include "tera/ops/latent_heads.h"
+
 namespace tera::test {
 namespace {
 
@@ -34,7 +36,7 @@ void run_forward(const LatentCase& c, DType dtype) {
   const Handle k = op.output("k", c.key(), dtype, {.terms = 0});
   const Handle v = op.output("v", c.key(), dtype, {.terms = 0});
   op.call(
-      [=](Ops& ops, const Bound& b) { ops.latent_heads({.kv = b[kv], .rotary = b[rotary], .k = b[k], .v = b[v]}); });
+      [=](Ops& ops, const Bound& b) { ops(LatentHeadsArgs{.kv = b[kv], .rotary = b[rotary], .k = b[k], .v = b[v]}); });
   op.reference([=](Reference& r) {
     for (std::int64_t n = 0; n < c.rows * c.heads; ++n)
       for (std::int64_t i = 0; i < c.head(); ++i) {
@@ -54,7 +56,7 @@ void run_backward(const LatentCase& c, DType dtype) {
   const Handle dkv = op.output("dkv", c.kv(), dtype, {.terms = 0});
   const Handle drotary = op.output("drotary", c.shared(), dtype, {.row_gap = c.gap, .terms = c.heads});
   op.call([=](Ops& ops, const Bound& b) {
-    ops.latent_heads_back({.dk = b[dk], .dv = b[dv], .dkv = b[dkv], .drotary = b[drotary]});
+    ops(LatentHeadsBackArgs{.dk = b[dk], .dv = b[dv], .dkv = b[dkv], .drotary = b[drotary]});
   });
   op.reference([=](Reference& r) {
     for (std::int64_t n = 0; n < c.rows * c.heads; ++n)
@@ -100,7 +102,7 @@ TEST(LatentHeads, WrongCalls) {
   const auto rejected = [&](const auto& change, const char* words) {
     LatentHeadsArgs args = good;
     change(args);
-    expect_rejected([&](Ops& ops) { ops.latent_heads(args); }, {"latent_heads", words});
+    expect_rejected([&](Ops& ops) { ops(args); }, {"latent_heads", words});
   };
   rejected([&](LatentHeadsArgs& a) { a.kv = tensor(shape(2, 10)); }, "three dims");
   rejected([&](LatentHeadsArgs& a) { a.v = tensor(shape(2, 2, 4)); }, "v is");
@@ -110,7 +112,7 @@ TEST(LatentHeads, WrongCalls) {
   rejected([&](LatentHeadsArgs& a) { a.kv = tensor(shape(2, 2, 9)); }, "values into v");
   expect_rejected(
       [&](Ops& ops) {
-        ops.latent_heads_back({.dk = good.k, .dv = good.v, .dkv = good.kv, .drotary = tensor(shape(2, 2, 1))});
+        ops(LatentHeadsBackArgs{.dk = good.k, .dv = good.v, .dkv = good.kv, .drotary = tensor(shape(2, 2, 1))});
       },
       {"latent_heads_back", "rotary has two"});
 }

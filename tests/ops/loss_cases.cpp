@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tera/base/error.h"
+#include "tera/ops/loss.h"
 #include "tests/support/gpu.h"
 #include "tests/support/op_test.h"
 
@@ -51,12 +52,12 @@ OpCase loss_case(const LossCase& c) {
       op.output("logits", s, c.dtype, {.terms = c.loss_only ? 0 : c.vocab}, normal_values(s, 1, c.spread, 5));
   const Handle loss = op.output("token_loss", shape(c.rows), DType::f32, {.terms = c.vocab});
   op.call([=](Ops& ops, const Bound& at) {
-    ops.cross_entropy({.logits = at[logits],
-                       .targets = at[targets],
-                       .token_loss = at[loss],
-                       .scale = c.loss_only ? Tensor{} : at[scale],
-                       .vocab = c.vocab,
-                       .loss_only = c.loss_only});
+    ops(CrossEntropyArgs{.logits = at[logits],
+                         .targets = at[targets],
+                         .token_loss = at[loss],
+                         .scale = c.loss_only ? Tensor{} : at[scale],
+                         .vocab = c.vocab,
+                         .loss_only = c.loss_only});
   });
   op.reference([=](Reference& r) {
     const auto columns = static_cast<std::size_t>(c.columns), vocab = static_cast<std::size_t>(c.vocab);
@@ -127,7 +128,7 @@ std::vector<float> run_loss(std::vector<float> logits, std::int32_t target, floa
                         .scale = make_tensor(&scale, shape(1), DType::f32),
                         .vocab = vocab};
   Tensor* const tensors[] = {&args.logits, &args.targets, &args.token_loss, &args.scale};
-  call_once(tensors, [&](Ops& ops) { ops.cross_entropy(args); });
+  call_once(tensors, [&](Ops& ops) { ops(args); });
   return logits;
 }
 
@@ -166,7 +167,7 @@ TEST(CrossEntropyOp, RejectsWrongTensors) {
                               .scale = make_tensor(memory, shape(1), DType::f32),
                               .vocab = 8};
   const auto reject = [](const CrossEntropyArgs& args, std::vector<std::string> words) {
-    expect_rejected([&](Ops& ops) { ops.cross_entropy(args); }, words);
+    expect_rejected([&](Ops& ops) { ops(args); }, words);
   };
   CrossEntropyArgs bad = good;
   bad.vocab = 9;

@@ -11,6 +11,7 @@
 
 #include "tera/base/error.h"
 #include "tera/base/joined.h"
+#include "tera/ops/loss.h"
 #include "tests/support/gpu.h"
 #include "tests/support/op_test.h"
 
@@ -60,21 +61,21 @@ PartsHandles add_tensors(OpCase& op, const PartsCase& c) {
 void call_parts(Ops& ops, const Bound& at, const PartsCase& c, const PartsHandles& h) {
   for (std::size_t p = 0; p < c.columns.size(); ++p) {
     const auto part = static_cast<std::int64_t>(p);
-    ops.cross_entropy_stats({.logits = at[h.logits[p]],
-                             .targets = at[h.targets],
-                             .stats = at[h.stats].rows(part, part + 1).view(shape(c.rows, 3)),
-                             .first = c.first(p),
-                             .vocab = c.vocab});
+    ops(CrossEntropyStatsArgs{.logits = at[h.logits[p]],
+                              .targets = at[h.targets],
+                              .stats = at[h.stats].rows(part, part + 1).view(shape(c.rows, 3)),
+                              .first = c.first(p),
+                              .vocab = c.vocab});
   }
   for (std::size_t p = 0; p < c.columns.size(); ++p)
-    ops.cross_entropy({.logits = at[h.logits[p]],
-                       .targets = at[h.targets],
-                       .token_loss = at[h.losses[p]],
-                       .scale = c.loss_only ? Tensor{} : at[h.scale],
-                       .stats = at[h.stats],
-                       .first = c.first(p),
-                       .vocab = c.vocab,
-                       .loss_only = c.loss_only});
+    ops(CrossEntropyArgs{.logits = at[h.logits[p]],
+                         .targets = at[h.targets],
+                         .token_loss = at[h.losses[p]],
+                         .scale = c.loss_only ? Tensor{} : at[h.scale],
+                         .stats = at[h.stats],
+                         .first = c.first(p),
+                         .vocab = c.vocab,
+                         .loss_only = c.loss_only});
 }
 
 // logits: the columns that count.
@@ -200,7 +201,7 @@ std::vector<float> stats_of(Cut<T>& cut, const std::vector<std::int64_t>& bounds
         .first = bounds[p],
         .vocab = cut.vocab};
     Tensor* const tensors[] = {&args.logits, &args.targets, &args.stats};
-    call_once(tensors, [&](Ops& ops) { ops.cross_entropy_stats(args); });
+    call_once(tensors, [&](Ops& ops) { ops(args); });
     all.insert(all.end(), stats.begin(), stats.end());
   }
   return all;
@@ -223,7 +224,7 @@ PartResult<T> part_of(Cut<T>& cut, std::int64_t begin, std::int64_t end, std::ve
     args.stats = make_tensor(stats.data(), shape(parts, cut.rows(), 3), DType::f32);
     tensors.push_back(&args.stats);
   }
-  call_once(tensors, [&](Ops& ops) { ops.cross_entropy(args); });
+  call_once(tensors, [&](Ops& ops) { ops(args); });
   return result;
 }
 
@@ -304,7 +305,7 @@ TEST(CrossEntropyPartsOp, RejectsWrongTensors) {
   const Tensor pair = make_tensor(memory, shape(2), DType::f32), one = make_tensor(memory, shape(1), DType::f32);
   const auto reject = [&](const Tensor& stats, std::int64_t first, std::vector<std::string> words) {
     const CrossEntropyArgs args{logits, ids, pair, one, stats, first, 16};
-    expect_rejected([&](Ops& ops) { ops.cross_entropy(args); }, words);
+    expect_rejected([&](Ops& ops) { ops(args); }, words);
   };
   reject({}, 0, {"cross_entropy", "vocab"});
   reject(make_tensor(memory, shape(2, 3), DType::f32), 0, {"cross_entropy: stats is f32[2,3]", "[2,2,3]"});
@@ -312,11 +313,11 @@ TEST(CrossEntropyPartsOp, RejectsWrongTensors) {
   reject(make_tensor(memory, shape(0, 2, 3), DType::f32), 0, {"cross_entropy", "one part"});
   const CrossEntropyArgs alone{
       .logits = logits, .targets = ids, .token_loss = pair, .scale = one, .first = 1, .vocab = 8};
-  expect_rejected([&](Ops& ops) { ops.cross_entropy(alone); }, {"cross_entropy", "first is 0"});
+  expect_rejected([&](Ops& ops) { ops(alone); }, {"cross_entropy", "first is 0"});
 
   const auto reject_stats = [&](const Tensor& stats, std::int64_t first, std::vector<std::string> words) {
     const CrossEntropyStatsArgs args{logits, ids, stats, first, 16};
-    expect_rejected([&](Ops& ops) { ops.cross_entropy_stats(args); }, words);
+    expect_rejected([&](Ops& ops) { ops(args); }, words);
   };
   reject_stats(make_tensor(memory, shape(2, 2), DType::f32), 0, {"cross_entropy_stats: stats is f32[2,2]", "[2,3]"});
   reject_stats(make_tensor(memory, shape(2, 3), DType::i32), 0, {"cross_entropy_stats: stats is i32[2,3]", "f32"});

@@ -5,6 +5,8 @@
 
 #include "tests/support/op_test.h"
 
+#include "tera/ops/norm.h"
+
 namespace tera::test {
 namespace {
 
@@ -72,7 +74,7 @@ OpCase forward_case(const NormCase& c) {
   op.call([=](Ops& ops, const Bound& at) {
     NormArgs args{.kind = c.kind, .x = at[x], .weight = at[weight], .y = at[y], .rstd = at[rstd], .eps = eps};
     if (layer) args.bias = at[bias], args.mean = at[mean];
-    ops.norm(args);
+    ops(args);
   });
   op.reference([=](Reference& r) {
     const auto w = static_cast<std::size_t>(width);
@@ -195,7 +197,7 @@ OpCase backward_case(const NormCase& c, Fused fused) {
     if (with_residual) args.residual = at[residual];
     if (with_weight) args.dweight = at[dweight];
     if (with_weight && layer) args.dbias = at[dbias];
-    ops.norm_back(args);
+    ops(args);
   });
   op.reference([=](Reference& r) {
     const bool wide = width > widest_for_differences;
@@ -260,7 +262,7 @@ TEST(NormOp, RejectsWrongTensors) {
   const Tensor x = make_tensor(memory, shape(2, 8), DType::f32), vector = make_tensor(memory, shape(8), DType::f32);
   const Tensor rstd = make_tensor(memory, shape(2), DType::f32);
   const auto reject = [](NormArgs args, std::vector<std::string> words) {
-    expect_rejected([&](Ops& ops) { ops.norm(args); }, words);
+    expect_rejected([&](Ops& ops) { ops(args); }, words);
   };
   const NormArgs good{.x = x, .weight = vector, .y = x, .rstd = rstd};
   NormArgs bad = good;
@@ -279,10 +281,10 @@ TEST(NormOp, RejectsWrongTensors) {
   bad.rstd = {};
   reject(bad, {"norm: rstd is none"});
   NormBackArgs back{.dy = x, .x = x, .weight = vector, .rstd = rstd, .dx = x, .dbias = vector};
-  expect_rejected([&](Ops& ops) { ops.norm_back(back); }, {"norm_back", "bias"});
+  expect_rejected([&](Ops& ops) { ops(back); }, {"norm_back", "bias"});
   back.dbias = {};
   back.dweight = rstd;
-  expect_rejected([&](Ops& ops) { ops.norm_back(back); }, {"norm_back: dweight is f32[2]"});
+  expect_rejected([&](Ops& ops) { ops(back); }, {"norm_back: dweight is f32[2]"});
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 
 #include "tests/support/op_test.h"
 
+#include "tera/ops/optim.h"
+
 namespace tera::test {
 namespace {
 
@@ -79,17 +81,17 @@ OpCase adam_case(const StepCase& c) {
   const Handle m = op.output("m", shape(c.n), c.m, {.terms = 2}, normal_values(shape(c.n), 3));
   const Handle v = op.output("v", shape(c.n), c.v, {.terms = 2}, v_values);
   op.call([=](Ops& ops, const Bound& at) {
-    ops.adam({.weight = at[t.weight],
-              .grad = at[t.grad],
-              .m = at[m],
-              .v = at[v],
-              .copy = c.with_copy ? at[t.copy] : Tensor{},
-              .scalars = at[t.scalars],
-              .beta1 = beta1,
-              .beta2 = beta2,
-              .eps = eps,
-              .weight_decay = decay,
-              .clear_grad = c.clear_grad});
+    ops(AdamArgs{.weight = at[t.weight],
+                 .grad = at[t.grad],
+                 .m = at[m],
+                 .v = at[v],
+                 .copy = c.with_copy ? at[t.copy] : Tensor{},
+                 .scalars = at[t.scalars],
+                 .beta1 = beta1,
+                 .beta2 = beta2,
+                 .eps = eps,
+                 .weight_decay = decay,
+                 .clear_grad = c.clear_grad});
   });
   op.reference([=](Reference& r) {
     const double b1 = beta1, b2 = beta2;
@@ -131,15 +133,15 @@ OpCase exact_moments_case(const MomentTypes& types, std::int64_t n, int steps, s
   const Handle scalars = op.input("scalars", shape(4), DType::f32, {lr, correction1, correction2, 0.5});
   op.call([=](Ops& ops, const Bound& at) {
     for (int step = 0; step < steps; ++step)
-      ops.adam({.weight = at[weight],
-                .grad = at[grad],
-                .m = at[m],
-                .v = at[v],
-                .copy = {},
-                .scalars = at[scalars],
-                .beta1 = beta1,
-                .beta2 = beta2,
-                .eps = eps});
+      ops(AdamArgs{.weight = at[weight],
+                   .grad = at[grad],
+                   .m = at[m],
+                   .v = at[v],
+                   .copy = {},
+                   .scalars = at[scalars],
+                   .beta1 = beta1,
+                   .beta2 = beta2,
+                   .eps = eps});
   });
   op.reference([=, &ties](Reference& r) {
     const auto is_tie = [](double value) {  // nine significant bits, and the last of them is set
@@ -176,14 +178,14 @@ OpCase sgd_case(const StepCase& c) {
   const Handle buffer =
       op.output("momentum_buffer", shape(c.n), DType::f32, {.terms = 3}, normal_values(shape(c.n), 3));
   op.call([=](Ops& ops, const Bound& at) {
-    ops.sgd({.weight = at[t.weight],
-             .grad = at[t.grad],
-             .momentum_buffer = c.momentum ? at[buffer] : Tensor{},
-             .copy = c.with_copy ? at[t.copy] : Tensor{},
-             .scalars = at[t.scalars],
-             .momentum = momentum,
-             .weight_decay = decay,
-             .clear_grad = c.clear_grad});
+    ops(SgdArgs{.weight = at[t.weight],
+                .grad = at[t.grad],
+                .momentum_buffer = c.momentum ? at[buffer] : Tensor{},
+                .copy = c.with_copy ? at[t.copy] : Tensor{},
+                .scalars = at[t.scalars],
+                .momentum = momentum,
+                .weight_decay = decay,
+                .clear_grad = c.clear_grad});
   });
   op.reference([=](Reference& r) {
     for (std::size_t i = 0; i < r[t.weight].size(); ++i) {
@@ -205,11 +207,11 @@ OpCase clip_case(const Values& sums, float max_norm, double scale = 0) {
   const Handle norm = op.output("norm", shape(1), DType::f32, {}),
                factor = op.output("factor", shape(1), DType::f32, {});
   op.call([=](Ops& ops, const Bound& at) {
-    ops.clip({.sums = at[in],
-              .norm = at[norm],
-              .factor = at[factor],
-              .state = scale > 0 ? at[state] : Tensor{},
-              .max_norm = max_norm});
+    ops(ClipArgs{.sums = at[in],
+                 .norm = at[norm],
+                 .factor = at[factor],
+                 .state = scale > 0 ? at[state] : Tensor{},
+                 .max_norm = max_norm});
   });
   op.reference([=](Reference& r) {
     double total = 0;
@@ -228,7 +230,7 @@ OpCase scale_loss_case(std::int64_t n, double scale) {
   const Handle x = op.input("x", shape(n), DType::f32, normal_values(shape(n), 6));
   const Handle state = op.input("state", shape(5), DType::f64, {scale, 3, 1, 7, 0});
   const Handle out = op.output("out", shape(n), DType::f32, {.terms = 0});
-  op.call([=](Ops& ops, const Bound& at) { ops.scale_loss({.x = at[x], .state = at[state], .out = at[out]}); });
+  op.call([=](Ops& ops, const Bound& at) { ops(ScaleLossArgs{.x = at[x], .state = at[state], .out = at[out]}); });
   op.reference([=](Reference& r) {
     for (std::size_t i = 0; i < r[x].size(); ++i) r.expect(out, i, OpCase::stored(DType::f32, r[x][i] * scale), 0);
   });
@@ -250,8 +252,8 @@ OpCase count_step_case(const ScaleValues& from, bool overflow, const ScaleValues
   const Handle scalars = op.output("scalars", shape(4), DType::f32, {}, {9, 9, 9, overflow ? not_a_number : 0.25});
   const Handle rates = op.input("rates", shape(2), DType::f32, {0.5, 0.125});
   op.call([=](Ops& ops, const Bound& at) {
-    ops.count_step(
-        {.state = at[state], .scalars = at[scalars], .rates = at[rates], .beta1 = beta1, .beta2 = beta2, .rule = rule});
+    ops(CountStepArgs{
+        .state = at[state], .scalars = at[scalars], .rates = at[rates], .beta1 = beta1, .beta2 = beta2, .rule = rule});
   });
   op.reference([=](Reference& r) {
     const double after[] = {to.scale, to.good_steps, to.hysteresis, updates + (overflow ? 0 : 1), overflow ? 1.0 : 0.0};
@@ -356,16 +358,16 @@ TEST(OptimOp, RejectsWrongScales) {
   double memory[64] = {};
   const Tensor state = make_tensor(memory, shape(5), DType::f64), four = make_tensor(memory, shape(4), DType::f32);
   const Tensor rates = make_tensor(memory, shape(2), DType::f32);
-  expect_rejected([&](Ops& ops) { ops.scale_loss({.x = four, .state = four, .out = four}); },
+  expect_rejected([&](Ops& ops) { ops(ScaleLossArgs{.x = four, .state = four, .out = four}); },
                   {"scale_loss: state is f32[4]"});
-  expect_rejected([&](Ops& ops) { ops.scale_loss({.x = four, .state = state, .out = rates}); },
+  expect_rejected([&](Ops& ops) { ops(ScaleLossArgs{.x = four, .state = state, .out = rates}); },
                   {"scale_loss: out is f32[2]"});
-  expect_rejected([&](Ops& ops) { ops.count_step({.state = state, .scalars = four, .rates = four}); },
+  expect_rejected([&](Ops& ops) { ops(CountStepArgs{.state = state, .scalars = four, .rates = four}); },
                   {"count_step: rates is f32[4]"});
-  expect_rejected([&](Ops& ops) { ops.count_step({.state = state, .scalars = rates, .rates = rates}); },
+  expect_rejected([&](Ops& ops) { ops(CountStepArgs{.state = state, .scalars = rates, .rates = rates}); },
                   {"count_step: scalars is f32[2]"});
   expect_rejected(
-      [&](Ops& ops) { ops.count_step({.state = state, .scalars = four, .rates = rates, .rule = {.window = 0}}); },
+      [&](Ops& ops) { ops(CountStepArgs{.state = state, .scalars = four, .rates = rates, .rule = {.window = 0}}); },
       {"count_step", "window"});
 }
 
@@ -373,23 +375,23 @@ TEST(OptimOp, RejectsWrongTensors) {
   double memory[64] = {};
   const Tensor w = make_tensor(memory, shape(8), DType::f32), scalars = make_tensor(memory, shape(4), DType::f32);
   const Tensor sums = make_tensor(memory, shape(3), DType::f64), one = make_tensor(memory, shape(1), DType::f32);
-  expect_rejected([&](Ops& ops) { ops.adam({.weight = w, .grad = w, .m = w, .v = scalars, .scalars = scalars}); },
+  expect_rejected([&](Ops& ops) { ops(AdamArgs{.weight = w, .grad = w, .m = w, .v = scalars, .scalars = scalars}); },
                   {"adam: v is f32[4]"});
   const Tensor half = make_tensor(memory, shape(8), DType::f16), rounded = make_tensor(memory, shape(8), DType::bf16);
-  expect_rejected([&](Ops& ops) { ops.adam({.weight = w, .grad = w, .m = w, .v = half, .scalars = scalars}); },
+  expect_rejected([&](Ops& ops) { ops(AdamArgs{.weight = w, .grad = w, .m = w, .v = half, .scalars = scalars}); },
                   {"adam", "moments are f32 or bf16"});
-  expect_rejected([&](Ops& ops) { ops.adam({.weight = w, .grad = rounded, .m = w, .v = w, .scalars = scalars}); },
+  expect_rejected([&](Ops& ops) { ops(AdamArgs{.weight = w, .grad = rounded, .m = w, .v = w, .scalars = scalars}); },
                   {"adam: grad is bf16[8]"});
-  expect_rejected([&](Ops& ops) { ops.adam({.weight = w, .grad = w, .m = w, .v = w, .scalars = w}); },
+  expect_rejected([&](Ops& ops) { ops(AdamArgs{.weight = w, .grad = w, .m = w, .v = w, .scalars = w}); },
                   {"adam: scalars is f32[8]"});
-  expect_rejected([&](Ops& ops) { ops.adam({.weight = sums, .grad = w, .m = w, .v = w, .scalars = scalars}); },
+  expect_rejected([&](Ops& ops) { ops(AdamArgs{.weight = sums, .grad = w, .m = w, .v = w, .scalars = scalars}); },
                   {"adam: weight is f64[3]"});
-  expect_rejected([&](Ops& ops) { ops.sgd({.weight = w, .grad = w, .scalars = scalars, .momentum = 0.9f}); },
+  expect_rejected([&](Ops& ops) { ops(SgdArgs{.weight = w, .grad = w, .scalars = scalars, .momentum = 0.9f}); },
                   {"sgd", "buffer"});
-  expect_rejected([&](Ops& ops) { ops.sgd({.weight = w, .grad = scalars, .scalars = scalars}); },
+  expect_rejected([&](Ops& ops) { ops(SgdArgs{.weight = w, .grad = scalars, .scalars = scalars}); },
                   {"sgd: grad is f32[4]"});
-  expect_rejected([&](Ops& ops) { ops.clip({.sums = w, .norm = one, .factor = one}); }, {"clip: sums is f32[8]"});
-  expect_rejected([&](Ops& ops) { ops.clip({.sums = sums, .norm = one, .factor = one, .max_norm = -1}); },
+  expect_rejected([&](Ops& ops) { ops(ClipArgs{.sums = w, .norm = one, .factor = one}); }, {"clip: sums is f32[8]"});
+  expect_rejected([&](Ops& ops) { ops(ClipArgs{.sums = sums, .norm = one, .factor = one, .max_norm = -1}); },
                   {"clip", "max_norm"});
 }
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "tera/backend/plan/plan_ops.h"
+#include "tera/ops/attention.h"
+#include "tera/ops/gemm.h"
 #include "tera/tensor/arena.h"
 
 namespace tera::test {
@@ -10,7 +12,8 @@ namespace {
 
 struct FixedRules final : WorkspaceRules {
   const OpsTraits& traits() const override { return traits_; }
-  std::size_t gemm(const GemmArgs& args) const override { return static_cast<std::size_t>(args.m()) * 100; }
+  using WorkspaceRules::workspace;
+  std::size_t workspace(const GemmArgs& args) const override { return static_cast<std::size_t>(args.m()) * 100; }
   OpsTraits traits_;
 };
 
@@ -28,7 +31,7 @@ double attention_flops(std::int64_t queries, std::int64_t keys, AttentionShape s
   Arena arena = Arena::measuring();
   const FixedRules rules;
   PlanOps plan(rules);
-  plan.attention(attention(arena, queries, keys, s));
+  plan(attention(arena, queries, keys, s));
   return plan.flops();
 }
 
@@ -37,9 +40,9 @@ TEST(PlanOps, CountsGemmsAndTheLargestWorkspace) {
   const FixedRules rules;
   PlanOps plan(rules);
   for (std::int64_t m : {3, 7, 2})
-    plan.gemm({.a = arena.take(shape(m, 5), DType::f32, "a"),
-               .b = arena.take(shape(5, 4), DType::f32, "b"),
-               .out = arena.take(shape(m, 4), DType::f32, "out")});
+    plan(GemmArgs{.a = arena.take(shape(m, 5), DType::f32, "a"),
+                  .b = arena.take(shape(5, 4), DType::f32, "b"),
+                  .out = arena.take(shape(m, 4), DType::f32, "out")});
   EXPECT_EQ(plan.workspace_peak(), 700u);
   EXPECT_EQ(plan.calls(), 3);
   EXPECT_EQ(plan.flops(), 2.0 * (3 + 7 + 2) * 5 * 4);
@@ -50,18 +53,18 @@ TEST(PlanOps, KeepsEachShapeOfGemmAndAttentionOnce) {
   const FixedRules rules;
   PlanOps plan(rules);
   const auto plan_gemm = [&](std::int64_t m, bool accumulate) {
-    plan.gemm({.a = arena.take(shape(m, 5), DType::f32, "a"),
-               .b = arena.take(shape(5, 4), DType::f32, "b"),
-               .out = arena.take(shape(m, 4), DType::f32, "out"),
-               .accumulate = accumulate});
+    plan(GemmArgs{.a = arena.take(shape(m, 5), DType::f32, "a"),
+                  .b = arena.take(shape(5, 4), DType::f32, "b"),
+                  .out = arena.take(shape(m, 4), DType::f32, "out"),
+                  .accumulate = accumulate});
   };
   plan_gemm(3, false);
   plan_gemm(3, false);
   plan_gemm(3, true);
   plan_gemm(7, false);
-  plan.attention(attention(arena, 8, 8, {}));
-  plan.attention(attention(arena, 8, 8, {}));
-  plan.attention(attention(arena, 8, 8, {.window = 4}));
+  plan(attention(arena, 8, 8, {}));
+  plan(attention(arena, 8, 8, {}));
+  plan(attention(arena, 8, 8, {.window = 4}));
   EXPECT_EQ(plan.planned_calls().gemms.size(), 3u);
   EXPECT_EQ(plan.planned_calls().attentions.size(), 2u);
   EXPECT_EQ(plan.planned_calls().attention_backs.size(), 0u);
@@ -74,15 +77,15 @@ TEST(PlanOps, KeepsGemmsWithTheirActivationsApart) {
   PlanOps plan(rules);
   const auto call = [&](std::int64_t m, Activation kind) {
     const Tensor x = arena.take(shape(m, 8), DType::f32, "x"), scratch = arena.take(shape(m, 4), DType::f32, "room");
-    plan.gemm_activation({.gemm = {.a = arena.take(shape(m, 5), DType::f32, "a"),
-                                   .b = arena.take(shape(8, 5), DType::f32, "b"),
-                                   .out = x,
-                                   .trans_b = true},
-                          .activation = {.kind = kind, .x = x, .y = arena.take(shape(m, 4), DType::f32, "y")}});
-    plan.gemm_activation_back({.gemm = {.a = arena.take(shape(m, 5), DType::f32, "a"),
-                                        .b = arena.take(shape(5, 4), DType::f32, "b"),
-                                        .out = scratch},
-                               .activation = {.kind = kind, .dy = scratch, .x = x, .dx = x}});
+    plan(GemmActivationArgs{.gemm = {.a = arena.take(shape(m, 5), DType::f32, "a"),
+                                     .b = arena.take(shape(8, 5), DType::f32, "b"),
+                                     .out = x,
+                                     .trans_b = true},
+                            .activation = {.kind = kind, .x = x, .y = arena.take(shape(m, 4), DType::f32, "y")}});
+    plan(GemmActivationBackArgs{.gemm = {.a = arena.take(shape(m, 5), DType::f32, "a"),
+                                         .b = arena.take(shape(5, 4), DType::f32, "b"),
+                                         .out = scratch},
+                                .activation = {.kind = kind, .dy = scratch, .x = x, .dx = x}});
   };
   call(3, Activation::swiglu);
   call(3, Activation::swiglu);
@@ -110,16 +113,16 @@ TEST(PlanOps, CountsBackwardAsTwoForwards) {
   const FixedRules rules;
   PlanOps plan(rules);
   const AttentionArgs f = attention(arena, 32, 32, {});
-  plan.attention_back({.q = f.q,
-                       .k = f.k,
-                       .v = f.v,
-                       .out = f.out,
-                       .dout = f.out,
-                       .lse = f.lse,
-                       .dq = f.q,
-                       .dk = f.k,
-                       .dv = f.v,
-                       .shape = f.shape});
+  plan(AttentionBackArgs{.q = f.q,
+                         .k = f.k,
+                         .v = f.v,
+                         .out = f.out,
+                         .dout = f.out,
+                         .lse = f.lse,
+                         .dq = f.q,
+                         .dk = f.k,
+                         .dv = f.v,
+                         .shape = f.shape});
   EXPECT_EQ(plan.flops(), 2 * attention_flops(32, 32, {}));
 }
 

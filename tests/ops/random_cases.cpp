@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tera/base/rng.h"
+#include "tera/ops/random.h"
 #include "tests/support/gpu.h"
 #include "tests/support/op_test.h"
 
@@ -16,7 +17,7 @@ OpCase normal_case(DType dtype, std::int64_t elements) {
   const RngKey key = rng_stream(7, "a.weight");
   OpCase op(fmt::format("normal {} {}", name_of(dtype), elements));
   const Handle out = op.output("out", shape(elements), dtype, {.terms = 1});
-  op.call([=](Ops& ops, const Bound& at) { ops.normal({.out = at[out], .key = key, .std = std}); });
+  op.call([=](Ops& ops, const Bound& at) { ops(NormalArgs{.out = at[out], .key = key, .std = std}); });
   op.reference([=](Reference& r) {
     for (std::int64_t i = 0; i < elements; ++i) {
       const double draw = normals_at(key, static_cast<std::uint64_t>(i / 4))[static_cast<std::size_t>(i % 4)];
@@ -42,7 +43,7 @@ std::vector<T> drawn(const Shape& of, std::int64_t first, std::int64_t row_strid
   Tensor out = make_tensor(values.data(), of, dtype_of<T>());
   Tensor* const tensors[] = {&out};
   call_once(tensors, [&](Ops& ops) {
-    ops.normal({.out = out, .key = {5}, .std = 0.5f, .first = first, .row_stride = row_stride});
+    ops(NormalArgs{.out = out, .key = {5}, .std = 0.5f, .first = first, .row_stride = row_stride});
   });
   return values;
 }
@@ -93,9 +94,9 @@ TEST(RandomOp, SlicesOfSeveralDimsAndFarAlongTheStream) {
 TEST(RandomOp, RejectsIntegersAndRowsThatOverlap) {
   std::int32_t memory[4] = {};
   const Tensor out = make_tensor(memory, shape(4), DType::i32), rows = make_tensor(memory, shape(2, 2), DType::f32);
-  expect_rejected([&](Ops& ops) { ops.normal({.out = out}); }, {"normal: out is i32[4]"});
-  expect_rejected([&](Ops& ops) { ops.normal({.out = rows, .row_stride = 1}); }, {"normal", "row_stride"});
-  expect_rejected([&](Ops& ops) { ops.normal({.out = rows, .first = -1}); }, {"normal", "first"});
+  expect_rejected([&](Ops& ops) { ops(NormalArgs{.out = out}); }, {"normal: out is i32[4]"});
+  expect_rejected([&](Ops& ops) { ops(NormalArgs{.out = rows, .row_stride = 1}); }, {"normal", "row_stride"});
+  expect_rejected([&](Ops& ops) { ops(NormalArgs{.out = rows, .first = -1}); }, {"normal", "first"});
 }
 
 }  // namespace

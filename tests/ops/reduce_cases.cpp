@@ -3,6 +3,10 @@
 
 #include "tests/support/op_test.h"
 
+#include "tera/ops/gemm.h"
+#include "tera/ops/loss.h"
+#include "tera/ops/optim.h"
+
 namespace tera::test {
 namespace {
 
@@ -10,7 +14,7 @@ OpCase column_sum_case(DType dtype, std::int64_t rows, std::int64_t width, std::
   OpCase op(fmt::format("column_sum {} [{},{}] gap {}", name_of(dtype), rows, width, gap));
   const Handle x = op.input("x", shape(rows, width), dtype, normal_values(shape(rows, width), 1), {.row_gap = gap});
   const Handle out = op.output("out", shape(width), DType::f32, {.terms = rows}, normal_values(shape(width), 2));
-  op.call([=](Ops& ops, const Bound& at) { ops.column_sum({.x = at[x], .out = at[out]}); });
+  op.call([=](Ops& ops, const Bound& at) { ops(ColumnSumArgs{.x = at[x], .out = at[out]}); });
   op.reference([=](Reference& r) {
     const auto w = static_cast<std::size_t>(width);
     for (std::size_t i = 0; i < w; ++i) {
@@ -32,9 +36,9 @@ OpCase sum_case(std::int64_t n, bool squares, bool accumulate) {
   const Handle out = op.output("out", shape(1), DType::f64, {.rounded_inside = true, .inside = DType::f64}, {3.25});
   op.call([=](Ops& ops, const Bound& at) {
     if (squares)
-      ops.sum_squares({.x = at[x], .out = at[out]});
+      ops(SumSquaresArgs{.x = at[x], .out = at[out]});
     else
-      ops.sum({.x = at[x], .out = at[out], .accumulate = accumulate});
+      ops(SumArgs{.x = at[x], .out = at[out], .accumulate = accumulate});
   });
   op.reference([=](Reference& r) {
     long double total = accumulate ? 3.25L : 0.0L, size = total;
@@ -68,11 +72,11 @@ TEST(ReduceOp, Sums) {
 TEST(ReduceOp, RejectsWrongTensors) {
   double memory[64] = {};
   const Tensor x = make_tensor(memory, shape(2, 6), DType::f32), one = make_tensor(memory, shape(1), DType::f64);
-  expect_rejected([&](Ops& ops) { ops.column_sum({.x = x, .out = one}); }, {"column_sum: out is f64[1]"});
-  expect_rejected([&](Ops& ops) { ops.column_sum({.x = one, .out = one}); }, {"column_sum: x is f64[1]"});
-  expect_rejected([&](Ops& ops) { ops.sum({.x = x, .out = x}); }, {"sum: out is f32[2,6]", "f64"});
-  expect_rejected([&](Ops& ops) { ops.sum({.x = x.slice(1, 0, 2), .out = one}); }, {"sum: x is f32[2,2] (strided)"});
-  expect_rejected([&](Ops& ops) { ops.sum_squares({.x = one, .out = one}); }, {"sum_squares: x is f64[1]"});
+  expect_rejected([&](Ops& ops) { ops(ColumnSumArgs{.x = x, .out = one}); }, {"column_sum: out is f64[1]"});
+  expect_rejected([&](Ops& ops) { ops(ColumnSumArgs{.x = one, .out = one}); }, {"column_sum: x is f64[1]"});
+  expect_rejected([&](Ops& ops) { ops(SumArgs{.x = x, .out = x}); }, {"sum: out is f32[2,6]", "f64"});
+  expect_rejected([&](Ops& ops) { ops(SumArgs{.x = x.slice(1, 0, 2), .out = one}); }, {"sum: x is f32[2,2] (strided)"});
+  expect_rejected([&](Ops& ops) { ops(SumSquaresArgs{.x = one, .out = one}); }, {"sum_squares: x is f64[1]"});
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/base/error.h"
+#include "tera/ops/rope.h"
 #include "tests/support/gpu.h"
 #include "tests/support/op_test.h"
 
@@ -32,13 +33,13 @@ void run_rope(const RopeCase& c, DType dtype, bool interleaved, bool inverse) {
   const Handle sin = op.input("sin", table_shape, DType::f32, sines);
   const Handle x = op.output("x", x_shape, dtype, {.row_gap = c.gap, .terms = 2}, normal_values(x_shape, 1));
   op.call([&](Ops& ops, const Bound& at) {
-    ops.rope({.x = at[x],
-              .positions = at[positions],
-              .cos = at[cos],
-              .sin = at[sin],
-              .interleaved = interleaved,
-              .inverse = inverse,
-              .first = c.first});
+    ops(RopeArgs{.x = at[x],
+                 .positions = at[positions],
+                 .cos = at[cos],
+                 .sin = at[sin],
+                 .interleaved = interleaved,
+                 .inverse = inverse,
+                 .first = c.first});
   });
   op.reference([&](Reference& r) {
     for (std::int64_t i = 0; i < c.T * c.N * c.D; ++i) {
@@ -79,10 +80,10 @@ TEST(Rope, PositionsOutsideTheTablesAreRefused) {
   for (std::int32_t position : {-1, 3}) {
     cpu::CpuOps ops(1, cpu::best_isa());
     const Tensor angles = make_tensor(table, shape(3, 2), DType::f32);
-    EXPECT_THROW(ops.rope({.x = make_tensor(x, shape(1, 1, 4), DType::f32),
-                           .positions = make_tensor(&position, shape(1), DType::i32),
-                           .cos = angles,
-                           .sin = angles}),
+    EXPECT_THROW(ops(RopeArgs{.x = make_tensor(x, shape(1, 1, 4), DType::f32),
+                              .positions = make_tensor(&position, shape(1), DType::i32),
+                              .cos = angles,
+                              .sin = angles}),
                  Error);
   }
 }

@@ -10,6 +10,8 @@
 
 #include "tests/support/op_test.h"
 
+#include "tera/ops/route.h"
+
 namespace tera::test {
 namespace {
 
@@ -195,17 +197,17 @@ void run_forward(const Case& c) {
   OpCase op(c.name());
   const Handles h = add_tensors(op, c);
   op.call([=](Ops& ops, const Bound& at) {
-    ops.route({.logits = at[h.logits],
-               .bias = c.bias ? at[h.bias] : Tensor{},
-               .rows = c.rule.force_balance ? at[h.rows] : Tensor{},
-               .experts = at[h.experts],
-               .weights = at[h.weights],
-               .counts = c.sums ? at[h.counts] : Tensor{},
-               .score_sums = c.sums ? at[h.score_sums] : Tensor{},
-               .z_sum = c.sums ? at[h.z_sum] : Tensor{},
-               .part_rows = c.part_rows,
-               .first_row = c.first_row,
-               .rule = c.rule});
+    ops(RouteArgs{.logits = at[h.logits],
+                  .bias = c.bias ? at[h.bias] : Tensor{},
+                  .rows = c.rule.force_balance ? at[h.rows] : Tensor{},
+                  .experts = at[h.experts],
+                  .weights = at[h.weights],
+                  .counts = c.sums ? at[h.counts] : Tensor{},
+                  .score_sums = c.sums ? at[h.score_sums] : Tensor{},
+                  .z_sum = c.sums ? at[h.z_sum] : Tensor{},
+                  .part_rows = c.part_rows,
+                  .first_row = c.first_row,
+                  .rule = c.rule});
   });
   op.reference([&](Reference& r) { expect_route(r, c, h); });
   op.run();
@@ -277,16 +279,16 @@ void run_backward(const Case& c) {
   }
   h.dlogits = op.output("dlogits", shape(c.rows, c.experts), DType::f32, {.terms = c.experts});
   op.call([=](Ops& ops, const Bound& at) {
-    ops.route_back({.logits = at[h.logits],
-                    .experts = at[h.experts],
-                    .dweights = at[h.dweights],
-                    .loads = c.sums ? at[h.loads] : Tensor{},
-                    .z_scale = c.sums ? at[h.z_scale] : Tensor{},
-                    .z_coefficient = z_coefficient,
-                    .dlogits = at[h.dlogits],
-                    .part_rows = c.part_rows,
-                    .first_row = c.first_row,
-                    .rule = c.rule});
+    ops(RouteBackArgs{.logits = at[h.logits],
+                      .experts = at[h.experts],
+                      .dweights = at[h.dweights],
+                      .loads = c.sums ? at[h.loads] : Tensor{},
+                      .z_scale = c.sums ? at[h.z_scale] : Tensor{},
+                      .z_coefficient = z_coefficient,
+                      .dlogits = at[h.dlogits],
+                      .part_rows = c.part_rows,
+                      .first_row = c.first_row,
+                      .rule = c.rule});
   });
   op.reference([&](Reference& r) { expect_back(r, c, h); });
   op.run();

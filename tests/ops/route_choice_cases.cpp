@@ -11,6 +11,7 @@
 
 #include "tera/base/error.h"
 #include "tera/base/joined.h"
+#include "tera/ops/route.h"
 #include "tests/support/gpu.h"
 #include "tests/support/op_test.h"
 
@@ -41,7 +42,7 @@ Routed route_row(std::vector<float> logits, const RouterRule& rule, std::vector<
     args.bias = make_tensor(bias.data(), experts, DType::f32);
     tensors.push_back(&args.bias);
   }
-  call_once(tensors, [&](Ops& ops) { ops.route(args); });
+  call_once(tensors, [&](Ops& ops) { ops(args); });
   return out;
 }
 
@@ -115,7 +116,7 @@ TEST(RouteOp, BackRefusesExpertsThatAreNotThere) {
                        .dweights = make_tensor(dweights, shape(1, 1), DType::f32),
                        .dlogits = make_tensor(dlogits, shape(1, 3), DType::f32)};
     Tensor* const tensors[] = {&args.logits, &args.experts, &args.dweights, &args.dlogits};
-    const auto call = [&] { call_once(tensors, [&](Ops& ops) { ops.route_back(args); }); };
+    const auto call = [&] { call_once(tensors, [&](Ops& ops) { ops(args); }); };
     if (test_device() == TestDevice::cpu) {
       EXPECT_THROW(call(), Error);
       continue;
@@ -166,13 +167,13 @@ class RejectedRoute : public testing::Test {
   void reject(const std::vector<std::string>& words, Change change) {
     RouteArgs args = good();
     change(args);
-    expect_rejected([&](Ops& ops) { ops.route(args); }, words);
+    expect_rejected([&](Ops& ops) { ops(args); }, words);
   }
   template <class Change>
   void reject_back(const std::vector<std::string>& words, Change change) {
     RouteBackArgs args = good_back();
     change(args);
-    expect_rejected([&](Ops& ops) { ops.route_back(args); }, words);
+    expect_rejected([&](Ops& ops) { ops(args); }, words);
   }
 };
 

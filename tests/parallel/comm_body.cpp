@@ -10,6 +10,9 @@
 #include "tests/parallel/comm_values.h"
 #include "tests/support/expect_error.h"
 
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
+
 namespace tera::test {
 namespace {
 
@@ -327,7 +330,7 @@ void check_small_calls(const CommSubject& s) {
   const Tensor x = tensors.garbage(shape(3), DType::i64), y = tensors.garbage(shape(3), DType::i64);
   const Tensor full = tensors.garbage(shape(3 * ranks), DType::i64);
   for (int round = 0; round < s.small_rounds; ++round) {
-    s.ops.fill({.out = x, .value = static_cast<double>(round * ranks + me)});
+    s.ops(FillArgs{.out = x, .value = static_cast<double>(round * ranks + me)});
     s.ops.wait(s.comm.all_gather(x, full, s.ops.record()));
     s.ops.wait(
         s.comm.reduce_scatter(full, y, Reduce::sum, s.ops.record()));  // the number of ranks times this rank's values

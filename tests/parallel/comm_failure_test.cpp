@@ -11,6 +11,7 @@
 
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/comm/world.h"
+#include "tera/ops/combine.h"
 #include "tests/support/expect_error.h"
 
 namespace tera::test {

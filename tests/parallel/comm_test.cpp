@@ -9,6 +9,7 @@
 #include "tera/backend/cpu/cpu_device.h"
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/comm/world.h"
+#include "tera/ops/combine.h"
 #include "tera/parallel/groups.h"
 #include "tests/parallel/comm_body.h"
 #include "tests/support/count_allocations.h"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tera/base/rng.h"
+#include "tera/ops/combine.h"
 #include "tera/tensor/arena.h"
 #include "tests/parallel/comm_body.h"
 #include "tests/support/fill.h"

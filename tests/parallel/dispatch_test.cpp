@@ -12,6 +12,7 @@
 
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/comm/world.h"
+#include "tera/ops/copy.h"
 #include "tera/parallel/groups.h"
 #include "tests/support/expect_error.h"
 
@@ -93,7 +94,7 @@ class DispatchRank {
  private:
   Tensor filled(const Shape& shape, DType dtype) {
     const Tensor tensor = arena_.take(shape, dtype, "test");
-    ops_.fill({.out = tensor, .value = 0});
+    ops_(FillArgs{.out = tensor, .value = 0});
     return tensor;
   }
 
@@ -130,7 +131,7 @@ class DispatchRank {
 
   void expect_returned(Run& run, const Dispatched& d, const Tensor& out, const Tensor& dweights) {
     const Tensor sums = filled(shape(tokens, hidden), DType::f32), residual = filled(sums.shape, DType::f32);
-    ops_.fill({.out = residual, .value = 7});
+    ops_(FillArgs{.out = residual, .value = 7});
     const InFlightTransfer transfer = dispatch_->start_combine(run, d, out, sums, residual);
     const InFlightTransfer returned_gradients = dispatch_->start_weight_gradients(run, d, dweights);
     dispatch_->finish_combine(run, d, transfer, sums, residual);

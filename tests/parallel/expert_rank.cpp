@@ -8,6 +8,7 @@
 
 #include "tera/base/rng.h"
 #include "tera/checkpoint/checkpoint_writer.h"
+#include "tera/ops/copy.h"
 #include "tera/setup/load.h"
 #include "tera/setup/resolve.h"
 #include "tests/support/paths.h"
@@ -234,8 +235,8 @@ void ExpertRank::see_own(ExpertResult& result, bool gradients) {
 void ExpertRank::spoil_gradients() {
   constexpr float nan = std::numeric_limits<float>::quiet_NaN();
   for (const Bucket& bucket : params_.buckets())
-    ops_.fill({.out = bucket.grad ? bucket.grad : bucket.local_grad, .value = nan});
-  for (const Tensor& buffer : params_.grad_buffers()) ops_.fill({.out = buffer, .value = nan});
+    ops_(FillArgs{.out = bucket.grad ? bucket.grad : bucket.local_grad, .value = nan});
+  for (const Tensor& buffer : params_.grad_buffers()) ops_(FillArgs{.out = buffer, .value = nan});
 }
 
 void ExpertRank::run(int number, ExpertResult* seen) {
@@ -287,8 +288,8 @@ void ExpertRank::save(const std::filesystem::path& root, int steps) {
 
 void ExpertRank::load(const std::filesystem::path& root) {
   for (Bucket& bucket : params_.buckets()) {  // all of it must come from the files
-    ops_.fill({.out = bucket.local_weight, .value = 99});
-    ops_.fill({.out = bucket.local_master, .value = 99});
+    ops_(FillArgs{.out = bucket.local_weight, .value = 99});
+    ops_(FillArgs{.out = bucket.local_master, .value = 99});
   }
   Checkpoint(root).load(state(), Checkpoint::Take::everything, ops_);
   replicas_->all_gather_params();

@@ -9,6 +9,10 @@
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/nn/ffn/moe.h"
 #include "tera/nn/layer.h"
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
+#include "tera/ops/gemm.h"
+#include "tera/ops/grouped_gemm.h"
 #include "tera/pipeline/pipeline.h"
 #include "tests/parallel/stub_comm.h"
 
@@ -28,14 +32,15 @@ class TalkingOps final : public cpu::CpuOps {
   explicit TalkingOps(Log& log) : CpuOps(1, cpu::best_isa()), log_(log) {}
 
  private:
-  void do_gemm(const GemmArgs& args) override {
+  using CpuOps::execute;
+  void execute(const GemmArgs& args) override {
     const Tensor& weight = args.trans_a ? args.out : args.b;  // W writes its gradient, F and B read it
     const std::string who = args.trans_a ? "W_shared" : "shared";
     if (weight.shape == shape(2 * shared_ffn, hidden)) log_.add(who + "_up");
     if (weight.shape == shape(hidden, shared_ffn)) log_.add(who + "_down");
   }
-  void do_grouped_gemm(const GroupedGemmArgs& args) override { log_.add(args.b.dim(1) == 2 * ffn ? "up" : "down"); }
-  void do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) override {
+  void execute(const GroupedGemmArgs& args) override { log_.add(args.b.dim(1) == 2 * ffn ? "up" : "down"); }
+  void execute(const GroupedWeightGradientArgs& args) override {
     log_.add(args.out.dim(1) == 2 * ffn ? "W_up" : "W_down");
   }
   Log& log_;
@@ -81,7 +86,7 @@ class TalkingMixer final : public BlockOf<NothingSaved> {
   void w(Run& run, NothingSaved&, const Tensor&) override { say(run, "W", {}); }
   void say(Run& run, const char* act, const Tensor& makes) {
     if (log_) log_->add(fmt::format("{}{}", act, run.mb.batch));
-    if (makes) run.ops.fill({.out = makes, .value = 0});
+    if (makes) run.ops(FillArgs{.out = makes, .value = 0});
   }
   Log* log_;
 };

@@ -9,6 +9,7 @@
 
 #include "tera/backend/cpu/cpu_device.h"
 #include "tera/backend/cpu/cpu_ops.h"
+#include "tera/ops/combine.h"
 #include "tests/parallel/comm_body.h"
 #include "tests/parallel/comm_values.h"
 #include "tests/parallel/mpi_main.h"

@@ -9,6 +9,7 @@
 
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/comm/mpi/make_mpi.h"
+#include "tera/ops/combine.h"
 #include "tera/train/launch.h"
 
 namespace tera::test {

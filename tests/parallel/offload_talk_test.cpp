@@ -7,6 +7,7 @@
 
 #include "tera/backend/cpu/cpu_device.h"
 #include "tera/backend/cpu/cpu_ops.h"
+#include "tera/ops/copy.h"
 #include "tera/pipeline/pipeline.h"
 
 namespace tera::test {

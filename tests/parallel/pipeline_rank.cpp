@@ -8,6 +8,7 @@
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
 #include "tera/base/joined.h"
+#include "tera/ops/copy.h"
 #include "tests/parallel/stub_comm.h"
 
 namespace tera::test {
@@ -98,9 +99,9 @@ void GlobalModel::reset() {
     upload(ops, positions, batch[i].positions);
     upload(ops, ids, batch[i].rows);
     upload(ops, std::vector{1.0f / rows}, batch[i].loss_scale);
-    ops.fill({.out = batch[i].token_loss, .value = 0});
+    ops(FillArgs{.out = batch[i].token_loss, .value = 0});
   }
-  for (const auto& group : params.groups()) ops.fill({.out = group.grad, .value = 0});
+  for (const auto& group : params.groups()) ops(FillArgs{.out = group.grad, .value = 0});
 }
 
 std::vector<float> GlobalModel::gradients() {

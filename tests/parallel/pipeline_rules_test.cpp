@@ -8,6 +8,7 @@
 #include "tera/backend/cpu/cpu_device.h"
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/comm/world.h"
+#include "tera/ops/copy.h"
 #include "tera/pipeline/pipeline.h"
 
 namespace tera::test {
@@ -64,7 +65,7 @@ class Probe final : public BlockOf<ProbeSaved> {
   }
   void write(Run& run, const Tensor& tensor, bool present, float value) const {
     ASSERT_EQ(static_cast<bool>(tensor), present);
-    if (present) run.ops.fill({.out = tensor, .value = value});
+    if (present) run.ops(FillArgs{.out = tensor, .value = value});
   }
 
   int number_;

@@ -8,6 +8,7 @@
 
 #include "tera/base/error.h"
 #include "tera/base/joined.h"
+#include "tera/ops/copy.h"
 #include "tera/setup/load.h"
 #include "tera/setup/resolve.h"
 #include "tera/train/data_source.h"
@@ -148,8 +149,8 @@ void break_a_gradient(TrainingStep& step, Ops& ops) {
 void spoil_gradients(TrainingStep& step, Ops& ops, float value) {
   const ParamStore& params = step.params();
   for (const Bucket& bucket : params.buckets())
-    ops.fill({.out = bucket.grad ? bucket.grad : bucket.local_grad, .value = value});
-  for (const Tensor& buffer : params.grad_buffers()) ops.fill({.out = buffer, .value = value});
+    ops(FillArgs{.out = bucket.grad ? bucket.grad : bucket.local_grad, .value = value});
+  for (const Tensor& buffer : params.grad_buffers()) ops(FillArgs{.out = buffer, .value = value});
 }
 
 bool peaks_as_planned(const TrainingStep& step) {

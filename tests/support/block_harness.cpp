@@ -7,6 +7,7 @@
 #include "tera/backend/cpu/workspace.h"
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
+#include "tera/ops/copy.h"
 #include "tests/support/fill.h"
 #include "tests/support/transfer.h"
 
@@ -149,7 +150,7 @@ void BlockHarness::reset() {
     params_.empty_grads(ops_, bucket);
   }
   for (const Tensor& sums : {states_[0].mb.expert_counts, states_[0].mb.aux_losses})
-    if (sums) ops_.fill({.out = sums, .value = 0});
+    if (sums) ops_(FillArgs{.out = sums, .value = 0});
   for (std::size_t i = 0; i < microbatches; ++i) {
     if (setup_.has_x) write(normals(static_cast<std::size_t>(count(states_[i].x.shape)), 20 + i, 1), states_[i].x);
     if (setup_.has_y) write(normals(static_cast<std::size_t>(count(states_[i].dy.shape)), 30 + i, 1), states_[i].dy);

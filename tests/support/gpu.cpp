@@ -12,6 +12,8 @@
 #include "tera/backend/cuda/runtime/make_cuda.h"
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
+#include "tera/ops/copy.h"
+#include "tera/ops/planned_calls.h"
 #include "tera/tensor/arena.h"
 
 // Functions of AddressSanitizer, where the program has it. It sees the memory of a GPU only where the CPU emulates one.
@@ -150,11 +152,11 @@ class GuardedWorkspace {
     require(offset + bytes + guard <= gpu().slab.size(), "a case needs {} bytes of the GPU, there are {}",
             offset + bytes, gpu().slab.size());
     Ops& ops = *gpu().parts.ops;
-    ops.fill({.out = guard_, .value = static_cast<double>(pattern)});
+    ops(FillArgs{.out = guard_, .value = static_cast<double>(pattern)});
     // Emulated kernels take long to fill the workspace of cuBLASLt; only our own kernels must not read uninitialised
     // memory.
     const std::size_t filled = gpu().on_the_cpu ? std::min(bytes, std::size_t{1} << 20) : bytes;
-    if (filled > 0) ops.fill({.out = bytes_at(offset, filled), .value = 255});
+    if (filled > 0) ops(FillArgs{.out = bytes_at(offset, filled), .value = 255});
     ops.bind_workspace(gpu().slab.subspan(offset, bytes));
   }
   ~GuardedWorkspace() { gpu().parts.ops->bind_workspace({}); }

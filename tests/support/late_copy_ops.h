@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tera/backend/cpu/cpu_ops.h"
+#include "tera/ops/copy.h"
 
 namespace tera::test {
 

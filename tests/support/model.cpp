@@ -7,6 +7,7 @@
 #include "tera/backend/cpu/workspace.h"
 #include "tera/backend/plan/plan_ops.h"
 #include "tera/base/error.h"
+#include "tera/ops/copy.h"
 #include "tests/support/late_copy_ops.h"
 #include "tests/support/transfer.h"
 
@@ -108,7 +109,7 @@ double Model::train(const std::vector<Batch>& batches, ParamHooks& hooks) {
   for (const auto& batch : batches) counted += count_targets(batch);
   for (std::size_t i = 0; i < batches.size(); ++i) load(i, batches[i], 1.0f / static_cast<float>(counted));
   for (Bucket& bucket : params_.buckets()) {
-    ops_->fill({.out = bucket.grad, .value = std::numeric_limits<float>::quiet_NaN()});
+    (*ops_)(FillArgs{.out = bucket.grad, .value = std::numeric_limits<float>::quiet_NaN()});
     params_.empty_grads(*ops_, bucket);
   }
   pipeline_->step(batch_, hooks);

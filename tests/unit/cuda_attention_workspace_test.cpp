@@ -49,14 +49,14 @@ TEST(CudaAttentionWorkspace, LongSequencesAreCutToBoundTheScores) {
 TEST(CudaAttentionWorkspace, PlansReserveWhatTheFormulasSay) {
   const AttentionBackArgs args = packed(4, 4096, 32, 8, 64);
   const auto bytes = [&](bool deterministic) {
-    return static_cast<double>(CudaWorkspaceRules(deterministic).attention_back(args)) / GiB;
+    return static_cast<double>(CudaWorkspaceRules(deterministic).workspace(args)) / GiB;
   };
   EXPECT_GT(bytes(true), 1.0);    // scores of one sequence
   EXPECT_LT(bytes(true), 1.1);    // dk and dv of every head, sums, lse
   EXPECT_GT(bytes(false), 0.24);  // dq in fp32 and, of every query head, dk and dv
   EXPECT_LT(bytes(false), 0.30);
   const AttentionBackArgs exact = packed(4, 4096, 32, 8, 64, DType::f32);
-  EXPECT_EQ(CudaWorkspaceRules().attention_back(exact), std::size_t{32 * 4 * 4096 * 4});  // delta alone
+  EXPECT_EQ(CudaWorkspaceRules().workspace(exact), std::size_t{32 * 4 * 4096 * 4});  // delta alone
 }
 
 TEST(CudaAttentionWorkspace, HopperHasKernelsForTheDefaultBackward) {
@@ -127,9 +127,9 @@ TEST(CudaAttentionWorkspace, HopperKeepsGradientsInFp32) {
   EXPECT_EQ(hopper_attention_back_bytes(packed(2, 300, 6, 3, 64)),
             bytes(2 * 6, 3, 2, 1) + std::size_t{2} * 3 * 2 * 3 * 2 * 128 * 64 * 4);
   EXPECT_EQ(hopper_attention_back_bytes(packed(1, 7, 1, 1, 64)), bytes(1, 1, 1, 1));
-  EXPECT_GE(CudaWorkspaceRules().attention_back(packed(1, 131072, 32, 8, 64)),
+  EXPECT_GE(CudaWorkspaceRules().workspace(packed(1, 131072, 32, 8, 64)),
             hopper_attention_back_bytes(packed(1, 131072, 32, 8, 64)));
-  EXPECT_LT(CudaWorkspaceRules().attention_back(packed(4096, 8, 32, 8, 128)), std::size_t{8} << 20);
+  EXPECT_LT(CudaWorkspaceRules().workspace(packed(4096, 8, 32, 8, 128)), std::size_t{8} << 20);
 }
 
 TEST(CudaAttentionWorkspace, CudnnIsUsedForWhatItSupports) {

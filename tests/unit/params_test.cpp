@@ -5,7 +5,9 @@
 #include "tera/backend/cpu/cpu_device.h"
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/base/error.h"
+#include "tera/base/rng.h"
 #include "tera/nn/params.h"
+#include "tera/ops/copy.h"
 #include "tests/support/expect_error.h"
 
 namespace tera::test {
@@ -234,7 +236,7 @@ TEST(Params, GradientsBeginEmpty) {
 
   Bucket& bucket = store.buckets()[0];
   const auto* flat = bucket.grad.as<float>();
-  bound.ops().fill({.out = bucket.grad, .value = std::nanf("")});
+  bound.ops()(FillArgs{.out = bucket.grad, .value = std::nanf("")});
   store.empty_grads(bound.ops(), bucket);
   for (std::int64_t i = 0; i < bucket.elements(); ++i) {
     const auto is_in = [&](const Param& param) { return i >= param.offset && i < param.offset + 100; };
@@ -243,7 +245,7 @@ TEST(Params, GradientsBeginEmpty) {
   EXPECT_TRUE(added.accumulate_next() && small.accumulate_next());
   EXPECT_FALSE(made.accumulate_next());
   EXPECT_TRUE(made.accumulate_next()) << "the first was written";
-  bound.ops().fill({.out = made.grad, .value = 2});
+  bound.ops()(FillArgs{.out = made.grad, .value = 2});
   store.complete_grads(bound.ops(), bucket);
   for (std::int64_t i = 0; i < bucket.elements(); ++i) EXPECT_EQ(flat[i], i < 100 ? 2 : 0) << i;
   EXPECT_TRUE(never.accumulate_next());

@@ -11,6 +11,7 @@
 #include "tera/backend/cpu/kernels/attention_mask.h"
 #include "tera/backend/cpu/workspace.h"
 #include "tera/base/error.h"
+#include "tera/ops/attention.h"
 
 namespace tera::cpu {
 namespace {
@@ -156,15 +157,16 @@ AttentionTask make_task(const AttentionShape& shape, const Sequence& sequence, s
 
 }  // namespace
 
-std::size_t CpuWorkspaceRules::attention(const AttentionArgs& args) const {
+std::size_t CpuWorkspaceRules::workspace(const AttentionArgs& args) const {
   return forward_layout(args).bytes(threads_);
 }
 
-std::size_t CpuWorkspaceRules::attention_back(const AttentionBackArgs& args) const {
+std::size_t CpuWorkspaceRules::workspace(const AttentionBackArgs& args) const {
   return backward_layout(args).bytes(threads_);
 }
 
-void CpuOps::do_attention(const AttentionArgs& args) {
+template <>
+void CpuOps::compute(const AttentionArgs& args) {
   const auto kernel = pick(isa_, []<Isa isa>() -> const AttentionKernels& {
                         return attention_kernels<isa>();
                       }).forward[storage_index(args.q.dtype)];
@@ -194,7 +196,8 @@ void CpuOps::do_attention(const AttentionArgs& args) {
   });
 }
 
-void CpuOps::do_merge_attention(const MergeAttentionArgs& args) {
+template <>
+void CpuOps::compute(const MergeAttentionArgs& args) {
   const auto kernel = pick(isa_, []<Isa isa>() -> const AttentionKernels& {
                         return attention_kernels<isa>();
                       }).merge[storage_index(args.part.dtype)];
@@ -300,7 +303,8 @@ void zero_masked(const AttentionBackward& task, const Tiles& tiles, std::int64_t
 
 }  // namespace
 
-void CpuOps::do_attention_back(const AttentionBackArgs& args) {
+template <>
+void CpuOps::compute(const AttentionBackArgs& args) {
   const auto kernel = pick(isa_, []<Isa isa>() -> const AttentionBackKernels& {
                         return attention_back_kernels<isa>();
                       }).backward[storage_index(args.q.dtype)];

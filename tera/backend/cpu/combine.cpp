@@ -4,10 +4,12 @@
 
 #include "tera/backend/cpu/blocks.h"
 #include "tera/backend/cpu/cpu_ops.h"
+#include "tera/ops/combine.h"
 
 namespace tera::cpu {
 
-void CpuOps::do_combine(const CombineArgs& args) {
+template <>
+void CpuOps::compute(const CombineArgs& args) {
   std::array<const void*, CombineArgs::max_sources> sources;
   for (std::size_t s = 0; s < args.sources.size(); ++s) sources[s] = args.sources[s].data;
   const auto number = static_cast<std::int64_t>(args.sources.size());

@@ -4,6 +4,7 @@
 
 #include "tera/backend/cpu/blocks.h"
 #include "tera/backend/cpu/cpu_ops.h"
+#include "tera/ops/copy.h"
 
 namespace tera::cpu {
 namespace {
@@ -50,7 +51,8 @@ void fill_values(ThreadPool& pool, const Tensor& out, T value) {
 
 }  // namespace
 
-void CpuOps::do_copy(const CopyArgs& args) {
+template <>
+void CpuOps::compute(const CopyArgs& args) {
   const Runs runs = runs_of(args.src, args.dst);
   const auto src_size = static_cast<std::int64_t>(size_of(args.src.dtype));
   const auto dst_size = static_cast<std::int64_t>(size_of(args.dst.dtype));
@@ -78,7 +80,8 @@ void CpuOps::do_copy(const CopyArgs& args) {
   }
 }
 
-void CpuOps::do_fill(const FillArgs& args) {
+template <>
+void CpuOps::compute(const FillArgs& args) {
   const auto as_float = static_cast<float>(args.value);
   switch (args.out.dtype) {
     case DType::f32: return fill_values(pool_, args.out, as_float);

@@ -7,6 +7,7 @@
 
 namespace tera::cpu {
 
+CpuOps::~CpuOps() = default;
 CpuOps::CpuOps(int threads, Isa isa) : pool_(threads), isa_(isa) {
   require(threads >= 1, "a rank has at least one thread, not {}", threads);
   require(supports(isa), "this machine cannot run {} code", name_of(isa));

@@ -3,6 +3,7 @@
 #include "tera/backend/cpu/blocks.h"
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/base/error.h"
+#include "tera/ops/embedding.h"
 
 namespace tera::cpu {
 namespace {
@@ -22,7 +23,8 @@ const std::int32_t* checked_ids(const Tensor& ids, std::int64_t first, std::int6
 
 }  // namespace
 
-void CpuOps::do_embedding(const EmbeddingArgs& args) {
+template <>
+void CpuOps::compute(const EmbeddingArgs& args) {
   const bool with_positions = static_cast<bool>(args.positions);
   const EmbeddingForward forward{
       .tokens = args.partial ? args.tokens.as<std::int32_t>()
@@ -39,7 +41,8 @@ void CpuOps::do_embedding(const EmbeddingArgs& args) {
              [&](std::int64_t begin, std::int64_t end) { kernel(forward, begin, end); });
 }
 
-void CpuOps::do_embedding_back(const EmbeddingBackArgs& args) {
+template <>
+void CpuOps::compute(const EmbeddingBackArgs& args) {
   const EmbeddingBackward backward{.ids = args.partial
                                               ? args.ids.as<std::int32_t>()
                                               : checked_ids(args.ids, args.first, args.dtable.dim(0), "embedding_back"),

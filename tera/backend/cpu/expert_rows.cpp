@@ -9,6 +9,7 @@
 #include "tera/backend/cpu/kernels/expert_rows.h"
 #include "tera/backend/cpu/workspace.h"
 #include "tera/base/error.h"
+#include "tera/ops/expert_rows.h"
 
 namespace tera::cpu {
 namespace {
@@ -92,15 +93,16 @@ const std::int32_t* checked_rows(const Tensor& numbers, std::int64_t rows, std::
 }
 
 // Begins and ends of groups; with a capacity also their choices.
-std::size_t CpuWorkspaceRules::group_rows(const GroupRowsArgs& args) const {
+std::size_t CpuWorkspaceRules::workspace(const GroupRowsArgs& args) const {
   const Index numbers = 2 * args.groups() + 1 + (args.capacity > 0 ? args.choices() : 0);
   return static_cast<std::size_t>(numbers) * sizeof(std::int32_t);
 }
 
 // One thread is enough: a choice takes a few instructions, while its row takes thousands elsewhere.
-void CpuOps::do_group_rows(const GroupRowsArgs& args) {
+template <>
+void CpuOps::compute(const GroupRowsArgs& args) {
   const Index groups = args.groups(), rows = args.sources.dim(0), capacity = args.capacity;
-  auto* starts = reinterpret_cast<std::int32_t*>(workspace(CpuWorkspaceRules(pool_.size()).group_rows(args)).data());
+  auto* starts = reinterpret_cast<std::int32_t*>(workspace(CpuWorkspaceRules(pool_.size()).workspace(args)).data());
   std::int32_t *next = starts + groups + 1, *choices = next + groups;
   auto* offsets = args.offsets.as<std::int32_t>();
   auto* sources = args.sources.as<std::int32_t>();
@@ -118,7 +120,8 @@ void CpuOps::do_group_rows(const GroupRowsArgs& args) {
   if (args.overflow) *args.overflow.as<std::int32_t>() = static_cast<std::int32_t>(overflow);
 }
 
-void CpuOps::do_permute(const PermuteArgs& args) {
+template <>
+void CpuOps::compute(const PermuteArgs& args) {
   const std::int32_t* sources = checked_rows(args.sources, args.x.dim(0) * args.topk, "permute");
   const std::size_t row_bytes = static_cast<std::size_t>(args.x.dim(1)) * size_of(args.x.dtype);
   const auto* x = static_cast<const std::byte*>(args.x.data);
@@ -134,7 +137,8 @@ void CpuOps::do_permute(const PermuteArgs& args) {
   });
 }
 
-void CpuOps::do_unpermute(const UnpermuteArgs& args) {
+template <>
+void CpuOps::compute(const UnpermuteArgs& args) {
   const UnpermuteForward forward{.x = args.x.data,
                                  .residual = args.residual.data,
                                  .places = checked_rows(args.places, args.x.dim(0), "unpermute"),

@@ -7,6 +7,10 @@
 #include "tera/backend/cpu/kernels/gemm.h"
 #include "tera/backend/cpu/workspace.h"
 #include "tera/base/error.h"
+#include "tera/ops/copy.h"
+#include "tera/ops/gemm.h"
+#include "tera/ops/gemm_activation.h"
+#include "tera/ops/grouped_gemm.h"
 #include "tera/tensor/arena.h"
 
 namespace tera::cpu {
@@ -195,16 +199,17 @@ void thin_gemm(const GemmArgs& args, const GemmKernels& kernels, ThreadPool& poo
 
 }  // namespace
 
-std::size_t CpuWorkspaceRules::gemm(const GemmArgs& args) const {
+std::size_t CpuWorkspaceRules::workspace(const GemmArgs& args) const {
   if (is_thin(args)) return 0;
   const GemmBlocking blocking(args);
   return blocking.packed_bytes() + blocking.sums_bytes() + static_cast<std::size_t>(threads_) * scratch_bytes;
 }
 
-void CpuOps::do_gemm(const GemmArgs& args) {
+template <>
+void CpuOps::compute(const GemmArgs& args) {
   const auto& kernels = pick(isa_, []<Isa isa>() -> const GemmKernels& { return gemm_kernels<isa>(); });
   if (is_thin(args)) return thin_gemm(args, kernels, pool_);
-  TiledGemm(args, kernels, workspace(CpuWorkspaceRules(pool_.size()).gemm(args))).run(pool_);
+  TiledGemm(args, kernels, workspace(CpuWorkspaceRules(pool_.size()).workspace(args))).run(pool_);
 }
 
 // Grouped GEMM, one group after the other: the tasks of one group, even of few rows, keep all threads busy.
@@ -245,26 +250,37 @@ void for_each_group(const Args& args, const char* op, const Run& run) {
 }  // namespace
 
 // The workspace is largest where one group has all rows.
-std::size_t CpuWorkspaceRules::grouped_gemm(const GroupedGemmArgs& args) const {
-  return gemm(group_gemm(args, 0, 0, std::min(args.a.dim(0), chunk_rows)));
+std::size_t CpuWorkspaceRules::workspace(const GroupedGemmArgs& args) const {
+  return workspace(group_gemm(args, 0, 0, std::min(args.a.dim(0), chunk_rows)));
 }
 
-std::size_t CpuWorkspaceRules::grouped_weight_gradient(const GroupedWeightGradientArgs& args) const {
+std::size_t CpuWorkspaceRules::workspace(const GroupedWeightGradientArgs& args) const {
   const Index rows = args.a.dim(0);
   const GemmBlocking blocking(group_gemm(args, 0, 0, rows));
   return sizeof(float) * static_cast<std::size_t>(blocking.columns * GemmBlocking::max_depth(rows)) +
          static_cast<std::size_t>(threads_) * scratch_bytes;
 }
 
-void CpuOps::do_grouped_gemm(const GroupedGemmArgs& args) {
-  for_each_group(args, "grouped_gemm", [this](const GemmArgs& group) { do_gemm(group); });
+template <>
+void CpuOps::compute(const GemmActivationArgs& /*args*/) {
+  fail("gemm_activation: the CPU fuses nothing");
+}
+template <>
+void CpuOps::compute(const GemmActivationBackArgs& /*args*/) {
+  fail("gemm_activation_back: the CPU fuses nothing");
 }
 
-void CpuOps::do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) {
-  for_each_group(args, "grouped_weight_gradient", [this](const GemmArgs& group) { do_gemm(group); });
+template <>
+void CpuOps::compute(const GroupedGemmArgs& args) {
+  for_each_group(args, "grouped_gemm", [this](const GemmArgs& group) { compute(group); });
+}
+
+template <>
+void CpuOps::compute(const GroupedWeightGradientArgs& args) {
+  for_each_group(args, "grouped_weight_gradient", [this](const GemmArgs& group) { compute(group); });
   const auto* offsets = args.offsets.as<std::int32_t>();
   for (Index g = 0; !args.accumulate && g < args.groups(); ++g)
-    if (offsets[g] == offsets[g + 1]) do_fill({.out = matrix_of(args.out, g), .value = 0});
+    if (offsets[g] == offsets[g + 1]) compute(FillArgs{.out = matrix_of(args.out, g), .value = 0});
 }
 
 }  // namespace tera::cpu

@@ -3,6 +3,7 @@
 #include "tera/backend/cpu/blocks.h"
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/cpu/kernels/latent_heads.h"
+#include "tera/ops/latent_heads.h"
 
 namespace tera::cpu {
 namespace {
@@ -24,7 +25,8 @@ struct Sizes {
 
 }  // namespace
 
-void CpuOps::do_latent_heads(const LatentHeadsArgs& args) {
+template <>
+void CpuOps::compute(const LatentHeadsArgs& args) {
   const Sizes size(args.kv, args.rotary, args.k);
   const auto heads = static_cast<std::size_t>(args.k.dim(1));
   run_blocks(pool_, row_blocks(args.k.dim(0), args.k.dim(1) * args.k.dim(2)),
@@ -44,7 +46,8 @@ void CpuOps::do_latent_heads(const LatentHeadsArgs& args) {
              });
 }
 
-void CpuOps::do_latent_heads_back(const LatentHeadsBackArgs& args) {
+template <>
+void CpuOps::compute(const LatentHeadsBackArgs& args) {
   const Sizes size(args.dkv, args.drotary, args.dk);
   const auto heads = static_cast<std::size_t>(args.dk.dim(1));
   const auto sum_heads = pick(isa_, []<Isa isa>() -> const LatentHeadKernels& {

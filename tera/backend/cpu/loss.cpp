@@ -3,6 +3,7 @@
 #include "tera/backend/cpu/blocks.h"
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/base/error.h"
+#include "tera/ops/loss.h"
 
 namespace tera::cpu {
 namespace {
@@ -20,7 +21,8 @@ const std::int32_t* checked_targets(const Tensor& targets, std::int64_t vocab, s
 
 }  // namespace
 
-void CpuOps::do_cross_entropy(const CrossEntropyArgs& args) {
+template <>
+void CpuOps::compute(const CrossEntropyArgs& args) {
   const bool merged = static_cast<bool>(args.stats);
   const CrossEntropyRows rows{.logits = args.logits.data,
                               .targets = checked_targets(args.targets, args.vocab, "cross_entropy"),
@@ -37,7 +39,8 @@ void CpuOps::do_cross_entropy(const CrossEntropyArgs& args) {
              [&](std::int64_t begin, std::int64_t end) { kernel(rows, begin, end); });
 }
 
-void CpuOps::do_cross_entropy_stats(const CrossEntropyStatsArgs& args) {
+template <>
+void CpuOps::compute(const CrossEntropyStatsArgs& args) {
   const SoftmaxStatsRows rows{.logits = args.logits.data,
                               .targets = checked_targets(args.targets, args.vocab, "cross_entropy_stats"),
                               .stats = args.stats.as<float>(),

@@ -4,6 +4,7 @@
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/cpu/reduce.h"
 #include "tera/backend/cpu/workspace.h"
+#include "tera/ops/norm.h"
 
 namespace tera::cpu {
 namespace {
@@ -25,7 +26,8 @@ std::size_t partial_bytes(const NormBackArgs& args) {
 
 }  // namespace
 
-void CpuOps::do_norm(const NormArgs& args) {
+template <>
+void CpuOps::compute(const NormArgs& args) {
   const NormForward forward{.shape = norm_shape(args.x),
                             .x = args.x.data,
                             .weight = args.weight.data,
@@ -41,9 +43,10 @@ void CpuOps::do_norm(const NormArgs& args) {
              [&](std::int64_t begin, std::int64_t end) { kernel(forward, begin, end); });
 }
 
-std::size_t CpuWorkspaceRules::norm_back(const NormBackArgs& args) const { return partial_bytes(args); }
+std::size_t CpuWorkspaceRules::workspace(const NormBackArgs& args) const { return partial_bytes(args); }
 
-void CpuOps::do_norm_back(const NormBackArgs& args) {
+template <>
+void CpuOps::compute(const NormBackArgs& args) {
   const NormBackward backward{.shape = norm_shape(args.x),
                               .dy = args.dy.data,
                               .x = args.x.data,

@@ -6,6 +6,8 @@
 
 #include "tera/backend/cpu/blocks.h"
 #include "tera/backend/cpu/cpu_ops.h"
+#include "tera/ops/copy.h"
+#include "tera/ops/optim.h"
 
 namespace tera::cpu {
 namespace {
@@ -22,7 +24,8 @@ bool is_skipped(const Tensor& scalars) { return !std::isfinite(scalar(scalars, S
 
 }  // namespace
 
-void CpuOps::do_clip(const ClipArgs& args) {
+template <>
+void CpuOps::compute(const ClipArgs& args) {
   double total = 0;
   for (std::int64_t p = 0; p < args.sums.dim(0); ++p) total += args.sums.as<double>()[p];
   const double scale = args.state ? state(args.state, ScaleState::scale) : 1;
@@ -35,13 +38,15 @@ void CpuOps::do_clip(const ClipArgs& args) {
     *args.factor.as<float>() = static_cast<float>((args.max_norm == 0 || ratio >= 1 ? 1 : ratio) / scale);
 }
 
-void CpuOps::do_scale_loss(const ScaleLossArgs& args) {
+template <>
+void CpuOps::compute(const ScaleLossArgs& args) {
   const double scale = state(args.state, ScaleState::scale);
   for (std::int64_t i = 0; i < args.x.dim(0); ++i)
     args.out.as<float>()[i] = static_cast<float>(static_cast<double>(args.x.as<float>()[i]) * scale);
 }
 
-void CpuOps::do_count_step(const CountStepArgs& args) {
+template <>
+void CpuOps::compute(const CountStepArgs& args) {
   float* const scalars = args.scalars.as<float>();
   double &scale = state(args.state, ScaleState::scale), &good = state(args.state, ScaleState::good_steps),
          &hysteresis = state(args.state, ScaleState::hysteresis), &updates = state(args.state, ScaleState::updates),
@@ -63,9 +68,10 @@ void CpuOps::do_count_step(const CountStepArgs& args) {
   }
 }
 
-void CpuOps::do_adam(const AdamArgs& args) {
+template <>
+void CpuOps::compute(const AdamArgs& args) {
   if (is_skipped(args.scalars)) {
-    if (args.clear_grad) fill({.out = args.grad});
+    if (args.clear_grad) (*this)(FillArgs{.out = args.grad});
     return;
   }
   const AdamStep step{.weight = args.weight.as<float>(),
@@ -90,9 +96,10 @@ void CpuOps::do_adam(const AdamArgs& args) {
              [&](std::int64_t begin, std::int64_t end) { kernel(step, begin, end); });
 }
 
-void CpuOps::do_sgd(const SgdArgs& args) {
+template <>
+void CpuOps::compute(const SgdArgs& args) {
   if (is_skipped(args.scalars)) {
-    if (args.clear_grad) fill({.out = args.grad});
+    if (args.clear_grad) (*this)(FillArgs{.out = args.grad});
     return;
   }
   const SgdStep step{.weight = args.weight.as<float>(),

@@ -3,6 +3,7 @@
 #include "tera/backend/cpu/blocks.h"
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/cpu/expert_rows.h"
+#include "tera/ops/pointwise.h"
 
 namespace tera::cpu {
 namespace {
@@ -17,7 +18,8 @@ const std::int32_t* checked_sources(const Tensor& sources, const Tensor& weights
 
 }  // namespace
 
-void CpuOps::do_activation(const ActivationArgs& args) {
+template <>
+void CpuOps::compute(const ActivationArgs& args) {
   const ActivationForward forward{.x = args.x.data,
                                   .y = args.y.data,
                                   .width = args.y.dim(1),
@@ -28,7 +30,8 @@ void CpuOps::do_activation(const ActivationArgs& args) {
              [&](std::int64_t begin, std::int64_t end) { kernel(forward, begin, end); });
 }
 
-void CpuOps::do_activation_back(const ActivationBackArgs& args) {
+template <>
+void CpuOps::compute(const ActivationBackArgs& args) {
   const ActivationBackward backward{.dy = args.dy.data,
                                     .x = args.x.data,
                                     .dx = args.dx.data,
@@ -41,7 +44,8 @@ void CpuOps::do_activation_back(const ActivationBackArgs& args) {
              [&](std::int64_t begin, std::int64_t end) { kernel(backward, begin, end); });
 }
 
-void CpuOps::do_dropout(const DropoutArgs& args) {
+template <>
+void CpuOps::compute(const DropoutArgs& args) {
   const DropoutForward forward{.x = args.x.data,
                                .residual = args.residual.data,
                                .y = args.y.data,

@@ -1,3 +1,4 @@
+#include "tera/ops/random.h"
 #include "tera/backend/cpu/blocks.h"
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/base/error.h"
@@ -31,7 +32,8 @@ void draw(ThreadPool& pool, const NormalArgs& args) {
 
 }  // namespace
 
-void CpuOps::do_normal(const NormalArgs& args) {
+template <>
+void CpuOps::compute(const NormalArgs& args) {
   switch (args.out.dtype) {
     case DType::f32: return draw<float>(pool_, args);
     case DType::bf16: return draw<BFloat16>(pool_, args);

@@ -3,6 +3,9 @@
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/cpu/kernels/reduce.h"
 #include "tera/backend/cpu/workspace.h"
+#include "tera/ops/gemm.h"
+#include "tera/ops/loss.h"
+#include "tera/ops/optim.h"
 
 namespace tera::cpu {
 namespace {
@@ -36,11 +39,12 @@ void add_partial_sums(ThreadPool& pool, Isa isa, const float* partial, std::int6
   });
 }
 
-std::size_t CpuWorkspaceRules::column_sum(const ColumnSumArgs& args) const {
+std::size_t CpuWorkspaceRules::workspace(const ColumnSumArgs& args) const {
   return static_cast<std::size_t>(sum_blocks(args.x.dim(0)).count() * args.x.dim(1)) * sizeof(float);
 }
 
-void CpuOps::do_column_sum(const ColumnSumArgs& args) {
+template <>
+void CpuOps::compute(const ColumnSumArgs& args) {
   const Blocks blocks = sum_blocks(args.x.dim(0));
   const std::int64_t width = args.x.dim(1), stride = args.x.stride[0];
   const auto bytes = static_cast<std::size_t>(blocks.count() * width) * sizeof(float);
@@ -55,16 +59,18 @@ void CpuOps::do_column_sum(const ColumnSumArgs& args) {
   add_partial_sums(pool_, isa_, partial, blocks.count(), width, args.out.as<float>());
 }
 
-std::size_t CpuWorkspaceRules::sum(const SumArgs& args) const { return block_sums_bytes(args.x); }
-std::size_t CpuWorkspaceRules::sum_squares(const SumSquaresArgs& args) const { return block_sums_bytes(args.x); }
+std::size_t CpuWorkspaceRules::workspace(const SumArgs& args) const { return block_sums_bytes(args.x); }
+std::size_t CpuWorkspaceRules::workspace(const SumSquaresArgs& args) const { return block_sums_bytes(args.x); }
 
-void CpuOps::do_sum(const SumArgs& args) {
+template <>
+void CpuOps::compute(const SumArgs& args) {
   auto* partial = reinterpret_cast<double*>(workspace(block_sums_bytes(args.x)).data());
   auto& out = *args.out.as<double>();
   out = (args.accumulate ? out : 0.0) + sum_of_blocks(pool_, kernels(isa_).sum, args.x, partial);
 }
 
-void CpuOps::do_sum_squares(const SumSquaresArgs& args) {
+template <>
+void CpuOps::compute(const SumSquaresArgs& args) {
   auto* partial = reinterpret_cast<double*>(workspace(block_sums_bytes(args.x)).data());
   *args.out.as<double>() = sum_of_blocks(pool_, kernels(isa_).sum_squares, args.x, partial);
 }

@@ -3,6 +3,7 @@
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/cpu/kernels/rope.h"
 #include "tera/base/error.h"
+#include "tera/ops/rope.h"
 
 namespace tera::cpu {
 namespace {
@@ -25,7 +26,8 @@ void check_positions(const RopeArgs& args) {
 
 }  // namespace
 
-void CpuOps::do_rope(const RopeArgs& args) {
+template <>
+void CpuOps::compute(const RopeArgs& args) {
   check_positions(args);
   const auto rotate = pick(isa_, []<Isa isa>() -> const RopeKernels& {
                         return rope_kernels<isa>();

@@ -6,6 +6,7 @@
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/backend/cpu/workspace.h"
 #include "tera/base/error.h"
+#include "tera/ops/route.h"
 
 namespace tera::cpu {
 namespace {
@@ -84,9 +85,10 @@ const std::int32_t* checked_experts(const RouteBackArgs& args) {
 
 }  // namespace
 
-std::size_t CpuWorkspaceRules::route(const RouteArgs& args) const { return BlockSums::bytes(args); }
+std::size_t CpuWorkspaceRules::workspace(const RouteArgs& args) const { return BlockSums::bytes(args); }
 
-void CpuOps::do_route(const RouteArgs& args) {
+template <>
+void CpuOps::compute(const RouteArgs& args) {
   const RouteRows rows{.logits = args.logits.as<float>(),
                        .bias = args.bias ? args.bias.as<float>() : nullptr,
                        .rows = args.rule.force_balance ? args.rows.as<std::int64_t>() : nullptr,
@@ -108,7 +110,8 @@ void CpuOps::do_route(const RouteArgs& args) {
   *args.z_sum.as<float>() = z;
 }
 
-void CpuOps::do_route_back(const RouteBackArgs& args) {
+template <>
+void CpuOps::compute(const RouteBackArgs& args) {
   const std::int64_t experts = args.logits.dim(1);
   const RouteBackRows rows{.logits = args.logits.as<float>(),
                            .experts = checked_experts(args),
@@ -125,7 +128,8 @@ void CpuOps::do_route_back(const RouteBackArgs& args) {
 }
 
 // The remaining ops handle a few hundred numbers, on one thread.
-void CpuOps::do_balance_loss(const BalanceLossArgs& args) {
+template <>
+void CpuOps::compute(const BalanceLossArgs& args) {
   const double factor = args.counts ? args.load_of_count() : args.load_of_share();
   const auto* counts = args.counts ? args.counts.as<std::int32_t>() : nullptr;
   const auto* shares = args.shares ? args.shares.as<float>() : nullptr;
@@ -142,7 +146,8 @@ void CpuOps::do_balance_loss(const BalanceLossArgs& args) {
   total = static_cast<float>(total + loss);
 }
 
-void CpuOps::do_expert_bias(const ExpertBiasArgs& args) {
+template <>
+void CpuOps::compute(const ExpertBiasArgs& args) {
   const auto* counts = args.counts.as<std::int32_t>();
   auto* bias = args.bias ? args.bias.as<float>() : nullptr;
   auto* shares = args.shares ? args.shares.as<float>() : nullptr;

@@ -10,18 +10,19 @@ inline constexpr OpsTraits cpu_traits{.asynchronous = false, .logits_chunk = 1LL
 class CpuWorkspaceRules final : public WorkspaceRules {
  public:
   explicit CpuWorkspaceRules(int threads) : threads_(threads) {}
+  using WorkspaceRules::workspace;
   const OpsTraits& traits() const override { return cpu_traits; }
-  std::size_t gemm(const GemmArgs& args) const override;
-  std::size_t column_sum(const ColumnSumArgs& args) const override;
-  std::size_t norm_back(const NormBackArgs& args) const override;
-  std::size_t attention(const AttentionArgs& args) const override;
-  std::size_t attention_back(const AttentionBackArgs& args) const override;
-  std::size_t group_rows(const GroupRowsArgs& args) const override;
-  std::size_t grouped_gemm(const GroupedGemmArgs& args) const override;
-  std::size_t grouped_weight_gradient(const GroupedWeightGradientArgs& args) const override;
-  std::size_t route(const RouteArgs& args) const override;
-  std::size_t sum(const SumArgs& args) const override;
-  std::size_t sum_squares(const SumSquaresArgs& args) const override;
+  std::size_t workspace(const GemmArgs& args) const override;
+  std::size_t workspace(const ColumnSumArgs& args) const override;
+  std::size_t workspace(const NormBackArgs& args) const override;
+  std::size_t workspace(const AttentionArgs& args) const override;
+  std::size_t workspace(const AttentionBackArgs& args) const override;
+  std::size_t workspace(const GroupRowsArgs& args) const override;
+  std::size_t workspace(const GroupedGemmArgs& args) const override;
+  std::size_t workspace(const GroupedWeightGradientArgs& args) const override;
+  std::size_t workspace(const RouteArgs& args) const override;
+  std::size_t workspace(const SumArgs& args) const override;
+  std::size_t workspace(const SumSquaresArgs& args) const override;
 
  private:
   int threads_;

@@ -8,6 +8,7 @@
 #include "tera/backend/cuda/libraries/cudnn_attention.h"
 #include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tera/base/gpu_limits.h"
+#include "tera/ops/attention.h"
 
 namespace tera::cuda {
 namespace {
@@ -74,7 +75,8 @@ void check_launch(cudaError_t status, const char* what) {
 
 }  // namespace
 
-void CudaOps::do_attention(const AttentionArgs& args) {
+template <>
+void CudaOps::compute(const AttentionArgs& args) {
   if (attention_->supports(args)) return attention_->forward(args, workspace_);
   kernels::AttentionParams params;
   fill_params(params, args);
@@ -82,7 +84,8 @@ void CudaOps::do_attention(const AttentionArgs& args) {
   check_launch(kernels::launch_attention(params, stream_), "attention");
 }
 
-void CudaOps::do_attention_back(const AttentionBackArgs& args) {
+template <>
+void CudaOps::compute(const AttentionBackArgs& args) {
   if (use_hopper(args)) {
     void* const space = workspace(hopper_attention_back_bytes(args)).data();
     return check(kernels::launch_hopper_attention_back(back_params(args, false), space, stream_),
@@ -101,7 +104,8 @@ bool CudaOps::use_hopper(const AttentionBackArgs& args) const {
   return kernels::hopper_attention_back_supports(back_params(args, false));
 }
 
-void CudaOps::do_merge_attention(const MergeAttentionArgs& args) {
+template <>
+void CudaOps::compute(const MergeAttentionArgs& args) {
   const kernels::MergeAttentionParams params{.scalar = scalar_of(args.part.dtype),
                                              .part = rows_of(args.part),
                                              .out = rows_of(args.out),

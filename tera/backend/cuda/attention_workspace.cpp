@@ -161,11 +161,11 @@ CudnnLayout cudnn_layout(const AttentionBackArgs& args, bool deterministic) {
 
 std::size_t delta_workspace_bytes(const AttentionBackArgs& args) { return part(lse_bytes(args.q)); }
 
-std::size_t CudaWorkspaceRules::attention(const AttentionArgs& args) const {
+std::size_t CudaWorkspaceRules::workspace(const AttentionArgs& args) const {
   return cudnn_supports(args) ? cudnn_layout(args).total() : 0;
 }
 
-std::size_t CudaWorkspaceRules::attention_back(const AttentionBackArgs& args) const {
+std::size_t CudaWorkspaceRules::workspace(const AttentionBackArgs& args) const {
   const std::size_t library = cudnn_supports(args, deterministic_) ? cudnn_layout(args, deterministic_).total() : 0;
   const std::size_t hopper = hopper_is_profitable(args) ? hopper_attention_back_bytes(args) : 0;
   return std::max({library, hopper, delta_workspace_bytes(args)});

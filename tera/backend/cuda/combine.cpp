@@ -1,6 +1,7 @@
 #include "tera/backend/cuda/kernels/combine.cuh"
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/runtime/cuda_error.h"
+#include "tera/ops/combine.h"
 
 namespace tera::cuda {
 namespace {
@@ -29,7 +30,8 @@ kernels::Combine combine_of(Reduce how) {
 
 }  // namespace
 
-void CudaOps::do_combine(const CombineArgs& args) {
+template <>
+void CudaOps::compute(const CombineArgs& args) {
   static_assert(CombineArgs::max_sources == kernels::CombineLaunch::max_sources);
   kernels::CombineLaunch launch{.sources = {},
                                 .number = static_cast<int>(args.sources.size()),

@@ -3,6 +3,7 @@
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/kernels/copy.cuh"
 #include "tera/backend/cuda/runtime/cuda_error.h"
+#include "tera/ops/copy.h"
 
 namespace tera::cuda {
 namespace {
@@ -45,7 +46,8 @@ std::uint64_t bits_of(DType dtype, double value) {
 
 }  // namespace
 
-void CudaOps::do_copy(const CopyArgs& args) {
+template <>
+void CudaOps::compute(const CopyArgs& args) {
   const kernels::Runs runs = runs_of(args.src, args.dst);
   const Tensor &src = args.src, &dst = args.dst;
   if (src.dtype != dst.dtype) {
@@ -58,7 +60,8 @@ void CudaOps::do_copy(const CopyArgs& args) {
   }
 }
 
-void CudaOps::do_fill(const FillArgs& args) {
+template <>
+void CudaOps::compute(const FillArgs& args) {
   const std::uint64_t bits = bits_of(args.out.dtype, args.value);
   if (bits == 0) {
     check(cudaMemsetAsync(args.out.data, 0, args.out.bytes(), stream_), "fill");

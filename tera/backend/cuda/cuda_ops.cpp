@@ -6,6 +6,8 @@
 #include "tera/backend/cuda/libraries/cudnn_attention.h"
 #include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tera/backend/cuda/workspace.h"
+#include "tera/ops/attention.h"
+#include "tera/ops/planned_calls.h"
 
 namespace tera::cuda {
 namespace {

@@ -3,10 +3,12 @@
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tera/backend/cuda/workspace.h"
+#include "tera/ops/embedding.h"
 
 namespace tera::cuda {
 
-void CudaOps::do_embedding(const EmbeddingArgs& args) {
+template <>
+void CudaOps::compute(const EmbeddingArgs& args) {
   const bool with_positions = static_cast<bool>(args.positions);
   const kernels::EmbeddingForward forward{.scalar = scalar_of(args.y.dtype),
                                           .tokens = args.tokens.as<std::int32_t>(),
@@ -23,7 +25,8 @@ void CudaOps::do_embedding(const EmbeddingArgs& args) {
   check(kernels::launch_embedding(forward, stream_), "embedding");
 }
 
-void CudaOps::do_embedding_back(const EmbeddingBackArgs& args) {
+template <>
+void CudaOps::compute(const EmbeddingBackArgs& args) {
   const std::span<std::byte> keys = workspace(embedding_back_bytes(args.ids.dim(0)));
   const kernels::EmbeddingBackward backward{.scalar = scalar_of(args.dy.dtype),
                                             .ids = args.ids.as<std::int32_t>(),

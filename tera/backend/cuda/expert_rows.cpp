@@ -4,12 +4,15 @@
 #include "tera/backend/cuda/kernels/experts/group_rows.cuh"
 #include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tera/backend/cuda/workspace.h"
+#include "tera/ops/expert_rows.h"
+#include "tera/ops/route.h"
 
 namespace tera::cuda {
 
 static_assert(GroupRowsArgs::max_router_experts == kernels::max_groups);
 
-void CudaOps::do_group_rows(const GroupRowsArgs& args) {
+template <>
+void CudaOps::compute(const GroupRowsArgs& args) {
   const std::int64_t blocks = group_rows_blocks(args.choices()), groups = args.groups();
   auto* counts = reinterpret_cast<std::int32_t*>(workspace(group_rows_bytes(args)).data());
   std::int32_t *starts = counts + blocks * groups, *order = starts + groups + 1;  // there with a capacity only
@@ -31,7 +34,8 @@ void CudaOps::do_group_rows(const GroupRowsArgs& args) {
   check(kernels::launch_group_rows(group, stream_), "group_rows");
 }
 
-void CudaOps::do_permute(const PermuteArgs& args) {
+template <>
+void CudaOps::compute(const PermuteArgs& args) {
   const kernels::Permute permute{.scalar = scalar_of(args.x.dtype),
                                  .x = args.x.data,
                                  .sources = args.sources.as<std::int32_t>(),
@@ -43,7 +47,8 @@ void CudaOps::do_permute(const PermuteArgs& args) {
   check(kernels::launch_permute(permute, stream_), "permute");
 }
 
-void CudaOps::do_unpermute(const UnpermuteArgs& args) {
+template <>
+void CudaOps::compute(const UnpermuteArgs& args) {
   const kernels::Unpermute unpermute{.scalar = scalar_of(args.x.dtype),
                                      .x = args.x.data,
                                      .residual = args.residual.data,

@@ -1,3 +1,4 @@
+#include "tera/ops/gemm.h"
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/kernels/plain_gemm.cuh"
 #include "tera/backend/cuda/libraries/cublaslt.h"
@@ -32,7 +33,8 @@ kernels::PlainGemm plain(const GemmArgs& args) {
 
 }  // namespace
 
-void CudaOps::do_gemm(const GemmArgs& args) {
+template <>
+void CudaOps::compute(const GemmArgs& args) {
   if (args.m() == 0 || args.n() == 0) return;
   const bool fast = !options_.only_plain_gemm && cublaslt_supports(args);
   const bool done = fast && cublaslt_->run(args, workspace(gemm_workspace_bytes), stream_);

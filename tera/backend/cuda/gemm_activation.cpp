@@ -1,8 +1,11 @@
 // GEMMs with a fused activation (SwiGLU on a Hopper): forward in the epilogue, backward on the gradient it computes.
 
+#include "tera/ops/gemm_activation.h"
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/kernels/hopper/hopper_gated_gemm.cuh"
 #include "tera/backend/cuda/runtime/cuda_error.h"
+#include "tera/ops/gemm.h"
+#include "tera/ops/planned_calls.h"
 
 namespace tera::cuda {
 namespace {
@@ -65,10 +68,12 @@ bool CudaOps::fuses(const GemmActivationBackArgs& args) const {
          kernels::hopper_gated_gemm_supports(gated(args));
 }
 
-void CudaOps::do_gemm_activation(const GemmActivationArgs& args) {
+template <>
+void CudaOps::compute(const GemmActivationArgs& args) {
   check(kernels::launch_hopper_gated_gemm(gated(args), stream_), "gemm_activation");
 }
-void CudaOps::do_gemm_activation_back(const GemmActivationBackArgs& args) {
+template <>
+void CudaOps::compute(const GemmActivationBackArgs& args) {
   check(kernels::launch_hopper_gated_gemm(gated(args), stream_), "gemm_activation_back");
 }
 

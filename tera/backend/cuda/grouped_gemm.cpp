@@ -1,6 +1,7 @@
 // Dispatch of grouped GEMMs over the rows of experts: the Hopper kernel where it supports the call, else the plain one,
 // which supports every call.
 
+#include "tera/ops/grouped_gemm.h"
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/kernels/experts/plain_grouped_gemm.cuh"
 #include "tera/backend/cuda/kernels/hopper/hopper_grouped_gemm.cuh"
@@ -8,7 +9,8 @@
 
 namespace tera::cuda {
 
-void CudaOps::do_grouped_gemm(const GroupedGemmArgs& args) {
+template <>
+void CudaOps::compute(const GroupedGemmArgs& args) {
   using kernels::GroupedForm;
   const kernels::HopperGroupedGemm fast{.form = args.trans_b ? GroupedForm::transposed : GroupedForm::plain,
                                         .a = args.a.data,
@@ -37,7 +39,8 @@ void CudaOps::do_grouped_gemm(const GroupedGemmArgs& args) {
   check(kernels::launch_plain_grouped_gemm(plain, stream_), "grouped_gemm");
 }
 
-void CudaOps::do_grouped_weight_gradient(const GroupedWeightGradientArgs& args) {
+template <>
+void CudaOps::compute(const GroupedWeightGradientArgs& args) {
   const kernels::HopperGroupedGemm fast{.form = kernels::GroupedForm::weights,
                                         .a = args.a.data,
                                         .b = args.b.data,

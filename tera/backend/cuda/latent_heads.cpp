@@ -1,6 +1,7 @@
 #include "tera/backend/cuda/kernels/latent_heads.cuh"
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/runtime/cuda_error.h"
+#include "tera/ops/latent_heads.h"
 
 namespace tera::cuda {
 namespace {
@@ -22,11 +23,13 @@ kernels::LatentHeads heads_of(const Tensor& kv, const Tensor& rotary, const Tens
 
 }  // namespace
 
-void CudaOps::do_latent_heads(const LatentHeadsArgs& args) {
+template <>
+void CudaOps::compute(const LatentHeadsArgs& args) {
   check(kernels::launch_latent_heads(heads_of(args.kv, args.rotary, args.k, args.v), stream_), "latent_heads");
 }
 
-void CudaOps::do_latent_heads_back(const LatentHeadsBackArgs& args) {
+template <>
+void CudaOps::compute(const LatentHeadsBackArgs& args) {
   check(kernels::launch_latent_heads_back(heads_of(args.dkv, args.drotary, args.dk, args.dv), stream_),
         "latent_heads_back");
 }

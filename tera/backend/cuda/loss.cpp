@@ -2,6 +2,7 @@
 
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/runtime/cuda_error.h"
+#include "tera/ops/loss.h"
 
 namespace tera::cuda {
 namespace {
@@ -24,7 +25,8 @@ kernels::MergedCrossEntropy merged(const CrossEntropyArgs& args) {
 
 }  // namespace
 
-void CudaOps::do_cross_entropy(const CrossEntropyArgs& args) {
+template <>
+void CudaOps::compute(const CrossEntropyArgs& args) {
   if (args.stats) return check(kernels::launch_merged_cross_entropy(merged(args), stream_), "cross_entropy");
   const kernels::CrossEntropy loss{.scalar = scalar_of(args.logits.dtype),
                                    .wanted = args.loss_only ? kernels::Wanted::loss : kernels::Wanted::gradient,
@@ -41,7 +43,8 @@ void CudaOps::do_cross_entropy(const CrossEntropyArgs& args) {
   check(kernels::launch_cross_entropy(loss, stream_), "cross_entropy");
 }
 
-void CudaOps::do_cross_entropy_stats(const CrossEntropyStatsArgs& args) {
+template <>
+void CudaOps::compute(const CrossEntropyStatsArgs& args) {
   const kernels::CrossEntropy stats{.scalar = scalar_of(args.logits.dtype),
                                     .wanted = kernels::Wanted::stats,
                                     .logits = args.logits.data,

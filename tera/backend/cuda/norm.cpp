@@ -3,6 +3,7 @@
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tera/backend/cuda/workspace.h"
+#include "tera/ops/norm.h"
 
 namespace tera::cuda {
 namespace {
@@ -17,7 +18,8 @@ kernels::NormShape norm_shape(const Tensor& x) {
 
 }  // namespace
 
-void CudaOps::do_norm(const NormArgs& args) {
+template <>
+void CudaOps::compute(const NormArgs& args) {
   const kernels::NormForward forward{.scalar = scalar_of(args.x.dtype),
                                      .layer = args.kind == NormKind::layer_norm,
                                      .shape = norm_shape(args.x),
@@ -33,7 +35,8 @@ void CudaOps::do_norm(const NormArgs& args) {
   check(kernels::launch_norm(forward, stream_), "norm");
 }
 
-void CudaOps::do_norm_back(const NormBackArgs& args) {
+template <>
+void CudaOps::compute(const NormBackArgs& args) {
   const kernels::NormShape shape = norm_shape(args.x);
   const PartialSums blocks = partial_sums(shape.vectors);
   auto* sums = reinterpret_cast<float*>(workspace(norm_back_bytes(args)).data());

@@ -1,6 +1,7 @@
 #include "tera/backend/cuda/kernels/optim.cuh"
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/runtime/cuda_error.h"
+#include "tera/ops/optim.h"
 
 namespace tera::cuda {
 namespace {
@@ -24,7 +25,8 @@ kernels::Update update_of(const Args& args) {
 
 }  // namespace
 
-void CudaOps::do_clip(const ClipArgs& args) {
+template <>
+void CudaOps::compute(const ClipArgs& args) {
   check(kernels::launch_clip({.sums = args.sums.as<double>(),
                               .norm = args.norm.as<float>(),
                               .factor = args.factor.as<float>(),
@@ -35,7 +37,8 @@ void CudaOps::do_clip(const ClipArgs& args) {
         "clip");
 }
 
-void CudaOps::do_scale_loss(const ScaleLossArgs& args) {
+template <>
+void CudaOps::compute(const ScaleLossArgs& args) {
   check(kernels::launch_scale_loss({.x = args.x.as<float>(),
                                     .out = args.out.as<float>(),
                                     .scale = address(args.state, ScaleState::scale),
@@ -44,7 +47,8 @@ void CudaOps::do_scale_loss(const ScaleLossArgs& args) {
         "scale_loss");
 }
 
-void CudaOps::do_count_step(const CountStepArgs& args) {
+template <>
+void CudaOps::compute(const CountStepArgs& args) {
   check(kernels::launch_count_step({.scale = address(args.state, ScaleState::scale),
                                     .good_steps = address(args.state, ScaleState::good_steps),
                                     .hysteresis = address(args.state, ScaleState::hysteresis),
@@ -66,7 +70,8 @@ void CudaOps::do_count_step(const CountStepArgs& args) {
         "count_step");
 }
 
-void CudaOps::do_adam(const AdamArgs& args) {
+template <>
+void CudaOps::compute(const AdamArgs& args) {
   check(kernels::launch_adam({.update = update_of(args),
                               .m = args.m.data,
                               .v = args.v.data,
@@ -83,7 +88,8 @@ void CudaOps::do_adam(const AdamArgs& args) {
         "adam");
 }
 
-void CudaOps::do_sgd(const SgdArgs& args) {
+template <>
+void CudaOps::compute(const SgdArgs& args) {
   check(kernels::launch_sgd({.update = update_of(args),
                              .momentum_buffer = args.momentum_buffer ? args.momentum_buffer.as<float>() : nullptr,
                              .momentum = args.momentum},

@@ -4,6 +4,7 @@
 
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/runtime/cuda_error.h"
+#include "tera/ops/pointwise.h"
 
 namespace tera::cuda {
 namespace {
@@ -31,7 +32,8 @@ std::uint32_t least_kept_bits(float rate) { return static_cast<std::uint32_t>(st
 
 }  // namespace
 
-void CudaOps::do_activation(const ActivationArgs& args) {
+template <>
+void CudaOps::compute(const ActivationArgs& args) {
   const kernels::ActivationForward forward{.scalar = scalar_of(args.x.dtype),
                                            .curve = curve_of(args.kind),
                                            .gated = is_gated(args.kind),
@@ -46,7 +48,8 @@ void CudaOps::do_activation(const ActivationArgs& args) {
     check(kernels::launch_activation(forward, stream_), "activation");
 }
 
-void CudaOps::do_activation_back(const ActivationBackArgs& args) {
+template <>
+void CudaOps::compute(const ActivationBackArgs& args) {
   const kernels::ActivationBackward backward{.scalar = scalar_of(args.x.dtype),
                                              .curve = curve_of(args.kind),
                                              .gated = is_gated(args.kind),
@@ -61,7 +64,8 @@ void CudaOps::do_activation_back(const ActivationBackArgs& args) {
   check(kernels::launch_weighted_activation_back(weighted, stream_), "activation_back with weights");
 }
 
-void CudaOps::do_dropout(const DropoutArgs& args) {
+template <>
+void CudaOps::compute(const DropoutArgs& args) {
   const kernels::Dropout dropout{.scalar = scalar_of(args.x.dtype),
                                  .x = args.x.data,
                                  .residual = args.residual.data,

@@ -1,10 +1,12 @@
 #include "tera/backend/cuda/kernels/random.cuh"
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/runtime/cuda_error.h"
+#include "tera/ops/random.h"
 
 namespace tera::cuda {
 
-void CudaOps::do_normal(const NormalArgs& args) {
+template <>
+void CudaOps::compute(const NormalArgs& args) {
   const std::int64_t elements = count(args.out.shape);
   if (elements == 0) return;
   const std::int64_t width = args.row_stride == 0 ? elements : args.out.shape.last();  // length of runs without a gap

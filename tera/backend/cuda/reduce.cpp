@@ -2,10 +2,14 @@
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tera/backend/cuda/workspace.h"
+#include "tera/ops/gemm.h"
+#include "tera/ops/loss.h"
+#include "tera/ops/optim.h"
 
 namespace tera::cuda {
 
-void CudaOps::do_column_sum(const ColumnSumArgs& args) {
+template <>
+void CudaOps::compute(const ColumnSumArgs& args) {
   const std::span<std::byte> partial = workspace(column_sum_bytes(args.x.dim(0), args.x.dim(1)));
   check(kernels::launch_column_sum({.x = args.x.data,
                                     .out = args.out.as<float>(),
@@ -19,7 +23,8 @@ void CudaOps::do_column_sum(const ColumnSumArgs& args) {
         "column_sum");
 }
 
-void CudaOps::do_sum(const SumArgs& args) {
+template <>
+void CudaOps::compute(const SumArgs& args) {
   const std::int64_t n = count(args.x.shape);
   check(kernels::launch_scalar_sum({.x = args.x.as<float>(),
                                     .out = args.out.as<double>(),
@@ -32,7 +37,8 @@ void CudaOps::do_sum(const SumArgs& args) {
         "sum");
 }
 
-void CudaOps::do_sum_squares(const SumSquaresArgs& args) {
+template <>
+void CudaOps::compute(const SumSquaresArgs& args) {
   const std::int64_t n = count(args.x.shape);
   check(kernels::launch_scalar_sum({.x = args.x.as<float>(),
                                     .out = args.out.as<double>(),

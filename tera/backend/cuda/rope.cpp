@@ -2,10 +2,12 @@
 
 #include "tera/backend/cuda/cuda_ops.h"
 #include "tera/backend/cuda/runtime/cuda_error.h"
+#include "tera/ops/rope.h"
 
 namespace tera::cuda {
 
-void CudaOps::do_rope(const RopeArgs& args) {
+template <>
+void CudaOps::compute(const RopeArgs& args) {
   const kernels::Rope rope{
       .scalar = scalar_of(args.x.dtype),
       .interleaved = args.interleaved,

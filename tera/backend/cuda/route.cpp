@@ -4,6 +4,7 @@
 #include "tera/backend/cuda/kernels/experts/route.cuh"
 #include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tera/backend/cuda/workspace.h"
+#include "tera/ops/route.h"
 
 namespace tera::cuda {
 namespace {
@@ -35,7 +36,8 @@ T* optional(const Tensor& tensor) {
 
 }  // namespace
 
-void CudaOps::do_route(const RouteArgs& args) {
+template <>
+void CudaOps::compute(const RouteArgs& args) {
   const PartBlocks blocks = route_blocks(args);
   const std::int64_t experts = args.logits.dim(1), sums = args.sums() ? blocks.count() : 0;
   auto* memory = reinterpret_cast<float*>(workspace(route_bytes(args)).data());
@@ -63,7 +65,8 @@ void CudaOps::do_route(const RouteArgs& args) {
   check(kernels::launch_route(route, stream_), "route");
 }
 
-void CudaOps::do_route_back(const RouteBackArgs& args) {
+template <>
+void CudaOps::compute(const RouteBackArgs& args) {
   check(kernels::launch_route_back({.logits = args.logits.as<float>(),
                                     .experts = args.experts.as<std::int32_t>(),
                                     .dweights = args.dweights.as<float>(),
@@ -77,7 +80,8 @@ void CudaOps::do_route_back(const RouteBackArgs& args) {
         "route_back");
 }
 
-void CudaOps::do_balance_loss(const BalanceLossArgs& args) {
+template <>
+void CudaOps::compute(const BalanceLossArgs& args) {
   check(kernels::launch_balance_loss({.counts = optional<std::int32_t>(args.counts),
                                       .shares = optional<float>(args.shares),
                                       .score_sums = args.score_sums.as<float>(),
@@ -91,7 +95,8 @@ void CudaOps::do_balance_loss(const BalanceLossArgs& args) {
         "balance_loss");
 }
 
-void CudaOps::do_expert_bias(const ExpertBiasArgs& args) {
+template <>
+void CudaOps::compute(const ExpertBiasArgs& args) {
   check(kernels::launch_expert_bias({.counts = args.counts.as<std::int32_t>(),
                                      .bias = optional<float>(args.bias),
                                      .shares = optional<float>(args.shares),

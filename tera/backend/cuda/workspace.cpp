@@ -46,15 +46,15 @@ std::size_t embedding_back_bytes(std::int64_t tokens) {
   return 2 * static_cast<std::size_t>(tokens) * sizeof(std::uint64_t);
 }
 
-std::size_t CudaWorkspaceRules::norm_back(const NormBackArgs& args) const { return norm_back_bytes(args); }
+std::size_t CudaWorkspaceRules::workspace(const NormBackArgs& args) const { return norm_back_bytes(args); }
 
-std::size_t CudaWorkspaceRules::group_rows(const GroupRowsArgs& args) const { return group_rows_bytes(args); }
+std::size_t CudaWorkspaceRules::workspace(const GroupRowsArgs& args) const { return group_rows_bytes(args); }
 
-std::size_t CudaWorkspaceRules::embedding_back(const EmbeddingBackArgs& args) const {
+std::size_t CudaWorkspaceRules::workspace(const EmbeddingBackArgs& args) const {
   return embedding_back_bytes(args.ids.dim(0));
 }
 
-std::size_t CudaWorkspaceRules::gemm(const GemmArgs& /*args*/) const { return gemm_workspace_bytes; }
+std::size_t CudaWorkspaceRules::workspace(const GemmArgs& /*args*/) const { return gemm_workspace_bytes; }
 
 // The kernel's blocks are 256 columns wide: eight of them for each multiprocessor of a large GPU, which holds that many
 // at once. Few rows make fewer, so that each has some to add.
@@ -74,7 +74,7 @@ std::size_t scalar_sum_bytes(std::int64_t elements) {
   return blocks == 1 ? 0 : static_cast<std::size_t>(blocks) * sizeof(double);
 }
 
-std::size_t CudaWorkspaceRules::column_sum(const ColumnSumArgs& args) const {
+std::size_t CudaWorkspaceRules::workspace(const ColumnSumArgs& args) const {
   return column_sum_bytes(args.x.dim(0), args.x.dim(1));
 }
 
@@ -90,11 +90,11 @@ std::size_t route_bytes(const RouteArgs& args) {
   return static_cast<std::size_t>(route_blocks(args).count() * (2 * args.logits.dim(1) + 1)) * sizeof(float);
 }
 
-std::size_t CudaWorkspaceRules::route(const RouteArgs& args) const { return route_bytes(args); }
+std::size_t CudaWorkspaceRules::workspace(const RouteArgs& args) const { return route_bytes(args); }
 
-std::size_t CudaWorkspaceRules::sum(const SumArgs& args) const { return scalar_sum_bytes(count(args.x.shape)); }
+std::size_t CudaWorkspaceRules::workspace(const SumArgs& args) const { return scalar_sum_bytes(count(args.x.shape)); }
 
-std::size_t CudaWorkspaceRules::sum_squares(const SumSquaresArgs& args) const {
+std::size_t CudaWorkspaceRules::workspace(const SumSquaresArgs& args) const {
   return scalar_sum_bytes(count(args.x.shape));
 }
 

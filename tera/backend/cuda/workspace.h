@@ -1,4 +1,5 @@
 #pragma once
+#include "tera/ops/all_ops.h"
 #include "tera/ops/workspace.h"
 
 namespace tera::cuda {
@@ -13,17 +14,18 @@ inline constexpr std::size_t gemm_workspace_bytes = std::size_t{32} << 20;
 class CudaWorkspaceRules final : public WorkspaceRules {
  public:
   explicit CudaWorkspaceRules(bool deterministic = true) : deterministic_(deterministic) {}
+  using WorkspaceRules::workspace;
   const OpsTraits& traits() const override { return cuda_traits; }
-  std::size_t gemm(const GemmArgs& args) const override;
-  std::size_t column_sum(const ColumnSumArgs& args) const override;
-  std::size_t norm_back(const NormBackArgs& args) const override;
-  std::size_t attention(const AttentionArgs& args) const override;  // attention_workspace.cpp
-  std::size_t attention_back(const AttentionBackArgs& args) const override;
-  std::size_t group_rows(const GroupRowsArgs& args) const override;
-  std::size_t embedding_back(const EmbeddingBackArgs& args) const override;
-  std::size_t route(const RouteArgs& args) const override;
-  std::size_t sum(const SumArgs& args) const override;
-  std::size_t sum_squares(const SumSquaresArgs& args) const override;
+  std::size_t workspace(const GemmArgs& args) const override;
+  std::size_t workspace(const ColumnSumArgs& args) const override;
+  std::size_t workspace(const NormBackArgs& args) const override;
+  std::size_t workspace(const AttentionArgs& args) const override;  // attention_workspace.cpp
+  std::size_t workspace(const AttentionBackArgs& args) const override;
+  std::size_t workspace(const GroupRowsArgs& args) const override;
+  std::size_t workspace(const EmbeddingBackArgs& args) const override;
+  std::size_t workspace(const RouteArgs& args) const override;
+  std::size_t workspace(const SumArgs& args) const override;
+  std::size_t workspace(const SumSquaresArgs& args) const override;
 
  private:
   bool deterministic_;

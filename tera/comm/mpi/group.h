@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tera/comm/mpi/message.h"
-#include "tera/ops/combine.h"
+#include "tera/ops/reduce.h"
 #include "tera/tensor/tensor.h"
 
 namespace tera::mpi {

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
+
 namespace tera::mpi {
 namespace {
 
@@ -75,7 +78,7 @@ MpiComm::~MpiComm() {
 }
 
 void MpiComm::copy(const Tensor& source, const Tensor& target) {
-  if (source.data != target.data && count(source.shape) > 0) ops_.copy({.src = source, .dst = target});
+  if (source.data != target.data && count(source.shape) > 0) ops_(CopyArgs{.src = source, .dst = target});
 }
 
 void MpiComm::reserve(std::size_t tasks, std::size_t lanes, const Call& call) {

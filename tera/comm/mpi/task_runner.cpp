@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tera/base/joined.h"
+#include "tera/ops/combine.h"
 
 namespace tera::mpi {
 namespace {
@@ -292,9 +293,9 @@ void TaskRunner::sum_piece_of(Task& task, std::int64_t piece) {
     sources_[static_cast<std::size_t>(r)] =
         r == group.rank ? task.local.rows(begin, end)
                         : make_tensor(staged(task, piece, r), shape(end - begin), task.local.dtype);
-  combiner_.combine({.sources = std::span(sources_).first(group.members.size()),
-                     .out = task.sum.rows(begin, end),
-                     .how = task.call.how});
+  combiner_(CombineArgs{.sources = std::span(sources_).first(group.members.size()),
+                        .out = task.sum.rows(begin, end),
+                        .how = task.call.how});
   if (task.staging != nullptr) return;
   each_lane(task, [&](Lane& lane) {  // a small reduction, whose messages were kept
     if (lane.message == nullptr) return;

@@ -13,6 +13,7 @@
 #include "tera/base/hash.h"
 #include "tera/comm/nccl/gpu_ids.h"
 #include "tera/comm/nccl/nccl_world.h"
+#include "tera/ops/combine.h"
 
 namespace tera::nccl {
 namespace {

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 
+#include "tera/ops/copy.h"
+#include "tera/ops/embedding.h"
+#include "tera/ops/pointwise.h"
+
 namespace tera {
 
 ParamSpec VocabularyTable::spec(const TensorParallel& tp) const {
@@ -42,19 +46,20 @@ Embedding::Embedding(ParamStore& params, const EmbeddingSpec& spec, const Tensor
 void Embedding::f(Run& run, EmbeddingSaved& /*saved*/, const Tensor& /*x*/, const Tensor& y) {
   const bool with_positions = positions_ && tp_.rank() == 0;
   const Tensor partial = tp_.partial_buffer(run, y, "embedding.y");
-  run.ops.embedding({.tokens = run.mb.tokens,
-                     .table = table_->value,
-                     .y = partial,
-                     .positions = with_positions ? run.mb.positions : Tensor{},
-                     .position_table = with_positions ? positions_->value : Tensor{},
-                     .first = vocab_start(),
-                     .partial = tp_.size() > 1});
+  run.ops(EmbeddingArgs{.tokens = run.mb.tokens,
+                        .table = table_->value,
+                        .y = partial,
+                        .positions = with_positions ? run.mb.positions : Tensor{},
+                        .position_table = with_positions ? positions_->value : Tensor{},
+                        .first = vocab_start(),
+                        .partial = tp_.size() > 1});
   run.ops.wait(tp_.reduce(run, partial, y));
   if (dropout_ > 0 && run.mb.training) drop(run, y, y);
 }
 
 void Embedding::drop(Run& run, const Tensor& x, const Tensor& y) const {
-  run.ops.dropout({.x = x, .y = y, .residual = {}, .rows = tp_.local_rows(run.mb.rows), .rate = dropout_, .key = key_});
+  run.ops(
+      DropoutArgs{.x = x, .y = y, .residual = {}, .rows = tp_.local_rows(run.mb.rows), .rate = dropout_, .key = key_});
 }
 
 void Embedding::b(Run& /*run*/, EmbeddingSaved& /*saved*/, const Tensor& /*x*/, const Tensor& /*dy*/,
@@ -70,16 +75,16 @@ void Embedding::w(Run& run, EmbeddingSaved& /*saved*/, const Tensor& dy) {
   // The lookup's gradient has rows of few tokens, so the table's gradient is cleared first, unless the tied head or an
   // earlier microbatch has written all of it.
   const auto clear_if_empty = [&](Param& table) {
-    if (!table.accumulate_next()) run.ops.fill({.out = table.grad, .value = 0});
+    if (!table.accumulate_next()) run.ops(FillArgs{.out = table.grad, .value = 0});
   };
   if (table_->grad) {
     clear_if_empty(*table_);
-    run.ops.embedding_back(
-        {.ids = run.mb.tokens, .dy = all, .dtable = table_->grad, .first = vocab_start(), .partial = tp_.size() > 1});
+    run.ops(EmbeddingBackArgs{
+        .ids = run.mb.tokens, .dy = all, .dtable = table_->grad, .first = vocab_start(), .partial = tp_.size() > 1});
   }
   if (positions_ && positions_->grad) {
     clear_if_empty(*positions_);
-    run.ops.embedding_back({.ids = run.mb.positions, .dy = all, .dtable = positions_->grad});
+    run.ops(EmbeddingBackArgs{.ids = run.mb.positions, .dy = all, .dtable = positions_->grad});
   }
 }
 

@@ -2,6 +2,7 @@
 // The embedding table, the first block: y = table[tokens] (+ positions[position]), with dropout. It has no x. The
 // layers of multi-token prediction have an embedding too, of the same table.
 
+#include "tera/base/rng.h"
 #include "tera/nn/block.h"
 #include "tera/nn/params.h"
 #include "tera/nn/tensor_parallel.h"

@@ -2,6 +2,9 @@
 
 #include "tera/base/error.h"
 #include "tera/nn/ffn/dispatch.h"
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
+#include "tera/ops/expert_rows.h"
 
 namespace tera {
 namespace {
@@ -37,7 +40,7 @@ class AllToAllDispatch final : public Dispatch {
     else
       read_counts(run, d, routes.experts);
     d.send_rows = run.scratch.take(shape(sent, local.dim(1)), local.dtype, "moe.leaving");  // overlaps the read
-    run.ops.permute({.x = local, .sources = d.send_sources, .y = d.send_rows, .topk = spec_.topk});
+    run.ops(PermuteArgs{.x = local, .sources = d.send_sources, .y = d.send_rows, .topk = spec_.topk});
   }
 
   void start_dispatch(Run& run, Dispatched& d, const Routes& routes, const Tensor& local) const override {
@@ -63,7 +66,7 @@ class AllToAllDispatch final : public Dispatch {
       d.experts_arrival =
           send_column(run, d, as_column(numbers.rows(0, spec_.experts)), numbers, slots(routes), d.choices);
     } else {
-      run.ops.fill({.out = d.choices, .value = -1});  // value of rows beyond those received
+      run.ops(FillArgs{.out = d.choices, .value = -1});  // value of rows beyond those received
       d.experts_arrival = send_column(run, d, as_column(routes.experts), d.send_sources, 1, d.choices);
     }
     d.forward_rows.arrival = send(run, d, d.forward_rows.from, d.forward_rows.to);
@@ -81,13 +84,13 @@ class AllToAllDispatch final : public Dispatch {
   InFlightTransfer start_rows(Run& run, const Dispatched& d, const Tensor& local) const override {
     const Tensor received = run.scratch.take(shape(d.rows(), local.dim(1)), local.dtype, "moe.came");
     const Tensor sent = run.scratch.take(shape(d.send_sources.dim(0), local.dim(1)), local.dtype, "moe.leaving");
-    run.ops.permute({.x = local, .sources = d.send_sources, .y = sent, .topk = spec_.topk});
+    run.ops(PermuteArgs{.x = local, .sources = d.send_sources, .y = sent, .topk = spec_.topk});
     return {.from = sent, .to = received, .arrival = send(run, d, sent, received)};
   }
 
   void finish_rows(Run& run, const Dispatched& d, const InFlightTransfer& transfer, const Tensor& to) const override {
     run.ops.wait(transfer.arrival);
-    run.ops.permute({.x = transfer.to, .sources = d.sources, .y = to});
+    run.ops(PermuteArgs{.x = transfer.to, .sources = d.sources, .y = to});
   }
 
   InFlightTransfer start_combine(Run& run, const Dispatched& d, const Tensor& rows, const Tensor& out,
@@ -95,14 +98,15 @@ class AllToAllDispatch final : public Dispatch {
     const Tensor returned = run.scratch.take(shape(d.send_sources.dim(0), out.dim(1)), out.dtype, "moe.home");
     const Tensor received = run.scratch.take(rows.shape, rows.dtype, "moe.came");
     const std::int64_t arrived = d.regions.back();
-    run.ops.unpermute({.x = rows, .places = d.places.rows(0, arrived), .y = received.rows(0, arrived), .residual = {}});
+    run.ops(
+        UnpermuteArgs{.x = rows, .places = d.places.rows(0, arrived), .y = received.rows(0, arrived), .residual = {}});
     return {.from = received, .to = returned, .arrival = send_back(run, d, received, returned)};
   }
 
   void finish_combine(Run& run, const Dispatched& d, const InFlightTransfer& transfer, const Tensor& out,
                       const Tensor& residual) const override {
     run.ops.wait(transfer.arrival);
-    run.ops.unpermute({.x = transfer.to, .places = d.return_rows, .y = out, .residual = residual});
+    run.ops(UnpermuteArgs{.x = transfer.to, .places = d.return_rows, .y = out, .residual = residual});
   }
 
   InFlightTransfer start_weight_gradients(Run& run, const Dispatched& d, const Tensor& arrived) const override {
@@ -113,7 +117,7 @@ class AllToAllDispatch final : public Dispatch {
   Tensor finish_weight_gradients(Run& run, const Dispatched& d, const InFlightTransfer& transfer) const override {
     const Tensor local = run.scratch.take(d.return_rows.shape, DType::f32, "moe.dweights");
     run.ops.wait(transfer.arrival);
-    run.ops.unpermute({.x = transfer.to, .places = as_column(d.return_rows), .y = as_column(local), .residual = {}});
+    run.ops(UnpermuteArgs{.x = transfer.to, .places = as_column(d.return_rows), .y = as_column(local), .residual = {}});
     return local;
   }
 
@@ -130,7 +134,7 @@ class AllToAllDispatch final : public Dispatch {
     ScratchScope scope(run.scratch);
     const Tensor offsets = run.scratch.take(shape(spec_.experts + 1), DType::i32, "moe.home_offsets");
     const Tensor all = run.scratch.take(shape(all_ranks().size() * (spec_.experts + 1)), DType::i32, "moe.all_offsets");
-    run.ops.group_rows({.experts = experts, .offsets = offsets, .sources = d.send_sources, .places = d.return_rows});
+    run.ops(GroupRowsArgs{.experts = experts, .offsets = offsets, .sources = d.send_sources, .places = d.return_rows});
     run.ops.wait(all_ranks().all_gather(offsets, all, run.ops.record()));
     if (!run.scratch.is_measuring()) {
       const auto host = std::as_writable_bytes(run.mb.expert_offsets);
@@ -148,12 +152,12 @@ class AllToAllDispatch final : public Dispatch {
   // Token dropping: sorts local choices by expert, a fixed number for each, so that the host reads nothing.
   void fill_slots(Run& run, const Dispatched& d, const Routes& routes) const {
     ScratchScope scope(run.scratch);
-    run.ops.group_rows({.experts = routes.experts,
-                        .offsets = run.scratch.take(shape(spec_.experts + 1), DType::i32, "moe.home_offsets"),
-                        .sources = d.send_sources,
-                        .places = d.return_rows,
-                        .capacity = slots(routes),
-                        .weights = spec_.drop == TokenDropPolicy::probs ? routes.weights : Tensor{}});
+    run.ops(GroupRowsArgs{.experts = routes.experts,
+                          .offsets = run.scratch.take(shape(spec_.experts + 1), DType::i32, "moe.home_offsets"),
+                          .sources = d.send_sources,
+                          .places = d.return_rows,
+                          .capacity = slots(routes),
+                          .weights = spec_.drop == TokenDropPolicy::probs ? routes.weights : Tensor{}});
   }
 
   // i32 [count] 0, 1, ...: the order of tokens that all choose the same expert.
@@ -161,11 +165,11 @@ class AllToAllDispatch final : public Dispatch {
     const Tensor numbers = run.scratch.take(shape(count), DType::i32, "moe.slots");
     ScratchScope scope(run.scratch);
     const Tensor same = run.scratch.take(shape(count, 1), DType::i32, "moe.slots");
-    run.ops.fill({.out = same, .value = 0});
-    run.ops.group_rows({.experts = same,
-                        .offsets = run.scratch.take(shape(2), DType::i32, "moe.slots"),
-                        .sources = numbers,
-                        .places = run.scratch.take(same.shape, DType::i32, "moe.slots")});
+    run.ops(FillArgs{.out = same, .value = 0});
+    run.ops(GroupRowsArgs{.experts = same,
+                          .offsets = run.scratch.take(shape(2), DType::i32, "moe.slots"),
+                          .sources = numbers,
+                          .places = run.scratch.take(same.shape, DType::i32, "moe.slots")});
     return numbers;
   }
 
@@ -234,7 +238,7 @@ class AllToAllDispatch final : public Dispatch {
       return x;
     };
     const Tensor sent = run.scratch.take(shape(sources.dim(0), 1), DType::f32, "moe.leaving_choices");
-    run.ops.permute({.x = bits(values), .sources = sources, .y = sent, .topk = sources_each});
+    run.ops(PermuteArgs{.x = bits(values), .sources = sources, .y = sent, .topk = sources_each});
     return send(run, d, sent, bits(received));
   }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tera/base/error.h"
+#include "tera/ops/expert_rows.h"
 
 namespace tera {
 
@@ -34,7 +35,7 @@ void Dispatch::group(Run& run, Dispatched& d, std::int64_t rows, GroupRowsArgs a
   args.offsets = d.offsets;
   args.sources = d.sources;
   args.places = d.places;
-  run.ops.group_rows(args);
+  run.ops(args);
 }
 
 std::int64_t local_expert_capacity(double rank_capacity, double even, std::int64_t worst_case) {

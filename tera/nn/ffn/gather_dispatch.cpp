@@ -3,6 +3,8 @@
 
 #include "tera/nn/ffn/dispatch.h"
 #include "tera/nn/tensor_parallel.h"
+#include "tera/ops/combine.h"
+#include "tera/ops/expert_rows.h"
 
 namespace tera {
 namespace {
@@ -42,7 +44,7 @@ class GatherDispatch final : public Dispatch {
 
   void finish_rows(Run& run, const Dispatched& d, const InFlightTransfer& transfer, const Tensor& to) const override {
     run.ops.wait(transfer.arrival);
-    run.ops.permute({.x = transfer.to, .sources = d.sources, .y = to, .topk = spec_.topk});
+    run.ops(PermuteArgs{.x = transfer.to, .sources = d.sources, .y = to, .topk = spec_.topk});
   }
 
   // The residual enters the all-reduce once, with the first rank; with a reduce-scatter it is added afterwards.
@@ -52,7 +54,7 @@ class GatherDispatch final : public Dispatch {
                                  const Tensor& residual) const override {
     const bool with_sum = starts_with_residual() && all_.rank() == 0;
     const Tensor partial = all_.partial_buffer(run, out, "moe.sums");
-    run.ops.unpermute({.x = rows, .places = d.places, .y = partial, .residual = with_sum ? residual : Tensor{}});
+    run.ops(UnpermuteArgs{.x = rows, .places = d.places, .y = partial, .residual = with_sum ? residual : Tensor{}});
     return {.from = partial, .to = out, .arrival = all_.reduce(run, partial, out)};
   }
 
@@ -61,7 +63,7 @@ class GatherDispatch final : public Dispatch {
     run.ops.wait(transfer.arrival);
     if (starts_with_residual() || !residual) return;
     const std::array sources{out, residual};
-    run.ops.combine({.sources = sources, .out = out});
+    run.ops(CombineArgs{.sources = sources, .out = out});
   }
 
   // Each rank has the gradients of its experts' weights, in etp the terms of its features.
@@ -86,7 +88,7 @@ class GatherDispatch final : public Dispatch {
     group(run, d, capacity, {.experts = experts, .overflow = overflow});
     if (!overflow) return;
     const std::array overflows{run.mb.expert_overflow, overflow};
-    run.ops.combine({.sources = overflows, .out = overflows[0], .how = Reduce::max});
+    run.ops(CombineArgs{.sources = overflows, .out = overflows[0], .how = Reduce::max});
   }
 
   void group_padded(Run& run, Dispatched& d, const Tensor& experts) const {

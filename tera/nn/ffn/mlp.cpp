@@ -1,5 +1,7 @@
 #include "tera/nn/ffn/mlp.h"
 
+#include "tera/ops/pointwise.h"
+
 namespace tera {
 
 Mlp::Mlp(ParamStore& params, const MlpSpec& spec, const TensorParallel& tp)
@@ -36,7 +38,7 @@ void Mlp::b(Run& run, MlpSaved& s, const Tensor& x, const Tensor& dy, const Tens
   const Ticket summed = up_.backward_input(run, s.dup, dnormed);
   if (spec_.recompute_activation) {
     s.act = run.stash.take(Life::b_to_w, s.act.shape, x.dtype, "mlp.act");
-    run.ops.activation({.kind = spec_.activation, .x = s.up, .y = s.act});
+    run.ops(ActivationArgs{.kind = spec_.activation, .x = s.up, .y = s.act});
   }
   if (spec_.recompute_norm) {
     s.normed = run.stash.take(Life::b_to_w, x.shape, x.dtype, "mlp.normed");

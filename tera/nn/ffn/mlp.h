@@ -1,6 +1,7 @@
 #pragma once
 // Feed-forward: y = x + down(act(up(norm(x)))). Gated activations (SwiGLU) fuse gate and up into one GEMM: [gate | up].
 
+#include "tera/base/rng.h"
 #include "tera/nn/block.h"
 #include "tera/nn/dropout.h"
 #include "tera/nn/linear.h"

@@ -1,5 +1,9 @@
 #include "tera/nn/ffn/moe.h"
 
+#include "tera/ops/copy.h"
+#include "tera/ops/grouped_gemm.h"
+#include "tera/ops/pointwise.h"
+
 namespace tera {
 namespace {
 
@@ -141,24 +145,24 @@ void Moe::experts_forward(Run& run, MoeSaved& s, const Tensor& x, const Tensor& 
   const Dispatched& d = s.dispatched;
   const Tensor in = dispatch_->finish_dispatch(run, s.dispatched);
   s.up = run.stash.take(Life::f_to_b, shape(d.rows(), gated() ? 2 * ffn_ : ffn_), y.dtype, "moe.up");
-  run.ops.grouped_gemm({.a = in,
-                        .b = groups(up_->value),
-                        .out = s.up,
-                        .offsets = d.offsets,
-                        .trans_b = true,
-                        .expected_rows = d.expected_rows});
+  run.ops(GroupedGemmArgs{.a = in,
+                          .b = groups(up_->value),
+                          .out = s.up,
+                          .offsets = d.offsets,
+                          .trans_b = true,
+                          .expected_rows = d.expected_rows});
   run.scratch.rewind(s.mark);
   const Shape act = shape(d.rows(), ffn_);
   s.act = spec_.recompute_activation ? run.scratch.take(act, y.dtype, "moe.act")  // recomputed in B
                                      : run.stash.take(Life::f_to_w, act, y.dtype, "moe.act");
   activate(run, s);
   const Tensor out = run.scratch.take(shape(d.rows(), y.dim(1)), y.dtype, "moe.out");
-  run.ops.grouped_gemm({.a = s.act,
-                        .b = groups(down_->value),
-                        .out = out,
-                        .offsets = d.offsets,
-                        .trans_b = true,
-                        .expected_rows = d.expected_rows});
+  run.ops(GroupedGemmArgs{.a = s.act,
+                          .b = groups(down_->value),
+                          .out = out,
+                          .offsets = d.offsets,
+                          .trans_b = true,
+                          .expected_rows = d.expected_rows});
   s.sums = dispatch_->start_combine(run, d, out, local_rows(y), residual_of(run, s, x));
   if (shared_ && spec_.overlap_shared && !dispatch_->starts_with_residual())
     shared_->forward_down(run, s.shared, drops(run) ? Tensor{} : x, s.shared_out);
@@ -168,12 +172,12 @@ void Moe::finish_forward(Run& run, MoeSaved& s, const Tensor& x, const Tensor& y
   dispatch_->finish_combine(run, s.dispatched, s.sums, local_rows(y), residual_of(run, s, x));
   gather_shards(run, y);
   if (drops(run))
-    run.ops.dropout({.x = y,
-                     .y = y,
-                     .residual = x,
-                     .rows = tp_.local_rows(run.mb.rows),
-                     .rate = spec_.hidden_dropout,
-                     .key = hidden_key_});
+    run.ops(DropoutArgs{.x = y,
+                        .y = y,
+                        .residual = x,
+                        .rows = tp_.local_rows(run.mb.rows),
+                        .rate = spec_.hidden_dropout,
+                        .key = hidden_key_});
 }
 
 // Gathers the shards of x that were routed by each rank.
@@ -193,23 +197,23 @@ Tensor Moe::finish_rows(Run& run, const MoeSaved& s, const InFlightTransfer& tra
 }
 
 void Moe::activate(Run& run, const MoeSaved& s) const {
-  run.ops.activation({.kind = spec_.activation,
-                      .x = s.up,
-                      .y = s.act,
-                      .weights = s.dispatched.weights,
-                      .sources = s.dispatched.sources});
+  run.ops(ActivationArgs{.kind = spec_.activation,
+                         .x = s.up,
+                         .y = s.act,
+                         .weights = s.dispatched.weights,
+                         .sources = s.dispatched.sources});
 }
 
 void Moe::dispatch_dout(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy) const {
   s.dout = dy;
   if (drops(run)) {
     s.dout = run.stash.take(Life::b_to_w, dy.shape, dy.dtype, "moe.dout");
-    run.ops.dropout({.x = dy,
-                     .y = s.dout,
-                     .residual = {},
-                     .rows = tp_.local_rows(run.mb.rows),
-                     .rate = spec_.hidden_dropout,
-                     .key = hidden_key_});
+    run.ops(DropoutArgs{.x = dy,
+                        .y = s.dout,
+                        .residual = {},
+                        .rows = tp_.local_rows(run.mb.rows),
+                        .rate = spec_.hidden_dropout,
+                        .key = hidden_key_});
   }
   s.dnormed = run.scratch.take(x.shape, x.dtype, "moe.dnormed");
   s.dnormed_experts = run.scratch.take(local_rows(s.dnormed).shape, x.dtype, "moe.dnormed_experts");
@@ -228,26 +232,27 @@ void Moe::back_down(Run& run, MoeSaved& s) const {
     s.dout_rows = run.stash.take(Life::b_to_w, shape(d.rows(), s.dout.dim(1)), s.dout.dtype, "moe.dout_rows");
     dispatch_->finish_rows(run, d, s.rows, s.dout_rows);
   }
-  run.ops.fill({.out = s.dweights, .value = 0});  // choices of other ranks' experts, or dropped ones, have no row here
+  run.ops(
+      FillArgs{.out = s.dweights, .value = 0});  // choices of other ranks' experts, or dropped ones, have no row here
   const Tensor dout_rows = s.dout_rows ? s.dout_rows : finish_rows(run, s, s.rows);
   const Tensor dact = run.scratch.take(s.act.shape, s.up.dtype, "moe.dact");
-  run.ops.grouped_gemm(
-      {.a = dout_rows, .b = groups(down_->value), .out = dact, .offsets = d.offsets, .expected_rows = d.expected_rows});
-  run.ops.activation_back({.kind = spec_.activation,
-                           .dy = dact,
-                           .x = s.up,
-                           .dx = s.dup,
-                           .weights = d.weights,
-                           .sources = d.sources,
-                           .dweights = s.dweights});
+  run.ops(GroupedGemmArgs{
+      .a = dout_rows, .b = groups(down_->value), .out = dact, .offsets = d.offsets, .expected_rows = d.expected_rows});
+  run.ops(ActivationBackArgs{.kind = spec_.activation,
+                             .dy = dact,
+                             .x = s.up,
+                             .dx = s.dup,
+                             .weights = d.weights,
+                             .sources = d.sources,
+                             .dweights = s.dweights});
   run.scratch.rewind(s.mark);
 }
 
 void Moe::back_up(Run& run, MoeSaved& s) const {
   const Dispatched& d = s.dispatched;
   const Tensor drows = run.scratch.take(shape(d.rows(), s.dnormed.dim(1)), s.up.dtype, "moe.drows");
-  run.ops.grouped_gemm(
-      {.a = s.dup, .b = groups(up_->value), .out = drows, .offsets = d.offsets, .expected_rows = d.expected_rows});
+  run.ops(GroupedGemmArgs{
+      .a = s.dup, .b = groups(up_->value), .out = drows, .offsets = d.offsets, .expected_rows = d.expected_rows});
   s.sums = dispatch_->start_combine(run, d, drows, s.dnormed_experts, {});
   s.weight_gradients = dispatch_->start_weight_gradients(run, d, s.dweights);
   if (shared_ && spec_.overlap_shared) shared_->back_up(run, s.shared);
@@ -292,22 +297,22 @@ void Moe::w(Run& run, MoeSaved& s, const Tensor& dy) {
   const std::int64_t expected_rows = s.dispatched.expected_rows;
   if (down_->grad) {
     if (dispatches_dout && !dout_early) dout_rows = start_rows(run, s, dout);
-    run.ops.grouped_weight_gradient({.a = s.dout_rows ? s.dout_rows : finish_rows(run, s, dout_rows),
-                                     .b = s.act,
-                                     .out = groups(down_->grad),
-                                     .offsets = offsets,
-                                     .expected_rows = expected_rows,
-                                     .accumulate = down_->accumulate_next()});
+    run.ops(GroupedWeightGradientArgs{.a = s.dout_rows ? s.dout_rows : finish_rows(run, s, dout_rows),
+                                      .b = s.act,
+                                      .out = groups(down_->grad),
+                                      .offsets = offsets,
+                                      .expected_rows = expected_rows,
+                                      .accumulate = down_->accumulate_next()});
     if (!normed_early) run.scratch.rewind(mark);
   }
   if (up_->grad) {
     if (!normed_early) normed_rows = start_rows(run, s, s.normed);
-    run.ops.grouped_weight_gradient({.a = s.dup,
-                                     .b = finish_rows(run, s, normed_rows),
-                                     .out = groups(up_->grad),
-                                     .offsets = offsets,
-                                     .expected_rows = expected_rows,
-                                     .accumulate = up_->accumulate_next()});
+    run.ops(GroupedWeightGradientArgs{.a = s.dup,
+                                      .b = finish_rows(run, s, normed_rows),
+                                      .out = groups(up_->grad),
+                                      .offsets = offsets,
+                                      .expected_rows = expected_rows,
+                                      .accumulate = up_->accumulate_next()});
   }
 }
 

@@ -25,6 +25,7 @@
 
 #include <optional>
 
+#include "tera/base/rng.h"
 #include "tera/nn/block.h"
 #include "tera/nn/ffn/dispatch.h"
 #include "tera/nn/ffn/router.h"

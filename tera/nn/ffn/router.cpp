@@ -2,6 +2,10 @@
 
 #include <array>
 
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
+#include "tera/ops/gemm.h"
+
 namespace tera {
 namespace {
 
@@ -9,10 +13,10 @@ namespace {
 Tensor over_sequences(Run& run, const Tensor& x, std::string_view tag) {
   if (x.dim(0) == 1) return x;
   const Tensor sum = run.scratch.take(shape(1, x.dim(1)), x.dtype, tag);
-  run.ops.copy({.src = x.rows(0, 1), .dst = sum});
+  run.ops(CopyArgs{.src = x.rows(0, 1), .dst = sum});
   for (std::int64_t sequence = 1; sequence < x.dim(0); ++sequence) {
     const std::array sources{sum, x.rows(sequence, sequence + 1)};
-    run.ops.combine({.sources = sources, .out = sum});
+    run.ops(CombineArgs{.sources = sources, .out = sum});
   }
   return sum;
 }
@@ -64,19 +68,19 @@ Routes Router::take(Run& run, std::int64_t rows) const {
 }
 
 void Router::route(Run& run, const Tensor& normed, const Routes& routes) const {
-  run.ops.gemm({.a = normed, .b = weight_->value, .out = routes.logits, .trans_b = true});
+  run.ops(GemmArgs{.a = normed, .b = weight_->value, .out = routes.logits, .trans_b = true});
   const Sequences sequences = this->sequences(run, normed.dim(0));
-  run.ops.route({.logits = routes.logits,
-                 .bias = bias_ ? bias_->value : Tensor{},
-                 .rows = tp_.local_rows(run.mb.rows),
-                 .experts = routes.experts,
-                 .weights = routes.weights,
-                 .counts = routes.counts,
-                 .score_sums = routes.score_sums,
-                 .z_sum = routes.z_sum,
-                 .part_rows = sequences.rows,
-                 .first_row = sequences.first_row,
-                 .rule = spec_.rule});
+  run.ops(RouteArgs{.logits = routes.logits,
+                    .bias = bias_ ? bias_->value : Tensor{},
+                    .rows = tp_.local_rows(run.mb.rows),
+                    .experts = routes.experts,
+                    .weights = routes.weights,
+                    .counts = routes.counts,
+                    .score_sums = routes.score_sums,
+                    .z_sum = routes.z_sum,
+                    .part_rows = sequences.rows,
+                    .first_row = sequences.first_row,
+                    .rule = spec_.rule});
   if (routes.counts && spec_.needs_counts()) sum_over_ranks(run, routes.counts);
   if (routes.score_sums) sum_over_ranks(run, routes.score_sums);
 }
@@ -92,7 +96,7 @@ void Router::sum_over_ranks(Run& run, const Tensor& x) const {
 Tensor Router::loss_sum_of(Run& run, AuxLoss loss) const {
   const auto row = static_cast<std::int64_t>(loss);
   const Tensor nowhere = run.scratch.take(shape(1), DType::f32, "moe.balance_loss");
-  run.ops.fill({.out = nowhere, .value = 0});
+  run.ops(FillArgs{.out = nowhere, .value = 0});
   return run.mb.aux_losses && tp_.rank() == 0 && cp_.rank() == 0 ? run.mb.aux_losses.rows(row, row + 1) : nowhere;
 }
 
@@ -104,7 +108,7 @@ Tensor Router::loads(Run& run, const Routes& routes) const {
     loss.loss = loss_sum_of(run, kind);
     loss.topk = topk();
     loss.rows = all_tokens(run) / loss.score_sums.dim(0);
-    run.ops.balance_loss(loss);
+    run.ops(loss);
   };
   const auto take = [&](const Tensor& sums) { return run.scratch.take(sums.shape, DType::f32, "moe.loads"); };
   Tensor each, all;
@@ -132,7 +136,7 @@ Tensor Router::loads(Run& run, const Routes& routes) const {
   if (!each) return all;
   for (std::int64_t sequence = 0; sequence < each.dim(0); ++sequence) {
     const std::array sources{each.rows(sequence, sequence + 1), all};
-    run.ops.combine({.sources = sources, .out = sources[0]});
+    run.ops(CombineArgs{.sources = sources, .out = sources[0]});
   }
   return each;
 }
@@ -142,7 +146,7 @@ void Router::count(Run& run, const Routes& routes) const {
   const bool first = tp_.rank() == 0, some_rows = tp_.cuts_rows();
   const auto add = [&](const Tensor& x, const Tensor& sum) {
     const std::array sources{sum, x};
-    run.ops.combine({.sources = sources, .out = sum});
+    run.ops(CombineArgs{.sources = sources, .out = sum});
   };
   if (routes.z_sum && (first || some_rows)) {
     const auto row = static_cast<std::int64_t>(AuxLoss::z);
@@ -162,28 +166,28 @@ Tensor Router::back(Run& run, const Routes& routes, const Tensor& dweights, DTyp
   ScratchScope scope(run.scratch);
   const Tensor dlogits = dtype == DType::f32 ? kept : run.scratch.take(routes.logits.shape, DType::f32, "moe.dlogits");
   count(run, routes);
-  run.ops.route_back({.logits = routes.logits,
-                      .experts = routes.experts,
-                      .dweights = dweights,
-                      .loads = loads(run, routes),
-                      .z_scale = spec_.z > 0 ? run.mb.aux_scale : Tensor{},
-                      .z_coefficient = static_cast<float>(spec_.z / static_cast<double>(all_tokens(run))),
-                      .dlogits = dlogits,
-                      .part_rows = sequences.rows,
-                      .first_row = sequences.first_row,
-                      .rule = spec_.rule});
-  if (dlogits.data != kept.data) run.ops.copy({.src = dlogits, .dst = kept});
+  run.ops(RouteBackArgs{.logits = routes.logits,
+                        .experts = routes.experts,
+                        .dweights = dweights,
+                        .loads = loads(run, routes),
+                        .z_scale = spec_.z > 0 ? run.mb.aux_scale : Tensor{},
+                        .z_coefficient = static_cast<float>(spec_.z / static_cast<double>(all_tokens(run))),
+                        .dlogits = dlogits,
+                        .part_rows = sequences.rows,
+                        .first_row = sequences.first_row,
+                        .rule = spec_.rule});
+  if (dlogits.data != kept.data) run.ops(CopyArgs{.src = dlogits, .dst = kept});
   return kept;
 }
 
 void Router::input_gradient(Run& run, const Tensor& dlogits, const Tensor& added, const Tensor& dnormed) const {
-  run.ops.gemm({.a = dlogits, .b = weight_->value, .out = dnormed, .residual = added});
+  run.ops(GemmArgs{.a = dlogits, .b = weight_->value, .out = dnormed, .residual = added});
 }
 
 void Router::backward_weight(Run& run, const Tensor& dlogits, const Tensor& normed) const {
   if (!weight_->grad) return;
-  run.ops.gemm(
-      {.a = dlogits, .b = normed, .out = weight_->grad, .trans_a = true, .accumulate = weight_->accumulate_next()});
+  run.ops(GemmArgs{
+      .a = dlogits, .b = normed, .out = weight_->grad, .trans_a = true, .accumulate = weight_->accumulate_next()});
 }
 
 }  // namespace tera

@@ -2,6 +2,12 @@
 
 #include <array>
 
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
+#include "tera/ops/expert_rows.h"
+#include "tera/ops/pointwise.h"
+#include "tera/ops/route.h"
+
 namespace tera {
 
 SharedExpert::SharedExpert(ParamStore& params, const SharedExpertSpec& spec, Activation activation,
@@ -42,8 +48,8 @@ void SharedExpert::weigh(Run& run, SharedExpertSaved& s, const Tensor& x) const 
   const Tensor experts = run.scratch.take(shape(tokens, 1), DType::i32, "moe.shared_choice");
   const Tensor places = run.scratch.take(shape(tokens, 1), DType::i32, "moe.shared_places");
   const Tensor offsets = run.scratch.take(shape(2), DType::i32, "moe.shared_offsets");
-  run.ops.fill({.out = experts, .value = 0});
-  run.ops.group_rows({.experts = experts, .offsets = offsets, .sources = s.sources, .places = places});
+  run.ops(FillArgs{.out = experts, .value = 0});
+  run.ops(GroupRowsArgs{.experts = experts, .offsets = offsets, .sources = s.sources, .places = places});
 }
 
 void SharedExpert::take_for_back(Run& run, SharedExpertSaved& s, const Tensor& x) const {
@@ -79,7 +85,7 @@ void SharedExpert::back_up(Run& run, const SharedExpertSaved& s) const {
 
 void SharedExpert::add_gradient(Run& run, SharedExpertSaved& s, const Tensor& dx) const {
   const std::array sources{dx, s.added};
-  run.ops.combine({.sources = sources, .out = gate_ ? s.added : dx});
+  run.ops(CombineArgs{.sources = sources, .out = gate_ ? s.added : dx});
   if (!gate_) return;
   s.dlogits = gate_->back(run, s.gate, s.local_dweights, dx.dtype);
   gate_->input_gradient(run, s.dlogits, s.added, dx);

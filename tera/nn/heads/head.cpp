@@ -4,6 +4,10 @@
 #include <array>
 
 #include "tera/nn/embeddings/embedding.h"
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
+#include "tera/ops/gemm.h"
+#include "tera/ops/loss.h"
 
 namespace tera {
 
@@ -58,15 +62,15 @@ void Head::f(Run& run, HeadSaved& s, const Tensor& x, const Tensor& y) {
 void Head::chunk(Run& run, const Tensor& normed, const Tensor& dnormed, std::int64_t begin, std::int64_t end) {
   const Tensor rows = normed.rows(begin, end);
   const Tensor logits = run.scratch.take(shape(end - begin, weight_->value.dim(0)), normed.dtype, "head.logits");
-  run.ops.gemm({.a = rows, .b = weight_->value, .out = logits, .trans_b = true});
+  run.ops(GemmArgs{.a = rows, .b = weight_->value, .out = logits, .trans_b = true});
   losses(run, logits, begin, end);
   if (!run.mb.training) return;
-  run.ops.gemm({.a = logits,
-                .b = weight_->value,
-                .out = dnormed.rows(begin, end)});  // cross_entropy wrote the gradient over the logits
+  run.ops(GemmArgs{.a = logits,
+                   .b = weight_->value,
+                   .out = dnormed.rows(begin, end)});  // cross_entropy wrote the gradient over the logits
   if (!weight_->grad) return;
-  run.ops.gemm(
-      {.a = logits, .b = rows, .out = weight_->grad, .trans_a = true, .accumulate = weight_->accumulate_next()});
+  run.ops(GemmArgs{
+      .a = logits, .b = rows, .out = weight_->grad, .trans_a = true, .accumulate = weight_->accumulate_next()});
 }
 
 // Vocabulary-parallel cross entropy: each row's maximum, sum and target logit are merged from those of all ranks.
@@ -82,31 +86,31 @@ void Head::losses(Run& run, const Tensor& logits, std::int64_t begin, std::int64
     const Tensor all = run.scratch.take(shape(tp_.size() * rows, 3), DType::f32, "head.softmax_stats");
     const Tensor local = all.rows(rank * rows, (rank + 1) * rows);
     args.first = weight_->spec.parts[0].begin;
-    run.ops.cross_entropy_stats(
-        {.logits = logits, .targets = args.targets, .stats = local, .first = args.first, .vocab = softmax_width_});
+    run.ops(CrossEntropyStatsArgs{
+        .logits = logits, .targets = args.targets, .stats = local, .first = args.first, .vocab = softmax_width_});
     run.ops.wait(tp_.group->all_gather(local, all, run.ops.record()));
     args.stats = all.view(shape(tp_.size(), rows, 3));
   }
-  run.ops.cross_entropy(args);
+  run.ops(args);
 }
 
 void Head::write_logits(Run& run, const Tensor& normed) {
   const std::int64_t last = normed.dim(0), rows = run.mb.logits.dim(0), columns = weight_->value.dim(0);
   const Tensor x = normed.rows(last - rows, last);
-  if (tp_.size() == 1) return run.ops.gemm({.a = x, .b = weight_->value, .out = run.mb.logits, .trans_b = true});
+  if (tp_.size() == 1) return run.ops(GemmArgs{.a = x, .b = weight_->value, .out = run.mb.logits, .trans_b = true});
   ScratchScope scope(run.scratch);
   const Tensor all = run.scratch.take(shape(tp_.size() * rows, columns), DType::f32, "head.all_logits");
   const auto of_rank = [&](std::int64_t rank) { return all.rows(rank * rows, (rank + 1) * rows); };
-  run.ops.gemm({.a = x, .b = weight_->value, .out = of_rank(tp_.rank()), .trans_b = true});
+  run.ops(GemmArgs{.a = x, .b = weight_->value, .out = of_rank(tp_.rank()), .trans_b = true});
   run.ops.wait(tp_.group->all_gather(of_rank(tp_.rank()), all, run.ops.record()));
   for (std::int64_t rank = 0; rank < tp_.size(); ++rank)
-    run.ops.copy({.src = of_rank(rank), .dst = run.mb.logits.slice(1, rank * columns, (rank + 1) * columns)});
+    run.ops(CopyArgs{.src = of_rank(rank), .dst = run.mb.logits.slice(1, rank * columns, (rank + 1) * columns)});
 }
 
 void Head::b(Run& run, HeadSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
   if (dy) {
     const std::array sources{s.dnormed, dy};
-    run.ops.combine({.sources = sources, .out = s.dnormed});
+    run.ops(CombineArgs{.sources = sources, .out = s.dnormed});
   }
   norm_.backward(run, s.dnormed, x, s.stats, {}, dx);
 }

@@ -6,6 +6,8 @@
 
 #include "tera/base/error.h"
 #include "tera/nn/mixers/context_attention.h"
+#include "tera/ops/attention.h"
+#include "tera/ops/copy.h"
 
 namespace tera {
 
@@ -147,14 +149,14 @@ void Attention::attend_cached(Run& run, AttentionSaved& s) const {
   const Heads heads = rotated_heads(s);
   const KvCache::Layer& cache = run.mb.cache->layers[static_cast<std::size_t>(spec_.layer)];
   const std::int64_t past = run.mb.cache->past, end = past + heads.k.dim(0);
-  run.ops.copy({.src = heads.k, .dst = cache.k.rows(past, end)});
-  run.ops.copy({.src = heads.v, .dst = cache.v.rows(past, end)});
-  run.ops.attention({.q = heads.q,
-                     .k = cache.k.rows(0, end),
-                     .v = cache.v.rows(0, end),
-                     .out = s.out.split_last(spec_.heads, spec_.head_dim),
-                     .lse = s.lse,
-                     .shape = shape_of(run)});
+  run.ops(CopyArgs{.src = heads.k, .dst = cache.k.rows(past, end)});
+  run.ops(CopyArgs{.src = heads.v, .dst = cache.v.rows(past, end)});
+  run.ops(AttentionArgs{.q = heads.q,
+                        .k = cache.k.rows(0, end),
+                        .v = cache.v.rows(0, end),
+                        .out = s.out.split_last(spec_.heads, spec_.head_dim),
+                        .lse = s.lse,
+                        .shape = shape_of(run)});
 }
 
 void Attention::f(Run& run, AttentionSaved& s, const Tensor& x, const Tensor& y) {

@@ -3,11 +3,13 @@
 
 #include <optional>
 
+#include "tera/base/rng.h"
 #include "tera/nn/block.h"
 #include "tera/nn/context_parallel.h"
 #include "tera/nn/dropout.h"
 #include "tera/nn/norm.h"
 #include "tera/nn/rope.h"
+#include "tera/ops/attention.h"
 
 namespace tera {
 

@@ -4,6 +4,10 @@
 #include <array>
 #include <utility>
 
+#include "tera/ops/attention.h"
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
+
 namespace tera {
 namespace {
 
@@ -21,12 +25,12 @@ struct KeysValues {
 };
 
 void copy_in(Run& run, const Tensor& k, const Tensor& v, const KeysValues& to) {
-  run.ops.copy({.src = k, .dst = to.keys()});
-  run.ops.copy({.src = v, .dst = to.values()});
+  run.ops(CopyArgs{.src = k, .dst = to.keys()});
+  run.ops(CopyArgs{.src = v, .dst = to.values()});
 }
 void copy_out(Run& run, const KeysValues& from, const Tensor& k, const Tensor& v) {
-  run.ops.copy({.src = from.keys(), .dst = k});
-  run.ops.copy({.src = from.values(), .dst = v});
+  run.ops(CopyArgs{.src = from.keys(), .dst = k});
+  run.ops(CopyArgs{.src = from.values(), .dst = v});
 }
 
 // One rank's rows of a tensor in cp order.
@@ -65,7 +69,7 @@ void gathered_forward(Run& run, const ContextParallel& cp, AttentionArgs args) {
   args.k = all.keys();
   args.v = all.values();
   args.shape = shape_over_all(run, cp, args.shape);
-  run.ops.attention(args);
+  run.ops(args);
 }
 
 void gathered_backward(Run& run, const ContextParallel& cp, AttentionBackArgs args) {
@@ -76,7 +80,7 @@ void gathered_backward(Run& run, const ContextParallel& cp, AttentionBackArgs ar
   args.k = all.keys();
   args.v = all.values();
   args.shape = shape_over_all(run, cp, args.shape);
-  run.ops.attention_back(args);
+  run.ops(args);
   cp.reduce(run, grads.rows, local.rows);
   copy_out(run, local, dk, dv);
 }
@@ -175,33 +179,33 @@ void ring_forward(Run& run, const ContextParallel& cp, const AttentionArgs& args
     const std::int64_t queries = rows - now.q_begin;
     const Tensor out = first && !narrow ? sum : part.rows(0, queries);
     const Tensor lse = first ? args.lse : make_tensor(part_lse.data, shape(heads, queries), DType::f32);
-    run.ops.attention({.q = args.q.rows(now.q_begin, rows),
-                       .k = kv.current.keys().rows(0, now.k_end),
-                       .v = kv.current.values().rows(0, now.k_end),
-                       .out = out,
-                       .lse = lse,
-                       .shape = now.shape});
+    run.ops(AttentionArgs{.q = args.q.rows(now.q_begin, rows),
+                          .k = kv.current.keys().rows(0, now.k_end),
+                          .v = kv.current.values().rows(0, now.k_end),
+                          .out = out,
+                          .lse = lse,
+                          .shape = now.shape});
     if (!first)
-      run.ops.merge_attention({.part = out,
-                               .part_lse = lse,
-                               .out = sum.rows(now.q_begin, rows),
-                               .lse = args.lse.slice(1, now.q_begin, rows)});
+      run.ops(MergeAttentionArgs{.part = out,
+                                 .part_lse = lse,
+                                 .out = sum.rows(now.q_begin, rows),
+                                 .lse = args.lse.slice(1, now.q_begin, rows)});
     else if (narrow)
-      run.ops.copy({.src = out, .dst = sum});
+      run.ops(CopyArgs{.src = out, .dst = sum});
   }
-  if (narrow) run.ops.copy({.src = sum, .dst = args.out});
+  if (narrow) run.ops(CopyArgs{.src = sum, .dst = args.out});
 }
 
 // sum += part, or with `first` sum = part; both dense. wide: scratch of the sum's dtype, where part is narrower.
 void add(Run& run, const Tensor& part, const Tensor& sum, const Tensor& wide, bool first) {
-  if (first) return run.ops.copy({.src = part, .dst = sum});
+  if (first) return run.ops(CopyArgs{.src = part, .dst = sum});
   Tensor added = part;
   if (wide) {
     added = make_tensor(wide.data, part.shape, sum.dtype);
-    run.ops.copy({.src = part, .dst = added});
+    run.ops(CopyArgs{.src = part, .dst = added});
   }
   const std::array sources{sum, added};
-  run.ops.combine({.sources = sources, .out = sum});
+  run.ops(CombineArgs{.sources = sources, .out = sum});
 }
 
 // Backward of ring attention: each step makes gradients of local queries and of the current block's keys and values.
@@ -227,18 +231,18 @@ void ring_backward(Run& run, const ContextParallel& cp, const AttentionBackArgs&
       Tensor lse = args.lse;
       if (now.q_begin > 0) {
         lse = make_tensor(lse_part.data, shape(heads, queries), DType::f32);
-        run.ops.copy({.src = args.lse.slice(1, now.q_begin, rows), .dst = lse});
+        run.ops(CopyArgs{.src = args.lse.slice(1, now.q_begin, rows), .dst = lse});
       }
-      run.ops.attention_back({.q = args.q.rows(now.q_begin, rows),
-                              .k = kv.current.keys().rows(0, now.k_end),
-                              .v = kv.current.values().rows(0, now.k_end),
-                              .out = args.out.rows(now.q_begin, rows),
-                              .dout = args.dout.rows(now.q_begin, rows),
-                              .lse = lse,
-                              .dq = dq_now,
-                              .dk = dkv.keys(),
-                              .dv = dkv.values(),
-                              .shape = now.shape});
+      run.ops(AttentionBackArgs{.q = args.q.rows(now.q_begin, rows),
+                                .k = kv.current.keys().rows(0, now.k_end),
+                                .v = kv.current.values().rows(0, now.k_end),
+                                .out = args.out.rows(now.q_begin, rows),
+                                .dout = args.dout.rows(now.q_begin, rows),
+                                .lse = lse,
+                                .dq = dq_now,
+                                .dk = dkv.keys(),
+                                .dv = dkv.values(),
+                                .shape = now.shape});
       add(run, dq_now, dq.rows(now.q_begin, rows), wide, step == 0);
     }
     if (step > 0) grads.finish_rotation(run);
@@ -247,20 +251,20 @@ void ring_backward(Run& run, const ContextParallel& cp, const AttentionBackArgs&
   }
   grads.finish_rotation(run);
   copy_out(run, grads.current, args.dk, args.dv);
-  run.ops.copy({.src = dq, .dst = args.dq});
+  run.ops(CopyArgs{.src = dq, .dst = args.dq});
 }
 
 }  // namespace
 
 void attend_over_ranks(Run& run, const ContextParallel& cp, const AttentionArgs& local) {
-  if (cp.size() == cp.head_ranks()) return run.ops.attention(local);
+  if (cp.size() == cp.head_ranks()) return run.ops(local);
   ScratchScope scope(run.scratch);
   if (cp.comm == CpCommType::all_gather) return gathered_forward(run, cp, local);
   ring_forward(run, cp, local);
 }
 
 void attend_back_over_ranks(Run& run, const ContextParallel& cp, const AttentionBackArgs& local) {
-  if (cp.size() == cp.head_ranks()) return run.ops.attention_back(local);
+  if (cp.size() == cp.head_ranks()) return run.ops(local);
   ScratchScope scope(run.scratch);
   if (cp.comm == CpCommType::all_gather) return gathered_backward(run, cp, local);
   ring_backward(run, cp, local);

@@ -4,6 +4,10 @@
 
 #include "tera/base/error.h"
 #include "tera/nn/mixers/context_attention.h"
+#include "tera/ops/attention.h"
+#include "tera/ops/combine.h"
+#include "tera/ops/copy.h"
+#include "tera/ops/latent_heads.h"
 
 namespace tera {
 
@@ -86,7 +90,7 @@ void Mla::project_down(Run& run, MlaSaved& s) const {
   Tensor rotary = rotary_part(s.down);
   if (tp_.cuts_rows() || cp_.of(run).head_ranks() > 1) {
     const Tensor dense = run.scratch.take(rotary.shape, rotary.dtype, "mla.rotary");
-    run.ops.copy({.src = rotary, .dst = dense});
+    run.ops(CopyArgs{.src = rotary, .dst = dense});
     rotary = dense;
   }
   const bool alone = cp_.of(run).head_ranks() == 1;
@@ -112,7 +116,7 @@ Mla::Keys Mla::expand(Run& run, const MlaSaved& s) const {
   const Shape heads = split_ulysses_heads(run, s.all_q).shape;
   const Keys keys{.k = run.scratch.take(heads, s.all_q.dtype, "mla.k"),
                   .v = run.scratch.take(heads, s.all_q.dtype, "mla.v")};
-  run.ops.latent_heads({.kv = split_ulysses_heads(run, s.all_kv), .rotary = s.all_rotary, .k = keys.k, .v = keys.v});
+  run.ops(LatentHeadsArgs{.kv = split_ulysses_heads(run, s.all_kv), .rotary = s.all_rotary, .k = keys.k, .v = keys.v});
   return keys;
 }
 
@@ -121,8 +125,8 @@ Mla::Keys Mla::join_cache(Run& run, const Keys& keys) const {
   require(run.mb.batch == 1 && !run.mb.offsets, "a KV cache holds one sequence, not {}", run.mb.batch);
   const KvCache::Layer& cache = run.mb.cache->layers[static_cast<std::size_t>(spec_.layer)];
   const std::int64_t past = run.mb.cache->past, end = past + keys.k.dim(0);
-  run.ops.copy({.src = keys.k, .dst = cache.k.rows(past, end)});
-  run.ops.copy({.src = keys.v, .dst = cache.v.rows(past, end)});
+  run.ops(CopyArgs{.src = keys.k, .dst = cache.k.rows(past, end)});
+  run.ops(CopyArgs{.src = keys.v, .dst = cache.v.rows(past, end)});
   return {.k = cache.k.rows(0, end), .v = cache.v.rows(0, end)};
 }
 
@@ -131,8 +135,8 @@ Mla::Keys Mla::join_cache(Run& run, const Keys& keys) const {
 Tensor Mla::padded(Run& run, const Tensor& values, std::string_view tag) const {
   if (!pads()) return split_ulysses_heads(run, values);
   const Tensor wide = run.scratch.take(shape(values.dim(0), ulysses_heads(run), spec_.head()), values.dtype, tag);
-  run.ops.fill({.out = wide, .value = 0});
-  run.ops.copy({.src = split_ulysses_heads(run, values), .dst = wide.slice(2, 0, spec_.values)});
+  run.ops(FillArgs{.out = wide, .value = 0});
+  run.ops(CopyArgs{.src = split_ulysses_heads(run, values), .dst = wide.slice(2, 0, spec_.values)});
   return wide;
 }
 
@@ -144,7 +148,7 @@ void Mla::attend(Run& run, const MlaSaved& s) const {
   const Tensor out = pads() ? run.scratch.take(q.shape, q.dtype, "mla.wide_out") : narrow;
   attend_over_ranks(run, cp_.of(run),
                     {.q = q, .k = keys.k, .v = keys.v, .out = out, .lse = s.lse, .shape = shape_of(run)});
-  if (pads()) run.ops.copy({.src = out.slice(2, 0, spec_.values), .dst = narrow});
+  if (pads()) run.ops(CopyArgs{.src = out.slice(2, 0, spec_.values), .dst = narrow});
   cp_.of(run).all_to_all_to_rows(run, s.all_out, std::array{heads_of(s.out)});
 }
 
@@ -190,8 +194,8 @@ void Mla::heads_back(Run& run, const MlaSaved& s, const Tensor& dout) const {
   const Tensor to = rotary_part(s.ddown);
   const bool only_heads = alone && tp_.size() == 1;
   const Tensor drotary = only_heads ? to : run.scratch.take(s.all_rotary.shape, to.dtype, "mla.drotary_of_these_heads");
-  run.ops.latent_heads_back(
-      {.dk = grads.k, .dv = grads.v, .dkv = split_ulysses_heads(run, all_dkv), .drotary = drotary});
+  run.ops(
+      LatentHeadsBackArgs{.dk = grads.k, .dv = grads.v, .dkv = split_ulysses_heads(run, all_dkv), .drotary = drotary});
   cp_.of(run).all_to_all_to_rows(run, all_dq, std::array{heads_of(s.dq)});
   cp_.of(run).all_to_all_to_rows(run, all_dkv, std::array{heads_of(s.dkv)});
   rope_.backward(run, heads_of(s.dq), spec_.nope);
@@ -210,7 +214,7 @@ void Mla::rotary_back(Run& run, const MlaSaved& s, const Tensor& of_these_heads)
   if (cp_.of(run).head_ranks() == 1 && tp_.size() == 1) return;  // `all` is these columns
   const Tensor local = tp_.cuts_rows() ? run.scratch.take(to.shape, to.dtype, "mla.drotary") : all;
   run.ops.wait(tp_.reduce(run, all, local));
-  run.ops.copy({.src = local, .dst = to});
+  run.ops(CopyArgs{.src = local, .dst = to});
 }
 
 // Backward of both latents: makes dnormed from s.dq, s.dkv and the rotary columns of s.ddown.
@@ -228,7 +232,7 @@ void Mla::latents_back(Run& run, const MlaSaved& s, const Tensor& dnormed) const
   run.ops.wait(down_.backward_input(run, s.ddown, dnormed));
   if (q_norm_) return;
   const std::array sources{dnormed, dq_in};
-  run.ops.combine({.sources = sources, .out = dnormed});
+  run.ops(CombineArgs{.sources = sources, .out = dnormed});
 }
 
 void Mla::b(Run& run, MlaSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {

@@ -12,6 +12,7 @@
 #include "tera/backend/cuda/libraries/cublaslt.h"
 #include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tera/backend/cuda/workspace.h"
+#include "tera/ops/gemm.h"
 
 namespace tera::cuda {
 namespace {

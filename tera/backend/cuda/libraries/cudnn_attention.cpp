@@ -16,6 +16,7 @@
 #include "tera/backend/cuda/kernels/attention/attention.cuh"
 #include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tera/backend/cuda/runtime/open_library.h"
+#include "tera/ops/planned_calls.h"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;  // its header asks for this variable; set once, by load_cudnn()

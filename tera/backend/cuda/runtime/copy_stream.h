@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "tera/backend/cuda/runtime/event_source.h"
-#include "tera/ops/copy.h"
+#include "tera/ops/host_copy.h"
 
 namespace tera::cuda {
 
