@@ -101,7 +101,7 @@ function(tera_test name)
 endfunction()
 
 # tera_test_program(name source...): a program of tests that is registered by other means, or has a main of its own.
-set(tera_test_batch 8)
+set(tera_test_batch 16)
 function(tera_test_program name)
   add_executable(${name})
   target_link_libraries(${name} PRIVATE tera_test_support GTest::gtest)
