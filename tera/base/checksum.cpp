@@ -51,7 +51,7 @@ std::uint64_t load_word(const std::byte* from) {
 #if defined(__x86_64__)
 
 // The CRC instruction has a latency of three cycles and a throughput of one: three stretches of a block are computed in
-// parallel, and a checksum is shifted over the following stretch by one table look-up per byte of it.
+// parallel, and a checksum is shifted over a stretch by one table look-up for each of its own four bytes.
 constexpr std::size_t stretch = 4096;
 
 constexpr std::array<Table, 4> make_shift() {

@@ -23,11 +23,14 @@ class ProfilingOps final : public DecoratorOps<ProfilingOps> {
 
   void begin_range(const char* name) override;
   void end_range() override;
+
+ private:
+  template <class Self, class List>
+  friend class ImplementEach;
   // A timed call of the inner ops, see ImplementOps.
   template <class Args>
   void compute(const Args& args);
 
- private:
   void do_from_host(std::span<const std::byte> host, const Tensor& tensor) override;
   void do_to_host(const Tensor& tensor, std::span<std::byte> host) override;
   void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) override;

@@ -17,7 +17,7 @@ struct RopeSpec {
 
 // Frequency of each of the rotary_dim/2 pairs, scaling applied.
 std::vector<double> rope_frequencies(const RopeSpec& spec);
-// YaRN: the factor by which attention scores grow with the context (mscale).
+// YaRN: the factor by which queries, and keys, grow with the context; attention scores grow by its square.
 double yarn_growth(const RopeScaling& scaling, double mscale);
 // The factor of cos and sin (attention_factor); 1 unless yarn.
 double rope_magnitude(const RopeSpec& spec);

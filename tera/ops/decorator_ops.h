@@ -1,6 +1,7 @@
 #pragma once
 // Ops around other Ops: whatever is no op goes through to the inner ones, but for record_calls, since a replay would
-// not come back here. `Self::compute` says what becomes of an op:
+// not come back here. A decorator with tickets of its own overrides the overlapped copies, too. `Self::compute` says
+// what becomes of an op:
 //
 //   template <class Args>
 //   void compute(const Args& args) { timed([&] { inner()(args); }); }

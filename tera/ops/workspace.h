@@ -1,5 +1,5 @@
 #pragma once
-// How much private memory a backend needs for a call, by formula, so that it is part of the plan. One call runs at a
+// The workspace that a backend needs for a call, by formula, so that it is part of the memory plan. One call runs at a
 // time, so the workspace of a queue is the largest of these.
 
 #include <cstddef>

@@ -78,7 +78,7 @@ Pipeline::Pipeline(Ops& ops, const Stage& stage, StageMemory& memory)
       for (const auto& block : chunk.blocks) state.saved.push_back(block->make_saved());
       state.x.resize(chunk.blocks.size());
       state.dy.resize(chunk.blocks.size());
-      // In most schedules the B after an F is of the next MicrobatchState: its slot then uses the other buffer.
+      // In most schedules the B after an F is that of the next microbatch: its slot then uses the other buffer.
       for (std::size_t b = 0; b < chunk.blocks.size(); ++b) state.slots.push_back({.index = b + f, .on_host = {}});
     }
     blocks += static_cast<int>(chunk.blocks.size());

@@ -166,9 +166,9 @@ PipelineSchedule late_weights_of_pairs(int stages, int microbatches, int later) 
   return result;
 }
 
-// The hand-made order in a V for F, B and W of one length. a is the way down, b the way up; rank r is 2r actions from
-// the bottom of the V and the earlier ranks fill that distance with forwards of a. The steady state takes F, B, W of a,
-// then of b.
+// The hand-made order in a V for F, B and W of one length. a is the way down, b the way up, to the loss on rank 0. Rank
+// r fills the time until b reaches it with forwards of a, and has 2r actions between F and B of b. The steady state
+// takes F, B, W of a, then of b.
 class HandMadeV {
  public:
   HandMadeV(int stages, int rank, int microbatches) : microbatches_(microbatches) {

@@ -60,7 +60,7 @@ std::vector<FastCase> fast_cases() {
       {.batch = 1, .queries = 2304, .keys = 2304, .N = 4, .G = 2, .D = 128},
       {.batch = 8, .queries = 500, .keys = 500, .N = 12, .G = 6, .D = 64},  // enough pairs of tiles of keys
       {.batch = 8, .queries = 500, .keys = 500, .N = 12, .G = 6, .D = 128},
-      {.batch = 4, .queries = 512, .keys = 512, .N = 24, .G = 4, .D = 128},  // not: groups of 6 in three shards
+      {.batch = 4, .queries = 512, .keys = 512, .N = 24, .G = 4, .D = 128},  // not: groups of 6 in three splits
       {.batch = 4, .queries = 512, .keys = 512, .N = 24, .G = 4, .D = 64, .dtype = DType::f16},
       {.batch = 2, .queries = 640, .keys = 640, .N = 4, .G = 2, .D = 64, .more_keys = true},
       {.batch = 1, .queries = 640, .keys = 640, .N = 4, .G = 2, .D = 128, .dtype = DType::f16, .more_keys = true},
@@ -313,7 +313,7 @@ TEST(CudaAttention, FastIsNearExactOnOtherGpusWithoutRepeating) {
 TEST(CudaAttention, LongBackwardRepeatsItself) {
   OpRunner runner({});
   for (const std::int64_t D : {64, 128}) {
-    for (const std::int64_t G : {8, 1}) {  // G = 1 (MQA): dk and dv are sums over eight shards
+    for (const std::int64_t G : {8, 1}) {  // G = 1 (MQA): dk and dv are sums over eight splits
       const FastCase c{.batch = 2, .queries = 3000, .keys = 3000, .N = 8, .G = G, .D = D};
       EXPECT_TRUE(!is_hopper() || runner.use_hopper(runner.backward_args(c, runner.forward_args(c))));
       const OpRunner::Result first = runner.run(c);

@@ -49,6 +49,9 @@ class FrozenOps final : public DecoratorOps<FrozenOps> {
   }
   const OpsTraits& traits() const override { return traits_; }
 
+ private:
+  template <class Self, class List>
+  friend class tera::ImplementEach;
   // A call that is recorded or made, see ImplementOps.
   template <class Args>
   void compute(const Args& args) {
@@ -62,7 +65,6 @@ class FrozenOps final : public DecoratorOps<FrozenOps> {
     });
   }
 
- private:
   struct Calls final : Recording {
     explicit Calls(FrozenOps& of) : ops(of) {}
     void replay() override {
@@ -90,6 +92,21 @@ class FrozenOps final : public DecoratorOps<FrozenOps> {
     inner().to_host(tensor, host);
   }
   void do_to_host_later(const Tensor& tensor, std::span<std::byte> host) override { do_to_host(tensor, host); }
+  // In this queue, with tickets of its own.
+  CopyPoints do_to_host_overlapped(const HostCopyArgs& args) override {
+    wait(args.after);
+    wait(args.and_after);
+    const Ticket begin = record();
+    do_to_host(args.tensor, args.host);
+    return {begin, record()};
+  }
+  CopyPoints do_from_host_overlapped(const HostCopyArgs& args) override {
+    wait(args.after);
+    wait(args.and_after);
+    const Ticket begin = record();
+    do_from_host(args.host, args.tensor);
+    return {begin, record()};
+  }
 
   OpsTraits traits_;
   std::uint64_t points_ = 0;

@@ -115,7 +115,7 @@ TEST(CudaAttentionWorkspace, HopperSplitsQueryHeadsOfFewKeys) {
 }
 
 // dq in fp32 once, and once more for the later half of the keys; two numbers of each row; counts of finished additions;
-// dk and dv in fp32 of each shard, where there are several.
+// dk and dv in fp32 of each split of the query heads, where there are several.
 TEST(CudaAttentionWorkspace, HopperKeepsGradientsInFp32) {
   const auto bytes = [](std::int64_t heads, std::int64_t tiles, std::int64_t late, std::int64_t queries_per_keys) {
     const std::int64_t rows = heads * tiles * 128 * 4, sums = heads * (tiles + late) * queries_per_keys * 8192 * 4;

@@ -1,4 +1,4 @@
-// Passes over files larger than a block, with slices that begin and end anywhere: what is read on the way, and damage.
+// Passes over files larger than a chunk, with pieces that begin and end anywhere: what is read on the way, and damage.
 
 #include "tera/checkpoint/file_pass.h"
 

@@ -57,8 +57,8 @@ struct Barrier {
   int phase = 0;
   Where where;
   std::vector<Thread*> waiting;
-  char marks[2] =
-      {};  // The race detector's, one for each phase, so that a quick thread's next use is apart as in Slot.
+  // The race detector's, alternating between phases, so that a quick thread's next use is apart, as in Slot.
+  char marks[2] = {};
 };
 
 // Ready threads, in the order in which they became so.

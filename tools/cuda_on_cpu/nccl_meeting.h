@@ -30,7 +30,7 @@ struct RendezvousHead {
   SplitSlot splits[2][max_ranks];  // double-buffered: a slow rank may still read those of the split before
 };
 
-// An id, and the file that belongs to it, which stays open until the Rendezvous or the end of this process.
+// An id, and the file that belongs to it, which stays open until its Rendezvous is complete or this process ends.
 ncclUniqueId make_id();
 
 class Rendezvous {

@@ -12,10 +12,6 @@ class CpuOps : public ImplementOps<CpuOps> {
   CpuOps(int threads, Isa isa);
   ~CpuOps() override;
 
-  // One op, see ImplementOps; specialised in the file of its family.
-  template <class Args>
-  void compute(const Args& args);
-
   ThreadPool& pool() { return pool_; }
   Isa isa() const { return isa_; }
   // Calls are done when they return: a ticket is the time of record(), in nanoseconds.
@@ -27,6 +23,11 @@ class CpuOps : public ImplementOps<CpuOps> {
   void bind_workspace(std::span<std::byte> workspace) override { workspace_ = workspace; }
 
  private:
+  template <class Self, class List>
+  friend class tera::ImplementEach;
+  // One op, see ImplementOps; specialised in the file of its family. Others are called by execute().
+  template <class Args>
+  void compute(const Args& args);
   void do_from_host(std::span<const std::byte> host, const Tensor& tensor) override;
   void do_to_host(const Tensor& tensor, std::span<std::byte> host) override;
 

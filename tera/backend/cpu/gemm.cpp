@@ -272,15 +272,15 @@ void CpuOps::compute(const GemmActivationBackArgs& /*args*/) {
 
 template <>
 void CpuOps::compute(const GroupedGemmArgs& args) {
-  for_each_group(args, "grouped_gemm", [this](const GemmArgs& group) { compute(group); });
+  for_each_group(args, "grouped_gemm", [this](const GemmArgs& group) { execute(group); });
 }
 
 template <>
 void CpuOps::compute(const GroupedWeightGradientArgs& args) {
-  for_each_group(args, "grouped_weight_gradient", [this](const GemmArgs& group) { compute(group); });
+  for_each_group(args, "grouped_weight_gradient", [this](const GemmArgs& group) { execute(group); });
   const auto* offsets = args.offsets.as<std::int32_t>();
   for (Index g = 0; !args.accumulate && g < args.groups(); ++g)
-    if (offsets[g] == offsets[g + 1]) compute(FillArgs{.out = matrix_of(args.out, g), .value = 0});
+    if (offsets[g] == offsets[g + 1]) execute(FillArgs{.out = matrix_of(args.out, g), .value = 0});
 }
 
 }  // namespace tera::cpu

@@ -31,6 +31,7 @@ PlanOps::~PlanOps() = default;
 
 template <class Args>
 void PlanOps::compute(const Args& args) {
+  static_assert(sizeof(Args) > 0, "its header is missing in all_ops.h");
   keep_each_shape_once(planned_calls_, args);
   workspace_peak_ = std::max(workspace_peak_, rules_.workspace(args));
   flops_ += flops_of(args);

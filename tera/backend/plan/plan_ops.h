@@ -1,6 +1,6 @@
 #pragma once
-// Ops that do nothing but add up what real ones would need: the step is rehearsed on these before memory is allocated.
-// Arguments are checked as everywhere; no tensor's memory is touched.
+// The backend of a dry run: it computes nothing and counts what a real backend would need. A step runs on it before
+// memory is allocated. Arguments are checked as in every backend; no tensor's memory is touched.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,18 +16,18 @@ class PlanOps final : public ImplementOps<PlanOps> {
   explicit PlanOps(const WorkspaceRules& rules);
   ~PlanOps() override;
 
-  std::size_t workspace_peak() const { return workspace_peak_; }  // the most that any call so far needs
+  std::size_t workspace_peak() const { return workspace_peak_; }  // the maximum over calls so far
   std::int64_t calls() const { return calls_; }
-  // FLOPs of GEMMs and attention, a multiply-add being two. Attention counts what its mask and window let through
-  // (half of a causal square); its backward is two forwards, whatever a kernel computes again. Packed documents are
-  // counted as one, because their borders are in memory, and so are rows of grouped GEMMs, as many as the call says
-  // or all.
+  // FLOPs of GEMMs and attention, two per multiply-add. Attention counts unmasked pairs within the window (half of a
+  // causal square); its backward counts as two forwards, without the recomputation in kernels. Packed documents count
+  // as one sequence, because their offsets are in device memory. For the same reason a grouped GEMM counts
+  // expected_rows, or all.
   double flops() const { return flops_; }
 
   const PlannedCalls& planned_calls() const { return planned_calls_; }
 
   const OpsTraits& traits() const override { return rules_.traits(); }
-  // Kept as one call: who computes it decides.
+  // Recorded as one call: the real backend decides.
   bool fuses(const GemmActivationArgs&) const override { return true; }
   bool fuses(const GemmActivationBackArgs&) const override { return true; }
   using Ops::finish;
@@ -36,16 +36,18 @@ class PlanOps final : public ImplementOps<PlanOps> {
     ++records_;
     return {};
   }
-  std::size_t records() const { return records_; }  // so far
+  std::size_t records() const { return records_; }  // number of calls of record()
   void wait(Ticket) override {}
   double milliseconds(Ticket, Ticket) override { return 0; }
   void bind_workspace(std::span<std::byte>) override {}
 
-  // What becomes of a call: see ImplementOps.
+ private:
+  template <class Self, class List>
+  friend class ImplementEach;
+  // What becomes of a call, see ImplementOps.
   template <class Args>
   void compute(const Args& args);
 
- private:
   void do_from_host(std::span<const std::byte>, const Tensor&) override { ++calls_; }
   void do_to_host(const Tensor&, std::span<std::byte>) override { ++calls_; }
 

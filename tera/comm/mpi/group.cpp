@@ -2,11 +2,11 @@
 
 namespace tera::mpi {
 
-Group::Group(std::string group_name, std::uint64_t group_id, std::vector<int> group_members, int local_rank)
+Group::Group(std::string group_name, std::uint64_t group_id, std::vector<int> group_members, int rank_in_group)
     : name(std::move(group_name)),
       id(group_id),
       members(std::move(group_members)),
-      rank(local_rank),
+      rank(rank_in_group),
       tasks(max_tasks),
       lanes(max_tasks + 32 * members.size()),
       sent_to(members.size()),

@@ -56,7 +56,7 @@ struct Task {
 struct Group {
   static constexpr std::size_t max_tasks = 64;
 
-  Group(std::string group_name, std::uint64_t group_id, std::vector<int> group_members, int local_rank);
+  Group(std::string group_name, std::uint64_t group_id, std::vector<int> group_members, int rank_in_group);
 
   int size() const { return static_cast<int>(members.size()); }
   int world_rank(int r) const { return members[static_cast<std::size_t>(r)]; }

@@ -23,7 +23,7 @@
 
 namespace tera {
 
-// Ops::attention and attention_back of local queries to the keys of all ranks; with one rank, or after a Ulysses
+// AttentionArgs and AttentionBackArgs of local queries to the keys of all ranks; with one rank, or after a Ulysses
 // all-to-all, plain calls of these. Of the shape, mask, window, scale, dropout and first head are used as given;
 // offsets and row ids are replaced by those that the microbatch has of all rows.
 void attend_over_ranks(Run& run, const ContextParallel& cp, const AttentionArgs& local);
