@@ -13,7 +13,7 @@ class Builder {
  public:
   Builder(const ModelSpec& spec, std::span<const BlockRange> chunks, ParamStore& params, const TensorParallel& tp,
           const ExpertParallel& experts, const ContextParallel& cp)
-      : spec_(spec), params_(params), tp_(tp), experts_(experts), cp_(cp) {
+      : spec_(spec), params_(params), tp_(tp), context_{params, tp, experts, cp} {
     for (const auto& chunk : chunks) {
       embedding_here_ = embedding_here_ || chunk.embedding;
       head_here_ = head_here_ || chunk.head;
@@ -70,28 +70,15 @@ class Builder {
     table_ = &first->table();
     Blocks links;
     links.push_back(std::move(first));
-    links.push_back(mixer(spec.layer));
-    links.push_back(ffn(spec.layer));
+    for (const SublayerSpec& sublayer : spec.layer.sublayers)
+      links.push_back(std::make_unique<Sublayer>(sublayer, context_));
     auto chain = std::make_unique<Chain>("layer", std::move(links));
     if (!recomputed) return chain;
     return std::make_unique<Recompute>(std::move(chain));
   }
 
   std::unique_ptr<Block> layer(std::int64_t index) {
-    const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
-    std::unique_ptr<Block> mixed = mixer(spec);
-    return make_layer(std::move(mixed), ffn(spec));
-  }
-
-  std::unique_ptr<Block> mixer(const LayerSpec& spec) {
-    if (const auto* mla = std::get_if<MlaSpec>(&spec.mixer)) return std::make_unique<Mla>(params_, *mla, tp_, cp_);
-    return std::make_unique<Attention>(params_, std::get<AttentionSpec>(spec.mixer), tp_, cp_);
-  }
-
-  std::unique_ptr<Block> ffn(const LayerSpec& spec) {
-    if (const auto* moe = std::get_if<MoeSpec>(&spec.ffn))
-      return std::make_unique<Moe>(params_, *moe, tp_, experts_, cp_);
-    return std::make_unique<Mlp>(params_, std::get<MlpSpec>(spec.ffn), tp_);
+    return make_layer(spec_.layers[static_cast<std::size_t>(index)], context_);
   }
 
   // Adds layers with full activation recomputation, in units, then the others.
@@ -118,14 +105,19 @@ class Builder {
   const ModelSpec& spec_;
   ParamStore& params_;
   const TensorParallel& tp_;
-  const ExpertParallel& experts_;
-  const ContextParallel& cp_;
+  BuildContext context_;
   bool embedding_here_ = false, head_here_ = false;
   Param *table_ = nullptr, *head_ = nullptr;  // the embedding table and the head's weight, once they are built
   int next_ = 0;
 };
 
 }  // namespace
+
+std::unique_ptr<Block> make_layer(const LayerSpec& spec, const BuildContext& context) {
+  Blocks links;
+  for (const SublayerSpec& sublayer : spec.sublayers) links.push_back(std::make_unique<Sublayer>(sublayer, context));
+  return std::make_unique<Chain>("layer", std::move(links));
+}
 
 Blocks build_blocks(const ModelSpec& spec, ParamStore& params, const TensorParallel& tp, const ExpertParallel& experts,
                     const ContextParallel& cp) {

@@ -4,12 +4,18 @@
 #include <vector>
 
 #include "tera/models/spec.h"
+#include "tera/nn/context_parallel.h"
+#include "tera/nn/expert_parallel.h"
+#include "tera/nn/tensor_parallel.h"
 
 namespace tera {
 
 // The blocks of a model in order: embedding, layers, head, and MTP layers, each with a head. Parameters are in the
 // store that was given.
 using Blocks = std::vector<std::unique_ptr<Block>>;
+
+// The sublayers of a layer, as one block.
+std::unique_ptr<Block> make_layer(const LayerSpec& spec, const BuildContext& context);
 
 Blocks build_blocks(const ModelSpec& spec, ParamStore& params, const TensorParallel& tp = {},
                     const ExpertParallel& experts = {}, const ContextParallel& cp = {});

@@ -5,6 +5,10 @@
 
 #include "tera/base/error.h"
 #include "tera/models/family.h"
+#include "tera/nn/ffn/mlp.h"
+#include "tera/nn/ffn/moe.h"
+#include "tera/nn/mixers/attention.h"
+#include "tera/nn/mixers/mla.h"
 
 namespace tera {
 namespace {
@@ -44,16 +48,19 @@ class SpecMaker {
   float output_std() const { return model_.init_std / std::sqrt(2.0f * static_cast<float>(model_.num_layers)); }
 
   LayerSpec layer(std::int64_t i) const {
-    LayerSpec layer;
-    if (model_.mla)
-      layer.mixer = mla(i);
-    else
-      layer.mixer = attention(i);
-    if (model_.has_experts(i))
-      layer.ffn = moe(i);
-    else
-      layer.ffn = mlp(i);
-    return layer;
+    const BranchSpec mixer = model_.mla ? BranchSpec(mla(i)) : attention(i);
+    const BranchSpec ffn = model_.has_experts(i) ? BranchSpec(moe(i)) : mlp(i);
+    return {{sublayer(in_layer(i, names_.attention_norm), in_layer(i, "attention"), mixer),
+             sublayer(in_layer(i, names_.mlp_norm), in_layer(i, "mlp"), ffn)}};
+  }
+
+  SublayerSpec sublayer(std::string norm_name, std::string name, BranchSpec branch) const {
+    return {.norm = norm(std::move(norm_name), model_.hidden),
+            .post_norm = {},
+            .branches = {{.name = std::move(name), .branch = std::move(branch), .norm = {}}},
+            .dropout = model_.hidden_dropout,
+            .seed = seed_,
+            .recompute_norm = model_.recompute.layernorm};
   }
 
   MtpSpec mtp(std::int64_t i) const {
@@ -151,7 +158,6 @@ class SpecMaker {
   AttentionSpec attention(std::int64_t i) const {
     AttentionSpec spec{
         .name = in_layer(i, "attention"),
-        .norm = norm(in_layer(i, names_.attention_norm), model_.hidden),
         .qkv = qkv(i),
         .out = with_bias(linear(i, names_.out, model_.heads * model_.head_dim, model_.hidden, output_std(), Split::in),
                          model_.out_bias),
@@ -160,11 +166,9 @@ class SpecMaker {
         .head_dim = model_.head_dim,
         .rope = rope(),
         .window = model_.window[model_.kind_of(i)],
-        .attention_dropout = model_.attention_dropout,
-        .hidden_dropout = model_.hidden_dropout,
+        .dropout = model_.attention_dropout,
         .seed = seed_,
-        .layer = static_cast<int>(i),
-        .recompute_norm = model_.recompute.layernorm};
+        .layer = static_cast<int>(i)};
     if (model_.qk_norm) {
       spec.q_norm = norm(in_layer(i, names_.q_norm), model_.head_dim);
       spec.k_norm = norm(in_layer(i, names_.k_norm), model_.head_dim);
@@ -199,7 +203,6 @@ class SpecMaker {
                               : yarn_growth(model_.rope.scaling, model_.rope.scaling.mscale_all_dim);
     MlaSpec spec{
         .name = in_layer(i, "attention"),
-        .norm = norm(in_layer(i, names_.attention_norm), model_.hidden),
         .down = latents(i),
         .q_norm = {},
         .kv_norm = latent_norm(in_layer(i, names.kv_norm), shape.kv_lora),
@@ -217,11 +220,9 @@ class SpecMaker {
         .rope = *rope(),
         .scale = static_cast<float>(growth * growth / std::sqrt(static_cast<double>(shape.nope + shape.rotary))),
         .window = model_.window[model_.kind_of(i)],
-        .attention_dropout = model_.attention_dropout,
-        .hidden_dropout = model_.hidden_dropout,
+        .dropout = model_.attention_dropout,
         .seed = seed_,
         .layer = static_cast<int>(i),
-        .recompute_norm = model_.recompute.layernorm,
         .recompute_up = model_.recompute.mla_up_proj};
     if (latent) spec.q_norm = latent_norm(in_layer(i, names.q_norm), shape.q_lora);
     return spec;
@@ -229,14 +230,9 @@ class SpecMaker {
 
   MlpSpec mlp(std::int64_t i) const {
     return {
-        .name = in_layer(i, "mlp"),
-        .norm = norm(in_layer(i, names_.mlp_norm), model_.hidden),
         .up = with_bias(up(i), model_.mlp_bias),
         .down = with_bias(linear(i, names_.down, model_.ffn, model_.hidden, output_std(), Split::in), model_.mlp_bias),
         .activation = model_.activation,
-        .hidden_dropout = model_.hidden_dropout,
-        .seed = seed_,
-        .recompute_norm = model_.recompute.layernorm,
         .recompute_activation = model_.recompute.activation};
   }
 
@@ -281,7 +277,6 @@ class SpecMaker {
   MoeSpec moe(std::int64_t i) const {
     const ExpertNames& names = *names_.experts;
     MoeSpec spec{.name = in_layer(i, "mlp"),
-                 .norm = norm(in_layer(i, names_.mlp_norm), model_.hidden),
                  .router = router(i),
                  .experts = {.name = in_layer(i, "mlp.experts"),
                              .prefix = in_layer(i, names.expert),
@@ -298,9 +293,6 @@ class SpecMaker {
                  .rank_capacity = model_.moe->rank_capacity_factor,
                  .expert_capacity = model_.moe->capacity_factor,
                  .drop = model_.moe->drop,
-                 .hidden_dropout = model_.hidden_dropout,
-                 .seed = seed_,
-                 .recompute_norm = model_.recompute.layernorm,
                  .recompute_activation = model_.recompute.activation,
                  .overlap_shared = model_.moe->shared_overlap,
                  .overlap_calls = model_.moe->overlap_calls};

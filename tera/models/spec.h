@@ -4,23 +4,18 @@
 
 #include <cstdint>
 #include <limits>
-#include <variant>
 #include <vector>
 
 #include "tera/config/setup.h"
 #include "tera/nn/embeddings/embedding.h"
-#include "tera/nn/ffn/mlp.h"
-#include "tera/nn/ffn/moe.h"
 #include "tera/nn/heads/head.h"
 #include "tera/nn/heads/mtp.h"
-#include "tera/nn/mixers/attention.h"
-#include "tera/nn/mixers/mla.h"
+#include "tera/nn/sublayer.h"
 
 namespace tera {
 
 struct LayerSpec {
-  std::variant<AttentionSpec, MlaSpec> mixer;
-  std::variant<MlpSpec, MoeSpec> ffn;
+  std::vector<SublayerSpec> sublayers;
 };
 
 // The layer of one depth of multi-token prediction, and the head after it, whose weights are those of the model's head.

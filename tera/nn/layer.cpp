@@ -82,11 +82,4 @@ void Chain::w(Run& run, ChainSaved& s, const Tensor& dy) {
   }
 }
 
-std::unique_ptr<Block> make_layer(std::unique_ptr<Block> mixer, std::unique_ptr<Block> ffn) {
-  std::vector<std::unique_ptr<Block>> links;
-  links.push_back(std::move(mixer));
-  links.push_back(std::move(ffn));
-  return std::make_unique<Chain>("layer", std::move(links));
-}
-
 }  // namespace tera

@@ -1,10 +1,10 @@
 #pragma once
-// Blocks one after the other, seen as one: a layer is a mixer, then a feed-forward, each with its own norm and
-// residual; layers that are recomputed together are such a chain too.
+// Blocks one after the other, seen as one: a layer is its sublayers, and layers that are recomputed together are such a
+// chain too.
 
 #include <vector>
 
-#include "tera/nn/parts.h"
+#include "tera/nn/phased.h"
 
 namespace tera {
 
@@ -40,8 +40,5 @@ class Chain final : public BlockOf<ChainSaved>, public Phased {
   std::vector<Phased*> phased_links_;  // the links that have phases; null for the others
   int phases_ = 1;
 };
-
-// A mixer and a feed-forward.
-std::unique_ptr<Block> make_layer(std::unique_ptr<Block> mixer, std::unique_ptr<Block> ffn);
 
 }  // namespace tera

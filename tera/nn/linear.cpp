@@ -115,6 +115,12 @@ Tensor Linear::gradient_of_all_rows(Run& run, const Tensor& dy, Arena& arena, st
   return split_ == Split::in ? tp_.gather(run, dy, arena, tag) : dy;
 }
 
+Linear::OutputGradient Linear::take_output_gradient(Run& run, const Tensor& dy, std::string_view tag) const {
+  const bool keep_all = run.w_follows || !tp_.cuts_rows();
+  const Tensor all = gradient_of_all_rows(run, dy, keep_all ? run.stash.arena(Life::b_to_w) : run.scratch, tag);
+  return {all, keep_all ? all : dy};
+}
+
 Ticket Linear::backward_input(Run& run, const Tensor& dy, const Tensor& dx) const {
   const bool summed = split_ == Split::out;
   const Tensor partial = summed ? tp_.partial_buffer(run, dx, "linear.dx") : dx;

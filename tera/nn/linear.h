@@ -48,6 +48,14 @@ class Linear {
 
   // dy as backward_input takes it: of all rows, gathered into memory from `arena` with sequence parallelism.
   Tensor gradient_of_all_rows(Run& run, const Tensor& dy, Arena& arena, std::string_view tag) const;
+  // dy of all rows for B, and what W is given: with sequence parallelism the gathered rows where W follows at once,
+  // else dy, which W gathers again.
+  struct OutputGradient {
+    Tensor all, kept;
+  };
+  OutputGradient take_output_gradient(Run& run, const Tensor& dy, std::string_view tag) const;
+  // Whether W is given dy itself.
+  bool w_reads_dy(const Run& run) const { return !(run.w_follows && tp_.cuts_rows()); }
   // Makes dx and the bias gradient. dx is ready after the ticket; what is computed until then overlaps the reduction.
   Ticket backward_input(Run& run, const Tensor& dy, const Tensor& dx) const;
   // The bias gradient and the gradient through the activation that made x, fused where the backend can; activation.dy

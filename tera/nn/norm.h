@@ -1,4 +1,5 @@
 #pragma once
+#include "tera/base/kinds.h"
 #include "tera/nn/params.h"
 #include "tera/nn/run.h"
 #include "tera/nn/tensor_parallel.h"

@@ -4,7 +4,7 @@
 // schedule: on each chunk F, B and W come in the order of microbatches.
 //
 // Where the plan says so, the F of one microbatch and the B of another overlap (combined 1F1B): block by block, and
-// where both blocks have phases (nn/parts.h) phase by phase, so that all-to-alls of one are in flight while the other
+// where both blocks have phases (nn/phased.h) phase by phase, so that all-to-alls of one are in flight while the other
 // computes:
 //
 //   B    dispatch dout |             | back, down |      | back, up; combine |         | router, attention; W |
@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-#include "tera/nn/parts.h"
+#include "tera/nn/phased.h"
 #include "tera/pipeline/offload.h"
 #include "tera/pipeline/stage.h"
 #include "tera/pipeline/stage_boundary.h"

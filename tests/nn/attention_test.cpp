@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ostream>
 
+#include "tera/nn/mixers/attention.h"
 #include "tests/nn/block_checks.h"
 #include "tests/nn/tiny_shape.h"
 
@@ -22,10 +23,9 @@ struct Case {
 BlockSetup setup_of(const Case& c) {
   ModelShape model = tiny_shape();
   c.change(model);
-  AttentionSpec spec = std::get<AttentionSpec>(make_spec(model, dropout_seed).layers[0].mixer);
-  spec.mask = c.mask;
-  return {.make = [spec](ParamStore& params) { return std::make_unique<Attention>(params, spec); },
-          .offsets = c.offsets};
+  SublayerSpec spec = make_spec(model, dropout_seed).layers[0].sublayers[0];
+  spec.branches[0].branch.as<AttentionSpec>()->mask = c.mask;
+  return {.make = make_sublayer(spec), .offsets = c.offsets};
 }
 
 const std::vector<Case> cases = {

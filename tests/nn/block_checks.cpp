@@ -5,6 +5,9 @@
 #include <bit>
 #include <cmath>
 
+#include "tera/nn/context_parallel.h"
+#include "tera/nn/expert_parallel.h"
+#include "tera/nn/layer.h"
 #include "tests/support/fill.h"
 
 namespace tera::test {
@@ -169,6 +172,23 @@ void expect_same_results(const BlockSetup& setup, const BlockSetup& other) {
   one.execute(one_stage(2));
   two.execute(one_stage(2));
   expect_same_bits(two.everything(), one.everything(), "the other form");
+}
+
+MakeBlock make_sublayer(const SublayerSpec& spec) {
+  return [spec](ParamStore& params) {
+    const TensorParallel tp;
+    const ExpertParallel experts;
+    const ContextParallel cp;
+    return std::make_unique<Sublayer>(spec, BuildContext{params, tp, experts, cp});
+  };
+}
+
+MakeBlock make_sublayers(const std::vector<SublayerSpec>& specs) {
+  return [specs](ParamStore& params) {
+    std::vector<std::unique_ptr<Block>> links;
+    for (const SublayerSpec& spec : specs) links.push_back(make_sublayer(spec)(params));
+    return std::make_unique<Chain>("layer", std::move(links));
+  };
 }
 
 }  // namespace tera::test

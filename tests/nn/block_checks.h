@@ -1,6 +1,7 @@
 #pragma once
 // Checks of what every block must hold, whatever it computes. A block's tests call these for each configuration.
 
+#include "tera/nn/sublayer.h"
 #include "tests/support/block_harness.h"
 
 namespace tera::test {
@@ -17,6 +18,10 @@ void check_memory(const BlockSetup& setup);
 void check_threads(const BlockSetup& setup);
 // 16-bit storage gives the fp32 results but for rounding.
 void check_rounded(const BlockSetup& setup, DType compute);
+
+// A sublayer, or those of a layer one after the other, on one rank.
+MakeBlock make_sublayer(const SublayerSpec& spec);
+MakeBlock make_sublayers(const std::vector<SublayerSpec>& specs);
 
 inline void check_block(const BlockSetup& setup) {
   check_gradients(setup);

@@ -18,8 +18,7 @@ BlockSetup layer_of(const ModelShape& model) {
   const LayerSpec spec = make_spec(model, dropout_seed).layers[0];
   const bool recompute = model.recompute.full;
   return {.make = [spec, recompute](ParamStore& params) -> std::unique_ptr<Block> {
-    auto layer = make_layer(std::make_unique<Attention>(params, std::get<AttentionSpec>(spec.mixer)),
-                            std::make_unique<Mlp>(params, std::get<MlpSpec>(spec.ffn)));
+    auto layer = make_sublayers(spec.sublayers)(params);
     if (!recompute) return layer;
     return std::make_unique<Recompute>(std::move(layer));
   }};

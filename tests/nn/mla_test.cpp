@@ -32,17 +32,17 @@ struct Case {
   friend void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 };
 
-MlaSpec spec_of(const ModelShape& model) { return std::get<MlaSpec>(make_spec(model, dropout_seed).layers[0].mixer); }
+SublayerSpec sublayer_of(const ModelShape& model) { return make_spec(model, dropout_seed).layers[0].sublayers[0]; }
+MlaSpec spec_of(const ModelShape& model) { return *sublayer_of(model).branches[0].branch.as<MlaSpec>(); }
 
-BlockSetup setup_of(const MlaSpec& spec, std::vector<std::int32_t> offsets = {}) {
-  return {.make = [spec](ParamStore& params) { return std::make_unique<Mla>(params, spec); },
-          .offsets = std::move(offsets)};
+BlockSetup setup_of(const ModelShape& model, std::vector<std::int32_t> offsets = {}) {
+  return {.make = make_sublayer(sublayer_of(model)), .offsets = std::move(offsets)};
 }
 
 BlockSetup setup_of(const Case& c) {
   ModelShape model = tiny_mla();
   c.change(model);
-  return setup_of(spec_of(model), c.offsets);
+  return setup_of(model, c.offsets);
 }
 
 const std::vector<Case> cases = {
@@ -92,25 +92,23 @@ TEST(MlaBlocks, SelectiveRecomputeChangesNoBit) {
   for (const std::int64_t q_lora : {std::int64_t{0}, std::int64_t{14}}) {
     ModelShape model = tiny_mla();
     model.mla->q_lora = q_lora;
-    const BlockSetup kept = setup_of(spec_of(model));
+    const BlockSetup kept = setup_of(model);
     for (const auto& [norm, up] : {std::pair{true, false}, {false, true}, {true, true}}) {
       model.recompute.layernorm = norm;
       model.recompute.mla_up_proj = up;
-      expect_same_results(kept, setup_of(spec_of(model)));
+      expect_same_results(kept, setup_of(model));
     }
   }
 }
 
 TEST(MlaBlocks, DocumentsOfEqualLengthAreSequences) {
-  const MlaSpec spec = spec_of(tiny_mla());
-  expect_same_results(setup_of(spec), setup_of(spec, {0, 9, 18}));
+  expect_same_results(setup_of(tiny_mla()), setup_of(tiny_mla(), {0, 9, 18}));
 }
 
 TEST(MlaBlocks, FrozenProjectionsStillPassGradientsOn) {
-  const MlaSpec spec = spec_of(tiny_mla());
-  BlockSetup frozen = setup_of(spec);
+  BlockSetup frozen = setup_of(tiny_mla());
   frozen.freeze = {"*kv_b_proj*", "*q_b_proj*", "*_a_proj*"};
-  BlockHarness all(setup_of(spec)), some(frozen);
+  BlockHarness all(setup_of(tiny_mla())), some(frozen);
   for (std::size_t i = 0; i < all.params().by_name().size(); ++i)
     some.set_value(*some.params().by_name()[i], all.value(*all.params().by_name()[i]));
   all.execute(one_stage(2));
@@ -241,7 +239,7 @@ class Definition {
 
 TEST(MlaBlocks, IsWhatItsDefinitionSays) {
   const MlaSpec spec = spec_of(tiny_mla());
-  BlockHarness block(setup_of(spec));
+  BlockHarness block(setup_of(tiny_mla()));
   block.reset();
   block.forward_only();
   const Definition definition(block, spec);

@@ -7,8 +7,7 @@ namespace tera::test {
 namespace {
 
 BlockSetup setup_of(const ModelShape& model) {
-  const MlpSpec spec = std::get<MlpSpec>(make_spec(model, dropout_seed).layers[0].ffn);
-  return {.make = [spec](ParamStore& params) { return std::make_unique<Mlp>(params, spec); }};
+  return {.make = make_sublayer(make_spec(model, dropout_seed).layers[0].sublayers[1])};
 }
 
 class MlpBlock : public testing::TestWithParam<std::tuple<Activation, bool>> {};

@@ -20,7 +20,6 @@ constexpr std::int64_t hidden = 24, ffn = 16;
 MoeSpec moe_spec(std::int64_t experts, std::int64_t topk) {
   MoeSpec spec;
   spec.name = "layers.0.mlp";
-  spec.norm = {.name = "layers.0.norm", .size = hidden};
   spec.router = {.name = "layers.0.mlp.gate", .hidden = hidden, .experts = experts, .rule = {.topk = topk}};
   spec.experts = {.name = "layers.0.mlp.experts",
                   .prefix = "layers.0.mlp.experts.",
@@ -29,7 +28,6 @@ MoeSpec moe_spec(std::int64_t experts, std::int64_t topk) {
                   .experts = experts,
                   .hidden = hidden,
                   .ffn = ffn};
-  spec.seed = 3;
   return spec;
 }
 
@@ -44,8 +42,19 @@ SharedExpertSpec shared_expert() {
           .name = at + "down_proj", .in = 12, .out = {{.name = at + "down_proj", .rows = hidden}}, .split = Split::in}};
 }
 
-BlockSetup setup_of(const MoeSpec& spec) {
-  return {.make = [spec](ParamStore& params) { return std::make_unique<Moe>(params, spec); }};
+// How the sublayer around the experts is configured.
+struct Around {
+  float dropout = 0;
+  bool recompute_norm = false;
+};
+
+BlockSetup setup_of(const MoeSpec& spec, const Around& around = {}) {
+  return {.make = make_sublayer({.norm = NormSpec{.name = "layers.0.norm", .size = hidden},
+                                 .post_norm = {},
+                                 .branches = {{.name = spec.name, .branch = spec, .norm = {}}},
+                                 .dropout = around.dropout,
+                                 .seed = 3,
+                                 .recompute_norm = around.recompute_norm})};
 }
 
 TEST(MoeBlock, HoldsWhatEveryBlockMust) { check_block(setup_of(moe_spec(5, 2))); }
@@ -55,8 +64,7 @@ TEST(MoeBlock, AllExpertsOfARow) { check_block(setup_of(moe_spec(3, 3))); }
 TEST(MoeBlock, SharedExpertAndDropout) {
   MoeSpec spec = moe_spec(3, 3);  // whatever the logits, the same choice
   spec.shared = shared_expert();
-  spec.hidden_dropout = 0.25f;
-  check_block(setup_of(spec));
+  check_block(setup_of(spec, {.dropout = 0.25f}));
 }
 
 TEST(MoeBlock, GateOfTheSharedExpert) {
@@ -64,9 +72,8 @@ TEST(MoeBlock, GateOfTheSharedExpert) {
   spec.shared = shared_expert();
   spec.shared->gate = "layers.0.mlp.shared_expert_gate";
   check_block(setup_of(spec));
-  spec.hidden_dropout = 0.25f;
-  spec.recompute_norm = spec.recompute_activation = true;
-  check_block(setup_of(spec));
+  spec.recompute_activation = true;
+  check_block(setup_of(spec, {.dropout = 0.25f, .recompute_norm = true}));
 }
 
 TEST(MoeBlock, SigmoidScoresOfGroups) {
@@ -80,9 +87,8 @@ TEST(MoeBlock, SelectiveRecomputeChangesNoBit) {
   spec.shared = shared_expert();
   const BlockSetup kept = setup_of(spec);
   for (const auto& [norm, activation] : {std::pair{true, false}, {false, true}, {true, true}}) {
-    spec.recompute_norm = norm;
     spec.recompute_activation = activation;
-    const BlockSetup remade = setup_of(spec);
+    const BlockSetup remade = setup_of(spec, {.recompute_norm = norm});
     expect_same_results(kept, remade);
     check_split_backward(remade);
     check_memory(remade);
@@ -385,7 +391,7 @@ void expect_tallies(bool recomputed) {
   spec.router.global_balance = 4;
   spec.router.z = 0.5;
   const auto make = [&](ParamStore& params) -> std::unique_ptr<Block> {
-    auto block = std::make_unique<Moe>(params, spec);
+    std::unique_ptr<Block> block = setup_of(spec).make(params);
     if (!recomputed) return block;
     return std::make_unique<Recompute>(std::move(block));
   };

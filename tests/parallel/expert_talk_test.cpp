@@ -9,6 +9,7 @@
 #include "tera/backend/cpu/cpu_ops.h"
 #include "tera/nn/ffn/moe.h"
 #include "tera/nn/layer.h"
+#include "tera/nn/sublayer.h"
 #include "tera/ops/combine.h"
 #include "tera/ops/copy.h"
 #include "tera/ops/gemm.h"
@@ -94,7 +95,6 @@ class TalkingMixer final : public BlockOf<NothingSaved> {
 MoeSpec moe_spec(TokenDispatcher dispatcher) {
   MoeSpec spec;
   spec.name = "mlp";
-  spec.norm = {.name = "norm", .size = hidden};
   spec.router = {.name = "mlp.gate", .hidden = hidden, .experts = experts, .rule = {.topk = 2}};
   spec.experts = {.name = "mlp.experts",
                   .prefix = "mlp.experts.",
@@ -129,9 +129,17 @@ std::string talk(const MoeSpec& spec, const PipelineSchedule& schedule) {
   ParamStore params(DType::f32, {});
   std::vector<std::unique_ptr<Block>> blocks;
   blocks.push_back(std::make_unique<TalkingMixer>(nullptr));
-  blocks.push_back(
-      make_layer(std::make_unique<TalkingMixer>(&log),
-                 std::make_unique<Moe>(params, spec, TensorParallel{}, ExpertParallel{.ep = &comm, .group = &comm})));
+  std::vector<std::unique_ptr<Block>> layer;
+  layer.push_back(std::make_unique<TalkingMixer>(&log));
+  const TensorParallel tp;
+  const ExpertParallel parallel{.ep = &comm, .group = &comm};
+  const ContextParallel cp;
+  layer.push_back(
+      std::make_unique<Sublayer>(SublayerSpec{.norm = NormSpec{.name = "norm", .size = hidden},
+                                              .post_norm = {},
+                                              .branches = {{.name = "mlp", .branch = spec, .norm = {}}}},
+                                 BuildContext{params, tp, parallel, cp}));
+  blocks.push_back(std::make_unique<Chain>("layer", std::move(layer)));
   blocks.push_back(std::make_unique<TalkingMixer>(nullptr));
   params.lay_out();
   Arena weights = make_arena("weights"), constants = make_arena("constants"), grads = make_arena("gradients");

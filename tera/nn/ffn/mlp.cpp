@@ -4,54 +4,46 @@
 
 namespace tera {
 
-Mlp::Mlp(ParamStore& params, const MlpSpec& spec, const TensorParallel& tp)
-    : spec_(spec),
-      tp_(tp),
-      norm_(params, spec.norm, tp),
-      up_(params, spec.up, tp),
-      down_(params, spec.down, tp),
-      hidden_key_(rng_stream(spec.seed, spec.name + ".hidden_dropout")) {}
+std::unique_ptr<Branch> MlpSpec::build(const BuildContext& context) const {
+  return std::make_unique<Mlp>(*this, context);
+}
 
-void Mlp::f(Run& run, MlpSaved& s, const Tensor& x, const Tensor& y) {
-  const auto take = [&](bool recompute, const Shape& shape, std::string_view tag) {  // kept for W, or recomputed in B
-    return recompute ? run.scratch.take(shape, x.dtype, tag) : run.stash.take(Life::f_to_w, shape, x.dtype, tag);
-  };
-  s.stats = norm_.take_stats(run, x, "mlp.norm_stats");
-  s.normed = take(spec_.recompute_norm, x.shape, "mlp.normed");
+Mlp::Mlp(const MlpSpec& spec, const BuildContext& context)
+    : activation_(spec.activation),
+      recompute_activation_(spec.recompute_activation),
+      up_(context.params, spec.up, context.tp),
+      down_(context.params, spec.down, context.tp) {}
+
+void Mlp::f(Run& run, MlpSaved& s, BranchInput& input, const Tensor& y, const Tensor& residual) const {
+  const Tensor x = input.get(run);
   const std::int64_t tokens = run.mb.tokens.dim(0);
   s.up = run.stash.take(Life::f_to_b, shape(tokens, up_.out_features()), x.dtype, "mlp.up");
-  s.act = take(spec_.recompute_activation, shape(tokens, up_.out_features() / (is_gated(spec_.activation) ? 2 : 1)),
-               "mlp.act");
-  norm_.forward(run, x, s.normed, s.stats);
-  up_.forward(run, s.normed, s.up, ActivationArgs{.kind = spec_.activation, .x = s.up, .y = s.act});
-  forward_with_dropout(run, down_, s.act, y, /*residual=*/x, dropout());
+  const Shape act = shape(tokens, up_.out_features() / (is_gated(activation_) ? 2 : 1));
+  s.act = recompute_activation_ ? run.scratch.take(act, x.dtype, "mlp.act")
+                                : run.stash.take(Life::f_to_w, act, x.dtype, "mlp.act");
+  up_.forward(run, x, s.up, ActivationArgs{.kind = activation_, .x = s.up, .y = s.act});
+  down_.forward(run, s.act, y, residual);
 }
 
-void Mlp::b(Run& run, MlpSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+Ticket Mlp::b(Run& run, MlpSaved& s, BranchInput& input, const Tensor& dy) const {
   s.dup = run.stash.take(Life::b_to_w, s.up.shape, s.up.dtype, "mlp.dup");
-  const ProjectionGradient ddown = gradient_before_dropout(run, down_, dy, dropout(), "mlp.ddown");
+  const Linear::OutputGradient ddown = down_.take_output_gradient(run, dy, "mlp.ddown");
   s.ddown = ddown.kept;
-  const Tensor dact = run.scratch.take(s.act.shape, x.dtype, "mlp.dact");
-  const Tensor dnormed = run.scratch.take(x.shape, x.dtype, "mlp.dnormed");
-  down_.backward_input(run, ddown.all,
-                       ActivationBackArgs{.kind = spec_.activation, .dy = dact, .x = s.up, .dx = s.dup});
-  const Ticket summed = up_.backward_input(run, s.dup, dnormed);
-  if (spec_.recompute_activation) {
-    s.act = run.stash.take(Life::b_to_w, s.act.shape, x.dtype, "mlp.act");
-    run.ops(ActivationArgs{.kind = spec_.activation, .x = s.up, .y = s.act});
+  const Tensor dact = run.scratch.take(s.act.shape, dy.dtype, "mlp.dact");
+  const Tensor dinput = input.gradient(run);
+  down_.backward_input(run, ddown.all, ActivationBackArgs{.kind = activation_, .dy = dact, .x = s.up, .dx = s.dup});
+  const Ticket summed = up_.backward_input(run, s.dup, dinput);
+  if (recompute_activation_) {
+    s.act = run.stash.take(Life::b_to_w, s.act.shape, dy.dtype, "mlp.act");
+    run.ops(ActivationArgs{.kind = activation_, .x = s.up, .y = s.act});
   }
-  if (spec_.recompute_norm) {
-    s.normed = run.stash.take(Life::b_to_w, x.shape, x.dtype, "mlp.normed");
-    norm_.forward(run, x, s.normed, s.stats);
-  }
-  if (run.w_in_b) up_.backward_weight(run, s.normed, s.dup);
-  run.ops.wait(summed);
-  norm_.backward(run, dnormed, x, s.stats, /*residual=*/dy, dx);
+  if (run.w_in_b) up_.backward_weight(run, input.get(run), s.dup);
+  return summed;
 }
 
-void Mlp::w(Run& run, MlpSaved& s, const Tensor& /*dy*/) {
+void Mlp::w(Run& run, MlpSaved& s, BranchInput& input, const Tensor& /*dy*/) const {
   down_.backward_weight(run, s.act, s.ddown);
-  if (!run.w_in_b) up_.backward_weight(run, s.normed, s.dup);
+  if (!run.w_in_b) up_.backward_weight(run, input.get(run), s.dup);
 }
 
 }  // namespace tera

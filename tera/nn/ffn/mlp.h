@@ -1,50 +1,40 @@
 #pragma once
-// Feed-forward: y = x + down(act(up(norm(x)))). Gated activations (SwiGLU) fuse gate and up into one GEMM: [gate | up].
+// Feed-forward: down(act(up(x))), a branch. Gated activations (SwiGLU) fuse gate and up into one GEMM: [gate | up].
 
-#include "tera/base/rng.h"
-#include "tera/nn/block.h"
-#include "tera/nn/dropout.h"
+#include "tera/nn/branch.h"
 #include "tera/nn/linear.h"
-#include "tera/nn/norm.h"
 
 namespace tera {
 
 struct MlpSpec {
-  std::string name;  // for random streams
-  NormSpec norm;
   LinearSpec up, down;
   Activation activation = Activation::swiglu;
-  float hidden_dropout = 0;
-  std::uint64_t seed = 0;
-  bool recompute_norm = false, recompute_activation = false;
+  bool recompute_activation = false;
+
+  std::unique_ptr<Branch> build(const BuildContext& context) const;
 };
 
 struct MlpSaved final : Saved {
-  NormStats stats;
-  Tensor normed;  // [T,H]: local rows
-  Tensor up;      // [T,2F] gated, else [T,F]
-  Tensor act;     // [T,F]
-  Tensor dup;     // like up
-  Tensor ddown;   // [T,H]: gradient of the projection's output; dy itself without dropout and sequence parallelism
+  Tensor up;     // [T,2F] gated, else [T,F]
+  Tensor act;    // [T,F]
+  Tensor dup;    // like up
+  Tensor ddown;  // [T,H]: dy, of all rows or of this rank's (Linear::OutputGradient)
 };
 
-class Mlp final : public BlockOf<MlpSaved> {
+class Mlp final : public BranchOf<MlpSaved> {
  public:
-  Mlp(ParamStore& params, const MlpSpec& spec, const TensorParallel& tp = {});
+  Mlp(const MlpSpec& spec, const BuildContext& context);
   const char* kind() const override { return "mlp"; }
+  bool w_reads_dy(const Run& run) const override { return down_.w_reads_dy(run); }
 
  private:
-  void f(Run& run, MlpSaved& saved, const Tensor& x, const Tensor& y) override;
-  void b(Run& run, MlpSaved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) override;
-  void w(Run& run, MlpSaved& saved, const Tensor& dy) override;
+  void f(Run& run, MlpSaved& saved, BranchInput& input, const Tensor& y, const Tensor& residual) const override;
+  Ticket b(Run& run, MlpSaved& saved, BranchInput& input, const Tensor& dy) const override;
+  void w(Run& run, MlpSaved& saved, BranchInput& input, const Tensor& dy) const override;
 
-  Dropout dropout() const { return {spec_.hidden_dropout, hidden_key_, tp_}; }
-
-  MlpSpec spec_;
-  TensorParallel tp_;
-  Norm norm_;
+  Activation activation_;
+  bool recompute_activation_;
   Linear up_, down_;
-  RngKey hidden_key_;
 };
 
 }  // namespace tera

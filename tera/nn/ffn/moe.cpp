@@ -46,13 +46,15 @@ Param& add_down(ParamStore& params, const ExpertsSpec& spec, const ExpertParalle
 
 }  // namespace
 
-Moe::Moe(ParamStore& params, const MoeSpec& spec, const TensorParallel& tp, const ExpertParallel& experts,
-         const ContextParallel& cp)
+std::unique_ptr<Branch> MoeSpec::build(const BuildContext& context) const {
+  return std::make_unique<Moe>(*this, context);
+}
+
+Moe::Moe(const MoeSpec& spec, const BuildContext& context)
     : spec_(spec),
-      tp_(tp),
-      routing_tp_{.group = tp.group, .sequence = tp.sequence || !experts.same_rows},
-      norm_(params, spec.norm, tp),
-      router_(params, spec.router, routing_tp_, cp),
+      tp_(context.tp),
+      routing_tp_{.group = tp_.group, .sequence = tp_.sequence || !context.experts.same_rows},
+      router_(context.params, spec.router, routing_tp_, context.cp),
       dispatch_(make_dispatch(spec.dispatcher,
                               {.name = spec.name,
                                .experts = spec.experts.experts,
@@ -60,13 +62,12 @@ Moe::Moe(ParamStore& params, const MoeSpec& spec, const TensorParallel& tp, cons
                                .rank_capacity = spec.rank_capacity,
                                .expert_capacity = spec.expert_capacity,
                                .drop = spec.drop},
-                              experts)),
-      local_experts_(experts.local_experts(spec.experts.experts).size()),
-      up_(&add_up(params, spec.experts, experts)),
-      down_(&add_down(params, spec.experts, experts)),
-      hidden_key_(rng_stream(spec.seed, spec.name + ".hidden_dropout")) {
+                              context.experts)),
+      local_experts_(context.experts.local_experts(spec.experts.experts).size()),
+      up_(&add_up(context.params, spec.experts, context.experts)),
+      down_(&add_down(context.params, spec.experts, context.experts)) {
   ffn_ = down_->spec.shape[1];
-  if (spec.shared) shared_.emplace(params, *spec.shared, spec.activation, tp);
+  if (spec.shared) shared_.emplace(context.params, *spec.shared, spec.activation, tp_);
 }
 
 std::unique_ptr<Saved> Moe::make_saved() const {
@@ -75,73 +76,61 @@ std::unique_ptr<Saved> Moe::make_saved() const {
   return saved;
 }
 
-void Moe::f(Run& run, MoeSaved& s, const Tensor& x, const Tensor& y) {
-  for (int phase = 0; phase < phases(); ++phase) f_phase(phase, run, s, x, y);
-}
-
-void Moe::b(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
-  for (int phase = 0; phase < phases(); ++phase) b_phase(phase, run, s, x, dy, dx);
-}
-
-void Moe::forward_phase(int phase, Run& run, Saved& saved, const Tensor& x, const Tensor& y) {
-  RangeScope range(run.ops, kind());
-  f_phase(phase, run, static_cast<MoeSaved&>(saved), x, y);
-}
-
-void Moe::backward_input_phase(int phase, Run& run, Saved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) {
-  RangeScope range(run.ops, kind());
-  b_phase(phase, run, static_cast<MoeSaved&>(saved), x, dy, dx);
-}
-
-void Moe::f_phase(int phase, Run& run, MoeSaved& s, const Tensor& x, const Tensor& y) const {
+void Moe::forward(int phase, Run& run, Saved& saved, BranchInput& input, const Tensor& y,
+                  const Tensor& residual) const {
+  auto& s = static_cast<MoeSaved&>(saved);
+  const Tensor x = input.get(run);
   switch (phase) {
-    case 0: return route(run, s, x);
-    case 1: return dispatch_rows(run, s, x);
-    case 2: return experts_forward(run, s, x, y);
-    default: return finish_forward(run, s, x, y);
+    case 0: return route(run, s, x, residual);
+    case 1: return dispatch_rows(run, s, x, residual);
+    case 2: return experts_forward(run, s, y, residual);
+    default:
+      dispatch_->finish_combine(run, s.dispatched, s.sums, local_rows(y), residual_of(s, residual));
+      gather_shards(run, y);
   }
 }
 
-void Moe::b_phase(int phase, Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) const {
+Ticket Moe::backward_input(int phase, Run& run, Saved& saved, BranchInput& input, const Tensor& dy) const {
+  auto& s = static_cast<MoeSaved&>(saved);
+  const Tensor dx = input.gradient(run);
   switch (phase) {
-    case 0: return dispatch_dout(run, s, x, dy);
-    case 1: return back_down(run, s);
-    case 2: return back_up(run, s);
-    default: return finish_back(run, s, x, dy, dx);
+    case 0:
+      s.dx_experts = run.scratch.take(local_rows(dx).shape, dx.dtype, "moe.dnormed_experts");
+      dispatch_dout(run, s, dy);
+      break;
+    case 1: back_down(run, s, dy); break;
+    case 2: back_up(run, s); break;
+    default: finish_back(run, s, dy, dx);
   }
+  return {};
 }
 
 // Without overlap the shared expert is computed here, while the host reads how many rows are sent.
-void Moe::route(Run& run, MoeSaved& s, const Tensor& x) const {
-  s.stats = norm_.take_stats(run, x, "moe.norm_stats");
-  s.normed = spec_.recompute_norm ? run.scratch.take(x.shape, x.dtype, "moe.normed")
-                                  : run.stash.take(Life::f_to_w, x.shape, x.dtype, "moe.normed");
-  norm_.forward(run, x, s.normed, s.stats);
-  const Tensor local = local_rows(s.normed);
+void Moe::route(Run& run, MoeSaved& s, const Tensor& x, const Tensor& residual) const {
+  const Tensor local = local_rows(x);
   s.routes = router_.take(run, local.dim(0));
   router_.route(run, local, s.routes);
   if (shared_) s.shared_out = run.scratch.take(x.shape, x.dtype, "moe.shared_out");
   s.mark = run.scratch.mark();
   dispatch_->begin(run, s.dispatched, s.routes, local);
   if (!shared_ || spec_.overlap_shared) return;
-  shared_->forward_up(run, s.shared, s.normed);
-  shared_->forward_down(run, s.shared, drops(run) ? Tensor{} : x, s.shared_out);
+  shared_->forward_up(run, s.shared, x);
+  shared_->forward_down(run, s.shared, residual, s.shared_out);
 }
 
-void Moe::dispatch_rows(Run& run, MoeSaved& s, const Tensor& x) const {
-  dispatch_->start_dispatch(run, s.dispatched, s.routes, local_rows(s.normed));
+void Moe::dispatch_rows(Run& run, MoeSaved& s, const Tensor& x, const Tensor& residual) const {
+  dispatch_->start_dispatch(run, s.dispatched, s.routes, local_rows(x));
   if (!shared_ || !spec_.overlap_shared) return;
-  shared_->forward_up(run, s.shared, s.normed);
-  if (dispatch_->starts_with_residual()) shared_->forward_down(run, s.shared, drops(run) ? Tensor{} : x, s.shared_out);
+  shared_->forward_up(run, s.shared, x);
+  if (dispatch_->starts_with_residual()) shared_->forward_down(run, s.shared, residual, s.shared_out);
 }
 
 // What is added to the experts' results, for local rows.
-Tensor Moe::residual_of(const Run& run, const MoeSaved& s, const Tensor& x) const {
-  if (shared_) return local_rows(s.shared_out);
-  return drops(run) ? Tensor{} : local_rows(x);
+Tensor Moe::residual_of(const MoeSaved& s, const Tensor& residual) const {
+  return local_rows(shared_ ? s.shared_out : residual);
 }
 
-void Moe::experts_forward(Run& run, MoeSaved& s, const Tensor& x, const Tensor& y) const {
+void Moe::experts_forward(Run& run, MoeSaved& s, const Tensor& y, const Tensor& residual) const {
   const Dispatched& d = s.dispatched;
   const Tensor in = dispatch_->finish_dispatch(run, s.dispatched);
   s.up = run.stash.take(Life::f_to_b, shape(d.rows(), gated() ? 2 * ffn_ : ffn_), y.dtype, "moe.up");
@@ -163,21 +152,9 @@ void Moe::experts_forward(Run& run, MoeSaved& s, const Tensor& x, const Tensor& 
                           .offsets = d.offsets,
                           .trans_b = true,
                           .expected_rows = d.expected_rows});
-  s.sums = dispatch_->start_combine(run, d, out, local_rows(y), residual_of(run, s, x));
+  s.sums = dispatch_->start_combine(run, d, out, local_rows(y), residual_of(s, residual));
   if (shared_ && spec_.overlap_shared && !dispatch_->starts_with_residual())
-    shared_->forward_down(run, s.shared, drops(run) ? Tensor{} : x, s.shared_out);
-}
-
-void Moe::finish_forward(Run& run, MoeSaved& s, const Tensor& x, const Tensor& y) const {
-  dispatch_->finish_combine(run, s.dispatched, s.sums, local_rows(y), residual_of(run, s, x));
-  gather_shards(run, y);
-  if (drops(run))
-    run.ops(DropoutArgs{.x = y,
-                        .y = y,
-                        .residual = x,
-                        .rows = tp_.local_rows(run.mb.rows),
-                        .rate = spec_.hidden_dropout,
-                        .key = hidden_key_});
+    shared_->forward_down(run, s.shared, residual, s.shared_out);
 }
 
 // Gathers the shards of x that were routed by each rank.
@@ -204,32 +181,20 @@ void Moe::activate(Run& run, const MoeSaved& s) const {
                          .sources = s.dispatched.sources});
 }
 
-void Moe::dispatch_dout(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy) const {
-  s.dout = dy;
-  if (drops(run)) {
-    s.dout = run.stash.take(Life::b_to_w, dy.shape, dy.dtype, "moe.dout");
-    run.ops(DropoutArgs{.x = dy,
-                        .y = s.dout,
-                        .residual = {},
-                        .rows = tp_.local_rows(run.mb.rows),
-                        .rate = spec_.hidden_dropout,
-                        .key = hidden_key_});
-  }
-  s.dnormed = run.scratch.take(x.shape, x.dtype, "moe.dnormed");
-  s.dnormed_experts = run.scratch.take(local_rows(s.dnormed).shape, x.dtype, "moe.dnormed_experts");
+void Moe::dispatch_dout(Run& run, MoeSaved& s, const Tensor& dy) const {
   s.dweights = run.scratch.take(s.dispatched.weights.shape, DType::f32, "moe.all_dweights");
-  if (shared_ && spec_.overlap_shared) shared_->take_for_back(run, s.shared, x);
+  if (shared_ && spec_.overlap_shared) shared_->take_for_back(run, s.shared, dy);
   s.mark = run.scratch.mark();
-  s.rows = start_rows(run, s, s.dout);
-  if (shared_ && spec_.overlap_shared) shared_->back_down(run, s.shared, s.dout);
+  s.rows = start_rows(run, s, dy);
+  if (shared_ && spec_.overlap_shared) shared_->back_down(run, s.shared, dy);
 }
 
-void Moe::back_down(Run& run, MoeSaved& s) const {
+void Moe::back_down(Run& run, MoeSaved& s, const Tensor& dy) const {
   const Dispatched& d = s.dispatched;
   s.dup = run.stash.take(Life::b_to_w, s.up.shape, s.up.dtype, "moe.dup");
   s.dout_rows = {};
   if (spec_.overlap_calls && run.w_follows && down_->grad) {
-    s.dout_rows = run.stash.take(Life::b_to_w, shape(d.rows(), s.dout.dim(1)), s.dout.dtype, "moe.dout_rows");
+    s.dout_rows = run.stash.take(Life::b_to_w, shape(d.rows(), dy.dim(1)), dy.dtype, "moe.dout_rows");
     dispatch_->finish_rows(run, d, s.rows, s.dout_rows);
   }
   run.ops(
@@ -250,65 +215,61 @@ void Moe::back_down(Run& run, MoeSaved& s) const {
 
 void Moe::back_up(Run& run, MoeSaved& s) const {
   const Dispatched& d = s.dispatched;
-  const Tensor drows = run.scratch.take(shape(d.rows(), s.dnormed.dim(1)), s.up.dtype, "moe.drows");
+  const Tensor drows = run.scratch.take(shape(d.rows(), s.dx_experts.dim(1)), s.up.dtype, "moe.drows");
   run.ops(GroupedGemmArgs{
       .a = s.dup, .b = groups(up_->value), .out = drows, .offsets = d.offsets, .expected_rows = d.expected_rows});
-  s.sums = dispatch_->start_combine(run, d, drows, s.dnormed_experts, {});
+  s.sums = dispatch_->start_combine(run, d, drows, s.dx_experts, {});
   s.weight_gradients = dispatch_->start_weight_gradients(run, d, s.dweights);
   if (shared_ && spec_.overlap_shared) shared_->back_up(run, s.shared);
 }
 
-void Moe::finish_back(Run& run, MoeSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) const {
-  dispatch_->finish_combine(run, s.dispatched, s.sums, s.dnormed_experts, {});
+void Moe::finish_back(Run& run, MoeSaved& s, const Tensor& dy, const Tensor& dx) const {
+  dispatch_->finish_combine(run, s.dispatched, s.sums, s.dx_experts, {});
   const Tensor dweights = dispatch_->finish_weight_gradients(run, s.dispatched, s.weight_gradients);
-  s.dlogits = router_.back(run, s.routes, dweights, x.dtype);
-  router_.input_gradient(run, s.dlogits, s.dnormed_experts, local_rows(s.dnormed));
+  s.dlogits = router_.back(run, s.routes, dweights, dx.dtype);
+  router_.input_gradient(run, s.dlogits, s.dx_experts, local_rows(dx));
   run.scratch.rewind(s.mark);
-  gather_shards(run, s.dnormed);
+  gather_shards(run, dx);
   if (shared_ && !spec_.overlap_shared) {
-    shared_->take_for_back(run, s.shared, x);
-    shared_->back_down(run, s.shared, s.dout);
+    shared_->take_for_back(run, s.shared, dx);
+    shared_->back_down(run, s.shared, dy);
     shared_->back_up(run, s.shared);
   }
-  if (shared_) shared_->add_gradient(run, s.shared, s.dnormed);
+  if (shared_) shared_->add_gradient(run, s.shared, dx);
   if (spec_.recompute_activation) {
-    s.act = run.stash.take(Life::b_to_w, s.act.shape, x.dtype, "moe.act");
+    s.act = run.stash.take(Life::b_to_w, s.act.shape, dx.dtype, "moe.act");
     activate(run, s);
   }
-  if (spec_.recompute_norm) {
-    s.normed = run.stash.take(Life::b_to_w, x.shape, x.dtype, "moe.normed");
-    norm_.forward(run, x, s.normed, s.stats);
-  }
-  norm_.backward(run, s.dnormed, x, s.stats, /*residual=*/dy, dx);
 }
 
 // Rows are dispatched again: kept, they would be K times the size of x. With overlap they are sent before other GEMMs.
-void Moe::w(Run& run, MoeSaved& s, const Tensor& dy) {
-  const Tensor dout = drops(run) ? s.dout : dy;
-  const bool dout_early = spec_.overlap_shared || spec_.overlap_calls, normed_early = spec_.overlap_calls;
+void Moe::backward_weight(Run& run, Saved& saved, BranchInput& input, const Tensor& dy) const {
+  auto& s = static_cast<MoeSaved&>(saved);
+  const Tensor x = input.get(run);
+  const bool dout_early = spec_.overlap_shared || spec_.overlap_calls, x_early = spec_.overlap_calls;
   const bool dispatches_dout = down_->grad && !s.dout_rows;
   const std::size_t mark = run.scratch.mark();
-  InFlightTransfer dout_rows, normed_rows;
-  if (dispatches_dout && dout_early) dout_rows = start_rows(run, s, dout);
-  if (up_->grad && normed_early) normed_rows = start_rows(run, s, s.normed);
-  router_.backward_weight(run, s.dlogits, local_rows(s.normed));
-  if (shared_) shared_->backward_weight(run, s.shared, s.normed, dout);
+  InFlightTransfer dout_rows, x_rows;
+  if (dispatches_dout && dout_early) dout_rows = start_rows(run, s, dy);
+  if (up_->grad && x_early) x_rows = start_rows(run, s, x);
+  router_.backward_weight(run, s.dlogits, local_rows(x));
+  if (shared_) shared_->backward_weight(run, s.shared, x, dy);
   const Tensor& offsets = s.dispatched.offsets;
   const std::int64_t expected_rows = s.dispatched.expected_rows;
   if (down_->grad) {
-    if (dispatches_dout && !dout_early) dout_rows = start_rows(run, s, dout);
+    if (dispatches_dout && !dout_early) dout_rows = start_rows(run, s, dy);
     run.ops(GroupedWeightGradientArgs{.a = s.dout_rows ? s.dout_rows : finish_rows(run, s, dout_rows),
                                       .b = s.act,
                                       .out = groups(down_->grad),
                                       .offsets = offsets,
                                       .expected_rows = expected_rows,
                                       .accumulate = down_->accumulate_next()});
-    if (!normed_early) run.scratch.rewind(mark);
+    if (!x_early) run.scratch.rewind(mark);
   }
   if (up_->grad) {
-    if (!normed_early) normed_rows = start_rows(run, s, s.normed);
+    if (!x_early) x_rows = start_rows(run, s, x);
     run.ops(GroupedWeightGradientArgs{.a = s.dup,
-                                      .b = finish_rows(run, s, normed_rows),
+                                      .b = finish_rows(run, s, x_rows),
                                       .out = groups(up_->grad),
                                       .offsets = offsets,
                                       .expected_rows = expected_rows,

@@ -1,8 +1,8 @@
 #pragma once
-// Mixture of experts (MoE): y = x + sum over a row's K experts of weight * down(act(up(norm(x)))) (+ the shared
-// expert). The router chooses the experts and their weights (router.h).
+// Mixture of experts (MoE): the sum over a row's K experts of weight * down(act(up(x))) (+ the shared expert), a
+// branch. The router chooses the experts and their weights (router.h).
 //
-//   normed [t,H] --router--> experts, weights [t,K]
+//   x [t,H] --router-------> experts, weights [t,K]
 //      |                        |  group_rows: rows of one expert lie together
 //      +--- permute ----> rows [R,H] --grouped GEMM--> up [R,2F] --act, times weight--> act [R,F]
 //                                                                                         |
@@ -15,23 +15,20 @@
 // and rows are sent to the ranks of their experts (dispatch.h). A rank sends local rows: those of sequence parallelism,
 // or, where tensor-parallel ranks all have the same rows, its shard of them; results of the shards are then gathered.
 //
-// F and B have phases (parts.h), divided where rows are in flight. The schedule may overlap another block's
+// F and B have phases (phased.h), divided where rows are in flight. The schedule may overlap another block's
 // computation, and the shared expert can run inside of them:
 //
-//   F   norm, router   | dispatch rows      | experts; combine       | y
+//   F   router         | dispatch rows      | experts; combine       | y
 //                        (shared: up)         (shared: down)
-//   B   dispatch dout  | backward of down   | of up; combine         | router, norm
+//   B   dispatch dout  | backward of down   | of up; combine         | router
 //       (shared: down)                        (shared: up)
 
 #include <optional>
 
-#include "tera/base/rng.h"
-#include "tera/nn/block.h"
+#include "tera/nn/branch.h"
 #include "tera/nn/ffn/dispatch.h"
 #include "tera/nn/ffn/router.h"
 #include "tera/nn/ffn/shared_expert.h"
-#include "tera/nn/norm.h"
-#include "tera/nn/parts.h"
 
 namespace tera {
 
@@ -46,8 +43,7 @@ struct ExpertsSpec {
 };
 
 struct MoeSpec {
-  std::string name;  // for random streams
-  NormSpec norm;
+  std::string name;  // for messages
   RouterSpec router;
   ExpertsSpec experts;
   std::optional<SharedExpertSpec> shared;
@@ -55,70 +51,59 @@ struct MoeSpec {
   TokenDispatcher dispatcher = TokenDispatcher::allgather;
   double rank_capacity = 0, expert_capacity = 0;  // as in DispatchSpec
   TokenDropPolicy drop = TokenDropPolicy::probs;
-  float hidden_dropout = 0;
-  std::uint64_t seed = 0;
-  bool recompute_norm = false, recompute_activation = false;
+  bool recompute_activation = false;
   bool overlap_shared = false;  // the shared expert is computed while rows are in flight
   // The schedule overlaps another block's phases with this one's: scratch is spent on starting transfers early, and
   // rows that B has received are kept for a W that follows at once.
   bool overlap_calls = false;
+
+  std::unique_ptr<Branch> build(const BuildContext& context) const;
 };
 
 // T rows of the microbatch, of which x has all or with sequence parallelism some; t local rows, R rows of local
 // experts.
 struct MoeSaved final : Saved {
-  NormStats stats;
-  Tensor normed;  // like x
   Routes routes;  // routes of local rows
   Dispatched dispatched;
   Tensor up;       // [R,2F] gated, else [R,F]
   Tensor act;      // [R,F]
   Tensor dup;      // like up
   Tensor dlogits;  // [t,E]
-  Tensor dout;     // like x: gradient of the experts' sum; dy itself without dropout
   SharedExpertSaved shared;
   Tensor dout_rows;  // [R,H]: dout as dispatched in B, kept for W; none: W dispatches it again
 
   // State of one call, in scratch.
-  std::size_t mark = 0;    // scratch beyond it is freed before the call ends
-  Tensor shared_out;       // like x: residual + shared expert
-  Tensor dnormed;          // like x
-  Tensor dnormed_experts;  // [t,H]: the experts' terms of it
-  Tensor dweights;         // f32 [A,K]
+  std::size_t mark = 0;  // scratch beyond it is freed before the call ends
+  Tensor shared_out;     // like x: residual + shared expert
+  Tensor dx_experts;     // [t,H]: the experts' terms of the gradient of x
+  Tensor dweights;       // f32 [A,K]
   InFlightTransfer rows, sums, weight_gradients;
 };
 
-class Moe final : public BlockOf<MoeSaved>, public Phased {
+class Moe final : public Branch {
  public:
-  Moe(ParamStore& params, const MoeSpec& spec, const TensorParallel& tp = {}, const ExpertParallel& experts = {},
-      const ContextParallel& cp = {});
+  Moe(const MoeSpec& spec, const BuildContext& context);
   const char* kind() const override { return "moe"; }
   std::unique_ptr<Saved> make_saved() const override;
 
   int phases() const override { return 4; }
-  void forward_phase(int phase, Run& run, Saved& saved, const Tensor& x, const Tensor& y) override;
-  void backward_input_phase(int phase, Run& run, Saved& saved, const Tensor& x, const Tensor& dy,
-                            const Tensor& dx) override;
+  void forward(int phase, Run& run, Saved& saved, BranchInput& input, const Tensor& y,
+               const Tensor& residual) const override;
+  Ticket backward_input(int phase, Run& run, Saved& saved, BranchInput& input, const Tensor& dy) const override;
+  void backward_weight(Run& run, Saved& saved, BranchInput& input, const Tensor& dy) const override;
 
  private:
-  void f(Run& run, MoeSaved& saved, const Tensor& x, const Tensor& y) override;
-  void b(Run& run, MoeSaved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) override;
-  void w(Run& run, MoeSaved& saved, const Tensor& dy) override;
-  void f_phase(int phase, Run& run, MoeSaved& saved, const Tensor& x, const Tensor& y) const;
-  void b_phase(int phase, Run& run, MoeSaved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) const;
-
-  void route(Run& run, MoeSaved& saved, const Tensor& x) const;
-  void dispatch_rows(Run& run, MoeSaved& saved, const Tensor& x) const;
-  void experts_forward(Run& run, MoeSaved& saved, const Tensor& x, const Tensor& y) const;
-  void finish_forward(Run& run, MoeSaved& saved, const Tensor& x, const Tensor& y) const;
-  void dispatch_dout(Run& run, MoeSaved& saved, const Tensor& x, const Tensor& dy) const;
-  void back_down(Run& run, MoeSaved& saved) const;
+  void route(Run& run, MoeSaved& saved, const Tensor& x, const Tensor& residual) const;
+  void dispatch_rows(Run& run, MoeSaved& saved, const Tensor& x, const Tensor& residual) const;
+  void experts_forward(Run& run, MoeSaved& saved, const Tensor& y, const Tensor& residual) const;
+  void dispatch_dout(Run& run, MoeSaved& saved, const Tensor& dy) const;
+  void back_down(Run& run, MoeSaved& saved, const Tensor& dy) const;
   void back_up(Run& run, MoeSaved& saved) const;
-  void finish_back(Run& run, MoeSaved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) const;
+  void finish_back(Run& run, MoeSaved& saved, const Tensor& dy, const Tensor& dx) const;
 
   void activate(Run& run, const MoeSaved& saved) const;
-  Tensor residual_of(const Run& run, const MoeSaved& saved, const Tensor& x) const;
-  Tensor local_rows(const Tensor& x) const { return shards_rows() ? routing_tp_.local_rows(x) : x; }
+  Tensor residual_of(const MoeSaved& saved, const Tensor& residual) const;
+  Tensor local_rows(const Tensor& x) const { return x && shards_rows() ? routing_tp_.local_rows(x) : x; }
   void gather_shards(Run& run, const Tensor& x) const;
   InFlightTransfer start_rows(Run& run, const MoeSaved& saved, const Tensor& x) const;
   Tensor finish_rows(Run& run, const MoeSaved& saved, const InFlightTransfer& transfer) const;
@@ -126,20 +111,17 @@ class Moe final : public BlockOf<MoeSaved>, public Phased {
     return flat.view(shape(local_experts_, flat.dim(0) / local_experts_, flat.dim(1)));
   }
   bool shards_rows() const { return routing_tp_.cuts_rows() && !tp_.cuts_rows(); }
-  bool drops(const Run& run) const { return spec_.hidden_dropout > 0 && run.mb.training; }
   bool gated() const { return is_gated(spec_.activation); }
 
   MoeSpec spec_;
   TensorParallel tp_;          // how rows of x are split over ranks
   TensorParallel routing_tp_;  // how rows that are routed are: also where all ranks have the same x
-  Norm norm_;
   Router router_;
   std::unique_ptr<Dispatch> dispatch_;
   std::int64_t local_experts_, ffn_;  // experts of this rank, and features of each here
   Param* up_;                         // [G 2F,H]: per expert [gate | up]
   Param* down_;                       // [G H,F]
   std::optional<SharedExpert> shared_;
-  RngKey hidden_key_;
 };
 
 }  // namespace tera

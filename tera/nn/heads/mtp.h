@@ -12,7 +12,7 @@
 #include "tera/nn/embeddings/embedding.h"
 #include "tera/nn/linear.h"
 #include "tera/nn/norm.h"
-#include "tera/nn/parts.h"
+#include "tera/nn/phased.h"
 
 namespace tera {
 

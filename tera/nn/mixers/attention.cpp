@@ -11,21 +11,23 @@
 
 namespace tera {
 
-Attention::Attention(ParamStore& params, const AttentionSpec& spec, const TensorParallel& tp, const ContextParallel& cp)
+std::unique_ptr<Branch> AttentionSpec::build(const BuildContext& context) const {
+  return std::make_unique<Attention>(*this, context);
+}
+
+Attention::Attention(const AttentionSpec& spec, const BuildContext& context)
     : spec_(spec),
-      tp_(tp),
-      cp_(cp),
-      norm_(params, spec.norm, tp),
-      qkv_(params, spec.qkv, tp),
-      out_(params, spec.out, tp),
-      attention_key_(rng_stream(spec.seed, spec.name + ".attention_dropout")),
-      hidden_key_(rng_stream(spec.seed, spec.name + ".hidden_dropout")) {
-  spec_.heads /= tp.size();
-  spec_.kv_heads = std::max<std::int64_t>(spec.kv_heads / tp.size(), 1);  // fewer than ranks: some replicate one
-  if (spec.rope) rope_.emplace(params, *spec.rope);
+      tp_(context.tp),
+      cp_(context.cp),
+      qkv_(context.params, spec.qkv, tp_),
+      out_(context.params, spec.out, tp_),
+      dropout_key_(rng_stream(spec.seed, spec.name + ".attention_dropout")) {
+  spec_.heads /= tp_.size();
+  spec_.kv_heads = std::max<std::int64_t>(spec.kv_heads / tp_.size(), 1);  // fewer than ranks: some replicate one
+  if (spec.rope) rope_.emplace(context.params, *spec.rope);
   if (spec.q_norm) {
-    q_norm_.emplace(params, *spec.q_norm, tp);
-    k_norm_.emplace(params, *spec.k_norm, tp);
+    q_norm_.emplace(context.params, *spec.q_norm, tp_);
+    k_norm_.emplace(context.params, *spec.k_norm, tp_);
   }
 }
 
@@ -63,32 +65,29 @@ AttentionShape Attention::shape_of(const Run& run) const {
                        .window = spec_.window,
                        .scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim)),
                        .first_head = tp_.rank() * spec_.heads + cp.head_rank() * (spec_.heads / cp.head_ranks())};
-  if (run.mb.training && spec_.attention_dropout > 0) {
-    shape.dropout = spec_.attention_dropout;
-    shape.key = attention_key_;
+  if (run.mb.training && spec_.dropout > 0) {
+    shape.dropout = spec_.dropout;
+    shape.key = dropout_key_;
     shape.q_rows = shape.k_rows = cp.row_ids(run);
   }
   return shape;
 }
 
-void Attention::take_saved(Run& run, AttentionSaved& s, const Tensor& x) const {
+void Attention::take_saved(Run& run, AttentionSaved& s, DType dtype) const {
   const std::int64_t tokens = run.mb.tokens.dim(0), q_width = spec_.heads * spec_.head_dim,
                      kv_width = spec_.kv_heads * spec_.head_dim;
-  s.stats = norm_.take_stats(run, x, "attention.norm_stats");
-  s.normed = spec_.recompute_norm ? run.scratch.take(x.shape, x.dtype, "attention.normed")
-                                  : run.stash.take(Life::f_to_w, x.shape, x.dtype, "attention.normed");
   const std::int64_t ranks = cp_.of(run).head_ranks();
   const auto until_b = [&](bool kept, std::int64_t columns, std::string_view tag) {
-    return kept ? run.stash.take(Life::f_to_b, shape(tokens, columns), x.dtype, tag)
-                : run.scratch.take(shape(tokens, columns), x.dtype, tag);
+    return kept ? run.stash.take(Life::f_to_b, shape(tokens, columns), dtype, tag)
+                : run.scratch.take(shape(tokens, columns), dtype, tag);
   };
   s.qkv = until_b(ranks == 1 || q_norm_, q_width + 2 * kv_width, "attention.qkv");
-  s.out = run.stash.take(Life::f_to_w, shape(tokens, q_width), x.dtype, "attention.out");
+  s.out = run.stash.take(Life::f_to_w, shape(tokens, q_width), dtype, "attention.out");
   s.all_out = s.out;
   if (ranks > 1) {
     const auto all = [&](std::int64_t width) { return shape(tokens * ranks, width / ranks); };
-    s.all = run.stash.take(Life::f_to_b, all(q_width + 2 * kv_width), x.dtype, "attention.all_qkv");
-    s.all_out = run.stash.take(Life::f_to_b, all(q_width), x.dtype, "attention.all_out");
+    s.all = run.stash.take(Life::f_to_b, all(q_width + 2 * kv_width), dtype, "attention.all_qkv");
+    s.all_out = run.stash.take(Life::f_to_b, all(q_width), dtype, "attention.all_out");
   }
   s.lse = run.stash.take(Life::f_to_b, shape(spec_.heads / ranks, tokens * ranks), DType::f32, "attention.lse");
   if (!q_norm_) return;
@@ -159,25 +158,25 @@ void Attention::attend_cached(Run& run, AttentionSaved& s) const {
                         .shape = shape_of(run)});
 }
 
-void Attention::f(Run& run, AttentionSaved& s, const Tensor& x, const Tensor& y) {
-  take_saved(run, s, x);
-  norm_.forward(run, x, s.normed, s.stats);
-  qkv_.forward(run, s.normed, s.qkv);
+void Attention::f(Run& run, AttentionSaved& s, BranchInput& input, const Tensor& y, const Tensor& residual) const {
+  const Tensor x = input.get(run);
+  take_saved(run, s, x.dtype);
+  qkv_.forward(run, x, s.qkv);
   norm_and_rotate(run, s);
   if (run.mb.cache) {
     attend_cached(run, s);
   } else {
     attend(run, s);
   }
-  forward_with_dropout(run, out_, s.out, y, /*residual=*/x, dropout());
+  out_.forward(run, s.out, y, residual);
 }
 
-void Attention::b(Run& run, AttentionSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+Ticket Attention::b(Run& run, AttentionSaved& s, BranchInput& input, const Tensor& dy) const {
   s.dqkv = run.stash.take(Life::b_to_w, s.qkv.shape, s.qkv.dtype, "attention.dqkv");
-  const ProjectionGradient dprojected = gradient_before_dropout(run, out_, dy, dropout(), "attention.dprojected");
-  s.dout = dprojected.kept;
+  const Linear::OutputGradient dout = out_.take_output_gradient(run, dy, "attention.dprojected");
+  s.dout = dout.kept;
   const Tensor dattended = run.scratch.take(s.out.shape, s.out.dtype, "attention.dout");
-  run.ops.wait(out_.backward_input(run, dprojected.all, dattended));
+  run.ops.wait(out_.backward_input(run, dout.all, dattended));
 
   attend_back(run, s, dattended);
   const Heads grads = heads_of(s.dqkv);
@@ -188,20 +187,14 @@ void Attention::b(Run& run, AttentionSaved& s, const Tensor& x, const Tensor& dy
     k_norm_->backward(run, grads.k, projected.k, s.k_stats, {}, grads.k);
   }
 
-  const Tensor dnormed = run.scratch.take(x.shape, x.dtype, "attention.dnormed");
-  const Ticket summed = qkv_.backward_input(run, s.dqkv, dnormed);
-  if (spec_.recompute_norm) {
-    s.normed = run.stash.take(Life::b_to_w, x.shape, x.dtype, "attention.normed");
-    norm_.forward(run, x, s.normed, s.stats);
-  }
-  if (run.w_in_b) qkv_.backward_weight(run, s.normed, s.dqkv);
-  run.ops.wait(summed);
-  norm_.backward(run, dnormed, x, s.stats, /*residual=*/dy, dx);
+  const Ticket summed = qkv_.backward_input(run, s.dqkv, input.gradient(run));
+  if (run.w_in_b) qkv_.backward_weight(run, input.get(run), s.dqkv);
+  return summed;
 }
 
-void Attention::w(Run& run, AttentionSaved& s, const Tensor& /*dy*/) {
+void Attention::w(Run& run, AttentionSaved& s, BranchInput& input, const Tensor& /*dy*/) const {
   out_.backward_weight(run, s.out, s.dout);
-  if (!run.w_in_b) qkv_.backward_weight(run, s.normed, s.dqkv);
+  if (!run.w_in_b) qkv_.backward_weight(run, input.get(run), s.dqkv);
 }
 
 }  // namespace tera

@@ -11,21 +11,23 @@
 
 namespace tera {
 
-Mla::Mla(ParamStore& params, const MlaSpec& spec, const TensorParallel& tp, const ContextParallel& cp)
+std::unique_ptr<Branch> MlaSpec::build(const BuildContext& context) const {
+  return std::make_unique<Mla>(*this, context);
+}
+
+Mla::Mla(const MlaSpec& spec, const BuildContext& context)
     : spec_(spec),
-      tp_(tp),
-      cp_(cp),
-      norm_(params, spec.norm, tp),
-      down_(params, spec.down, tp),
-      kv_norm_(params, spec.kv_norm, tp),
-      q_(params, spec.q, tp),
-      kv_(params, spec.kv, tp),
-      out_(params, spec.out, tp),
-      rope_(params, spec.rope),
-      attention_key_(rng_stream(spec.seed, spec.name + ".attention_dropout")),
-      hidden_key_(rng_stream(spec.seed, spec.name + ".hidden_dropout")) {
-  spec_.heads /= tp.size();
-  if (spec.q_norm) q_norm_.emplace(params, *spec.q_norm, tp);
+      tp_(context.tp),
+      cp_(context.cp),
+      down_(context.params, spec.down, tp_),
+      kv_norm_(context.params, spec.kv_norm, tp_),
+      q_(context.params, spec.q, tp_),
+      kv_(context.params, spec.kv, tp_),
+      out_(context.params, spec.out, tp_),
+      rope_(context.params, spec.rope),
+      dropout_key_(rng_stream(spec.seed, spec.name + ".attention_dropout")) {
+  spec_.heads /= tp_.size();
+  if (spec.q_norm) q_norm_.emplace(context.params, *spec.q_norm, tp_);
 }
 
 AttentionShape Mla::shape_of(const Run& run) const {
@@ -37,9 +39,9 @@ AttentionShape Mla::shape_of(const Run& run) const {
                        .scale = spec_.scale,
                        .values = spec_.values,
                        .first_head = tp_.rank() * spec_.heads + cp_.of(run).head_rank() * ulysses_heads(run)};
-  if (run.mb.training && spec_.attention_dropout > 0) {
-    shape.dropout = spec_.attention_dropout;
-    shape.key = attention_key_;
+  if (run.mb.training && spec_.dropout > 0) {
+    shape.dropout = spec_.dropout;
+    shape.key = dropout_key_;
     shape.q_rows = shape.k_rows = cp_.of(run).row_ids(run);
   }
   return shape;
@@ -50,9 +52,6 @@ void Mla::take_saved(Run& run, MlaSaved& s, const Tensor& x) const {
   const auto take = [&](Life life, std::int64_t rows, std::int64_t columns, std::string_view tag) {
     return run.stash.take(life, shape(rows, columns), x.dtype, tag);
   };
-  s.stats = norm_.take_stats(run, x, "mla.norm_stats");
-  s.normed = spec_.recompute_norm ? run.scratch.take(x.shape, x.dtype, "mla.normed")
-                                  : run.stash.take(Life::f_to_w, x.shape, x.dtype, "mla.normed");
   s.down = take(Life::f_to_b, local, down_.out_features(), "mla.down");
   if (q_norm_) {
     s.q_stats = q_norm_->take_stats(run, q_part(s.down), "mla.latent_norm_stats");
@@ -82,9 +81,9 @@ void Mla::take_up(Run& run, MlaSaved& s, std::int64_t tokens) const {
   s.all_kv = take(true, shape(tokens * ranks, ulysses_heads(run) * kv), "mla.all_kv");
 }
 
-// Down-projection: from normed to the latents and the rotated rotary key.
-void Mla::project_down(Run& run, MlaSaved& s) const {
-  down_.forward(run, s.normed, s.down);
+// Down-projection: from x to the latents and the rotated rotary key.
+void Mla::project_down(Run& run, MlaSaved& s, BranchInput& input) const {
+  down_.forward(run, input.get(run), s.down);
   if (q_norm_) q_norm_->forward(run, q_part(s.down), s.q_latent, s.q_stats);
   kv_norm_.forward(run, kv_part(s.down), s.kv_latent, s.kv_stats);
   Tensor rotary = rotary_part(s.down);
@@ -104,8 +103,8 @@ void Mla::project_down(Run& run, MlaSaved& s) const {
 }
 
 // Up-projection: from the latents to rotated q and kv, with Ulysses of all rows.
-void Mla::project_up(Run& run, MlaSaved& s) const {
-  q_.forward(run, q_norm_ ? s.q_latent : s.normed, s.q);
+void Mla::project_up(Run& run, MlaSaved& s, BranchInput& input) const {
+  q_.forward(run, q_norm_ ? s.q_latent : input.get(run), s.q);
   kv_.forward(run, s.kv_latent, s.kv);
   rope_.forward(run, heads_of(s.q), spec_.nope);
   cp_.of(run).all_to_all_to_heads(run, std::array{heads_of(s.q)}, s.all_q);
@@ -152,13 +151,12 @@ void Mla::attend(Run& run, const MlaSaved& s) const {
   cp_.of(run).all_to_all_to_rows(run, s.all_out, std::array{heads_of(s.out)});
 }
 
-void Mla::f(Run& run, MlaSaved& s, const Tensor& x, const Tensor& y) {
-  take_saved(run, s, x);
-  norm_.forward(run, x, s.normed, s.stats);
-  project_down(run, s);
-  project_up(run, s);
+void Mla::f(Run& run, MlaSaved& s, BranchInput& input, const Tensor& y, const Tensor& residual) const {
+  take_saved(run, s, input.get(run));
+  project_down(run, s, input);
+  project_up(run, s, input);
   attend(run, s);
-  forward_with_dropout(run, out_, s.out, y, /*residual=*/x, dropout());
+  out_.forward(run, s.out, y, residual);
 }
 
 // Attention's backward: from dout, of all_out, to dq, of all_q, and the gradients of k and v.
@@ -217,11 +215,11 @@ void Mla::rotary_back(Run& run, const MlaSaved& s, const Tensor& of_these_heads)
   run.ops(CopyArgs{.src = local, .dst = to});
 }
 
-// Backward of both latents: makes dnormed from s.dq, s.dkv and the rotary columns of s.ddown.
-void Mla::latents_back(Run& run, const MlaSaved& s, const Tensor& dnormed) const {
-  const Tensor dq_in = q_norm_ ? run.scratch.take(s.q_latent.shape, dnormed.dtype, "mla.dq_latent")
-                               : run.scratch.take(dnormed.shape, dnormed.dtype, "mla.dnormed_of_q");
-  const Tensor dkv_latent = run.scratch.take(s.kv_latent.shape, dnormed.dtype, "mla.dkv_latent");
+// Backward of both latents: makes dx from s.dq, s.dkv and the rotary columns of s.ddown.
+void Mla::latents_back(Run& run, const MlaSaved& s, const Tensor& dx) const {
+  const Tensor dq_in = q_norm_ ? run.scratch.take(s.q_latent.shape, dx.dtype, "mla.dq_latent")
+                               : run.scratch.take(dx.shape, dx.dtype, "mla.dnormed_of_q");
+  const Tensor dkv_latent = run.scratch.take(s.kv_latent.shape, dx.dtype, "mla.dkv_latent");
   const Ticket q_summed = q_.backward_input(run, s.dq, dq_in);
   const Ticket kv_summed = kv_.backward_input(run, s.dkv, dkv_latent);
   if (run.w_in_b) kv_.backward_weight(run, s.kv_latent, s.dkv);
@@ -229,42 +227,38 @@ void Mla::latents_back(Run& run, const MlaSaved& s, const Tensor& dnormed) const
   run.ops.wait(kv_summed);
   if (q_norm_) q_norm_->backward(run, dq_in, q_part(s.down), s.q_stats, {}, q_part(s.ddown));
   kv_norm_.backward(run, dkv_latent, kv_part(s.down), s.kv_stats, {}, kv_part(s.ddown));
-  run.ops.wait(down_.backward_input(run, s.ddown, dnormed));
+  run.ops.wait(down_.backward_input(run, s.ddown, dx));
   if (q_norm_) return;
-  const std::array sources{dnormed, dq_in};
-  run.ops(CombineArgs{.sources = sources, .out = dnormed});
+  const std::array sources{dx, dq_in};
+  run.ops(CombineArgs{.sources = sources, .out = dx});
 }
 
-void Mla::b(Run& run, MlaSaved& s, const Tensor& x, const Tensor& dy, const Tensor& dx) {
-  if (spec_.recompute_norm) {
-    s.normed = run.stash.take(Life::b_to_w, x.shape, x.dtype, "mla.normed");
-    norm_.forward(run, x, s.normed, s.stats);
-  }
+Ticket Mla::b(Run& run, MlaSaved& s, BranchInput& input, const Tensor& dy) const {
   if (spec_.recompute_up) {
     take_up(run, s, run.mb.tokens.dim(0));
-    project_up(run, s);
+    project_up(run, s, input);
   }
   s.dq = run.stash.take(Life::b_to_w, s.q.shape, s.q.dtype, "mla.dq");
   s.dkv = run.stash.take(Life::b_to_w, s.kv.shape, s.kv.dtype, "mla.dkv");
   s.ddown = run.stash.take(Life::b_to_w, s.down.shape, s.down.dtype, "mla.ddown");
-  const ProjectionGradient dprojected = gradient_before_dropout(run, out_, dy, dropout(), "mla.dprojected");
-  s.dout = dprojected.kept;
-  const Tensor dnormed = run.scratch.take(x.shape, x.dtype, "mla.dnormed");
+  const Linear::OutputGradient dout = out_.take_output_gradient(run, dy, "mla.dprojected");
+  s.dout = dout.kept;
+  const Tensor dinput = input.gradient(run);
   {
     ScratchScope scope(run.scratch);
     const Tensor dattended = run.scratch.take(s.out.shape, s.out.dtype, "mla.dout");
-    run.ops.wait(out_.backward_input(run, dprojected.all, dattended));
+    run.ops.wait(out_.backward_input(run, dout.all, dattended));
     heads_back(run, s, dattended);
   }
-  latents_back(run, s, dnormed);
-  norm_.backward(run, dnormed, x, s.stats, /*residual=*/dy, dx);
+  latents_back(run, s, dinput);
+  return {};
 }
 
-void Mla::w(Run& run, MlaSaved& s, const Tensor& /*dy*/) {
+void Mla::w(Run& run, MlaSaved& s, BranchInput& input, const Tensor& /*dy*/) const {
   out_.backward_weight(run, s.out, s.dout);
-  q_.backward_weight(run, q_norm_ ? s.q_latent : s.normed, s.dq);
+  q_.backward_weight(run, q_norm_ ? s.q_latent : input.get(run), s.dq);
   if (!run.w_in_b) kv_.backward_weight(run, s.kv_latent, s.dkv);
-  down_.backward_weight(run, s.normed, s.ddown);
+  down_.backward_weight(run, input.get(run), s.ddown);
 }
 
 }  // namespace tera

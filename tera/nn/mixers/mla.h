@@ -1,10 +1,9 @@
 #pragma once
-// Multi-head latent attention (MLA): y = x + out(attention(q, k, v)). Queries, keys and values are projected up from
+// Multi-head latent attention (MLA): out(attention(q, k, v)), a branch. Queries, keys and values are projected up from
 // low-rank latents. RoPE applies to a part of the channels only (decoupled RoPE); the rotary key is shared by all
 // heads.
 //
-//   normed [t,H] --down--> [ q latent | kv latent | rotary key ]        local rows t; without q_lora q is made of
-//   normed
+//   x [t,H] --down--> [ q latent | kv latent | rotary key ]             local rows t; without q_lora q is made of x
 //                              |norm       |norm        |rope
 //                          q [T,N(A+R)]  kv [T,N(A+U)]  |               all rows T, heads N of this rank
 //                              |rope       |            |
@@ -19,9 +18,9 @@
 #include <optional>
 
 #include "tera/base/rng.h"
-#include "tera/nn/block.h"
+#include "tera/nn/branch.h"
 #include "tera/nn/context_parallel.h"
-#include "tera/nn/dropout.h"
+#include "tera/nn/linear.h"
 #include "tera/nn/norm.h"
 #include "tera/nn/rope.h"
 #include "tera/ops/attention.h"
@@ -29,12 +28,11 @@
 namespace tera {
 
 struct MlaSpec {
-  std::string name;  // for random streams
-  NormSpec norm;
+  std::string name;                // for random streams
   LinearSpec down;                 // rows: [q latent | kv latent | rotary key]; the first with q_lora only
   std::optional<NormSpec> q_norm;  // only with q_lora
   NormSpec kv_norm;
-  LinearSpec q;   // rows of a head: [nope | rotary]; of the latent, or without q_lora of normed
+  LinearSpec q;   // rows of a head: [nope | rotary]; of the latent, or without q_lora of x
   LinearSpec kv;  // rows of a head: [key | value]
   LinearSpec out;
   std::int64_t heads = 0;
@@ -44,18 +42,17 @@ struct MlaSpec {
   float scale = 0;  // factor of the scores
   Mask mask = Mask::causal;
   std::int64_t window = 0;
-  float attention_dropout = 0, hidden_dropout = 0;
+  float dropout = 0;  // softmax dropout
   std::uint64_t seed = 0;
-  int layer = 0;  // index in the KV cache
-  bool recompute_norm = false;
+  int layer = 0;              // index in the KV cache
   bool recompute_up = false;  // q and kv are recomputed in B
 
   std::int64_t head() const { return nope + rotary; }
+  std::unique_ptr<Branch> build(const BuildContext& context) const;
 };
 
 struct MlaSaved final : Saved {
-  NormStats stats, q_stats, kv_stats;
-  Tensor normed;     // [t,H]
+  NormStats q_stats, kv_stats;
   Tensor down;       // [t,q_lora+kv_lora+R]
   Tensor q_latent;   // [t,q_lora]: normed
   Tensor kv_latent;  // [t,kv_lora]: normed
@@ -67,34 +64,35 @@ struct MlaSaved final : Saved {
   Tensor all_q, all_kv, all_rotary, all_out;
   Tensor lse;  // [N/cp,K]
   Tensor dq, dkv, ddown;
-  Tensor dout;  // [T,H]: gradient of the projection's output; dy itself without dropout and sequence parallelism
+  Tensor dout;  // [T,H]: dy, of all rows or of this rank's (Linear::OutputGradient)
 };
 
-class Mla final : public BlockOf<MlaSaved> {
+class Mla final : public BranchOf<MlaSaved> {
  public:
-  Mla(ParamStore& params, const MlaSpec& spec, const TensorParallel& tp = {}, const ContextParallel& cp = {});
+  Mla(const MlaSpec& spec, const BuildContext& context);
   const char* kind() const override { return "mla"; }
+  bool w_reads_dy(const Run& run) const override { return out_.w_reads_dy(run); }
 
  private:
   struct Keys {
     Tensor k, v;  // [K,N/cp,A+R]
   };
-  void f(Run& run, MlaSaved& saved, const Tensor& x, const Tensor& y) override;
-  void b(Run& run, MlaSaved& saved, const Tensor& x, const Tensor& dy, const Tensor& dx) override;
-  void w(Run& run, MlaSaved& saved, const Tensor& dy) override;
+  void f(Run& run, MlaSaved& saved, BranchInput& input, const Tensor& y, const Tensor& residual) const override;
+  Ticket b(Run& run, MlaSaved& saved, BranchInput& input, const Tensor& dy) const override;
+  void w(Run& run, MlaSaved& saved, BranchInput& input, const Tensor& dy) const override;
 
   AttentionShape shape_of(const Run& run) const;
   void take_saved(Run& run, MlaSaved& saved, const Tensor& x) const;
   void take_up(Run& run, MlaSaved& saved, std::int64_t tokens) const;
-  void project_down(Run& run, MlaSaved& saved) const;
-  void project_up(Run& run, MlaSaved& saved) const;
+  void project_down(Run& run, MlaSaved& saved, BranchInput& input) const;
+  void project_up(Run& run, MlaSaved& saved, BranchInput& input) const;
   Keys expand(Run& run, const MlaSaved& saved) const;
   Keys join_cache(Run& run, const Keys& keys) const;
   void attend(Run& run, const MlaSaved& saved) const;
   void attend_back(Run& run, const MlaSaved& saved, const Tensor& dout, const Tensor& dq, const Keys& grads) const;
   void heads_back(Run& run, const MlaSaved& saved, const Tensor& dout) const;
   void rotary_back(Run& run, const MlaSaved& saved, const Tensor& of_these_heads) const;
-  void latents_back(Run& run, const MlaSaved& saved, const Tensor& dnormed) const;
+  void latents_back(Run& run, const MlaSaved& saved, const Tensor& dx) const;
   Tensor padded(Run& run, const Tensor& values, std::string_view tag) const;
 
   bool pads() const { return spec_.values < spec_.head(); }
@@ -108,18 +106,16 @@ class Mla final : public BlockOf<MlaSaved> {
   Tensor q_part(const Tensor& down) const { return down.slice(1, 0, spec_.q_lora); }
   Tensor kv_part(const Tensor& down) const { return down.slice(1, spec_.q_lora, spec_.q_lora + spec_.kv_lora); }
   Tensor rotary_part(const Tensor& down) const { return down.slice(1, down.dim(1) - spec_.rotary, down.dim(1)); }
-  Dropout dropout() const { return {spec_.hidden_dropout, hidden_key_, tp_}; }
 
   MlaSpec spec_;  // heads of this rank
   TensorParallel tp_;
   ContextParallel cp_;
-  Norm norm_;
   Linear down_;
   std::optional<Norm> q_norm_;
   Norm kv_norm_;
   Linear q_, kv_, out_;
   Rope rope_;
-  RngKey attention_key_, hidden_key_;
+  RngKey dropout_key_;
 };
 
 }  // namespace tera
