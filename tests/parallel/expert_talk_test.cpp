@@ -134,11 +134,10 @@ std::string talk(const MoeSpec& spec, const PipelineSchedule& schedule) {
   const TensorParallel tp;
   const ExpertParallel parallel{.ep = &comm, .group = &comm};
   const ContextParallel cp;
-  layer.push_back(
-      std::make_unique<Sublayer>(SublayerSpec{.norm = NormSpec{.name = "norm", .size = hidden},
-                                              .post_norm = {},
-                                              .branches = {{.name = "mlp", .branch = spec, .norm = {}}}},
-                                 BuildContext{params, tp, parallel, cp}));
+  layer.push_back(std::make_unique<Sublayer>(SublayerSpec{.norm = NormSpec{.name = "norm", .size = hidden},
+                                                          .post_norm = {},
+                                                          .branches = {{.name = "mlp", .branch = spec, .norm = {}}}},
+                                             BuildContext{params, tp, parallel, cp}));
   blocks.push_back(std::make_unique<Chain>("layer", std::move(layer)));
   blocks.push_back(std::make_unique<TalkingMixer>(nullptr));
   params.lay_out();

@@ -7,6 +7,9 @@
 #include "tera/base/error.h"
 #include "tera/config/arch_defaults.h"
 #include "tera/models/spec.h"
+#include "tera/nn/ffn/mlp.h"
+#include "tera/nn/ffn/moe.h"
+#include "tera/nn/mixers/attention.h"
 #include "tera/setup/resolve.h"
 #include "tera/train/training_step.h"
 #include "tests/support/expect_error.h"
@@ -50,8 +53,9 @@ TEST(ResolveMtp, LayersAreLikeTheLast) {
   ASSERT_EQ(spec.layers.size(), 3u);
   ASSERT_EQ(spec.mtp.size(), 2u);
   const MtpSpec& second = spec.mtp[1];
-  EXPECT_EQ(std::get<AttentionSpec>(second.layer.mixer).window, 4);
-  EXPECT_EQ(std::get<AttentionSpec>(second.layer.mixer).norm.name, "model.layers.4.input_layernorm");
+  const SublayerSpec& mixer = second.layer.sublayers[0];
+  EXPECT_EQ(mixer.branches[0].branch.as<AttentionSpec>()->window, 4);
+  EXPECT_EQ(mixer.norm->name, "model.layers.4.input_layernorm");
   EXPECT_EQ(second.input.project.name, "model.layers.4.eh_proj");
   EXPECT_EQ(second.input.embedding.name, "model.embed_tokens");
   EXPECT_EQ(second.head.norm.name, "model.layers.4.shared_head.norm");
@@ -69,8 +73,10 @@ TEST(ResolveMtp, ExpertsOfAnMtpLayerAreCountedAfterAllOthers) {
   const ModelShape model = shape_of(change, Arch::qwen3_moe);
   EXPECT_EQ(model.expert_layers(), 4);
   const ModelSpec spec = make_spec(model, 1);
-  EXPECT_EQ(std::get<MoeSpec>(spec.layers[2].ffn).router.layer, 1);
-  EXPECT_EQ(std::get<MoeSpec>(spec.mtp[1].layer.ffn).router.layer, 3);
+  const auto ffn_of = [](const LayerSpec& layer) { return layer.sublayers[1].branches[0].branch; };
+  ASSERT_TRUE(ffn_of(spec.layers[2]).as<MoeSpec>());
+  EXPECT_EQ(ffn_of(spec.layers[2]).as<MoeSpec>()->router.layer, 1);
+  EXPECT_EQ(ffn_of(spec.mtp[1].layer).as<MoeSpec>()->router.layer, 3);
   const ModelShape dense_end = shape_of(
       [&](RunConfig& c) {
         change(c);
@@ -78,7 +84,7 @@ TEST(ResolveMtp, ExpertsOfAnMtpLayerAreCountedAfterAllOthers) {
       },
       Arch::qwen3_moe);
   EXPECT_EQ(dense_end.expert_layers(), 1);
-  EXPECT_TRUE(std::holds_alternative<MlpSpec>(make_spec(dense_end, 1).mtp[0].layer.ffn));
+  EXPECT_TRUE(ffn_of(make_spec(dense_end, 1).mtp[0].layer).as<MlpSpec>());
 }
 
 TEST(ResolveMtp, RulesThatCanBeBroken) {
