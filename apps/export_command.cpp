@@ -11,6 +11,7 @@
 #include "apps/commands.h"
 #include "tera/base/error.h"
 #include "tera/checkpoint/checkpoint_weights.h"
+#include "tera/config/family.h"
 #include "tera/hf/hf_export.h"
 #include "tera/infer/open_model.h"
 #include "tera/plan/memory_plan.h"
@@ -95,12 +96,12 @@ void run_export(const ExportOptions& options) {
   const Setup setup = model.setup({.device = DeviceChoice::cpu, .threads = 1, .overrides = {}}, {});
   wanted.carried = model.carried();
   wanted.written = &setup.config.model;
-  if (setup.model.mtp_layers > 0 && !keeps_mtp_layers(setup.model.arch))
+  if (setup.model.mtp_layers > 0 && !keeps_mtp_layers(*setup.model.family))
     fmt::print("the layers of model.mtp_num_layers={} are left out: a folder of a {} has no place for them\n",
-               setup.model.mtp_layers, name_of(setup.model.arch));
+               setup.model.mtp_layers, setup.model.family->name);
   if (adds_expert_bias(setup.model))
     fmt::print("model.moe.router_enable_expert_bias=false: a folder of a {} has biases of experts; they are zeros\n",
-               name_of(setup.model.arch));
+               setup.model.family->name);
   if (model.hf() != nullptr) model.hf()->check_copies();
   const HfExportResult result = model.hf() != nullptr ? export_hf(*model.hf(), setup.model, options.output, wanted)
                                                       : export_checkpoint(model, setup, options.output, wanted);

@@ -23,6 +23,7 @@
 #include "tera/checkpoint/checkpoint.h"
 #include "tera/checkpoint/safetensors.h"
 #include "tera/config/checkpoint_path.h"
+#include "tera/config/family.h"
 #include "tera/data/dataset_report.h"
 #include "tera/hf/hf_describe.h"
 #include "tera/plan/memory_plan.h"
@@ -182,7 +183,7 @@ Findings inspect_checkpoint(const fs::path& path, bool verify) {
       load_config_text(checkpoint.config_yaml(), (checkpoint.folder() / "manifest.json").string());
   Findings found;
   found.rows = {{"kind", "checkpoint"}, {"path", checkpoint.folder().string()}, {"step", checkpoint.step()}};
-  if (loaded.config.model.arch) found.rows["arch"] = name_of(*loaded.config.model.arch);
+  if (loaded.config.model.arch) found.rows["arch"] = loaded.config.model.arch->name;
   add_manifest(checkpoint.manifest(), found.rows);
   if (verify) checkpoint.verify();
   if (verify) checkpoint.check_headers();

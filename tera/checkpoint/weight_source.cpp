@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "tera/base/error.h"
-#include "tera/models/family.h"
+#include "tera/config/family.h"
+#include "tera/models/family_names.h"
 #include "tera/nn/params.h"
 
 namespace tera {
@@ -39,7 +40,7 @@ std::string list_some(const std::vector<std::string>& names) {
 
 // Whether the tensor belongs to an MTP layer that the model does not have.
 bool is_left_out(const WeightSource& source, const ModelShape& model, const std::string& name) {
-  const FamilyNames names = family_names(model.arch);
+  const FamilyNames names = model.family->names();
   const std::int64_t layer = layer_of(names, name);
   return layer >= model.all_layers() && source.tensors().contains(mtp_mark(names, layer));
 }

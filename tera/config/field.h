@@ -29,12 +29,14 @@ enum class FieldKind : std::uint8_t {
   section
 };
 
-// Access to a named enum, or an optional one, as an index into its list of names; -1 when unset.
+// Access by name to a value of a closed list: a named enum, or a model family.
 struct ChoiceAccess {
-  std::span<const std::string_view> names;
-  int (*get)(const void* value);
-  void (*set)(void* value, int index);
+  std::vector<std::string_view> (*names)();
+  std::string_view (*get)(const void* value);       // empty: unset
+  bool (*set)(void* value, std::string_view name);  // false: it is no name of the list
 };
+
+struct ModelFamily;
 
 // The range of a number: low <= value <= high; with an open end low < value, or value < high.
 struct Limits {
@@ -78,26 +80,16 @@ struct Field {
 namespace detail {
 
 template <NamedEnum E>
-constexpr auto names_only() {
-  std::array<std::string_view, EnumNames<E>::values.size()> names;
-  for (std::size_t i = 0; i < names.size(); ++i) names[i] = EnumNames<E>::values[i].second;
+std::vector<std::string_view> choice_names() {
+  std::vector<std::string_view> names;
+  for (const auto& [value, name] : EnumNames<E>::values) names.push_back(name);
   return names;
 }
 
-template <NamedEnum E>
-int index_of(E value) {
-  for (std::size_t i = 0; i < EnumNames<E>::values.size(); ++i)
-    if (EnumNames<E>::values[i].first == value) return static_cast<int>(i);
-  return -1;
-}
-
-template <NamedEnum E>
-E value_at(int index) {
-  return EnumNames<E>::values[static_cast<std::size_t>(index)].first;
-}
-
-template <NamedEnum E>
-inline constexpr auto choice_names = names_only<E>();
+// Those of the registry; a family from outside is set by whoever knows it (tera/setup/load.h).
+std::vector<std::string_view> family_names();
+std::string_view family_name_of(const void* value);
+bool set_family(void* value, std::string_view name);
 
 template <class T>
 struct FieldType;
@@ -138,19 +130,17 @@ template <NamedEnum E>
 struct FieldType<E> {
   static constexpr FieldKind kind = FieldKind::choice;
   static constexpr ChoiceAccess choice{choice_names<E>,
-                                       [](const void* p) { return index_of(*static_cast<const E*>(p)); },
-                                       [](void* p, int index) { *static_cast<E*>(p) = value_at<E>(index); }};
+                                       [](const void* p) { return name_of(*static_cast<const E*>(p)); },
+                                       [](void* p, std::string_view name) {
+                                         const auto value = parse_enum<E>(name);
+                                         if (value) *static_cast<E*>(p) = *value;
+                                         return value.has_value();
+                                       }};
 };
-template <NamedEnum E>
-struct FieldType<std::optional<E>> {
+template <>
+struct FieldType<const ModelFamily*> {
   static constexpr FieldKind kind = FieldKind::choice;
-  static constexpr ChoiceAccess choice{
-      choice_names<E>,
-      [](const void* p) {
-        const auto& value = *static_cast<const std::optional<E>*>(p);
-        return value ? index_of(*value) : -1;
-      },
-      [](void* p, int index) { *static_cast<std::optional<E>*>(p) = value_at<E>(index); }};
+  static constexpr ChoiceAccess choice{family_names, family_name_of, set_family};
 };
 template <class T>
 requires requires { T::fields(); }
@@ -164,6 +154,9 @@ template <class Section, class Value>
 Section section_type(Value Section::*);
 
 }  // namespace detail
+
+// "a, b or c".
+std::string join_names(std::span<const std::string_view> names);
 
 // field<&ModelConfig::num_layers>("num_layers", "..."): the member is a template argument, so the accessor is a plain
 // function and the whole table is constant data.

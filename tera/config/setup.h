@@ -86,7 +86,7 @@ struct MlaShape {
 };
 
 struct ModelShape {
-  Arch arch = Arch::llama;
+  const ModelFamily* family = nullptr;
   std::int64_t num_layers = 0;
   std::int64_t hidden = 0;
   std::int64_t ffn = 0;

@@ -143,23 +143,9 @@ std::string read_blend(const YamlNode& node, std::vector<BlendPart>& value) {
   return {};
 }
 
-std::string join_names(std::span<const std::string_view> names) {
-  std::string out;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (i > 0) out += i + 1 == names.size() ? " or " : ", ";
-    out += names[i];
-  }
-  return out;
-}
-
 std::string read_choice(const Field& field, const YamlNode& node, void* value) {
-  const auto& names = field.choice->names;
-  const auto found = std::find(names.begin(), names.end(), node.text);
-  if (node.kind == YamlNode::Kind::scalar && found != names.end()) {
-    field.choice->set(value, static_cast<int>(found - names.begin()));
-    return {};
-  }
-  return fmt::format("{} is not {}", describe_node(node), join_names(names));
+  if (node.kind == YamlNode::Kind::scalar && field.choice->set(value, node.text)) return {};
+  return fmt::format("{} is not {}", describe_node(node), join_names(field.choice->names()));
 }
 
 // Plain when every YAML reader sees the same text, else in double quotes.
@@ -251,6 +237,15 @@ std::string read_value(const Field& field, const YamlNode& node, void* value) {
   return "a section is not a value";
 }
 
+std::string join_names(std::span<const std::string_view> names) {
+  std::string out;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) out += i + 1 == names.size() ? " or " : ", ";
+    out += names[i];
+  }
+  return out;
+}
+
 std::string write_value(const Field& field, const void* value) {
   switch (field.kind) {
     case FieldKind::boolean: return as<bool>(value) ? "true" : "false";
@@ -262,8 +257,8 @@ std::string write_value(const Field& field, const void* value) {
     case FieldKind::number_list: return fmt::format("[{}]", joined(as<std::vector<double>>(value), ", "));
     case FieldKind::blend: return write_blend(as<std::vector<BlendPart>>(value));
     case FieldKind::choice: {
-      const int index = field.choice->get(value);
-      return index < 0 ? "null" : std::string(field.choice->names[static_cast<std::size_t>(index)]);
+      const std::string_view name = field.choice->get(value);
+      return name.empty() ? "null" : std::string(name);
     }
     case FieldKind::section: break;
   }
@@ -282,7 +277,7 @@ std::string describe_type(const Field& field) {
     case FieldKind::integer_list: return "list of whole numbers";
     case FieldKind::number_list: return "number or list of numbers" + limits;
     case FieldKind::blend: return "list of {prefix: text, weight: number}";
-    case FieldKind::choice: return join_names(field.choice->names);
+    case FieldKind::choice: return join_names(field.choice->names());
     case FieldKind::section: break;
   }
   return "section";

@@ -31,7 +31,7 @@ nlohmann::ordered_json describe_hf_folder(const std::filesystem::path& path) {
   nlohmann::ordered_json description{
       {"kind", "Hugging Face folder"},
       {"path", path.string()},
-      {"arch", name_of(model.arch)},
+      {"arch", model.family->name},
       {"layers", model.num_layers},
       {"hidden", model.hidden},
       {"ffn", model.ffn},

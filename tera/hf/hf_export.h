@@ -36,7 +36,7 @@ struct HfExportResult {
 };
 
 // Whether the family's format has MTP layers; they are exported only then.
-bool keeps_mtp_layers(Arch arch);
+bool keeps_mtp_layers(const ModelFamily& family);
 
 // Whether the format needs expert biases that the model lacks: zeros, which change no routing decision.
 bool adds_expert_bias(const ModelShape& model);

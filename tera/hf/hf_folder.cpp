@@ -9,7 +9,7 @@
 #include "tera/hf/config/hf_config.h"
 #include "tera/hf/config/hf_json.h"
 #include "tera/hf/config/hf_quantization.h"
-#include "tera/models/family.h"
+#include "tera/models/family_names.h"
 
 namespace tera {
 namespace {
@@ -100,16 +100,16 @@ bool is_hf_folder(const fs::path& folder) {
          !path_exists(folder / "latest");
 }
 
-HfFolder::HfFolder(fs::path folder)
+HfFolder::HfFolder(fs::path folder, Families families)
     : folder_(std::move(folder)),
       config_text_(read_hf_config(folder_)),
-      model_(parse_hf_config(config_text_, (folder_ / "config.json").string())) {
+      model_(parse_hf_config(config_text_, (folder_ / "config.json").string(), families)) {
   find_files();
   list_stored();
   pair_scales();
   resolve_head();
   resolve_mtp_layers();
-  const FamilyNames names = family_names(*model_.arch);
+  const FamilyNames names = model_.arch->names();
   for (const auto& [name, stored] : stored_)
     if (!add_fused(names, name, stored))
       add(name, *stored.file, stored.name, names.transposed && name.starts_with(names.layer));
@@ -144,7 +144,7 @@ void HfFolder::read_index(const fs::path& index) {
 // Lists every tensor of every file under the names of our parameters. Either all names in the folder have the prefix of
 // the base model, or none has it.
 void HfFolder::list_stored() {
-  const FamilyNames names = family_names(*model_.arch);
+  const FamilyNames names = model_.arch->names();
   const std::string prefix = base_prefix(names), head = names.head + ".weight";
   bool prefixed = false;
   for (const SafetensorsFile* file : files_)
@@ -191,7 +191,7 @@ void HfFolder::pair_scales() {
 // The head is the embedding table where the two are tied. Files may have it twice, or only under the name of the head.
 void HfFolder::resolve_head() {
   if (model_.untie_embeddings_and_output_weights) return;
-  const FamilyNames names = family_names(*model_.arch);
+  const FamilyNames names = model_.arch->names();
   const auto head = stored_.find(names.head + ".weight");
   if (head == stored_.end()) return;
   const auto table = stored_.find(names.embedding + ".weight");
@@ -209,11 +209,12 @@ void HfFolder::resolve_head() {
 // A DeepSeek may have MTP layers after its last layer, whatever its config.json says. They have copies of the embedding
 // table and the head. Any other tensors of layers after the last are ignored.
 void HfFolder::resolve_mtp_layers() {
-  if (!is_deepseek(*model_.arch)) return;
-  const FamilyNames names = family_names(*model_.arch);
+  const ModelFamily::MtpInFiles mtp = model_.arch->mtp_in_files;
+  if (mtp == ModelFamily::MtpInFiles::unknown) return;
+  const FamilyNames names = model_.arch->names();
   const auto ends_before = [&] { return model_.num_layers + model_.mtp_num_layers; };
   model_.mtp_num_layers = 0;
-  while (model_.arch == Arch::deepseek_v3 && model_.mtp_num_layers < max_mtp_layers &&
+  while (mtp == ModelFamily::MtpInFiles::kept && model_.mtp_num_layers < max_mtp_layers &&
          stored_.contains(mtp_mark(names, ends_before())))
     ++model_.mtp_num_layers;
   const bool tied = !model_.untie_embeddings_and_output_weights;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tera/checkpoint/safetensors_source.h"
+#include "tera/config/family.h"
 #include "tera/config/sections/model.h"
 
 namespace tera {
@@ -26,7 +27,7 @@ bool is_hf_folder(const std::filesystem::path& folder);
 
 class HfFolder final : public SafetensorsSource {
  public:
-  explicit HfFolder(std::filesystem::path folder);
+  explicit HfFolder(std::filesystem::path folder, Families families = built_in_families());
 
   const std::filesystem::path& folder() const { return folder_; }
   const ModelConfig& model() const { return model_; }              // has every size that the files determine

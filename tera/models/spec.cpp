@@ -4,7 +4,8 @@
 #include <cmath>
 
 #include "tera/base/error.h"
-#include "tera/models/family.h"
+#include "tera/config/family.h"
+#include "tera/models/family_names.h"
 #include "tera/nn/ffn/mlp.h"
 #include "tera/nn/ffn/moe.h"
 #include "tera/nn/mixers/attention.h"
@@ -16,8 +17,7 @@ namespace {
 // Builds the specs of one model, with the names of its family.
 class SpecMaker {
  public:
-  SpecMaker(const ModelShape& model, std::uint64_t seed)
-      : model_(model), names_(family_names(model.arch)), seed_(seed) {}
+  SpecMaker(const ModelShape& model, std::uint64_t seed) : model_(model), names_(model.family->names()), seed_(seed) {}
 
   ModelSpec make() const {
     ModelSpec spec{.embedding = embedding(),
@@ -307,21 +307,6 @@ class SpecMaker {
 
 }  // namespace
 
-FamilyNames family_names(Arch arch) {
-  switch (arch) {
-    case Arch::gpt: return gpt_names();
-    case Arch::llama:
-    case Arch::mistral:
-    case Arch::qwen2:
-    case Arch::qwen3: return llama_names();
-    case Arch::mixtral: return mixtral_names();
-    case Arch::qwen3_moe: return qwen3_moe_names();
-    case Arch::deepseek_v2:
-    case Arch::deepseek_v3: return deepseek_names();
-  }
-  fail("architecture {} has no names", name_of(arch));
-}
-
 std::int64_t layer_of(const FamilyNames& names, std::string_view tensor) {
   std::int64_t layer = -1;
   if (tensor.starts_with(names.layer)) {
@@ -335,6 +320,13 @@ std::string mtp_mark(const FamilyNames& names, std::int64_t layer) {
   return names.layer + std::to_string(layer) + "." + names.mtp.embedding_norm + ".weight";
 }
 
-ModelSpec make_spec(const ModelShape& model, std::uint64_t seed) { return SpecMaker(model, seed).make(); }
+ModelSpec make_decoder_spec(const ModelShape& model, std::uint64_t dropout_seed) {
+  return SpecMaker(model, dropout_seed).make();
+}
+
+ModelSpec make_spec(const ModelShape& model, std::uint64_t dropout_seed) {
+  require(model.family != nullptr, "a model of no family");
+  return model.family->make_spec(model, dropout_seed);
+}
 
 }  // namespace tera

@@ -1,6 +1,6 @@
 #pragma once
-// A model is a list of specs: embedding, layers, head, and MTP layers. make_spec turns the resolved shape into such a
-// list, with the names of its family (gpt.cpp, llama.cpp); build.h turns any list into blocks.
+// A model is a list of specs: embedding, layers, head, and MTP layers. The model's family turns the resolved shape into
+// such a list (families/); build.h turns any list into blocks.
 
 #include <cstdint>
 #include <limits>
@@ -40,7 +40,9 @@ struct ModelSpec {
   RecomputeRule recompute;
 };
 
-// seed: of dropout.
-ModelSpec make_spec(const ModelShape& model, std::uint64_t seed);
+// What the model's family makes of it.
+ModelSpec make_spec(const ModelShape& model, std::uint64_t dropout_seed);
+// A decoder whose layers are attention or MLA, then a feed-forward or experts, as the shape says.
+ModelSpec make_decoder_spec(const ModelShape& model, std::uint64_t dropout_seed);
 
 }  // namespace tera

@@ -8,8 +8,8 @@
 
 #include "tera/base/error.h"
 #include "tera/base/joined.h"
-#include "tera/config/arch_defaults.h"
 #include "tera/config/catalog.h"
+#include "tera/config/family.h"
 #include "tera/config/value.h"
 
 namespace tera {
@@ -111,13 +111,13 @@ std::string default_of(const std::string& key) {
 // "llama: RMSNorm, qwen2: RMSNorm": families whose default differs from the built-in one.
 std::string arch_defaults_of(const std::string& key) {
   std::string out;
-  for (const auto& [arch, arch_name] : EnumNames<Arch>::values) {
+  for (const ModelFamily* family : built_in_families()) {
     RunConfig config;
-    apply_arch_defaults(arch, config.model);
+    family->defaults(config.model);
     for_each_value(config, [&](const std::string& name, const Field& field, const void* value) {
       const std::string text = write_value(field, value);
       if (name != key || field.required || text == default_of(key)) return;
-      out += fmt::format("{}{}: {}", out.empty() ? "" : ", ", arch_name, text);
+      out += fmt::format("{}{}: {}", out.empty() ? "" : ", ", family->name, text);
     });
   }
   return out;

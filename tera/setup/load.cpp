@@ -9,7 +9,6 @@
 
 #include "tera/base/error.h"
 #include "tera/base/file.h"
-#include "tera/config/arch_defaults.h"
 #include "tera/config/catalog.h"
 #include "tera/config/checkpoint_path.h"
 #include "tera/config/foreign_names.h"
@@ -27,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t max_extends_depth = 8;
 constexpr std::size_t max_files = 64;  // bounds exponential growth through files that extend others twice
-constexpr std::string_view arch_origin = "default of model.arch=";
+constexpr std::string_view arch_key = "model.arch", arch_origin = "default of model.arch=";
 
 // One source of values: a file, or an override as a tree of one branch.
 struct Layer {
@@ -114,7 +113,8 @@ Layer parse_override(const std::string& text) {
 // Writes the values of one layer after another into the config and remembers where they came from.
 class Reader {
  public:
-  Reader(LoadedConfig& loaded, Problems& problems) : loaded_(loaded), problems_(problems) {}
+  Reader(LoadedConfig& loaded, Problems& problems, Families families)
+      : loaded_(loaded), problems_(problems), families_(families) {}
 
   void read(const Layer& layer) { read_section(layer, layer.root, RunConfig::fields(), &loaded_.config, ""); }
 
@@ -145,12 +145,21 @@ class Reader {
   }
 
   void read_one(const Layer& layer, const YamlNode& node, const Field& field, void* value, const std::string& key) {
-    const std::string wrong = read_value(field, node, value);
+    const std::string wrong = key == arch_key ? read_family(node, value) : read_value(field, node, value);
     if (wrong.empty()) {
       loaded_.origins[key] = layer.origin(node);
     } else {
       problems_.add("{}: {}: {}{}", layer.location(node), key, wrong, note_on_value(key, node.text));
     }
+  }
+
+  // The field's own list has the families of this library alone.
+  std::string read_family(const YamlNode& node, void* value) const {
+    const bool scalar = node.kind == YamlNode::Kind::scalar;
+    const ModelFamily* family = scalar ? find_family(node.text, families_) : nullptr;
+    if (!family) return fmt::format("{} is not {}", describe_node(node), list_families(families_));
+    *static_cast<const ModelFamily**>(value) = family;
+    return {};
   }
 
   void report_unknown(const Layer& layer, const YamlNode& node, const std::string& prefix, const std::string& name,
@@ -168,6 +177,7 @@ class Reader {
 
   LoadedConfig& loaded_;
   Problems& problems_;
+  Families families_;
 };
 
 // The value in the last layer that has this key; null when no layer has it.
@@ -185,9 +195,9 @@ std::string text_of(const std::vector<Layer>& layers, std::string_view section, 
   return value == nullptr ? std::string() : value->text;
 }
 
-// The value of model.arch; none when it is absent or misspelt, which is reported elsewhere.
-std::optional<Arch> find_arch(const std::vector<Layer>& layers) {
-  return parse_enum<Arch>(text_of(layers, "model", "arch"));
+// The value of model.arch; null when it is absent or misspelt, which is reported elsewhere.
+const ModelFamily* find_arch(const std::vector<Layer>& layers, Families families) {
+  return find_family(text_of(layers, "model", "arch"), families);
 }
 
 // Reads the checkpoint that the run would resume from (checkpoint.save), or else start from (checkpoint.load).
@@ -215,15 +225,15 @@ void for_each_model_value(const RunConfig& config,
   });
 }
 
-void start_from_arch(Arch arch, LoadedConfig& loaded) {
+void start_from_family(const ModelFamily& family, LoadedConfig& loaded) {
   std::map<std::string, std::string> before;
   for_each_model_value(loaded.config, [&](const std::string& key, const Field& field, const void* value) {
     before[key] = write_value(field, value);
   });
-  apply_arch_defaults(arch, loaded.config.model);
+  family.defaults(loaded.config.model);
   for_each_model_value(loaded.config, [&](const std::string& key, const Field& field, const void* value) {
     if (write_value(field, value) != before[key])
-      loaded.origins["model." + key] = fmt::format("{}{}", arch_origin, name_of(arch));
+      loaded.origins["model." + key] = fmt::format("{}{}", arch_origin, family.name);
   });
 }
 
@@ -236,11 +246,11 @@ struct ModelSource {
   std::string no_tokenizer;                  // the error message if there is no tokenizer
 };
 
-ModelSource source_in_folder(const std::string& folder) {
+ModelSource source_in_folder(const std::string& folder, Families families) {
   const std::string file = (fs::path(folder) / "config.json").string();
   ModelSource source{.name = "model.hf=" + folder,
                      .file = file,
-                     .model = parse_hf_config(read_hf_config(folder), file),
+                     .model = parse_hf_config(read_hf_config(folder), file, families),
                      .tokenizer = {},
                      .no_tokenizer = {}};
   source.tokenizer = find_hf_tokenizer(folder, *source.model.arch);
@@ -257,7 +267,8 @@ ModelSource source_in_checkpoint(const StoredRun& stored) {
       .no_tokenizer = fmt::format("{} has no tokenizer.json; name one with tokenizer.tokenizer_model", stored.where)};
 }
 
-std::optional<ModelSource> find_model_source(const std::vector<Layer>& layers, const FindStoredRun& find_stored) {
+std::optional<ModelSource> find_model_source(const std::vector<Layer>& layers, const FindStoredRun& find_stored,
+                                             Families families) {
   const std::string hf = text_of(layers, "model", "hf");
   if (hf.empty()) {
     if (find_last(layers, "model", "arch") != nullptr) return std::nullopt;
@@ -271,12 +282,12 @@ std::optional<ModelSource> find_model_source(const std::vector<Layer>& layers, c
       path_exists(fs::path(hf) / "model.safetensors") || path_exists(fs::path(hf) / "model.safetensors.index.json");
   require_user(has_weights || !holds_checkpoints(hf),
                "model.hf={}: a checkpoint, no Hugging Face folder; use checkpoint.load={}", hf, hf);
-  if (path_exists(hf)) return source_in_folder(hf);
+  if (path_exists(hf)) return source_in_folder(hf, families);
   const auto stored = read_stored(layers, find_stored);
   if (!stored || stored->hf_config.empty() || stored->config.model.hf != hf)
-    return source_in_folder(hf);  // throws the error about the folder
+    return source_in_folder(hf, families);  // throws the error about the folder
   ModelSource source = source_in_checkpoint(*stored);
-  source.model = parse_hf_config(stored->hf_config, stored->where);
+  source.model = parse_hf_config(stored->hf_config, stored->where, families);
   return source;
 }
 
@@ -366,15 +377,16 @@ void resolve_loss_coefficient(LoadedConfig& loaded) {
   loaded.origins[std::string(key)] = "router_load_balancing_type=none";
 }
 
-LoadedConfig read_layers(const std::vector<Layer>& layers, const std::optional<ModelSource>& source) {
+LoadedConfig read_layers(const std::vector<Layer>& layers, const std::optional<ModelSource>& source,
+                         Families families) {
   LoadedConfig loaded;
   Problems problems;
   if (source) {
     start_from(*source, loaded);
-  } else if (const std::optional<Arch> arch = find_arch(layers)) {
-    start_from_arch(*arch, loaded);
+  } else if (const ModelFamily* family = find_arch(layers, families)) {
+    start_from_family(*family, loaded);
   }
-  Reader reader(loaded, problems);
+  Reader reader(loaded, problems, families);
   for (const Layer& layer : layers) reader.read(layer);
   resolve_loss_coefficient(loaded);
   if (source) {
@@ -388,12 +400,12 @@ LoadedConfig read_layers(const std::vector<Layer>& layers, const std::optional<M
 }  // namespace
 
 LoadedConfig load_config(const std::string& path, std::span<const std::string> overrides,
-                         const FindStoredRun& find_stored) {
+                         const FindStoredRun& find_stored, Families families) {
   std::vector<Layer> layers;
   std::vector<std::string> chain;
   gather_file(path, chain, layers);
   for (const std::string& assignment : overrides) layers.push_back(parse_override(assignment));
-  LoadedConfig loaded = read_layers(layers, find_model_source(layers, find_stored));
+  LoadedConfig loaded = read_layers(layers, find_model_source(layers, find_stored, families), families);
   Problems problems;
   check_folders(loaded.config.checkpoint, problems);
   problems.throw_if_any();
@@ -404,16 +416,16 @@ LoadedConfig load_config(const std::string& path, std::span<const std::string> o
   return loaded;
 }
 
-LoadedConfig load_config_text(std::string_view yaml, const std::string& source) {
+LoadedConfig load_config_text(std::string_view yaml, const std::string& source, Families families) {
   YamlNode root = parse_yaml(yaml, source);
   require_user(root.kind == YamlNode::Kind::map && root.find("extends") == nullptr,
                "{}: the config is no map of sections alone", source);
-  return read_layers({{.root = std::move(root), .file = source, .assignment = {}}}, std::nullopt);
+  return read_layers({{.root = std::move(root), .file = source, .assignment = {}}}, std::nullopt, families);
 }
 
-void apply_overrides(LoadedConfig& loaded, std::span<const std::string> overrides) {
+void apply_overrides(LoadedConfig& loaded, std::span<const std::string> overrides, Families families) {
   Problems problems;
-  Reader reader(loaded, problems);
+  Reader reader(loaded, problems, families);
   for (const std::string& assignment : overrides) reader.read(parse_override(assignment));
   resolve_loss_coefficient(loaded);
   problems.throw_if_any();

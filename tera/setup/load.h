@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "tera/config/family.h"
 #include "tera/config/run_config.h"
 
 namespace tera {
@@ -36,15 +37,18 @@ using FindStoredRun = std::function<StoredRun(const std::string& folder)>;  // U
 // one UserError; whether the values make sense together is for resolve() to say.
 //
 // With `find_stored`, a run without model keys takes its model from the checkpoint that it resumes or starts from; a
-// run whose model.hf folder is gone uses the config.json that the checkpoint stores.
+// run whose model.hf folder is gone uses the config.json that the checkpoint stores. `families`: those that model.arch
+// and config.json may name.
 LoadedConfig load_config(const std::string& path, std::span<const std::string> overrides = {},
-                         const FindStoredRun& find_stored = {});
+                         const FindStoredRun& find_stored = {}, Families families = built_in_families());
 
 // Loads a complete configuration from text, as a checkpoint stores it; `source` names it in messages. The folder of
 // model.hf is not read and need not exist.
-LoadedConfig load_config_text(std::string_view yaml, const std::string& source);
+LoadedConfig load_config_text(std::string_view yaml, const std::string& source,
+                              Families families = built_in_families());
 
 // Replaces loaded values; overrides are as in load_config().
-void apply_overrides(LoadedConfig& loaded, std::span<const std::string> overrides);
+void apply_overrides(LoadedConfig& loaded, std::span<const std::string> overrides,
+                     Families families = built_in_families());
 
 }  // namespace tera

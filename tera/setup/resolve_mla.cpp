@@ -1,5 +1,6 @@
 #include "tera/setup/resolve_mla.h"
 
+#include "tera/config/family.h"
 #include "tera/config/value.h"
 
 namespace tera {
@@ -8,7 +9,8 @@ namespace {
 // Reports keys of standard attention that contradict those of model.mla.
 void check_other_keys(const ModelConfig& model, Report& report) {
   constexpr std::string_view context = "with multi_latent_attention";
-  if (model.arch == Arch::gpt) report.broken("model.multi_latent_attention", "a gpt has none");
+  if (model.arch && !model.arch->may_have_mla)
+    report.broken("model.multi_latent_attention", "a {} has none", model.arch->name);
   if (model.position_embedding_type != PositionKind::rope)
     report.broken("model.position_embedding_type", "{} it must be rope", context);
   if (model.kv_channels != 0)

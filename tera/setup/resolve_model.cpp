@@ -56,7 +56,7 @@ class ModelResolver {
 
  private:
   void copy_plain_values() {
-    shape_.arch = model_.arch.value_or(Arch::llama);
+    shape_.family = model_.arch;
     shape_.num_layers = model_.num_layers;
     shape_.hidden = model_.hidden_size;
     shape_.norm = model_.normalization;

@@ -8,6 +8,7 @@
 
 #include "tera/base/joined.h"
 #include "tera/base/nearest.h"
+#include "tera/config/family.h"
 #include "tera/config/moe_layers.h"
 #include "tera/config/value.h"
 #include "tera/parallel/mesh_rules.h"
@@ -15,10 +16,14 @@
 namespace tera {
 namespace {
 
-constexpr std::string_view families = "deepseek_v2, deepseek_v3, mixtral or qwen3_moe";
+std::string no_experts(const ModelFamily& family) {
+  return fmt::format("a {} has no experts; model.arch={} have", family.name,
+                     list_families_with_experts(built_in_families()));
+}
 
-std::string no_experts(Arch arch) {
-  return fmt::format("a {} has no experts; model.arch={} have", name_of(arch), families);
+// What keys about experts need in a model without any.
+std::string needs_experts(const ModelFamily* family) {
+  return family && !family->has_experts ? no_experts(*family) : "needs model.moe.num_experts";
 }
 
 // "aux_loss_coeff=[a, b]"
@@ -179,7 +184,8 @@ class MoeResolver {
 
   void check_model() {
     const ModelConfig& model = config_.model;
-    if (!has_experts(dense_.arch)) report_.broken("model.moe.num_experts", "{}", no_experts(dense_.arch));
+    if (dense_.family && !dense_.family->has_experts)
+      report_.broken("model.moe.num_experts", "{}", no_experts(*dense_.family));
     if (model.add_bias_linear) report_.broken("model.add_bias_linear", "experts have no biases");
     if (model.add_mlp_bias) report_.broken("model.add_mlp_bias", "experts have no biases");
   }
@@ -194,12 +200,12 @@ class MoeResolver {
 // Reports keys of model.moe that are set for a dense model.
 void check_without_experts(const RunConfig& config, Report& report) {
   const MoeConfig defaults;
-  const std::optional<Arch>& arch = config.model.arch;
-  if (arch && has_experts(*arch)) return report.missing("model.moe.num_experts", "a {} has experts", name_of(*arch));
+  const ModelFamily* family = config.model.arch;
+  if (family && family->has_experts) return report.missing("model.moe.num_experts", "a {} has experts", family->name);
   for (const Field& field : MoeConfig::fields())
     if (write_value(field, field.address_in(&defaults)) != write_value(field, field.address_in(&config.model.moe)))
       report.broken(fmt::format("model.moe.{}", field.name), "{}",
-                    arch ? no_experts(*arch) : "needs model.moe.num_experts, which is 0");
+                    family ? no_experts(*family) : "needs model.moe.num_experts, which is 0");
 }
 
 // Expert-parallel sizes that divide the experts: those that fit the mesh, or any if none does.
@@ -224,7 +230,7 @@ void check_expert_split(const ParallelShape& parallel, const ModelShape& model, 
   constexpr std::string_view ep_key = "dist.expert_model_parallel_size", etp_key = "dist.expert_tensor_parallel_size";
   const MeshSizes& mesh = parallel.mesh;
   if (!model.moe) {
-    const std::string why = has_experts(model.arch) ? "needs model.moe.num_experts" : no_experts(model.arch);
+    const std::string why = needs_experts(model.family);
     if (mesh.ep > 1) report.broken(ep_key, "{}; or leave it 1", why);
     if (mesh.etp > 0) report.broken(etp_key, "{}; or leave it 0", why);
     return;
@@ -247,8 +253,7 @@ void check_expert_split(const ParallelShape& parallel, const ModelShape& model, 
 void check_expert_overlap(const ParallelShape& parallel, const ModelShape& model, Report& report) {
   constexpr std::string_view key = "comm_overlap.overlap_moe_expert_parallel_comm";
   if (!parallel.overlap_expert_comm) return;
-  if (!model.moe)
-    return report.broken(key, "{}", has_experts(model.arch) ? "needs model.moe.num_experts" : no_experts(model.arch));
+  if (!model.moe) return report.broken(key, "{}", needs_experts(model.family));
   if (parallel.mesh.ep == 1)
     report.broken(key, "needs dist.expert_model_parallel_size of at least 2: with 1, no row travels");
   if (model.recompute.full)

@@ -134,8 +134,8 @@ std::string model_difference(const std::string& stored_yaml, const RunConfig& co
   if (!other_arch && (changes.empty() || weigh(changes.front()) == Weight::none)) return {};
   std::string text = "it is of another model than the config describes";
   if (other_arch)
-    text = fmt::format("it is of a {}, and the config describes a {}", name_of(*stored.model.arch),
-                       name_of(*config.model.arch));
+    text =
+        fmt::format("it is of a {}, and the config describes a {}", stored.model.arch->name, config.model.arch->name);
   for (std::size_t i = 0; i < std::min(shown, changes.size()); ++i)
     text += fmt::format("{}{} is {:.100} there and {:.100} in the config", i == 0 ? ": " : ", ", changes[i].key,
                         changes[i].stored, changes[i].wanted);

@@ -16,7 +16,7 @@
 #include "tera/data/dataset_hash.h"
 #include "tera/hf/hf_export.h"
 #include "tera/hf/hf_folder.h"
-#include "tera/models/family.h"
+#include "tera/models/family_names.h"
 #include "tera/pipeline/check.h"
 #include "tera/plan/plan_table.h"
 #include "tera/setup/describe.h"
@@ -208,7 +208,7 @@ class RunOfRank {
   void describe() {
     const BatchShape& batch = setup_.batch;
     const bool several = world_->size() > 1;
-    log_.info("{} {}: {} layers, hidden {}, {:.2f} M parameters", setup_.config.run.name, name_of(setup_.model.arch),
+    log_.info("{} {}: {} layers, hidden {}, {:.2f} M parameters", setup_.config.run.name, setup_.model.family->name,
               setup_.model.num_layers, setup_.model.hidden,
               static_cast<double>(trainer_->step().count_parameters()) / 1e6);
     log_.info("device: {}{}, in {}; data: {}", backend_.name, several ? " on each rank" : "",
@@ -269,7 +269,7 @@ class RunOfRank {
                       stored, wanted, key, stored));
   }
   std::int64_t mtp_layers_in(const Checkpoint& checkpoint) const {
-    const FamilyNames names = family_names(setup_.model.arch);
+    const FamilyNames names = setup_.model.family->names();
     std::int64_t found = 0;
     while (checkpoint.find(mtp_mark(names, setup_.model.num_layers + found))) ++found;
     return found;

@@ -42,7 +42,7 @@ ModelShape qk_normed() {
 // A dense layer, then experts and one that all rows pass.
 ModelShape with_experts(bool gate) {
   ModelShape model = with_layers(tiny_shape(), 5);
-  model.arch = Arch::qwen3_moe;
+  model.family = &family_named("qwen3_moe");
   model.moe = MoeShape{.experts = 5,
                        .ffn = 16,
                        .layers = {false, true, true, true, true},

@@ -1,6 +1,7 @@
 #pragma once
 // A model small enough for finite differences, with no two sizes equal.
 
+#include "tera/config/family.h"
 #include "tera/models/spec.h"
 
 namespace tera::test {
@@ -9,6 +10,7 @@ inline constexpr std::uint64_t dropout_seed = 3;
 
 inline ModelShape tiny_shape() {
   ModelShape model;
+  model.family = &family_named("llama");
   model.num_layers = 2;
   model.hidden = 24;
   model.ffn = 40;
@@ -26,7 +28,7 @@ inline ModelShape tiny_shape() {
 // The GPT-2 way: learned positions, LayerNorm, biases, no rope.
 inline ModelShape tiny_gpt_shape() {
   ModelShape model = tiny_shape();
-  model.arch = Arch::gpt;
+  model.family = &family_named("gpt");
   model.norm = NormKind::layer_norm;
   model.activation = Activation::gelu_tanh;
   model.positions = PositionKind::learned_absolute;

@@ -126,7 +126,11 @@ void randomise(const Field& field, void* value, std::mt19937_64& random) {
     case FieldKind::blend:
       *static_cast<std::vector<BlendPart>*>(value) = {{text(), 0.5}, {text(), static_cast<double>(random()) / 3}};
       break;
-    case FieldKind::choice: field.choice->set(value, static_cast<int>(random() % field.choice->names.size())); break;
+    case FieldKind::choice: {
+      const std::vector<std::string_view> names = field.choice->names();
+      field.choice->set(value, names[random() % names.size()]);
+      break;
+    }
     case FieldKind::section: break;
   }
 }

@@ -43,7 +43,7 @@ TEST_F(ConfigLoad, LaterSourcesWin) {
   const LoadedConfig loaded =
       load("extends: sub/mid.yaml\nmodel:\n  arch: qwen2\n  hidden_size: 32\n", {"train.seed=5", "train.seed=6"});
   const ModelConfig& model = loaded.config.model;
-  EXPECT_EQ(model.arch, Arch::qwen2);
+  EXPECT_EQ(model.arch, &family_named("qwen2"));
   EXPECT_EQ(model.vocab_size, 9);
   EXPECT_EQ(model.num_layers, 2);
   EXPECT_EQ(model.hidden_size, 32);

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "tera/base/error.h"
-#include "tera/config/arch_defaults.h"
+#include "tera/config/family.h"
 #include "tera/models/spec.h"
 #include "tera/setup/resolve.h"
 #include "tera/train/training_step.h"
@@ -17,10 +17,10 @@ namespace {
 
 using Change = std::function<void(RunConfig&, MlaConfig&)>;
 
-RunConfig small(Arch arch = Arch::llama) {
+RunConfig small(std::string_view arch = "llama") {
   RunConfig config;
-  config.model.arch = arch;
-  apply_arch_defaults(arch, config.model);
+  config.model.arch = &family_named(arch);
+  family_named(arch).defaults(config.model);
   config.model.num_layers = 6;
   config.model.hidden_size = 96;
   config.model.ffn_hidden_size = 192;
@@ -32,7 +32,7 @@ RunConfig small(Arch arch = Arch::llama) {
   return config;
 }
 
-ModelShape shape_of(const Change& change, Arch arch = Arch::llama) {
+ModelShape shape_of(const Change& change, std::string_view arch = "llama") {
   RunConfig config = small(arch);
   change(config, config.model.mla);
   return resolve(config).model;
@@ -65,7 +65,7 @@ TEST(ResolveMla, HeadsHaveTheSizesOfTheKeys) {
 
 TEST(ResolveMla, FamiliesHaveTheirs) {
   const Change expert_groups = [](RunConfig& c, MlaConfig&) { c.model.moe.router_enable_expert_bias = false; };
-  const ModelShape v3 = shape_of(expert_groups, Arch::deepseek_v3), v2 = shape_of(nothing, Arch::deepseek_v2);
+  const ModelShape v3 = shape_of(expert_groups, "deepseek_v3"), v2 = shape_of(nothing, "deepseek_v2");
   EXPECT_EQ(*v3.mla, (MlaShape{.q_lora = 1536, .kv_lora = 512, .nope = 128, .rotary = 64, .values = 128}));
   EXPECT_EQ(v2.mla->q_lora, 0);
   EXPECT_TRUE(v3.rope.interleaved && v2.rope.interleaved);
@@ -77,7 +77,7 @@ TEST(ResolveMla, FamiliesHaveTheirs) {
   EXPECT_EQ(v3.moe->layers, (std::vector<bool>{0, 0, 0, 1, 1, 1}));
   EXPECT_EQ(v2.moe->layers, (std::vector<bool>{0, 1, 1, 1, 1, 1}));
   EXPECT_EQ(v3.moe->losses, (std::vector<BalanceLoss>{{LoadBalancing::seq_aux_loss, 1e-4}}));
-  EXPECT_TRUE(shape_of(nothing, Arch::deepseek_v3).moe->router.expert_bias);
+  EXPECT_TRUE(shape_of(nothing, "deepseek_v3").moe->router.expert_bias);
 }
 
 TEST(ResolveMla, YarnIsAKeyOfItsOwn) {
@@ -120,7 +120,7 @@ TEST(ResolveMla, BrokenRules) {
   expect_broken("model.position_embedding_type=none", "must be rope",
                 [](RunConfig& c, MlaConfig&) { c.model.position_embedding_type = PositionKind::none; });
   expect_broken("model.multi_latent_attention=true", "a gpt has none",
-                [](RunConfig& c, MlaConfig&) { c.model.arch = Arch::gpt; });
+                [](RunConfig& c, MlaConfig&) { c.model.arch = &family_named("gpt"); });
   expect_broken("model.mla.q_lora_rank=8", "needs model.multi_latent_attention=true", [](RunConfig& c, MlaConfig& m) {
     c.model.multi_latent_attention = false;
     m.q_lora_rank = 8;

@@ -9,7 +9,7 @@
 
 #include "tera/base/error.h"
 #include "tera/checkpoint/weight_source.h"
-#include "tera/config/arch_defaults.h"
+#include "tera/config/family.h"
 #include "tera/config/moe_layers.h"
 #include "tera/models/spec.h"
 #include "tera/setup/describe.h"
@@ -24,10 +24,10 @@ using Change = std::function<void(RunConfig&, MoeConfig&)>;
 using Layers = std::vector<bool>;
 
 // 8 experts, 2 of them for a token.
-RunConfig small(Arch arch = Arch::mixtral) {
+RunConfig small(std::string_view arch = "mixtral") {
   RunConfig config;
-  config.model.arch = arch;
-  apply_arch_defaults(arch, config.model);
+  config.model.arch = &family_named(arch);
+  family_named(arch).defaults(config.model);
   config.model.num_layers = 6;
   config.model.hidden_size = 96;
   config.model.ffn_hidden_size = 192;
@@ -39,13 +39,15 @@ RunConfig small(Arch arch = Arch::mixtral) {
   return config;
 }
 
-RunConfig changed(const Change& change, Arch arch = Arch::mixtral) {
+RunConfig changed(const Change& change, std::string_view arch = "mixtral") {
   RunConfig config = small(arch);
   change(config, config.model.moe);
   return config;
 }
 
-MoeShape moe_of(const Change& change, Arch arch = Arch::mixtral) { return *resolve(changed(change, arch)).model.moe; }
+MoeShape moe_of(const Change& change, std::string_view arch = "mixtral") {
+  return *resolve(changed(change, arch)).model.moe;
+}
 
 std::string mistakes(const Change& change, int world = 1) {
   return message_of<UserError>([&] { resolve(changed(change), Purpose::train, nullptr, world); });
@@ -62,9 +64,9 @@ const Change nothing = [](RunConfig&, MoeConfig&) {};
 TEST(ResolveMoe, FamiliesHaveTheirExperts) {
   const MoeShape mixtral = moe_of(nothing);
   EXPECT_EQ(mixtral, (MoeShape{.experts = 8, .ffn = 192, .layers = Layers(6, true), .router = {.topk = 2}}));
-  const MoeShape qwen = moe_of([](RunConfig&, MoeConfig& m) { m.ffn_hidden_size = 48; }, Arch::qwen3_moe);
+  const MoeShape qwen = moe_of([](RunConfig&, MoeConfig& m) { m.ffn_hidden_size = 48; }, "qwen3_moe");
   EXPECT_EQ(qwen, (MoeShape{.experts = 128, .ffn = 48, .layers = Layers(6, true), .router = {.topk = 8}}));
-  const ModelShape dense = resolve(small(Arch::llama)).model;
+  const ModelShape dense = resolve(small("llama")).model;
   EXPECT_FALSE(dense.moe.has_value());
   EXPECT_TRUE(dense.has_dense_ffn());
   EXPECT_FALSE(resolve(small()).model.has_dense_ffn());
@@ -246,12 +248,12 @@ TEST(ResolveMoe, BrokenRulesOfLossesAndCapacity) {
 TEST(ResolveMoe, BrokenRulesOfTheModel) {
   expect_broken("model.moe.num_experts=8",
                 "a llama has no experts; model.arch=deepseek_v2, deepseek_v3, mixtral or qwen3_moe have",
-                [](RunConfig& c, MoeConfig&) { c.model.arch = Arch::llama; });
+                [](RunConfig& c, MoeConfig&) { c.model.arch = &family_named("llama"); });
   expect_broken("model.moe.num_experts is not given", "a mixtral has experts",
                 [](RunConfig&, MoeConfig& m) { m = {}; });
   expect_broken("model.moe.shared_expert_gate=true",
                 "a llama has no experts; model.arch=", [](RunConfig& c, MoeConfig& m) {
-                  c.model.arch = Arch::llama;
+                  c.model.arch = &family_named("llama");
                   m = {.shared_expert_gate = true};
                 });
   expect_broken("model.add_mlp_bias=true", "experts have no biases",
@@ -367,7 +369,7 @@ TEST(ResolveMoe, ExpertsAreSplitOverRanks) {
     expect_broken(
         "dist.expert_", "a llama has no experts; model.arch=",
         [&](RunConfig& c, MoeConfig& m) {
-          c.model.arch = Arch::llama;
+          c.model.arch = &family_named("llama");
           m = {};
           dense(c, m);
         },
@@ -519,7 +521,7 @@ TEST(ResolveMoe, OverlapOfExpertCommNamesWhatItNeeds) {
   expect("optim_grads works",
          [](RunConfig& c) { c.ddp.data_parallel_sharding_strategy = Sharding::optim_grads_params; });
   expect("a llama has no experts", [](RunConfig& c) {
-    c.model.arch = Arch::llama;
+    c.model.arch = &family_named("llama");
     c.model.moe = {};
     c.dist.expert_model_parallel_size = 1;
   });

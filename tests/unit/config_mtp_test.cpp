@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "tera/base/error.h"
-#include "tera/config/arch_defaults.h"
+#include "tera/config/family.h"
 #include "tera/models/spec.h"
 #include "tera/nn/ffn/mlp.h"
 #include "tera/nn/ffn/moe.h"
@@ -19,10 +19,10 @@ namespace {
 
 using Change = std::function<void(RunConfig&)>;
 
-ModelShape shape_of(const Change& change, Arch arch = Arch::llama) {
+ModelShape shape_of(const Change& change, std::string_view arch = "llama") {
   RunConfig config;
-  config.model.arch = arch;
-  apply_arch_defaults(arch, config.model);
+  config.model.arch = &family_named(arch);
+  family_named(arch).defaults(config.model);
   config.model.num_layers = 3;
   config.model.hidden_size = 48;
   config.model.ffn_hidden_size = 80;
@@ -35,7 +35,8 @@ ModelShape shape_of(const Change& change, Arch arch = Arch::llama) {
   return resolve(config).model;
 }
 
-void expect_broken(std::string_view key, std::string_view words, const Change& change, Arch arch = Arch::llama) {
+void expect_broken(std::string_view key, std::string_view words, const Change& change,
+                   std::string_view arch = "llama") {
   const std::string message = message_of<UserError>([&] { shape_of(change, arch); });
   EXPECT_TRUE(contains(message, key) && contains(message, words)) << message;
   EXPECT_FALSE(contains(message, "\n")) << "one mistake, one line: " << message;
@@ -70,7 +71,7 @@ TEST(ResolveMtp, ExpertsOfAnMtpLayerAreCountedAfterAllOthers) {
     c.model.moe.router_topk = 2;
     c.model.moe.first_k_dense = 1;
   };
-  const ModelShape model = shape_of(change, Arch::qwen3_moe);
+  const ModelShape model = shape_of(change, "qwen3_moe");
   EXPECT_EQ(model.expert_layers(), 4);
   const ModelSpec spec = make_spec(model, 1);
   const auto ffn_of = [](const LayerSpec& layer) { return layer.sublayers[1].branches[0].branch; };
@@ -82,7 +83,7 @@ TEST(ResolveMtp, ExpertsOfAnMtpLayerAreCountedAfterAllOthers) {
         change(c);
         c.model.moe.mlp_only_layers = {2};
       },
-      Arch::qwen3_moe);
+      "qwen3_moe");
   EXPECT_EQ(dense_end.expert_layers(), 1);
   EXPECT_TRUE(ffn_of(make_spec(dense_end, 1).mtp[0].layer).as<MlpSpec>());
 }
@@ -90,7 +91,7 @@ TEST(ResolveMtp, ExpertsOfAnMtpLayerAreCountedAfterAllOthers) {
 TEST(ResolveMtp, RulesThatCanBeBroken) {
   expect_broken(
       "model.mtp_num_layers", "needs position_embedding_type=rope or none",
-      [](RunConfig& c) { c.model.mtp_num_layers = 1; }, Arch::gpt);
+      [](RunConfig& c) { c.model.mtp_num_layers = 1; }, "gpt");
   expect_broken("model.mtp_num_layers", "train.seq_length=4; at most 3 do", [](RunConfig& c) {
     c.model.mtp_num_layers = 4;
     c.train.seq_length = 4;

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "tera/base/error.h"
-#include "tera/config/arch_defaults.h"
+#include "tera/config/family.h"
 #include "tera/setup/describe.h"
 #include "tera/setup/resolve.h"
 #include "tests/support/expect_error.h"
@@ -19,8 +19,8 @@ using Kind = PipelineScheduleKind;
 // 12 query heads, 4 key heads, 384 feed-forward channels: tp may be 1, 2, 4 or 12.
 RunConfig small() {
   RunConfig config;
-  config.model.arch = Arch::llama;
-  apply_arch_defaults(Arch::llama, config.model);
+  config.model.arch = &family_named("llama");
+  family_named("llama").defaults(config.model);
   config.model.num_layers = 8;
   config.model.hidden_size = 96;
   config.model.ffn_hidden_size = 384;
@@ -253,8 +253,8 @@ TEST(ParallelRules, DynamicContext) {
   other.train.loss_reduction = LossReduction::microbatch;
   expect_broken(other, 2, key, "does not go with train.loss_reduction=microbatch");
   other = config;
-  other.model.arch = Arch::mixtral;
-  apply_arch_defaults(Arch::mixtral, other.model);
+  other.model.arch = &family_named("mixtral");
+  family_named("mixtral").defaults(other.model);
   other.model.moe.num_experts = 4;
   other.model.moe.router_topk = 2;
   other.model.moe.z_loss_coeff = 0.1;

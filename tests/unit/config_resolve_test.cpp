@@ -6,17 +6,17 @@
 #include <string>
 
 #include "tera/base/error.h"
-#include "tera/config/arch_defaults.h"
+#include "tera/config/family.h"
 #include "tera/setup/resolve.h"
 #include "tests/support/expect_error.h"
 
 namespace tera::test {
 namespace {
 
-RunConfig small(Arch arch = Arch::llama) {
+RunConfig small(std::string_view arch = "llama") {
   RunConfig config;
-  config.model.arch = arch;
-  apply_arch_defaults(arch, config.model);
+  config.model.arch = &family_named(arch);
+  family_named(arch).defaults(config.model);
   config.model.num_layers = 4;
   config.model.hidden_size = 96;
   config.model.num_attention_heads = 6;
@@ -58,7 +58,7 @@ TEST(Resolve, DerivesSizes) {
 }
 
 TEST(Resolve, DerivesFeedForwardWidths) {
-  RunConfig config = small(Arch::gpt);
+  RunConfig config = small("gpt");
   EXPECT_EQ(resolve(config).model.ffn, 384);
   config = small();
   config.model.hidden_size = 4096;
@@ -75,7 +75,7 @@ TEST(Resolve, PadsTheVocabulary) {
 }
 
 TEST(Resolve, GivesWindowsToTheUpperLayers) {
-  RunConfig config = small(Arch::qwen2);
+  RunConfig config = small("qwen2");
   config.model.window_size = 7;
   config.model.max_window_layers = 3;
   EXPECT_EQ(resolve(config).model.window, (std::vector<std::int64_t>{0, 0, 0, 7}));
@@ -84,16 +84,16 @@ TEST(Resolve, GivesWindowsToTheUpperLayers) {
 }
 
 TEST(Resolve, FamiliesDiffer) {
-  const ModelShape gpt = resolve(small(Arch::gpt)).model;
+  const ModelShape gpt = resolve(small("gpt")).model;
   EXPECT_TRUE(gpt.linear_bias && gpt.qkv_bias && gpt.tied_embeddings);
   EXPECT_EQ(gpt.norm, NormKind::layer_norm);
   EXPECT_EQ(gpt.positions, PositionKind::learned_absolute);
   EXPECT_FLOAT_EQ(gpt.hidden_dropout, 0.1f);
-  const ModelShape qwen2 = resolve(small(Arch::qwen2)).model;
+  const ModelShape qwen2 = resolve(small("qwen2")).model;
   EXPECT_TRUE(!qwen2.linear_bias && qwen2.qkv_bias && !qwen2.qk_norm);
   EXPECT_FLOAT_EQ(qwen2.norm_eps, 1e-6f);
-  EXPECT_TRUE(resolve(small(Arch::qwen3)).model.qk_norm);
-  EXPECT_EQ(resolve(small(Arch::mistral)).model.window[0], 4096);
+  EXPECT_TRUE(resolve(small("qwen3")).model.qk_norm);
+  EXPECT_EQ(resolve(small("mistral")).model.window[0], 4096);
 }
 
 TEST(Resolve, CountsIterationsFromSamples) {
@@ -247,7 +247,7 @@ TEST(ResolveModelRules, Heads) {
 }
 
 TEST(ResolveModelRules, MissingAndImpossibleSizes) {
-  expect_broken("model.arch is not given", "gpt, llama", [](RunConfig& c) { c.model.arch.reset(); });
+  expect_broken("model.arch is not given", "gpt, llama", [](RunConfig& c) { c.model.arch = nullptr; });
   expect_broken("model.num_layers is not given", "whole number", [](RunConfig& c) { c.model.num_layers = 0; });
   expect_broken("model.num_layers=-1", "from 1 to 100000", [](RunConfig& c) { c.model.num_layers = -1; });
   expect_broken("model.hidden_size=9223372036854775807", "from 1 to 16777216",

@@ -186,7 +186,7 @@ TEST(BlendedDataset, TakesNoMoreOfADatasetThanItHas) {
 
 RunConfig small_run() {
   RunConfig config;
-  config.model.arch = Arch::llama;
+  config.model.arch = &family_named("llama");
   config.model.num_layers = 1;
   config.model.hidden_size = 32;
   config.model.num_attention_heads = 2;

@@ -662,7 +662,7 @@ TEST(HfConfig, ModelHfDecidesTheShape) {
   const auto file = folder.write("run.yaml", "train: {seq_length: 16}\nmodel: {hidden_dropout: 0.1}\n").string();
   const LoadedConfig loaded = load_config(file, std::vector{hf});
   EXPECT_EQ(loaded.config.model.hidden_size, 64);
-  EXPECT_EQ(loaded.config.model.arch, Arch::llama);
+  EXPECT_EQ(loaded.config.model.arch, &family_named("llama"));
   EXPECT_EQ(loaded.config.model.hidden_dropout, 0.1) << "a matter of training";
   EXPECT_TRUE(contains(loaded.origins.at("model.hidden_size"), "config.json"));
   EXPECT_NO_THROW(load_config(file, std::vector{hf, std::string("model.hidden_size=64")})) << "the same is no mistake";

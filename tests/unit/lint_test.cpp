@@ -54,6 +54,14 @@ class LintTest : public testing::Test {
   fs::path root_;
 };
 
+TEST_F(LintTest, FamiliesAreToldApartInTheirOwnFilesOnly) {
+  write("tera/models/families/gpt.cpp", "bool plain() { return family->name == \"gpt\"; }\n");
+  write("tera/nn/norm.cpp", "float eps() { return family->eps; }\n");
+  expect_clean();
+  write("tera/nn/norm.cpp", "int x;\nfloat eps() { return model.family->name == \"gpt\" ? 1 : 2; }\n");
+  expect_one("tera/nn/norm.cpp:2", "ModelFamily");
+}
+
 TEST_F(LintTest, FolderIncludesOnlyFoldersBeforeIt) {
   write("tera/nn/block.h", "#pragma once\n#include \"tera/ops/ops.h\"\n#include \"tera/nn/run.h\"\n");
   write("tera/train/trainer.cpp", "#include \"tera/checkpoint/writer.h\"\n#include \"tera/train/sinks/metrics.h\"\n");

@@ -161,6 +161,15 @@ void check_words(const SourceFile& file, Findings& findings) {
   }
 }
 
+// What sets a family apart is in its ModelFamily; code elsewhere asks for that and not for the family.
+void check_family_tests(const SourceFile& file, Findings& findings) {
+  static const std::regex test(R"((family|arch)->(name|hf_type) *[!=]= *"|[!=]= *&(\w+::)*family_named\(|is_deepseek|\bArch::)");
+  if (!file.path.starts_with("tera/") || file.path.starts_with("tera/models/families/")) return;
+  for (std::size_t i = 0; i < file.code.size(); ++i)
+    if (std::regex_search(file.lines[i].substr(0, file.code[i].size()), test))
+      findings.add(i, "a test for one family; make it a member of ModelFamily (tera/config/family.h)");
+}
+
 }  // namespace
 
 bool is_header(std::string_view path) { return path.ends_with(".h") || path.ends_with(".cuh"); }
@@ -176,6 +185,7 @@ std::vector<Finding> check_source(const SourceFile& file) {
   check_columns(file, findings);
   check_comments(file, findings);
   check_words(file, findings);
+  check_family_tests(file, findings);
   return findings.take();
 }
 

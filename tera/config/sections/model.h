@@ -3,7 +3,6 @@
 // the key says so (tera/config/sections/model.cpp), and resolve() does the deriving without writing back.
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,12 +14,10 @@
 namespace tera {
 
 struct Field;
+struct ModelFamily;
 
-enum class Arch : std::uint8_t { deepseek_v2, deepseek_v3, gpt, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe };
-constexpr bool is_deepseek(Arch arch) { return arch == Arch::deepseek_v2 || arch == Arch::deepseek_v3; }
 // Limit on multi-token prediction (MTP) layers; per-layer metrics are arrays of this size.
 inline constexpr std::int64_t max_mtp_layers = 16;
-constexpr bool has_experts(Arch arch) { return arch == Arch::mixtral || arch == Arch::qwen3_moe || is_deepseek(arch); }
 enum class PositionKind : std::uint8_t { learned_absolute, rope, none };
 enum class RopeScalingKind : std::uint8_t { none, linear, llama3, yarn };
 enum class RecomputeGranularity : std::uint8_t { none, selective, full };
@@ -62,8 +59,8 @@ struct RopeScaling {
 RopeScaling mla_scaling(const MlaConfig& mla);  // YaRN, or none, as the keys of model.mla say
 
 struct ModelConfig {
-  std::string hf;            // a Hugging Face folder, which decides the shape and gives the initial weights
-  std::optional<Arch> arch;  // has no default: every run names its family
+  std::string hf;                     // a Hugging Face folder, which decides the shape and gives the initial weights
+  const ModelFamily* arch = nullptr;  // has no default: every run names its family
   std::int64_t num_layers = 0;
   std::int64_t hidden_size = 0;
   std::int64_t ffn_hidden_size = 0;
@@ -110,18 +107,6 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
-template <>
-struct EnumNames<Arch> {
-  static constexpr std::array values{std::pair{Arch::deepseek_v2, std::string_view("deepseek_v2")},
-                                     std::pair{Arch::deepseek_v3, std::string_view("deepseek_v3")},
-                                     std::pair{Arch::gpt, std::string_view("gpt")},
-                                     std::pair{Arch::llama, std::string_view("llama")},
-                                     std::pair{Arch::mistral, std::string_view("mistral")},
-                                     std::pair{Arch::mixtral, std::string_view("mixtral")},
-                                     std::pair{Arch::qwen2, std::string_view("qwen2")},
-                                     std::pair{Arch::qwen3, std::string_view("qwen3")},
-                                     std::pair{Arch::qwen3_moe, std::string_view("qwen3_moe")}};
-};
 template <>
 struct EnumNames<PositionKind> {
   static constexpr std::array values{std::pair{PositionKind::learned_absolute, std::string_view("learned_absolute")},

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "tera/config/family.h"
 #include "tera/config/sections/model.h"
 
 namespace tera {
@@ -19,7 +20,7 @@ struct ModelShape;
 std::string read_hf_config(const std::filesystem::path& folder);
 
 // The model that the text describes, with every size filled in; `where` names it in messages.
-ModelConfig parse_hf_config(std::string_view text, const std::string& where);
+ModelConfig parse_hf_config(std::string_view text, const std::string& where, Families families = built_in_families());
 
 // Whether the file decides a key of the model section ("hidden_size"). Of keys about training and the parallel layout
 // it gives only the default, which a run may change.

@@ -9,38 +9,18 @@
 
 #include "tera/base/error.h"
 #include "tera/base/joined.h"
-#include "tera/config/arch_defaults.h"
 #include "tera/config/catalog.h"
+#include "tera/config/family.h"
 #include "tera/config/setup.h"
 #include "tera/config/value.h"
 #include "tera/hf/config/hf_config.h"
 #include "tera/hf/config/hf_json.h"
 #include "tera/hf/config/hf_mla.h"
 #include "tera/hf/config/hf_moe.h"
-#include "tera/hf/config/hf_rope.h"
 #include "tera/hf/config/hf_window.h"
 
 namespace tera {
 namespace {
-
-struct Published {
-  std::string_view model_type, architecture, since;  // since: a version of transformers that has the model
-};
-
-Published published_names(Arch arch) {
-  switch (arch) {
-    case Arch::deepseek_v2: return {"deepseek_v2", "DeepseekV2ForCausalLM", "4.54.0"};
-    case Arch::deepseek_v3: return {"deepseek_v3", "DeepseekV3ForCausalLM", "4.51.0"};
-    case Arch::gpt: return {"gpt2", "GPT2LMHeadModel", "4.46.0"};
-    case Arch::llama: return {"llama", "LlamaForCausalLM", "4.46.0"};
-    case Arch::mistral: return {"mistral", "MistralForCausalLM", "4.46.0"};
-    case Arch::mixtral: return {"mixtral", "MixtralForCausalLM", "4.46.0"};
-    case Arch::qwen2: return {"qwen2", "Qwen2ForCausalLM", "4.46.0"};
-    case Arch::qwen3: return {"qwen3", "Qwen3ForCausalLM", "4.51.0"};
-    case Arch::qwen3_moe: return {"qwen3_moe", "Qwen3MoeForCausalLM", "4.51.0"};
-  }
-  fail("architecture {} has no published name", name_of(arch));
-}
 
 // Resets unused fields to their defaults, so that two descriptions of one model are equal.
 RopeScaling needed_scaling(const RopeScaling& scaling, std::int64_t max_positions) {
@@ -66,8 +46,10 @@ RopeScaling needed_scaling(const RopeScaling& scaling, std::int64_t max_position
 // The model section with all sizes filled in.
 ModelConfig model_section(const ModelShape& shape) {
   ModelConfig model;
-  const bool gpt = shape.arch == Arch::gpt;
-  model.arch = shape.arch;
+  shape.family->defaults(model);
+  const bool says_all_biases = model.add_bias_linear;
+  model = {};
+  model.arch = shape.family;
   model.num_layers = shape.num_layers;
   model.hidden_size = shape.hidden;
   model.ffn_hidden_size = shape.ffn;
@@ -80,7 +62,7 @@ ModelConfig model_section(const ModelShape& shape) {
   model.layernorm_epsilon = std::stod(fmt::format("{}", shape.norm_eps));  // 1e-5, not the float nearest to it
   model.activation = shape.activation;
   model.position_embedding_type = shape.positions;
-  model.add_bias_linear = gpt && shape.linear_bias;
+  model.add_bias_linear = says_all_biases && shape.linear_bias;
   model.add_qkv_bias = !model.add_bias_linear && shape.qkv_bias;
   model.add_attention_output_bias = !model.add_bias_linear && (shape.out_bias || shape.linear_bias);
   model.add_mlp_bias = !model.add_bias_linear && (shape.mlp_bias || shape.linear_bias);
@@ -101,95 +83,24 @@ ModelConfig model_section(const ModelShape& shape) {
   model.multi_latent_attention = shape.mla.has_value();
   model.mla = mla_section(shape);
   model.moe = moe_section(shape);
-  if (shape.arch == Arch::mixtral) model.ffn_hidden_size = model.moe.ffn_hidden_size;  // all layers are MoE layers
+  if (shape.family->to_hf_form) shape.family->to_hf_form(model);
   return model;
 }
 
-std::string_view activation_name(Activation activation) {
-  switch (activation) {
-    case Activation::silu:
-    case Activation::swiglu: return "silu";
-    case Activation::gelu:
-    case Activation::geglu: return "gelu";
-    case Activation::gelu_tanh: return "gelu_new";
-    case Activation::geglu_tanh: return "gelu_pytorch_tanh";
-    case Activation::squared_relu: break;
-  }
-  fail_user("model.activation={}: no config.json has a name for it", name_of(activation));
-}
-
-void write_gpt2(const ModelConfig& model, HfJson& config) {
-  config["vocab_size"] = model.vocab_size;
-  config["n_embd"] = model.hidden_size;
-  config["n_layer"] = model.num_layers;
-  config["n_head"] = model.num_attention_heads;
-  config["n_positions"] = config["n_ctx"] = model.max_position_embeddings;
-  config["n_inner"] = model.ffn_hidden_size;
-  config["activation_function"] = std::string(activation_name(model.activation));
-  config["layer_norm_epsilon"] = model.layernorm_epsilon;
-  config["resid_pdrop"] = config["embd_pdrop"] = model.hidden_dropout;
-  config["attn_pdrop"] = model.attention_dropout;
-}
-
-void write_windows(const ModelConfig& model, HfJson& config) {
-  const bool used = model.window_size > 0;
-  config["sliding_window"] = used ? HfJson(model.window_size) : HfJson(nullptr);
-  const bool mistral = model.arch == Arch::mistral || model.arch == Arch::mixtral;
-  if (mistral || model.arch == Arch::qwen3_moe) {  // versions of transformers do not agree about layer_types in one
-    const std::string_view type = published_names(*model.arch).model_type;
-    if (model.max_window_layers > 0) fail_user("model.max_window_layers: a {} has the window in every layer", type);
-    if (!model.layer_types.empty())
-      fail_user("model.layer_types: a {} has the window in every layer, or in none", type);
-    if (mistral) return;
-  }
-  if (!model.layer_types.empty()) config["layer_types"] = model.layer_types;
-  config["use_sliding_window"] = used;
-  config["max_window_layers"] = used && model.layer_types.empty() ? model.max_window_layers : model.num_layers;
-}
-
-void write_llama_like(const ModelConfig& model, HfJson& config) {
-  config["vocab_size"] = model.vocab_size;
-  config["hidden_size"] = model.hidden_size;
-  config["intermediate_size"] = model.ffn_hidden_size;
-  config["num_hidden_layers"] = model.num_layers;
-  config["num_attention_heads"] = model.num_attention_heads;
-  config["num_key_value_heads"] = model.num_query_groups;
-  const bool deepseek = is_deepseek(*model.arch);
-  if (model.arch != Arch::qwen2 && !deepseek) config["head_dim"] = model.kv_channels;
-  config["max_position_embeddings"] = model.max_position_embeddings;
-  config["hidden_act"] = std::string(activation_name(model.activation));
-  config["rms_norm_eps"] = model.layernorm_epsilon;
-  config["attention_dropout"] = model.attention_dropout;
-  if (model.arch == Arch::llama || model.arch == Arch::qwen3 || model.arch == Arch::qwen3_moe || deepseek)
-    config["attention_bias"] = model.add_qkv_bias;
-  if (model.arch == Arch::llama) config["mlp_bias"] = model.add_mlp_bias;
-  write_hf_rope(model, config);
-  if (deepseek) {
-    write_hf_mla(model, config);
-    write_deepseek_moe(model, config);
-    return;
-  }
-  if (model.arch != Arch::llama) write_windows(model, config);
-  if (has_experts(*model.arch)) write_hf_moe(model, config);
-}
-
 HfJson new_config(const ModelConfig& model) {
-  const Published names = published_names(*model.arch);
-  require_user(model.multi_latent_attention == is_deepseek(*model.arch),
+  const ModelFamily& family = *model.arch;
+  require_user(model.multi_latent_attention == family.has_mla,
                "model.multi_latent_attention={}: config.json of a {} cannot say that", model.multi_latent_attention,
-               names.model_type);
+               family.hf_type);
   HfJson config;
-  config["architectures"] = {std::string(names.architecture)};
-  config["model_type"] = std::string(names.model_type);
-  if (*model.arch == Arch::gpt)
-    write_gpt2(model, config);
-  else
-    write_llama_like(model, config);
+  config["architectures"] = {std::string(family.hf_class)};
+  config["model_type"] = std::string(family.hf_type);
+  family.write_hf(model, config);
   config["initializer_range"] = model.init_method_std;
   config["tie_word_embeddings"] = !model.untie_embeddings_and_output_weights;
   config["bos_token_id"] = config["eos_token_id"] = nullptr;
   config["use_cache"] = true;
-  config["transformers_version"] = std::string(names.since);
+  config["transformers_version"] = std::string(family.hf_since);
   return config;
 }
 
@@ -240,16 +151,6 @@ void set_tokens(HfJson& config, const HfTokenIds& tokens) {
   if (tokens.pad >= 0) set("pad_token_id", tokens.pad);
 }
 
-// Drops values, or refuses models, that transformers rejects although it could compute them.
-void drop_refused_values(const ModelConfig& model, HfJson& config) {
-  if (model.arch != Arch::llama) return;
-  require_user(model.hidden_size % model.num_attention_heads == 0,
-               "model.hidden_size={} is no multiple of model.num_attention_heads={}: transformers refuses such a llama",
-               model.hidden_size, model.num_attention_heads);
-  const auto range = config.find("initializer_range");  // irrelevant for a trained model
-  if (range != config.end() && range->is_number() && range->get<double>() > 1) config.erase("initializer_range");
-}
-
 // Groups of keys with several equivalent settings, of which model_section() has one.
 constexpr std::array layer_keys{std::string_view("model.moe.first_k_dense"), std::string_view("model.moe.layer_freq"),
                                 std::string_view("model.moe.decoder_sparse_step"),
@@ -260,13 +161,13 @@ constexpr std::array bias_keys{std::string_view("model.add_bias_linear"), std::s
 
 // "model.moe.first_k_dense=1": what the user wrote in place of such a key. Empty: the key itself.
 std::string written_instead(const std::string& key, const std::string& value, const ModelConfig& written) {
-  std::span<const std::string_view> group;
-  if (std::ranges::find(layer_keys, key) != layer_keys.end())
-    group = std::span(layer_keys).subspan(is_deepseek(*written.arch) ? 1 : 0);  // DeepSeek files have first_k_dense
-  if (std::ranges::find(bias_keys, key) != bias_keys.end()) group = bias_keys;
   RunConfig user, arch_config;
   user.model = written;
-  apply_arch_defaults(*written.arch, arch_config.model);
+  written.arch->defaults(arch_config.model);
+  std::span<const std::string_view> group;
+  if (std::ranges::find(layer_keys, key) != layer_keys.end())  // files with first dense layers can say that key
+    group = std::span(layer_keys).subspan(arch_config.model.moe.first_k_dense > 0 ? 1 : 0);
+  if (std::ranges::find(bias_keys, key) != bias_keys.end()) group = bias_keys;
   std::map<std::string, std::string> defaults;
   for_each_value(arch_config, [&](const std::string& name, const Field& field, const void* at) {
     defaults[name] = write_value(field, at);
@@ -285,7 +186,8 @@ std::string written_instead(const std::string& key, const std::string& value, co
 // Checks that reading the written text gives the same model.
 void check_round_trip(const std::string& text, const ModelConfig& wanted, const ModelConfig* written_by_user) {
   RunConfig said, meant;
-  said.model = parse_hf_config(text, "config.json");
+  const std::array family{wanted.arch};
+  said.model = parse_hf_config(text, "config.json", family);
   meant.model = wanted;
   said.model.rope_scaling = needed_scaling(said.model.rope_scaling, said.model.max_position_embeddings);
   std::vector<std::string> values;
@@ -297,7 +199,7 @@ void check_round_trip(const std::string& text, const ModelConfig& wanted, const 
     const std::string written = write_value(field, value), read = *next++;
     const std::string_view name = std::string_view(key).substr(key.find('.') + 1);
     if (!key.starts_with("model.") || !hf_decides(name) || written == read) return;
-    const std::string_view type = published_names(*wanted.arch).model_type;
+    const std::string_view type = wanted.arch->hf_type;
     const std::string instead = written_by_user ? written_instead(key, written, *written_by_user) : std::string();
     if (!instead.empty()) fail_user("{}: config.json of a {} cannot say that", instead, type);
     fail_user("{}={}: config.json of a {} cannot say that, it would mean {}", key, written, type, read);
@@ -311,12 +213,10 @@ std::string format_hf_config(const ModelShape& shape, const HfConfigOptions& opt
   HfJson config = options.source.empty() ? new_config(model) : parse_hf_json(options.source, "config.json");
   set_dtype(config, options.dtype);
   if (options.tokens) set_tokens(config, *options.tokens);
-  if (model.arch != Arch::gpt) add_older_hf_rope(model, config);
-  if (has_experts(*model.arch)) add_older_hf_moe(model, config);
+  if (model.arch->finish_hf) model.arch->finish_hf(model, config);
   if (config.contains("num_nextn_predict_layers") || model.mtp_num_layers > 0)
     config["num_nextn_predict_layers"] = model.mtp_num_layers;  // the number of exported layers, not that of the source
   config.erase("quantization_config");                          // exported weights are not quantized
-  drop_refused_values(model, config);
   point_floats(config);
   std::string text = config.dump(2) + "\n";
   check_round_trip(text, model, options.written);

@@ -6,6 +6,7 @@
 
 #include "tera/base/error.h"
 #include "tera/config/catalog.h"
+#include "tera/config/family.h"
 #include "tera/config/run_config.h"
 #include "tera/config/value.h"
 
@@ -13,37 +14,32 @@ namespace tera {
 namespace {
 
 struct KeyNames {
-  std::string_view ours, llama, gpt2;
+  std::string_view ours, file;
 };
-constexpr std::array key_names{KeyNames{"num_layers", "num_hidden_layers", "n_layer"},
-                               KeyNames{"hidden_size", "hidden_size", "n_embd"},
-                               KeyNames{"ffn_hidden_size", "intermediate_size", "n_inner"},
-                               KeyNames{"num_attention_heads", "num_attention_heads", "n_head"},
-                               KeyNames{"num_query_groups", "num_key_value_heads", "n_head"},
-                               KeyNames{"kv_channels", "head_dim", "n_embd"},
-                               KeyNames{"max_position_embeddings", "max_position_embeddings", "n_positions"},
-                               KeyNames{"layernorm_epsilon", "rms_norm_eps", "layer_norm_epsilon"},
-                               KeyNames{"rotary_base", "rope_theta", ""},
-                               KeyNames{"window_size", "sliding_window", ""},
-                               KeyNames{"mla.q_lora_rank", "q_lora_rank", ""},
-                               KeyNames{"mla.kv_lora_rank", "kv_lora_rank", ""},
-                               KeyNames{"mla.qk_head_dim", "qk_nope_head_dim", ""},
-                               KeyNames{"mla.qk_pos_emb_head_dim", "qk_rope_head_dim", ""},
-                               KeyNames{"mla.v_head_dim", "v_head_dim", ""},
-                               KeyNames{"mla.rotary_scaling_factor", "rope_scaling.factor", ""},
-                               KeyNames{"moe.num_experts", "num_experts", ""},
-                               KeyNames{"moe.router_topk", "num_experts_per_tok", ""},
-                               KeyNames{"moe.ffn_hidden_size", "moe_intermediate_size", ""},
-                               KeyNames{"moe.aux_loss_coeff", "router_aux_loss_coef", ""},
-                               KeyNames{"moe.router_topk_scaling_factor", "routed_scaling_factor", ""},
-                               KeyNames{"init_method_std", "initializer_range", "initializer_range"},
-                               KeyNames{"hidden_dropout", "", "resid_pdrop"},
-                               KeyNames{"attention_dropout", "attention_dropout", "attn_pdrop"}};
+constexpr std::array key_names{KeyNames{"num_layers", "num_hidden_layers"},
+                               KeyNames{"ffn_hidden_size", "intermediate_size"},
+                               KeyNames{"num_query_groups", "num_key_value_heads"},
+                               KeyNames{"kv_channels", "head_dim"},
+                               KeyNames{"layernorm_epsilon", "rms_norm_eps"},
+                               KeyNames{"rotary_base", "rope_theta"},
+                               KeyNames{"window_size", "sliding_window"},
+                               KeyNames{"mla.q_lora_rank", "q_lora_rank"},
+                               KeyNames{"mla.kv_lora_rank", "kv_lora_rank"},
+                               KeyNames{"mla.qk_head_dim", "qk_nope_head_dim"},
+                               KeyNames{"mla.qk_pos_emb_head_dim", "qk_rope_head_dim"},
+                               KeyNames{"mla.v_head_dim", "v_head_dim"},
+                               KeyNames{"mla.rotary_scaling_factor", "rope_scaling.factor"},
+                               KeyNames{"moe.num_experts", "num_experts"},
+                               KeyNames{"moe.router_topk", "num_experts_per_tok"},
+                               KeyNames{"moe.ffn_hidden_size", "moe_intermediate_size"},
+                               KeyNames{"moe.aux_loss_coeff", "router_aux_loss_coef"},
+                               KeyNames{"moe.router_topk_scaling_factor", "routed_scaling_factor"},
+                               KeyNames{"init_method_std", "initializer_range"}};
 
-std::string_view name_in_file(std::string_view ours, bool gpt2) {
+std::string_view name_in_file(std::string_view ours, const ModelFamily& family) {
+  if (family.hf_key) return family.hf_key(ours);
   const auto known = std::ranges::find(key_names, ours, &KeyNames::ours);
-  if (known == key_names.end()) return ours;  // both have the same name: rope_scaling.factor, vocab_size
-  return gpt2 ? known->gpt2 : known->llama;
+  return known == key_names.end() ? ours : known->file;  // both have the same name: rope_scaling.factor, vocab_size
 }
 
 }  // namespace
@@ -56,8 +52,8 @@ void check_hf_limits(const HfFields& config, const ModelConfig& model) {
     if (!key.starts_with(section)) return;
     const std::string wrong = check_limits(field, value);
     require_user(wrong.empty(), "{}{} is {}: {}", config.where(),
-                 name_in_file(std::string_view(key).substr(section.size()), model.arch == Arch::gpt),
-                 write_value(field, value), wrong);
+                 name_in_file(std::string_view(key).substr(section.size()), *model.arch), write_value(field, value),
+                 wrong);
   });
 }
 

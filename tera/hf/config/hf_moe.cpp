@@ -23,16 +23,6 @@ std::int64_t read_experts(const HfFields& config, const MoeConfig& defaults) {
   return local + all == 0 ? defaults.num_experts : std::max(local, all);
 }
 
-void read_layers(const HfFields& config, ModelConfig& model) {
-  MoeConfig& moe = model.moe;
-  moe.decoder_sparse_step = config.size({"decoder_sparse_step"}, 1);
-  moe.mlp_only_layers = config.integers("mlp_only_layers").value_or(std::vector<std::int64_t>{});
-  const std::vector<bool> layers = moe_layers(moe, model.num_layers);
-  require_user(std::ranges::find(layers, true) != layers.end(),
-               "{}no layer has experts, by decoder_sparse_step and mlp_only_layers", config.where());
-  set_moe_layers(moe, layers);
-}
-
 // The coefficient of the first load-balancing loss, or 0.
 double find_loss(const ModelConfig& model) {
   const auto& types = model.moe.router_load_balancing_type;
@@ -48,40 +38,28 @@ double as_written(float value) { return std::stod(fmt::format("{}", value)); }
 
 void read_hf_moe(const HfFields& config, ModelConfig& model) {
   MoeConfig& moe = model.moe;
-  const bool mixtral = model.arch == Arch::mixtral;
   moe.num_experts = read_experts(config, moe);
   moe.router_topk = config.size({"num_experts_per_tok"}, moe.router_topk);
   require_user(moe.router_topk <= moe.num_experts, "{}num_experts_per_tok is {}, and there are {} experts",
                config.where(), moe.router_topk, moe.num_experts);
   moe.aux_loss_coeff = {config.number("router_aux_loss_coef").value_or(default_loss)};
-  if (mixtral) {
-    moe.ffn_hidden_size = model.ffn_hidden_size;
-    if (config.number("router_jitter_noise").value_or(0) != 0) config.refuse("router_jitter_noise", "0 is");
-    return;
-  }
-  moe.ffn_hidden_size = config.size({"moe_intermediate_size"}, 768);
-  moe.router_pre_softmax = !config.flag("norm_topk_prob").value_or(false);
-  read_layers(config, model);
 }
 
-void write_hf_moe(const ModelConfig& model, HfJson& config) {
-  const MoeConfig& moe = model.moe;
-  const bool mixtral = model.arch == Arch::mixtral;
-  config[mixtral ? "num_local_experts" : "num_experts"] = moe.num_experts;
-  config["num_experts_per_tok"] = moe.router_topk;
+void write_hf_moe(const ModelConfig& model, const char* experts_key, HfJson& config) {
+  config[experts_key] = model.moe.num_experts;
+  config["num_experts_per_tok"] = model.moe.router_topk;
   config["router_aux_loss_coef"] = find_loss(model);
   config["output_router_logits"] = false;
-  if (mixtral) return;
-  config["moe_intermediate_size"] = moe.ffn_hidden_size;
-  config["norm_topk_prob"] = !moe.router_pre_softmax;
-  config["decoder_sparse_step"] = moe.decoder_sparse_step;
-  config["mlp_only_layers"] = moe.mlp_only_layers;
 }
 
-void add_older_hf_moe(const ModelConfig& model, HfJson& config) {
-  if (model.arch == Arch::qwen3_moe && !config.contains("num_experts")) config["num_experts"] = model.moe.num_experts;
-  if (model.arch == Arch::mixtral && !config.contains("num_local_experts"))
-    config["num_local_experts"] = model.moe.num_experts;
+void read_hf_sparse_layers(const HfFields& config, ModelConfig& model) {
+  MoeConfig& moe = model.moe;
+  moe.decoder_sparse_step = config.size({"decoder_sparse_step"}, 1);
+  moe.mlp_only_layers = config.integers("mlp_only_layers").value_or(std::vector<std::int64_t>{});
+  const std::vector<bool> layers = moe_layers(moe, model.num_layers);
+  require_user(std::ranges::find(layers, true) != layers.end(),
+               "{}no layer has experts, by decoder_sparse_step and mlp_only_layers", config.where());
+  set_moe_layers(moe, layers);
 }
 
 MoeConfig moe_section(const ModelShape& shape) {

@@ -8,12 +8,13 @@ namespace tera {
 
 struct ModelShape;
 
-// Requires that sizes other than those of experts have been read.
+// Number and choice of experts, and the balancing loss. experts_key: the family's name of the number of experts; both
+// are read.
 void read_hf_moe(const HfFields& config, ModelConfig& model);
-void write_hf_moe(const ModelConfig& model, HfJson& config);
+void write_hf_moe(const ModelConfig& model, const char* experts_key, HfJson& config);
 
-// Adds num_experts of a qwen3_moe, for transformers 4, to a file that has only the name of transformers 5.
-void add_older_hf_moe(const ModelConfig& model, HfJson& config);
+// Which layers have experts, by decoder_sparse_step and mlp_only_layers.
+void read_hf_sparse_layers(const HfFields& config, ModelConfig& model);
 
 // The section with all values filled in, in canonical form.
 MoeConfig moe_section(const ModelShape& shape);

@@ -7,8 +7,6 @@
 namespace tera {
 namespace {
 
-double default_base(Arch arch) { return arch == Arch::mixtral ? 1'000'000 : 10'000; }
-
 RopeScalingKind scaling_kind(const HfFields& map) {
   const char* key = map.find("rope_type") != nullptr ? "rope_type" : "type";
   const std::string name = map.text(key).value_or("default");
@@ -74,7 +72,7 @@ void read_hf_rope(const HfFields& config, ModelConfig& model) {
   const HfJson* scaling = config.find("rope_scaling");
   const bool empty = scaling == nullptr || (scaling->is_object() && scaling->empty());
   const auto map = config.object(empty ? "rope_parameters" : "rope_scaling");
-  const double outside = config.number("rope_theta").value_or(default_base(*model.arch));
+  const double outside = config.number("rope_theta").value_or(model.rotary_base);
   model.rotary_base = map ? map->number("rope_theta").value_or(outside) : outside;
   if (config.number("partial_rotary_factor").value_or(1) != 1) config.refuse("partial_rotary_factor", "1 is");
   if (!map) return;

@@ -6,7 +6,8 @@
 
 namespace tera {
 
-// Sets the base and the scaling; requires that model.max_position_embeddings has been read.
+// Sets the base, which is the family's default where it is absent, and the scaling; requires that
+// model.max_position_embeddings has been read.
 void read_hf_rope(const HfFields& config, ModelConfig& model);
 
 // Writes rope_theta and rope_scaling, which transformers 4 and other programs read, and rope_parameters of

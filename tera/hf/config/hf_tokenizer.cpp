@@ -6,6 +6,7 @@
 #include <array>
 
 #include "tera/base/file.h"
+#include "tera/config/family.h"
 #include "tera/hf/config/hf_json.h"
 
 namespace tera {
@@ -55,14 +56,14 @@ bool is_in_folder(const std::string& path, const fs::path& folder) {
 
 }  // namespace
 
-std::optional<TokenizerConfig> find_hf_tokenizer(const fs::path& folder, Arch arch) {
+std::optional<TokenizerConfig> find_hf_tokenizer(const fs::path& folder, const ModelFamily& family) {
   TokenizerConfig tokenizer;
   if (path_exists(folder / "tokenizer.json")) {
     tokenizer.tokenizer_type = TokenizerKind::hugging_face;
     tokenizer.tokenizer_model = folder.string();
     return tokenizer;
   }
-  if (arch != Arch::gpt || !has_plain_gpt2(folder)) return std::nullopt;
+  if (!family.gpt2_tokenizer || !has_plain_gpt2(folder)) return std::nullopt;
   tokenizer.tokenizer_type = TokenizerKind::gpt2_bpe;
   tokenizer.vocab_file = (folder / "vocab.json").string();
   tokenizer.merge_file = (folder / "merges.txt").string();

@@ -10,7 +10,7 @@ namespace tera {
 
 // The folder's tokenizer, if ours gives the same ids as transformers: tokenizer.json, or GPT-2's vocab.json and
 // merges.txt. None if there is no such file, or if transformers would interpret it in another way.
-std::optional<TokenizerConfig> find_hf_tokenizer(const std::filesystem::path& folder, Arch arch);
+std::optional<TokenizerConfig> find_hf_tokenizer(const std::filesystem::path& folder, const ModelFamily& family);
 
 // Why find_hf_tokenizer() found none, and what to do.
 std::string why_no_hf_tokenizer(const std::filesystem::path& folder);

@@ -1,9 +1,19 @@
-// Llama 2 and 3, and the families that share its names: Mistral (sliding window), Qwen2 (biases on q, k, v), Qwen3
-// (norms on the heads of q and k); and with experts Mixtral, Qwen3-MoE and DeepSeek.
+// Llama 2 and 3.
 
-#include "tera/models/family.h"
+#include "tera/base/error.h"
+#include "tera/hf/config/hf_decoder.h"
+#include "tera/hf/config/hf_rope.h"
+#include "tera/models/families/families.h"
 
 namespace tera {
+
+void set_llama_defaults(ModelConfig& model) {
+  model.normalization = NormKind::rms_norm;
+  model.activation = Activation::swiglu;
+  model.position_embedding_type = PositionKind::rope;
+  model.add_bias_linear = false;
+  model.untie_embeddings_and_output_weights = true;
+}
 
 FamilyNames llama_names() {
   return {.embedding = "model.embed_tokens",
@@ -31,23 +41,7 @@ FamilyNames llama_names() {
           .experts = {}};
 }
 
-// Mistral's attention; every layer has experts.
-FamilyNames mixtral_names() {
-  FamilyNames names = llama_names();
-  names.experts = {.router = "block_sparse_moe.gate",
-                   .expert = "block_sparse_moe.experts.",
-                   .gate = "w1",
-                   .up = "w3",
-                   .down = "w2",
-                   .shared = "block_sparse_moe.shared_expert",
-                   .shared_gate = "block_sparse_moe.shared_expert_gate",
-                   .fused_router = "mlp.gate",
-                   .fused_gate_up = "mlp.experts.gate_up_proj",
-                   .fused_down = "mlp.experts.down_proj"};
-  return names;
-}
-
-FamilyNames qwen3_moe_names() {
+FamilyNames mlp_experts_names() {
   FamilyNames names = llama_names();
   names.experts = {.router = "mlp.gate",
                    .expert = "mlp.experts.",
@@ -62,11 +56,43 @@ FamilyNames qwen3_moe_names() {
   return names;
 }
 
-// DeepSeek-V2 and V3: multi-head latent attention (MLA); experts after the first dense layers.
-FamilyNames deepseek_names() {
-  FamilyNames names = qwen3_moe_names();
-  names.experts->shared = "mlp.shared_experts";
-  return names;
-}
+void finish_hf_rope(const ModelConfig& model, nlohmann::ordered_json& config) { add_older_hf_rope(model, config); }
 
 }  // namespace tera
+
+namespace tera::llama {
+namespace {
+
+constexpr HfDecoder keys{
+    .sizes =
+        {.vocab = 32000, .hidden = 4096, .ffn = 11008, .layers = 32, .heads = 32, .kv_heads = 0, .positions = 2048},
+    .attention_bias = true,
+    .mlp_bias = true};
+
+void read_hf(const HfFields& config, ModelConfig& model) { read_hf_decoder(config, keys, model); }
+void write_hf(const ModelConfig& model, HfJson& config) { write_hf_decoder(model, keys, config); }
+
+// Drops values, or refuses models, that transformers rejects although it could compute them.
+void finish_hf(const ModelConfig& model, HfJson& config) {
+  finish_hf_rope(model, config);
+  require_user(model.hidden_size % model.num_attention_heads == 0,
+               "model.hidden_size={} is no multiple of model.num_attention_heads={}: transformers refuses such a llama",
+               model.hidden_size, model.num_attention_heads);
+  const auto range = config.find("initializer_range");  // irrelevant for a trained model
+  if (range != config.end() && range->is_number() && range->get<double>() > 1) config.erase("initializer_range");
+}
+
+}  // namespace
+
+extern const ModelFamily family{.name = "llama",
+                                .hf_type = "llama",
+                                .hf_class = "LlamaForCausalLM",
+                                .hf_since = "4.46.0",
+                                .defaults = set_llama_defaults,
+                                .read_hf = read_hf,
+                                .write_hf = write_hf,
+                                .finish_hf = finish_hf,
+                                .names = llama_names,
+                                .make_spec = make_decoder_spec};
+
+}  // namespace tera::llama

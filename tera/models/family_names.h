@@ -1,13 +1,11 @@
 #pragma once
-// The tensor names of a family of decoders in Hugging Face folders. All else about a model is in ModelShape.
+// The tensor names of a family of decoders in Hugging Face folders.
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "tera/config/sections/model.h"
 
 namespace tera {
 
@@ -54,12 +52,5 @@ struct FamilyNames {
 std::int64_t layer_of(const FamilyNames& names, std::string_view tensor);
 // A tensor that every MTP layer has, and no other layer.
 std::string mtp_mark(const FamilyNames& names, std::int64_t layer);
-
-FamilyNames gpt_names();
-FamilyNames llama_names();
-FamilyNames mixtral_names();
-FamilyNames qwen3_moe_names();
-FamilyNames deepseek_names();
-FamilyNames family_names(Arch arch);
 
 }  // namespace tera
