@@ -46,6 +46,14 @@ struct Limits {
   bool high_open = false;
 };
 
+// What a key decides, beyond its value.
+enum class KeyRole : std::uint8_t {
+  unsaid,    // sections; no key
+  free,      // paths, speed, duration, logging: a run that goes on may have another value
+  numerics,  // what is computed
+  shapes     // what is computed, and which tensors a model has or their shapes
+};
+
 struct Field {
   std::string_view name;
   std::string_view help;
@@ -55,6 +63,9 @@ struct Field {
   std::span<const Field> (*section)() = nullptr;  // only of kind section
   Limits limits{};                                // for kinds integer, number and number_list
   bool required = false;                          // the default value means that the key was not given
+  KeyRole role = KeyRole::unsaid;
+  bool from_hf = true;              // a key of the model: its Hugging Face folder decides it, not only its default
+  bool zero_means_derived = false;  // 0: the value follows from other keys
 
   const void* address_in(const void* in) const { return address(const_cast<void*>(in)); }
 
@@ -68,8 +79,26 @@ struct Field {
     field.required = true;
     return field;
   }
+  constexpr Field free() const { return with(KeyRole::free); }
+  constexpr Field numerics() const { return with(KeyRole::numerics); }
+  constexpr Field shapes() const { return with(KeyRole::shapes); }
+  constexpr Field hf_default() const {
+    Field field = *this;
+    field.from_hf = false;
+    return field;
+  }
+  constexpr Field derived_from_0() const {
+    Field field = *this;
+    field.zero_means_derived = true;
+    return field;
+  }
 
  private:
+  constexpr Field with(KeyRole new_role) const {
+    Field field = *this;
+    field.role = new_role;
+    return field;
+  }
   constexpr Field with(Limits new_limits) const {
     Field field = *this;
     field.limits = new_limits;

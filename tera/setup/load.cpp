@@ -293,8 +293,8 @@ std::optional<ModelSource> find_model_source(const std::vector<Layer>& layers, c
 
 void start_from(const ModelSource& source, LoadedConfig& loaded) {
   loaded.config.model = source.model;
-  for_each_model_value(loaded.config, [&](const std::string& key, const Field&, const void*) {
-    if (hf_decides(key)) loaded.origins["model." + key] = source.file;
+  for_each_model_value(loaded.config, [&](const std::string& key, const Field& field, const void*) {
+    if (field.from_hf) loaded.origins["model." + key] = source.file;
   });
 }
 
@@ -344,7 +344,7 @@ void check_against(const ModelSource& source, const LoadedConfig& loaded, Proble
   });
   for_each_model_value(loaded.config, [&](const std::string& key, const Field& field, const void* value) {
     const std::string written = write_value(field, value);
-    if (!hf_decides(key) || written == wanted[key]) return;
+    if (!field.from_hf || written == wanted[key]) return;
     if (means_the_same(key, loaded.config.model, source.model)) return;
     const auto origin = loaded.origins.find("model." + key);
     problems.add("model.{}={} ({}): the model in {} has {}; leave the key out", key, written,

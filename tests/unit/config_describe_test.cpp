@@ -217,5 +217,16 @@ TEST(ConfigDocs, CommittedPageIsTheGeneratedOne) {
   EXPECT_EQ(committed.str(), config_markdown()) << "run: tera config --markdown > docs/config.md";
 }
 
+// A run that goes on, and a model that comes from a folder, ask what a key decides: none may leave that open.
+TEST(ConfigKeys, EachSaysWhatItDecides) {
+  for_each_value(RunConfig{}, [](const std::string& key, const Field& field, const void*) {
+    EXPECT_NE(field.role, KeyRole::unsaid) << key;
+    const bool of_model = key.starts_with("model.");
+    EXPECT_TRUE(of_model || field.from_hf) << key << ": only keys of the model come from a Hugging Face folder";
+    EXPECT_TRUE(of_model || field.role != KeyRole::shapes) << key;
+    EXPECT_FALSE(field.from_hf && of_model && field.role == KeyRole::free) << key << ": a folder decides it";
+  });
+}
+
 }  // namespace
 }  // namespace tera::test

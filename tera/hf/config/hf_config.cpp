@@ -69,32 +69,4 @@ ModelConfig parse_hf_config(std::string_view text, const std::string& where, Fam
   return model;
 }
 
-bool hf_decides(std::string_view key) {
-  constexpr std::array free{std::string_view("hf"),
-                            std::string_view("make_vocab_size_divisible_by"),
-                            std::string_view("mtp_num_layers"),
-                            std::string_view("mtp_loss_scaling_factor"),
-                            std::string_view("init_method_std"),
-                            std::string_view("hidden_dropout"),
-                            std::string_view("attention_dropout"),
-                            std::string_view("pad_vocab_in_softmax"),
-                            std::string_view("recompute_granularity"),
-                            std::string_view("recompute_modules"),
-                            std::string_view("recompute_method"),
-                            std::string_view("recompute_num_layers"),
-                            std::string_view("offload_modules"),
-                            std::string_view("freeze"),
-                            std::string_view("moe.router_load_balancing_type"),
-                            std::string_view("moe.aux_loss_coeff"),
-                            std::string_view("moe.z_loss_coeff"),
-                            std::string_view("moe.router_bias_update_rate"),
-                            std::string_view("moe.router_force_load_balancing"),
-                            std::string_view("moe.token_dispatcher_type"),
-                            std::string_view("moe.expert_capacity_factor"),
-                            std::string_view("moe.token_drop_policy"),
-                            std::string_view("moe.expert_rank_capacity_factor"),
-                            std::string_view("moe.shared_expert_overlap")};
-  return std::ranges::find(free, key) == free.end();
-}
-
 }  // namespace tera

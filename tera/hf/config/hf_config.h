@@ -22,10 +22,6 @@ std::string read_hf_config(const std::filesystem::path& folder);
 // The model that the text describes, with every size filled in; `where` names it in messages.
 ModelConfig parse_hf_config(std::string_view text, const std::string& where, Families families = built_in_families());
 
-// Whether the file decides a key of the model section ("hidden_size"). Of keys about training and the parallel layout
-// it gives only the default, which a run may change.
-bool hf_decides(std::string_view key);
-
 // Special token ids; negative: there is none.
 struct HfTokenIds {
   std::int32_t bos = -1, eos = -1, pad = -1;

@@ -197,8 +197,7 @@ void check_round_trip(const std::string& text, const ModelConfig& wanted, const 
   auto next = values.begin();
   for_each_value(meant, [&](const std::string& key, const Field& field, const void* value) {
     const std::string written = write_value(field, value), read = *next++;
-    const std::string_view name = std::string_view(key).substr(key.find('.') + 1);
-    if (!key.starts_with("model.") || !hf_decides(name) || written == read) return;
+    if (!key.starts_with("model.") || !field.from_hf || written == read) return;
     const std::string_view type = wanted.arch->hf_type;
     const std::string instead = written_by_user ? written_instead(key, written, *written_by_user) : std::string();
     if (!instead.empty()) fail_user("{}: config.json of a {} cannot say that", instead, type);
