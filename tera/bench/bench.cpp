@@ -12,6 +12,7 @@
 #include "tera/base/log.h"
 #include "tera/base/signals.h"
 #include "tera/bench/profiling_ops.h"
+#include "tera/models/flops.h"
 #include "tera/train/trainer.h"
 
 namespace tera {

@@ -7,8 +7,8 @@
 
 #include "tera/base/error.h"
 #include "tera/data/indexed/indexed_builder.h"
+#include "tera/models/flops.h"
 #include "tera/tokenizer/make_tokenizer.h"
-#include "tera/train/training_step.h"
 
 namespace tera {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "tera/base/error.h"
 #include "tera/base/signals.h"
+#include "tera/models/flops.h"
 #include "tera/ops/optim.h"
 #include "tera/train/save.h"
 

@@ -8,6 +8,7 @@
 #include "tera/base/error.h"
 #include "tera/base/file.h"
 #include "tera/bench/profile.h"
+#include "tera/models/flops.h"
 #include "tera/setup/load.h"
 #include "tests/end_to_end/training_run.h"
 #include "tests/support/expect_error.h"

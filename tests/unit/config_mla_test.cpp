@@ -7,9 +7,9 @@
 
 #include "tera/base/error.h"
 #include "tera/config/family.h"
+#include "tera/models/flops.h"
 #include "tera/models/spec.h"
 #include "tera/setup/resolve.h"
-#include "tera/train/training_step.h"
 #include "tests/support/expect_error.h"
 
 namespace tera::test {

@@ -6,12 +6,12 @@
 
 #include "tera/base/error.h"
 #include "tera/config/family.h"
+#include "tera/models/flops.h"
 #include "tera/models/spec.h"
 #include "tera/nn/ffn/mlp.h"
 #include "tera/nn/ffn/moe.h"
 #include "tera/nn/mixers/attention.h"
 #include "tera/setup/resolve.h"
-#include "tera/train/training_step.h"
 #include "tests/support/expect_error.h"
 
 namespace tera::test {
