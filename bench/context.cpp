@@ -180,11 +180,10 @@ class SilentComm final : public Comm {
 class Feeder {
  public:
   Feeder(const Setup& setup, const Dataset& data, TrainingStep& step)
-      : setup_(setup), step_(step), loader_(data, options(setup, step)) {
-    const auto rows = static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length);
-    for (auto* of_rows : {&tokens_, &targets_, &positions_}) of_rows->resize(rows);
-    offsets_.resize(rows + 1);
-    row_ids_.resize(rows);
+      : setup_(setup),
+        step_(step),
+        loader_(data, options(setup, step)),
+        host_({.rows = setup.batch.micro_batch * setup.batch.seq_length, .packed = setup.batch.packs_documents}) {
     const Groups& groups = step.layout().groups;
     if (setup.parallel.dynamic_cp)
       dynamic_cp_loader_.emplace(dynamic_cp_options(setup, groups.dp.rank(), groups.cp.rank()));
@@ -192,21 +191,18 @@ class Feeder {
   // Returns the number of microbatches.
   std::int64_t load(std::int64_t number) {
     const std::int64_t samples = setup_.batch.global_batch, consumed = number * samples;
-    const BatchSpans buffers{tokens_, targets_, positions_, row_ids_, offsets_};
     if (dynamic_cp_loader_) {
       const DynamicCpLoader::Step& assigned = dynamic_cp_loader_->step(loader_, consumed, samples);
       for (std::int64_t i = 0; i < assigned.scheduler().microbatches(); ++i)
-        step_.load(i, dynamic_cp_loader_->fill(loader_, assigned, i, buffers).rows,
+        step_.load(i, dynamic_cp_loader_->fill(loader_, assigned, i, host_.spans()).rows,
                    1.0f / static_cast<float>(assigned.counts().targets));
       padding_ = assigned.scheduler().padding();
       return assigned.scheduler().microbatches();
     }
     const auto targets = static_cast<float>(loader_.counted_targets(consumed, samples));
     for (std::int64_t i = 0; i < setup_.batch.num_microbatches; ++i) {
-      BatchSpans filled = buffers;
-      const BatchCounts counts = loader_.fill(consumed, i, buffers);
-      filled.offsets = filled.offsets.first(static_cast<std::size_t>(counts.documents + 1));
-      step_.load(i, filled, 1.0f / targets);
+      const BatchCounts counts = loader_.fill(consumed, i, host_.spans());
+      step_.load(i, host_.filled(counts), 1.0f / targets);
     }
     return setup_.batch.num_microbatches;
   }
@@ -223,8 +219,7 @@ class Feeder {
   TrainingStep& step_;
   BatchLoader loader_;
   std::optional<DynamicCpLoader> dynamic_cp_loader_;
-  std::vector<std::int32_t> tokens_, targets_, positions_, offsets_;
-  std::vector<std::int64_t> row_ids_;
+  BatchBuffers host_;
   double padding_ = 0;
 };
 

@@ -45,6 +45,7 @@ struct MicroBatch {
   Tensor tokens, targets, positions;  // i32 [T]; targets: negative where not counted, none when there is no loss
   Tensor rows;                        // i64 [T]: global ids of the rows, for random draws
   Tensor offsets;                     // i32 [documents+1], optional; of all K rows with context parallelism
+  Tensor mtp_tokens, mtp_targets;     // i32 [depths,T], optional: cut up by depth in `mtp`
   std::int64_t batch = 1;
   GlobalRows all{};
   const ContextParallel* cp = nullptr;  // its context-parallel group, where microbatches differ (dynamic CP)

@@ -17,26 +17,6 @@
 namespace tera::test {
 namespace {
 
-// A microbatch on the host.
-struct HostBatch {
-  HostBatch(std::size_t rows, std::size_t depths)
-      : tokens(rows),
-        targets(rows),
-        positions(rows),
-        offsets(rows + 1),
-        mtp_tokens(depths * rows),
-        mtp_targets(depths * rows),
-        row_ids(rows) {}
-  BatchSpans spans() { return {tokens, targets, positions, row_ids, offsets, mtp_tokens, mtp_targets}; }
-  BatchSpans filled(const BatchCounts& counts) {
-    BatchSpans all = spans();
-    all.offsets = all.offsets.first(counts.documents > 0 ? static_cast<std::size_t>(counts.documents + 1) : 0);
-    return all;
-  }
-  std::vector<std::int32_t> tokens, targets, positions, offsets, mtp_tokens, mtp_targets;
-  std::vector<std::int64_t> row_ids;
-};
-
 BatchOptions options_of_rank(const tera::Setup& setup, const DataSource& data, const Groups& groups) {
   BatchOptions options = batch_options(setup, data.tokenizer.get());
   options.data_rank = groups.dp.rank();
@@ -52,8 +32,9 @@ class Feeder {
         counted_targets_(one.counted_targets),
         data_(make_data_source(setup)),
         loader_(*data_.train, options_of_rank(setup, data_, step.layout().groups)),
-        host_(static_cast<std::size_t>(setup.batch.micro_batch * setup.batch.seq_length),
-              static_cast<std::size_t>(setup.model.mtp_layers)) {
+        host_({.rows = setup.batch.micro_batch * setup.batch.seq_length,
+               .mtp_depths = setup.model.mtp_layers,
+               .packed = setup.batch.packs_documents}) {
     const Groups& groups = step.layout().groups;
     if (setup.parallel.dynamic_cp)
       dynamic_cp_loader_.emplace(dynamic_cp_options(setup, groups.dp.rank(), groups.cp.rank()));
@@ -117,8 +98,9 @@ class Feeder {
   }
 
   void mask_targets() {
-    for (std::size_t i = 0; i < host_.targets.size(); ++i)
-      if (static_cast<std::int64_t>(i) % setup_.batch.seq_length >= counted_targets_) host_.targets[i] = -1;
+    const std::span<std::int32_t> targets = host_.spans().targets;
+    for (std::size_t i = 0; i < targets.size(); ++i)
+      if (static_cast<std::int64_t>(i) % setup_.batch.seq_length >= counted_targets_) targets[i] = -1;
   }
 
   const tera::Setup& setup_;
@@ -128,7 +110,7 @@ class Feeder {
   BatchLoader loader_;
   std::optional<DynamicCpLoader> dynamic_cp_loader_;
   std::uint64_t degrees_ = 0;
-  HostBatch host_;
+  BatchBuffers host_;
   std::int64_t consumed_ = 0, microbatches_ = 0;
   MtpTargetCounts mtp_target_counts_{};
 };

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "tera/base/error.h"
+#include "tera/data/batching/batch_fields.h"
 
 namespace tera {
 namespace {
@@ -122,18 +123,9 @@ BatchCounts BatchLoader::fill(std::int64_t consumed, std::int64_t microbatch, co
   const std::size_t rows = static_cast<std::size_t>(options_.micro_batch_size) * length;
   require(consumed >= 0 && microbatch >= 0 && microbatch < microbatches_, "microbatch {} is not one of {}", microbatch,
           microbatches_);
-  require(out.tokens.size() == rows && out.targets.size() == rows && out.positions.size() == rows &&
-              out.row_ids.size() == rows,
-          "a microbatch has {} rows, the spans given for tokens {}, targets {}, positions {}, row ids {}", rows,
-          out.tokens.size(), out.targets.size(), out.positions.size(), out.row_ids.size());
+  check_sizes(out, rows);
   const std::int64_t first =
       consumed + (microbatch * options_.data_ranks + options_.data_rank) * options_.micro_batch_size;
-  require(!options_.reset_attention_mask || out.offsets.size() == rows + 1, "{} offsets of documents in {} rows",
-          out.offsets.size(), rows);
-  const std::size_t mtp_rows = static_cast<std::size_t>(options_.mtp_depths) * rows;
-  require(out.mtp_tokens.size() == mtp_rows && out.mtp_targets.size() == mtp_rows,
-          "{} depths of {} rows, the spans given for tokens ahead {}, targets ahead {}", options_.mtp_depths, rows,
-          out.mtp_tokens.size(), out.mtp_targets.size());
   starts_.clear();
   BatchCounts counts;
   for (std::int64_t i = 0; i < options_.micro_batch_size; ++i) {
@@ -161,14 +153,26 @@ std::int64_t BatchLoader::write_document_offsets(std::span<std::int32_t> offsets
 }
 
 BatchSpans BatchSpans::first(std::size_t rows) const {
-  const std::size_t mtp_rows = tokens.empty() ? 0 : mtp_tokens.size() / tokens.size() * rows;
-  return {tokens.first(rows),
-          targets.first(rows),
-          positions.first(rows),
-          row_ids.first(rows),
-          offsets.empty() ? offsets : offsets.first(rows + 1),
-          mtp_tokens.first(mtp_rows),
-          mtp_targets.first(mtp_rows)};
+  BatchSpans part;
+  for_each_batch_field([&](const auto& field) {
+    const auto& all = this->*field.host;
+    if (all.empty()) return;
+    const std::size_t depths = field.per == PerField::mtp_row ? all.size() / tokens.size() : 1;
+    part.*field.host = all.first(depths * rows + (field.per == PerField::document ? 1 : 0));
+  });
+  return part;
+}
+
+// Offsets that are not asked for may be given all the same.
+void BatchLoader::check_sizes(const BatchSpans& out, std::size_t rows) const {
+  const BatchSizes sizes{.rows = static_cast<std::int64_t>(rows),
+                         .mtp_depths = options_.mtp_depths,
+                         .packed = options_.reset_attention_mask};
+  for_each_batch_field([&](const auto& field) {
+    if (field.per == PerField::document && !sizes.packed) return;
+    const std::int64_t needed = sizes.elements(field.per, field.split), given = std::ssize(out.*field.host);
+    require(given == needed, "a microbatch of {} rows has {} {}, and {} are given", rows, needed, field.name, given);
+  });
 }
 
 BatchCounts BatchLoader::measure(std::int64_t consumed, std::int64_t samples, std::vector<DocumentSpan>& documents) {
@@ -241,11 +245,9 @@ void BatchLoader::fill_padding(std::size_t first_row, const BatchSpans& out) {
 
 BatchCounts BatchLoader::fill(std::span<const DocumentSpan> documents, std::span<const std::int32_t> which,
                               const BatchSpans& out) {
-  const std::size_t rows = out.tokens.size(), mtp_rows = static_cast<std::size_t>(options_.mtp_depths) * rows;
-  require(options_.reset_attention_mask && out.targets.size() == rows && out.positions.size() == rows &&
-              out.row_ids.size() == rows && out.offsets.size() == rows + 1 && out.mtp_tokens.size() == mtp_rows &&
-              out.mtp_targets.size() == mtp_rows,
-          "{} rows for packed documents", rows);
+  const std::size_t rows = out.tokens.size();
+  require(options_.reset_attention_mask, "documents are packed only where attention stays inside them");
+  check_sizes(out, rows);
   starts_.clear();
   BatchCounts counts;
   std::size_t next = 0;

@@ -13,7 +13,8 @@
 
 namespace tera {
 
-// One microbatch, T = micro_batch_size * seq_length rows, sequence after sequence.
+// One microbatch on the host, T = micro_batch_size * seq_length rows, sequence after sequence. What its spans are is
+// listed in batch_fields.h.
 struct BatchSpans {
   std::span<std::int32_t> tokens;     // [T]
   std::span<std::int32_t> targets;    // [T] the next token, negative where it does not count
@@ -89,6 +90,7 @@ class BatchLoader {
   bool reads_samples() const {
     return options_.needs_ids || options_.reset_position_ids || options_.reset_attention_mask;
   }
+  void check_sizes(const BatchSpans& out, std::size_t rows) const;
   void read(std::int64_t position);
   std::int32_t target_at(std::size_t row) const;
   bool begins_document(std::size_t row) const;

@@ -37,19 +37,20 @@ void split_context(std::span<const std::int32_t> offsets, int ranks, std::span<s
   }
 }
 
-ContextParallelSplit::ContextParallelSplit(const Options& options) : options_(options) {
+ContextParallelSplit::ContextParallelSplit(const Options& options) : options_(options), local_(local_sizes()) {
   if (options.ranks == 1) return;
   for (std::int64_t i = 0; i <= options.sequences; ++i)
     sequences_.push_back(static_cast<std::int32_t>(i * options.seq_length));
-  const auto all = static_cast<std::size_t>(options.sequences * options.seq_length),
-             local = all / static_cast<std::size_t>(options.ranks);
+  const auto all = static_cast<std::size_t>(options.sequences * options.seq_length);
   for (auto* of_all : {&rows_, &cp_order_, &in_document_, &cp_order_in_document_}) of_all->resize(all);
   cp_order_row_ids_.resize(all);
   if (options.packed) offsets_.resize((all + 1) * static_cast<std::size_t>(options.ranks));
-  for (auto* of_local : {&tokens_, &targets_, &positions_}) of_local->resize(local);
-  row_ids_.resize(local);
-  for (auto* of_mtp : {&mtp_tokens_, &mtp_targets_})
-    of_mtp->resize(local * static_cast<std::size_t>(options.mtp_depths));
+}
+
+// Only inputs that are split need memory here.
+BatchSizes ContextParallelSplit::local_sizes() const {
+  const std::int64_t all = options_.sequences * options_.seq_length;
+  return {.rows = options_.ranks > 1 ? all / options_.ranks : 0, .mtp_depths = options_.mtp_depths, .all_rows = 0};
 }
 
 void ContextParallelSplit::note_documents(std::span<const std::int32_t> offsets) {
@@ -74,22 +75,21 @@ BatchSpans ContextParallelSplit::local_rows(const BatchSpans& all) {
     cp_order_in_document_[i] = in_document_[row];
     cp_order_row_ids_[i] = all.row_ids[row];
   }
-  const auto local =
-      std::span(rows_).subspan(static_cast<std::size_t>(options_.rank) * row_ids_.size(), row_ids_.size());
-  for (std::size_t i = 0; i < local.size(); ++i) {
-    const auto row = static_cast<std::size_t>(local[i]);
-    tokens_[i] = all.tokens[row];
-    targets_[i] = all.targets[row];
-    positions_[i] = all.positions[row];
-    row_ids_[i] = all.row_ids[row];
-  }
-  if (all.mtp_tokens.empty()) return {tokens_, targets_, positions_, row_ids_, all.offsets};
-  for (std::size_t at = 0; at < mtp_tokens_.size(); ++at) {  // row by row of each depth
-    const std::size_t row = at / local.size() * rows_.size() + static_cast<std::size_t>(local[at % local.size()]);
-    mtp_tokens_[at] = all.mtp_tokens[row];
-    mtp_targets_[at] = all.mtp_targets[row];
-  }
-  return {tokens_, targets_, positions_, row_ids_, all.offsets, mtp_tokens_, mtp_targets_};
+  const std::size_t count = rows_.size() / static_cast<std::size_t>(options_.ranks);
+  const auto local = std::span(rows_).subspan(static_cast<std::size_t>(options_.rank) * count, count);
+  BatchSpans mine;
+  for_each_batch_field([&](const auto& field) {
+    const auto& from = all.*field.host;
+    mine.*field.host = from;
+    if (!field.split) return;
+    const std::size_t depths = from.size() / rows_.size();
+    const auto to = (local_.spans().*field.host).first(depths * count);
+    for (std::size_t depth = 0; depth < depths; ++depth)
+      for (std::size_t i = 0; i < count; ++i)
+        to[depth * count + i] = from[depth * rows_.size() + static_cast<std::size_t>(local[i])];
+    mine.*field.host = to;
+  });
+  return mine;
 }
 
 }  // namespace tera

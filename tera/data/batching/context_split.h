@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-#include "tera/data/batching/batch_loader.h"
+#include "tera/data/batching/batch_fields.h"
 
 namespace tera {
 
@@ -48,13 +48,14 @@ class ContextParallelSplit {
 
  private:
   void note_documents(std::span<const std::int32_t> offsets);
+  BatchSizes local_sizes() const;
 
   Options options_;
   std::vector<std::int32_t> sequences_;  // offsets of sequences, where documents are not packed
   std::vector<std::int32_t> rows_, cp_order_, in_document_, cp_order_in_document_, offsets_;
-  std::vector<std::int32_t> tokens_, targets_, positions_, mtp_tokens_, mtp_targets_;
-  std::vector<std::int64_t> row_ids_, cp_order_row_ids_;
+  std::vector<std::int64_t> cp_order_row_ids_;
   std::size_t offsets_used_ = 0;
+  BatchBuffers local_;
 };
 
 }  // namespace tera

@@ -8,29 +8,14 @@
 
 namespace tera {
 
-Prefetch::Slot::Slot(std::size_t rows, const BatchOptions& options)
-    : tokens(rows),
-      targets(rows),
-      positions(rows),
-      offsets(options.reset_attention_mask ? rows + 1 : 0),
-      mtp_tokens(static_cast<std::size_t>(options.mtp_depths) * rows),
-      mtp_targets(mtp_tokens.size()),
-      row_ids(rows) {
-  buffers = {.tokens = tokens,
-             .targets = targets,
-             .positions = positions,
-             .row_ids = row_ids,
-             .offsets = offsets,
-             .mtp_tokens = mtp_tokens,
-             .mtp_targets = mtp_targets};
-}
-
 Prefetch::Prefetch(const std::vector<BatchSource>& sources, std::unique_ptr<BatchJobs> jobs, const Options& options)
     : jobs_(std::move(jobs)) {
-  const auto rows = static_cast<std::size_t>(options.batch.micro_batch_size * options.batch.seq_length);
+  const BatchSizes sizes{.rows = options.batch.micro_batch_size * options.batch.seq_length,
+                         .mtp_depths = options.batch.mtp_depths,
+                         .packed = options.batch.reset_attention_mask};
   const int slots = options.workers > 0 ? std::max(options.ready, options.workers) + 1 : 1;  // one is being used
   slots_.reserve(static_cast<std::size_t>(slots));  // spans of a slot must stay where they are
-  for (int i = 0; i < slots; ++i) slots_.emplace_back(rows, options.batch);
+  for (int i = 0; i < slots; ++i) slots_.emplace_back(sizes);
   loaders_.resize(static_cast<std::size_t>(std::max(options.workers, 1)));
   for (Loaders& loaders : loaders_)
     for (const BatchSource& source : sources) loaders.emplace_back(source, options.batch);
@@ -57,11 +42,9 @@ void Prefetch::read(const BatchJob& job, Loaders& loaders, Slot& slot) {
   BatchLoader& loader = loaders[job.source];
   if (dynamic_cp_loader_) return read_assigned(job, loader, slot);
   Loaded& loaded = slot.loaded;
-  loaded.rows = slot.buffers;
-  const BatchCounts counts = loader.fill(job.consumed, job.microbatch, loaded.rows);
+  const BatchCounts counts = loader.fill(job.consumed, job.microbatch, slot.buffers.spans());
+  loaded.rows = slot.buffers.filled(counts);
   loaded.local_targets = counts.targets;
-  if (counts.documents > 0)
-    loaded.rows.offsets = loaded.rows.offsets.first(static_cast<std::size_t>(counts.documents + 1));
   loaded.local_mtp = counts.mtp_targets;
   const BatchCounts all = job.microbatch == 0 ? loader.count(job.consumed, job.samples) : BatchCounts{};
   loaded.all_targets = all.targets;
@@ -75,7 +58,7 @@ void Prefetch::read_assigned(const BatchJob& job, BatchLoader& loader, Slot& slo
                  .all_mtp = step.counts().mtp_targets,
                  .scheduler = &step.scheduler()};
   if (job.microbatch >= step.scheduler().microbatches()) return;
-  const DynamicCpLoader::Filled filled = dynamic_cp_loader_->fill(loader, step, job.microbatch, slot.buffers);
+  const DynamicCpLoader::Filled filled = dynamic_cp_loader_->fill(loader, step, job.microbatch, slot.buffers.spans());
   slot.loaded.rows = filled.rows;
   slot.loaded.local_targets = filled.counts.targets;
   slot.loaded.local_mtp = filled.counts.mtp_targets;

@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "tera/data/batching/batch_fields.h"
 #include "tera/data/batching/batch_jobs.h"
-#include "tera/data/batching/batch_loader.h"
 #include "tera/data/batching/dynamic_cp_loader.h"
 
 namespace tera {
@@ -48,10 +48,8 @@ class Prefetch {
   using Loaders = std::vector<BatchLoader>;  // one for each source
 
   struct Slot {
-    Slot(std::size_t rows, const BatchOptions& options);
-    std::vector<std::int32_t> tokens, targets, positions, offsets, mtp_tokens, mtp_targets;
-    std::vector<std::int64_t> row_ids;
-    BatchSpans buffers;
+    explicit Slot(const BatchSizes& sizes) : buffers(sizes) {}
+    BatchBuffers buffers;
     Loaded loaded;
     std::exception_ptr error;
     bool ready = false;
