@@ -21,8 +21,8 @@ namespace {
 // A sink that keeps step times and losses.
 struct Recorder final : MetricsSink {
   void step(const StepMetrics& metrics) override {
-    times.push_back(metrics.step_ms);
-    losses.push_back(metrics.loss);
+    times.push_back(metrics.number("step_ms"));
+    losses.push_back(metrics.number("loss"));
   }
   void eval(const EvalMetrics&) override {}
   std::vector<double> times, losses;

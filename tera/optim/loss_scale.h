@@ -33,6 +33,9 @@ static_assert(sizeof(ScaleReading) == sizeof(double) * static_cast<int>(ScaleSta
 class LossScaler {
  public:
   explicit LossScaler(const MixedPrecisionConfig& config);
+  // A scale that stays. That of 1 changes no bit: it counts updates on the device, where steps may be skipped for other
+  // reasons than overflows.
+  static LossScaler constant(double scale) { return LossScaler(LossScaleRule{.dynamic = false}, scale); }
 
   void bind(Arena& arena);
   // Before the first step: starts with the initial scale, or after so many updates with the one that a checkpoint has
@@ -47,6 +50,8 @@ class LossScaler {
   const Tensor& state() const { return state_; }  // f64 [ScaleState::count]
 
  private:
+  LossScaler(const LossScaleRule& rule, double initial) : rule_(rule), initial_(initial) {}
+
   LossScaleRule rule_;
   double initial_;
   Tensor state_;

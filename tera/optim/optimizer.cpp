@@ -67,6 +67,8 @@ void Optimizer::bind(Arena& state) {
   if (scaler_) rates_ = state.take(shape(2), DType::f32, "learning rates");
   sums_ = state.take(shape(slots_), DType::f64, "sums of squares");
   norm_ = state.take(shape(1), DType::f32, "gradient norm");
+  factor_sum_.assign(1, grad_factor());
+  factor_sum_.insert(factor_sum_.end(), vetoes_.begin(), vetoes_.end());
 }
 
 std::vector<Optimizer::Moment> Optimizer::moments() const {
@@ -97,6 +99,7 @@ void Optimizer::find_pieces() {
 void Optimizer::step(Ops& ops) {
   RangeScope range(ops, "optimizer");
   clip(ops);
+  if (!vetoes_.empty()) apply_vetoes(ops);
   if (scaler_) count_step(ops);
   for (const auto& group : params_.groups()) update(ops, group);
 }
@@ -146,6 +149,12 @@ void Optimizer::clip(Ops& ops) {
                .factor = grad_factor(),
                .state = scaler_ ? scaler_->state() : Tensor{},
                .max_norm = static_cast<float>(config_.clip_grad)});
+}
+
+// A finite flag is 0, and leaves the factor as it is, to the bit; any other makes it not finite, which skips the
+// update.
+void Optimizer::apply_vetoes(Ops& ops) {
+  ops(CombineArgs{.sources = factor_sum_, .out = grad_factor(), .how = Reduce::sum});
 }
 
 void Optimizer::update(Ops& ops, const ParamStore::Group& group) {

@@ -17,7 +17,9 @@ class Ops;
 // The rates of one step. With dynamic loss scaling the host may not know yet whether the step before was skipped; a
 // skipped step does not count in the schedule.
 struct LearningRates {
-  double after_update = 0, after_skip = 0;
+  LearningRates(double lr = 0) : LearningRates(lr, lr) {}  // NOLINT(google-explicit-constructor): both are the same
+  LearningRates(double update, double skip) : after_update(update), after_skip(skip) {}
+  double after_update, after_skip;
 };
 
 // How the gradient norm spans ranks: each part of each parameter is counted once, wherever it is, and all sums of
@@ -42,6 +44,10 @@ class Optimizer {
   // Gradients come multiplied by a loss scale; steps in which they overflow are skipped and not counted as updates.
   void scale_with(const LossScaler& scaler) { scaler_ = &scaler; }
 
+  // Flags on the device, f32 [1], the same on all ranks: one that is not finite skips the step. They need a scaler,
+  // which counts the steps that are not skipped.
+  void veto_with(std::vector<Tensor> flags) { vetoes_ = std::move(flags); }
+
   // Gradients are not cleared after a step: the first of the next one overwrites them (DataParallel).
   void leave_gradients() { clears_ = false; }
 
@@ -51,7 +57,6 @@ class Optimizer {
   // Copies an update's scalars to the device. update counts from 1, and is ignored with a loss scale, whose state keeps
   // that count.
   void prepare(Ops& ops, const LearningRates& rates, std::int64_t update);
-  void prepare(Ops& ops, double lr, std::int64_t update) { prepare(ops, LearningRates{lr, lr}, update); }
   // Clips, updates the weights of this rank's shards and clears their gradients, unless leave_gradients(); the same
   // calls every time.
   void step(Ops& ops);
@@ -76,6 +81,7 @@ class Optimizer {
   void write_scalars(Ops& ops, double lr, std::int64_t update);
   void write_rates(Ops& ops, const LearningRates& rates);
   void clip(Ops& ops);
+  void apply_vetoes(Ops& ops);
   void count_step(Ops& ops);
   void update(Ops& ops, const ParamStore::Group& group);
 
@@ -84,6 +90,8 @@ class Optimizer {
   NormScope scope_;
   const LossScaler* scaler_ = nullptr;
   bool clears_ = true;
+  std::vector<Tensor> vetoes_;      // flags
+  std::vector<Tensor> factor_sum_;  // grad_factor, then the flags
   std::vector<Piece> pieces_;
   std::int64_t slots_ = 0;
   Tensor m_, v_;    // [elements of this rank's shards], of the config's dtypes; sgd has only m_, its momentum in f32

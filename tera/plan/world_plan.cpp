@@ -63,8 +63,8 @@ WorldPlan plan_world(const Setup& setup, const WorkspaceRules& rules) {
     TrainingStep step(setup, rank, std::move(schedules[static_cast<std::size_t>(stage)]));
     StageRehearsal rehearsal{.layers = count_layers(plan.layout, stage), .memory = step.plan(rules)};
     rehearsal.parameters = step.params().count_elements();
-    rehearsal.flops = step.planned_flops();
-    rehearsal.groups = group_traffic(setup, rank, step.planned_traffic());
+    rehearsal.flops = step.planned().flops;
+    rehearsal.groups = group_traffic(setup, rank, step.planned().traffic);
     plan.parameters = step.count_parameters();
     plan.stages.push_back(std::move(rehearsal));
   }

@@ -199,7 +199,7 @@ class RunOfRank {
     log_.open_file(folder / "log.txt", start);
     write_file_atomically(folder / "config.resolved.yaml", config_);
     describe();
-    trainer_->add_sink(std::make_unique<JsonlSink>(folder / "metrics.jsonl", start, ExpertReport::capacity(setup_)));
+    trainer_->add_sink(std::make_unique<JsonlSink>(folder / "metrics.jsonl", start));
     trainer_->add_sink(
         std::make_unique<ConsoleSink>(log_, ConsoleSink::Options{.total_steps = setup_.batch.train_iters,
                                                                  .log_interval = setup_.config.logger.log_interval}));

@@ -90,15 +90,15 @@ void CheckpointSaver::save(const Progress& progress, const TrainingStep& step) {
   writer_.finish();  // so that begin_ is the time of this save
   begin_ = Clock::now();
   last_step_ = progress.steps;
-  writer_.save({.step = progress.steps,
-                .config_yaml = config_,
-                .consumed_samples = progress.consumed,
-                .consumed_tokens = progress.tokens,
-                .skipped_samples = progress.skipped,
-                .updates = step.updates(),
-                .seed = seed_,
-                .started_from = started_from_,
-                .loss_scale = step.loss_scale()});
+  CheckpointSource source{.step = progress.steps,
+                          .config_yaml = config_,
+                          .consumed_samples = progress.consumed,
+                          .consumed_tokens = progress.tokens,
+                          .skipped_samples = progress.skipped,
+                          .seed = seed_,
+                          .started_from = started_from_};
+  step.features().keep(source);
+  writer_.save(source);
   if (async_)
     log_.info("saving step {} in the background; steps waited {:.0f} ms", last_step_, milliseconds_since(begin_));
 }

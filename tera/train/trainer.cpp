@@ -90,7 +90,6 @@ Trainer::Trainer(const Setup& setup, Backend& backend, DataSource data, Log& log
       tokens_(start.tokens),
       skipped_(start.skipped) {
   schedule_.check();
-  if (setup.model.moe) experts_.emplace(setup);
   // First: what does not fit is refused before anything is allocated.
   if (world) {
     step_.bind(backend, *world);
@@ -195,8 +194,7 @@ std::int64_t Trainer::load_batch() {
   std::int64_t microbatches = listed;
   for (std::int64_t i = 0; i < listed; ++i) {
     const Prefetch::Loaded& batch = train_batches_->next();
-    if (i == 0) target_count_ = batch.all_targets;
-    if (i == 0) mtp_target_counts_ = batch.all_mtp;
+    if (i == 0) counts_ = {.targets = batch.all_targets, .mtp_targets = batch.all_mtp};
     if (batch.scheduler) microbatches = batch.scheduler->microbatches();
     if (batch.scheduler && i == 0) assigned_ = DynamicCpReport::of(*batch.scheduler);
     if (i >= microbatches) continue;
@@ -205,8 +203,8 @@ std::int64_t Trainer::load_batch() {
     std::array<float, max_mtp_layers> mtp_scales{};
     for (std::size_t depth = 0; depth < depths; ++depth)
       mtp_scales[depth] = static_cast<float>(setup_.model.mtp_loss_factor / static_cast<double>(depths)) *
-                          inverse(global ? mtp_target_counts_[depth] : batch.local_mtp[depth] * all);
-    step_.load(i, batch.rows, inverse(global ? target_count_ : batch.local_targets * all), inverse(all),
+                          inverse(global ? counts_.mtp_targets[depth] : batch.local_mtp[depth] * all);
+    step_.load(i, batch.rows, inverse(global ? counts_.targets : batch.local_targets * all), inverse(all),
                std::span(mtp_scales).first(depths));
   }
   return microbatches;
@@ -216,7 +214,7 @@ std::int64_t Trainer::load_batch() {
 // gives the device both rates to choose from.
 LearningRates Trainer::learning_rates() const {
   const std::int64_t trained = consumed_ - skipped_, pending = pending_ ? pending_->samples : 0;
-  return {.after_update = learning_rate(schedule_, trained), .after_skip = learning_rate(schedule_, trained - pending)};
+  return {learning_rate(schedule_, trained), learning_rate(schedule_, trained - pending)};
 }
 
 // Enqueues a step, then reports the one before it, whose results have arrived meanwhile. Votes to stop are read with
@@ -226,19 +224,18 @@ void Trainer::start_step(const StopRequest& stop) {
   if (!pending_) last_report_ = begin;
   const std::int64_t microbatches = load_batch();
   Pending started;
-  started.metrics.data_ms = train_batches_->take_waited_ms();
+  started.data_ms = train_batches_->take_waited_ms();
   started.rates = learning_rates();
-  step_.run(microbatches, started.rates);
+  step_.run(started.rates, microbatches);
   if (const std::string remark = step_.take_remark(); !remark.empty()) log_.info("{}", remark);
   started.reading = step_.read_back({.stop = stop.asked() || out_of_time(), .written = saver_ && saver_->written()});
-  started.target_count = target_count_;
-  started.mtp_target_counts = mtp_target_counts_;
+  started.counts = counts_;
   started.assigned = assigned_;
   started.samples = setup_.batch.global_batch_at(consumed_);
   consumed_ += started.samples;
   tokens_ += started.samples * setup_.batch.seq_length;
-  started.metrics.step = ++done_;
-  started.metrics.tokens = tokens_;
+  started.step = ++done_;
+  started.tokens = tokens_;
   started.enqueue_ms = milliseconds_since(begin);
   report_pending();
   pending_ = started;
@@ -251,78 +248,98 @@ void Trainer::report_pending() {
   report(pending);
 }
 
-void Trainer::report(Pending pending) {
-  const TrainingStep::Result result = step_.result(pending.reading);
-  StepMetrics& metrics = pending.metrics;
-  if (setup_.batch.rampup.start > 0) metrics.global_batch_size = pending.samples;
-  metrics.loss = result.loss_sum / static_cast<double>(std::max<std::int64_t>(pending.target_count, 1));
-  report_mtp_losses(result, pending.mtp_target_counts, metrics);
-  metrics.cp_degrees = std::span(pending.assigned.degrees).first(pending.assigned.used);
-  if (setup_.parallel.dynamic_cp) metrics.padding = pending.assigned.padding;
-  metrics.grad_norm = result.grad_norm;
-  metrics.lr = last_skipped_ ? pending.rates.after_skip : pending.rates.after_update;
-  if (step_.scaler()) note_scaling(result, pending.samples, metrics);
-  stopping_ = stopping_ || result.stop > 0;
-  if (saver_ && result.written >= step_.layout().groups.world.size()) saver_->publish();
-  // The time between reports; but the last step is reported right after the one before it: at least its host time.
-  metrics.step_ms = std::max(milliseconds_since(last_report_), pending.enqueue_ms);
-  last_report_ = Clock::now();
-  metrics.tokens_per_s = static_cast<double>(pending.samples * setup_.batch.seq_length) / metrics.step_ms * 1e3;
-  metrics.tflops_per_device = metrics.tokens_per_s * model_flops_per_token(setup_.model, setup_.batch.seq_length) /
-                              1e12 / step_.layout().groups.world.size();
-  if (peak_flops_ > 0) metrics.mfu = metrics.tflops_per_device * 1e12 / peak_flops_;
-  if (experts_) metrics.experts = experts_->report(result, pending.samples);
+void Trainer::report(const Pending& pending) {
+  const StepReading reading = step_.result(pending.reading);
+  const VoteCounts votes = votes_of(reading);
+  stopping_ = stopping_ || votes.stop > 0;
+  if (saver_ && votes.written >= step_.layout().groups.world.size()) saver_->publish();
+  metrics_.clear();
+  add_loss(pending, reading);
+  add_speed(pending);
+  if (setup_.batch.rampup.start > 0) metrics_.add("global_batch_size", pending.samples);
+  if (step_.scaling().scaler()) note_scaling(pending, reading);
+  metrics_.add("skipped", last_skipped_);
+  add_batch(pending);
+  step_.features().report(reading, {.step = pending.step, .samples = pending.samples, .counts = pending.counts},
+                          metrics_);
+  const StepMetrics metrics{.step = pending.step, .values = metrics_.all()};
   for (auto& sink : sinks_) sink->step(metrics);
   check_finite(metrics);
 }
 
-void Trainer::report_mtp_losses(const TrainingStep::Result& result, const MtpTargetCounts& target_counts,
-                                StepMetrics& metrics) {
-  const auto depths = static_cast<std::size_t>(setup_.model.mtp_layers);
-  for (std::size_t i = 0; i < depths; ++i)
-    mtp_losses_[i] = result.mtp_loss_sums[i] / static_cast<double>(std::max<std::int64_t>(target_counts[i], 1));
-  metrics.mtp_losses = std::span(mtp_losses_).first(depths);
+void Trainer::add_loss(const Pending& pending, const StepReading& reading) {
+  const auto targets = static_cast<double>(std::max<std::int64_t>(pending.counts.targets, 1));
+  metrics_.add("loss", reading.number("loss_sum") / targets);
+  metrics_.add("grad_norm", reading.number("grad_norm"));
+  metrics_.add("lr", last_skipped_ ? pending.rates.after_skip : pending.rates.after_update);
+  metrics_.add("tokens", pending.tokens);
 }
 
-void Trainer::note_scaling(const TrainingStep::Result& result, std::int64_t samples, StepMetrics& metrics) {
-  const LossScaleRule& rule = step_.scaler()->rule();
+// The time between reports; but the last step is reported right after the one before it: at least its host time.
+void Trainer::add_speed(const Pending& pending) {
+  const double step_ms = std::max(milliseconds_since(last_report_), pending.enqueue_ms);
+  last_report_ = Clock::now();
+  const double tokens_per_s = static_cast<double>(pending.samples * setup_.batch.seq_length) / step_ms * 1e3;
+  const double tflops = tokens_per_s * model_flops_per_token(setup_.model, setup_.batch.seq_length) / 1e12 /
+                        step_.layout().groups.world.size();
+  metrics_.add("step_ms", step_ms);
+  metrics_.add("data_ms", pending.data_ms);
+  metrics_.add("tokens_per_s", tokens_per_s);
+  metrics_.add("tflops_per_device", tflops);
+  metrics_.add("mfu", peak_flops_ > 0 ? MetricValue(tflops * 1e12 / peak_flops_) : MetricValue{});
+}
+
+// Dynamic context parallelism: degrees with the number of microbatches of all replicas that have them, and the fraction
+// of padding rows.
+void Trainer::add_batch(const Pending& pending) {
+  if (!setup_.parallel.dynamic_cp) return;
+  metrics_.add("cp_degrees",
+               MetricTable{.values = std::span(pending.assigned.degrees).first(pending.assigned.used), .columns = 2});
+  metrics_.add("padding", pending.assigned.padding);
+}
+
+void Trainer::note_scaling(const Pending& pending, const StepReading& reading) {
+  const ScaleReading scaling = LossScaling::state_of(reading);
+  const LossScaleRule& rule = step_.scaling().scaler()->rule();
   const bool at_floor = rule.dynamic && last_scale_ == rule.min_scale;
-  last_skipped_ = result.skipped();
-  last_scale_ = result.scaling.scale;
-  metrics.loss_scale = result.scaling.scale;
-  metrics.skipped = last_skipped_;
-  overflows_at_floor_ = at_floor && last_skipped_ ? overflows_at_floor_ + 1 : 0;
-  if (!last_skipped_) return;
+  last_skipped_ = scaling.skipped != 0;
+  last_scale_ = scaling.scale;
+  if (step_.scaling().scales_losses()) metrics_.add("loss_scale", scaling.scale);
+  const bool overflowed = last_skipped_ && !std::isfinite(reading.number("grad_norm"));  // not vetoed
+  overflows_at_floor_ = at_floor && overflowed ? overflows_at_floor_ + 1 : 0;
+  if (last_skipped_) skipped_ += pending.samples;
+  if (!overflowed) return;
   ++overflows_;
-  skipped_ += samples;
   if (!at_floor || reported_floor_) return;
   reported_floor_ = true;
   log_.warn("step {}: the gradients overflow at the smallest loss scale, {}, too (mixed_precision.min_loss_scale)",
-            metrics.step, rule.min_scale);
+            pending.step, rule.min_scale);
 }
 
 // A dynamic loss scale expects steps whose gradients overflow; but where it is at its minimum, and every step is
 // skipped, the run is as lost as without one.
 void Trainer::check_finite(const StepMetrics& metrics) const {
-  if (metrics.skipped && step_.scaler()->rule().dynamic) {
+  const double loss = metrics.number("loss"), grad_norm = metrics.number("grad_norm");
+  const bool overflowed = last_skipped_ && !std::isfinite(grad_norm) && step_.scaling().scales_losses();
+  if (overflowed && step_.scaling().scaler()->rule().dynamic) {
     require_user(overflows_at_floor_ < max_overflows_at_floor,
                  "step {}: the gradients have overflowed fp16 for {} steps in a row at the smallest loss scale, {} "
                  "(mixed_precision.min_loss_scale), and nothing was trained meanwhile; a lower optimizer.lr from an "
                  "earlier checkpoint, a smaller mixed_precision.min_loss_scale, or mixed_precision.precision=bf16 may "
                  "help",
-                 metrics.step, overflows_at_floor_, step_.scaler()->rule().min_scale);
+                 metrics.step, overflows_at_floor_, step_.scaling().scaler()->rule().min_scale);
     return;
   }
-  if (metrics.skipped)
+  if (overflowed)
     fail_user(
         "step {}: the gradients overflow fp16 with mixed_precision.loss_scale={}; a smaller one, or 0 for one that "
         "follows the gradients, may help",
-        metrics.step, step_.scaler()->initial());
-  require_user(std::isfinite(metrics.loss) && std::isfinite(metrics.grad_norm),
+        metrics.step, step_.scaling().scaler()->initial());
+  require_user(std::isfinite(loss) && std::isfinite(grad_norm),
                "step {}: the loss is {}, the gradient norm {}, and one that is not finite ends the run; a lower "
                "optimizer.lr, a longer "
                "scheduler.lr_warmup_iters or a smaller optimizer.clip_grad may help",
-               metrics.step, metrics.loss, metrics.grad_norm);
+               metrics.step, loss, grad_norm);
 }
 
 bool Trainer::evaluation_is_due() const {

@@ -12,7 +12,6 @@
 #include "tera/data/batching/prefetch.h"
 #include "tera/optim/lr_schedule.h"
 #include "tera/train/data_source.h"
-#include "tera/train/expert_report.h"
 #include "tera/train/launch.h"
 #include "tera/train/sinks/metrics.h"
 #include "tera/train/training_step.h"
@@ -66,14 +65,13 @@ class Trainer {
  private:
   // A step that was enqueued and not reported yet.
   struct Pending {
-    StepMetrics metrics;  // loss, norm, learning rate and times are filled in when they are known
+    std::int64_t step = 0, samples = 0;
+    std::int64_t tokens = 0;  // so far
     TrainingStep::Reading reading;
     LearningRates rates;
-    std::int64_t target_count = 0;  // that count in the loss
-    MtpTargetCounts mtp_target_counts{};
+    BatchCounts counts;  // targets of the global batch
     DynamicCpReport assigned;
-    std::int64_t samples = 0;
-    double enqueue_ms = 0;  // host time
+    double data_ms = 0, enqueue_ms = 0;  // host time
   };
 
   void open_batches();
@@ -81,10 +79,11 @@ class Trainer {
   void start_step(const StopRequest& stop);
   bool out_of_time() const;
   LearningRates learning_rates() const;
-  void report(Pending pending);
-  void report_mtp_losses(const TrainingStep::Result& result, const MtpTargetCounts& target_counts,
-                         StepMetrics& metrics);
-  void note_scaling(const TrainingStep::Result& result, std::int64_t samples, StepMetrics& metrics);
+  void report(const Pending& pending);
+  void add_loss(const Pending& pending, const StepReading& reading);
+  void add_speed(const Pending& pending);
+  void add_batch(const Pending& pending);
+  void note_scaling(const Pending& pending, const StepReading& reading);
   void report_pending();
   struct LossSum {
     double loss = 0;
@@ -106,19 +105,17 @@ class Trainer {
   std::unique_ptr<CyclicSampler> sampler_;  // sampler of the training data, where it is cyclic
   std::unique_ptr<Prefetch> train_batches_, valid_batches_;
   LrSchedule schedule_;
-  std::optional<ExpertReport> experts_;
   std::vector<SetLoss> set_losses_;  // one for each validation set, where there are several
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
 
   CheckpointSaver* saver_ = nullptr;
-  std::int64_t done_ = 0;          // steps
-  std::int64_t consumed_ = 0;      // samples
-  std::int64_t tokens_ = 0;        // tokens of all samples
-  std::int64_t skipped_ = 0;       // samples of skipped steps, as far as steps are reported
-  DynamicCpReport assigned_;       // assignment of the current batch
-  std::int64_t target_count_ = 0;  // targets of the current batch that count in the loss
-  MtpTargetCounts mtp_target_counts_{};
-  std::array<double, max_mtp_layers> mtp_losses_{};  // losses of the step that is reported
+  std::int64_t done_ = 0;      // steps
+  std::int64_t consumed_ = 0;  // samples
+  std::int64_t tokens_ = 0;    // tokens of all samples
+  std::int64_t skipped_ = 0;   // samples of skipped steps, as far as steps are reported
+  DynamicCpReport assigned_;   // assignment of the current batch
+  BatchCounts counts_;         // targets of the current batch
+  MetricList metrics_;         // metrics of the step that is reported
 
   // Loss scale: state of the step that was reported last, then counts over this run.
   bool last_skipped_ = false;

@@ -217,9 +217,10 @@ StepOutputs run_step(const tera::Setup& setup, const std::vector<Reference::Sequ
              .mtp_targets = mtp_targets},
             scale, 0, mtp_scales);
   step.forward_backward();
-  const TrainingStep::Result result = step.result(step.read_back());
-  StepOutputs outputs{.losses = {result.loss_sum}, .gradients = {}};
-  for (std::size_t depth = 0; depth < mtp_scales.size(); ++depth) outputs.losses.push_back(result.mtp_loss_sums[depth]);
+  const StepReading result = step.result(step.read_back());
+  StepOutputs outputs{.losses = {result.number("loss_sum")}, .gradients = {}};
+  for (std::size_t depth = 0; depth < mtp_scales.size(); ++depth)
+    outputs.losses.push_back(result.number_at("mtp_loss_sums", depth));
   for (const Param* param : step.params().by_name())
     for (const Part& part : param->spec.parts)
       outputs.gradients[part.name] = read_part(*backend.ops, param->grad, part);

@@ -79,7 +79,7 @@ LossAndGradients run_step(const std::string& config, const Overrides& overrides,
   result.eval_loss = step.evaluate().loss_sum;
   step.forward_backward();
   result.gradients = read_gradients(step, *backend.ops);
-  result.loss = step.result(step.read_back()).loss_sum;
+  result.loss = step.result(step.read_back()).number("loss_sum");
   return result;
 }
 

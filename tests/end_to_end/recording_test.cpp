@@ -17,7 +17,7 @@ struct Recorded {
 
 struct Losses final : MetricsSink {
   explicit Losses(RunRecord& of) : record(of) {}
-  void step(const StepMetrics& metrics) override { record.loss.push_back(metrics.loss); }
+  void step(const StepMetrics& metrics) override { record.loss.push_back(metrics.number("loss")); }
   void eval(const EvalMetrics& metrics) override { record.eval_loss.push_back(metrics.eval_loss); }
   RunRecord& record;
 };

@@ -10,12 +10,12 @@ class Recorder final : public MetricsSink {
  public:
   explicit Recorder(RunRecord& record) : record_(record) {}
   void step(const StepMetrics& metrics) override {
-    record_.loss.push_back(metrics.loss);
-    record_.grad_norm.push_back(metrics.grad_norm);
-    record_.lr.push_back(metrics.lr);
-    record_.skipped.push_back(metrics.skipped);
-    if (const auto losses = metrics.mtp_loss()) record_.mtp_loss.push_back(*losses);
-    if (metrics.loss_scale) record_.loss_scale.push_back(*metrics.loss_scale);
+    record_.loss.push_back(metrics.number("loss"));
+    record_.grad_norm.push_back(metrics.number("grad_norm"));
+    record_.lr.push_back(metrics.number("lr"));
+    record_.skipped.push_back(metrics.is_set("skipped"));
+    if (const auto losses = metrics.maybe("mtp_loss")) record_.mtp_loss.push_back(*losses);
+    if (const auto scale = metrics.maybe("loss_scale")) record_.loss_scale.push_back(*scale);
   }
   void eval(const EvalMetrics& metrics) override { record_.eval_loss.push_back(metrics.eval_loss); }
 

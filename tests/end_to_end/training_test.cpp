@@ -41,8 +41,9 @@ class OrderSink final : public MetricsSink {
  public:
   explicit OrderSink(std::string& order, double& last_loss) : order_(order), last_loss_(last_loss) {}
   void step(const StepMetrics& metrics) override {
-    order_ += std::to_string(metrics.step) + (metrics.tokens == metrics.step * 2 * 16 ? " " : "! ");
-    last_loss_ = metrics.loss;
+    order_ += std::to_string(metrics.step) +
+              (metrics.number("tokens") == static_cast<double>(metrics.step * 2 * 16) ? " " : "! ");
+    last_loss_ = metrics.number("loss");
   }
   void eval(const EvalMetrics& metrics) override { order_ += "eval " + std::to_string(metrics.step) + " "; }
   void finish() override { order_ += "end"; }
@@ -236,7 +237,7 @@ double first_grad_norm(const std::string& reduction, bool gaps) {
                   {.tokenizer = nullptr, .train = std::make_unique<GappyDataset>(gaps), .valid = {}, .summary = {}},
                   log);
   trainer.run(stop);
-  return trainer.step().result(trainer.step().read_back()).grad_norm;
+  return trainer.step().result(trainer.step().read_back()).number("grad_norm");
 }
 
 TEST(Training, LossReductionMattersOnlyWhereTargetsAreMasked) {

@@ -263,7 +263,7 @@ void run_rank(const SweepCase& one, RankHandle& rank_handle, int steps, SweepRes
   const double initial = step.evaluate().loss_sum / static_cast<double>(counted);
   if (first_rank) result.initial_loss = initial;
   int skipped = 0;
-  TrainingStep::Result read;
+  StepReading read;
   for (int i = 0; i < steps; ++i) {
     const bool overflow = i == one.overflow.step && rank_handle.rank() == one.overflow.rank;
     const std::int64_t targets = feeder.load_next(overflow && one.overflow.in_loss);
@@ -277,21 +277,24 @@ void run_rank(const SweepCase& one, RankHandle& rank_handle, int steps, SweepRes
     }
     step.update(setup.config.optimizer.lr);
     read = step.result(step.read_back());
-    skipped += read.skipped() ? 1 : 0;
+    const ScaleReading scaling = LossScaling::state_of(read);
+    skipped += scaling.skipped != 0 ? 1 : 0;
     if (!first_rank) continue;
-    result.loss.push_back(read.loss_sum / static_cast<double>(targets));
-    result.norm.push_back(read.grad_norm);
-    result.scale.push_back(read.scaling.scale);
+    result.loss.push_back(read.number("loss_sum") / static_cast<double>(targets));
+    result.norm.push_back(read.number("grad_norm"));
+    result.scale.push_back(scaling.scale);
     for (std::size_t depth = 0; depth < static_cast<std::size_t>(setup.model.mtp_layers); ++depth)
-      result.mtp_loss.push_back(read.mtp_loss_sums[depth] / static_cast<double>(feeder.mtp_target_counts()[depth]));
-    if (setup.model.moe)
-      result.aux_losses.insert(result.aux_losses.end(), read.aux_losses.begin(), read.aux_losses.end());
+      result.mtp_loss.push_back(read.number_at("mtp_loss_sums", depth) /
+                                static_cast<double>(feeder.mtp_target_counts()[depth]));
+    const std::span<const double> aux_losses = read.values<double>("aux_losses");
+    result.aux_losses.insert(result.aux_losses.end(), aux_losses.begin(), aux_losses.end());
   }
   count_up_to_here();
   result.weights.add(step, *backend.ops, Assembled::What::weights);
   result.router_state.add_router_state(step, *backend.ops);
   if (first_rank) result.degrees = feeder.degrees();
-  if (first_rank) result.choices.assign(read.expert_counts.begin(), read.expert_counts.end());
+  const std::span<const std::int32_t> choices = read.values<std::int32_t>("expert_counts");
+  if (first_rank) result.choices.assign(choices.begin(), choices.end());
   const std::lock_guard lock(mutex);
   result.skipped += skipped;
   result.peaks_as_planned = result.peaks_as_planned && peaks_as_planned(step);

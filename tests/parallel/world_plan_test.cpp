@@ -156,7 +156,7 @@ TEST(WorldPlan, OneRankIsItsStep) {
   const MemoryPlan memory = step.plan(*make_workspace_rules(setup));
   EXPECT_EQ(planned.stages.at(0).memory.total(), memory.total());
   EXPECT_EQ(planned.parameters, planned.stages[0].parameters);
-  EXPECT_EQ(planned.total_flops(setup.parallel), step.planned_flops());
+  EXPECT_EQ(planned.total_flops(setup.parallel), step.planned().flops);
   EXPECT_EQ(planned.bubble, 0);
   for (const auto& one : planned.stages[0].groups) EXPECT_EQ(one.traffic.bytes, 0) << one.name;
 }

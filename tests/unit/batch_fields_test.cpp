@@ -68,7 +68,7 @@ TEST(BatchSpans, FirstRowsOfEveryInput) {
   EXPECT_EQ(part.mtp_targets.data(), buffers.spans().mtp_targets.data());
 }
 
-// With two ranks, one sequence of 8 rows: rank 1 has rows 2 to 5, at every depth.
+// Two ranks, one sequence of 8 rows: rank 1 has rows 2 to 5, at every depth.
 TEST(ContextParallelSplit, SplitsEveryDepth) {
   BatchBuffers all({.rows = 8, .mtp_depths = 2});
   const BatchSpans& rows = all.spans();

@@ -32,21 +32,61 @@ struct ConsoleFile {
   FileDescriptor file;
 };
 
-StepMetrics sample_step(std::int64_t step) {
-  return {.step = step,
-          .loss = 5.545177459716797,
-          .grad_norm = 1.25,
-          .lr = 3e-4,
-          .tokens = step * 2048,
-          .step_ms = 51.5,
-          .data_ms = 0.25,
-          .tokens_per_s = 39766.99,
-          .tflops_per_device = 0.0834,
-          .global_batch_size = {},
-          .mfu = {},
-          .loss_scale = {},
-          .skipped = false,
-          .experts = {}};
+// What every run has, as the trainer lists it; a test changes numbers, or adds its own behind them.
+struct SampleStep {
+  explicit SampleStep(std::int64_t number) : step(number) {}
+
+  template <class T>
+  SampleStep& set(std::string_view name, T value) {
+    for (Metric& metric : metrics)
+      if (metric.name == name) metric.value = value;
+    return *this;
+  }
+  template <class T>
+  SampleStep& add(std::string_view name, T value, std::string_view console = {}) {
+    metrics[count++] = {name, value, console};
+    return *this;
+  }
+  // A metric before the last, which is `skipped`.
+  template <class T>
+  SampleStep& add_before_skipped(std::string_view name, T value) {
+    metrics[count] = metrics[count - 1];
+    metrics[count++ - 1] = {name, value};
+    return *this;
+  }
+  operator StepMetrics() const {  // NOLINT(google-explicit-constructor): it is one
+    return {.step = step, .values = std::span(metrics).first(count)};
+  }
+
+  std::int64_t step;
+  std::array<Metric, 20> metrics{{{"loss", 5.545177459716797},
+                                  {"grad_norm", 1.25},
+                                  {"lr", 3e-4},
+                                  {"tokens", step * 2048},
+                                  {"step_ms", 51.5},
+                                  {"data_ms", 0.25},
+                                  {"tokens_per_s", 39766.99},
+                                  {"tflops_per_device", 0.0834},
+                                  {"mfu", {}},
+                                  {"skipped", false}}};
+  std::size_t count = 10;
+};
+
+SampleStep sample_step(std::int64_t step) { return SampleStep(step); }
+
+TEST(StepMetrics, FindsNumbersByName) {
+  const SampleStep sample = sample_step(3).add("mtp_loss", 2.5);
+  const StepMetrics metrics = sample;
+  EXPECT_EQ(metrics.number("loss"), 5.545177459716797);
+  EXPECT_EQ(metrics.number("tokens"), 3 * 2048.0);
+  EXPECT_EQ(metrics.maybe("mtp_loss"), 2.5);
+  EXPECT_EQ(metrics.maybe("mfu"), std::nullopt) << "it is not known";
+  EXPECT_EQ(metrics.maybe("z_loss"), std::nullopt) << "it is not there";
+  EXPECT_FALSE(metrics.is_set("skipped"));
+  EXPECT_FALSE(metrics.is_set("loss"));
+  EXPECT_THROW(metrics.number("z_loss"), Error);
+  const SampleStep skipped = sample_step(3).set("skipped", true);
+  EXPECT_TRUE(StepMetrics(skipped).is_set("skipped"));
 }
 
 TEST(JsonlSink, WritesTheContractsFieldsInOrder) {
@@ -58,11 +98,7 @@ TEST(JsonlSink, WritesTheContractsFieldsInOrder) {
       R"({"step":1,"loss":5.545177459716797,"grad_norm":1.25,"lr":0.0003,"tokens":2048,"step_ms":51.5,"data_ms":0.25,)"
       R"("tokens_per_s":39766.99,"tflops_per_device":0.0834,"mfu":null,"skipped":false})"
       "\n");
-  StepMetrics fp16 = sample_step(2);
-  fp16.mfu = 0.5;
-  fp16.loss_scale = 65536;
-  fp16.skipped = true;
-  sink.step(fp16);
+  sink.step(sample_step(2).set("mfu", 0.5).set("skipped", true).add_before_skipped("loss_scale", 65536.0));
   const std::array<SetLoss, 2> sets{SetLoss{"web", 3.5}, SetLoss{"books", 4.5}};
   sink.eval({.step = 3, .eval_loss = 4, .tokens = 4096, .sets = sets});
   const std::string several = slurp(folder / "m.jsonl");
@@ -78,15 +114,12 @@ TEST(JsonlSink, WritesTheContractsFieldsInOrder) {
 TEST(JsonlSink, ReportsMtpLayers) {
   const TempFolder folder;
   const std::vector<double> losses{2.5, 3.5};
-  StepMetrics metrics = sample_step(1);
   JsonlSink sink(folder / "m.jsonl", AppendFile::Start::empty);
-  metrics.mtp_losses = std::span(losses).first(1);
-  sink.step(metrics);
+  sink.step(sample_step(1).add("mtp_loss", 2.5));
   EXPECT_TRUE(slurp(folder / "m.jsonl")
                   .ends_with(R"("skipped":false,"mtp_loss":2.5})"
                              "\n"));
-  metrics.mtp_losses = losses;
-  sink.step(metrics);
+  sink.step(sample_step(1).add("mtp_loss", 3.0).add("mtp_losses", std::span<const double>(losses)));
   EXPECT_TRUE(slurp(folder / "m.jsonl")
                   .ends_with(R"("skipped":false,"mtp_loss":3.0,"mtp_losses":[2.5,3.5]})"
                              "\n"));
@@ -96,22 +129,17 @@ TEST(JsonlSink, ReportsExperts) {
   const TempFolder folder;
   const std::vector<double> worst{1.5, 2}, unused{0, 0.25};
   const std::vector<std::int32_t> load{3, 1, 2, 2, 4, 4, 0, 0};
-  StepMetrics metrics = sample_step(1);
-  metrics.experts = {.load_balancing_loss = 1.25,
-                     .seq_load_balancing_loss = {},
-                     .global_load_balancing_loss = {},
-                     .z_loss = 0.5,
-                     .load_max_over_mean = worst,
-                     .unused_experts = unused,
-                     .load = {},
-                     .experts = 4};
-  JsonlSink sink(folder / "m.jsonl", AppendFile::Start::empty, {.layers = 2, .loads = 8});
-  sink.step(metrics);
+  SampleStep experts = sample_step(1)
+                           .add("load_balancing_loss", 1.25)
+                           .add("z_loss", 0.5)
+                           .add("moe.load_max_over_mean", std::span<const double>(worst))
+                           .add("moe.unused_experts", std::span<const double>(unused));
+  JsonlSink sink(folder / "m.jsonl", AppendFile::Start::empty);
+  sink.step(experts);
   const std::string plain = R"("skipped":false,"load_balancing_loss":1.25,"z_loss":0.5,)"
                             R"("moe.load_max_over_mean":[1.5,2.0],"moe.unused_experts":[0.0,0.25])";
   EXPECT_TRUE(slurp(folder / "m.jsonl").ends_with(plain + "}\n")) << slurp(folder / "m.jsonl");
-  metrics.experts.load = load;
-  sink.step(metrics);
+  sink.step(experts.add("moe.expert_load", MetricTable{.values = load, .columns = 4}));
   EXPECT_TRUE(slurp(folder / "m.jsonl")
                   .ends_with(plain + R"(,"moe.expert_load":[[3,1,2,2],[4,4,0,0]]})"
                                      "\n"))
@@ -124,12 +152,11 @@ TEST(JsonlSink, HasCapacityForAllExperts) {
   constexpr std::size_t layers = 60, experts = 512;
   const std::vector<double> widest(layers, -1.2345678901234567e-300);
   const std::vector<std::int32_t> load(layers * experts, 2147483647);
-  StepMetrics metrics = sample_step(1);
-  metrics.experts.load_max_over_mean = metrics.experts.unused_experts = widest;
-  metrics.experts.load = load;
-  metrics.experts.experts = experts;
-  JsonlSink sink(folder / "m.jsonl", AppendFile::Start::empty, {.layers = layers, .loads = layers * experts});
-  sink.step(metrics);
+  JsonlSink sink(folder / "m.jsonl", AppendFile::Start::empty);
+  sink.step(sample_step(1)
+                .add("moe.load_max_over_mean", std::span<const double>(widest))
+                .add("moe.unused_experts", std::span<const double>(widest))
+                .add("moe.expert_load", MetricTable{.values = load, .columns = experts}));
   EXPECT_TRUE(slurp(folder / "m.jsonl").ends_with(",2147483647]]}\n"));
 }
 
@@ -138,18 +165,17 @@ TEST(JsonlSink, LossReadsBackBitwiseAndIsAlwaysJson) {
   const auto path = folder / "m.jsonl";
   for (const double loss : {0.1, 1.0 / 3, 5e-324, 1.7976931348623157e308, -0.0, 1e22, 123456789.0, 0.1f * 3.0}) {
     JsonlSink sink(path, AppendFile::Start::empty);
-    StepMetrics m = sample_step(1);
-    m.loss = loss;
-    sink.step(m);
+    sink.step(sample_step(1).set("loss", loss));
     EXPECT_EQ(std::bit_cast<std::uint64_t>(json::parse(slurp(path))["loss"].get<double>()),
               std::bit_cast<std::uint64_t>(loss));
   }
   const double infinity = std::numeric_limits<double>::infinity();
   JsonlSink sink(path, AppendFile::Start::empty);
-  StepMetrics m = sample_step(1);
-  m.step = m.tokens = std::numeric_limits<std::int64_t>::max();
-  m.loss = std::nan(""), m.grad_norm = infinity, m.lr = -infinity, m.mfu = -1.2345678901234567e-300;
-  m.loss_scale = m.tokens_per_s = m.step_ms = m.tflops_per_device = -1.2345678901234567e-300;
+  constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
+  constexpr double widest = -1.2345678901234567e-300;
+  SampleStep m = sample_step(1).set("tokens", largest).set("loss", std::nan("")).set("grad_norm", infinity);
+  m.set("lr", -infinity).add_before_skipped("loss_scale", widest).step = largest;
+  for (const char* name : {"mfu", "tokens_per_s", "step_ms", "tflops_per_device"}) m.set(name, widest);
   sink.step(m);
   const json line = json::parse(slurp(path));
   EXPECT_EQ(line["loss"], "nan");
@@ -245,9 +271,11 @@ TEST(ConsoleSink, BarShowsProgressSpeedAndTimeLeft) {
   const ConsoleFile console(folder);
   Log log({.console = console.file.get(), .terminal = true, .columns = 200});
   ConsoleSink sink(log, {.total_steps = 20000, .log_interval = 20000});
-  StepMetrics m = sample_step(10000);
-  m.step_ms = 730.5, m.tflops_per_device = 412.3, m.mfu = 0.4169, m.tokens_per_s = 1234567;
-  sink.step(m);
+  sink.step(sample_step(10000)
+                .set("step_ms", 730.5)
+                .set("tflops_per_device", 412.3)
+                .set("mfu", 0.4169)
+                .set("tokens_per_s", 1234567.0));
   const std::string text = console.text();
   std::string half;
   for (int i = 0; i < 12; ++i) half += "█";
@@ -258,6 +286,22 @@ TEST(ConsoleSink, BarShowsProgressSpeedAndTimeLeft) {
   EXPECT_TRUE(contains(text, "1.23M tokens/s | 412.3 TFLOP/s | MFU 41.7 % | ETA 02:01:45")) << text;
   sink.finish();
   EXPECT_TRUE(console.text().ends_with("\r\x1b[K"));
+}
+
+TEST(ConsoleSink, ShowsMetricsThatSayHow) {
+  const TempFolder folder;
+  const ConsoleFile console(folder);
+  Log log({.console = console.file.get(), .terminal = {}, .columns = 0});
+  ConsoleSink sink(log, {.total_steps = 1, .log_interval = 1});
+  sink.step(sample_step(1)
+                .set("skipped", true)
+                .add_before_skipped("loss_scale", 1024.0)
+                .add("mtp_loss", 3.25, "mtp loss {:.4f}")
+                .add("z_loss", 0.5)
+                .add("spread", 7.0, "spread {:.1f}"));
+  EXPECT_EQ(console.text(),
+            "step 1/1 | loss 5.5452 | grad norm 1.250 | lr 3.00e-04 | 51.5 ms | 39.8k tokens/s | 83.4 GFLOP/s"
+            " | mtp loss 3.2500 | spread 7.0 | loss scale 1024 | 1 skipped\n");
 }
 
 TEST(Metrics, AStepAllocatesNothing) {

@@ -52,7 +52,7 @@ struct BatchSizes {
   std::int64_t rows = 0;
   std::int64_t mtp_depths = 0;
   bool packed = false;         // documents are packed
-  std::int64_t all_rows = -1;  // of all context-parallel ranks; negative: as many as rows
+  std::int64_t all_rows = -1;  // rows of all context-parallel ranks; negative: as many as rows
 
   // The capacity of an input of this microbatch, the rows of this rank where it is split; 0: there is no such input.
   std::int64_t elements(PerField per, bool split) const {

@@ -28,12 +28,23 @@ void put_rate(Line& line, double per_second) {
 
 // Small machines are measured in GFLOP/s.
 void put_speed(Line& line, const StepMetrics& m) {
-  put_rate(line, m.tokens_per_s);
-  if (m.tflops_per_device >= 1)
-    line.put(" | {:.1f} TFLOP/s", m.tflops_per_device);
+  put_rate(line, m.number("tokens_per_s"));
+  const double tflops = m.number("tflops_per_device");
+  if (tflops >= 1)
+    line.put(" | {:.1f} TFLOP/s", tflops);
   else
-    line.put(" | {:.1f} GFLOP/s", 1e3 * m.tflops_per_device);
-  if (m.mfu) line.put(" | MFU {:.1f} %", 100 * *m.mfu);
+    line.put(" | {:.1f} GFLOP/s", 1e3 * tflops);
+  if (const auto mfu = m.maybe("mfu")) line.put(" | MFU {:.1f} %", 100 * *mfu);
+}
+
+// Those that say how the console shows them.
+void put_metrics(Line& line, const StepMetrics& m) {
+  for (const Metric& metric : m.values) {
+    const auto* value = std::get_if<double>(&metric.value);
+    if (!value || metric.console.empty()) continue;
+    line.put(" | ");
+    line.put(fmt::runtime(metric.console), *value);
+  }
 }
 
 }  // namespace
@@ -45,8 +56,8 @@ double ConsoleSink::eta_seconds(std::int64_t step) const {
 void ConsoleSink::step(const StepMetrics& m) {
   // The first steps warm caches up: a plain average until twenty have been seen, then a moving one.
   const auto weight = static_cast<double>(std::min<std::int64_t>(++seen_, 20));
-  if (m.skipped) ++skipped_;
-  smooth_ms_ += (m.step_ms - smooth_ms_) / weight;
+  if (m.is_set("skipped")) ++skipped_;
+  smooth_ms_ += (m.number("step_ms") - smooth_ms_) / weight;
   const std::int64_t interval = std::max<std::int64_t>(options_.log_interval, 1);
   if (m.step % interval == 0 || seen_ == 1 || m.step == options_.total_steps) print_line(m);
   draw_bar(m);
@@ -54,11 +65,12 @@ void ConsoleSink::step(const StepMetrics& m) {
 
 void ConsoleSink::print_line(const StepMetrics& m) {
   Line line;
-  line.put("step {:{}}/{} | loss {:.4f} | ", m.step, digits(options_.total_steps), options_.total_steps, m.loss);
-  line.put("grad norm {:.3f} | lr {:.2e} | {:.1f} ms | ", m.grad_norm, m.lr, m.step_ms);
+  line.put("step {:{}}/{} | loss {:.4f} | ", m.step, digits(options_.total_steps), options_.total_steps,
+           m.number("loss"));
+  line.put("grad norm {:.3f} | lr {:.2e} | {:.1f} ms | ", m.number("grad_norm"), m.number("lr"), m.number("step_ms"));
   put_speed(line, m);
-  if (const auto mtp = m.mtp_loss()) line.put(" | mtp loss {:.4f}", *mtp);
-  if (m.loss_scale) line.put(" | loss scale {:g}", *m.loss_scale);
+  put_metrics(line, m);
+  if (const auto scale = m.maybe("loss_scale")) line.put(" | loss scale {:g}", *scale);
   if (skipped_ > 0) line.put(" | {} skipped", skipped_);
   skipped_ = 0;
   log_.info("{}", line.text());
@@ -77,7 +89,7 @@ void ConsoleSink::draw_bar(const StepMetrics& m) {
   Line line;
   const auto total = static_cast<double>(std::max<std::int64_t>(options_.total_steps, 1));
   put_bar(line, static_cast<double>(m.step) / total);
-  line.put(" {}/{} | loss \x1b[1m{:.4f}\x1b[0m | ", m.step, options_.total_steps, m.loss);
+  line.put(" {}/{} | loss \x1b[1m{:.4f}\x1b[0m | ", m.step, options_.total_steps, m.number("loss"));
   put_speed(line, m);
   line.put(" | ETA ");
   put_duration(line, eta_seconds(m.step));

@@ -3,9 +3,11 @@
 #include <fmt/core.h>
 
 #include <cmath>
-#include <numeric>
 #include <span>
 #include <string_view>
+#include <type_traits>
+
+#include "tera/base/error.h"
 
 namespace tera {
 namespace {
@@ -30,9 +32,6 @@ class JsonLine {
     key(name, of_what);
     value_of(value);
     return *this;
-  }
-  JsonLine& maybe(std::string_view name, const std::optional<double>& value) {
-    return value ? number(name, *value) : *this;
   }
   JsonLine& numbers(std::string_view name, std::span<const double> values) {
     if (values.empty()) return *this;
@@ -93,38 +92,82 @@ class JsonLine {
 
 }  // namespace
 
-std::optional<double> StepMetrics::mtp_loss() const {
-  if (mtp_losses.empty()) return {};
-  return std::accumulate(mtp_losses.begin(), mtp_losses.end(), 0.0) / static_cast<double>(mtp_losses.size());
+const Metric* StepMetrics::find(std::string_view name) const {
+  for (const Metric& metric : values)
+    if (metric.name == name) return &metric;
+  return nullptr;
 }
 
-// The line has capacity for as many validation sets, with names as long, as the config allows, and for MoE metrics.
-JsonlSink::JsonlSink(const std::filesystem::path& path, AppendFile::Start start, const Capacity& capacity)
-    : file_(path, start) {
-  constexpr std::size_t plain = 16384, widest_number = 32, widest_count = 16;
-  line_.resize(plain + 2 * capacity.layers * widest_number + capacity.loads * widest_count);
+std::optional<double> StepMetrics::maybe(std::string_view name) const {
+  const Metric* metric = find(name);
+  if (!metric) return {};
+  if (const auto* integer = std::get_if<std::int64_t>(&metric->value)) return static_cast<double>(*integer);
+  const auto* number = std::get_if<double>(&metric->value);
+  return number ? std::optional(*number) : std::nullopt;
 }
+
+double StepMetrics::number(std::string_view name) const {
+  const std::optional<double> value = maybe(name);
+  require(value.has_value(), "the metrics of a step have no number '{}'", name);
+  return *value;
+}
+
+bool StepMetrics::is_set(std::string_view name) const {
+  const Metric* metric = find(name);
+  const auto* flag = metric ? std::get_if<bool>(&metric->value) : nullptr;
+  return flag && *flag;
+}
+
+namespace {
+
+constexpr std::size_t plain_line = 16384;  // as many validation sets, with names as long, as the config allows
+
+// The bytes that a metric takes at most, its name and the punctuation around it included.
+std::size_t max_width(const Metric& metric) {
+  constexpr std::size_t widest_number = 32, widest_count = 16, punctuation = 8;
+  const auto width = [&](const auto& value) -> std::size_t {
+    using Value = std::decay_t<decltype(value)>;
+    if constexpr (std::is_same_v<Value, std::span<const double>>)
+      return value.size() * widest_number;
+    else if constexpr (std::is_same_v<Value, MetricTable>)
+      return value.values.size() * widest_count;
+    else
+      return widest_number;
+  };
+  return metric.name.size() + punctuation + std::visit(width, metric.value);
+}
+
+void put(JsonLine& line, const Metric& metric) {
+  const auto put_value = [&](const auto& value) {
+    using Value = std::decay_t<decltype(value)>;
+    if constexpr (std::is_same_v<Value, std::monostate>)
+      line.null(metric.name);
+    else if constexpr (std::is_same_v<Value, double>)
+      line.number(metric.name, value);
+    else if constexpr (std::is_same_v<Value, std::int64_t>)
+      line.integer(metric.name, value);
+    else if constexpr (std::is_same_v<Value, bool>)
+      line.boolean(metric.name, value);
+    else if constexpr (std::is_same_v<Value, std::span<const double>>)
+      line.numbers(metric.name, value);
+    else
+      line.table(metric.name, value.values, value.columns);
+  };
+  std::visit(put_value, metric.value);
+}
+
+}  // namespace
+
+JsonlSink::JsonlSink(const std::filesystem::path& path, AppendFile::Start start)
+    : file_(path, start), line_(plain_line) {}
 
 void JsonlSink::step(const StepMetrics& m) {
+  std::size_t needed = 64;  // the step and the end of the line
+  for (const Metric& metric : m.values) needed += max_width(metric);
+  if (needed > line_.size()) line_.resize(needed);
   JsonLine line(line_);
-  line.integer("step", m.step).number("loss", m.loss).number("grad_norm", m.grad_norm).number("lr", m.lr);
-  line.integer("tokens", m.tokens).number("step_ms", m.step_ms).number("data_ms", m.data_ms);
-  line.number("tokens_per_s", m.tokens_per_s).number("tflops_per_device", m.tflops_per_device);
-  m.mfu ? line.number("mfu", *m.mfu) : line.null("mfu");
-  if (m.global_batch_size) line.integer("global_batch_size", *m.global_batch_size);
-  if (m.loss_scale) line.number("loss_scale", *m.loss_scale);
-  line.boolean("skipped", m.skipped);
-  line.table("cp_degrees", m.cp_degrees, 2).maybe("padding", m.padding);
-  line.maybe("mtp_loss", m.mtp_loss());
-  if (m.mtp_losses.size() > 1) line.numbers("mtp_losses", m.mtp_losses);
-  const ExpertMetrics& experts = m.experts;
-  line.maybe("load_balancing_loss", experts.load_balancing_loss);
-  line.maybe("seq_load_balancing_loss", experts.seq_load_balancing_loss);
-  line.maybe("global_load_balancing_loss", experts.global_load_balancing_loss);
-  line.maybe("z_loss", experts.z_loss);
-  line.numbers("moe.load_max_over_mean", experts.load_max_over_mean);
-  line.numbers("moe.unused_experts", experts.unused_experts);
-  line.table("moe.expert_load", experts.load, experts.experts);
+  line.integer("step", m.step);
+  for (const Metric& metric : m.values) put(line, metric);
   file_.append(line.finish());
 }
 

@@ -1,46 +1,60 @@
 #pragma once
-// The metrics of a run and their sinks. A new destination is one MetricsSink.
+// The metrics of a run and their sinks. A new destination is one MetricsSink; a new number of a step changes none.
 
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "tera/base/file.h"
 
 namespace tera {
 
-// Metrics of an MoE model; `layers` are those that have experts, in order.
-struct ExpertMetrics {
-  // Means over layers and microbatches, without coefficients; none where the model has no such loss.
-  std::optional<double> load_balancing_loss, seq_load_balancing_loss, global_load_balancing_loss, z_loss;
-  // [layers]: load imbalance, the most tokens of an expert over the mean; and the fraction of experts without tokens.
-  std::span<const double> load_max_over_mean{}, unused_experts{};
-  std::span<const std::int32_t> load{};  // [layers,E]: tokens of the step routed to each expert, if requested
-  std::size_t experts = 0;               // E
+// Rows of so many columns.
+struct MetricTable {
+  std::span<const std::int32_t> values;
+  std::size_t columns = 1;
+};
+
+// A number of a step, or several. monostate: it is not known here.
+using MetricValue = std::variant<std::monostate, double, std::int64_t, bool, std::span<const double>, MetricTable>;
+
+struct Metric {
+  std::string_view name;  // its key in metrics.jsonl
+  MetricValue value;
+  std::string_view console{};  // how the console shows a double, as "mtp loss {:.4f}"; empty: not at all
+};
+
+// The numbers of a step in the order of the log. Memory is kept from step to step.
+class MetricList {
+ public:
+  MetricList() { metrics_.reserve(64); }
+  void clear() { metrics_.clear(); }
+  void add(std::string_view name, const MetricValue& value, std::string_view console = {}) {
+    metrics_.push_back({name, value, console});
+  }
+  template <class T>
+  void add_if_any(std::string_view name, const std::optional<T>& value) {
+    if (value) add(name, *value);
+  }
+  std::span<const Metric> all() const { return metrics_; }
+
+ private:
+  std::vector<Metric> metrics_;
 };
 
 struct StepMetrics {
-  std::int64_t step = 0;  // from 1
-  double loss = 0, grad_norm = 0, lr = 0;
-  std::int64_t tokens = 0;  // so far
-  double step_ms = 0;
-  double data_ms = 0;  // part of step_ms, waiting for data
-  double tokens_per_s = 0, tflops_per_device = 0;
-  std::optional<std::int64_t> global_batch_size;  // while it changes over the run
-  std::optional<double> mfu;         // model FLOPs utilization, a fraction; none where the device's peak is not known
-  std::optional<double> loss_scale;  // fp16 only
-  bool skipped = false;
-  // Dynamic context parallelism: pairs of a degree and how many microbatches, of all replicas, have it; and the
-  // fraction of padding rows.
-  std::span<const std::int32_t> cp_degrees{};
-  std::optional<double> padding;
-  std::span<const double> mtp_losses{};  // multi-token prediction, by depth: means over their targets
-  ExpertMetrics experts{};
+  std::int64_t step = 0;             // from 1
+  std::span<const Metric> values{};  // every run has loss, grad_norm, lr, tokens, step_ms, data_ms, tokens_per_s,
+                                     // tflops_per_device, mfu (not known without the device's peak) and skipped
 
-  std::optional<double> mtp_loss() const;  // their mean, where there are any
+  const Metric* find(std::string_view name) const;
+  std::optional<double> maybe(std::string_view name) const;  // none: it is not there, or not known
+  double number(std::string_view name) const;                // it must be there
+  bool is_set(std::string_view name) const;                  // a bool that is there, and true
 };
 
 struct SetLoss {
@@ -68,18 +82,13 @@ class MetricsSink {
 // bits; JSON has no NaN or infinity, so these are the strings "nan", "inf" and "-inf". mfu is null where not known.
 class JsonlSink final : public MetricsSink {
  public:
-  // The largest line: numbers of MoE layers, and of expert loads over all layers.
-  struct Capacity {
-    std::size_t layers = 0, loads = 0;
-  };
-  JsonlSink(const std::filesystem::path& path, AppendFile::Start start, const Capacity& capacity);
-  JsonlSink(const std::filesystem::path& path, AppendFile::Start start) : JsonlSink(path, start, Capacity{}) {}
+  JsonlSink(const std::filesystem::path& path, AppendFile::Start start);
   void step(const StepMetrics& metrics) override;
   void eval(const EvalMetrics& metrics) override;
 
  private:
   AppendFile file_;
-  std::vector<char> line_;
+  std::vector<char> line_;  // grows in the first step, if the metrics of a step need more
 };
 
 }  // namespace tera
