@@ -3,8 +3,10 @@
 // read by one asynchronous copy of each. Whoever computes a number declares it and writes its slot; the log, and the
 // ranks that did not compute it, find it by its name.
 //
-//   add("loss_sum", sum)   slot(id) <- ops       combine()          begin_read() reading().number("loss_sum") at set-up
-//   in a step             once, at its end   the host does not wait   when the ticket is finished
+//   at set-up                 id = add("loss_sum", sum)
+//   in a step                 slot(id) <- ops
+//   once, at its end          combine(), begin_read()
+//   when the ticket is done   reading().number("loss_sum")
 
 #include <array>
 #include <cstdint>
