@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "tera/base/error.h"
 #include "tera/ops/combine.h"
 #include "tera/ops/copy.h"
 #include "tera/ops/ops.h"
@@ -38,8 +39,6 @@ std::vector<NormRange> norm_ranges(const Param& param) {
   return ranges;
 }
 
-DType dtype_of(MomentType type) { return type == MomentType::bf16 ? DType::bf16 : DType::f32; }
-
 }  // namespace
 
 std::vector<std::string> norm_keys(const ParamStore& params) {
@@ -52,17 +51,15 @@ std::vector<std::string> norm_keys(const ParamStore& params) {
   return keys;
 }
 
-Optimizer::Optimizer(const OptimizerConfig& config, ParamStore& params) : config_(config), params_(params) {}
+Optimizer::Optimizer(const OptimizerConfig& config, ParamStore& params)
+    : config_(config), params_(params), rule_(make_update_rule(config)) {}
 
 void Optimizer::bind(Arena& state) {
-  const std::int64_t elements = params_.shard_elements();
+  const std::vector<RuleState> kept = rule_->state();
+  require(kept.size() <= states_.size(), "a rule keeps {} values of an element", kept.size());
   find_pieces();
-  if (config_.optimizer == OptimizerKind::adam) {
-    m_ = state.take(shape(elements), dtype_of(config_.exp_avg_dtype), "adam first moment");
-    v_ = state.take(shape(elements), dtype_of(config_.exp_avg_sq_dtype), "adam second moment");
-  } else if (config_.sgd_momentum > 0) {
-    m_ = state.take(shape(elements), DType::f32, "sgd momentum");
-  }
+  for (std::size_t i = 0; i < kept.size(); ++i)
+    states_[i] = state.take(shape(params_.shard_elements()), kept[i].dtype, kept[i].tag);
   scalars_ = state.take(shape(static_cast<int>(StepScalar::count)), DType::f32, "step scalars");
   if (scaler_) rates_ = state.take(shape(2), DType::f32, "learning rates");
   sums_ = state.take(shape(slots_), DType::f64, "sums of squares");
@@ -72,10 +69,10 @@ void Optimizer::bind(Arena& state) {
 }
 
 std::vector<Optimizer::Moment> Optimizer::moments() const {
-  if (config_.optimizer == OptimizerKind::adam)
-    return {{"exp_avg", dtype_of(config_.exp_avg_dtype), m_}, {"exp_avg_sq", dtype_of(config_.exp_avg_sq_dtype), v_}};
-  if (config_.sgd_momentum > 0) return {{"momentum_buffer", DType::f32, m_}};
-  return {};
+  std::vector<Moment> moments;
+  for (const RuleState& kept : rule_->state())
+    moments.push_back({std::string(kept.name), kept.dtype, states_[moments.size()]});
+  return moments;
 }
 
 void Optimizer::find_pieces() {
@@ -113,8 +110,8 @@ void Optimizer::write_scalars(Ops& ops, double lr, std::int64_t number) {
   const auto correction = [&](double beta) {
     return static_cast<float>(1 - std::pow(beta, static_cast<double>(number)));
   };
-  const std::array<float, 3> values{static_cast<float>(lr), correction(config_.adam_beta1),
-                                    correction(config_.adam_beta2)};
+  const auto [first, second] = rule_->decays();
+  const std::array<float, 3> values{static_cast<float>(lr), correction(first), correction(second)};
   ops.from_host(std::as_bytes(std::span(values)), scalars_.rows(0, values.size()));
 }
 
@@ -127,8 +124,8 @@ void Optimizer::count_step(Ops& ops) {
   ops(CountStepArgs{.state = scaler_->state(),
                     .scalars = scalars_,
                     .rates = rates_,
-                    .beta1 = config_.adam_beta1,
-                    .beta2 = config_.adam_beta2,
+                    .beta1 = rule_->decays().first,
+                    .beta2 = rule_->decays().second,
                     .rule = scaler_->rule()});
 }
 
@@ -158,30 +155,16 @@ void Optimizer::apply_vetoes(Ops& ops) {
 }
 
 void Optimizer::update(Ops& ops, const ParamStore::Group& group) {
-  const float decay = group.decay ? static_cast<float>(config_.weight_decay) : 0;
-  const Tensor m = m_ ? m_.rows(group.begin, group.end) : Tensor{};
-  if (config_.optimizer == OptimizerKind::adam) {
-    ops(AdamArgs{.weight = group.master,
-                 .grad = group.grad,
-                 .m = m,
-                 .v = v_.rows(group.begin, group.end),
-                 .copy = group.copy,
-                 .scalars = scalars_,
-                 .beta1 = config_.adam_beta1,
-                 .beta2 = config_.adam_beta2,
-                 .eps = static_cast<float>(config_.adam_eps),
-                 .weight_decay = decay,
-                 .clear_grad = clears_});
-  } else {
-    ops(SgdArgs{.weight = group.master,
-                .grad = group.grad,
-                .momentum_buffer = m,
-                .copy = group.copy,
-                .scalars = scalars_,
-                .momentum = static_cast<float>(config_.sgd_momentum),
-                .weight_decay = decay,
-                .clear_grad = clears_});
-  }
+  std::array<Tensor, UpdateRule::max_states> states;
+  std::size_t kept = 0;
+  for (; kept < states_.size() && states_[kept]; ++kept) states[kept] = states_[kept].rows(group.begin, group.end);
+  rule_->update(ops, {.weight = group.master,
+                      .grad = group.grad,
+                      .copy = group.copy,
+                      .state = std::span(states).first(kept),
+                      .scalars = scalars_,
+                      .weight_decay = group.decay ? static_cast<float>(config_.weight_decay) : 0,
+                      .clear_grad = clears_});
 }
 
 }  // namespace tera

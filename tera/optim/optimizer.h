@@ -1,13 +1,16 @@
 #pragma once
-// Gradient clipping and the update (AdamW or SGD), over the flat ranges of the parameter store. All that changes per
-// step stays in device memory; the host only writes the learning rate and reads the norm for the log.
+// Gradient clipping and the update by a rule (rules/rule.h), over the flat ranges of the parameter store. All that
+// changes per step stays in device memory; the host only writes the learning rate and reads the norm for the log.
 
+#include <array>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "tera/comm/comm.h"
 #include "tera/config/sections/optimizer.h"
 #include "tera/nn/params.h"
+#include "tera/optim/rules/rule.h"
 
 namespace tera {
 
@@ -87,6 +90,7 @@ class Optimizer {
 
   OptimizerConfig config_;
   ParamStore& params_;
+  std::unique_ptr<UpdateRule> rule_;
   NormScope scope_;
   const LossScaler* scaler_ = nullptr;
   bool clears_ = true;
@@ -94,11 +98,11 @@ class Optimizer {
   std::vector<Tensor> factor_sum_;  // grad_factor, then the flags
   std::vector<Piece> pieces_;
   std::int64_t slots_ = 0;
-  Tensor m_, v_;    // [elements of this rank's shards], of the config's dtypes; sgd has only m_, its momentum in f32
-  Tensor scalars_;  // f32 [StepScalar::count]
-  Tensor rates_;    // f32 [2], with a loss scale: LearningRates
-  Tensor sums_;     // f64 [trained parts of the model]
-  Tensor norm_;     // f32 [1]
+  std::array<Tensor, UpdateRule::max_states> states_;  // [elements of this rank's shards]: what the rule keeps
+  Tensor scalars_;                                     // f32 [StepScalar::count]
+  Tensor rates_;                                       // f32 [2], with a loss scale: LearningRates
+  Tensor sums_;                                        // f64 [trained parts of the model]
+  Tensor norm_;                                        // f32 [1]
 };
 
 }  // namespace tera
