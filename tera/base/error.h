@@ -27,7 +27,7 @@ class AlreadyReported : public std::exception {
  public:
   explicit AlreadyReported(int status) : status_(status) {}
   int status() const { return status_; }
-  const char* what() const noexcept override { return "a fault that was told already"; }
+  const char* what() const noexcept override { return "a fault that was reported already"; }
 
  private:
   int status_;

@@ -22,11 +22,11 @@ void check_reduce(std::string_view op, const Tensor& tensor, Reduce how) {
 
 void check_parts(std::string_view op, const Tensor& shard, const Tensor& full, int ranks) {
   present_and_dense(op, "shard", shard);
-  present_and_dense(op, "whole", full);
+  present_and_dense(op, "full", full);
   Shape wanted = shard.shape;
   wanted[0] *= ranks;
   if (full.shape != wanted || full.dtype != shard.dtype)
-    fail("{}: whole is {}, expected {}{} for {} shards", op, to_string(full), name_of(shard.dtype), to_string(wanted),
+    fail("{}: full is {}, expected {}{} for {} shards", op, to_string(full), name_of(shard.dtype), to_string(wanted),
          ranks);
 }
 

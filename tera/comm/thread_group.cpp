@@ -170,7 +170,7 @@ PostedTransfer* ThreadGroup::match_or_post(int rank, const Transfer& transfer, T
                                  [](const PostedTransfer& p) { return p.state == PostedTransfer::State::free; });
   if (free == posts.end()) {
     lock.unlock();
-    give_up(rank, fmt::format("{}: rank {} has {} transfers under way; finish the tickets of some", name_,
+    give_up(rank, fmt::format("{}: rank {} has {} transfers in flight; finish the tickets of some", name_,
                               world_rank(rank), posts.size()));
   }
   *free = {.state = PostedTransfer::State::waiting,

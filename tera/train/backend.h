@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "tera/base/function_ref.h"
-#include "tera/comm/meeting.h"
+#include "tera/comm/rendezvous_address.h"
 #include "tera/comm/world.h"
 #include "tera/config/setup.h"
 #include "tera/ops/ops.h"

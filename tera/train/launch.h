@@ -8,7 +8,7 @@
 #include <string>
 
 #include "tera/base/function_ref.h"
-#include "tera/comm/meeting.h"
+#include "tera/comm/rendezvous_address.h"
 #include "tera/comm/world.h"
 #include "tera/config/sections/dist.h"
 

@@ -16,8 +16,8 @@ namespace tera::test {
 namespace {
 
 using namespace std::chrono_literals;
-using nccl::Control;
-using nccl::ControlGroup;
+using control::Control;
+using control::ControlGroup;
 
 void barrier(Control& control, ControlGroup& group) { control.gather(group, {.kind = CallKind::barrier}, {}, {}); }
 

@@ -20,6 +20,7 @@
 namespace tera::test {
 namespace {
 
+using namespace control;
 using namespace nccl;
 using namespace std::chrono_literals;
 

@@ -20,7 +20,7 @@
 namespace tera::test {
 namespace {
 
-using namespace nccl;
+using namespace control;
 using namespace std::chrono_literals;
 
 constexpr auto max_wait = 10s;

@@ -380,8 +380,8 @@ void check_rejected(const CommSubject& s) {
   rejected([&] { s.comm.all_reduce(x.slice(1, 0, 2), Reduce::sum); }, "all_reduce: inout is f32[2,2] (strided)");
   rejected([&] { s.comm.all_reduce(bytes, Reduce::sum); }, "u8 is not reduced");
   rejected([&] { s.comm.all_reduce(ints, Reduce::mean); }, "integers have no mean");
-  rejected([&] { s.comm.all_gather(x, bytes); }, "all_gather: whole is u8[4], expected f32");
-  rejected([&] { s.comm.reduce_scatter(x, x.rows(0, 0), Reduce::sum); }, "reduce_scatter: whole is f32[2,6]");
+  rejected([&] { s.comm.all_gather(x, bytes); }, "all_gather: full is u8[4], expected f32");
+  rejected([&] { s.comm.reduce_scatter(x, x.rows(0, 0), Reduce::sum); }, "reduce_scatter: full is f32[2,6]");
   rejected([&] { s.comm.all_to_all(x, x, many, none); }, "all_to_all: in is f32[2,6]");
   rejected([&] { s.comm.all_to_all(x, ints, none, none); }, "their rows must be alike");
   rejected([&] { s.comm.broadcast(x, ranks); }, "broadcast from rank");

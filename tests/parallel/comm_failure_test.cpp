@@ -174,7 +174,7 @@ TEST(CommFailure, TooManyTransfersInFlight) {
     for (int i = 0; i < 65 && r.rank == 0; ++i) r.world->exchange({&transfer, 1});
     if (r.rank == 1) r.world->barrier();
   });
-  expect_words(run.thrown, {"rank 0: world: rank 0 has 64 transfers under way"});
+  expect_words(run.thrown, {"rank 0: world: rank 0 has 64 transfers in flight"});
 }
 
 TEST(CommFailure, AbortWithoutAnException) {

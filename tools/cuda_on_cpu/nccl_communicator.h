@@ -8,7 +8,7 @@
 #include <memory>
 #include <mutex>
 
-#include "tools/cuda_on_cpu/nccl_meeting.h"
+#include "tools/cuda_on_cpu/nccl_rendezvous.h"
 #include "tools/cuda_on_cpu/nccl_work.h"
 
 namespace cuda_on_cpu::nccl {

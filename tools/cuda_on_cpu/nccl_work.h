@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/cuda_on_cpu/nccl_meeting.h"
+#include "tools/cuda_on_cpu/nccl_rendezvous.h"
 
 namespace cuda_on_cpu::nccl {
 

@@ -11,7 +11,7 @@
 #include "tera/base/signals.h"
 #include "tera/comm/comm.h"
 
-namespace tera::nccl {
+namespace tera::control {
 namespace {
 
 using namespace std::chrono_literals;
@@ -280,4 +280,4 @@ std::vector<std::string> Control::lines_of(const std::string& text) {
   return lines;
 }
 
-}  // namespace tera::nccl
+}  // namespace tera::control

@@ -21,7 +21,7 @@
 #include "tera/comm/control/coordinator.h"
 #include "tera/comm/control/rendezvous.h"
 
-namespace tera::nccl {
+namespace tera::control {
 
 struct ControlOptions {
   int rank = 0, size = 1;
@@ -165,4 +165,4 @@ class Control {
   std::thread thread_;
 };
 
-}  // namespace tera::nccl
+}  // namespace tera::control

@@ -13,7 +13,7 @@
 #include "tera/comm/control/control.h"
 #include "tera/comm/world.h"
 
-namespace tera::nccl {
+namespace tera::control {
 namespace {
 
 using namespace std::chrono_literals;
@@ -184,4 +184,4 @@ void Control::report_lines(const std::string& lines) const {
   for (const std::string& line : lines_of(lines)) report_(report_of(rank(), line));
 }
 
-}  // namespace tera::nccl
+}  // namespace tera::control

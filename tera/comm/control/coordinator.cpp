@@ -8,7 +8,7 @@
 #include "tera/base/error.h"
 #include "tera/base/signals.h"
 
-namespace tera::nccl {
+namespace tera::control {
 namespace {
 
 using namespace std::chrono_literals;
@@ -125,7 +125,7 @@ void Coordinator::handle(int rank, const Frame& frame) {
       m.activity += m.activity.empty() ? "" : ", and has ended";
       if (payload.get<std::uint8_t>() != 0) fail_with(rank, "for a reason that it did not tell");
       return;
-    default: fail("a frame of kind {} is not for the hub", static_cast<int>(frame.kind));
+    default: fail("a frame of kind {} is not for the coordinator", static_cast<int>(frame.kind));
   }
 }
 
@@ -252,4 +252,4 @@ void Coordinator::report_the_end() {
   }
 }
 
-}  // namespace tera::nccl
+}  // namespace tera::control

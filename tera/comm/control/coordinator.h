@@ -13,7 +13,7 @@
 #include "tera/comm/call.h"
 #include "tera/comm/control/frame.h"
 
-namespace tera::nccl {
+namespace tera::control {
 
 class Coordinator {
  public:
@@ -75,4 +75,4 @@ class Coordinator {
   std::thread thread_;
 };
 
-}  // namespace tera::nccl
+}  // namespace tera::control

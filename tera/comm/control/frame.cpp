@@ -8,7 +8,7 @@
 
 #include "tera/base/error.h"
 
-namespace tera::nccl {
+namespace tera::control {
 namespace {
 
 // All ranks run on machines with the same order of bytes; others fail the test of the magic number.
@@ -125,4 +125,4 @@ std::optional<Frame> wait_for_frame(Link& link, Clock::time_point deadline) {
   }
 }
 
-}  // namespace tera::nccl
+}  // namespace tera::control

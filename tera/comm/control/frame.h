@@ -17,7 +17,7 @@
 
 #include "tera/comm/control/socket.h"
 
-namespace tera::nccl {
+namespace tera::control {
 
 enum class FrameKind : std::uint8_t {
   // The rendezvous: hello to rank 0, and its answers.
@@ -122,4 +122,4 @@ class Link {
 // The next frame of a link, or none by the deadline or when it is closed.
 std::optional<Frame> wait_for_frame(Link& link, Clock::time_point deadline);
 
-}  // namespace tera::nccl
+}  // namespace tera::control

@@ -11,7 +11,7 @@
 #include "tera/base/hash.h"
 #include "tera/base/joined.h"
 
-namespace tera::nccl {
+namespace tera::control {
 namespace {
 
 using namespace std::chrono_literals;
@@ -277,4 +277,4 @@ Links rendezvous(const RendezvousOptions& options, std::optional<Listener> liste
   return links;
 }
 
-}  // namespace tera::nccl
+}  // namespace tera::control

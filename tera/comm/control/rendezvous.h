@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "tera/comm/control/frame.h"
-#include "tera/comm/meeting.h"
+#include "tera/comm/rendezvous_address.h"
 
-namespace tera::nccl {
+namespace tera::control {
 
 struct RendezvousOptions {
   RendezvousAddress address{};
@@ -31,4 +31,4 @@ Links rendezvous(const RendezvousOptions& options);
 // The rendezvous for a listener that rank 0 has opened already; the others pass none.
 Links rendezvous(const RendezvousOptions& options, std::optional<Listener> listener);
 
-}  // namespace tera::nccl
+}  // namespace tera::control

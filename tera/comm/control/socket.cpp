@@ -17,7 +17,7 @@
 
 #include "tera/base/error.h"
 
-namespace tera::nccl {
+namespace tera::control {
 namespace {
 
 using namespace std::chrono_literals;
@@ -167,4 +167,4 @@ bool wait_for(int descriptor, bool write, Clock::time_point deadline) {
   }
 }
 
-}  // namespace tera::nccl
+}  // namespace tera::control

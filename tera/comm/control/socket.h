@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace tera::nccl {
+namespace tera::control {
 
 using Clock = std::chrono::steady_clock;
 inline double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
@@ -54,4 +54,4 @@ std::pair<Socket, Socket> connected_pair();
 // Waits until the descriptor can be read (or written); false: the deadline has passed.
 bool wait_for(int descriptor, bool write, Clock::time_point deadline);
 
-}  // namespace tera::nccl
+}  // namespace tera::control

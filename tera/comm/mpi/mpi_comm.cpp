@@ -86,7 +86,7 @@ void MpiComm::reserve(std::size_t tasks, std::size_t lanes, const Call& call) {
   const auto has_capacity = [&] { return group_.has_capacity(tasks, lanes); };
   if (!has_capacity()) group_.collect();
   if (call.kind == CallKind::exchange && !has_capacity())
-    engine_.give_up(fmt::format("{}: rank {} has {} transfers under way; finish the tickets of some", name(),
+    engine_.give_up(fmt::format("{}: rank {} has {} transfers in flight; finish the tickets of some", name(),
                                 engine_.rank(), group_.lanes_used));
   while (!has_capacity()) engine_.wait(group_, group_.collected + 1);
 }

@@ -14,6 +14,9 @@
 
 namespace tera::nccl {
 
+using control::Control;
+using control::ControlGroup;
+
 // A call that was launched on the GPU.
 struct Launched {
   cudaEvent_t started = nullptr, done = nullptr;  // its inputs are ready; it is done

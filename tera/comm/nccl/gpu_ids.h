@@ -10,6 +10,9 @@
 
 namespace tera::nccl {
 
+using control::Control;
+using control::ControlGroup;
+
 struct GpuId {
   std::array<char, 16> gpu{};  // its uuid
   std::uint64_t machine = 0;   // hash of NCCL_HOSTID: ranks that differ in it may share a GPU

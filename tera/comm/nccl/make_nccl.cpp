@@ -55,9 +55,9 @@ std::unique_ptr<Comm> join_over(Comm& host, Ops& host_ops, Ops& ops, const Proce
                                 FunctionRef<void(std::string_view)> report) {
   ListenAddress local;
   require(::gethostname(local.host.data(), local.host.size() - 1) == 0, "this machine has no name");
-  std::optional<Listener> listener;
+  std::optional<control::Listener> listener;
   if (host.rank() == 0) {
-    listener = listen_at("", 0, 0);
+    listener = control::listen_at("", 0, 0);
     local.port = listener->port;
   }
   const std::vector<ListenAddress> all = gather_over(host, host_ops, local);
@@ -67,9 +67,9 @@ std::unique_ptr<Comm> join_over(Comm& host, Ops& host_ops, Ops& ops, const Proce
                                   .port = static_cast<int>(all[0].port),
                                   .spare_ports = 0,
                                   .job = fmt::format("{}:{}", all[0].host.data(), all[0].port)};
-  Links links = rendezvous({.address = address, .rank = host.rank(), .size = host.size(), .timeout = options.timeout},
-                           std::move(listener));
-  ControlOptions control{.rank = host.rank(), .size = host.size(), .timeout = options.timeout};
+  Links links = control::rendezvous(
+      {.address = address, .rank = host.rank(), .size = host.size(), .timeout = options.timeout}, std::move(listener));
+  control::ControlOptions control{.rank = host.rank(), .size = host.size(), .timeout = options.timeout};
   control.lost_is_an_error = true;  // faults are reported over MPI
   return make_owning_comm(std::move(links), control, report,
                           [&](Control& met) { return make_nccl_comm(met, ops, options); });

@@ -7,6 +7,8 @@
 
 namespace tera::nccl {
 
+using control::Control;
+
 // The world over NCCL, for an Ops on a GPU. UserError when two ranks are on one GPU, unless they differ in
 // options.machine. The control plane outlives it.
 std::unique_ptr<Comm> make_nccl_comm(Control& control, Ops& ops, const ProcessOptions& options);

@@ -13,6 +13,8 @@
 
 namespace tera::nccl {
 
+using control::Clock;
+
 class NcclWorld final : public cuda::WaitGuard {
  public:
   NcclWorld(Control& control, cuda::CudaOps& ops);

@@ -11,6 +11,10 @@
 
 namespace tera::nccl {
 
+using control::Control;
+using control::ControlOptions;
+using control::Links;
+
 // `join` makes the inner Comm. When it throws, the reason is reported to the other ranks.
 std::unique_ptr<Comm> make_owning_comm(Links links, const ControlOptions& options,
                                        FunctionRef<void(std::string_view)> report,

@@ -19,8 +19,8 @@ class ProcessRankHandle final : public RankHandle {
 
 int run_process(const ProcessOptions& options, FunctionRef<void(RankHandle&)> body,
                 FunctionRef<void(std::string_view)> report, Join join) {
-  Links links =
-      rendezvous({.address = options.address, .rank = options.rank, .size = options.size, .timeout = options.timeout});
+  control::Links links = control::rendezvous(
+      {.address = options.address, .rank = options.rank, .size = options.size, .timeout = options.timeout});
   Control control(std::move(links), {.rank = options.rank, .size = options.size, .timeout = options.timeout}, report);
   ProcessRankHandle rank_handle(control, join);
   RankOutcome outcome = run_process_rank(rank_handle, body);

@@ -6,6 +6,8 @@
 
 namespace tera::nccl {
 
+using control::Control;
+
 // Makes the Comm of a rank after the rendezvous.
 using Join = FunctionRef<std::unique_ptr<Comm>(Control&, Ops&)>;
 

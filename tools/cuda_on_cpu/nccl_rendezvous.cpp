@@ -1,4 +1,4 @@
-#include "tools/cuda_on_cpu/nccl_meeting.h"
+#include "tools/cuda_on_cpu/nccl_rendezvous.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
