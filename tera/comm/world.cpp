@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "tera/ops/combine.h"
+
 namespace tera {
 namespace {
 
@@ -101,6 +103,13 @@ void report_faults(Comm& world, FunctionRef<void()> work) {
     world.abort("an exception of unknown type");
     throw;
   }
+}
+
+void check_processes(int processes, const OpsTraits& traits) {
+  require_user(traits.asynchronous || processes <= static_cast<int>(CombineArgs::max_sources),
+               "{} processes were started; on CPUs (dist.device=cpu) at most {} can work together, on GPUs "
+               "(dist.device=cuda) any number",
+               processes, CombineArgs::max_sources);
 }
 
 RankOutcome run_process_rank(RankHandle& rank_handle, FunctionRef<void(RankHandle&)> body) {

@@ -19,6 +19,9 @@ class RankHandle {
   virtual std::unique_ptr<Comm> join(Ops& ops) = 0;  // once; the Comm lives no longer than the body
 };
 
+// UserError where so many processes cannot work together on such Ops: reductions on CPUs have a limit, NCCL has none.
+void check_processes(int processes, const OpsTraits& traits);
+
 // How the body of one rank ended, for processes: the exit status, and the fault that the rank reports itself.
 struct RankOutcome {
   int status = 0;

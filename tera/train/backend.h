@@ -38,8 +38,6 @@ BackendOptions backend_options(const Setup& setup, int local_rank);
 Backend make_backend(const Setup& setup, int rank = 0, int local_rank = 0);
 
 bool has_mpi();  // whether the program is built with MPI
-// UserError where so many processes cannot work together on such Ops: reductions on CPUs have a limit, NCCL has none.
-void check_processes(int processes, const OpsTraits& traits);
 
 // The rank that this process is, among those that a launcher started.
 struct ProcessPlace {

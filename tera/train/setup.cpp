@@ -9,7 +9,6 @@
 #include "tera/comm/mpi/make_mpi.h"
 #include "tera/comm/nccl/make_nccl.h"
 #include "tera/config/setup.h"
-#include "tera/ops/combine.h"
 #include "tera/train/backend.h"
 
 namespace tera {
@@ -67,30 +66,6 @@ nccl::ProcessOptions process_options(const ProcessPlace& place) {
           .no_local_rank = place.no_local_rank};
 }
 
-// A rank under MPI: with a GPU it communicates over NCCL, and MPI only carries the rendezvous.
-class MpiRankHandle final : public RankHandle {
- public:
-  MpiRankHandle(RankHandle& rank_handle, const nccl::ProcessOptions& options,
-                FunctionRef<void(std::string_view)> report)
-      : rank_handle_(rank_handle), options_(options), report_(report) {}
-  int rank() const override { return rank_handle_.rank(); }
-  int size() const override { return rank_handle_.size(); }
-  std::unique_ptr<Comm> join(Ops& ops) override {
-    check_processes(size(), ops.traits());
-    if (!ops.traits().asynchronous || !nccl::built_in()) return rank_handle_.join(ops);
-    host_ops_ = std::make_unique<cpu::CpuOps>(1, cpu::best_isa());
-    host_ = rank_handle_.join(*host_ops_);
-    return nccl::join_over(*host_, *host_ops_, ops, options_, report_);
-  }
-
- private:
-  RankHandle& rank_handle_;
-  const nccl::ProcessOptions& options_;
-  FunctionRef<void(std::string_view)> report_;
-  std::unique_ptr<Ops> host_ops_;
-  std::unique_ptr<Comm> host_;
-};
-
 }  // namespace
 
 Backend make_backend(const DistConfig& config, const BackendOptions& options) {
@@ -122,13 +97,6 @@ Backend make_backend(const Setup& setup, int rank, int local_rank) {
 
 bool has_mpi() { return mpi::built_in(); }
 
-void check_processes(int processes, const OpsTraits& traits) {
-  require_user(traits.asynchronous || processes <= static_cast<int>(CombineArgs::max_sources),
-               "{} processes were started; on CPUs (dist.device=cpu) at most {} can work together, on GPUs "
-               "(dist.device=cuda) any number",
-               processes, CombineArgs::max_sources);
-}
-
 void run_under_mpi(const ProcessPlace& place, FunctionRef<void(RankHandle&)> body,
                    FunctionRef<void(std::string_view)> report) {
   require_user(mpi::built_in(),
@@ -136,12 +104,9 @@ void run_under_mpi(const ProcessPlace& place, FunctionRef<void(RankHandle&)> bod
                "MASTER_ADDR is set to the first rank's machine; --ranks N starts ranks as threads of one process");
   cpu::CpuOps combiner(1, cpu::best_isa());
   const nccl::ProcessOptions options = process_options(place);
-  const auto with_gpus = [&](RankHandle& rank_handle) {
-    MpiRankHandle either(rank_handle, options, report);
-    body(either);
-  };
+  const auto join_gpu = [&](control::Control& control, Ops& ops) { return nccl::join(control, ops, options); };
   if (const int status = mpi::run_process({.timeout = options.timeout, .launcher_kills = place.launcher_kills},
-                                          combiner, with_gpus, report))
+                                          combiner, body, report, join_gpu))
     throw AlreadyReported(status);
 }
 

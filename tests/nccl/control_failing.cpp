@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "tera/backend/cpu/cpu_ops.h"
-#include "tera/comm/nccl/run_process.h"
+#include "tera/comm/control/run_process.h"
 #include "tests/parallel/stub_comm.h"
 
 namespace tera::test {
@@ -108,21 +108,21 @@ bool fail_in(const std::string& way, Rank& r) {
 int number(const char* name) { return std::atoi(std::getenv(name)); }
 
 int run(const std::string& way) {
-  const nccl::ProcessOptions defaults;  // how long everything may take
-  const nccl::ProcessOptions options{.address = {.host = std::getenv("MASTER_ADDR"), .port = number("MASTER_PORT")},
-                                     .rank = number("RANK"),
-                                     .size = number("WORLD_SIZE"),
-                                     .timeout = way.ends_with("_default") ? defaults.timeout
-                                                : way == "endless"        ? 2s  // it has to live through pauses
-                                                                          : 1s,
-                                     .machine = {}};
+  const control::RendezvousOptions defaults;  // how long everything may take
+  const control::RendezvousOptions options{
+      .address = {.host = std::getenv("MASTER_ADDR"), .port = number("MASTER_PORT")},
+      .rank = number("RANK"),
+      .size = number("WORLD_SIZE"),
+      .timeout = way.ends_with("_default") ? defaults.timeout
+                 : way == "endless"        ? 2s  // it has to live through pauses
+                                           : 1s};
   bool known = true;
   Control* control = nullptr;
   const auto join = [&](Control& met, Ops&) -> std::unique_ptr<Comm> {
     control = &met;
     return nullptr;
   };
-  const int status = nccl::run_process(
+  const int status = control::run_process(
       options,
       [&](RankHandle& rank_handle) {
         cpu::CpuOps ops(1, cpu::best_isa());  // nothing is computed here

@@ -10,11 +10,12 @@
 #include <numeric>
 #include <thread>
 
+#include "tera/backend/cpu/cpu_ops.h"
 #include "tera/comm/comm.h"
+#include "tera/comm/control/run_process.h"
 #include "tera/comm/nccl/gpu_ids.h"
-#include "tera/comm/nccl/owning_comm.h"
-#include "tera/comm/timed_calls.h"
 #include "tests/parallel/stub_comm.h"
+#include "tests/support/count_allocations.h"
 #include "tests/support/expect_error.h"
 
 namespace tera::test {
@@ -26,6 +27,7 @@ using namespace std::chrono_literals;
 
 struct Reports {
   std::vector<std::string> lines, errors;  // by rank; an error is what the body threw
+  std::vector<JobEnd> ends{};              // by rank
 };
 
 // Links as they are after a rendezvous.
@@ -42,7 +44,9 @@ std::vector<Links> make_links(int ranks) {
 // Runs ranks as threads, each with a connection of its own, as after a rendezvous.
 Reports run_ranks(int ranks, std::chrono::milliseconds timeout, const std::function<void(Control&)>& body) {
   std::vector<Links> links = make_links(ranks);
-  Reports reports{.lines = std::vector<std::string>(links.size()), .errors = std::vector<std::string>(links.size())};
+  Reports reports{.lines = std::vector<std::string>(links.size()),
+                  .errors = std::vector<std::string>(links.size()),
+                  .ends = std::vector<JobEnd>(links.size())};
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
@@ -60,8 +64,9 @@ Reports run_ranks(int ranks, std::chrono::milliseconds timeout, const std::funct
         } catch (const std::exception& error) {
           reports.errors[at] = fault = error.what();
         }
-        for (const std::string& line : control.leave(fault, !reports.errors[at].empty()))
-          reports.lines[at] += line + "\n";
+        reports.ends[at] = control.leave(fault, !reports.errors[at].empty());
+        for (const std::string& line : reports.ends[at].lines) reports.lines[at] += line + "\n";
+        control.await_reports();
       }
       const std::string name = fmt::format("rank {}: ", rank);
       if (!thread_report.empty()) reports.lines[at] += thread_report.substr(name.size());
@@ -265,8 +270,10 @@ TEST(Control, AConnectionThatWasClosedFromTheStart) {
   ControlGroup world = control.world();
   const std::string message = message_of<CommError>([&] { barrier(control, world); });
   EXPECT_TRUE(contains(message, "rank 1 is gone: its connection was closed, as when it is killed")) << message;
-  EXPECT_EQ(control.leave({}, true),
-            std::vector<std::string>{"rank 1 is gone: its connection was closed, as when it is killed"});
+  const JobEnd end = control.leave({}, true);
+  EXPECT_EQ(end.lines, std::vector<std::string>{"rank 1 is gone: its connection was closed, as when it is killed"});
+  EXPECT_FALSE(end.in_order);
+  EXPECT_TRUE(end.is_first);
 }
 
 // The coordinator's next frame that is no heartbeat.
@@ -331,65 +338,96 @@ TEST(Control, TwoRanksOnOneGpuAreReportedOnce) {
       << unknown.lines[0];
 }
 
-// Under mpirun each rank's Comm owns its control plane. Returns what `use` or joining threw, by rank.
-using JoinRank = std::function<std::unique_ptr<Comm>(Control&)>;
-std::vector<std::string> run_owning(int ranks, const JoinRank& join, const std::function<void(Comm&)>& use) {
-  std::vector<Links> links = make_links(ranks);
-  std::vector<std::string> errors(links.size());
+// The others get the reason, and do not take the rank for killed.
+TEST(Control, ARankThatCannotJoin) {
+  std::vector<Links> links = make_links(3);
+  std::vector<std::string> errors(links.size()), reports(links.size());
+  std::vector<int> statuses(links.size());
+  const auto join = [](Control& control, Ops&) -> std::unique_ptr<Comm> {
+    ControlGroup world = control.world();
+    barrier(control, world);
+    if (control.rank() == 1) throw Error("ncclCommInitRank: no memory");
+    barrier(control, world);
+    return std::make_unique<StubComm>(control.rank(), control.size());
+  };
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
+  for (int rank = 0; rank < 3; ++rank)
     threads.emplace_back([&, rank] {
       const auto at = static_cast<std::size_t>(rank);
-      try {
-        const auto report = [](std::string_view) {};
-        const ControlOptions options{
-            .rank = rank, .size = ranks, .timeout = 5s, .shutdown_grace = 60s, .lost_is_an_error = true};
-        use(*make_owning_comm(std::move(links[at]), options, report, join));
-      } catch (const std::exception& error) {
-        errors[at] = error.what();
-      }
+      const auto report = [&](std::string_view line) { reports[at] += line; };
+      Control control(std::move(links[at]), {.rank = rank, .size = 3, .timeout = 5s, .shutdown_grace = 60s}, report);
+      const auto body = [&](RankHandle& rank_handle) {
+        cpu::CpuOps ops(1, cpu::best_isa());
+        try {
+          rank_handle.join(ops);
+        } catch (const std::exception& error) {
+          errors[at] = error.what();
+          throw;
+        }
+      };
+      statuses[at] = run_rank(control, body, report, join, [] { return true; }).status;
     });
   for (std::thread& thread : threads) thread.join();
-  return errors;
-}
-
-// The others get the reason, and do not take the rank for killed.
-TEST(OwningComm, ARankThatCannotJoin) {
-  const auto errors = run_owning(
-      3,
-      [](Control& control) -> std::unique_ptr<Comm> {
-        ControlGroup world = control.world();
-        barrier(control, world);
-        if (control.rank() == 1) throw Error("ncclCommInitRank: no memory");
-        barrier(control, world);
-        return std::make_unique<StubComm>(control.rank(), control.size());
-      },
-      [](Comm&) {});
   EXPECT_EQ(errors[1], "ncclCommInitRank: no memory");
   for (std::size_t rank : {0, 2})
     EXPECT_TRUE(contains(errors[rank], "ended because rank 1 failed: ncclCommInitRank: no memory")) << errors[rank];
+  EXPECT_EQ(reports, (std::vector<std::string>{"", "rank 1: ncclCommInitRank: no memory", ""}));
+  EXPECT_EQ(statuses, (std::vector<int>{1, 1, 1}));
 }
 
-// A profile can record its calls as it does those of other Comms.
-TEST(OwningComm, NotesCalls) {
-  struct Timed final : StubComm, CallTimer {
-    Timed(Control& control, std::vector<std::vector<TimedCall>*>& requested)
-        : StubComm(control.rank(), control.size()), requested_(requested) {}
-    void note_calls(std::vector<TimedCall>* notes) override { requested_.push_back(notes); }
-    std::vector<std::vector<TimedCall>*>& requested_;
-  };
-  std::vector<std::vector<TimedCall>*> requested;
-  std::vector<TimedCall> notes;
-  const auto errors = run_owning(
-      1, [&](Control& control) { return std::make_unique<Timed>(control, requested); },
-      [&](Comm& world) {
-        auto* const timer = dynamic_cast<CallTimer*>(&world);
-        ASSERT_NE(timer, nullptr);
-        timer->note_calls(&notes);
-        timer->note_calls(nullptr);
-      });
-  EXPECT_EQ(errors[0], "");
-  EXPECT_EQ(requested, (std::vector<std::vector<TimedCall>*>{&notes, nullptr}));
+// Whether MPI_Finalize would return, and who kills the job where it would not. All ranks hear the same.
+TEST(Control, HowTheJobEnded) {
+  const auto ends_of = [](const std::function<void(Control&)>& body) { return run_ranks(3, 30s, body).ends; };
+  for (const JobEnd& end : ends_of([](Control&) {})) EXPECT_TRUE(end.in_order);
+  const auto failed = ends_of([](Control& control) {
+    if (control.rank() == 1) throw Error("the disk is full");
+  });
+  for (const JobEnd& end : failed) EXPECT_TRUE(end.in_order) << "a fault, but all have left";
+  const auto late = ends_of([](Control& control) {
+    if (control.rank() == 1) throw Error("the disk is full");
+    if (control.rank() == 2) std::this_thread::sleep_for(3s);  // longer than the coordinator waits
+  });
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_FALSE(late[rank].in_order) << rank;
+    EXPECT_EQ(late[rank].is_first, rank == 0) << rank;
+  }
+}
+
+// A launcher may end all processes when the first one ends.
+TEST(Control, NobodyEndsBeforeAllHaveReported) {
+  std::vector<Links> links = make_links(3);
+  std::atomic<int> reported{0};
+  std::vector<int> seen(links.size());
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank)
+    threads.emplace_back([&, rank] {
+      const auto at = static_cast<std::size_t>(rank);
+      const auto report = [](std::string_view) {};
+      Control control(std::move(links[at]), {.rank = rank, .size = 3, .timeout = 5s, .shutdown_grace = 60s}, report);
+      EXPECT_EQ(control.leave(fmt::format("fault {}", rank), true).lines.size(), 1u);
+      std::this_thread::sleep_for(150ms * rank);
+      ++reported;
+      control.await_reports();
+      seen[at] = reported;
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(seen, (std::vector<int>{3, 3, 3}));
+}
+
+// What heartbeats need is taken once: a training step allocates nothing, beside it neither.
+TEST(Control, HeartbeatsAllocateNothing) {
+  if (!can_count_allocations()) GTEST_SKIP() << "a sanitizer has its own allocator";
+  std::int64_t allocations = -1;
+  run_ranks(3, 600ms, [&](Control& control) {  // a heartbeat every 100 ms
+    ControlGroup world = control.world(), dp = control.split(world, 0, 0, "dp");
+    for (int i = 0; i < 3; ++i) control.note_call(dp, {.kind = CallKind::all_reduce, .elements = 7});
+    std::this_thread::sleep_for(400ms);
+    if (control.rank() == 0) start_counting_allocations();
+    std::this_thread::sleep_for(control.rank() == 0 ? 400ms : 600ms);  // the next gather is not counted
+    if (control.rank() == 0) allocations = stop_counting_allocations();
+    barrier(control, world);
+  });
+  EXPECT_EQ(allocations, 0);
 }
 
 // A rank that is done waits for the others, which do not take it for lost.

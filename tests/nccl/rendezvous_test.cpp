@@ -191,7 +191,7 @@ void say(const Socket& socket, std::string_view bytes) {
 // A client that introduces itself as rank 1 and reads no answer.
 Link come_as_rank_1(const TestJob& test_job) {
   struct {
-    std::uint32_t version = 2;
+    std::uint32_t version = 3;
     std::int32_t size, rank = 1, zero = 0;
     std::uint64_t job = hash_text("a job");
   } const hello{.size = test_job.size};

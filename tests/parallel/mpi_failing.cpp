@@ -1,6 +1,8 @@
 // A program that fails in the way its argument says, for mpi_failure_test. Ranks beyond those named do their part.
 
 #include <fmt/core.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -45,8 +47,32 @@ void throws_with_bytes_in_flight(Rank& r) {
 void stops(Rank& r) {
   const auto tp = r.world->split(0, 0, "tp");
   r.ops.finish(tp->all_gather(r.floats(2), make_tensor(r.memory + 8, shape(2 * tp->size()), DType::f32)));
+  std::this_thread::sleep_for(r.rank == 1 ? 300ms : 500ms);  // a heartbeat says what it did; the others call later
   if (r.rank == 1) raise(SIGSTOP);
   r.ops.finish(tp->all_reduce(r.floats(10), Reduce::max));
+}
+
+// All processes are stopped for longer than every timeout, and go on one after the other.
+void suspended(Rank& r) {
+  const int ranks = r.world->size();
+  std::vector<std::int32_t> pids(static_cast<std::size_t>(ranks), getpid());
+  const Tensor all = make_tensor(pids.data(), shape(ranks), DType::i32);
+  r.ops.finish(r.world->all_gather(all.rows(r.rank, r.rank + 1), all));
+  const pid_t helper = r.rank == 0 ? fork() : -1;
+  if (helper == 0) {
+    std::this_thread::sleep_for(300ms);  // the others wait for rank 0 by then
+    for (const std::int32_t pid : pids) kill(pid, SIGSTOP);
+    std::this_thread::sleep_for(2500ms);
+    for (const std::int32_t pid : pids) {
+      kill(pid, SIGCONT);
+      std::this_thread::sleep_for(100ms);
+    }
+    _exit(0);
+  }
+  if (r.rank == 0) std::this_thread::sleep_for(600ms);
+  r.ops.finish(r.world->all_reduce(r.many(), Reduce::max));
+  if (helper > 0) waitpid(helper, nullptr, 0);
+  r.world->barrier();
 }
 
 void killed(Rank& r) {
@@ -118,6 +144,7 @@ constexpr Way ways[] = {
     {"throws", throws},
     {"throws_with_bytes_in_flight", throws_with_bytes_in_flight},
     {"stops", stops},
+    {"suspended", suspended},
     {"killed", killed},
     {"never_comes", never_comes},
     {"leaves_early", leaves_early},
@@ -137,12 +164,15 @@ int fail_in(std::string_view name) {
     if (way.name != name) continue;
     cpu::CpuOps combiner(1, cpu::best_isa());
     return mpi::run_process(
-        {.timeout = 1s, .launcher_kills = detect_launch({}).launcher_kills}, combiner,
+        {.timeout = name == "suspended" ? 2s : 1s,  // a pause counts for a second
+         .launcher_kills = detect_launch({}).launcher_kills},
+        combiner,
         [&](RankHandle& rank_handle) {
           Rank rank(rank_handle);
           way.body(rank);
         },
-        [](std::string_view fault) { fmt::print(stderr, "told by {}\n", fault); });
+        [](std::string_view fault) { fmt::print(stderr, "told by {}\n", fault); },
+        [](control::Control&, Ops&) -> std::unique_ptr<Comm> { fail("there is no GPU here"); });
   }
   return 77;
 }

@@ -90,16 +90,25 @@ TEST(MpiFailure, ARankThatThrowsWithBytesInFlight) {
 }
 
 TEST(MpiFailure, ARankThatIsStopped) {
-  const Job job = expect_failure(3, "stops", {"tp: all_reduce max f32 x 10 on rank "});
-  EXPECT_GE(job.occurrences("waited 1 s: rank 1 did not come (rank 1 does not answer: it is stopped, or gone)"), 1)
-      << job.output;
+  expect_failure(3, "stops",
+                 {"told by rank 0: rank 1 has not answered for 1 s: it is stopped, or its machine is (rank 1 last did "
+                  "all_gather f32 x 2 of tp, its call 2)"});
+}
+
+// As by Ctrl-Z and fg, or scontrol suspend and resume.
+TEST(MpiFailure, AJobThatIsSuspendedGoesOn) {
+  const Job job = run(3, "suspended");
+  EXPECT_EQ(job.status, 0) << job.output;
+  EXPECT_EQ(job.output, "");
+  EXPECT_GT(job.seconds, 2.5) << "it was not suspended";
 }
 
 TEST(MpiFailure, ARankThatIsKilled) { expect_failure(3, "killed", {"rank 1", "signal 9"}, 128 + SIGKILL); }
 
 TEST(MpiFailure, ARankThatNeverComes) {
   expect_failure(4, "never_comes",
-                 {"waited 1 s: rank 1 did not come (rank 1 last did all_gather f32 x 2 of tp, its "
+                 {"tp: all_reduce max f32 x 10 on rank ",
+                  "waited 1 s: rank 1 did not come (rank 1 last did all_gather f32 x 2 of tp, its "
                   "call 2)"});
 }
 

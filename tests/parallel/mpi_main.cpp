@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
   const int status = mpi::run_process(
       {.timeout = std::chrono::seconds(60)}, combiner,
       [&](RankHandle& rank_handle) { failed = test::run_tests_as(rank_handle); },
-      [](std::string_view fault) { fmt::print(stderr, "{}\n", fault); });
+      [](std::string_view fault) { fmt::print(stderr, "{}\n", fault); },
+      [](control::Control&, Ops&) -> std::unique_ptr<Comm> { fail("there is no GPU here"); });
   return status != 0 ? status : failed;
 }

@@ -89,8 +89,13 @@ TEST_F(LintTest, BackendSeesOnlyWhatItImplements) {
   write("tera/backend/cuda/a.cpp",
         "#include \"tera/ops/ops.h\"\n#include \"tera/comm/comm.h\"\n"
         "#include \"tera/backend/cuda/kernels/a.cuh\"\n#include <cublasLt.h>\n");
-  write("tera/comm/nccl/a.cpp", "#include \"tera/backend/cuda/cuda_ops.h\"\n");
+  write("tera/comm/nccl/a.cpp",
+        "#include \"tera/backend/cuda/cuda_ops.h\"\n#include \"tera/comm/control/control.h\"\n");
+  write("tera/comm/mpi/a.cpp", "#include \"tera/comm/control/control.h\"\n");
   expect_clean();
+  write("tera/comm/mpi/b.cpp", "#include \"tera/backend/cuda/cuda_ops.h\"\n");
+  expect_one("tera/comm/mpi/b.cpp:1", "comm/mpi may include only base, tensor, ops, comm and itself");
+  fs::remove(root_ / "tera/comm/mpi/b.cpp");
   for (const std::string folder : {"config", "nn", "train", "backend/cpu"}) {
     write("tera/backend/plan/plan_ops.cpp", "#include \"tera/" + folder + "/a.h\"\n");
     expect_one("tera/backend/plan/plan_ops.cpp:1", "may include only base, tensor, ops, comm and itself");

@@ -39,8 +39,9 @@ std::string kernel_problem(Name header) {
 
 std::string implementation_problem(Name from, Name to) {
   if (from == to || contains(below_implementations, to)) return {};
-  // NCCL ranks copy GPU memory, wait on streams, and report over the control plane.
-  if (from == "comm/nccl" && (to == "backend/cuda" || to == "comm/control")) return {};
+  // Ranks that are processes report over the control plane; those over NCCL copy GPU memory and wait on streams.
+  if (to == "comm/control" && (from == "comm/mpi" || from == "comm/nccl")) return {};
+  if (to == "backend/cuda" && from == "comm/nccl") return {};
   return fmt::format("{} may include only {} and itself", from, fmt::join(below_implementations, ", "));
 }
 

@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto time_to_answer = 1s;
-constexpr auto max_nap = 500ms;
+constexpr auto time_to_be_released = 2s;  // the coordinator waits for reports for a second
 constexpr std::size_t max_reason = 4096;
 constexpr std::size_t expected_groups = 64;
 
@@ -75,16 +75,13 @@ void Control::post(FrameKind kind, const Packer& payload) {
   wake_control_thread();
 }
 
-// done() is evaluated with mutex_ held. A nap counts for a second at most: during a longer one the process was stopped,
-// which is no waiting.
+// done() is evaluated with mutex_ held.
 template <class Done>
 bool Control::sleep_for(Clock::duration time, const Done& done) {
   std::unique_lock lock(mutex_);
-  for (Clock::duration left = time; !done();) {
-    if (left <= Clock::duration::zero()) return false;
-    const auto begin = Clock::now();
-    changed_.wait_for(lock, std::min<Clock::duration>(left, max_nap));
-    left -= std::min<Clock::duration>(Clock::now() - begin, 2 * max_nap);
+  for (WaitTime left(time); !done(); left.end_nap()) {
+    if (left.is_over()) return false;
+    changed_.wait_until(lock, left.nap_end());
   }
   return true;
 }
@@ -110,7 +107,7 @@ void Control::run_round(ControlGroup& group, const Call& call, const Contributio
   const SingleCaller only(gathering_);
   if (failed()) throw_failure(group.name, call);
   ++group.rounds;
-  note_wait(group, call);
+  note(group, call, /*is_new=*/true, /*inside=*/true);
   {
     const std::lock_guard lock(mutex_);
     awaited_ = {.group = group.id, .round = group.rounds, .into = contribution.all, .done = false, .refusal = {}};
@@ -157,19 +154,21 @@ ControlGroup Control::split(ControlGroup& group, int color, int key, std::string
 }
 
 void Control::give_up_gathering(const ControlGroup& group, const Call& call) {
-  const std::string who = query(group.id, group.rounds, /*gathers=*/true, group.members);
+  const std::string who = query({.group = group.id, .number = group.rounds, .by = AbsentBy::gather}, group.members);
   if (failed()) throw_failure(group.name, call);
   give_up(fmt::format("{}: {} on rank {} waited {:g} s: {}", group.name, to_string(call), rank(),
                       std::chrono::duration<double>(options_.timeout).count(), who));
 }
 
 std::string Control::query_absent(const ControlGroup& group, std::span<const int> ranks, std::uint64_t number) {
-  return query(group.id, number, /*gathers=*/false, ranks);
+  return query({.group = group.id, .number = number, .by = AbsentBy::call}, ranks);
 }
 
-std::string Control::query(std::uint64_t group, std::uint64_t number, bool gathers, std::span<const int> ranks) {
+std::string Control::describe_absent(std::span<const int> ranks) { return query({.by = AbsentBy::asker}, ranks); }
+
+std::string Control::query(const Query& query, std::span<const int> ranks) {
   Packer question;
-  question.put(group).put(number).put(static_cast<std::uint8_t>(gathers));
+  question.put(query);
   const auto others =
       static_cast<std::uint32_t>(std::count_if(ranks.begin(), ranks.end(), [&](int r) { return r != rank(); }));
   question.put(others);
@@ -187,25 +186,28 @@ std::string Control::query(std::uint64_t group, std::uint64_t number, bool gathe
 
 void Control::note_call(ControlGroup& group, const Call& call) {
   if (call.kind != CallKind::exchange) ++group.calls;  // only the ranks concerned make an exchange
-  const std::lock_guard lock(activity_mutex_);
-  const auto found =
-      std::find_if(calls_.begin(), calls_.end(), [&](const auto& known) { return known.first == group.id; });
-  if (found == calls_.end())
-    calls_.emplace_back(group.id, group.calls);
-  else
-    found->second = group.calls;
-  activity_group_ = group.name;
-  activity_.call = call;
-  activity_.inside = false;
-  ++activity_.calls;
+  {
+    const std::lock_guard lock(activity_mutex_);
+    const auto found =
+        std::find_if(calls_.begin(), calls_.end(), [&](const auto& known) { return known.first == group.id; });
+    if (found == calls_.end())
+      calls_.emplace_back(group.id, group.calls);
+    else
+      found->second = group.calls;
+  }
+  note(group, call, /*is_new=*/true, /*inside=*/false);
 }
 
 void Control::note_wait(const ControlGroup& group, const Call& call) {
+  note(group, call, /*is_new=*/false, /*inside=*/true);
+}
+
+void Control::note(const ControlGroup& group, const Call& call, bool is_new, bool inside) {
   const std::lock_guard lock(activity_mutex_);
-  if (call.kind == CallKind::barrier || call.kind == CallKind::split) ++activity_.calls;
   activity_group_ = group.name;
   activity_.call = call;
-  activity_.inside = true;
+  activity_.calls += is_new ? 1 : 0;
+  activity_.inside = inside;
 }
 
 void Control::note_return() {
@@ -226,9 +228,7 @@ void Control::throw_failure(std::string_view group, const Call& call) {
   if (failure.rank == rank() && !failure.lost) throw CommError(failure.reason);  // the reason names its place
   const std::string why =
       failure.lost ? failure.reason : fmt::format("rank {} failed: {}", failure.rank, failure.reason);
-  const std::string message = fmt::format("{}: {} on rank {} ended because {}", group, to_string(call), rank(), why);
-  if (failure.lost && options_.lost_is_an_error && (rank() == 0 || failure.rank == 0)) throw CommError(message);
-  throw CommAborted(message);
+  throw CommAborted(fmt::format("{}: {} on rank {} ended because {}", group, to_string(call), rank(), why));
 }
 
 void Control::abort(std::string_view reason) noexcept { fail_with(reason, /*unwinds=*/true); }
@@ -256,18 +256,23 @@ void Control::give_up(const std::string& message) {
   throw CommError(message);
 }
 
-std::vector<std::string> Control::leave(const std::string& fault, bool work_failed) {
+JobEnd Control::leave(const std::string& fault, bool work_failed, bool transfers_over) {
   if (!fault.empty()) abort(fault);
   {
     const std::lock_guard lock(mutex_);
     has_left_ = true;
   }
   Packer bye;
-  bye.put(static_cast<std::uint8_t>(work_failed));
+  bye.put(static_cast<std::uint8_t>(transfers_over)).put(static_cast<std::uint8_t>(work_failed));
   post(FrameKind::bye, bye);
   sleep_for(Clock::duration::max(), [&] { return ended_; });
   const std::lock_guard lock(mutex_);
-  return lines_of(to_report_);
+  return {.lines = lines_of(to_report_), .in_order = ended_in_order_, .is_first = is_first_};
+}
+
+void Control::await_reports() {
+  post(FrameKind::reported, {});
+  sleep_for(time_to_be_released, [&] { return released_; });
 }
 
 std::vector<std::string> Control::lines_of(const std::string& text) {

@@ -1,10 +1,12 @@
 #pragma once
-// The control plane of ranks as processes, on the host, beside the library that moves the GPU's tensors: small
-// all-gathers, heartbeats with what each rank does, reports of failures, and the end of the job. A rank has one TCP
-// connection, to the coordinator on rank 0, and a thread that answers while the rank itself is stuck.
+// The control plane of ranks as processes, on the host, beside MPI or NCCL, which move the tensors: small all-gathers,
+// heartbeats with what each rank does, reports of failures, and the end of the job. A rank has one TCP connection, to
+// the coordinator on rank 0, and a thread that answers while the rank itself is stuck.
 // docs/decisions/control-plane.md says why.
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <memory>
@@ -35,8 +37,32 @@ struct ControlOptions {
   std::chrono::milliseconds shutdown_grace{3'000};
   // The shutdown grace of a rank that has reported its own fault: it frees memory, or waits for files that it writes.
   std::chrono::milliseconds unwind_timeout{60'000};
-  // Lost ranks are reported by an exception on the first rank, and the caller reports faults in another way.
-  bool lost_is_an_error = false;
+};
+
+// The time that a rank waits, in naps. A nap counts for a second at most: during a longer one the process was stopped,
+// which is no waiting.
+class WaitTime {
+ public:
+  explicit WaitTime(Clock::duration time) : left_(time), nap_began_(Clock::now()) {}
+  bool is_over() const { return left_ <= Clock::duration::zero(); }
+  Clock::time_point nap_end() const { return nap_began_ + std::min<Clock::duration>(left_, max_nap); }
+  void end_nap() {
+    const auto now = Clock::now();
+    left_ -= std::min<Clock::duration>(now - nap_began_, 2 * max_nap);
+    nap_began_ = now;
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds max_nap{500};
+  Clock::duration left_;
+  Clock::time_point nap_began_;
+};
+
+// How the job ended. All ranks that hear it hear the same.
+struct JobEnd {
+  std::vector<std::string> lines{};  // to be reported by this rank
+  bool in_order = false;             // every rank has left, and its transfers are over
+  bool is_first = false;             // this rank is the first of those that are here
 };
 
 // A group of ranks, as each member knows it.
@@ -46,14 +72,14 @@ struct ControlGroup {
   std::vector<int> members{};  // ranks of the world
   int rank = 0;                // rank of this process in the group
   std::uint64_t rounds = 0;    // gathers that were made
-  std::uint64_t calls = 0;     // collectives that were launched on the GPU
+  std::uint64_t calls = 0;     // collectives that this rank has begun
 
   int size() const { return static_cast<int>(members.size()); }
 };
 
 class Control {
  public:
-  // leave() returns the lines that this rank has to report; where the rank takes long to leave, `report` gets them.
+  // leave() returns what this rank has to report; where the rank takes long to leave, `report` gets it.
   Control(Links links, const ControlOptions& options, FunctionRef<void(std::string_view)> report);
   ~Control();  // after leave
   Control(const Control&) = delete;
@@ -71,8 +97,7 @@ class Control {
   // The group of all ranks with this rank's color, ordered by key and then by rank in the group.
   ControlGroup split(ControlGroup& group, int color, int key, std::string name);
 
-  // What heartbeats say of this rank: it launched a call on the GPU, it waits for a call, it has returned from the
-  // wait.
+  // What heartbeats say of this rank: it has begun a call, it waits for a call, it has returned from the wait.
   void note_call(ControlGroup& group, const Call& call);
   void note_wait(const ControlGroup& group, const Call& call);
   void note_return();
@@ -88,10 +113,15 @@ class Control {
   // Where all may have come, for any_call (exchanges are not counted) or inside a library: "it waits for rank 3 (...)".
   static constexpr std::uint64_t any_call = Coordinator::any_call;
   std::string query_absent(const ControlGroup& group, std::span<const int> ranks, std::uint64_t number);
+  // For a rank that knows itself that these have not come: "rank 3 did not come (...)".
+  std::string describe_absent(std::span<const int> ranks);
 
-  // This rank's work is over, with a fault of its own or without. Returns when that of all ranks is, or soon after one
-  // has failed. The result: the lines that this rank has to report.
-  std::vector<std::string> leave(const std::string& fault, bool work_failed);
+  // This rank's work is over, with a fault of its own or without, and its transfers are or are not. Returns when all
+  // ranks have left, or soon after one has failed.
+  JobEnd leave(const std::string& fault, bool work_failed, bool transfers_over = true);
+  // After leave(): this rank has reported its lines. Returns when all have, or soon: a launcher may end all others when
+  // the first process ends.
+  void await_reports();
 
  private:
   struct Failure {
@@ -119,7 +149,8 @@ class Control {
   bool sleep_for(Clock::duration time, const Done& done);
   static std::vector<std::string> lines_of(const std::string& text);
   void fail_with(std::string_view reason, bool unwinds) noexcept;
-  std::string query(std::uint64_t group, std::uint64_t number, bool gathers, std::span<const int> ranks);
+  void note(const ControlGroup& group, const Call& call, bool is_new, bool inside);
+  std::string query(const Query& query, std::span<const int> ranks);
   [[noreturn]] void give_up_gathering(const ControlGroup& group, const Call& call);
 
   // The thread's.
@@ -153,7 +184,8 @@ class Control {
   bool unwinds_ = false;  // the rank is unwinding after its own fault
   Awaited awaited_;
   std::optional<std::string> answer_;
-  bool has_left_ = false, ended_ = false, quit_ = false;
+  bool has_left_ = false, ended_ = false, has_reported_ = false, released_ = false, quit_ = false;
+  bool ended_in_order_ = false, is_first_ = false;
   std::string to_report_;  // lines, from the coordinator; empty once they are reported
   Clock::time_point last_heard_{}, last_heartbeat_{}, last_check_{};
 
@@ -161,6 +193,7 @@ class Control {
   RankActivity activity_;
   std::string activity_group_;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> calls_;  // by group
+  Packer news_;                                                 // a heartbeat's, whose memory is kept
 
   std::thread thread_;
 };

@@ -55,20 +55,20 @@ void Control::wait_for_frames() {
   }
 }
 
+// After the end the coordinator closes the connection, when all have reported.
 void Control::receive_frames() {
-  if (ended_) return;
   link_.pump();
   try {
     while (const auto frame = link_.take()) {
       last_heard_ = Clock::now();
       handle(*frame);
-      if (ended_) return link_.close();
     }
   } catch (const Error& error) {
     link_.close();
-    return lose_coordinator(fmt::format("rank 0 sent what cannot be understood: {}", error.what()));
+    if (!ended_) lose_coordinator(fmt::format("rank 0 sent what cannot be understood: {}", error.what()));
   }
-  if (!link_.open()) lose_coordinator("rank 0 is gone: its connection was closed, as when it is killed");
+  released_ = ended_ && !link_.open();
+  if (!ended_ && !link_.open()) lose_coordinator("rank 0 is gone: its connection was closed, as when it is killed");
 }
 
 void Control::handle(const Frame& frame) {
@@ -100,6 +100,8 @@ void Control::handle(const Frame& frame) {
       return;
     }
     case FrameKind::ended:
+      ended_in_order_ = payload.get<std::uint8_t>() != 0;
+      is_first_ = payload.get<std::uint8_t>() != 0;
       to_report_ = payload.get_text();
       ended_ = true;
       return;
@@ -111,13 +113,12 @@ void Control::heartbeat() {
   const auto often = std::min<Clock::duration>(500ms, std::min(options_.heartbeat_timeout, options_.timeout) / 6);
   if (Clock::now() < last_heartbeat_ + often) return;
   last_heartbeat_ = Clock::now();
-  Packer news;
+  news_.clear();
   const std::lock_guard lock(activity_mutex_);
-  activity_.rank = rank();
-  activity_.group = activity_group_;
-  news.put_text(to_string(activity_)).put(static_cast<std::uint32_t>(calls_.size()));
-  for (const auto& [group, calls] : calls_) news.put(group).put(calls);
-  link_.send(FrameKind::heartbeat, news.bytes());
+  news_.put_text(activity_group_).put(activity_.call).put(activity_.calls);
+  news_.put(static_cast<std::uint8_t>(activity_.inside)).put(static_cast<std::uint32_t>(calls_.size()));
+  for (const auto& [group, calls] : calls_) news_.put(group).put(calls);
+  link_.send(FrameKind::heartbeat, news_.bytes());
   link_.pump();
 }
 
@@ -133,7 +134,8 @@ void Control::check_coordinator() {
                                  std::chrono::duration<double>(limit).count()));
 }
 
-// Without the coordinator this rank decides itself what to report.
+// Without the coordinator this rank decides itself what to report. Of those that are left rank 1 is the first, if it
+// is.
 void Control::lose_coordinator(const std::string& reason) {
   link_.close();
   if (!failed_) {
@@ -142,7 +144,8 @@ void Control::lose_coordinator(const std::string& reason) {
     failed_ = true;
   }
   to_report_ = local_fault_.empty() ? failure_.reason : local_fault_;
-  ended_ = true;
+  is_first_ = rank() == 1;
+  ended_ = released_ = true;
 }
 
 // Reports a failure for a rank that takes long to leave.
@@ -150,10 +153,12 @@ void Control::report_for_the_rank() {
   std::string lines;
   {
     const std::lock_guard lock(mutex_);
-    if (!failed_ || !ended_ || has_left_ || options_.lost_is_an_error) return;
+    if (!failed_ || !ended_ || has_left_ || has_reported_) return;
     lines.swap(to_report_);
+    has_reported_ = true;
   }
   report_lines(lines);
+  post(FrameKind::reported, {});
 }
 
 void Control::exit_if_stuck() {

@@ -14,8 +14,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto longest_sleep = 20ms;
-constexpr auto time_to_leave = 2s;  // for ranks after one has failed
-constexpr auto time_to_flush = 1s;  // for connections, to receive the last frame
+constexpr auto time_to_leave = 2s;   // for ranks after one has failed
+constexpr auto time_to_report = 1s;  // for ranks that are to report lines
 constexpr int max_groups_of_a_rank = 4096;
 
 }  // namespace
@@ -95,7 +95,7 @@ void Coordinator::check_heartbeats() {
 void Coordinator::lose(int rank, std::string reason) {
   Member& m = member(rank);
   if (!m.lost.empty()) return;
-  if (!m.activity.empty()) reason += fmt::format(" ({})", m.activity);
+  if (!m.group.empty()) reason += fmt::format(" ({})", activity_of(rank));
   m.lost = reason;
   fail_with(rank, reason);
 }
@@ -122,16 +122,20 @@ void Coordinator::handle(int rank, const Frame& frame) {
       return fail_with(rank, m.fault);
     case FrameKind::bye:
       m.has_left = true;
-      m.activity += m.activity.empty() ? "" : ", and has ended";
+      m.transfers_over = payload.get<std::uint8_t>() != 0;
       if (payload.get<std::uint8_t>() != 0) fail_with(rank, "for a reason that it did not tell");
       return;
+    case FrameKind::reported: m.has_reported = true; return;
     default: fail("a frame of kind {} is not for the coordinator", static_cast<int>(frame.kind));
   }
 }
 
 void Coordinator::take_heartbeat(Member& m, const Frame& frame) {
   Unpacker payload(frame.payload);
-  m.activity = payload.get_text();
+  m.group = payload.get_text();
+  m.activity.call = payload.get<Call>();
+  m.activity.calls = payload.get<std::uint64_t>();
+  m.activity.inside = payload.get<std::uint8_t>() != 0;
   const auto groups = payload.get<std::uint32_t>();
   require(groups <= max_groups_of_a_rank, "{} groups of one rank", groups);
   for (std::uint32_t i = 0; i < groups; ++i) {
@@ -180,34 +184,52 @@ void Coordinator::complete(const GatherKey& key, Gather& gather) {
   gathers_.erase(key);
 }
 
+bool Coordinator::has_not_come(int rank, const Query& query) {
+  if (query.by == AbsentBy::asker) return true;
+  if (query.by == AbsentBy::call) {
+    const auto calls = member(rank).calls.find(query.group);
+    return calls == member(rank).calls.end() || calls->second < query.number;
+  }
+  const auto found = gathers_.find({query.group, query.number});
+  return found == gathers_.end() || std::none_of(found->second.parts.begin(), found->second.parts.end(),
+                                                 [&](const Part& part) { return part.rank == rank; });
+}
+
+std::string Coordinator::activity_of(int rank) {
+  RankActivity activity = member(rank).activity;
+  activity.rank = rank;
+  activity.group = member(rank).group;
+  return to_string(activity);
+}
+
+// What a rank does, and why it may not come.
+std::string Coordinator::describe(int rank) {
+  const Member& m = member(rank);
+  if (!m.lost.empty()) return m.lost;
+  std::string text = activity_of(rank);
+  const std::chrono::duration<double> silent = Clock::now() - m.last_heard;
+  if (m.has_left)
+    text += ", and has ended";
+  else if (silent > heartbeat_timeout_ / 2)
+    text += fmt::format(", and has not answered for {:.1f} s", silent.count());
+  return text;
+}
+
 // Answers which of the ranks that are waited for have not made the call; all of them, where that is not known.
 void Coordinator::answer(int asker, const Frame& frame) {
   Unpacker payload(frame.payload);
-  const auto group = payload.get<std::uint64_t>(), number = payload.get<std::uint64_t>();
-  const bool gathers = payload.get<std::uint8_t>() != 0;
-  const auto count = payload.get<std::uint32_t>();
+  const auto query = payload.get<Query>();
   std::vector<int> all, absent;
-  const auto found = gathers_.find({group, number});
-  for (std::uint32_t i = 0; i < count; ++i) {
+  for (auto count = payload.get<std::uint32_t>(); count > 0; --count) {
     const auto rank = payload.get<std::int32_t>();
     require(rank >= 0 && rank < static_cast<int>(members_.size()), "a question about rank {}", rank);
     all.push_back(rank);
-    const auto came = [&](const Part& part) { return part.rank == rank; };
-    const auto calls = member(rank).calls.find(group);
-    const bool there =
-        gathers ? found != gathers_.end() && std::any_of(found->second.parts.begin(), found->second.parts.end(), came)
-                : calls != member(rank).calls.end() && calls->second >= number;
-    if (!there) absent.push_back(rank);
+    if (has_not_come(rank, query)) absent.push_back(rank);
   }
-  const bool known = !absent.empty() && (gathers || number != any_call);
+  const bool known = !absent.empty() && (query.by != AbsentBy::call || query.number != any_call);
   if (!known) absent = all;
   std::vector<std::string> activities;
-  for (int rank : absent) {
-    const Member& m = member(rank);
-    activities.push_back(!m.lost.empty()      ? m.lost
-                         : m.activity.empty() ? fmt::format("rank {} has called nothing yet", rank)
-                                              : m.activity);
-  }
+  for (int rank : absent) activities.push_back(describe(rank));
   Packer text;
   text.put_text(known ? describe_absent(absent, activities) : describe_awaited(absent, activities));
   send(asker, FrameKind::answer, text);
@@ -222,15 +244,13 @@ bool Coordinator::is_over() const {
 }
 
 // A rank reports its own fault, unless a lower one reports the same; the first rank reports those that were lost.
-std::string Coordinator::final_report_of(int rank) const {
+std::string Coordinator::final_report_of(int rank, int first) const {
   std::string text;
   const auto add = [&](const std::string& line) { text += (text.empty() ? "" : "\n") + line; };
   const std::string& local = members_[static_cast<std::size_t>(rank)].fault;
   const bool reported = std::any_of(members_.begin(), members_.begin() + rank,
                                     [&](const Member& m) { return m.fault == local && m.lost.empty(); });
   if (!local.empty() && !reported) add(local);
-  const auto is_here = [](const Member& m) { return m.lost.empty() && m.link.open(); };
-  const auto first = std::find_if(members_.begin(), members_.end(), is_here) - members_.begin();
   if (rank == first)
     for (const Member& m : members_)
       if (!m.lost.empty()) add(m.lost);
@@ -238,16 +258,29 @@ std::string Coordinator::final_report_of(int rank) const {
 }
 
 void Coordinator::report_the_end() {
+  const auto is_here = [](const Member& m) { return m.lost.empty() && m.link.open(); };
+  const auto first = static_cast<int>(std::find_if(members_.begin(), members_.end(), is_here) - members_.begin());
+  const bool in_order = !failed_ || std::all_of(members_.begin(), members_.end(), [](const Member& m) {
+    return m.lost.empty() && m.has_left && m.transfers_over;
+  });
   for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
-    Packer text;
-    text.put_text(final_report_of(rank));
-    send(rank, FrameKind::ended, text);
+    Packer end;
+    end.put(static_cast<std::uint8_t>(in_order)).put(static_cast<std::uint8_t>(rank == first));
+    end.put_text(final_report_of(rank, first));
+    send(rank, FrameKind::ended, end);
   }
-  // Closing a connection before its other end has read everything may lose the last frames.
-  const auto has_not_heard = [](const Member& m) { return m.link.open() && m.lost.empty(); };
-  for (const auto deadline = Clock::now() + time_to_flush; Clock::now() < deadline;) {
-    for (Member& m : members_) m.link.pump();
-    if (std::none_of(members_.begin(), members_.end(), has_not_heard)) return;
+  await_reports();
+  for (Member& m : members_) m.link.close();
+}
+
+void Coordinator::await_reports() {
+  const auto is_to_report = [](const Member& m) { return m.link.open() && m.lost.empty() && !m.has_reported; };
+  for (const auto deadline = Clock::now() + time_to_report; Clock::now() < deadline;) {
+    for (Member& m : members_) {
+      m.link.pump();
+      while (const auto frame = m.link.take()) m.has_reported = m.has_reported || frame->kind == FrameKind::reported;
+    }
+    if (std::none_of(members_.begin(), members_.end(), is_to_report)) return;
     std::this_thread::sleep_for(1ms);
   }
 }

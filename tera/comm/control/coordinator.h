@@ -15,6 +15,17 @@
 
 namespace tera::control {
 
+// How a rank that has waited too long knows who did not come.
+enum class AbsentBy : std::uint8_t {
+  gather,  // ranks without a part in the gather of this number
+  call,    // ranks that have begun fewer calls
+  asker    // all ranks that it names
+};
+struct Query {
+  std::uint64_t group = 0, number = 0;
+  AbsentBy by = AbsentBy::asker;
+};
+
 class Coordinator {
  public:
   static constexpr std::uint64_t any_call = ~std::uint64_t{0};  // an exchange, which is not counted
@@ -30,11 +41,12 @@ class Coordinator {
   struct Member {
     Link link;
     Clock::time_point last_heard;
-    std::string activity;                          // as of its last heartbeat
+    RankActivity activity{};  // as of its last heartbeat, less the group's name
+    std::string group{};
     std::map<std::uint64_t, std::uint64_t> calls;  // number of calls made, by group
     std::string fault;                             // its own
     std::string lost;                              // why it counts as lost; empty: it is connected
-    bool has_left = false;
+    bool has_left = false, transfers_over = false, has_reported = false;
   };
   struct Part {
     int rank = -1;  // rank of the world; -1: it has not come
@@ -57,11 +69,15 @@ class Coordinator {
   void take_contribution(int rank, const Frame& frame);
   void complete(const GatherKey& key, Gather& gather);
   void answer(int rank, const Frame& frame);
+  bool has_not_come(int rank, const Query& query);
+  std::string activity_of(int rank);
+  std::string describe(int rank);
   void lose(int rank, std::string reason);
   void fail_with(int rank, const std::string& reason);
   bool is_over() const;
   void report_the_end();
-  std::string final_report_of(int rank) const;
+  void await_reports();
+  std::string final_report_of(int rank, int first) const;
   Member& member(int rank) { return members_[static_cast<std::size_t>(rank)]; }
   void send(int rank, FrameKind kind, const Packer& payload) { member(rank).link.send(kind, payload.bytes()); }
 

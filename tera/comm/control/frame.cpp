@@ -1,6 +1,7 @@
 #include "tera/comm/control/frame.h"
 
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <array>
@@ -20,6 +21,11 @@ struct Header {
   std::uint32_t bytes = 0;
 };
 static_assert(sizeof(Header) == 12);
+
+Header header_of(FrameKind kind, std::span<const std::byte> payload) {
+  require(payload.size() <= Link::max_gathered, "a frame of {} bytes", payload.size());
+  return {.kind = kind, .bytes = static_cast<std::uint32_t>(payload.size())};
+}
 
 constexpr std::size_t max_unsent = std::size_t{64} << 20;  // a rank with more unsent bytes does not read
 
@@ -43,14 +49,32 @@ std::string Unpacker::get_text() {
 }
 
 Link::Bytes Link::make_frame(FrameKind kind, std::span<const std::byte> payload) {
-  require(payload.size() <= max_gathered, "a frame of {} bytes", payload.size());
-  const Header header{.kind = kind, .bytes = static_cast<std::uint32_t>(payload.size())};
+  const Header header = header_of(kind, payload);
   const auto head = std::as_bytes(std::span(&header, 1));
   std::vector<std::byte> frame;
   frame.reserve(head.size() + payload.size());
   frame.insert(frame.end(), head.begin(), head.end());
   frame.insert(frame.end(), payload.begin(), payload.end());
   return std::make_shared<const std::vector<std::byte>>(std::move(frame));
+}
+
+void Link::send(FrameKind kind, std::span<const std::byte> payload) {
+  const Header header = header_of(kind, payload);
+  const std::size_t written = open() && !has_to_write() ? write_now(std::as_bytes(std::span(&header, 1)), payload) : 0;
+  if (written == sizeof(header) + payload.size()) return;
+  send(make_frame(kind, payload));
+  written_ += written;
+  unsent_ -= std::min(written, unsent_);
+}
+
+// An error is found by the next pump().
+std::size_t Link::write_now(std::span<const std::byte> head, std::span<const std::byte> payload) const {
+  std::array<iovec, 2> pieces{iovec{const_cast<std::byte*>(head.data()), head.size()},
+                              iovec{const_cast<std::byte*>(payload.data()), payload.size()}};
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = pieces.size();
+  return static_cast<std::size_t>(std::max<ssize_t>(0, ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL)));
 }
 
 void Link::send(Bytes frame) {
@@ -109,8 +133,7 @@ std::optional<Frame> Link::take() {
     return std::nullopt;
   }
   if (in_.size() - taken_ < sizeof(header) + header.bytes) return std::nullopt;
-  const auto begin = in_.begin() + static_cast<std::ptrdiff_t>(taken_ + sizeof(header));
-  Frame frame{header.kind, {begin, begin + header.bytes}};
+  const Frame frame{header.kind, std::span(in_).subspan(taken_ + sizeof(header), header.bytes)};
   taken_ += sizeof(header) + header.bytes;
   return frame;
 }

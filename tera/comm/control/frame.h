@@ -25,23 +25,24 @@ enum class FrameKind : std::uint8_t {
   welcome,
   refused,  // carries the reason
   // To the coordinator.
-  gather,  // the sender's part of a gather
-  query,   // which of these ranks have not come?
-  fault,   // the sender has failed; its reason
-  bye,     // the sender's work is over
+  gather,    // the sender's part of a gather
+  query,     // which of these ranks have not come?
+  fault,     // the sender has failed; its reason
+  bye,       // the sender's work is over
+  reported,  // the sender has reported its lines of the end
   // From the coordinator.
   gathered,
   no_gather,  // the ranks made different calls, which the text names
   answer,
   failed,  // a rank has failed, and why
-  ended,   // all have left; the lines that the receiver reports
+  ended,   // all have left, or some do not; the lines that the receiver reports
   // Both ways. To the coordinator with what the rank does.
   heartbeat
 };
 
 struct Frame {
   FrameKind kind{};
-  std::vector<std::byte> payload;
+  std::span<const std::byte> payload;  // in the link's memory, until its next pump()
 };
 
 // Serializes numbers and text, one after the other.
@@ -57,6 +58,7 @@ class Packer {
     return put_bytes(std::as_bytes(std::span(text)));
   }
   std::span<const std::byte> bytes() const { return bytes_; }
+  void clear() { bytes_.clear(); }  // memory is kept
 
  private:
   std::vector<std::byte> bytes_;
@@ -96,7 +98,8 @@ class Link {
   bool overflowed() const { return overflowed_; }  // it was closed because the other end does not read
   void allow(std::size_t largest_payload) { largest_ = largest_payload; }
 
-  void send(FrameKind kind, std::span<const std::byte> payload = {}) { send(make_frame(kind, payload)); }
+  // Writes at once what the socket takes; a frame that it takes whole, as heartbeats are, needs no memory.
+  void send(FrameKind kind, std::span<const std::byte> payload = {});
   // A frame that goes over many links is stored once.
   static Bytes make_frame(FrameKind kind, std::span<const std::byte> payload);
   void send(Bytes frame);
@@ -107,6 +110,7 @@ class Link {
   std::optional<Frame> take();
 
  private:
+  std::size_t write_now(std::span<const std::byte> head, std::span<const std::byte> payload) const;
   void write_some();
   void read_some();
 

@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint32_t version = 2;     // format of the payloads of all frames
+constexpr std::uint32_t version = 3;     // format of the payloads of all frames
 constexpr std::size_t max_pending = 64;  // connections without a hello, beside those of the ranks
 constexpr auto between_attempts = 100ms;
 constexpr std::size_t max_hello = 1024;
@@ -253,8 +253,8 @@ Link connect_to_rank_0(const RendezvousOptions& options) {
           "returned ({})",
           endpoint(address, address.port), options.rank, state.why);
     if (now >= deadline)
-      fail_user("rank {} did not reach rank 0 at {} within {:g} s ({}); MASTER_ADDR and MASTER_PORT say where it is",
-                options.rank, endpoint(address, address.port), seconds(options.timeout), state.why);
+      fail_user("rank {} did not reach rank 0 at {} within {:g} s ({}); {}", options.rank,
+                endpoint(address, address.port), seconds(options.timeout), state.why, options.where_from);
     std::this_thread::sleep_for(between_attempts);
   }
 }

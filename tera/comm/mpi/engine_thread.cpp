@@ -2,11 +2,16 @@
 
 #include <fmt/core.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
+#include <exception>
+#include <span>
+#include <utility>
 
 #include "tera/base/cores.h"
+#include "tera/base/machine.h"
+#include "tera/comm/control/rendezvous.h"
 #include "tera/comm/mpi/engine.h"
 
 namespace tera::mpi {
@@ -19,7 +24,9 @@ using namespace std::chrono_literals;
 // back sooner than one that has yielded.
 constexpr int polls_with_own_core = 1000, polls_without = 100;
 constexpr auto shortest_sleep = 20us, longest_sleep = 100us;  // tasks are in flight
-constexpr auto idle_sleep = 1ms;                              // only pings of other ranks can come
+constexpr auto idle_sleep = 1ms;                              // only messages for later calls can come
+constexpr auto shortest_rendezvous = 10s;                     // all ranks were there a moment ago
+constexpr const char* this_machine = "127.0.0.1";
 
 void pause() {
 #if defined(__x86_64__)
@@ -31,24 +38,8 @@ void pause() {
 
 void Engine::run(Ops& combiner) {
   prctl(PR_SET_TIMERSLACK, 1000UL);  // nanoseconds: a short sleep is short
-  try {
-    wire_ = std::make_unique<Wire>();
-    runner_ = std::make_unique<TaskRunner>(*wire_, combiner);
-  } catch (const std::exception& error) {
-    start_fault_ = error.what();
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    if (wire_) {
-      rank_ = wire_->rank();
-      size_ = wire_->size();
-      has_own_core_ = wire_->ranks_on_machine() <= usable_cores();
-      others_.resize(static_cast<std::size_t>(size_));
-    }
-    started_ = true;
-  }
-  for_rank_.notify_all();
-  if (!start_fault_.empty()) return;
+  start(combiner);
+  if (start_fault_ != nullptr) return;
   for (int idle_polls = 0; !quit_;) {
     idle_polls = poll() ? 0 : idle_polls + 1;
     if (idle_polls > 0) rest(idle_polls);
@@ -59,21 +50,63 @@ void Engine::run(Ops& combiner) {
   wire_.reset();
 }
 
+void Engine::start(Ops& combiner) {
+  std::exception_ptr fault;
+  try {
+    wire_ = std::make_unique<Wire>();
+    runner_ = std::make_unique<TaskRunner>(*wire_, combiner);
+    has_own_core_ = wire_->ranks_on_machine() <= usable_cores();
+    find_rendezvous();
+  } catch (...) {
+    fault = std::current_exception();
+    [[maybe_unused]] const Wire* const left_open = wire_.release();  // MPI_Finalize would wait for the other ranks
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    start_fault_ = fault;
+    started_ = true;
+  }
+  for_rank_.notify_all();
+}
+
+// Rank 0 listens at a port that is free: where all ranks share a machine, for that alone.
+void Engine::find_rendezvous() {
+  struct Endpoint {
+    std::array<char, 256> host{};
+    std::int32_t port = 0;
+  } endpoint;
+  const bool one_machine = wire_->all_equal(network_domain_id());
+  if (wire_->rank() == 0) {
+    require(::gethostname(endpoint.host.data(), endpoint.host.size() - 1) == 0, "this machine has no name");
+    listener_ = control::listen_at(one_machine ? this_machine : "", 0, 0);
+    endpoint.port = listener_->port;
+  }
+  wire_->broadcast(std::as_writable_bytes(std::span(&endpoint, 1)));
+  rendezvous_ = {.address = {.host = one_machine ? this_machine : endpoint.host.data(),
+                             .port = endpoint.port,
+                             .spare_ports = 0,
+                             .job = fmt::format("{}:{}", endpoint.host.data(), endpoint.port)},
+                 .rank = wire_->rank(),
+                 .size = wire_->size(),
+                 .timeout = std::max<std::chrono::milliseconds>(options_.timeout, shortest_rendezvous),
+                 .where_from = "MPI says where it is; beside MPI the ranks need TCP between their machines"};
+}
+
 bool Engine::poll() {
   bool any = false;
   try {
     any = take_requests();
-    if (wire_->poll()) {
+    if (control_ != nullptr && wire_->poll()) {
       any = true;
       for (const MovedPiece& piece : wire_->moved()) runner_->piece_moved(piece);
-      for (Message* message : wire_->messages()) handle(*message);
+      for (Message* message : wire_->messages()) runner_->accept(*message);
     }
     if (any && !failed()) runner_->advance();
   } catch (const std::exception& error) {
-    fail_with(rank_, error.what());
-    any = true;
+    control_->abort(error.what());
   }
-  if (runner_->take_any_done()) wake_rank();
+  const bool news = failed() && !std::exchange(saw_failure_, true);
+  if (runner_->take_any_done() || news) wake_rank();
   return any;
 }
 
@@ -96,11 +129,7 @@ bool Engine::take_requests() {
 }
 
 void Engine::run_thread_call(ThreadCall& thread_call) {
-  try {
-    thread_call.work();
-  } catch (const std::exception& error) {
-    fail_with(rank_, error.what());
-  }
+  thread_call.work();
   thread_call.done = true;  // the rank destroys it after this
   wake_rank();
 }
@@ -121,77 +150,6 @@ void Engine::wake_rank() {
   if (sleepers_.load() == 0) return;
   { const std::lock_guard lock(mutex_); }  // a thread between its check and its sleep holds it
   for_rank_.notify_all();
-}
-
-void Engine::handle(Message& message) {
-  const Header& header = message.header;
-  if (header.kind == MessageKind::call) {
-    runner_->accept(message);  // keeps the message
-    return;
-  }
-  const std::string text(reinterpret_cast<const char*>(message.payload.data()), message.payload_bytes);
-  Other& other = others_[static_cast<std::size_t>(message.source)];
-  switch (header.kind) {
-    case MessageKind::abort: fail_with(message.source, text); break;
-    case MessageKind::ping: {
-      const std::lock_guard lock(activity_mutex_);
-      activity_.rank = rank_;
-      activity_.group = activity_group_ == nullptr ? std::string_view() : std::string_view(activity_group_->name);
-      const bool has_left = others_[static_cast<std::size_t>(rank_)].stage > 0;
-      send_text(message.source, MessageKind::pong, to_string(activity_) + (has_left ? ", and has ended" : ""));
-      break;
-    }
-    case MessageKind::pong: {
-      const std::lock_guard lock(mutex_);
-      other.answer = text;
-      break;
-    }
-    case MessageKind::bye: {
-      {
-        const std::lock_guard lock(mutex_);
-        other.stage = std::max(other.stage, header.stage);
-        other.stuck = other.stuck || (header.stage == 2 && header.failed_or_stuck);
-      }
-      if (header.stage == 1 && header.failed_or_stuck && !failed()) failed_rank_ = message.source;
-      break;
-    }
-    case MessageKind::call: break;
-  }
-  wire_->release(message);
-  wake_rank();
-}
-
-void Engine::fail_with(int rank, std::string reason) {
-  const bool local = rank == rank_;
-  {
-    const std::lock_guard lock(mutex_);
-    Other& other = others_[static_cast<std::size_t>(rank)];
-    if (other.reason.has_value()) return;  // the first fault of a rank counts
-    reason.resize(std::min(reason.size(), Message::capacity));
-    other.reason = reason;
-  }
-  int none = -1;
-  failed_rank_.compare_exchange_strong(none, rank);
-  if (local) broadcast_message(MessageKind::abort, reason);
-  wake_rank();
-}
-
-void Engine::broadcast_message(MessageKind kind, std::string_view text, int stage, bool failed_or_stuck) {
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    Message& message = wire_->take();
-    message.header = {.kind = kind, .failed_or_stuck = failed_or_stuck, .stage = stage};
-    std::memcpy(message.payload.data(), text.data(), text.size());
-    wire_->send(peer, message, text.size());
-  }
-}
-
-void Engine::send_text(int peer, MessageKind kind, std::string_view text) {
-  Message& message = wire_->take();
-  message.header = {.kind = kind};
-  const std::size_t bytes = std::min(text.size(), Message::capacity);
-  std::memcpy(message.payload.data(), text.data(), bytes);
-  wire_->send(peer, message, bytes);
 }
 
 }  // namespace tera::mpi

@@ -2,11 +2,8 @@
 
 namespace tera::mpi {
 
-Group::Group(std::string group_name, std::uint64_t group_id, std::vector<int> group_members, int rank_in_group)
-    : name(std::move(group_name)),
-      id(group_id),
-      members(std::move(group_members)),
-      rank(rank_in_group),
+Group::Group(control::ControlGroup group)
+    : ControlGroup(std::move(group)),
       tasks(max_tasks),
       lanes(max_tasks + 32 * members.size()),
       sent_to(members.size()),

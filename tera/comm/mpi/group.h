@@ -5,9 +5,9 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <string>
 #include <vector>
 
+#include "tera/comm/control/control.h"
 #include "tera/comm/mpi/message.h"
 #include "tera/ops/reduce.h"
 #include "tera/tensor/tensor.h"
@@ -53,12 +53,11 @@ struct Task {
 };
 
 // A group of ranks with its ring buffers of tasks and lanes. Its members never change.
-struct Group {
+struct Group : control::ControlGroup {
   static constexpr std::size_t max_tasks = 64;
 
-  Group(std::string group_name, std::uint64_t group_id, std::vector<int> group_members, int rank_in_group);
+  explicit Group(control::ControlGroup group);
 
-  int size() const { return static_cast<int>(members.size()); }
   int world_rank(int r) const { return members[static_cast<std::size_t>(r)]; }
   Task& task(std::uint64_t number) { return tasks[number % max_tasks]; }
   Lane& lane(const Task& t, std::size_t i) { return lanes[(t.first_lane + i) % lanes.size()]; }
@@ -67,11 +66,6 @@ struct Group {
   // Frees the ring buffers of tasks that are done.
   void collect();
   bool has_capacity(std::size_t wanted_tasks, std::size_t wanted_lanes) const;
-
-  const std::string name;
-  const std::uint64_t id;          // equal on all members; no other group has it
-  const std::vector<int> members;  // ranks of the world
-  const int rank;
 
   // Used by the rank.
   std::vector<Task> tasks;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "tera/base/function_ref.h"
+#include "tera/comm/control/run_process.h"
 #include "tera/comm/world.h"
 
 namespace tera::mpi {
@@ -19,14 +20,13 @@ struct MpiOptions {
 
 bool built_in();
 
-// Runs body for the rank that this process is, and returns the exit status of the process: 0 when all ranks are done,
-// 2 when this rank threw a UserError, else 1. `report` gets this rank's own fault, "rank 2: the disk is full"; it gets
-// neither consequences of another rank's fault nor a fault that a lower rank reports in the same words. Where a rank
-// does not end, the whole job is killed, and this does not return.
+// Runs body for the rank that this process is, as control::run_rank does, and returns the exit status. Where a rank
+// does not end, the whole job is killed, and this does not return. `join_gpu` makes the Comm of ranks that compute on
+// GPUs.
 //
 // Reductions are computed on the MPI thread, through `combiner`: an Ops on host memory that is used for nothing else.
 // Called once per process.
 int run_process(const MpiOptions& options, Ops& combiner, FunctionRef<void(RankHandle&)> body,
-                FunctionRef<void(std::string_view)> report);
+                FunctionRef<void(std::string_view)> report, control::Join join_gpu);
 
 }  // namespace tera::mpi

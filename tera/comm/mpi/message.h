@@ -11,21 +11,10 @@
 
 namespace tera::mpi {
 
-enum class MessageKind : std::uint8_t {
-  call,   // a transfer of a call: its sender, and the bytes or the tag under which they follow
-  abort,  // the sender has failed; its reason is inside
-  ping,   // what are you doing?
-  pong,   // the answer, as text
-  bye     // the sender has left its work (stage 1), has reported its fault (stage 2)
-};
-
 struct Header {
-  MessageKind kind = MessageKind::call;
-  bool failed_or_stuck = false;  // bye: its work failed (stage 1), bytes of it are in flight (stage 2)
-  int stage = 0;                 // bye
-  std::uint64_t group = 0;       // call, as all fields below
-  int from = 0;                  // rank in the group
-  std::uint64_t number = 0;      // number of the collective in its group, or of the transfer between two ranks
+  std::uint64_t group = 0;
+  int from = 0;              // rank in the group
+  std::uint64_t number = 0;  // number of the collective in its group, or of the transfer between two ranks
   Call call;
   DType dtype = DType::f32;  // transfers only
   Shape shape;               // transfers only

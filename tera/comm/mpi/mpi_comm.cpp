@@ -24,7 +24,7 @@ class MpiComm final : public Comm, public Timeline {
   std::string_view name() const override { return group_.name; }
   void barrier() override;
   std::unique_ptr<Comm> split(int color, int key, std::string name) override;
-  void abort(std::string_view reason) noexcept override { engine_.abort(reason); }
+  void abort(std::string_view reason) noexcept override { engine_.control().abort(reason); }
 
   void finish(std::uint64_t number) override { engine_.wait(group_, number); }
 
@@ -87,7 +87,7 @@ void MpiComm::reserve(std::size_t tasks, std::size_t lanes, const Call& call) {
   if (!has_capacity()) group_.collect();
   if (call.kind == CallKind::exchange && !has_capacity())
     engine_.give_up(fmt::format("{}: rank {} has {} transfers in flight; finish the tickets of some", name(),
-                                engine_.rank(), group_.lanes_used));
+                                engine_.control().rank(), group_.lanes_used));
   while (!has_capacity()) engine_.wait(group_, group_.collected + 1);
 }
 
@@ -132,7 +132,7 @@ Ticket MpiComm::post(Task& first) {
 
 Ticket MpiComm::do_all_gather(const Tensor& shard, const Tensor& full, Ticket after) {
   const Call call{.kind = CallKind::all_gather, .dtype = shard.dtype, .elements = count(shard.shape)};
-  const Engine::CallScope scope(engine_, group_, call);
+  engine_.control().note_call(group_, call);
   reserve(1, 2 * others(), call);
   ops_.wait(after);
   const std::int64_t rows = shard.dim(0);
@@ -149,7 +149,7 @@ Ticket MpiComm::do_all_gather(const Tensor& shard, const Tensor& full, Ticket af
 Ticket MpiComm::do_reduce_scatter(const Tensor& full, const Tensor& shard, Reduce how, Ticket after) {
   const std::int64_t n = count(shard.shape);
   const Call call{.kind = CallKind::reduce_scatter, .dtype = shard.dtype, .elements = n, .how = how};
-  const Engine::CallScope scope(engine_, group_, call);
+  engine_.control().note_call(group_, call);
   reserve(1, 2 * others(), call);
   ops_.wait(after);
   if (size() == 1) copy(full, shard);
@@ -180,7 +180,7 @@ Ticket MpiComm::all_reduce_small(const Tensor& flat, const Call& call) {
 Ticket MpiComm::do_all_reduce(const Tensor& inout, Reduce how, Ticket after) {
   const std::int64_t n = count(inout.shape);
   const Call call{.kind = CallKind::all_reduce, .dtype = inout.dtype, .elements = n, .how = how};
-  const Engine::CallScope scope(engine_, group_, call);
+  engine_.control().note_call(group_, call);
   reserve(2, 4 * others(), call);
   ops_.wait(after);
   const Tensor flat = inout.view(shape(n));
@@ -206,7 +206,7 @@ Ticket MpiComm::do_all_to_all(const Tensor& in, const Tensor& out, std::span<con
   Shape row = in.shape;
   row[0] = 1;
   const Call call{.kind = CallKind::all_to_all, .dtype = in.dtype, .elements = count(row)};
-  const Engine::CallScope scope(engine_, group_, call);
+  engine_.control().note_call(group_, call);
   reserve(1, 2 * others(), call);
   ops_.wait(after);
   Task& task = begin_collective(call, plain_piece);
@@ -219,7 +219,7 @@ Ticket MpiComm::do_all_to_all(const Tensor& in, const Tensor& out, std::span<con
     if (r == rank()) {
       if (sent != received)
         engine_.give_up(fmt::format("{}: all_to_all: rank {} sends {} rows to itself and expects {}", name(),
-                                    engine_.rank(), sent, received));
+                                    engine_.control().rank(), sent, received));
       copy(source, target);
       continue;
     }
@@ -234,7 +234,7 @@ Ticket MpiComm::do_all_to_all(const Tensor& in, const Tensor& out, std::span<con
 // Ranks with nothing to send still send a message, which checks that all make the same call.
 Ticket MpiComm::do_broadcast(const Tensor& inout, int root, Ticket after) {
   const Call call{.kind = CallKind::broadcast, .dtype = inout.dtype, .elements = count(inout.shape), .root = root};
-  const Engine::CallScope scope(engine_, group_, call);
+  engine_.control().note_call(group_, call);
   reserve(1, 2 * others(), call);
   ops_.wait(after);
   Task& task = begin_collective(call, plain_piece);
@@ -246,7 +246,7 @@ Ticket MpiComm::do_broadcast(const Tensor& inout, int root, Ticket after) {
 Ticket MpiComm::do_exchange(std::span<const Transfer> transfers, Ticket after) {
   Call call{.kind = CallKind::exchange};
   for (const Transfer& transfer : transfers) call.elements += count(transfer.tensor.shape);
-  const Engine::CallScope scope(engine_, group_, call);
+  engine_.control().note_call(group_, call);
   reserve(1, transfers.size(), call);
   ops_.wait(after);
   Task& task = begin_task(call, transfers.size());
@@ -265,40 +265,14 @@ Ticket MpiComm::do_exchange(std::span<const Transfer> transfers, Ticket after) {
 
 void MpiComm::barrier() {
   const Call call{.kind = CallKind::barrier};
-  const Engine::CallScope scope(engine_, group_, call);
+  engine_.control().note_call(group_, call);
   reserve(1, 2 * others(), call);
   post(begin_collective(call, plain_piece));
   finish(group_.posted);
 }
 
 std::unique_ptr<Comm> MpiComm::split(int color, int key, std::string name) {
-  const Call call{.kind = CallKind::split};
-  const Engine::CallScope scope(engine_, group_, call);
-  reserve(1, 2 * others(), call);
-  struct Choice {
-    int color, key;
-    std::uint64_t id;
-  };
-  std::vector<Choice> choices(group_.members.size());
-  const auto memory = [&](int r) {
-    return make_tensor(&choices[static_cast<std::size_t>(r)], shape(sizeof(Choice)), DType::u8);
-  };
-  choices[static_cast<std::size_t>(rank())] = {color, key, engine_.new_group_id()};
-  Task& task = begin_collective(call, plain_piece);
-  each_other([&](int r) {
-    set_memory(to(task, r), memory(rank()));
-    set_memory(from(task, r), memory(r));
-  });
-  post(task);
-  finish(group_.posted);
-  const auto choice = [&](int r) -> const Choice& { return choices[static_cast<std::size_t>(r)]; };
-  std::vector<int> ranks;  // members of the new group, as ranks of this one
-  for (int r = 0; r < size(); ++r)
-    if (choice(r).color == color) ranks.push_back(r);
-  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) { return choice(a).key < choice(b).key; });
-  std::vector<int> members;
-  for (int r : ranks) members.push_back(group_.world_rank(r));
-  return make_mpi_comm(engine_, engine_.add_group(std::move(name), choice(ranks.front()).id, std::move(members)), ops_);
+  return make_mpi_comm(engine_, engine_.add_group(engine_.control().split(group_, color, key, std::move(name))), ops_);
 }
 
 }  // namespace

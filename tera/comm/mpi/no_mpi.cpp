@@ -9,7 +9,8 @@ MpiInfo query_mpi() { return {}; }
 
 bool built_in() { return false; }
 
-int run_process(const MpiOptions&, Ops&, FunctionRef<void(RankHandle&)>, FunctionRef<void(std::string_view)>) {
+int run_process(const MpiOptions&, Ops&, FunctionRef<void(RankHandle&)>, FunctionRef<void(std::string_view)>,
+                control::Join) {
   fail_user(
       "this program was built without MPI: it cannot run as one of several processes; --ranks N runs N ranks as "
       "threads");

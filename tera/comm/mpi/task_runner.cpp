@@ -133,8 +133,7 @@ bool TaskRunner::advance(Task& task) {
 
 void TaskRunner::announce(Task& task, Lane& lane) {
   Message& message = wire_.take();
-  message.header = {.kind = MessageKind::call,
-                    .group = task.group->id,
+  message.header = {.group = task.group->id,
                     .from = task.group->rank,
                     .number = lane.number,
                     .call = task.call,

@@ -36,7 +36,7 @@ class TaskRunner {
 
   // start and accept may throw CommError: the ranks made different calls.
   void start(Task& task);
-  void accept(Message& message);  // takes messages of kind call
+  void accept(Message& message);  // takes it
   void piece_moved(const MovedPiece& piece);
   void advance();  // all tasks, as far as they go
 

@@ -1,6 +1,7 @@
 #include "tera/comm/mpi/wire.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 
 #include "tera/base/error.h"
@@ -45,6 +46,17 @@ Wire::~Wire() {
     MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
   }
   MPI_Finalize();
+}
+
+bool Wire::all_equal(std::uint64_t value) const {
+  const std::array<std::uint64_t, 2> local{value, ~value};
+  std::array<std::uint64_t, 2> largest{};
+  MPI_Allreduce(local.data(), largest.data(), static_cast<int>(local.size()), MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
+  return largest[0] == ~largest[1];
+}
+
+void Wire::broadcast(std::span<std::byte> bytes) const {
+  MPI_Bcast(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, 0, MPI_COMM_WORLD);
 }
 
 void Wire::kill_job(int status, bool launcher_kills) {

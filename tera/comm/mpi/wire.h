@@ -4,6 +4,8 @@
 
 #include <mpi.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -33,6 +35,10 @@ class Wire {
   int rank() const { return rank_; }
   int size() const { return size_; }
   int ranks_on_machine() const { return ranks_on_machine_; }  // on this machine
+
+  // At the start, made by all ranks.
+  bool all_equal(std::uint64_t value) const;         // whether all ranks have the same
+  void broadcast(std::span<std::byte> bytes) const;  // from rank 0
 
   Message& take();  // an empty one, to fill and send
   void send(int peer, Message& message, std::size_t payload_bytes);

@@ -1,7 +1,5 @@
 // Collectives over NCCL, on the tensors in place. NCCL's reductions add in an order of their own.
 
-#include "tera/comm/nccl/nccl_comm.h"
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include "tera/backend/cuda/runtime/cuda_error.h"
 #include "tera/base/hash.h"
 #include "tera/comm/nccl/gpu_ids.h"
+#include "tera/comm/nccl/make_nccl.h"
 #include "tera/comm/nccl/nccl_world.h"
 #include "tera/ops/combine.h"
 
@@ -290,7 +289,7 @@ void check_gpus(Control& control, ControlGroup& world, int device, const Process
 
 }  // namespace
 
-std::unique_ptr<Comm> make_nccl_comm(Control& control, Ops& ops, const ProcessOptions& options) {
+std::unique_ptr<Comm> join(Control& control, Ops& ops, const ProcessOptions& options) {
   auto* const queue = dynamic_cast<cuda::CudaOps*>(&ops);
   require(queue != nullptr, "NCCL moves tensors of a GPU only");
   ControlGroup group = control.world();

@@ -16,14 +16,10 @@ namespace {
 
 NcclInfo query_nccl() { return {}; }
 
-bool built_in() { return false; }
-
 int run_process(const ProcessOptions&, FunctionRef<void(RankHandle&)>, FunctionRef<void(std::string_view)>) {
   refuse();
 }
 
-std::unique_ptr<Comm> join_over(Comm&, Ops&, Ops&, const ProcessOptions&, FunctionRef<void(std::string_view)>) {
-  refuse();
-}
+std::unique_ptr<Comm> join(control::Control&, Ops&, const ProcessOptions&) { refuse(); }
 
 }  // namespace tera::nccl
