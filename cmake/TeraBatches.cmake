@@ -1,14 +1,14 @@
-# tera_compile_in_batches(target [EXCEPT regex...] [COMPILE_OPTIONS option... [IN regex]])
+# tera_compile_in_batches(target [EXCEPT regex...] [OPTIONS_IN {option regex}...])
 #
 # Most of the seconds that a source takes go into headers that all of them include, so the C++ sources of a target are
 # compiled up to sixteen at a time, those of one folder together, but for those that match EXCEPT and those with options of
 # their own. In one batch, a local variable may have the name of another file's function, and a type may have members of
 # types that only its file knows; files that give the same name to helpers of their own cannot share one. A batch names
 # files relative to the repository, unlike those of CMake's own unity builds: its object is then the same in every
-# checkout, and a compiler cache finds it.
+# checkout, and a compiler cache finds it. OPTIONS_IN gives an option to the folders that a regular expression matches.
 set(tera_batch_size 16)
 function(tera_compile_in_batches target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "IN" "EXCEPT;COMPILE_OPTIONS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "EXCEPT;OPTIONS_IN")
   if(NOT TERA_UNITY)
     return()
   endif()
@@ -39,7 +39,7 @@ function(tera_compile_in_batches target)
     cmake_path(GET source PARENT_PATH folder)
     string(REGEX REPLACE "^([^/]+/[^/]+)/.*" "\\1" folder "${folder}")
     if(count EQUAL tera_batch_size OR (count AND NOT folder STREQUAL last_folder))
-      tera_add_batch(${target} ${number} "${includes}" "${last_folder}" "${arg_COMPILE_OPTIONS}" "${arg_IN}")
+      tera_add_batch(${target} ${number} "${includes}" "${last_folder}" "${arg_OPTIONS_IN}")
       math(EXPR number "${number} + 1")
       set(includes "")
       set(count 0)
@@ -49,14 +49,18 @@ function(tera_compile_in_batches target)
     math(EXPR count "${count} + 1")
   endforeach()
   if(count)
-    tera_add_batch(${target} ${number} "${includes}" "${last_folder}" "${arg_COMPILE_OPTIONS}" "${arg_IN}")
+    tera_add_batch(${target} ${number} "${includes}" "${last_folder}" "${arg_OPTIONS_IN}")
   endif()
 endfunction()
 
-function(tera_add_batch target number includes folder options in)
-  if(in AND NOT folder MATCHES "${in}")
-    set(options "")
-  endif()
+function(tera_add_batch target number includes folder options_in)
+  set(options "")
+  while(options_in)
+    list(POP_FRONT options_in option regex)
+    if(folder MATCHES "${regex}")
+      list(APPEND options ${option})
+    endif()
+  endwhile()
   set(batch ${CMAKE_CURRENT_BINARY_DIR}/${target}_batch_${number}.cpp)
   file(CONFIGURE OUTPUT ${batch} CONTENT "${includes}" @ONLY)
   target_sources(${target} PRIVATE ${batch})
