@@ -23,7 +23,7 @@ endif()
 
 if(TERA_SANITIZE STREQUAL "address")
   # Null pointers that are read or written fault by themselves. Accesses outside an allocation, and what a pointer gone
-  # wrong by its arithmetic leads to, AddressSanitizer sees; checking for them twice makes objects much larger.
+  # wrong by its arithmetic leads to, AddressSanitizer sees; to check for them twice takes a sixth more of the compiler.
   set(tera_sanitize_flags -fsanitize=address,undefined -fno-sanitize=null,object-size,pointer-overflow
       -fno-sanitize-recover=all -fno-omit-frame-pointer)
 elseif(TERA_SANITIZE STREQUAL "thread")
