@@ -26,8 +26,8 @@
 #include "tera/train/resume.h"
 #include "tera/train/save.h"
 #include "tera/train/shared_memory.h"
-#include "tera/train/sinks/console.h"
 #include "tera/train/sinks/loss_plot.h"
+#include "tera/train/sinks/make_sinks.h"
 #include "tera/train/trainer.h"
 
 namespace tera {
@@ -199,10 +199,7 @@ class RunOfRank {
     log_.open_file(folder / "log.txt", start);
     write_file_atomically(folder / "config.resolved.yaml", config_);
     describe();
-    trainer_->add_sink(std::make_unique<JsonlSink>(folder / "metrics.jsonl", start));
-    trainer_->add_sink(
-        std::make_unique<ConsoleSink>(log_, ConsoleSink::Options{.total_steps = setup_.batch.train_iters,
-                                                                 .log_interval = setup_.config.logger.log_interval}));
+    for (auto& sink : make_sinks(setup_, folder, start, log_)) trainer_->add_sink(std::move(sink));
   }
 
   void describe() {

@@ -422,6 +422,9 @@ std::span<const Field> LoggerConfig::fields() {
           "of models with experts: how many tokens of each step chose each expert of each layer, "
           "in metrics.jsonl")
           .free(),
+      field<&C::tensorboard_dir>("tensorboard_dir",
+                                 "folder for TensorBoard event files with the numbers of metrics.jsonl; empty: none")
+          .free(),
   };
   return table;
 }
