@@ -151,7 +151,7 @@ void Sublayer::forward_branches(Run& run, SublayerSaved& s, const Tensor& x, con
     const Tensor to = i + 1 == branches_.size() ? y : run.scratch.take(x.shape, x.dtype, branches_[i].tags.sum);
     Input(*this, i, s, x, Input::Call::f).get(run);  // outlives the branch's own scratch
     ScratchScope scope(run.scratch);
-    forward_branch(i, 0, run, s, x, to, sum);
+    for (int phase = 0; phase < branches_[i].branch->phases(); ++phase) forward_branch(i, phase, run, s, x, to, sum);
     sum = to;
   }
 }
@@ -201,7 +201,8 @@ void Sublayer::b_phase(int phase, Run& run, SublayerSaved& s, const Tensor& x, c
   for (std::size_t i = branches_.size(); i-- > 0;) {
     Input(*this, i, s, x, Input::Call::b).gradient(run);  // outlives the branch's own scratch
     ScratchScope scope(run.scratch);
-    backward_branch(i, 0, run, s, x, residual, dx);
+    for (int of_branch = 0; of_branch < branches_[i].branch->phases(); ++of_branch)
+      backward_branch(i, of_branch, run, s, x, residual, dx);
     if (completes_input_in_b(i)) residual = dx;
   }
 }

@@ -21,7 +21,7 @@ struct NormBackArgs {
   NormKind kind = NormKind::rms_norm;
   Tensor dy, x, weight, rstd;
   Tensor mean;            // layer_norm only
-  Tensor residual;        // shaped like dx, optional
+  Tensor residual;        // shaped like dx, optional; may be dx itself
   Tensor dx;              // may be dy itself
   Tensor dweight, dbias;  // f32 [H], optional
   void check() const;

@@ -8,6 +8,7 @@
 #include <ostream>
 
 #include "tera/nn/ffn/mlp.h"
+#include "tera/nn/recompute.h"
 #include "tests/nn/block_checks.h"
 #include "tests/nn/tiny_shape.h"
 
@@ -77,6 +78,32 @@ SublayerSpec parallel_post_norm() {
   return spec;
 }
 
+// Experts, of which each row chooses all: finite differences see no jump.
+BranchUse experts() {
+  ModelShape model = tiny_shape();
+  model.family = &family_named("qwen3_moe");
+  model.moe = MoeShape{.experts = 3, .ffn = 16, .layers = {true, true}, .router = {.topk = 3}, .losses = {}};
+  return make_spec(model, dropout_seed).layers[0].sublayers[1].branches[0];
+}
+
+SublayerSpec attention_and_experts() {
+  SublayerSpec spec = part_of(0);
+  spec.branches.push_back(experts());
+  return spec;
+}
+
+SublayerSpec experts_and_attention() {
+  SublayerSpec spec = part_of(0);
+  spec.branches.insert(spec.branches.begin(), experts());
+  spec.branches[1].norm = norm_of("norm_2");
+  return spec;
+}
+
+SublayerSpec with_experts(SublayerSpec spec) {
+  spec.branches = {experts()};
+  return spec;
+}
+
 struct Case {
   const char* name;
   SublayerSpec spec;
@@ -92,7 +119,11 @@ std::vector<Case> cases() {
           {"post_norm_attention", post_norm(0)},
           {"post_norm_mlp", post_norm(1)},
           {"no_norm", no_norm()},
-          {"parallel_post_norm", parallel_post_norm()}};
+          {"parallel_post_norm", parallel_post_norm()},
+          {"attention_and_experts", attention_and_experts()},
+          {"experts_and_attention", experts_and_attention()},
+          {"sandwich_experts", with_experts(sandwich(1))},
+          {"post_norm_experts", with_experts(post_norm(1))}};
 }
 
 class SublayerBlock : public testing::TestWithParam<Case> {};
@@ -112,6 +143,14 @@ TEST_P(SublayerBlock, RecomputedNormChangesNoBit) {
   spec.recompute_norm = true;
   const BlockSetup recomputed{.make = make_sublayer(spec)};
   expect_same_results(kept, recomputed);
+  check_split_backward(recomputed);
+  check_memory(recomputed);
+}
+
+TEST_P(SublayerBlock, RecomputedWholeItChangesNoBit) {
+  const MakeBlock make = make_sublayer(GetParam().spec);
+  const BlockSetup recomputed{.make = [make](ParamStore& params) { return std::make_unique<Recompute>(make(params)); }};
+  expect_same_results({.make = make}, recomputed);
   check_split_backward(recomputed);
   check_memory(recomputed);
 }
