@@ -48,6 +48,13 @@ TEST(Tensorboard, WritesTheBytesOfTensorboard) {
                 x + "150000c07f768deef8");
 }
 
+// SessionLog START of the same writer: a run that goes on from step 300.
+TEST(Tensorboard, SaysWhereARunGoesOn) {
+  TensorboardEvents events;
+  events.add_start(1763600000.75, 300);
+  EXPECT_EQ(hex(events.records()), "100000000000000095fbfe1809000030a09947da4110ac023a02080139d37ec5");
+}
+
 std::vector<std::filesystem::path> files_in(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) files.push_back(entry.path());
@@ -78,10 +85,12 @@ std::vector<std::string> records_of(const std::string& file) {
 
 TEST(Tensorboard, StepsAndEvaluationsOfARun) {
   const TempFolder folder;
+  const std::vector<double> losses{2, 3};
   const std::vector<Metric> values{{"loss", 1.5},
                                    {"tokens", std::int64_t{4096}},
                                    {"skipped", false},
                                    {"mfu", std::monostate{}},
+                                   {"mtp_losses", std::span<const double>(losses)},
                                    {"grad_norm", 0.25}};
   const std::vector<SetLoss> sets{{"books", 2.0}};
   {
@@ -94,14 +103,14 @@ TEST(Tensorboard, StepsAndEvaluationsOfARun) {
   ASSERT_EQ(files.size(), 1u);
   EXPECT_TRUE(files[0].filename().string().starts_with("events.out.tfevents."));
   const std::vector<std::string> records = records_of(slurp(files[0]));
-  ASSERT_EQ(records.size(), 4u);
+  ASSERT_EQ(records.size(), 5u) << "version, start, step, evaluation, step";
   EXPECT_NE(records[0].find("brain.Event:2"), std::string::npos);
-  for (const std::size_t step : {1u, 3u}) {
-    for (const char* name : {"loss", "tokens", "grad_norm"})
+  for (const std::size_t step : {2u, 4u}) {
+    for (const char* name : {"loss", "tokens", "skipped", "mtp_losses/0", "mtp_losses/1", "grad_norm"})
       EXPECT_NE(records[step].find(name), std::string::npos) << name;
-    for (const char* name : {"skipped", "mfu"}) EXPECT_EQ(records[step].find(name), std::string::npos) << name;
+    EXPECT_EQ(records[step].find("mfu"), std::string::npos) << "it is not known";
   }
-  EXPECT_NE(records[2].find("eval_loss/books"), std::string::npos);
+  EXPECT_NE(records[3].find("eval_loss/books"), std::string::npos);
 }
 
 // A run that goes on adds a file, and leaves those of before.

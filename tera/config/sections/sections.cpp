@@ -423,7 +423,8 @@ std::span<const Field> LoggerConfig::fields() {
           "in metrics.jsonl")
           .free(),
       field<&C::tensorboard_dir>("tensorboard_dir",
-                                 "folder for TensorBoard event files with the numbers of metrics.jsonl; empty: none")
+                                 "folder for TensorBoard event files with the numbers and lists of metrics.jsonl, of "
+                                 "this run alone; empty: none")
           .free(),
   };
   return table;

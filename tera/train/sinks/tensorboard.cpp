@@ -5,6 +5,7 @@
 
 #include <array>
 #include <bit>
+#include <charconv>
 #include <chrono>
 #include <span>
 
@@ -70,6 +71,13 @@ void TensorboardEvents::add_version(double wall_time) {
   add_record();
 }
 
+void TensorboardEvents::add_start(double wall_time, std::int64_t step) {
+  begin(wall_time, step);
+  constexpr std::string_view status_is_start("\x08\x01", 2);
+  put_bytes(event_, 7, status_is_start);
+  add_record();
+}
+
 void TensorboardEvents::begin(double wall_time, std::int64_t step) {
   event_.clear();
   summary_.clear();
@@ -103,33 +111,51 @@ void TensorboardEvents::add_record() {
 
 TensorboardSink::TensorboardSink(const fs::path& folder) : file_(new_event_file(folder), AppendFile::Start::empty) {
   events_.add_version(now());
-  write();
 }
 
-void TensorboardSink::write() {
+void TensorboardSink::begin(std::int64_t step) {
+  if (!started_) events_.add_start(now(), step);
+  started_ = true;
+  events_.begin(now(), step);
+}
+
+void TensorboardSink::end() {
+  events_.end();
   file_.append(events_.records());
   events_.clear();
 }
 
+void TensorboardSink::scalar(std::string_view name, std::size_t index, double value) {
+  tag_ = name;
+  tag_ += '/';
+  std::array<char, 20> digits{};
+  tag_.append(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), index).ptr);
+  events_.scalar(tag_, static_cast<float>(value));
+}
+
+// Tables are left out: a curve for each expert of each layer would be thousands.
 void TensorboardSink::step(const StepMetrics& metrics) {
-  events_.begin(now(), metrics.step);
-  for (const Metric& metric : metrics.values)
+  begin(metrics.step);
+  for (const Metric& metric : metrics.values) {
     if (const std::optional<double> value = metrics.maybe(metric.name))
       events_.scalar(metric.name, static_cast<float>(*value));
-  events_.end();
-  write();
+    else if (const auto* flag = std::get_if<bool>(&metric.value))
+      events_.scalar(metric.name, *flag ? 1 : 0);
+    else if (const auto* list = std::get_if<std::span<const double>>(&metric.value))
+      for (std::size_t i = 0; i < list->size(); ++i) scalar(metric.name, i, (*list)[i]);
+  }
+  end();
 }
 
 void TensorboardSink::eval(const EvalMetrics& metrics) {
-  events_.begin(now(), metrics.step);
+  begin(metrics.step);
   events_.scalar("eval_loss", static_cast<float>(metrics.eval_loss));
   for (const SetLoss& set : metrics.sets) {
     tag_ = "eval_loss/";
     tag_ += set.name;
     events_.scalar(tag_, static_cast<float>(set.loss));
   }
-  events_.end();
-  write();
+  end();
 }
 
 }  // namespace tera
