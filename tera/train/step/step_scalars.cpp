@@ -17,7 +17,7 @@ DType slot_dtype(Combine combine) { return combine == Combine::per_rank ? DType:
 const StepReading::Value* StepReading::find(std::string_view name) const {
   if (!layout_) return nullptr;
   for (const Value& value : *layout_)
-    if (value.spec.name == name) return &value;
+    if (value.spec.name == name && (value.spec.in_evaluation || !of_evaluation_)) return &value;
   return nullptr;
 }
 
@@ -167,6 +167,7 @@ StepReading StepScalars::reading(std::size_t reading) const {
   StepReading read;
   read.layout_ = &values_;
   read.host_ = host(reading);
+  read.of_evaluation_ = reading == evaluation_reading;
   return read;
 }
 

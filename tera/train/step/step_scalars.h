@@ -68,6 +68,7 @@ class StepReading {
 
   const std::deque<Value>* layout_ = nullptr;
   std::span<const std::byte> host_;
+  bool of_evaluation_ = false;  // has the numbers of evaluations alone
 };
 
 class StepScalars {

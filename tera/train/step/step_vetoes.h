@@ -16,7 +16,9 @@ class StepVetoes {
   bool any() const { return count_ > 0; }
   void bind(Arena& arena);
 
-  Tensor flag(std::int64_t id) const { return flags_.rows(id, id + 1); }  // f32 [1]: 0, or not finite to skip
+  // f32 [1]: 0, or not finite to skip. Flags are added to the factor of the gradients, so no other value may be
+  // written.
+  Tensor flag(std::int64_t id) const { return flags_.rows(id, id + 1); }
   std::vector<Tensor> flags() const;
 
   void clear(Ops& ops) const;                 // before the first microbatch
