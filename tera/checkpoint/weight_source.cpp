@@ -40,7 +40,7 @@ std::string list_some(const std::vector<std::string>& names) {
 
 // Whether the tensor belongs to an MTP layer that the model does not have.
 bool is_left_out(const WeightSource& source, const ModelShape& model, const std::string& name) {
-  const FamilyNames names = model.family->names();
+  const FamilyNames names = family_of(model).names();
   const std::int64_t layer = layer_of(names, name);
   return layer >= model.all_layers() && source.tensors().contains(mtp_mark(names, layer));
 }

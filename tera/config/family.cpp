@@ -8,6 +8,7 @@
 
 #include "tera/base/error.h"
 #include "tera/config/field.h"
+#include "tera/config/setup.h"
 
 namespace tera {
 namespace {
@@ -53,6 +54,18 @@ const ModelFamily& family_named(std::string_view name) {
   const ModelFamily* family = find_family(name, built_in_families());
   if (!family) fail("there is no family {}", name);
   return *family;
+}
+
+const ModelFamily& family_of(const ModelShape& model) {
+  require(model.family != nullptr, "a model of no family");
+  return *model.family;
+}
+
+std::vector<const ModelFamily*> families_with(const ModelFamily* family) {
+  const Families built_in = built_in_families();
+  std::vector<const ModelFamily*> families(built_in.begin(), built_in.end());
+  if (family && !find_family(family->name, built_in)) families.push_back(family);
+  return families;
 }
 
 namespace detail {

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tera {
 
@@ -44,8 +45,9 @@ struct ModelFamily {
   bool has_mla = false;            // multi-head latent attention; a config.json cannot say otherwise
   bool may_have_mla = true;
   bool gpt2_tokenizer = false;  // folders may have GPT-2's vocab.json and merges.txt in place of a tokenizer.json
-  // MTP layers in files, after the last layer: unknown tensors, left out when they are read, or read and written.
-  enum class MtpInFiles : std::uint8_t { unknown, left_out, kept } mtp_in_files = MtpInFiles::unknown;
+  // Layers behind the last one in files, which are of MTP: no tensors of the model, left out when they are read, or
+  // read and written.
+  enum class MtpInFiles : std::uint8_t { refused, left_out, kept } mtp_in_files = MtpInFiles::refused;
 };
 
 // Families are known by address. They live as long as the program.
@@ -59,9 +61,14 @@ std::string list_families(Families families);
 std::string list_families_with_experts(Families families);
 std::string list_hf_types(Families families);
 
+// The family of a resolved model; Error where a shape was filled in by hand and names none.
+const ModelFamily& family_of(const ModelShape& model);
+
 // All families of this library, by name (tera/models/registry.cpp).
 Families built_in_families();
 // One of them; Error if there is none.
 const ModelFamily& family_named(std::string_view name);
+// The built-in families and this one, for files that a model of it has written; null: the built-in ones.
+std::vector<const ModelFamily*> families_with(const ModelFamily* family);
 
 }  // namespace tera

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tera/base/joined.h"
+#include "tera/config/family.h"
 #include "tera/hf/hf_folder.h"
 #include "tera/setup/resolve.h"
 
@@ -31,7 +32,7 @@ nlohmann::ordered_json describe_hf_folder(const std::filesystem::path& path) {
   nlohmann::ordered_json description{
       {"kind", "Hugging Face folder"},
       {"path", path.string()},
-      {"arch", model.family->name},
+      {"arch", family_of(model).name},
       {"layers", model.num_layers},
       {"hidden", model.hidden},
       {"ffn", model.ffn},

@@ -63,7 +63,7 @@ std::uint64_t bytes_in_file(const ModelTensor& tensor, DType dtype) {
 }
 
 ModelShape without_unsupported_mtp(ModelShape model) {
-  if (!keeps_mtp_layers(*model.family)) model.mtp_layers = 0;
+  if (!keeps_mtp_layers(family_of(model))) model.mtp_layers = 0;
   return model;
 }
 
@@ -82,7 +82,7 @@ class AsPublished final : public WeightSource {
     for (const ModelTensor& tensor : weights_of(model))
       if (tensor.router_state && entries_.try_emplace(tensor.name, Entry{DType::f32, tensor.shape}).second)
         zeros_.insert(tensor.name);
-    const FamilyNames names = model.family->names();
+    const FamilyNames names = family_of(model).names();
     const auto add = [&](const std::string& copy, const std::string& original) {
       entries_[copy + ".weight"] = entries_.at(original + ".weight");
       originals_[copy + ".weight"] = original + ".weight";
@@ -269,7 +269,7 @@ std::map<std::string, std::string> small_files(const HfExportOptions& options) {
 bool keeps_mtp_layers(const ModelFamily& family) { return family.mtp_in_files == ModelFamily::MtpInFiles::kept; }
 
 bool adds_expert_bias(const ModelShape& model) {
-  return model.family->needs_expert_bias && model.moe && model.moe->router.score == ScoreFunction::sigmoid &&
+  return family_of(model).needs_expert_bias && model.moe && model.moe->router.score == ScoreFunction::sigmoid &&
          !model.moe->router.expert_bias;
 }
 

@@ -206,11 +206,11 @@ void HfFolder::resolve_head() {
   stored_.erase(names.head + ".weight");
 }
 
-// A DeepSeek may have MTP layers after its last layer, whatever its config.json says. They have copies of the embedding
-// table and the head. Any other tensors of layers after the last are ignored.
+// Files of some families have MTP layers after the last layer, whatever config.json says. They have copies of the
+// embedding table and the head. Any other tensors of layers after the last are ignored.
 void HfFolder::resolve_mtp_layers() {
   const ModelFamily::MtpInFiles mtp = model_.arch->mtp_in_files;
-  if (mtp == ModelFamily::MtpInFiles::unknown) return;
+  if (mtp == ModelFamily::MtpInFiles::refused) return;
   const FamilyNames names = model_.arch->names();
   const auto ends_before = [&] { return model_.num_layers + model_.mtp_num_layers; };
   model_.mtp_num_layers = 0;

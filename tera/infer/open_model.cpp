@@ -12,9 +12,10 @@
 
 namespace tera {
 
-OpenModel::OpenModel(const std::filesystem::path& path) {
+OpenModel::OpenModel(const std::filesystem::path& path, Families families)
+    : families_(families.begin(), families.end()) {
   if (is_hf_folder(path)) {
-    hf_ = std::make_unique<HfFolder>(path);
+    hf_ = std::make_unique<HfFolder>(path, families_);
     return;
   }
   const std::string why = why_no_checkpoint(path);
@@ -23,7 +24,7 @@ OpenModel::OpenModel(const std::filesystem::path& path) {
 }
 
 LoadedConfig OpenModel::config() const {
-  if (checkpoint_) return stored_config(*checkpoint_);
+  if (checkpoint_) return stored_config(*checkpoint_, families_);
   LoadedConfig loaded;
   loaded.config.model = hf_->model();
   loaded.config.model.hf = hf_->folder().string();
@@ -43,7 +44,7 @@ Setup OpenModel::setup(const Layout& layout, const Launch& launch) const {
   loaded.config.train.global_batch_size = 0;  // one microbatch, whatever the number of replicas was
   loaded.config.train.rampup_batch_size.clear();
   std::erase_if(loaded.origins, [](const auto& origin) { return origin.first.starts_with("dist."); });
-  apply_overrides(loaded, layout.overrides);
+  apply_overrides(loaded, layout.overrides, families_);
   share_cores(loaded.config.dist, launch);
   Setup setup = resolve(loaded.config, Purpose::inspect, &loaded.origins, launch.world);
   require_user(setup.parallel.mesh.cp == 1,
@@ -68,7 +69,7 @@ void OpenModel::load(ParamStore& params, Ops& ops, const ModelShape& model,
 HfFiles OpenModel::carried() const { return hf_ ? HfFiles(hf_->folder()) : HfFiles(*checkpoint_); }
 
 bool OpenModel::has_custom_tokenizer() const {
-  return checkpoint_ && uses_custom_tokenizer(written_config(*checkpoint_).config);
+  return checkpoint_ && uses_custom_tokenizer(written_config(*checkpoint_, families_).config);
 }
 
 // A Hugging Face tokenizer may know more ids than the model has rows; only such an id itself is a mistake.

@@ -22,7 +22,8 @@ namespace tera {
 class OpenModel {
  public:
   // A checkpoint, a folder of checkpoints (then the latest), or a Hugging Face folder.
-  explicit OpenModel(const std::filesystem::path& path);
+  // `families`: those that its config may name.
+  explicit OpenModel(const std::filesystem::path& path, Families families = built_in_families());
 
   // The caller decides how the model is sharded over ranks ("dist.key=value"), whatever layout it was trained with.
   struct Layout {
@@ -53,6 +54,7 @@ class OpenModel {
   LoadedConfig config() const;
 
   std::unique_ptr<Checkpoint> checkpoint_;
+  std::vector<const ModelFamily*> families_;
   std::unique_ptr<HfFolder> hf_;
 };
 

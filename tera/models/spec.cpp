@@ -17,7 +17,8 @@ namespace {
 // Builds the specs of one model, with the names of its family.
 class SpecMaker {
  public:
-  SpecMaker(const ModelShape& model, std::uint64_t seed) : model_(model), names_(model.family->names()), seed_(seed) {}
+  SpecMaker(const ModelShape& model, std::uint64_t seed)
+      : model_(model), names_(family_of(model).names()), seed_(seed) {}
 
   ModelSpec make() const {
     ModelSpec spec{.embedding = embedding(),
@@ -325,8 +326,7 @@ ModelSpec make_decoder_spec(const ModelShape& model, std::uint64_t dropout_seed)
 }
 
 ModelSpec make_spec(const ModelShape& model, std::uint64_t dropout_seed) {
-  require(model.family != nullptr, "a model of no family");
-  return model.family->make_spec(model, dropout_seed);
+  return family_of(model).make_spec(model, dropout_seed);
 }
 
 }  // namespace tera

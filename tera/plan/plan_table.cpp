@@ -7,6 +7,7 @@
 
 #include "tera/base/gpu_limits.h"
 #include "tera/base/joined.h"
+#include "tera/config/family.h"
 #include "tera/hf/hf_export.h"
 #include "tera/plan/memory_advisor.h"
 #include "tera/train/backend.h"
@@ -83,7 +84,7 @@ std::string head_line(const Setup& setup, const WorldPlan& plan) {
   const BatchShape& batch = setup.batch;
   return fmt::format(
       "{} {}: {} layers, hidden {}, {} parameters\nbatch: {} x {} tokens, {} microbatch{} of {}; {} on {}\n",
-      setup.config.run.name, setup.model.family->name, setup.model.num_layers, setup.model.hidden, plan.parameters,
+      setup.config.run.name, family_of(setup.model).name, setup.model.num_layers, setup.model.hidden, plan.parameters,
       batch.global_batch, batch.seq_length, batch.num_microbatches, batch.num_microbatches == 1 ? "" : "es",
       batch.micro_batch, name_of(setup.config.mixed_precision.precision),
       setup.config.dist.device == DeviceChoice::cuda ? "a GPU" : "the CPU");

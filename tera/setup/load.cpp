@@ -201,19 +201,19 @@ const ModelFamily* find_arch(const std::vector<Layer>& layers, Families families
 }
 
 // Reads the checkpoint that the run would resume from (checkpoint.save), or else start from (checkpoint.load).
-std::optional<StoredRun> read_stored(const std::vector<Layer>& layers, const FindStoredRun& find) {
+std::optional<StoredRun> read_stored(const std::vector<Layer>& layers, const FindStoredRun& find, Families families) {
   if (!find) return std::nullopt;
   const std::string save = text_of(layers, "checkpoint", "save"), load = text_of(layers, "checkpoint", "load");
   if (!save.empty() && holds_checkpoints(save)) {
     try {
-      return find(save);
+      return find(save, families);
     } catch (const UserError&) {  // reported when the run looks for its starting point
     }
   }
   if (load.empty()) return std::nullopt;
   const std::string why = why_no_checkpoint(load);
   require_user(why.empty(), "checkpoint.load={}: {}", load, why);
-  return find(load);
+  return find(load, families);
 }
 
 // Every value of the model section, by its key within it.
@@ -272,7 +272,7 @@ std::optional<ModelSource> find_model_source(const std::vector<Layer>& layers, c
   const std::string hf = text_of(layers, "model", "hf");
   if (hf.empty()) {
     if (find_last(layers, "model", "arch") != nullptr) return std::nullopt;
-    const auto stored = read_stored(layers, find_stored);
+    const auto stored = read_stored(layers, find_stored, families);
     if (!stored) return std::nullopt;
     ModelSource source = source_in_checkpoint(*stored);
     if (stored->custom_tokenizer) source.model.hf.clear();  // the run replaced the tokenizer of that folder
@@ -283,7 +283,7 @@ std::optional<ModelSource> find_model_source(const std::vector<Layer>& layers, c
   require_user(has_weights || !holds_checkpoints(hf),
                "model.hf={}: a checkpoint, no Hugging Face folder; use checkpoint.load={}", hf, hf);
   if (path_exists(hf)) return source_in_folder(hf, families);
-  const auto stored = read_stored(layers, find_stored);
+  const auto stored = read_stored(layers, find_stored, families);
   if (!stored || stored->hf_config.empty() || stored->config.model.hf != hf)
     return source_in_folder(hf, families);  // throws the error about the folder
   ModelSource source = source_in_checkpoint(*stored);

@@ -31,7 +31,8 @@ struct StoredRun {
   bool custom_tokenizer;  // it is not the tokenizer of model.hf
   std::string hf_config;  // config.json of the folder that the model came from, or empty
 };
-using FindStoredRun = std::function<StoredRun(const std::string& folder)>;  // UserError if there is none
+// UserError if there is none.
+using FindStoredRun = std::function<StoredRun(const std::string& folder, Families families)>;
 
 // `overrides` are "section.key=value", the value in YAML. Everything wrong in the files and overrides is reported in
 // one UserError; whether the values make sense together is for resolve() to say.

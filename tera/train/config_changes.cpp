@@ -12,7 +12,6 @@
 #include "tera/base/error.h"
 #include "tera/config/catalog.h"
 #include "tera/config/value.h"
-#include "tera/hf/config/hf_config.h"
 #include "tera/setup/load.h"
 
 namespace tera {
@@ -77,7 +76,7 @@ std::string model_difference(const std::string& stored_yaml, const RunConfig& co
   constexpr std::size_t shown = 5;
   RunConfig stored;
   try {
-    stored = load_config_text(stored_yaml, "manifest.json").config;
+    stored = load_config_text(stored_yaml, "manifest.json", families_with(config.model.arch)).config;
   } catch (const UserError&) {
     return {};
   }

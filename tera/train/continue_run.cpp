@@ -25,12 +25,12 @@ int ranks_that_saved(const Checkpoint& checkpoint) {
 }
 
 // The setup of the run that saved the checkpoint; none if this program cannot resolve its config.
-std::optional<Setup> stored_setup(const Checkpoint& checkpoint, const ResumeOffset& resume) {
+std::optional<Setup> stored_setup(const Checkpoint& checkpoint, const ResumeOffset& resume, Families families) {
   try {
-    Setup stored =
-        resolve(stored_config(checkpoint).config, Purpose::inspect, nullptr, ranks_that_saved(checkpoint), resume);
+    Setup stored = resolve(stored_config(checkpoint, families).config, Purpose::inspect, nullptr,
+                           ranks_that_saved(checkpoint), resume);
     stored.config.tokenizer =
-        written_config(checkpoint).config.tokenizer;  // as it was given, not the copy in the checkpoint
+        written_config(checkpoint, families).config.tokenizer;  // as it was given, not the copy in the checkpoint
     return stored;
   } catch (const UserError&) {
     return std::nullopt;
@@ -90,7 +90,7 @@ RunConfig with_what_follows(const Setup& setup) {
 std::string changes_of(const Checkpoint& checkpoint, const std::optional<Setup>& stored, const Setup& setup) {
   if (stored) return changes_since(with_what_follows(*stored), with_what_follows(setup));
   try {
-    return changes_since(written_config(checkpoint).config, setup.config);
+    return changes_since(written_config(checkpoint, families_with(setup.model.family)).config, setup.config);
   } catch (const UserError&) {
     return "its config, which this program cannot read";
   }
@@ -150,7 +150,7 @@ void report_zero_learning_rate(const Setup& setup, StartPoint& start) {
 Setup continue_run(const Setup& setup, StartPoint& start) {
   if (!start.resumed()) return setup;
   const ResumeOffset resume{.steps = start.progress.steps, .samples = start.progress.consumed};
-  const std::optional<Setup> stored = stored_setup(*start.checkpoint, resume);
+  const std::optional<Setup> stored = stored_setup(*start.checkpoint, resume, families_with(setup.model.family));
   std::optional<Setup> continued;
   if (stored) continued = with_stored_batch(setup, *stored, resume, start);
   if (!continued) continued = resolve_again(setup, setup.config, resume);

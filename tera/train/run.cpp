@@ -244,7 +244,7 @@ class RunOfRank {
     const std::string& hf = setup_.config.model.hf;
     if (start_.checkpoint) return load_checkpoint();
     if (hf.empty()) return;
-    const HfFolder folder(hf);
+    const HfFolder folder(hf, families_with(setup_.model.family));
     ModelShape stored = setup_.model;
     stored.mtp_layers = std::min(stored.mtp_layers, folder.model().mtp_num_layers);
     report_mtp_layers(folder.model().mtp_num_layers);

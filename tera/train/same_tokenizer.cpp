@@ -49,7 +49,7 @@ bool tokenizes(const RunConfig& config) {
 
 std::string other_tokenizer(const Checkpoint& checkpoint, const RunConfig& config) {
   if (checkpoint.manifest().version == 1) return {};
-  const RunConfig before = written_config(checkpoint).config;
+  const RunConfig before = written_config(checkpoint, families_with(config.model.arch)).config;
   for (const FileKey& key : file_keys) {
     const std::string name = carried_name(checkpoint, before.tokenizer.*key.path), given = config.tokenizer.*key.path;
     if (name.empty()) continue;

@@ -19,12 +19,12 @@ void check_listed(const Checkpoint& checkpoint, const TokenizerConfig& tokenizer
 
 }  // namespace
 
-LoadedConfig written_config(const Checkpoint& checkpoint) {
-  return load_config_text(checkpoint.config_yaml(), (checkpoint.folder() / "manifest.json").string());
+LoadedConfig written_config(const Checkpoint& checkpoint, Families families) {
+  return load_config_text(checkpoint.config_yaml(), (checkpoint.folder() / "manifest.json").string(), families);
 }
 
-LoadedConfig stored_config(const Checkpoint& checkpoint) {
-  LoadedConfig stored = written_config(checkpoint);
+LoadedConfig stored_config(const Checkpoint& checkpoint, Families families) {
+  LoadedConfig stored = written_config(checkpoint, families);
   TokenizerConfig& tokenizer = stored.config.tokenizer;
   for (std::string* path : {&tokenizer.tokenizer_model, &tokenizer.vocab_file, &tokenizer.merge_file}) {
     const std::string name = std::filesystem::path(*path).filename().string();
@@ -37,11 +37,11 @@ LoadedConfig stored_config(const Checkpoint& checkpoint) {
   return stored;
 }
 
-StoredRun find_stored_run(const std::string& folder) {
+StoredRun find_stored_run(const std::string& folder, Families families) {
   const Checkpoint checkpoint(folder);
   StoredRun stored{.where = checkpoint.folder().string(),
-                   .config = stored_config(checkpoint).config,
-                   .custom_tokenizer = uses_custom_tokenizer(written_config(checkpoint).config),
+                   .config = stored_config(checkpoint, families).config,
+                   .custom_tokenizer = uses_custom_tokenizer(written_config(checkpoint, families).config),
                    .hf_config = {}};
   const HfFiles files(checkpoint);
   if (files.has("config.json")) stored.hf_config = files.read("config.json");

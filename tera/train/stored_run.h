@@ -6,12 +6,13 @@
 
 namespace tera {
 
-LoadedConfig written_config(const Checkpoint& checkpoint);  // unchanged
+// `families`: those that its model.arch may name.
+LoadedConfig written_config(const Checkpoint& checkpoint, Families families = built_in_families());  // unchanged
 
 // The config with the tokenizer files in the checkpoint, wherever they were when it was made.
-LoadedConfig stored_config(const Checkpoint& checkpoint);
+LoadedConfig stored_config(const Checkpoint& checkpoint, Families families = built_in_families());
 
 // The stored run of a checkpoint, or of the newest one in a folder of checkpoints.
-StoredRun find_stored_run(const std::string& folder);
+StoredRun find_stored_run(const std::string& folder, Families families = built_in_families());
 
 }  // namespace tera

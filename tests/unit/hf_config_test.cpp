@@ -400,6 +400,8 @@ TEST(HfConfig, RefusesByNameWhatItCannotCompute) {
                             {"chunked_attention", "full_attention", "full_attention", "full_attention"}),
                        "layer_types"));
   EXPECT_TRUE(contains(with(of_type("qwen2"), "layer_types", {"full_attention"}), "1 entries for 4 layers"));
+  EXPECT_TRUE(contains(with(llama(), "layer_types", {"linear_attention", "full_attention"}), "layer_types"));
+  EXPECT_TRUE(contains(with(llama(), "layer_types", Json::array({"full_attention"})), "1 entries for "));
   EXPECT_TRUE(contains(with(llama(), "is_causal", false), "is_causal is false"));
   EXPECT_TRUE(contains(with(gpt2(), "is_causal", false), "is_causal is false"));
   EXPECT_TRUE(contains(with(llama(), "per_layer_config", {{"0", {{"hidden_size", 8}}}}), "per_layer_config"));
@@ -792,7 +794,7 @@ TEST(HfConfig, AModelThatIsNotDescribedIsTheCheckpoints) {
   stored.config.model.hf = "gone";
   stored.config.tokenizer.tokenizer_type = TokenizerKind::null;
   std::vector<std::string> requested;
-  const FindStoredRun find = [&](const std::string& path) {
+  const FindStoredRun find = [&](const std::string& path, Families) {
     requested.push_back(path);
     return stored;
   };
@@ -824,7 +826,7 @@ TEST(HfConfig, AFolderThatIsGoneIsRemembered) {
   const auto load = [&](const std::string& hf) {
     return load_config(folder.write("run.yaml", "dataset: {kind: text}\n").string(),
                        std::vector{"model.hf=" + hf, "checkpoint.save=" + (folder / "ck").string()},
-                       [&](const std::string&) { return stored; })
+                       [&](const std::string&, Families) { return stored; })
         .config;
   };
   EXPECT_EQ(load("gone").model.hidden_size, 64);

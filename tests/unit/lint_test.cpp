@@ -60,6 +60,12 @@ TEST_F(LintTest, FamiliesAreToldApartInTheirOwnFilesOnly) {
   expect_clean();
   write("tera/nn/norm.cpp", "int x;\nfloat eps() { return model.family->name == \"gpt\" ? 1 : 2; }\n");
   expect_one("tera/nn/norm.cpp:2", "ModelFamily");
+  for (const char* test :
+       {"family.name == \"gpt\"", "\"gpt\" == family->name", "family->name.starts_with(\"deepseek\")",
+        "model.arch->hf_class != \"X\"", "family == &family_named(\"gpt\")", "model.family == &llama::family"}) {
+    write("tera/nn/norm.cpp", std::string("int x;\nbool is_it() { return ") + test + "; }\n");
+    expect_one("tera/nn/norm.cpp:2", "ModelFamily");
+  }
 }
 
 TEST_F(LintTest, FolderIncludesOnlyFoldersBeforeIt) {

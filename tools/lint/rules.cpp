@@ -163,7 +163,10 @@ void check_words(const SourceFile& file, Findings& findings) {
 
 // What sets a family apart is in its ModelFamily; code elsewhere asks for that and not for the family.
 void check_family_tests(const SourceFile& file, Findings& findings) {
-  static const std::regex test(R"((family|arch)->(name|hf_type) *[!=]= *"|[!=]= *&(\w+::)*family_named\()");
+  static const std::regex test(
+      R"((family|arch)(->|\.)(name|hf_type|hf_class)(\.\w+\(| *[!=]= *"))"
+      R"(|" *[!=]= *\w*\.?\w*(family|arch)(->|\.)(name|hf_|arch))"
+      R"(|[!=]= *&?(\w+::)*(family_named\(|find_family\(|(family|v[0-9]|qwen[0-9])\b[^_(.-]))");
   if (!file.path.starts_with("tera/") || file.path.starts_with("tera/models/families/")) return;
   for (std::size_t i = 0; i < file.code.size(); ++i)
     if (std::regex_search(file.lines[i].substr(0, file.code[i].size()), test))

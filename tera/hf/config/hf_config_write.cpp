@@ -46,10 +46,11 @@ RopeScaling needed_scaling(const RopeScaling& scaling, std::int64_t max_position
 // The model section with all sizes filled in.
 ModelConfig model_section(const ModelShape& shape) {
   ModelConfig model;
-  shape.family->defaults(model);
+  const ModelFamily& family = family_of(shape);
+  family.defaults(model);
   const bool says_all_biases = model.add_bias_linear;
   model = {};
-  model.arch = shape.family;
+  model.arch = &family;
   model.num_layers = shape.num_layers;
   model.hidden_size = shape.hidden;
   model.ffn_hidden_size = shape.ffn;
@@ -83,7 +84,7 @@ ModelConfig model_section(const ModelShape& shape) {
   model.multi_latent_attention = shape.mla.has_value();
   model.mla = mla_section(shape);
   model.moe = moe_section(shape);
-  if (shape.family->to_hf_form) shape.family->to_hf_form(model);
+  if (family.to_hf_form) family.to_hf_form(model);
   return model;
 }
 

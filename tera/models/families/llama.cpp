@@ -3,6 +3,7 @@
 #include "tera/base/error.h"
 #include "tera/hf/config/hf_decoder.h"
 #include "tera/hf/config/hf_rope.h"
+#include "tera/hf/config/hf_window.h"
 #include "tera/models/families/families.h"
 
 namespace tera {
@@ -69,7 +70,11 @@ constexpr HfDecoder keys{
     .attention_bias = true,
     .mlp_bias = true};
 
-void read_hf(const HfFields& config, ModelConfig& model) { read_hf_decoder(config, keys, model); }
+// All layers see all keys; layer_types that say otherwise are refused.
+void read_hf(const HfFields& config, ModelConfig& model) {
+  read_hf_decoder(config, keys, model);
+  set_window(model, read_hf_windows(config, model, 0, 0));
+}
 void write_hf(const ModelConfig& model, HfJson& config) { write_hf_decoder(model, keys, config); }
 
 // Drops values, or refuses models, that transformers rejects although it could compute them.
