@@ -393,6 +393,42 @@ TEST(Control, HowTheJobEnded) {
   }
 }
 
+// How the job ended for ranks 0 and 1, where rank 2 says that it has left, and is killed or stopped while rank 0 works.
+std::vector<JobEnd> ends_after_losing_rank_2(bool stopped) {
+  std::vector<Links> links = make_links(3);
+  Link& two = links[2].to_coordinator;
+  two.send(FrameKind::bye, Packer().put(std::uint8_t{1}).put(std::uint8_t{0}).bytes());
+  two.pump();
+  if (!stopped) two.close();
+  std::vector<JobEnd> ends(2);
+  std::vector<std::thread> threads;
+  for (int rank : {0, 1})
+    threads.emplace_back([&, rank] {
+      const auto at = static_cast<std::size_t>(rank);
+      const auto report = [](std::string_view) {};
+      Control control(std::move(links[at]), {.rank = rank, .size = 3, .timeout = 300ms, .shutdown_grace = 60s}, report);
+      if (rank == 0) std::this_thread::sleep_for(1s);
+      EXPECT_FALSE(control.failed()) << "the others do not need rank 2";
+      ends[at] = control.leave({}, false);
+      control.await_reports();
+    });
+  for (std::thread& thread : threads) thread.join();
+  return ends;
+}
+
+// MPI_Finalize would wait for such a rank.
+TEST(Control, ARankThatIsLostAfterItHasLeft) {
+  const std::string killed = "rank 2 is gone: its connection was closed, as when it is killed, after its work was over",
+                    stopped =
+                        "rank 2 has not answered for 0.3 s: it is stopped, or its machine is, after its work was over";
+  for (const std::string& reason : {killed, stopped}) {
+    const std::vector<JobEnd> ends = ends_after_losing_rank_2(reason == stopped);
+    for (const JobEnd& end : ends) EXPECT_FALSE(end.in_order) << reason;
+    EXPECT_EQ(ends[0].lines, std::vector<std::string>{reason});
+    EXPECT_EQ(ends[1].lines, std::vector<std::string>{});
+  }
+}
+
 // A launcher may end all processes when the first one ends.
 TEST(Control, NobodyEndsBeforeAllHaveReported) {
   std::vector<Links> links = make_links(3);

@@ -61,7 +61,7 @@ class WaitTime {
 // How the job ended. All ranks that hear it hear the same.
 struct JobEnd {
   std::vector<std::string> lines{};  // to be reported by this rank
-  bool in_order = false;             // every rank has left, and its transfers are over
+  bool in_order = false;             // every rank has left and is still there, and its transfers are over
   bool is_first = false;             // this rank is the first of those that are here
 };
 

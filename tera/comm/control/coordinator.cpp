@@ -65,7 +65,7 @@ void Coordinator::pump_all() {
       m.link.close();
       lose(rank, fmt::format("rank {} sent what cannot be understood: {}", rank, error.what()));
     }
-    if (m.link.open() || m.has_left) continue;  // a connection that was closed before counts, too
+    if (m.link.open()) continue;  // a connection that was closed before counts, too
     lose(rank, m.link.overflowed()
                    ? fmt::format("rank {} does not read what it is sent", rank)
                    : fmt::format("rank {} is gone: its connection was closed, as when it is killed", rank));
@@ -86,18 +86,20 @@ void Coordinator::check_heartbeats() {
   for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
     Member& m = member(rank);
     if (coordinator_slept) m.last_heard = now;
-    if (!m.link.open() || m.has_left || now - m.last_heard <= heartbeat_timeout_) continue;
+    if (!m.link.open() || now - m.last_heard <= heartbeat_timeout_) continue;
     lose(rank, fmt::format("rank {} has not answered for {:g} s: it is stopped, or its machine is", rank,
                            seconds(heartbeat_timeout_)));
   }
 }
 
+// The others do not need a rank whose work is over: they go on, but MPI cannot end in order without it.
 void Coordinator::lose(int rank, std::string reason) {
   Member& m = member(rank);
   if (!m.lost.empty()) return;
+  if (m.has_left) reason += ", after its work was over";
   if (!m.group.empty()) reason += fmt::format(" ({})", activity_of(rank));
   m.lost = reason;
-  fail_with(rank, reason);
+  if (!m.has_left) fail_with(rank, reason);
 }
 
 // Only the first failure is reported to the ranks.
@@ -243,7 +245,8 @@ bool Coordinator::is_over() const {
   return nobody || all_left || long_enough || (quit_ && failed_);
 }
 
-// A rank reports its own fault, unless a lower one reports the same; the first rank reports those that were lost.
+// A rank reports its own fault, unless a lower one reports the same; the first rank reports those that were lost. After
+// a failure, ranks that were done are often killed by their launcher, which is no news.
 std::string Coordinator::final_report_of(int rank, int first) const {
   std::string text;
   const auto add = [&](const std::string& line) { text += (text.empty() ? "" : "\n") + line; };
@@ -253,15 +256,15 @@ std::string Coordinator::final_report_of(int rank, int first) const {
   if (!local.empty() && !reported) add(local);
   if (rank == first)
     for (const Member& m : members_)
-      if (!m.lost.empty()) add(m.lost);
+      if (!m.lost.empty() && (!m.has_left || !failed_)) add(m.lost);
   return text;
 }
 
 void Coordinator::report_the_end() {
   const auto is_here = [](const Member& m) { return m.lost.empty() && m.link.open(); };
   const auto first = static_cast<int>(std::find_if(members_.begin(), members_.end(), is_here) - members_.begin());
-  const bool in_order = !failed_ || std::all_of(members_.begin(), members_.end(), [](const Member& m) {
-    return m.lost.empty() && m.has_left && m.transfers_over;
+  const bool in_order = std::all_of(members_.begin(), members_.end(), [&](const Member& m) {
+    return is_here(m) && m.has_left && (!failed_ || m.transfers_over);
   });
   for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
     Packer end;

@@ -132,8 +132,8 @@ bool Engine::transfers_over() noexcept {
 // The first rank kills the job, and the others wait for that: mpirun does not always survive several MPI_Abort at once.
 void Engine::end(int status, const control::JobEnd& job) {
   if (!job.in_order) {
-    kill_status_ = status;
-    std::fflush(nullptr);  // nothing is written after a kill
+    kill_status_ = status == 0 ? 1 : status;  // this rank is done, but another is gone
+    std::fflush(nullptr);                     // nothing is written after a kill
     if (!job.is_first || options_.launcher_kills)
       std::this_thread::sleep_for(job.is_first ? time_of_launcher : time_to_be_killed);
   }
