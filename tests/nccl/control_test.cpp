@@ -273,7 +273,7 @@ TEST(Control, AConnectionThatWasClosedFromTheStart) {
   const JobEnd end = control.leave({}, true);
   EXPECT_EQ(end.lines, std::vector<std::string>{"rank 1 is gone: its connection was closed, as when it is killed"});
   EXPECT_FALSE(end.in_order);
-  EXPECT_TRUE(end.is_first);
+  EXPECT_TRUE(end.kills);
 }
 
 // The coordinator's next frame that is no heartbeat.
@@ -389,7 +389,15 @@ TEST(Control, HowTheJobEnded) {
   });
   for (std::size_t rank = 0; rank < 3; ++rank) {
     EXPECT_FALSE(late[rank].in_order) << rank;
-    EXPECT_EQ(late[rank].is_first, rank == 0) << rank;
+    EXPECT_EQ(late[rank].kills, rank == 0) << rank;
+  }
+  const auto late_first = ends_of([](Control& control) {
+    if (control.rank() == 1) throw Error("the disk is full");
+    if (control.rank() == 0) std::this_thread::sleep_for(3s);
+  });
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_FALSE(late_first[rank].in_order) << rank;
+    EXPECT_EQ(late_first[rank].kills, rank == 1) << rank;
   }
 }
 

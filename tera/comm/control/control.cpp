@@ -267,7 +267,7 @@ JobEnd Control::leave(const std::string& fault, bool work_failed, bool transfers
   post(FrameKind::bye, bye);
   sleep_for(Clock::duration::max(), [&] { return ended_; });
   const std::lock_guard lock(mutex_);
-  return {.lines = lines_of(to_report_), .in_order = ended_in_order_, .is_first = is_first_};
+  return {.lines = lines_of(to_report_), .in_order = ended_in_order_, .kills = kills_};
 }
 
 void Control::await_reports() {

@@ -62,7 +62,7 @@ class WaitTime {
 struct JobEnd {
   std::vector<std::string> lines{};  // to be reported by this rank
   bool in_order = false;             // every rank has left and is still there, and its transfers are over
-  bool is_first = false;             // this rank is the first of those that are here
+  bool kills = false;                // where it is not in order: this rank ends the job, the others wait for that
 };
 
 // A group of ranks, as each member knows it.
@@ -185,7 +185,7 @@ class Control {
   Awaited awaited_;
   std::optional<std::string> answer_;
   bool has_left_ = false, ended_ = false, has_reported_ = false, released_ = false, quit_ = false;
-  bool ended_in_order_ = false, is_first_ = false;
+  bool ended_in_order_ = false, kills_ = false;
   std::string to_report_;  // lines, from the coordinator; empty once they are reported
   Clock::time_point last_heard_{}, last_heartbeat_{}, last_check_{};
 

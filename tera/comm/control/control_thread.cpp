@@ -101,7 +101,7 @@ void Control::handle(const Frame& frame) {
     }
     case FrameKind::ended:
       ended_in_order_ = payload.get<std::uint8_t>() != 0;
-      is_first_ = payload.get<std::uint8_t>() != 0;
+      kills_ = payload.get<std::uint8_t>() != 0;
       to_report_ = payload.get_text();
       ended_ = true;
       return;
@@ -134,8 +134,7 @@ void Control::check_coordinator() {
                                  std::chrono::duration<double>(limit).count()));
 }
 
-// Without the coordinator this rank decides itself what to report. Of those that are left rank 1 is the first, if it
-// is.
+// Without the coordinator this rank decides itself what to report, and rank 1 kills the job, if it is there.
 void Control::lose_coordinator(const std::string& reason) {
   link_.close();
   if (!failed_) {
@@ -144,7 +143,7 @@ void Control::lose_coordinator(const std::string& reason) {
     failed_ = true;
   }
   to_report_ = local_fault_.empty() ? failure_.reason : local_fault_;
-  is_first_ = rank() == 1;
+  kills_ = rank() == 1;
   ended_ = released_ = true;
 }
 

@@ -260,15 +260,23 @@ std::string Coordinator::final_report_of(int rank, int first) const {
   return text;
 }
 
+// The first rank that is here and, where that is asked for, has left; as many as there are ranks: none.
+int Coordinator::first_here(bool has_left) const {
+  const auto found = std::find_if(members_.begin(), members_.end(),
+                                  [&](const Member& m) { return is_here(m) && (m.has_left || !has_left); });
+  return static_cast<int>(found - members_.begin());
+}
+
+// A rank that has not left may be stuck, and hears too late that it is to kill the job.
 void Coordinator::report_the_end() {
-  const auto is_here = [](const Member& m) { return m.lost.empty() && m.link.open(); };
-  const auto first = static_cast<int>(std::find_if(members_.begin(), members_.end(), is_here) - members_.begin());
+  const int first = first_here(/*has_left=*/false), first_left = first_here(/*has_left=*/true),
+            killer = first_left < static_cast<int>(members_.size()) ? first_left : first;
   const bool in_order = std::all_of(members_.begin(), members_.end(), [&](const Member& m) {
     return is_here(m) && m.has_left && (!failed_ || m.transfers_over);
   });
   for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
     Packer end;
-    end.put(static_cast<std::uint8_t>(in_order)).put(static_cast<std::uint8_t>(rank == first));
+    end.put(static_cast<std::uint8_t>(in_order)).put(static_cast<std::uint8_t>(rank == killer));
     end.put_text(final_report_of(rank, first));
     send(rank, FrameKind::ended, end);
   }

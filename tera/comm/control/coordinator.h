@@ -75,8 +75,10 @@ class Coordinator {
   void lose(int rank, std::string reason);
   void fail_with(int rank, const std::string& reason);
   bool is_over() const;
+  static bool is_here(const Member& m) { return m.lost.empty() && m.link.open(); }
   void report_the_end();
   void await_reports();
+  int first_here(bool has_left) const;
   std::string final_report_of(int rank, int first) const;
   Member& member(int rank) { return members_[static_cast<std::size_t>(rank)]; }
   void send(int rank, FrameKind kind, const Packer& payload) { member(rank).link.send(kind, payload.bytes()); }

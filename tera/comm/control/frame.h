@@ -35,7 +35,7 @@ enum class FrameKind : std::uint8_t {
   no_gather,  // the ranks made different calls, which the text names
   answer,
   failed,  // a rank has failed, and why
-  ended,   // all have left, or some do not; the lines that the receiver reports
+  ended,   // all have left, or some do not; whether the receiver kills the job; the lines that it reports
   // Both ways. To the coordinator with what the rank does.
   heartbeat
 };

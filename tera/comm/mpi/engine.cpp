@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 using control::Clock;
 
 constexpr auto time_to_abandon = 300ms;
-constexpr auto time_to_be_killed = 3s;    // by the first rank
+constexpr auto time_to_be_killed = 3s;    // by the rank that kills the job
 constexpr auto time_of_launcher = 500ms;  // to name a process that was killed before the others end, too
 
 }  // namespace
@@ -32,7 +32,7 @@ Engine::Engine(const MpiOptions& options, Ops& combiner) : options_(options) {
 }
 
 Engine::~Engine() {
-  if (thread_.joinable()) end(1, {.is_first = true});
+  if (thread_.joinable()) end(1, {.kills = true});
 }
 
 control::Links Engine::rendezvous() { return control::rendezvous(rendezvous_, std::move(listener_)); }
@@ -129,13 +129,13 @@ bool Engine::transfers_over() noexcept {
   return over;
 }
 
-// The first rank kills the job, and the others wait for that: mpirun does not always survive several MPI_Abort at once.
+// One rank kills the job, and the others wait for that: mpirun does not always survive several MPI_Abort at once.
 void Engine::end(int status, const control::JobEnd& job) {
   if (!job.in_order) {
     kill_status_ = status == 0 ? 1 : status;  // this rank is done, but another is gone
     std::fflush(nullptr);                     // nothing is written after a kill
-    if (!job.is_first || options_.launcher_kills)
-      std::this_thread::sleep_for(job.is_first ? time_of_launcher : time_to_be_killed);
+    if (!job.kills || options_.launcher_kills)
+      std::this_thread::sleep_for(job.kills ? time_of_launcher : time_to_be_killed);
   }
   on_thread([&] { quit_ = true; });
   thread_.join();

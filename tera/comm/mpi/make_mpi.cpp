@@ -16,7 +16,7 @@ control::Links rendezvous_or_end(Engine& engine, FunctionRef<void(std::string_vi
     return engine.rendezvous();
   } catch (const std::exception& error) {
     report(error.what());
-    engine.end(dynamic_cast<const UserError*>(&error) != nullptr ? 2 : 1, {.is_first = true});
+    engine.end(dynamic_cast<const UserError*>(&error) != nullptr ? 2 : 1, {.kills = true});
     throw;
   }
 }
