@@ -81,6 +81,16 @@ void killed(Rank& r) {
   r.world->barrier();
 }
 
+// A rank that has left is stopped while the others work, who go on to their end.
+void stops_after_its_end(Rank& r) {
+  r.world->barrier();
+  if (r.rank != 1) return std::this_thread::sleep_for(2500ms);
+  std::thread([] {
+    std::this_thread::sleep_for(500ms);
+    kill(getpid(), SIGSTOP);
+  }).detach();
+}
+
 void never_comes(Rank& r) {
   const auto tp = r.world->split(0, 0, "tp");
   r.ops.finish(tp->all_gather(r.floats(2), make_tensor(r.memory + 8, shape(2 * tp->size()), DType::f32)));
@@ -144,6 +154,7 @@ constexpr Way ways[] = {
     {"throws", throws},
     {"throws_with_bytes_in_flight", throws_with_bytes_in_flight},
     {"stops", stops},
+    {"stops_after_its_end", stops_after_its_end},
     {"suspended", suspended},
     {"killed", killed},
     {"never_comes", never_comes},

@@ -95,6 +95,13 @@ TEST(MpiFailure, ARankThatIsStopped) {
                   "all_gather f32 x 2 of tp, its call 2)"});
 }
 
+TEST(MpiFailure, ARankThatIsStoppedWhenItHasLeft) {
+  const Job job = expect_failure(3, "stops_after_its_end",
+                                 {"told by rank 0: rank 1 has not answered for 1 s: it is stopped, or its machine is, "
+                                  "after its work was over"});
+  EXPECT_GT(job.seconds, 2.5) << "the others did not work to their end";
+}
+
 // As by Ctrl-Z and fg, or scontrol suspend and resume.
 TEST(MpiFailure, AJobThatIsSuspendedGoesOn) {
   const Job job = run(3, "suspended");

@@ -271,9 +271,8 @@ int Coordinator::first_here(bool has_left) const {
 void Coordinator::report_the_end() {
   const int first = first_here(/*has_left=*/false), first_left = first_here(/*has_left=*/true),
             killer = first_left < static_cast<int>(members_.size()) ? first_left : first;
-  const bool in_order = std::all_of(members_.begin(), members_.end(), [&](const Member& m) {
-    return is_here(m) && m.has_left && (!failed_ || m.transfers_over);
-  });
+  const bool in_order = std::all_of(members_.begin(), members_.end(),
+                                    [&](const Member& m) { return is_here(m) && m.has_left && m.transfers_over; });
   for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
     Packer end;
     end.put(static_cast<std::uint8_t>(in_order)).put(static_cast<std::uint8_t>(rank == killer));

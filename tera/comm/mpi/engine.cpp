@@ -16,6 +16,7 @@ using namespace std::chrono_literals;
 using control::Clock;
 
 constexpr auto time_to_abandon = 300ms;
+constexpr auto time_to_deliver = 10s;     // to ranks that are alive: a stopped one is found sooner
 constexpr auto time_to_be_killed = 3s;    // by the rank that kills the job
 constexpr auto time_of_launcher = 500ms;  // to name a process that was killed before the others end, too
 
@@ -119,13 +120,29 @@ void Engine::abandon_transfers() noexcept {
     runner_->drop_all();
     wire_->cancel_transfers();
   });
-  for (const auto deadline = Clock::now() + time_to_abandon; Clock::now() < deadline && !transfers_over();)
+  for (const auto deadline = Clock::now() + time_to_abandon; Clock::now() < deadline && !bytes_are_over();)
     std::this_thread::sleep_for(1ms);
 }
 
-bool Engine::transfers_over() noexcept {
+// Messages that no rank has taken count: once other ranks are in MPI_Finalize they take none. Until then their engines
+// poll, so that messages arrive in time unless a rank is dead or stopped.
+bool Engine::end_transfers() noexcept {
+  for (control::WaitTime left(time_to_deliver); !all_is_over() && !failed() && !left.is_over(); left.end_nap())
+    std::this_thread::sleep_for(1ms);
+  for (const auto deadline = Clock::now() + time_to_abandon; Clock::now() < deadline && !all_is_over();)
+    std::this_thread::sleep_for(1ms);
+  return all_is_over();
+}
+
+bool Engine::bytes_are_over() noexcept {
   bool over = false;
   on_thread([&] { over = wire_->bytes_in_flight() == 0; });
+  return over;
+}
+
+bool Engine::all_is_over() noexcept {
+  bool over = false;
+  on_thread([&] { over = wire_->bytes_in_flight() == 0 && !wire_->sends_in_flight(); });
   return over;
 }
 

@@ -52,7 +52,8 @@ class Engine {
   [[noreturn]] void give_up(const std::string& message, std::source_location where = std::source_location::current());
   // For a rank that ends: no transfer reads or writes its memory any more, or not for long.
   void abandon_transfers() noexcept;
-  bool transfers_over() noexcept;
+  // For a rank that has ended: whether MPI_Finalize has nothing to wait for on this rank. Waits a little until it has.
+  bool end_transfers() noexcept;
 
   // MPI_Finalize, which needs all ranks and waits for bytes in flight. Where it would not return the job is killed.
   void end(int status, const control::JobEnd& job);
@@ -74,6 +75,8 @@ class Engine {
   template <class Done>
   bool sleep_for(control::Clock::duration time, const Done& done);
   void give_up_waiting(Group& group, Task& task);
+  bool bytes_are_over() noexcept;
+  bool all_is_over() noexcept;
 
   // Called on the engine's thread.
   void run(Ops& combiner);

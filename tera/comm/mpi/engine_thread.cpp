@@ -45,7 +45,6 @@ void Engine::run(Ops& combiner) {
     if (idle_polls > 0) rest(idle_polls);
   }
   if (kill_status_ != 0) wire_->kill_job(kill_status_, options_.launcher_kills);
-  while (wire_->sends_in_flight()) wire_->poll();
   runner_.reset();
   wire_.reset();
 }

@@ -38,7 +38,7 @@ int run_process(const MpiOptions& options, Ops& combiner, FunctionRef<void(RankH
                                      : make_mpi_comm(engine, engine.add_group(joined.world()), ops);
   };
   const control::ProcessEnd end =
-      control::run_rank(control, body, report, join, [&] { return engine.transfers_over(); });
+      control::run_rank(control, body, report, join, [&] { return engine.end_transfers(); });
   engine.end(end.status, end.job);
   return end.status;
 }
