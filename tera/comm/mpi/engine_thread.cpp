@@ -25,7 +25,9 @@ using namespace std::chrono_literals;
 constexpr int polls_with_own_core = 1000, polls_without = 100;
 constexpr auto shortest_sleep = 20us, longest_sleep = 100us;  // tasks are in flight
 constexpr auto idle_sleep = 1ms;                              // only messages for later calls can come
-constexpr auto shortest_rendezvous = 10s;                     // all ranks were there a moment ago
+// All ranks were in MPI_Init a moment ago: only a network that lets TCP through nowhere, or a rank that died since,
+// takes longer. The limit of other waits may be far longer, or far shorter than a busy machine needs.
+constexpr auto shortest_rendezvous = 10s, longest_rendezvous = 60s;
 constexpr const char* this_machine = "127.0.0.1";
 
 void pause() {
@@ -81,14 +83,15 @@ void Engine::find_rendezvous() {
     endpoint.port = listener_->port;
   }
   wire_->broadcast(std::as_writable_bytes(std::span(&endpoint, 1)));
-  rendezvous_ = {.address = {.host = one_machine ? this_machine : endpoint.host.data(),
-                             .port = endpoint.port,
-                             .spare_ports = 0,
-                             .job = fmt::format("{}:{}", endpoint.host.data(), endpoint.port)},
-                 .rank = wire_->rank(),
-                 .size = wire_->size(),
-                 .timeout = std::max<std::chrono::milliseconds>(options_.timeout, shortest_rendezvous),
-                 .where_from = "MPI says where it is; beside MPI the ranks need TCP between their machines"};
+  rendezvous_ = {
+      .address = {.host = one_machine ? this_machine : endpoint.host.data(),
+                  .port = endpoint.port,
+                  .spare_ports = 0,
+                  .job = fmt::format("{}:{}", endpoint.host.data(), endpoint.port)},
+      .rank = wire_->rank(),
+      .size = wire_->size(),
+      .timeout = std::clamp<std::chrono::milliseconds>(options_.timeout, shortest_rendezvous, longest_rendezvous),
+      .where_from = "MPI says where it is; beside MPI the ranks need TCP between their machines"};
 }
 
 bool Engine::poll() {

@@ -10,13 +10,13 @@
 namespace tera::mpi {
 namespace {
 
-// Where the ranks find no control plane, nothing else can report why.
+// Where the ranks find no control plane, nothing else can report why, or say who kills the job: rank 0, if it is there.
 control::Links rendezvous_or_end(Engine& engine, FunctionRef<void(std::string_view)> report) {
   try {
     return engine.rendezvous();
   } catch (const std::exception& error) {
     report(error.what());
-    engine.end(dynamic_cast<const UserError*>(&error) != nullptr ? 2 : 1, {.kills = true});
+    engine.end(dynamic_cast<const UserError*>(&error) != nullptr ? 2 : 1, {.kills = engine.rank() == 0});
     throw;
   }
 }
