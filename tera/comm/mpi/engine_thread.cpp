@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <exception>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "tera/base/cores.h"
@@ -70,19 +71,26 @@ void Engine::start(Ops& combiner) {
   for_rank_.notify_all();
 }
 
-// Rank 0 listens at a port that is free: where all ranks share a machine, for that alone.
+// Rank 0 listens at a port that is free: where all ranks share a machine, for that alone. Where it cannot, the others
+// hear why, as they wait for the broadcast.
 void Engine::find_rendezvous() {
   struct Endpoint {
     std::array<char, 256> host{};
-    std::int32_t port = 0;
+    std::int32_t port = -1;
+    std::array<char, 512> fault{};
   } endpoint;
   const bool one_machine = wire_->all_equal(network_domain_id());
   if (wire_->rank() == 0) {
-    require(::gethostname(endpoint.host.data(), endpoint.host.size() - 1) == 0, "this machine has no name");
-    listener_ = control::listen_at(one_machine ? this_machine : "", 0, 0);
-    endpoint.port = listener_->port;
+    try {
+      require(::gethostname(endpoint.host.data(), endpoint.host.size() - 1) == 0, "this machine has no name");
+      listener_ = control::listen_at(one_machine ? this_machine : "", 0, 0);
+      endpoint.port = listener_->port;
+    } catch (const std::exception& error) {
+      std::string_view(error.what()).copy(endpoint.fault.data(), endpoint.fault.size() - 1);
+    }
   }
   wire_->broadcast(std::as_writable_bytes(std::span(&endpoint, 1)));
+  if (endpoint.port < 0) fail_user("rank 0 opens no port for the others: {}", endpoint.fault.data());
   rendezvous_ = {
       .address = {.host = one_machine ? this_machine : endpoint.host.data(),
                   .port = endpoint.port,
