@@ -36,6 +36,7 @@ struct ControlOptions {
   // all others have ended within 15 s.
   std::chrono::milliseconds shutdown_grace{3'000};
   // The shutdown grace of a rank that has reported its own fault: it frees memory, or waits for files that it writes.
+  // Beside MPI the job is killed before, since no rank can be left out of MPI_Finalize.
   std::chrono::milliseconds unwind_timeout{60'000};
 };
 
