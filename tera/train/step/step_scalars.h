@@ -25,7 +25,7 @@ namespace tera {
 // How the values of ranks become the one that is read.
 enum class Combine : std::uint8_t {
   sum,       // f64: all ranks' added, in the order of ranks
-  max,       // f64: the largest, NaN where a rank has one
+  max,       // f64: the largest; NaN where a rank has one, but over NCCL, which may lose it
   per_rank,  // i32: one value of each rank
   same,      // any dtype: equal on all ranks already, in a tensor of its owner
 };
