@@ -414,8 +414,8 @@ std::vector<JobEnd> ends_after_losing_rank_2(bool stopped) {
     threads.emplace_back([&, rank] {
       const auto at = static_cast<std::size_t>(rank);
       const auto report = [](std::string_view) {};
-      Control control(std::move(links[at]), {.rank = rank, .size = 3, .timeout = 300ms, .shutdown_grace = 60s}, report);
-      if (rank == 0) std::this_thread::sleep_for(1s);
+      Control control(std::move(links[at]), {.rank = rank, .size = 3, .timeout = 600ms, .shutdown_grace = 60s}, report);
+      if (rank == 0) std::this_thread::sleep_for(1500ms);
       EXPECT_FALSE(control.failed()) << "the others do not need rank 2";
       ends[at] = control.leave({}, false);
       control.await_reports();
@@ -428,7 +428,7 @@ std::vector<JobEnd> ends_after_losing_rank_2(bool stopped) {
 TEST(Control, ARankThatIsLostAfterItHasLeft) {
   const std::string killed = "rank 2 is gone: its connection was closed, as when it is killed, after its work was over",
                     stopped =
-                        "rank 2 has not answered for 0.3 s: it is stopped, or its machine is, after its work was over";
+                        "rank 2 has not answered for 0.6 s: it is stopped, or its machine is, after its work was over";
   for (const std::string& reason : {killed, stopped}) {
     const std::vector<JobEnd> ends = ends_after_losing_rank_2(reason == stopped);
     for (const JobEnd& end : ends) EXPECT_FALSE(end.in_order) << reason;
