@@ -19,7 +19,6 @@ using namespace std::chrono_literals;
 constexpr auto time_to_answer = 1s;
 constexpr auto time_to_be_released = 2s;  // the coordinator waits for reports for a second
 constexpr std::size_t max_reason = 4096;
-constexpr std::size_t expected_groups = 64;
 
 // Two threads of one rank that gather at once would take each other's answers.
 class SingleCaller {
@@ -42,7 +41,7 @@ Control::Control(Links links, const ControlOptions& options, FunctionRef<void(st
   if (!links.to_ranks.empty())
     coordinator_ =
         std::make_unique<Coordinator>(std::move(links.to_ranks), std::min(options.heartbeat_timeout, options.timeout));
-  calls_.reserve(expected_groups);
+  calls_.reserve(Coordinator::expected_groups);
   last_heard_ = last_check_ = Clock::now();
   thread_ = start_thread_with_signals_blocked([this] { run(); });
 }

@@ -25,6 +25,7 @@ Coordinator::Coordinator(std::vector<Link> links, std::chrono::milliseconds hear
   for (std::size_t rank = 0; rank < links.size(); ++rank) {
     members_[rank].link = std::move(links[rank]);
     members_[rank].last_heard = Clock::now();
+    members_[rank].calls.reserve(expected_groups);
   }
   last_check_ = Clock::now();
   thread_ = start_thread_with_signals_blocked([this] { run(); });
@@ -140,9 +141,10 @@ void Coordinator::take_heartbeat(Member& m, const Frame& frame) {
   m.activity.inside = payload.get<std::uint8_t>() != 0;
   const auto groups = payload.get<std::uint32_t>();
   require(groups <= max_groups_of_a_rank, "{} groups of one rank", groups);
+  m.calls.clear();  // its memory is kept: a heartbeat takes none
   for (std::uint32_t i = 0; i < groups; ++i) {
     const auto group = payload.get<std::uint64_t>();
-    m.calls[group] = payload.get<std::uint64_t>();
+    m.calls.emplace_back(group, payload.get<std::uint64_t>());
   }
 }
 
@@ -189,8 +191,9 @@ void Coordinator::complete(const GatherKey& key, Gather& gather) {
 bool Coordinator::has_not_come(int rank, const Query& query) {
   if (query.by == AbsentBy::asker) return true;
   if (query.by == AbsentBy::call) {
-    const auto calls = member(rank).calls.find(query.group);
-    return calls == member(rank).calls.end() || calls->second < query.number;
+    const auto& made = member(rank).calls;
+    const auto calls = std::ranges::find(made, query.group, &std::pair<std::uint64_t, std::uint64_t>::first);
+    return calls == made.end() || calls->second < query.number;
   }
   const auto found = gathers_.find({query.group, query.number});
   return found == gathers_.end() || std::none_of(found->second.parts.begin(), found->second.parts.end(),

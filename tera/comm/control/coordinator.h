@@ -29,6 +29,7 @@ struct Query {
 class Coordinator {
  public:
   static constexpr std::uint64_t any_call = ~std::uint64_t{0};  // an exchange, which is not counted
+  static constexpr std::size_t expected_groups = 64;            // heartbeats that name no more groups take no memory
 
   // A rank without a heartbeat for heartbeat_timeout counts as stopped.
   Coordinator(std::vector<Link> links, std::chrono::milliseconds heartbeat_timeout);
@@ -43,9 +44,9 @@ class Coordinator {
     Clock::time_point last_heard;
     RankActivity activity{};  // as of its last heartbeat, less the group's name
     std::string group{};
-    std::map<std::uint64_t, std::uint64_t> calls;  // number of calls made, by group
-    std::string fault;                             // its own
-    std::string lost;                              // why it counts as lost; empty: it is connected
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> calls;  // groups, and the number of calls made in each
+    std::string fault;                                           // its own
+    std::string lost;                                            // why it counts as lost; empty: it is connected
     bool has_left = false, transfers_over = false, has_reported = false;
   };
   struct Part {
